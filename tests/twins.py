@@ -24,6 +24,8 @@ QUICK = {
     "mono_image_resize": {"width": 64, "height": 48},
     "start_speed": 5.0,
     "max_delta_deg": None,
+    "joint_max_velocity": None,
+    "joint_max_acceleration": None,
     "late_after_ms": 60_000.0,
     "silent_after_ms": 60_000.0,
 }

@@ -41,6 +41,7 @@ def test_nothing_is_sent_before_it_is_driven(tmp_path, commands):
 def test_a_command_is_clipped_to_the_joints_limits_and_names_them(tmp_path, commands):
     config = robot_config(tmp_path, start_pose=None)
     with twin_thread(config), config.build() as robot:
+        robot.observe()
         robot.act(np.full(24, 100, np.float32))
     assert commands[-1].names == config.params().joint_names
     assert commands[-1].position.tolist() == np.float32(config.params().joint_upper).tolist()

@@ -170,13 +170,30 @@ def test_a_robot_of_lerobots_keeps_our_contract(lerobot):
         check_robot(robot)
 
 
+UNLIMITED = {"max_velocity": None, "max_acceleration": None}
+
+
 def test_numbers_become_the_state_and_actions_go_out_by_name(lerobot):
-    with build() as robot:
+    with build(safety=UNLIMITED) as robot:
         assert robot.reset().state.tolist() == [0.0, 10.0]
         robot.act(np.array([5.0, 200.0], np.float32))
         assert robot.observe().state.tolist() == [5.0, 90.0]  # lerobot's own limit
         robot.hold()
         assert robot.observe().state.tolist() == [5.0, 90.0]
+
+
+def test_it_starts_softly_from_where_its_joints_are_and_keeps_the_limits_of_its_block(lerobot):
+    safety = {"upper": {"wrist.pos": 11.0}, "max_velocity": {"elbow.pos": 30.0}, "max_acceleration": 450.0}
+    with build(safety=safety) as robot:
+        robot.reset()
+        sent = []
+        for _ in range(40):
+            robot.act(np.array([5.0, 200.0], np.float32))
+            sent.append(robot.last_command)
+    assert sent[0].tolist() == [0.5, 10.5] and sent[1].tolist() == [1.5, 11.0]  # 450 / 30^2 a step, then 30 / 30
+    assert np.diff(np.stack(sent), axis=0).max() <= 1.0 + 1e-5 and sent[-1].tolist() == [5.0, 11.0]
+    with pytest.raises(RobotError, match=r"safety\.upper names joint 'wrist', which this robot does not have; did you"):
+        build(safety={"upper": {"wrist": 1.0}})
 
 
 def test_it_goes_to_its_start_pose(lerobot):

@@ -85,6 +85,9 @@ def test_keys_that_travelled_without_their_file_are_named_by_what_they_are():
         ),
         ({"depth_ranges": {"head": {"near": 2, "far": 1}}}, "a depth range goes from near to far, not from 2 to 1 m"),
         ({"depth_ranges": {"head": {"near": 2}}}, "key 'depth_ranges.head.far' is missing"),
+        ({"joint_max_velocity": {"neck": 1.0}}, "joint_max_velocity names joint 'neck', which this robot does not"),
+        ({"joint_max_acceleration": [1.0, 2.0]}, "joint_max_acceleration has 2 numbers for 24 joints"),
+        ({"joint_max_velocity": -1.0}, "key 'joint_max_velocity.*' is -1"),
     ],
 )
 def test_a_mistake_in_the_params_is_named_with_its_key_and_file(tmp_path, params, message):

@@ -20,8 +20,10 @@ from typing import TypeVar
 import numpy as np
 
 from plaudit.errors import RobotSilent, RolloutError
-from plaudit.protocols import Robot, Teleoperator
+from plaudit.protocols import Teleoperator
 from plaudit.robots.config import RobotConfig
+from plaudit.robots.emergency_stop import EmergencyStop, EmergencyStopped
+from plaudit.robots.limiter import STALE_CHUNK, LimitedRobot
 from plaudit.rollout.clock import RateLimiter, gc_disabled, set_realtime_priority
 from plaudit.rollout.engine import (
     MAY_PASS,
@@ -87,14 +89,16 @@ class ControlStep:
             break
         control.act(step, chunk)
 
-    The first command of an episode may be anything: it is the policy's. Every later one differs from the one before by
-    at most `max_action_delta`, so neither a human who lets go nor a chunk that arrives late makes the robot jump.
+    The robot's limiter keeps every command within the robot's limits and `max_action_delta`, so neither a human who
+    lets go nor a chunk that arrives late makes the robot jump; the first ones ramp from where the joints are measured.
     """
 
-    def __init__(self, robot: Robot, teleop: Teleoperator | None, config: InferenceConfig):
+    def __init__(self, robot: LimitedRobot, teleop: Teleoperator | None, config: InferenceConfig):
         self._robot, self._teleop, self._config = robot, teleop, config
         self._zero = np.zeros(robot.action_dim, np.float32)
-        self._max_delta = _max_delta(config.max_action_delta, robot.action_dim)
+        max_delta = _max_delta(config.max_action_delta, robot.action_dim)
+        robot.limiter.set_rate(config.control_hz or robot.fps or 1.0, max_delta)
+        self._stale_after = robot.limiter.limits.stale_observation_s
         self.privileged: dict[str, list[AnyArray]] = {}  # name -> one value per step
 
     def begin(self, buffer: EpisodeBuffer, seed: int | None) -> None:
@@ -118,7 +122,11 @@ class ControlStep:
 
     def observe(self, row: int) -> bool:
         """Record the result of the last command; returns whether it ends the episode."""
+        began = time.monotonic()
         observation = self.untimed(self._robot.observe)
+        took = time.monotonic() - began
+        if self._stale_after is not None and took > max(self._stale_after, 2 / (self._robot.fps or 1.0)):
+            raise RobotSilent(f"an observation took {took:.2f} s, more than {self._stale_after:g} s: it is stale")
         info = self.untimed(self._robot.privileged)
         self._record(row, observation)
         for name, value in info.items():
@@ -130,7 +138,10 @@ class ControlStep:
 
     def act(self, step: int, chunk: ActionChunk) -> None:
         """Send a human's command, else the chunk's, else the idle action."""
+        limiter, stale = self._robot.limiter, 0
         planned = chunk.action_at(step)
+        if planned is not None and step - chunk.start_step > limiter.stale_steps:
+            planned, stale = None, STALE_CHUNK
         human = None if self._teleop is None else self.untimed(self._teleop.command)
         if human is not None:
             command, mode, source = self._teleop_action(human, planned), HUMAN, TELEOP
@@ -138,11 +149,11 @@ class ControlStep:
             command, mode, source = planned, POLICY, chunk.start_step
         else:
             command, mode, source = self._idle_action(), POLICY, NO_ACTION
-        command = self._rate_limited(command)
         self.untimed(lambda: self._robot.act(command))
         self._last = self._sent()
+        self._buffer.limited[step] = limiter.limited | stale
         self._buffer.add_command(step, self._last, mode, source, self._late, self._missed)
-        self._buffer.overhead[step] = time.perf_counter() - self._began - self._untimed_s
+        self._buffer.overhead[step] = time.perf_counter() - self._began - self._untimed_s + limiter.took
 
     def _record(self, row: int, observation: Observation) -> None:
         if not np.isfinite(observation.state).all():
@@ -169,12 +180,6 @@ class ControlStep:
         assert self._last is not None, "an episode begins with a chunk"
         return self._zero if self._config.idle_action == "zero" else self._last
 
-    def _rate_limited(self, command: FloatArray) -> FloatArray:
-        """A new array: the robot may keep it."""
-        if self._max_delta is None or self._last is None:
-            return command.astype(np.float32)
-        return (self._last + np.clip(command - self._last, -self._max_delta, self._max_delta)).astype(np.float32)
-
 
 def _max_delta(setting: float | tuple[float, ...] | None, action_dim: int) -> FloatArray | None:
     if setting is None:
@@ -188,6 +193,7 @@ def _max_delta(setting: float | tuple[float, ...] | None, action_dim: int) -> Fl
 def main(
     parent: Connection,
     ticks: int,
+    emergency_stop: int,
     robot_config: RobotConfig,
     config: InferenceConfig,
     teleop: TeleopConfig | None,
@@ -196,14 +202,18 @@ def main(
     """The control process.
 
     ticks: a pipe's end, into which the numbers of recorded rows are written
+    emergency_stop: the descriptor of the latch that it shares with the parent
     again: whether it takes the place of one that ended by a fault, so that the robot must be heard first
     """
     exit_with_parent(parent, GRACE_S)
     os.set_inheritable(ticks, False)
     os.set_blocking(ticks, False)
+    os.set_inheritable(emergency_stop, False)
+    latch = EmergencyStop(emergency_stop)
     try:
         with ExitStack() as stack:
             robot = connect_robot(robot_config, stack)
+            robot.limiter.emergency_stop = latch
             stack.callback(robot.hold)
             teleoperator = None if teleop is None else teleop.build(robot.action_dim)
             if teleoperator is not None:
@@ -237,7 +247,7 @@ class ControlProcess:
 
     def __init__(
         self,
-        robot: Robot,
+        robot: LimitedRobot,
         teleop: Teleoperator | None,
         env_spec: EnvSpec,
         config: InferenceConfig,
@@ -268,6 +278,8 @@ class ControlProcess:
         try:
             ended, terminated = self._drive(buffer, seed)
             return EpisodeDone(ended, terminated=terminated, privileged=self._control.privileged)
+        except EmergencyStopped as stopped:  # no fault: the next episode begins when it is released
+            return EpisodeDone(str(stopped), privileged=self._control.privileged)
         except Exception as error:  # noqa: BLE001 - of a robot's driver, which may raise anything
             print_error(error)
             return _failed(error, self._control.privileged)

@@ -6,12 +6,13 @@
             engine.push(learner.weights())               # the next episode acts with them
 
 `Rtc` (rollout/rtc.py) infers in one process while another controls; `Sequential` (rollout/sequential.py) does one after
-the other, and its robot waits meanwhile. Both validate a chunk before it is used, accept teleoperation, limit how fast
-a command may change, record what was really sent, and tell the robot to hold however an episode ends.
+the other, and its robot waits meanwhile. Both validate a chunk before it is used, accept teleoperation, keep
+commands within the robot's limits, record what was really sent, and tell the robot to hold however an episode ends.
 
 `load_run` reads what `plaudit run` runs: names and `a.b=c` overrides in, a config of everything but the policy out.
 """
 
+import sys
 import threading
 import time
 from collections import deque
@@ -32,6 +33,8 @@ from plaudit.policies.loader import PolicySpec
 from plaudit.protocols import InferenceEngine, Policy, Robot
 from plaudit.registry import INFERENCE_REGISTRY, ROBOT_REGISTRY, TELEOP_REGISTRY
 from plaudit.robots.config import RobotConfig
+from plaudit.robots.emergency_stop import EmergencyStop
+from plaudit.robots.limiter import Limited, LimitedRobot, limited_steps
 from plaudit.rollout.chunks import EXECUTION_HORIZON, chunk_problem
 from plaudit.rollout.memory import MAX_CHUNK, EpisodeBuffer
 from plaudit.rollout.operator_input import OperatorConfig
@@ -42,6 +45,9 @@ RETRY_S = 0.5  # between two attempts to have robot and policy back
 MAY_PASS = (RobotSilent, PolicyUnavailable)  # faults of a robot or a policy that may be over in a minute
 
 Outcome = tuple[Episode | None, BaseException | None]  # what was recorded of an episode, and what ended it early
+
+
+RELEASE_POLL_S = 0.05  # between looks at an emergency stop that is engaged
 
 
 class InferenceConfig(Config):
@@ -81,6 +87,7 @@ class EngineBase:
         self._latencies: deque[LatencyStats] = deque(maxlen=MAX_EPISODES)
         self._stopping = threading.Event()
         self._until: Callable[[], str] = str  # asked for a reason to end the current episode; str() is none
+        self.emergency_stop = EmergencyStop()  # for whoever watches the robot; no episode begins while it is engaged
 
     def __enter__(self) -> Self:
         return self
@@ -99,6 +106,8 @@ class EngineBase:
         """See `plaudit.protocols.InferenceEngine`."""
         self._until = until
         for number in range(count):
+            if not self._released():
+                return
             episode, error = self._run_episode(task, None if seed is None else seed + number)
             if episode is not None:
                 yield episode
@@ -118,6 +127,15 @@ class EngineBase:
     def _reason_to_end(self) -> str:
         """Why the current episode is to end now; "" to go on."""
         return "stopped" if self._stopping.is_set() else self._until()
+
+    def _released(self) -> bool:
+        """Wait until a person has released the emergency stop; returns whether that happened before `stop()`."""
+        if self.emergency_stop.engaged:
+            print("the emergency stop is engaged: nothing moves until it is released", file=sys.stderr, flush=True)
+        while self.emergency_stop.engaged:
+            if self._stopping.wait(RELEASE_POLL_S):
+                return False
+        return True
 
     def close(self) -> None:
         """The robot holds, and nothing is left running."""
@@ -140,7 +158,8 @@ class EngineBase:
         latency = LatencyStats.of(buffer)
         self._latencies.append(latency)
         meta = {} if seed is None else {"seed": seed}
-        meta |= {"ended": ended, **latency.meta(), **buffer.weights_meta()}
+        limited = limited_steps(latency.limited.tolist())
+        meta |= {"ended": ended, **latency.meta(), **buffer.weights_meta(), **({"limited": limited} if limited else {})}
         values = {name: np.stack(steps) for name, steps in privileged.items()}
         return buffer.episode(values, task=task, terminated=terminated, meta=meta)
 
@@ -221,14 +240,20 @@ def validate_chunk(chunk: Any, action_dim: int) -> FloatArray:
 
 def robot_spec(robot: Robot, config: InferenceConfig) -> EnvSpec:
     """The robot's sizes, with the name and the rate that the config sets."""
-    fps, name = float(config.control_hz or robot.fps), config.name or type(robot).__name__
+    own = robot.robot if isinstance(robot, Limited) else robot
+    fps, name = float(config.control_hz or robot.fps), config.name or type(own).__name__
     return EnvSpec(int(robot.state_dim), int(robot.action_dim), dict(robot.cameras), fps, name)
 
 
-def connect_robot(config: RobotConfig, stack: ExitStack) -> Robot:
-    """Build a robot; one that can be closed is closed with the stack."""
+def connect_robot(config: RobotConfig, stack: ExitStack) -> LimitedRobot:
+    """Build a robot whose commands are kept within its limits; one that can be closed is closed with the stack."""
     robot = config.build()
-    return stack.enter_context(robot) if isinstance(robot, AbstractContextManager) else robot
+    if isinstance(robot, AbstractContextManager):
+        stack.enter_context(robot)
+    if isinstance(robot, LimitedRobot):
+        return robot
+    limits = config.limits if isinstance(config, RobotConfig) else RobotConfig().limits
+    return Limited(robot, limits(robot.action_dim))
 
 
 def await_observation(robot: Robot) -> None:

@@ -79,6 +79,7 @@ class EpisodeBuffer:
         self.state = array((rows, env_spec.state_dim), np.float32)
         self.actions = array((max_steps, env_spec.action_dim), np.float32)
         self.control_mode = array((max_steps,), np.uint8)
+        self.limited = array((max_steps,), np.uint8)  # by which limits a command was changed, bits of robots/limiter.py
         self.source = array((max_steps,), np.int32)  # row that a command was inferred from, or NO_ACTION, or TELEOP
         self.observed_at = array((rows,), np.float64)  # of CLOCK_MONOTONIC, s
         self.late = array((max_steps,), np.float32)  # s, from when a tick should have begun to when it did
@@ -241,7 +242,7 @@ def buffer_size(env_spec: EnvSpec, max_steps: int) -> int:
     rows = max_steps + 1
     frames = sum(padded(rows * height * width * 3) for height, width in env_spec.cameras.values())
     step_bytes = 4 * (env_spec.state_dim + env_spec.action_dim) + 64
-    return frames + rows * step_bytes + MAX_CHUNK * env_spec.action_dim * 4 + 20 * ALIGNMENT
+    return frames + rows * step_bytes + MAX_CHUNK * env_spec.action_dim * 4 + 22 * ALIGNMENT
 
 
 def padded(size: int) -> int:

@@ -133,9 +133,9 @@ class Rtc(EngineBase):
 
     def _start_control(self, again: bool) -> ChildProcess:
         """again: in place of one that a fault has ended"""
-        rows = self._rows_in
-        arguments = (rows, self._robot_config, self._config, self._teleop, again)
-        self._control = ChildProcess("control", "plaudit.rollout.control:main", *arguments, descriptors=(rows,))
+        inherited = (self._rows_in, self.emergency_stop.descriptor)
+        arguments = (*inherited, self._robot_config, self._config, self._teleop, again)
+        self._control = ChildProcess("control", "plaudit.rollout.control:main", *arguments, descriptors=inherited)
         return self._control
 
     def _start_inference(self, policy: PolicyConfig) -> ChildProcess:

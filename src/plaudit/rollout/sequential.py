@@ -12,6 +12,7 @@ from plaudit.policies.config import PolicyConfig
 from plaudit.protocols import Policy
 from plaudit.registry import INFERENCE_REGISTRY
 from plaudit.robots.config import RobotConfig
+from plaudit.robots.emergency_stop import EmergencyStopped
 from plaudit.rollout.clock import NoRateLimiter, RateLimiter, gc_disabled
 from plaudit.rollout.control import ControlStep
 from plaudit.rollout.engine import (
@@ -57,6 +58,7 @@ class Sequential(EngineBase):
         config, teleop = self._config, self._teleop
         with ExitStack() as stack:
             self._robot = connect_robot(self._robot_config, stack)
+            self._robot.limiter.emergency_stop = self.emergency_stop
             stack.callback(self._robot.hold)
             teleoperator = None if teleop is None else teleop.build(self._robot.action_dim)
             if teleoperator is not None:
@@ -107,6 +109,8 @@ class Sequential(EngineBase):
             terminated = ended == self._config.stop_on
         except KeyboardInterrupt as error:
             ended, failure = "interrupted", error
+        except EmergencyStopped as stopped:  # no fault: the next episode begins when it is released
+            ended = str(stopped)
         except Exception as error:  # noqa: BLE001 - of a robot or a policy, which may raise anything
             ended, failure = error_message(error), _rollout_error(error)
         finally:
@@ -141,7 +145,9 @@ class Sequential(EngineBase):
                 break
             if reason := self._reason_to_end():
                 return reason
-            if step - chunk.start_step >= min(self._config.execution_horizon or len(chunk.actions), len(chunk.actions)):
+            length = len(chunk.actions)
+            executed = min(self._config.execution_horizon or length, length, self._robot.limiter.stale_steps)
+            if step - chunk.start_step >= executed:
                 chunk = self._control.untimed(lambda row=step: self._infer(policy, buffer, row))
             self._control.act(step, chunk)
         return "steps"

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from plaudit.robots.limiter import LIMIT_NAMES
 from plaudit.rollout.memory import NO_ACTION, EpisodeBuffer
 from plaudit.types import AnyArray, FloatArray
 
@@ -23,6 +24,7 @@ class LatencyStats:
     missed: AnyArray  # ticks before this one that did not happen
     held: AnyArray  # whether there was no command to send
     starved: AnyArray  # whether a chunk had just run out, and the next was not there yet
+    limited: AnyArray  # which limits changed the command, bits of robots/limiter.py
     overhead: FloatArray  # of a tick, in our own code
     start_late: FloatArray  # from when an inference could have begun to when it did
     took: FloatArray  # of an inference
@@ -42,6 +44,7 @@ class LatencyStats:
             missed=buffer.missed[:ticks].copy(),
             held=held,
             starved=held & ~np.concatenate([[False], held])[:-1],
+            limited=buffer.limited[:ticks].copy(),
             overhead=buffer.overhead[:ticks].copy(),
             start_late=buffer.start_late[:count].copy(),
             took=buffer.took[:count].copy(),
@@ -84,6 +87,7 @@ class LatencyStats:
             ("held", f"{int(self.held.sum()):,} ({self.held_fraction:.1%})"),
             ("starved chunks", f"{int(self.starved.sum()):,}"),
             ("guided chunks", "-" if self.guided_fraction is None else f"{self.guided_fraction:.0%}"),
+            ("limited", _limits(self.limited)),
             ("late, ms", _percentiles(1e3 * self.late, 50, 99, 99.9)),
             ("our code a tick, ms", _percentiles(1e3 * self.overhead, 50, 99)),
             ("inferences", f"{len(self.took):,}"),
@@ -108,6 +112,13 @@ def held_warning(held_fraction: float) -> str:
         f"{held_fraction:.1%} of control steps had no command: a chunk had run out before the next was there; lower "
         "policy.inference.execution_horizon, use longer chunks, or make inference faster (policy.device)"
     )
+
+
+def _limits(limited: AnyArray) -> str:
+    bits = limited.astype(np.uint8)
+    by_name = [(name, int((bits & bit > 0).sum())) for bit, name in LIMIT_NAMES.items()]
+    parts = ", ".join(f"{name} {count:,}" for name, count in by_name if count)
+    return f"{int((bits > 0).sum()):,}" + (f" ({parts})" if parts else "")
 
 
 def _percentiles(values: AnyArray, *percents: float) -> str:

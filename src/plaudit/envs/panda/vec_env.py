@@ -125,6 +125,10 @@ class PandaVecEnv:
         info = {"success": success, "grasp": state.is_grasped, "reward": reward, "shaping": shaping}
         return self._observe(ids, state), info
 
+    def forward_kinematics(self, action: AnyArray) -> AnyArray:
+        """[3] where an action [4] moves the finger tips of the first environment, in m."""
+        return self._site[0, 0] + ACTION_SCALE * action[:3]
+
     def task_state(self) -> TaskState:
         """The privileged state of all environments, as copies."""
         return TaskState(

@@ -19,7 +19,15 @@ from pydantic import Field, PositiveFloat
 from plaudit.errors import MissingPackage, RobotError, UnknownName, did_you_mean
 from plaudit.robots.config import RobotConfig
 from plaudit.robots.lerobot.driver import LeRobotRobot
+from plaudit.robots.safety import Positive, SafetyConfig
 from plaudit.trust import CodeName
+
+
+class LeRobotSafety(SafetyConfig):
+    """Defaults that are slow for the degrees, or the range of -100 to 100, that lerobot's arms count in."""
+
+    max_velocity: Positive = 120.0
+    max_acceleration: Positive = 600.0
 
 
 class LeRobotConfig(RobotConfig):
@@ -31,7 +39,8 @@ class LeRobotConfig(RobotConfig):
     module: CodeName | None = None  # to import first, for a robot class of your own
     fps: PositiveFloat = 30.0  # control steps per second
     start_pose: Mapping[str, float] | None = None  # action feature -> where reset() moves to; None: it stays
-    start_seconds: PositiveFloat = 3.0  # how long that motion takes
+    start_seconds: PositiveFloat = 3.0  # how long that motion takes, or longer where the limits say so
+    safety: LeRobotSafety = LeRobotSafety()  # limits of commands: for all, each, or by the names of action features
 
     def build(self) -> LeRobotRobot:
         """Connect to the robot: its motors hold, its cameras run."""
@@ -41,6 +50,7 @@ class LeRobotConfig(RobotConfig):
             start_pose=self.start_pose,
             start_seconds=self.start_seconds,
             realtime=self.realtime,
+            safety=self.safety,
         )
 
 

@@ -8,8 +8,12 @@ import numpy as np
 
 from plaudit.errors import InvalidCommand, RobotError, RobotSilent, did_you_mean
 from plaudit.robots.config import ClosableRobot
+from plaudit.robots.limiter import CommandLimiter
 from plaudit.robots.rate import Rate
-from plaudit.types import FloatArray, Observation
+from plaudit.robots.safety import SafetyConfig, SafetyLimits
+from plaudit.types import AnyArray, FloatArray, Observation
+
+SETTLE_S = 3.0  # more than `start_seconds` that a motion to the start pose may take
 
 
 class LeRobotRobot(ClosableRobot):
@@ -23,11 +27,13 @@ class LeRobotRobot(ClosableRobot):
         start_pose: Mapping[str, float] | None = None,
         start_seconds: float = 3.0,
         realtime: bool = True,
+        safety: SafetyConfig = SafetyConfig(),  # noqa: B008 - frozen
     ):
         """
         robot: lerobot's object
         start_pose: action feature -> where `reset()` moves to within `start_seconds`; None: it stays
         realtime: whether `observe()` keeps the rate; False where the caller does
+        safety: limits of commands
         """
         features, actions = robot.observation_features, robot.action_features
         self.cameras: Mapping[str, tuple[int, int]] = {
@@ -41,6 +47,7 @@ class LeRobotRobot(ClosableRobot):
                 raise RobotError(
                     f"start_pose names '{name}', which {robot.name} does not take; {did_you_mean(name, actions)}"
                 )
+        self.limiter = CommandLimiter(SafetyLimits.of(safety, self.action_dim, names=self.action_names), fps)
         self._robot, self._rate = robot, Rate(fps, realtime=realtime)
         self._start_pose, self._start_seconds = start_pose, start_seconds
         self._measured: dict[str, float] = {}
@@ -50,14 +57,9 @@ class LeRobotRobot(ClosableRobot):
     def reset(self, seed: int | None = None) -> Observation:
         """Move to the start pose, if there is one, in a straight line of the joints."""
         observation = self._get_observation()
+        self.limiter.restart(self.joint_position())
         if self._start_pose is not None:
-            goal = self._start_pose
-            start = {name: self._sent.get(name, self._measured.get(name, target)) for name, target in goal.items()}
-            ticks, rate = max(1, math.ceil(self._start_seconds * self.fps)), Rate(self.fps)
-            for n in range(1, ticks + 1):
-                pose = {name: start[name] + (target - start[name]) * n / ticks for name, target in goal.items()}
-                self._send(self._sent | pose)
-                rate.sleep()
+            self._move_to(self._start_pose)
             observation = self._get_observation()
         self._rate.reset()
         return observation
@@ -66,7 +68,7 @@ class LeRobotRobot(ClosableRobot):
         """Send one command [A]."""
         if np.shape(action) != (self.action_dim,) or not np.isfinite(action).all():
             raise InvalidCommand(f"{self._robot} takes {self.action_dim} finite numbers, got {np.asarray(action)}")
-        self._send(dict(zip(self.action_names, np.asarray(action, float).tolist(), strict=True)))
+        self._send_limited(action)
 
     def observe(self) -> Observation:
         """Wait for the next tick and read the robot."""
@@ -84,10 +86,35 @@ class LeRobotRobot(ClosableRobot):
         target = {**self._sent, **measured}
         if len(target) == self.action_dim:
             self._send(target)
+            self.limiter.restart(self.last_command)
 
     def close(self) -> None:
         """Disconnect."""
         self._robot.disconnect()
+
+    def joint_position(self) -> FloatArray | None:
+        """[A] where the joints are: measured, or last commanded where that is not measured; None: nobody knows."""
+        known = {**self._sent, **self._measured}
+        return np.array([known[n] for n in self.action_names]) if known.keys() >= set(self.action_names) else None
+
+    def _move_to(self, goal: Mapping[str, float]) -> None:
+        """Move in a straight line of the joints, within `start_seconds` or as fast as the limits allow."""
+        known = {**goal, **self._sent, **self._measured}
+        start = np.array([known.get(name, 0.0) for name in self.action_names])
+        end = np.array([goal.get(name, value) for name, value in zip(self.action_names, start, strict=True)])
+        ticks, rate = max(1, math.ceil(self._start_seconds * self.fps)), Rate(self.fps)
+        for n in range(1, ticks + math.ceil(SETTLE_S * self.fps) + 1):
+            self._send_limited(start + (end - start) * min(1.0, n / ticks))
+            rate.sleep()
+            if n >= ticks and not self.limiter.limited:
+                return
+
+    def _send_limited(self, action: AnyArray) -> None:
+        command = self.limiter.limit(action)
+        self._send(dict(zip(self.action_names, command.tolist(), strict=True)))
+        sent = self.last_command
+        assert sent is not None
+        self.limiter.sent(sent)
 
     def _connect(self) -> None:
         self._call("connect", calibrate=False)

@@ -1,6 +1,7 @@
 """The base class for the config of a ROS 2 robot."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,6 +11,7 @@ from plaudit.config import read_values
 from plaudit.robots.config import RobotConfig
 from plaudit.robots.ros.driver import RosRobot
 from plaudit.robots.ros.params import PARAMS_FILE, TOPICS_FILE, RuntimeParams, RuntimeTopics, load_params, load_topics
+from plaudit.robots.safety import SafetyLimits
 from plaudit.robots.transport import AnyTransport, ZenohConfig
 
 _FILES = {"inference_runtime_params_config": PARAMS_FILE, "inference_runtime_topics_config": TOPICS_FILE}
@@ -47,7 +49,16 @@ class RosRobotConfig(RobotConfig):
     def build(self) -> RosRobot:
         """Subscribe to the robot's topics; nothing is sent yet."""
         params, topics = self.params(), self.topics()  # a mistake in them is reported before anything is opened
-        return RosRobot(self.folder.name, params, topics, self.transport.build(), realtime=self.realtime)
+        limits = self.limits(params.action_dim)
+        return RosRobot(self.folder.name, params, topics, self.transport.build(), limits, realtime=self.realtime)
+
+    def limits(self, action_dim: int) -> SafetyLimits:
+        """Those of the params, and those of the block `safety` where they are stricter."""
+        params = self.params()
+        block = SafetyLimits.of(self.safety, action_dim, names=params.joint_names)
+        limits = block.within(own := params.safety_limits())
+        limits.check(params.joint_names)
+        return replace(limits, stale_observation_s=own.stale_observation_s)
 
     @field_serializer(*_FILES)
     def _embed_file(self, value: Path | Mapping[str, Any] | None) -> Any:

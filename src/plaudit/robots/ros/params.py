@@ -5,6 +5,7 @@ Each robot's folder has both. Files of a user's own (`--inference_runtime_params
 error for an unknown key, a value of the wrong type or values that contradict each other names the key and the file.
 """
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -14,6 +15,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_
 
 from plaudit.config import Config, ModelT, parse, read_values
 from plaudit.errors import ConfigError, did_you_mean
+from plaudit.robots.safety import UNLIMITED, Positive, SafetyLimits, per_joint
 from plaudit.robots.transport.messages import COMPRESSED_IMAGE, IMAGE
 from plaudit.trust import from_file
 from plaudit.types import FloatArray
@@ -59,6 +61,8 @@ class RuntimeParams(Config):
     joint_names: tuple[str, ...]  # as in JointState, in the order of state and action
     joint_lower: tuple[float, ...]  # limits of commands, one per joint
     joint_upper: tuple[float, ...]
+    joint_max_velocity: Positive = 1.5  # of commands, rad/s: for all joints, each, or some by name; None: no limit
+    joint_max_acceleration: Positive = 10.0  # rad/s^2
     start_pose: tuple[float, ...] | None = None  # where reset() moves to; None: it stays
     start_speed: PositiveFloat = 0.5  # of the joint with the longest way to the start pose, rad/s
     start_tolerance: PositiveFloat = 0.05  # a joint this close to its start has arrived
@@ -104,12 +108,27 @@ class RuntimeParams(Config):
                 hint = did_you_mean(camera, self.camera_names)
                 raise ValueError(f"key 'depth_ranges' has camera '{camera}', which is not in camera_names; {hint}")
         self._check_start_pose()
+        self.safety_limits()
         if self.policy_update_period > self.action_chunk_size:
             raise ValueError(
                 f"key 'policy_update_period' is {self.policy_update_period}, longer than a chunk of "
                 f"{self.action_chunk_size} actions lasts (action_chunk_size)"
             )
         return self
+
+    def safety_limits(self) -> SafetyLimits:
+        """What commands are kept within; `max_delta_deg` is a speed as well."""
+        joints, names = len(self.joint_names), self.joint_names
+        velocity = per_joint("joint_max_velocity", self.joint_max_velocity, joints, names, UNLIMITED)
+        if self.max_delta_deg is not None:
+            velocity = np.minimum(velocity, math.radians(self.max_delta_deg) * self.HZ)
+        return SafetyLimits(
+            np.array(self.joint_lower),
+            np.array(self.joint_upper),
+            velocity,
+            per_joint("joint_max_acceleration", self.joint_max_acceleration, joints, names, UNLIMITED),
+            stale_observation_s=1e-3 * self.silent_after_ms,
+        )
 
     def _check_start_pose(self) -> None:
         limits = zip(self.joint_names, self.start_pose or (), self.joint_lower, self.joint_upper, strict=False)
@@ -147,6 +166,7 @@ class RuntimeTopics(Config):
     cameras: Mapping[str, Topic]  # by the camera's name; those that are not in camera_names are ignored
     teleop: Topic | None = None  # JointState, the commands of a human
     operator: Topic | None = None  # String, what an operator says: start, success, stop, ...
+    emergency_stop: Topic | None = None  # Bool: true stops the robot, false releases what this topic stopped
 
     def image_type(self, camera: str) -> str:
         """The message type of a camera's topic."""

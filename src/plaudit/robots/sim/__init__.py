@@ -9,7 +9,8 @@ environment, so that is what `hold()` does.
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import PositiveFloat
@@ -18,7 +19,9 @@ from plaudit.errors import InvalidCommand, RobotError
 from plaudit.protocols import VecEnv
 from plaudit.registry import ENV_REGISTRY
 from plaudit.robots.config import ClosableRobot, RobotConfig
+from plaudit.robots.limiter import Kinematic
 from plaudit.robots.rate import Rate
+from plaudit.robots.safety import SafetyLimits
 from plaudit.types import AnyArray, FloatArray, Observation
 
 MAX_SEED = 2**31  # of an episode that is started without one
@@ -27,13 +30,22 @@ MAX_SEED = 2**31  # of an episode that is started without one
 class SimRobotConfig(RobotConfig):
     """The config of a simulated task in the place of a robot."""
 
+    simulated: ClassVar[bool] = True
+
     type: Literal["sim"] = "sim"
     env: Annotated[Any, ENV_REGISTRY.field]
     hz: PositiveFloat | None = None  # control steps per second; None: the environment's own
 
     def build(self) -> "SimRobot":
         """Build the environment and wrap it."""
-        return SimRobot(self.env.build(1), self.hz, realtime=self.realtime)
+        env = self.env.build(1)
+        cls = KinematicSimRobot if isinstance(env, Kinematic) else SimRobot
+        return cls(env, self.hz, realtime=self.realtime)
+
+    def limits(self, action_dim: int) -> SafetyLimits:
+        """Those of the block; actions are displacements, and a simulation is never stale."""
+        limits = SafetyLimits.of(self.safety, action_dim, relative=True)
+        return replace(limits, stale_observation_s=None, stale_chunk_s=None)
 
 
 class SimRobot(ClosableRobot):
@@ -92,6 +104,14 @@ class SimRobot(ClosableRobot):
     def close(self) -> None:
         """Close the environment."""
         self._env.close()
+
+
+class KinematicSimRobot(SimRobot):
+    """One whose environment knows where an action moves the hand, so that its workspace can be limited."""
+
+    def forward_kinematics(self, command: FloatArray) -> AnyArray:
+        """[3] the point that an action moves to, in m."""
+        return self._env.forward_kinematics(command)
 
 
 def _first(observation: Observation) -> Observation:

@@ -19,7 +19,7 @@ from pydantic import NonNegativeInt
 
 from plaudit.config import Config
 from plaudit.errors import MissingExtra, RobotError
-from plaudit.robots.transport.messages import COMPRESSED_IMAGE, IMAGE, JOINT_STATE, STRING
+from plaudit.robots.transport.messages import BOOL, COMPRESSED_IMAGE, IMAGE, JOINT_STATE, STRING
 
 MAX_WAIT_NS = 50_000_000  # between checks whether to stop
 MAX_SAMPLES = 32  # of one topic, taken at a time
@@ -136,6 +136,7 @@ def raw_type(msg_type: str) -> type[Any]:
     size = {"height": idl.uint32, "width": idl.uint32}
     members = {
         STRING: {"data": str},
+        BOOL: {"data": bool},
         JOINT_STATE: {
             "header": header,
             "name": idl.sequence[str],

@@ -27,6 +27,7 @@ JOINT_STATE = "sensor_msgs/msg/JointState"
 IMAGE = "sensor_msgs/msg/Image"
 COMPRESSED_IMAGE = "sensor_msgs/msg/CompressedImage"
 STRING = "std_msgs/msg/String"
+BOOL = "std_msgs/msg/Bool"
 
 CHANNELS = {"rgb8": 3, "bgr8": 3, "mono8": 1}  # of the encodings that are supported
 CHANNEL_ORDER = {"bgr8": (2, 1, 0), "mono8": (0, 0, 0)}  # which of its channels are red, green and blue
@@ -190,6 +191,16 @@ def encode_string(text: str) -> bytes:
 def decode_string(data: bytes) -> str:
     """Decode a String; raises `BadMessage`."""
     return _decode(data, STRING).data
+
+
+def encode_bool(value: bool) -> bytes:
+    """A Bool as CDR."""
+    return _encode(BOOL, value)
+
+
+def decode_bool(data: bytes) -> bool:
+    """Decode a Bool; raises `BadMessage`."""
+    return bool(_decode(data, BOOL).data)
 
 
 def decode_camera_image(msg_type: str, data: bytes, depth_range: tuple[float, float] | None = None) -> CameraImage:

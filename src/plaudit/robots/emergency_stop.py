@@ -1,0 +1,61 @@
+"""The emergency stop: a latch that every process of a run sees at once, and that stays engaged until it is released.
+
+    stop = EmergencyStop()                       # in the process that starts the others; `descriptor` goes to them
+    EmergencyStop(stop.descriptor)               # the same latch, there
+    stop.engage("key"); stop.release()           # by a person
+
+While it is engaged no command gets through `plaudit.robots.limiter.CommandLimiter`, whoever made it; the robot holds.
+It is one byte for each source in memory that both share, so looking costs nothing and no message can be lost. A
+topic takes back only what it engaged itself: a node that sends "false" all the time does not overrule a person's key.
+"""
+
+import mmap
+import os
+from typing import Literal
+
+from plaudit.errors import RobotError
+
+Source = Literal["key", "gamepad", "topic", "program"]
+SOURCES: tuple[Source, ...] = ("key", "gamepad", "topic", "program")
+
+
+class EmergencyStopped(RobotError):
+    """The emergency stop is engaged; the robot holds until a person releases it."""
+
+
+class EmergencyStop:
+    """The latch."""
+
+    def __init__(self, descriptor: int | None = None):
+        """descriptor: of a latch that exists, which this takes over; None: a new one"""
+        self.descriptor = os.memfd_create("emergency_stop", os.MFD_CLOEXEC) if descriptor is None else descriptor
+        if descriptor is None:
+            os.ftruncate(self.descriptor, len(SOURCES))
+        self._flags = mmap.mmap(self.descriptor, len(SOURCES))
+
+    def engage(self, source: Source = "program") -> None:
+        """Stop the robot; from any thread or process."""
+        self._flags[SOURCES.index(source)] = 1
+
+    def release(self, source: Source | None = None) -> None:
+        """Let it be driven again. source: take back only what this one engaged; None: all, by a person"""
+        for index in range(len(SOURCES)) if source is None else (SOURCES.index(source),):
+            self._flags[index] = 0
+
+    @property
+    def engaged(self) -> bool:
+        """Whether the robot has to hold."""
+        return any(self._flags[: len(SOURCES)])
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """What engaged it."""
+        return tuple(source for source, flag in zip(SOURCES, self._flags[: len(SOURCES)], strict=True) if flag)
+
+    def check(self) -> None:
+        """Raise `EmergencyStopped` if it is engaged."""
+        if self.engaged:
+            raise EmergencyStopped(f"emergency stop ({', '.join(self.sources)})")
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)

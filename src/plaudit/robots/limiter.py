@@ -1,0 +1,251 @@
+"""Keeps every command within a robot's limits: position, speed, acceleration, workspace, emergency stop.
+
+    limiter = CommandLimiter(limits, hz)
+    limiter.restart(measured)                    # the first commands ramp from where the joints are
+    command = limiter.limit(command)             # once a tick, in the robot's process
+    limiter.limited                              # by what it was limited: VELOCITY | POSITION, ...
+
+A sequence of commands that keeps the limits passes unchanged. Another is followed as closely as they allow: a joint
+speeds up and brakes with its acceleration, begins to brake in time for its position limits, and approaches a goal that
+is too far away so that it can stop there. Limits are counted in ticks, not in seconds that passed: a late tick does
+not become a larger step.
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from plaudit.errors import RobotError
+from plaudit.protocols import Robot
+from plaudit.robots.emergency_stop import EmergencyStop
+from plaudit.robots.safety import UNLIMITED, Kinematics, SafetyLimits
+from plaudit.types import AnyArray, FloatArray, Observation
+
+POSITION, VELOCITY, ACCELERATION, WORKSPACE, STALE_CHUNK = 1, 2, 4, 8, 16  # bits of `limited`
+LIMIT_NAMES = {
+    POSITION: "position",
+    VELOCITY: "velocity",
+    ACCELERATION: "acceleration",
+    WORKSPACE: "workspace",
+    STALE_CHUNK: "stale chunk",
+}
+ROUNDING = 1e-6  # of a step: commands are float32
+
+
+class CommandLimiter:
+    """The limits of one robot, and where its last command left it."""
+
+    def __init__(self, limits: SafetyLimits, hz: float, kinematics: Kinematics | None = None):
+        """
+        hz: commands a second
+        kinematics: where a command moves the robot's hand or hands
+        """
+        if limits.workspace is not None and kinematics is None:
+            raise RobotError(
+                "safety.workspace needs forward kinematics, and those of this robot are not known; leave it out, or "
+                "give the robot's class a method forward_kinematics(command)"
+            )
+        self.limits, self.emergency_stop = limits, EmergencyStop()
+        # As commands are rounded: one at its limit is within it.
+        self._lower, self._upper = (side.astype(np.float32).astype(np.float64) for side in (limits.lower, limits.upper))
+        self.limited = 0  # what limited the last command
+        self.took = 0.0  # s that this took
+        self._kinematics = kinematics
+        self._max_delta: AnyArray = np.full(len(limits.lower), UNLIMITED)
+        self._middle = (self._lower + self._upper) / 2
+        self._checked = np.zeros((3, len(limits.lower)))
+        self.set_rate(hz)
+        if limits.workspace is not None:
+            self._box = np.array([limits.workspace.lower, limits.workspace.upper])
+        self.restart(None)
+
+    def set_rate(self, hz: float, max_delta: AnyArray | float | None = None) -> None:
+        """Commands a second from now on. max_delta: from one command to the next, beside the limits of the robot"""
+        if max_delta is not None:
+            self._max_delta = np.broadcast_to(np.asarray(max_delta, np.float64), self._max_delta.shape)
+        self._max_step = np.minimum(self.limits.max_velocity / hz, self._max_delta)
+        self._max_change = self.limits.max_acceleration / hz**2
+        half_range = (self._upper - self._lower) / 2
+        self._bounds = np.stack([self._max_change + ROUNDING, self._max_step + ROUNDING, half_range])
+        stale = self.limits.stale_chunk_s
+        self.stale_steps = np.inf if stale is None else stale * hz  # after which a chunk is too old
+
+    def restart(self, position: AnyArray | None) -> None:
+        """The joints are at rest, at these positions; None: nobody knows, and the first command is sent as it is."""
+        start = np.zeros(len(self._lower)) if self.limits.relative else position
+        self._last = self._goal = None if start is None else np.array(start, np.float64)
+        self._step = np.zeros(len(self._lower))  # of the last command, from the one before
+        self._behind = False  # whether the last command was not what was wanted
+
+    def limit(self, command: AnyArray) -> FloatArray:
+        """The command, or what the limits make of it: a new array. Raises `EmergencyStopped` while that is engaged."""
+        self.emergency_stop.check()
+        began = time.perf_counter()
+        limited = self._limit(command)
+        self.took = time.perf_counter() - began
+        return limited
+
+    def _limit(self, command: AnyArray) -> FloatArray:
+        goal = np.minimum(np.maximum(command, self._lower), self._upper)
+        self.limited = POSITION if (goal != command).any() else 0
+        if self._last is None or self._goal is None:
+            self._goal = goal
+            return goal.astype(np.float32)
+        step = wanted = goal - self._last
+        if self._behind or not self._keeps_limits(wanted, goal):
+            step = self._possible(wanted, goal - self._goal)
+            self._behind = step is not wanted
+        if self.limits.workspace is not None:
+            step = self._inside(self._last, step)
+        self._goal = goal
+        return (self._last + step).astype(np.float32)
+
+    def sent(self, command: FloatArray) -> None:
+        """The robot was sent this: the limited command, or what the robot's own driver made of it."""
+        if self._last is not None:
+            self._step = command - self._last
+        self._last = command.astype(np.float64)
+
+    def _keeps_limits(self, wanted: AnyArray, goal: AnyArray) -> bool:
+        """Whether a step [A] surely does; nearly every command of a policy does, so this is quick."""
+        checked = self._checked
+        np.subtract(wanted, self._step, out=checked[0])
+        checked[1] = wanted
+        # Where the joints could stop at the latest, from the middle of their range.
+        np.add(goal - self._middle, wanted * np.abs(wanted) / (2 * self._max_change), out=checked[2])
+        np.abs(checked, out=checked)
+        return bool((checked <= self._bounds).all())
+
+    def _possible(self, wanted: AnyArray, goal_step: AnyArray) -> AnyArray:
+        """The step [A] that comes nearest to the goal: `wanted` itself, if the limits allow it.
+
+        goal_step: that the goal has made itself. A joint that is behind catches up with it so that it is as fast as the
+        goal when it arrives, and so does not pass a goal that stands still.
+        """
+        last, change, most = self._last, self._max_change, self._max_step
+        assert last is not None
+        goal_step = np.minimum(np.maximum(goal_step, -most), most)
+        rest = wanted - goal_step
+        room = np.stack([self._upper - last, last - self._lower, np.abs(rest)])
+        up, down, gain = _stoppable(np.maximum(room, 0.0), change)
+        high = np.minimum(np.minimum(self._step + change, most), up)
+        low = np.maximum(np.maximum(self._step - change, -most), -down)
+        step = np.minimum(np.maximum(goal_step + np.copysign(gain, rest), low), high)
+        if (np.abs(step - wanted) <= ROUNDING).all():
+            return wanted
+        self.limited |= VELOCITY if (np.abs(wanted) > most + ROUNDING).any() else ACCELERATION
+        # Where a joint cannot brake in time, its position limit counts more than its acceleration.
+        return np.minimum(np.maximum(step, np.minimum(self._lower - last, 0.0)), np.maximum(self._upper - last, 0.0))
+
+    def _inside(self, last: AnyArray, step: AnyArray) -> AnyArray:
+        """The step, or braking, where the robot could not stop within the workspace after it."""
+        if self.limits.relative:
+            ahead, stay, brake = last + step, np.zeros_like(last), -last
+        else:
+            ahead = last + step + np.sign(step) * step**2 / (2 * self._max_change)
+            stay, brake = last, np.clip(0.0, self._step - self._max_change, self._step + self._max_change)
+        outside = self._outside(ahead)
+        if outside == 0.0 or outside <= self._outside(stay):  # a robot that is outside may come back
+            return step
+        self.limited |= WORKSPACE
+        return brake
+
+    def _outside(self, command: AnyArray) -> float:
+        """How far, in m."""
+        assert self._kinematics is not None  # else the workspace had been refused
+        points = self._kinematics(command.astype(np.float32))
+        return float(np.maximum(np.maximum(self._box[0] - points, points - self._box[1]), 0.0).max())
+
+
+def _stoppable(room: AnyArray, change: AnyArray) -> AnyArray:
+    """The longest step after which a joint, slowing down by `change` each step, still stops within the room."""
+    steps = np.floor((np.sqrt(1.0 + 8.0 * room / change) - 1.0) / 2.0)
+    return room / (steps + 1.0) + change * steps / 2.0
+
+
+def names_of(limited: int) -> list[str]:
+    """The limits whose bits are set."""
+    return [name for bit, name in LIMIT_NAMES.items() if limited & bit]
+
+
+def limited_steps(limited: Iterable[int]) -> dict[str, list[list[int]]]:
+    """For an episode's meta: name of a limit -> [first, last] of the steps that it changed."""
+    runs: dict[str, list[list[int]]] = {}
+    for step, bits in enumerate(limited):
+        for name in names_of(bits):
+            spans = runs.setdefault(name, [])
+            if spans and spans[-1][1] == step - 1:
+                spans[-1][1] = step
+            else:
+                spans.append([step, step])
+    return runs
+
+
+@runtime_checkable
+class LimitedRobot(Robot, Protocol):
+    """A robot whose commands pass a limiter, all but `hold()`."""
+
+    limiter: CommandLimiter
+
+
+@runtime_checkable
+class Measured(Protocol):
+    """A robot that measures what it commands."""
+
+    def joint_position(self) -> FloatArray | None:
+        """[A] where the joints are, in the order and units of commands; None: it does not know."""
+        ...
+
+
+@runtime_checkable
+class Kinematic(Protocol):
+    """A robot whose forward kinematics are known."""
+
+    def forward_kinematics(self, command: FloatArray) -> AnyArray:
+        """The points [3] or [K, 3] that a command moves to, in m."""
+        ...
+
+
+class Limited:
+    """A robot that knows nothing of limits, behind a limiter. One that measures its joints (`joint_position()`) starts
+    softly from where they are; the workspace of one with `forward_kinematics(command)` can be limited."""
+
+    def __init__(self, robot: Robot, limits: SafetyLimits):
+        self.robot = robot
+        self.cameras, self.state_dim, self.action_dim = robot.cameras, robot.state_dim, robot.action_dim
+        self.fps = robot.fps
+        kinematics = robot.forward_kinematics if isinstance(robot, Kinematic) else None
+        self.limiter = CommandLimiter(limits, robot.fps or 1.0, kinematics)
+
+    @property
+    def last_command(self) -> FloatArray | None:
+        """[A] what the robot really sent."""
+        return self.robot.last_command
+
+    def reset(self, seed: int | None = None) -> Observation:
+        """Reset the robot; the next command starts from where its joints are."""
+        self.limiter.emergency_stop.check()
+        observation = self.robot.reset(seed)
+        self.limiter.restart(self.robot.joint_position() if isinstance(self.robot, Measured) else None)
+        return observation
+
+    def act(self, action: FloatArray) -> None:
+        """Send one command [A], within the limits."""
+        self.robot.act(self.limiter.limit(action))
+        if self.robot.last_command is not None:
+            self.limiter.sent(self.robot.last_command)
+
+    def observe(self) -> Observation:
+        """The newest observation."""
+        return self.robot.observe()
+
+    def privileged(self) -> Mapping[str, Any]:
+        """Privileged values of the last step."""
+        return self.robot.privileged()
+
+    def hold(self) -> None:
+        """Stay where it is."""
+        self.robot.hold()
+        self.limiter.restart(self.robot.last_command)
