@@ -254,10 +254,11 @@ def test_a_key_of_two_commands_and_a_voice_that_is_not_installed_are_refused(mon
 
 def test_the_keys_that_do_something_now_fit_on_a_line():
     keys = OperatorConfig()
-    assert hotkeys(keys, "gate") == "space start  q stop  x estop"
-    assert hotkeys(keys, "episode").startswith("e end  s success  f failure") and len(hotkeys(keys, "episode")) < 80
-    assert hotkeys(OperatorConfig(sources=("gamepad",)), "gate") == "gamepad: 7 start  8 stop  10 estop"
-    assert hotkeys(OperatorConfig(sources=("topic",)), "gate") == "topic: start  stop  estop"
+    assert hotkeys(keys, "gate") == [("space", "start"), ("q", "stop"), ("x", "estop")]
+    shown = "  ".join(" ".join(pair) for pair in hotkeys(keys, "episode"))
+    assert shown.startswith("e end  s success  f failure") and len(shown) < 80
+    assert hotkeys(OperatorConfig(sources=("gamepad",)), "gate")[0] == ("B7", "start")
+    assert hotkeys(OperatorConfig(sources=("topic",)), "gate")[0] == ("topic:", "start")
 
 
 def test_plaudit_run_asks_for_the_scene_and_takes_single_keys(tmp_path):
@@ -277,5 +278,5 @@ def test_plaudit_run_asks_for_the_scene_and_takes_single_keys(tmp_path):
         run.expect("ended by: operator: success; 8 to go", "scene ready?")
         run.press("q")
         run.expect("stopped by the operator", "episodes added")
-        assert run.wait() == 0
+        assert run.wait() == 130  # as after Ctrl-C
     assert Store.open(tmp_path / "store").ledger.labels(0).success_once

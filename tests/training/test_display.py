@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from plaudit.rollout.operator import OperatorStatus
 from plaudit.training.config import TrainingConfig
 from plaudit.training.config_file import load_training_config
 from plaudit.training.display import Display, EtaEstimate
@@ -223,3 +224,14 @@ def test_the_event_log_has_each_event_once(tmp_path):
 
 def test_a_full_disk_does_not_end_the_loop_for_want_of_an_event(tmp_path):
     EventLog(RunFolder(tmp_path / "gone", config())).write(moment(), "started", "run started")
+
+
+def test_an_operator_sees_what_is_asked_and_which_keys_answer():
+    status = OperatorStatus("gate", "success: no episode is running, so nothing was done", 1)
+    view = Display(config())
+    asked = [line.rstrip() for line in drawn(view.screen(moment(operator=status)))]
+    assert "robot     waits for the operator" in asked and "space start  q stop  x estop" in asked
+    assert "operator  scene ready?  success: no episode is running, so nothing was done" in asked
+    watched = drawn(view.screen(moment(operator=OperatorStatus("episode"))))
+    assert "e end  s success  f failure  d discard  r repeat  p pause  q stop  x estop" in watched
+    assert len(watched) == len(asked) == len(drawn(view.screen(moment()))) + 2

@@ -17,6 +17,8 @@ from plaudit.errors import ConfigError, PolicyError, StoreFull, TargetNotEmpty, 
 from plaudit.policies.loader import load_policy, save_policy
 from plaudit.policies.weights import read_weights
 from plaudit.report.run import write_run_report
+from plaudit.rollout.operator import OperatorCommand
+from plaudit.rollout.operator_input import OperatorConfig
 from plaudit.training.config_file import load_training_config
 from plaudit.training.display import Display
 from plaudit.training.handles import SerialHandle, Slot
@@ -30,6 +32,7 @@ from plaudit.training.workers.judge import JudgeWorker
 from plaudit.training.workers.learner import LearnerWorker
 from plaudit.trust import allow_code
 from plaudit.types import EnvSpec, Labels
+from puppet import lines
 
 WEIGHTS = "policy/model.safetensors"
 
@@ -738,3 +741,34 @@ def test_the_same_run_does_the_same_whatever_the_clock_says(tmp_path, monkeypatc
         seen[name] = what_was_done(tmp_path / name) | {"updates": end.updates, "published": end.policy.version}
     assert seen["prompt"].keys() == seen["late"].keys()
     assert [what for what in seen["prompt"] if seen["prompt"][what] != seen["late"][what]] == []
+
+
+def test_an_operator_starts_marks_and_discards_the_episodes_of_a_run_and_stops_it(tmp_path):
+    """The judge is asked only about what they did not mark."""
+    log = tmp_path / "log"
+    robot = ("robot=puppet:PuppetConfig", f"robot.log={log}", "robot.size=[8,8]", "audit.fraction=0")
+    endless = ("run.max_episodes=100", "policy.inference.realtime=true", "policy.inference.max_episode_steps=9999")
+    endless += ("learner.utd_ratio=0.1",)
+    words = [word for word in asked(tmp_path, *robot, *endless) if not word.startswith("env=")]
+    config = load_training_config("online", None, words)
+    run = RunFolder.create(tmp_path / "run", config.model_copy(update={"operator": OperatorConfig(auto=False)}))
+    workers, answers = LocalWorkers(run), ["failure", "discard", "success", "end", "stop"]
+
+    def watch(now: OnlineProgress) -> bool:
+        if now.operator.phase == "gate":
+            assert not lines(log) or lines(log)[-1] == "hold"
+            workers.operate(OperatorCommand.START)
+        elif not now.operator.message and [line[:3] for line in lines(log)[-3:]] == ["act"] * 3:
+            workers.operate(OperatorCommand(answers.pop(0)))
+        return True
+
+    try:
+        end = OnlineTrainer(run, workers).run(watch)
+    finally:
+        workers.close()
+        run.close()
+    store = Store.open(run.episodes)
+    assert end.operator.stopped and end.episodes == 4 and not answers
+    assert [store.ledger.labels(i).success_once for i in (0, 1)] == [False, True]
+    assert [{v.source for v in store.ledger.history(i)} for i in (0, 1, 2)] == [{"operator"}] * 2 + [{"classifier"}]
+    assert [one.meta["operator"] for _, one in Store.open(tmp_path / "run/episodes_discarded")] == ["discard"]

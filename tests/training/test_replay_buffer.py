@@ -238,3 +238,43 @@ def test_keys_of_episodes_that_are_long_gone_are_forgotten(tmp_path, monkeypatch
     assert service.add(counting_episode(), "key 199") == 199
     assert len(service._keys) < 100
     service.close()
+
+
+def marked(mark: str, steps: int = 4) -> Episode:
+    return replace(episode(steps), meta={"weights": 3, "operator": mark})
+
+
+def test_what_an_operator_marked_is_labeled_at_once_and_no_judge_is_asked(replay):
+    replay.add(marked("success"), "a")
+    replay.add(marked("failure"), "b")
+    replay.add(marked("failure"), "b")
+    replay.add(episode(), "c")
+    assert replay.pending(WHO) == [EpisodeRef("episodes", 2)]
+    assert (replay.stats(WHO).unlabeled, replay.stats(WHO).labeled_steps) == (1, 8)
+    batch = replay.sample(256, SampleOptions(source="classifier", gamma=0.9))
+    assert set(batch.episode.tolist()) == {0, 1}
+    rewarded = batch.reward == 1
+    assert set(zip(batch.episode[rewarded].tolist(), batch.step[rewarded].tolist())) == {(0, 3)}
+    replay.add_labels({EpisodeRef("episodes", 1): verdict(reward=1.0)}, {}, WHO)  # a judge that was asked nevertheless
+    again = replay.sample(256, SampleOptions(source="classifier", gamma=0.9))
+    assert not again.reward[again.episode == 1].any()
+
+
+def test_a_crash_before_the_label_of_a_mark_is_made_good(tmp_path):
+    with Store.create(tmp_path / "episodes") as store:
+        store.append(
+            replace(marked("success"), meta={**marked("success").meta, "online": {"key": "a", "steps_before": 0}})
+        )
+    replay = ReplayBuffer(tmp_path)
+    assert replay.stats(WHO).unlabeled == 0
+    replay.close()
+
+
+def test_a_discarded_episode_is_kept_beside_the_others_once(replay, tmp_path):
+    assert [
+        replay.add(marked("discard"), "a"),
+        replay.add(marked("repeat"), "b"),
+        replay.add(marked("discard"), "a"),
+    ] == [0, 1, 0]
+    assert (replay.stats(WHO).episodes, replay.stats(WHO).steps, replay.pending(WHO)) == (0, 0, [])
+    assert len(Store.open(tmp_path / "episodes_discarded")) == 2

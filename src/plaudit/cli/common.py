@@ -42,6 +42,14 @@ RobotTopics = Annotated[
         help="A robot's inference_runtime_topics.json.",
     ),
 ]
+Auto = Annotated[
+    bool | None,
+    typer.Option(
+        "--auto/--no-auto",
+        help="Episodes follow each other, and no operator says when the scene is ready or marks them.",
+        show_default="in a simulation, and where there is no terminal",
+    ),
+]
 
 
 def finite(value: float | None) -> float | None:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.live import Live
 
-from plaudit.cli.common import AllowCode, AllowHost, RobotParams, RobotTopics, err, out, progress, stop, tell
+from plaudit.cli.common import AllowCode, AllowHost, Auto, RobotParams, RobotTopics, err, out, progress, stop, tell
 from plaudit.errors import ClusterError, DataError, JudgeError, MissingExtra, PlauditError
 
 LINE_INTERVAL_S = 10.0  # between two lines where there is no terminal
@@ -64,6 +64,7 @@ def online(
     params: RobotParams = None,
     topics: RobotTopics = None,
     human: HumanLabeler = False,
+    auto: Auto = None,
     ray: RayAddress = None,
     serial: Serial = False,
     address: Annotated[str | None, typer.Option(hidden=True, help="--ray, or 'none' for --serial.")] = None,
@@ -101,6 +102,7 @@ def online(
     try:
         open_demos(run, progress)
         run = RunFolder(run.path, resolve_normalizer(run), is_new=run.is_new)
+        run = RunFolder(run.path, _with_operator(run.config, auto, serial), is_new=run.is_new)
         _warn_about_units(run.config)
         with workers_for(run, ray, serial=serial) as workers:
             trainer = OnlineTrainer(run, workers)
@@ -142,6 +144,16 @@ def _open_run(
     _check_calibrated(wanted)
     path = wanted.run.resume_dir
     return RunFolder.resume_named(path, wanted) if path else RunFolder.open(folder / wanted.run_name, wanted)
+
+
+def _with_operator(config: Any, auto: bool | None, serial: bool) -> Any:
+    """The config, with whether an operator attends; not where nothing else happens while one is waited for."""
+    from plaudit.rollout.operator_input import resolve_auto
+
+    if serial and auto is False:
+        raise DataError("--serial has no operator: everything would wait for them; leave out --no-auto or --serial")
+    operator = resolve_auto(config.operator, True if serial else auto, config.robot, config.teleop)
+    return config.model_copy(update={"operator": operator})
 
 
 def _warn_about_units(config: Any) -> None:
@@ -228,7 +240,8 @@ def _reason(progress: Any, failure: PlauditError | None, stopped: bool) -> str:
     if failure is not None:
         return f"failed: {failure}"
     if stopped:
-        return "stopped by Ctrl-C"
+        by_operator = progress.operator is not None and progress.operator.stopped
+        return f"stopped by {'the operator' if by_operator else 'Ctrl-C'}"
     evaluated = "" if progress.eval_success is None else f", {progress.eval_success:.0%} on eval seeds"
     return f"finished: {progress.episodes:,} episodes{evaluated}"
 
@@ -248,14 +261,17 @@ def _finish(run: Any, progress: Any) -> None:
 
 @contextmanager
 def _display(config: Any, workers: Any, events: Any) -> Iterator[Any]:
-    """The loop's callback, which shows how things stand and logs events; and whether Ctrl-C was pressed.
+    """The loop's callback, which shows how things stand and logs events; and whether Ctrl-C was pressed, or an operator
+    has stopped the run. The operator's keys are read meanwhile.
 
     Pressed once, it lets the workers finish their current call; pressed again, or before the loop begins, it
     interrupts.
     """
+    from plaudit.cli.operator import OperatedRun
     from plaudit.training.display import STOPPING, Display
 
     asked: list[int] = []
+    operated = OperatedRun(config.operator, workers)
     display, live = Display(config), Live(console=err, transient=True, auto_refresh=False)
     drawn = [0.0]
 
@@ -263,6 +279,8 @@ def _display(config: Any, workers: Any, events: Any) -> Iterator[Any]:
         if not drawn[0]:
             events.write(progress, "started", "run resumed" if progress.episodes else "run started")
         events.update(progress, workers.restarts)
+        if operated.update(progress.operator) and not asked:
+            asked.append(0)
         stopping = bool(asked)  # if it comes later than this, the next call sees it
         interval = DRAW_INTERVAL_S if live.is_started else LINE_INTERVAL_S
         if time.monotonic() - drawn[0] < interval and not stopping:
@@ -283,7 +301,8 @@ def _display(config: Any, workers: Any, events: Any) -> Iterator[Any]:
     if err.is_terminal:
         live.start()
     try:
-        yield callback, lambda: bool(asked)
+        with operated.listen():
+            yield callback, lambda: bool(asked)
     finally:
         signal.signal(signal.SIGINT, before)
         live.stop()

@@ -1,22 +1,48 @@
-"""The operator at the terminal of `plaudit run`: what is asked, which keys do what, what came of them."""
+"""The operator at the terminal of `plaudit run` and `plaudit online`: which keys do what, what is asked, and cues."""
 
-from typing import Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
-import typer
 from rich.text import Text
 
 from plaudit.cli.common import out
 from plaudit.rollout.operator import Operator, OperatorStatus
-from plaudit.rollout.operator_input import Cue, OperatorConfig, hotkeys
+from plaudit.rollout.operator_input import Cue, OperatorConfig, hotkeys, listen_at_terminal
 
-Auto = Annotated[
-    bool | None,
-    typer.Option(
-        "--auto/--no-auto",
-        help="Episodes follow each other, and no operator says when the scene is ready or marks them.",
-        show_default="in a simulation, and where there is no terminal",
-    ),
-]
+QUESTION = "scene ready?"  # at the gate
+
+
+class OperatedRun:
+    """The operator of an online run, at the terminal of the head, wherever its robot is.
+
+    operated = OperatedRun(config, workers)
+    with operated.listen():                              # keys go to the robot's worker
+        stopped = operated.update(progress.operator)     # again and again
+    """
+
+    def __init__(self, config: OperatorConfig, workers: Any):
+        self._config, self._workers = config, workers
+        self._cue = Cue(config.cue if config.attended else "none")
+        self._phase = "idle"
+
+    @contextmanager
+    def listen(self) -> Iterator[None]:
+        """Read keys, if anybody attends."""
+        if not self._config.attended:
+            yield
+            return
+        with listen_at_terminal(self._config, self._workers.operate):
+            yield
+
+    def update(self, status: OperatorStatus | None) -> bool:
+        """Give a cue when it is the operator's turn; returns whether they have stopped the run."""
+        if status is None:
+            return False
+        if status.phase == "gate" and self._phase != "gate":
+            self._cue.give(QUESTION)
+        self._phase = status.phase
+        return status.stopped
 
 
 class OperatorConsole:
@@ -36,10 +62,11 @@ class OperatorConsole:
             out.print(Text(f"  {status.message}"))
         if status.phase == before.phase or status.phase == "idle":
             return
-        words = "scene ready?" if status.phase == "gate" else "running"
-        out.print(Text.assemble((words, "bold"), "  ", (hotkeys(self._config, status.phase), "dim")))
+        words = QUESTION if status.phase == "gate" else "running"
+        keys = [Text.assemble((key, "bold"), f" {word}") for key, word in hotkeys(self._config, status.phase)]
+        out.print(Text("  ").join([Text(words, "bold yellow" if status.phase == "gate" else "green"), *keys]))
         if status.phase == "gate":
-            self._cue.give("scene ready?")
+            self._cue.give(QUESTION)
 
 
 def make_operator(config: OperatorConfig) -> Operator:

@@ -9,8 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from plaudit.cli.common import AllowCode, AllowHost, RobotParams, RobotTopics, out, stop, tell
-from plaudit.cli.operator import Auto
+from plaudit.cli.common import AllowCode, AllowHost, Auto, RobotParams, RobotTopics, out, stop, tell
 from plaudit.errors import RolloutError
 from plaudit.trust import check_code
 
@@ -164,7 +163,7 @@ def _drive_attended(engine: Any, store: Any, robot: Any, config: Any, count: int
             where = f"discarded, kept as episode {done.id} of {done.store}" if done.discarded else f"episode {done.id}"
             _tell_episode(where, done.episode, left)
     if operator.status.stopped:
-        out.print("stopped by the operator")
+        stop("stopped by the operator")
 
 
 def _tell_episode(what: str, episode: Any, left: int) -> None:

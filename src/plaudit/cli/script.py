@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from plaudit.cli.common import AllowCode, AllowHost, run_app
+from plaudit.cli.common import AllowCode, AllowHost, Auto, run_app
 from plaudit.cli.online import RAY, online
 
 
@@ -55,6 +55,7 @@ def run_script(
         human_reward_labeler: Annotated[
             bool, typer.Option("--human_reward_labeler", help="A person judges in a window, and no model.")
         ] = False,
+        auto: Auto = None,
         allow_code: AllowCode = None,
         allow_host: AllowHost = None,
     ) -> None:
@@ -67,6 +68,7 @@ def run_script(
             params=inference_runtime_params_config,
             topics=inference_runtime_topics_config,
             human=human_reward_labeler,
+            auto=auto,
             ray=os.environ.get(RAY, "auto"),
         )
 

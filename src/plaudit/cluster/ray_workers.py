@@ -26,6 +26,7 @@ from ray.util import get_node_ip_address
 
 from plaudit.cluster.connect import Cluster
 from plaudit.errors import PlauditError, StoreLocked, WorkerFailed, WorkerLost
+from plaudit.rollout.operator import OperatorCommand, OperatorStatus
 from plaudit.training.distributed import SINGLE, DistributedGroup, rendezvous_address
 from plaudit.training.handles import Handle, Slot
 from plaudit.training.replay_buffer import ReplayBuffer
@@ -292,6 +293,9 @@ class RayWorkers(Workers):
         replay: Any = RayHandle("replay buffer", self._name("replay"), self._timeout_s)
         state: Any = RayHandle("state manager", self._name("state"), self._timeout_s)
         self.env = self._slot("env", "env", EnvActor, config, replay, state)
+        self._attended = config.operator.attended
+        self._status: OperatorStatus | None = None
+        self._asked: Future[OperatorStatus | None] | None = None  # for the next status
         self.judge = self.labeler = None
         if not config.human_labels:
             self.judge = self._slot("judge", "labeler", AutoRewardLabelerActor, replay)
@@ -314,7 +318,8 @@ class RayWorkers(Workers):
         key: of its placement, in `cluster.workers`
         """
         where = self._cluster.placement.options(key)
-        threads = {"max_concurrency": 2} if cls is EnvActor else {}  # to be stopped in the middle of an episode
+        # An env is stopped, operated and asked for its status in the middle of an episode.
+        threads = {"max_concurrency": 4} if cls is EnvActor else {}
         options = {**where, **RESTART_FOREVER, **threads, "name": self._name(worker)}
         self._actors[worker] = ray.remote(cls).options(**options).remote(*args, **kwargs)
 
@@ -330,6 +335,18 @@ class RayWorkers(Workers):
     def stop_rollout(self) -> None:
         """End the current episode."""
         self._actors["env"].stop.remote()
+
+    def operate(self, command: OperatorCommand) -> None:
+        """Tell the robot's worker what an operator says."""
+        self.env.handle.submit(EnvWorker.operate, command)
+
+    def operator_status(self) -> OperatorStatus | None:
+        """The newest answer; the next is asked for."""
+        if self._asked is None or self._asked.done():
+            if self._asked is not None and self._asked.exception() is None:
+                self._status = self._asked.result()
+            self._asked = self.env.handle.submit(EnvWorker.operator_status) if self._attended else None
+        return self._status
 
     def close(self) -> None:
         """Close the workers, so that the robot holds and files are complete, and end the actors."""

@@ -46,9 +46,7 @@ class AttendedEpisode:
 def attended_episode(
     engine: InferenceEngine, operator: Operator, *, task: str = "", seed: int | None = None
 ) -> Iterator[Episode]:
-    """Wait at the gate, then run one episode; yields it with its mark, or nothing where none was recorded."""
-    if not operator.wait_until_ready():
-        return
+    """One episode, after the gate; yields it with its mark, or nothing where none was recorded."""
     episode = None
     try:
         for recorded in engine.episodes(1, task=task, seed=seed, until=operator.end_reason):
@@ -82,7 +80,7 @@ def record_attended(
 
     def play() -> Iterator[AttendedEpisode]:
         nonlocal number
-        while more():
+        while more() and operator.wait_until_ready():
             for episode in attended_episode(engine, operator, task=task, seed=None if seed is None else seed + number):
                 done = _store(store, episode)
                 number += done.mark != OperatorCommand.REPEAT
@@ -126,7 +124,7 @@ def discarded_folder(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}_discarded")
 
 
-def discarded_store(folder: Path) -> Store:
+def discarded_store(folder: Path, capacity_bytes: int | None = None) -> Store:
     """The store of the discarded episodes of a store, for writing; made if it does not exist."""
     path = discarded_folder(folder)
-    return Store.open(path, write=True) if is_store(path) else Store.create(path)
+    return Store.open(path, write=True) if is_store(path) else Store.create(path, capacity_bytes=capacity_bytes)

@@ -234,20 +234,19 @@ def _reading(descriptor: int, receive: Callable[[bytes], None], lost: Callable[[
         thread.join()
 
 
-def hotkeys(config: OperatorConfig, phase: Phase) -> str:
-    """What can be pressed now, on one line.
+def hotkeys(config: OperatorConfig, phase: Phase) -> list[tuple[str, str]]:
+    """What can be pressed now: key or button, and command; together they fit on a line.
 
     >>> hotkeys(OperatorConfig(), "gate")
-    'space start  q stop  x estop'
+    [('space', 'start'), ('q', 'stop'), ('x', 'estop')]
     """
-    words = list(AVAILABLE[phase])
     if "terminal" in config.sources:
-        keys = config.keys.model_dump()
-        return "  ".join(f"{'space' if keys[word] == ' ' else keys[word]} {word}" for word in words)
-    if "gamepad" in config.sources:
-        buttons = config.buttons.model_dump()
-        return "gamepad: " + "  ".join(f"{buttons[word]} {word}" for word in words)
-    return "topic: " + "  ".join(words)
+        keys = {command: "space" if key == " " else key for command, key in config.keys.model_dump().items()}
+    elif "gamepad" in config.sources:
+        keys = {command: f"B{button}" for command, button in config.buttons.model_dump().items()}
+    else:
+        keys = dict.fromkeys(OperatorCommand, "topic:")
+    return [(keys[command], str(command)) for command in AVAILABLE[phase]]
 
 
 class Cue:

@@ -30,6 +30,7 @@ from plaudit.registry import (
 )
 from plaudit.robots.sim import SimRobotConfig
 from plaudit.rollout.engine import InferenceConfig, RunConfig, RunPolicyConfig, check_algorithm, engine_config
+from plaudit.rollout.operator_input import OperatorConfig
 from plaudit.training.audit import AuditConfig
 from plaudit.training.cluster_config import ClusterConfig
 from plaudit.training.collect import CollectConfig
@@ -54,6 +55,7 @@ class TrainingConfig(Config):
     env: Annotated[Any, ENV_REGISTRY.optional_field] = None  # a simulated task; `online` drives one of it as a robot
     robot: Annotated[Any, ROBOT_REGISTRY.optional_field] = None  # online: a robot instead
     teleop: Annotated[Any, TELEOP_REGISTRY.optional_field] = None  # online: a human may take over
+    operator: OperatorConfig = OperatorConfig()  # online: a person says when episodes of a robot begin, and marks them
     task: str = ""  # the instruction, in words
     policy: PolicySettings = PolicySettings()
     learner: Annotated[Any, LEARNER_REGISTRY.field]
@@ -211,6 +213,7 @@ class TrainingConfig(Config):
 ONLINE_ONLY: Mapping[str, str] = {
     "robot": "a robot cannot be stepped in lockstep; use plaudit online",
     "teleop": "a human takes over a robot that runs by itself; use plaudit online",
+    "operator": "nobody attends a simulation; use plaudit online",
     "cluster": "a synchronous run is one process; use plaudit online",
     "policy.path": "use plaudit online, or demos and learner.pretrain_updates to start from demonstrations",
     "policy.behavior": "a synchronous run acts with what it learns; use plaudit online",

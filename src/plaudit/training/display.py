@@ -12,6 +12,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from plaudit.rollout.operator import OperatorStatus
+from plaudit.rollout.operator_input import hotkeys
 from plaudit.rollout.timing import held_warning
 from plaudit.training.config import TrainingConfig
 from plaudit.training.progress import OnlineProgress
@@ -41,7 +43,15 @@ class Display:
         table.add_column(no_wrap=True, overflow="ellipsis", width=WIDTH - 11)
         for label, value in rows(self._config, progress):
             table.add_row(label, value)
-        return Group(self._top(progress), self._bar(progress), table, _messages(progress, restarts or {}, stopping))
+        below = _messages(progress, restarts or {}, stopping)
+        return Group(self._top(progress), self._bar(progress), table, *self._keys(progress), below)
+
+    def _keys(self, progress: OnlineProgress) -> list[Text]:
+        """What an operator can press now."""
+        if progress.operator is None:
+            return []
+        keys = hotkeys(self._config.operator, progress.operator.phase)
+        return [Text("  ").join(Text.assemble((key, "bold"), (f" {word}", "dim")) for key, word in keys)]
 
     def line(self, progress: OnlineProgress) -> str:
         """The same in one line, for a log."""
@@ -125,7 +135,10 @@ def rows(config: TrainingConfig, progress: OnlineProgress) -> list[tuple[str, Te
     ]
     if config.audits:
         shown.append(("audit", _audit(config, progress)))
-    return [*shown, ("robot", _robot(progress))]
+    shown.append(("robot", _robot(progress)))
+    if progress.operator is not None:
+        shown.append(("operator", _operator(progress.operator)))
+    return shown
 
 
 def _success(config: TrainingConfig, progress: OnlineProgress) -> Text:
@@ -184,13 +197,20 @@ def _audit(config: TrainingConfig, progress: OnlineProgress) -> Text:
 
 
 def _robot(progress: OnlineProgress) -> Text:
-    waiting = progress.env_waiting_for
+    at_gate = progress.operator is not None and progress.operator.phase == "gate"
+    waiting = progress.env_waiting_for or ("the operator" if at_gate else "")
     text = Text(f"waits for {waiting}" if waiting else "running", "yellow" if waiting else "dim")
     if progress.guided_fraction is not None:
         style = "yellow" if held_warning(progress.held_fraction) else "dim"
         text.append(f"; held {progress.held_fraction:.1%}, {progress.starved_chunks:,} starved chunks", style)
         text.append(f", {progress.guided_fraction:.0%} guided", "dim")
     return text
+
+
+def _operator(status: OperatorStatus) -> Text:
+    """What is asked of the operator, and what came of the last command."""
+    asked = {"idle": ("nothing to do", "dim"), "gate": ("scene ready?", "bold yellow"), "episode": ("running", "green")}
+    return Text.assemble(asked[status.phase], f"  {status.message}")
 
 
 def _messages(progress: OnlineProgress, restarts: Mapping[str, int], stopping: bool) -> Table:

@@ -12,6 +12,7 @@ import numpy as np
 from plaudit.data.store import Store
 from plaudit.errors import TrainingError
 from plaudit.judges.config import JudgeConfig
+from plaudit.rollout.attended import SOURCE as OPERATOR
 from plaudit.training.audit import LedgerAudit
 from plaudit.training.config import classifier_of
 from plaudit.training.retrain import PromotionDecision, Retrainer
@@ -30,7 +31,7 @@ class JudgeMonitor:
         config = folder.config
         self.store = Store.open(folder.episodes)
         self.audit = LedgerAudit(config.audit, source, config.run.seed) if config.audits else None
-        self._source, self._retrainer, judge = source, None, classifier_of(config)
+        self._sources, self._retrainer, judge = {source, OPERATOR}, None, classifier_of(config)
         if config.judge.retrain is not None and judge is not None:
             self._retrainer = Retrainer(folder.judge, judge, config.judge.retrain, config.run.seed)
         self._successes: deque[bool] = deque(maxlen=SUCCESS_WINDOW)
@@ -48,13 +49,13 @@ class JudgeMonitor:
             self.store.ledger.refresh()
         new = self.store.ledger.since(self._ledger_version)
         self._ledger_version += len(new)
-        first = [v for v in new if v.source == self._source and self._is_first(v.episode, v.number)]
+        first = [v for v in new if v.source in self._sources and self._is_first(v.episode, v.number)]
         self._successes.extend(version.labels().success_once for version in first)
         return self._retrain()
 
     def _is_first(self, episode: int, number: int) -> bool:
-        """Whether a label is the judge's first of an episode: what a new version says of old ones is no news."""
-        return not any(v.source == self._source for v in self.store.ledger.history(episode)[: number - 1])
+        """Whether a label is the first of an episode: what a new version says of old ones is no news."""
+        return not any(v.source in self._sources for v in self.store.ledger.history(episode)[: number - 1])
 
     def _retrain(self) -> JudgeConfig | None:
         if self._retrainer is None or self._closed:
@@ -78,7 +79,7 @@ class JudgeMonitor:
 
     @property
     def judge_success(self) -> float | None:
-        """Success rate of the newest episodes, by the judge."""
+        """Success rate of the newest episodes, by the judge, or by the operator where they marked one."""
         return float(np.mean(self._successes)) if self._successes else None
 
     @property

@@ -118,7 +118,8 @@ class OnlineTrainer:
                 w.wait(TICK_S, self.on_failure)
             self.refresh()
             self._check_judge()
-            going = callback(self.progress)
+            status = self.progress.operator
+            going = callback(self.progress) and not (status is not None and status.stopped)
         return going
 
     # Before the first episode
@@ -259,6 +260,7 @@ class OnlineTrainer:
         due = self.schedule.pretrain_updates + self.config.learner.updates_due(progress.replay.labeled_steps)
         progress.pending_updates = max(0, int(due) - progress.updates) if self.schedule.has_samples else 0
         progress.env_waiting_for = self.schedule.env_blocked_by()
+        progress.operator = w.operator_status()
         progress.update_staleness()
         progress.errors = self._failures.messages
         progress.elapsed_s = self._elapsed_before + time.monotonic() - self._begun

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from plaudit.rollout.operator import OperatorStatus
 from plaudit.training.monitor import SUCCESS_WINDOW
 from plaudit.training.replay_buffer import ReplayStats
 from plaudit.training.state_manager import PolicyStatus
@@ -62,6 +63,7 @@ class OnlineProgress:
     judge_latency_s: float = 0.0  # per episode
     sample_wait_fraction: float = 0.0  # of the learner's time, in which it waits for batches
     env_waiting_for: str = ""  # why the robot waits
+    operator: OperatorStatus | None = None  # None: nobody attends
     errors: Mapping[str, str] = field(default_factory=dict)  # worker -> what is wrong with it
     alarm: str | None = None  # why the judge is not to be trusted any more
     last_event: str = ""  # the newest message about the judge's versions

@@ -11,6 +11,9 @@ same. Callers repeat what was not answered, which is why each call may come twic
 Demonstrations are a second dataset: episodes that nobody adds to, in a store that is only read. The judge in charge
 labels them too, in a ledger of the run, so that another judge of the same demonstrations is not disturbed.
 
+An episode that an operator marked has its label with that (rollout/attended.py), and no judge is asked about it; one
+that was discarded is kept beside the others, and is not one of the run.
+
 An episode that a judge has failed on `ATTEMPTS` times is skipped for this judge: it stays in the store with the
 reason beside it, nobody waits for it or learns from it, and the next version of the judge, or the next session, tries
 again.
@@ -19,6 +22,7 @@ again.
 import os
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -33,6 +37,8 @@ from plaudit.data.rewards import RewardConfig
 from plaudit.data.store import Store
 from plaudit.errors import EpisodeNotFound
 from plaudit.judges.labeling import stale_episodes
+from plaudit.rollout.attended import SOURCE as OPERATOR
+from plaudit.rollout.attended import discarded_store, is_discarded, label_marked
 from plaudit.training.handles import Handle
 from plaudit.types import AnyArray, Batch, Episode, JudgeId, Labels
 
@@ -132,8 +138,8 @@ class ReplayBuffer:
         """
         folder = Path(folder)
         path, labels = folder / "episodes", folder / "demo_labels" if relabel_demos else None
-        capacity = int(capacity_gb * 1e9)
-        store = Store.open(path, write=True) if path.exists() else Store.create(path, capacity_bytes=capacity)
+        self._capacity = int(capacity_gb * 1e9)
+        store = Store.open(path, write=True) if path.exists() else Store.create(path, capacity_bytes=self._capacity)
         self._stores: dict[Dataset, Store] = {"episodes": store}
         if demos is not None:
             self._stores["demos"] = Store.open(demos, labels=labels)
@@ -144,6 +150,8 @@ class ReplayBuffer:
         self._keys = {_facts_of(store, i)["key"]: i for i in store.ids}
         self._progress: dict[Dataset, _Progress] = {}
         self._samplers: dict[SampleOptions, ReplaySampler] = {}
+        for episode_id in store.ids:  # a label that a crash came before
+            label_marked(store, episode_id)
 
     @property
     def _store(self) -> Store:
@@ -164,11 +172,21 @@ class ReplayBuffer:
 
     def add(self, episode: Episode, key: str) -> int:
         """Store an episode and return its id. `key` is its own: asked again, says the same."""
+        meta = {**episode.meta, ONLINE: {"key": key, "steps_before": self._steps}}
+        episode = replace(episode, meta=meta)
+        if is_discarded(episode):
+            return self._add_discarded(episode, key)
         if key not in self._keys:
-            meta = {**episode.meta, ONLINE: {"key": key, "steps_before": self._steps}}
-            self._keys[key] = self._store.append(replace(episode, meta=meta))
+            self._keys[key] = self._store.append(episode)
             self._forget_keys()
+        with suppress(EpisodeNotFound):  # evicted since it was first added
+            label_marked(self._store, self._keys[key])
         return self._keys[key]
+
+    def _add_discarded(self, episode: Episode, key: str) -> int:
+        with discarded_store(self._store.folder, self._capacity) as store:
+            added = [i for i in store.ids if _facts_of(store, i)["key"] == key]
+            return added[0] if added else store.append(episode)
 
     def _forget_keys(self) -> None:
         """Of episodes that were evicted long ago: whoever repeats what was not answered does so at once."""
@@ -214,8 +232,8 @@ class ReplayBuffer:
         return dataset in self._stores and (dataset == "episodes" or self._relabel_demos)
 
     def _has_label(self, episode_id: int, judge: JudgeId) -> bool:
-        """Of this judge or a predecessor."""
-        return self._store.ledger.newest(episode_id, {judge.source}) is not None
+        """Of this judge or a predecessor, or of the operator."""
+        return self._store.ledger.newest(episode_id, {judge.source, OPERATOR}) is not None
 
     def pending(self, judge: JudgeId) -> list[EpisodeRef]:
         """What the judge has still to label: demonstrations first, then new episodes, those that a predecessor has
@@ -242,8 +260,8 @@ class ReplayBuffer:
         }
 
     def _waiting(self, dataset: Dataset, judge: JudgeId) -> set[int]:
-        """Ids without a label of this judge, model and rule, and not skipped. Looks only at what is new since it
-        was last asked."""
+        """Ids without a label of this judge, model and rule, not marked and not skipped. Looks only at what is new
+        since it was last asked."""
         if not self._labels_dataset(dataset):
             return set()
         store = self._stores[dataset]
@@ -255,7 +273,8 @@ class ReplayBuffer:
         changed = ledger.changed_since(progress.versions)
         progress.versions = len(ledger)
         asked = (progress.waiting | changed | (alive - progress.known)) & alive
-        progress.waiting = set(stale_episodes(ledger, judge, sorted(asked)))
+        stale = stale_episodes(ledger, judge, sorted(asked))
+        progress.waiting = {i for i in stale if ledger.newest(i, {OPERATOR}) is None}
         progress.known = alive
         return progress.waiting - self._skipped(dataset, judge).keys()
 
@@ -313,12 +332,12 @@ def make_sampler(where: StoreLocation, options: SampleOptions) -> ReplaySampler:
         "terminate_on_success": options.terminate_on_success,
         "seed": options.seed,
     }
-    online = Store.open(where.episodes)
+    online, trusted = Store.open(where.episodes), {options.source, OPERATOR}
     if where.demos is None:
-        return ReplaySampler(online, sources=({options.source},), **asked)
+        return ReplaySampler(online, sources=(trusted,), **asked)
     demos = Store.open(where.demos, labels=None if where.demo_labels is None else Path(where.demo_labels))
     ends = (options.trust_demos, True)
-    sources = ({options.source} if where.demo_labels is not None else None, {options.source})
+    sources = ({options.source} if where.demo_labels is not None else None, trusted)
     return ReplaySampler.mix(demos, online, options.demo_ratio, sources=sources, trust_terminated=ends, **asked)
 
 

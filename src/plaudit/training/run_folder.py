@@ -48,10 +48,10 @@ EventKind = Literal["started", "error", "warning", "recovered", "restart", "judg
 CHECKPOINTS = "checkpoints"
 NUM_CHECKPOINTS = 2  # that are kept
 
-# Keys that may differ when a run is resumed: how long it is, how patiently it waits, and who judges. Labels carry the
-# identity of their judge, so another one may replace it at any time.
+# Keys that may differ when a run is resumed: how long it is, how patiently it waits, who attends, and who judges.
+# Labels carry the identity of their judge, so another one may replace it at any time.
 MUTABLE_KEYS = (
-    *("evaluation", "audit", "judge", "run.max_steps", "run.max_episodes", "run.worker_timeout_s"),
+    *("evaluation", "audit", "judge", "operator", "run.max_steps", "run.max_episodes", "run.worker_timeout_s"),
     *("run.max_unlabeled_episodes", "run.max_pending_episodes"),
 )
 

@@ -12,6 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, wait
 from typing import Any, TypeVar
 
 from plaudit.errors import PlauditError
+from plaudit.rollout.operator import OperatorCommand, OperatorStatus
 from plaudit.training.handles import Handle, LocalHandle, SerialHandle, Slot, ThreadHandle
 from plaudit.training.replay_buffer import ReplayBuffer
 from plaudit.training.run_folder import RunFolder
@@ -72,6 +73,14 @@ class Workers:
     def stop_rollout(self) -> None:
         """End the episode at hand. Where workers take turns there is none between two of them."""
 
+    def operate(self, command: OperatorCommand) -> None:
+        """Tell the robot's worker what an operator says, without waiting."""
+        raise NotImplementedError
+
+    def operator_status(self) -> OperatorStatus | None:
+        """As it was told last; None where no operator attends."""
+        raise NotImplementedError
+
     def close(self) -> None:
         """The robot holds; everything goes."""
         raise NotImplementedError
@@ -123,6 +132,12 @@ class LocalWorkers(Workers):
     def stop_rollout(self) -> None:
         if not self.serial:  # else no episode is running between two calls
             self._env.stop()
+
+    def operate(self, command: OperatorCommand) -> None:
+        self._env.operate(command)
+
+    def operator_status(self) -> OperatorStatus | None:
+        return self._env.operator_status()
 
     def close(self) -> None:
         self.stop_rollout()

@@ -11,7 +11,8 @@ Weights are asked for between episodes, and by a thread during one where a robot
 import threading
 import time
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -20,6 +21,9 @@ import numpy as np
 from plaudit.errors import RolloutError, RolloutFault, WorkerLost
 from plaudit.policies.loader import PolicySpec
 from plaudit.protocols import InferenceEngine
+from plaudit.rollout.attended import attended_episode, is_discarded
+from plaudit.rollout.operator import Operator, OperatorCommand, OperatorStatus
+from plaudit.rollout.operator_input import listen_at_robot
 from plaudit.training.config import TrainingConfig
 from plaudit.training.handles import Handle
 from plaudit.training.replay_buffer import ReplayBuffer
@@ -44,6 +48,7 @@ class EpisodeInfo:
     held_ticks: int  # control steps without a command
     starved_chunks: int  # that ran out before the next was there
     guided_fraction: float | None  # of the chunks that were to continue the one before
+    discarded: bool = False  # by the operator; the id is that of the store of these
     fault: bool = False  # whether that was a fault which may pass; `load_policy` comes next then
 
 
@@ -80,12 +85,20 @@ class EnvWorker:
         self._version = 0
         self._unsent: _Recorded | None = None
         self._failure: RolloutError | None = None  # of the robot, told once its last episode is safe
+        self._operator = Operator(config.operator.gate) if config.operator.attended else None
+        self._open = ExitStack()  # what listens to the operator
 
     def describe(self) -> EnvSpec:
         """What the robot sees and does. It is connected here, once; its policy comes with `load_policy`."""
         if self._engine is None:
             self._engine = self._config.engine.start(None)
+            self._listen()
         return self._engine.env_spec
+
+    def _listen(self) -> None:
+        if self._operator is not None:
+            config = self._config
+            self._open.enter_context(listen_at_robot(config.operator, self._operator.send, config.robot))
 
     def load_policy(self, policy: PolicySpec) -> None:
         """Let this policy drive the robot. Asked again, what a fault has ended since is started again."""
@@ -98,12 +111,14 @@ class EnvWorker:
             policy = _explores_anew(policy, self._reader, start)
         if self._engine is None:
             self._engine = self._config.engine.start(policy)
+            self._listen()
         else:
             self._engine.load_policy(policy)
         self._has_policy = True
 
     def close(self) -> None:
         """The robot holds."""
+        self._open.close()
         if self._engine is not None:
             self._engine.close()
 
@@ -111,17 +126,31 @@ class EnvWorker:
         """End the episode at hand, from another thread."""
         if self._engine is not None:
             self._engine.stop()
+        if self._operator is not None:
+            self._operator.stop()
+
+    def operate(self, command: OperatorCommand) -> None:
+        """What an operator elsewhere says, from another thread."""
+        if self._operator is not None:
+            self._operator.send(command)
+
+    def operator_status(self) -> OperatorStatus | None:
+        """How it stands with the operator, from another thread; None where nobody attends."""
+        return None if self._operator is None else self._operator.status
 
     def rollout(self, seed: int | None = None) -> EpisodeInfo | None:
         """Play one episode and hand it over; one that could not be handed over before comes first.
 
-        None for an episode that was stopped before anything was sent to the robot. When the robot fails, what there is
+        Where an operator attends, it begins when they say so. None for an episode that was stopped before anything was
+        sent to the robot. When the robot fails, what there is
         of the episode is handed over before that is told; a fault that may pass is told with the episode.
         """
         engine = self._engine
         if engine is None or not self._has_policy:
             raise WorkerLost("env", "its process was started again and has no policy yet")
         if self._unsent is None:
+            if self._operator is not None and not self._operator.wait_until_ready():
+                return None
             if self._follows:
                 self._sync_weights(engine)
             began, clock = time.time(), time.monotonic()
@@ -149,6 +178,7 @@ class EnvWorker:
             starved_chunks=episode.meta.get("starved_chunks", 0),
             guided_fraction=episode.meta.get("guided_fraction"),
             fault=fault,
+            discarded=is_discarded(episode),
         )
 
     def _run_episode(self, engine: InferenceEngine, seed: int | None) -> tuple[Episode | None, RolloutError | None]:
@@ -158,7 +188,7 @@ class EnvWorker:
         if self._follows and self._config.policy.update_within_episode:
             follower.start()
         try:
-            episodes = engine.episodes(1, task=self._config.task, seed=seed)
+            episodes = self._episodes(engine, seed)
             episode = next(episodes, None)
             try:
                 next(episodes, None)
@@ -171,6 +201,12 @@ class EnvWorker:
             done.set()
             if follower.ident is not None:
                 follower.join()
+
+    def _episodes(self, engine: InferenceEngine, seed: int | None) -> Iterator[Episode]:
+        task = self._config.task
+        if self._operator is None:
+            return engine.episodes(1, task=task, seed=seed)
+        return attended_episode(engine, self._operator, task=task, seed=seed)
 
     def _sync_weights_until(self, engine: InferenceEngine, done: threading.Event) -> None:
         while not done.wait(LOOK):
