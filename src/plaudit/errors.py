@@ -101,6 +101,10 @@ class JudgeError(PlauditError, ValueError):
     unlabeled."""
 
 
+class JudgeUnavailable(JudgeError):
+    """A judge that does not answer now and may later: its server was restarted, say. No episode is to blame."""
+
+
 class RolloutError(PlauditError, RuntimeError):
     """An episode cannot continue. The robot holds."""
 

@@ -10,7 +10,8 @@ import pytest
 
 import glow
 from plaudit.data.store import Store
-from plaudit.errors import RobotSilent, TrainingError
+from plaudit.errors import JudgeUnavailable, RobotSilent, TrainingError
+from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.policies.weights import read_weights
 from plaudit.training.config_file import load_training_config
 from plaudit.training.online import Callback, OnlineTrainer
@@ -69,6 +70,21 @@ def test_a_robot_that_stays_silent_ends_the_run_with_a_sentence(tmp_path, monkey
     with pytest.raises(TrainingError, match=r"camera 'front' is silent; .* it did not recover within 2 s; resume with"):
         run_of(tmp_path, "run.max_episodes=5", "evaluation.freq=100000", "policy.inference.patience_s=2")
     assert [episode.steps for _, episode in Store.open(tmp_path / "run/episodes")] == [12, 5]
+
+
+def test_a_judge_whose_server_is_restarted_has_failed_on_no_episode(tmp_path, monkeypatch):
+    calls, works, told = iter(range(10**6)), ClassifierJudge.score, set()
+
+    def score(self, episodes):
+        if next(calls) in range(2, 30):
+            raise JudgeUnavailable("the server cannot be reached")
+        return works(self, episodes)
+
+    monkeypatch.setattr(ClassifierJudge, "score", score)
+    words = ("run.max_episodes=6", "evaluation.freq=100000", "audit.fraction=0")
+    end = run_of(tmp_path, *words, watch=lambda now: told.update(now.errors.items()) or True)
+    assert told == {("judge", "the server cannot be reached")} and not end.errors
+    assert (end.episodes, end.replay.unlabeled, end.replay.failed, end.replay.skipped) == (6, 0, 0, 0)
 
 
 def assert_newest_on_disk(run: Path, learner: Any, version: int) -> None:

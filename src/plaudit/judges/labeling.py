@@ -22,7 +22,7 @@ from typing import Any, Generic, TypeVar
 from plaudit.data.failures import Failures
 from plaudit.data.ledger import Ledger
 from plaudit.data.store import Store
-from plaudit.errors import ContractError, EpisodeNotFound, JudgeError, PlauditError
+from plaudit.errors import ContractError, EpisodeNotFound, JudgeError, JudgeUnavailable, PlauditError
 from plaudit.judges.config import HUMAN
 from plaudit.protocols import Judge
 from plaudit.rule import DecisionRule, labels_from_scores
@@ -222,25 +222,32 @@ class LabelRunner(Generic[KeyT]):
         return stats
 
     def step(self, only: Sequence[KeyT] | None = None) -> LabelStats[KeyT]:
-        """Label one batch of what is stale and not to be retried later."""
+        """Label one batch of what is stale and not to be retried later; raises `JudgeUnavailable`, which counts as no
+        failure on any episode, once the others are labeled."""
         stats: LabelStats[KeyT] = LabelStats()
         keys = self._queue.stale(self.judge.id) if only is None else only
         due = [key for key in keys if self._ready_to_retry(key)][: self._batch_size]
         if due:
-            self._label(due, stats)
+            self._label(due, stats, (JudgeUnavailable,))
         return stats
 
     def _ready_to_retry(self, key: KeyT) -> bool:
         return key not in self._last_attempt or self._clock() - self._last_attempt[key] >= self._retry_s
 
-    def _label(self, keys: Sequence[KeyT], stats: LabelStats[KeyT]) -> None:
-        """One batch, safe on disk when this returns."""
+    def _label(
+        self, keys: Sequence[KeyT], stats: LabelStats[KeyT], raised: tuple[type[PlauditError], ...] = ()
+    ) -> None:
+        """One batch, safe on disk when this returns. raised: errors that are no failure on an episode"""
         begun = time.monotonic()
         found = self._queue.episodes(keys)
-        labels, failed = label_mapping(self.judge, found)
+        answers = _answers(self.judge, found)
         stats.seconds += time.monotonic() - begun
+        labels, failed = _split({key: answer for key, answer in answers.items() if not isinstance(answer, raised)})
         self._queue.write(labels, failed, self.judge.id)
         self._last_attempt |= dict.fromkeys(failed, self._clock())
+        for answer in answers.values():
+            if isinstance(answer, raised):
+                raise answer
         stats.add([key for key in keys if key in found], labels, failed)
 
 
@@ -253,8 +260,18 @@ def label_mapping(
     judge: Judge, episodes: Mapping[KeyT, Episode | PlauditError]
 ) -> tuple[dict[KeyT, Labels], dict[KeyT, str]]:
     """The same of episodes that were read, or could not be, by any key; those without an answer yet are in neither."""
+    return _split(_answers(judge, episodes))
+
+
+def _answers(judge: Judge, episodes: Mapping[KeyT, Episode | PlauditError]) -> dict[KeyT, Answer]:
+    """By the same keys; that of an episode that could not be read is why."""
     read = {key: episode for key, episode in episodes.items() if isinstance(episode, Episode)}
-    answers = {**episodes, **dict(zip(read, label_episodes(judge, list(read.values())), strict=True))}
+    unread = {key: error for key, error in episodes.items() if isinstance(error, PlauditError)}
+    return {**unread, **dict(zip(read, label_episodes(judge, list(read.values())), strict=True))}
+
+
+def _split(answers: Mapping[KeyT, Answer]) -> tuple[dict[KeyT, Labels], dict[KeyT, str]]:
+    """Labels, and why there are none."""
     labels = {key: answer for key, answer in answers.items() if isinstance(answer, Labels)}
     failed = {key: str(answer) for key, answer in answers.items() if isinstance(answer, PlauditError)}
     return labels, failed

@@ -26,7 +26,15 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from plaudit.errors import PlauditError, RolloutFault, StoreFull, TrainingError, WorkerFailed, WorkerLost
+from plaudit.errors import (
+    JudgeUnavailable,
+    PlauditError,
+    RolloutFault,
+    StoreFull,
+    TrainingError,
+    WorkerFailed,
+    WorkerLost,
+)
 from plaudit.training.failure_log import FailureLog
 from plaudit.training.handles import Slot
 from plaudit.training.learner_setup import learner_env_spec
@@ -50,7 +58,7 @@ RETRY_S = 0.5  # before a judge that found nothing to do, or a worker that faile
 LOG_INTERVAL_S = 2.0  # between two lines of metrics
 AUDIT_INTERVAL_S = 1.0  # between two looks at the labels
 
-RETRYABLE = (WorkerLost, WorkerFailed, StoreFull, RolloutFault)  # what may be over in a minute
+RETRYABLE = (WorkerLost, WorkerFailed, StoreFull, RolloutFault, JudgeUnavailable)  # what may be over in a minute
 
 Callback = Callable[[OnlineProgress], bool]  # returns whether to continue
 

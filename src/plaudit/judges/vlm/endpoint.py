@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ValidationError
 
-from plaudit.errors import JudgeError, MissingExtra, PlauditError
+from plaudit.errors import JudgeError, JudgeUnavailable, MissingExtra, PlauditError
 from plaudit.judges.vlm.backend import VlmBackend
 from plaudit.judges.vlm.config import VlmSettings
 from plaudit.judges.vlm.images import data_url, resized_frames
@@ -157,22 +157,24 @@ class OpenAIBackend(VlmBackend):
         try:
             yield
         except openai.APITimeoutError as error:
-            raise JudgeError(
+            raise JudgeUnavailable(
                 f"{url} did not answer within {self.endpoint.timeout:g} s, {times} times; raise endpoint.timeout, "
                 "or lower endpoint.parallel"
             ) from error
         except openai.APIConnectionError as error:
-            raise JudgeError(
+            raise JudgeUnavailable(
                 f"{url} cannot be reached ({error.__cause__}), {times} times; is the server up?"
             ) from error
         except openai.RateLimitError as error:
-            raise JudgeError(
+            raise JudgeUnavailable(
                 f"{url} is busy (HTTP 429), {times} times; lower endpoint.parallel, or raise endpoint.retries"
             ) from error
         except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
             raise JudgeError(f"{url} refuses the key in the variable {self.endpoint.api_key_env}") from error
         except openai.NotFoundError as error:
             raise JudgeError(f"{url} knows no model '{self.config.model}' (HTTP 404: {_first_line(error)})") from error
+        except openai.InternalServerError as error:  # a proxy whose server is restarted
+            raise JudgeUnavailable(f"{url} answered HTTP {error.status_code}: {_first_line(error)}") from error
         except openai.APIStatusError as error:
             raise JudgeError(f"{url} answered HTTP {error.status_code}: {_first_line(error)}") from error
 
