@@ -8,10 +8,13 @@ import subprocess
 import sys
 import termios
 from contextlib import suppress
+from pathlib import Path
 from typing import Self
 
 from waiting import wait_until
 
+TESTS = Path(__file__).parent
+PATHS = os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)])
 STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -22,11 +25,13 @@ class PtyProcess:
         run.press(" ")
     """
 
-    def __init__(self, *words: str):
+    def __init__(self, *words: str, cwd: Path | None = None):
         self._person, terminal = os.openpty()
         termios.tcsetwinsize(terminal, (30, 200))
         self._process = subprocess.Popen(
             [sys.executable, *words],
+            cwd=cwd,
+            env={**os.environ, "PYTHONPATH": PATHS},
             stdin=terminal,
             stdout=terminal,
             stderr=terminal,

@@ -14,9 +14,12 @@ import pytest
 
 import glow
 from command import plaudit
+from plaudit.data.store import Store
 from plaudit.training.config_file import load_training_config
 from plaudit.training.run_folder import RunFolder
 from plaudit.yaml_file import read_yaml
+from pty_process import PtyProcess
+from puppet import lines
 from waiting import stretch, wait_until
 
 TESTS = Path(__file__).parents[1]
@@ -195,3 +198,22 @@ def test_ctrl_c_on_a_terminal_ends_it_in_order(lab):
     assert "stopped; resume with the same command" in screen
     assert told(lab)[-1] == ("ended", "stopped by Ctrl-C")
     assert (lab / "runs/run/report.html").exists()
+
+
+def test_an_operator_at_the_terminal_starts_marks_and_stops(lab):
+    words = [word for word in LAMP.split() if not word.startswith("env=") and word != "--serial"]
+    robot = f"robot=puppet:PuppetConfig robot.log={lab}/log robot.size=[8,8] audit.fraction=0 run.max_episodes=100"
+    real_time = "policy.inference.realtime=true policy.inference.max_episode_steps=9999 learner.utd_ratio=0.1"
+    command = ["-m", "plaudit.cli", "online", *words, *robot.split(), *real_time.split()]
+    with PtyProcess(*command, cwd=lab) as run:
+        run.expect("scene ready?", "space start  q stop")
+        assert not (lab / "log").exists()
+        run.press(" ")
+        run.expect("episode running", "e end  s success  f failure")
+        wait_until(lambda: len(lines(lab / "log")) > 3)
+        run.press("s")
+        run.expect("marked as a success", "scene ready?")
+        run.press("q")
+        assert run.wait() == 130
+    assert Store.open(lab / "runs/run/episodes").ledger.labels(0).judge.source == "operator"
+    assert told(lab)[-1] == ("ended", "stopped by the operator")

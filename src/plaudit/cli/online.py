@@ -149,10 +149,12 @@ def _open_run(
 def _with_operator(config: Any, auto: bool | None, serial: bool) -> Any:
     """The config, with whether an operator attends; not where nothing else happens while one is waited for."""
     from plaudit.rollout.operator_input import resolve_auto
+    from plaudit.rollout.reset import check_reset
 
     if serial and auto is False:
         raise DataError("--serial has no operator: everything would wait for them; leave out --no-auto or --serial")
     operator = resolve_auto(config.operator, True if serial else auto, config.robot, config.teleop)
+    check_reset(config.policy.inference.reset, operator)
     return config.model_copy(update={"operator": operator})
 
 

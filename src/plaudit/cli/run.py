@@ -64,6 +64,7 @@ def run_(
     from plaudit.policies.loader import load_policy
     from plaudit.rollout.engine import load_run
     from plaudit.rollout.operator_input import resolve_auto
+    from plaudit.rollout.reset import check_reset
     from plaudit.rollout.teleop import restore_terminal
 
     for typed in (robot, teleop, algorithm):
@@ -82,6 +83,7 @@ def run_(
         normalizer=None if policy.normalizer is None else str(policy.normalizer),
     )
     operator = resolve_auto(config.operator, auto, config.robot, config.teleop)
+    check_reset(config.inference.reset, operator)
     if algorithm is None and policy.horizon == 1:
         out.print("sequential inference, since this policy returns one action at a time")
     new = not is_store(store)

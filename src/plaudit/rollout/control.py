@@ -11,7 +11,7 @@ An episode begins with the first chunk: until then the robot stays where its res
 import os
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
@@ -24,7 +24,7 @@ from plaudit.protocols import Teleoperator
 from plaudit.robots.config import RobotConfig
 from plaudit.robots.emergency_stop import EmergencyStop, EmergencyStopped
 from plaudit.robots.limiter import STALE_CHUNK, LimitedRobot
-from plaudit.rollout.clock import RateLimiter, gc_disabled, set_realtime_priority
+from plaudit.rollout.clock import NoRateLimiter, RateLimiter, gc_disabled, set_realtime_priority
 from plaudit.rollout.engine import (
     MAY_PASS,
     InferenceConfig,
@@ -35,6 +35,7 @@ from plaudit.rollout.engine import (
 )
 from plaudit.rollout.memory import NO_ACTION, TELEOP, ActionChunk, EpisodeBuffer
 from plaudit.rollout.processes import GRACE_S, ParentGone, exit_with_parent, print_error, receive, receive_block, send
+from plaudit.rollout.reset import RecordedReset
 from plaudit.rollout.teleop import TeleopConfig
 from plaudit.types import HUMAN, POLICY, AnyArray, EnvSpec, FloatArray, Observation
 
@@ -100,6 +101,24 @@ class ControlStep:
         robot.limiter.set_rate(config.control_hz or robot.fps or 1.0, max_delta)
         self._stale_after = robot.limiter.limits.stale_observation_s
         self.privileged: dict[str, list[AnyArray]] = {}  # name -> one value per step
+        self._motion: Sequence[FloatArray] | FloatArray = ()  # of the reset
+        if isinstance(config.reset, RecordedReset):
+            self._motion = config.reset.actions(robot.action_dim, targets=config.idle_action == "repeat")
+
+    def play_reset(self, stop: Callable[[], Answer]) -> Answer | None:
+        """Play the recorded motion of a reset, if there is one; returns what `stop` says, as soon as it says so."""
+        if not len(self._motion):
+            return None
+        hz = self._config.control_hz or self._robot.fps
+        rate_limiter = RateLimiter(hz) if self._config.realtime else NoRateLimiter()
+        self._robot.reset()
+        for command in self._motion:
+            rate_limiter.wait()
+            self._robot.observe()
+            if answer := stop():
+                return answer
+            self._robot.act(command)
+        return None
 
     def begin(self, buffer: EpisodeBuffer, seed: int | None) -> None:
         """Reset the robot and record its first observation."""
@@ -289,6 +308,8 @@ class ControlProcess:
 
     def _drive(self, buffer: EpisodeBuffer, seed: int | None) -> tuple[str, bool]:
         """Returns why the episode ended, and whether that terminated the task."""
+        if stop := self._control.play_reset(self._stop_message):
+            return stop.reason, False
         self._control.begin(buffer, seed)
         self._notify(0)
         chunk = self._first_chunk(buffer)

@@ -38,6 +38,7 @@ from plaudit.robots.limiter import Limited, LimitedRobot, limited_steps
 from plaudit.rollout.chunks import EXECUTION_HORIZON, chunk_problem
 from plaudit.rollout.memory import MAX_CHUNK, EpisodeBuffer
 from plaudit.rollout.operator_input import OperatorConfig
+from plaudit.rollout.reset import Reset
 from plaudit.rollout.timing import MAX_EPISODES, LatencyStats
 from plaudit.types import AnyArray, EnvSpec, Episode, FloatArray
 
@@ -55,6 +56,7 @@ class InferenceConfig(Config):
 
     name: str = ""  # the robot's name in episodes; "": that of its class
     max_episode_steps: int = Field(default=1000, ge=1)
+    reset: Reset = "start_pose"  # what happens before an episode; see rollout/reset.py
     stop_on: str = ""  # a privileged flag of a simulation, like success: an episode ends when it turns true
     control_hz: float | None = Field(default=None, gt=0)  # control steps per second; None: the robot's own fps
     realtime: bool = True  # False (sequential, in a simulation): as fast as possible, control_hz is only recorded

@@ -151,11 +151,11 @@ class Operator:
 
 
 _ENDINGS = {
-    OperatorCommand.END: "ended; the judge decides about it",
-    OperatorCommand.SUCCESS: "ended and marked as a success",
-    OperatorCommand.FAILURE: "ended and marked as a failure",
-    OperatorCommand.DISCARD: "ended and discarded",
-    OperatorCommand.REPEAT: "ended and discarded; it is played again",
+    OperatorCommand.END: "the episode was ended; the judge decides about it",
+    OperatorCommand.SUCCESS: "the episode was marked as a success",
+    OperatorCommand.FAILURE: "the episode was marked as a failure",
+    OperatorCommand.DISCARD: "the episode was discarded",
+    OperatorCommand.REPEAT: "the episode was discarded; it is played again",
     OperatorCommand.PAUSE: "paused; the robot holds until the next start",
     OperatorCommand.ESTOP: "emergency stop; the robot holds until the next start",
 }

@@ -134,6 +134,8 @@ class Sequential(EngineBase):
 
     def _drive(self, policy: Policy, buffer: EpisodeBuffer, seed: int | None) -> str:
         """Returns why the episode ended."""
+        if reason := self._control.play_reset(self._reason_to_end):
+            return reason
         self._control.begin(buffer, seed)
         chunk = self._infer(policy, buffer, 0)
         rate_limiter = RateLimiter(self.env_spec.fps) if self._config.realtime else NoRateLimiter()

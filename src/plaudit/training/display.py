@@ -209,7 +209,11 @@ def _robot(progress: OnlineProgress) -> Text:
 
 def _operator(status: OperatorStatus) -> Text:
     """What is asked of the operator, and what came of the last command."""
-    asked = {"idle": ("nothing to do", "dim"), "gate": ("scene ready?", "bold yellow"), "episode": ("running", "green")}
+    asked = {
+        "idle": ("nothing to do", "dim"),
+        "gate": ("scene ready?", "bold yellow"),
+        "episode": ("episode running", "green"),
+    }
     return Text.assemble(asked[status.phase], f"  {status.message}")
 
 
