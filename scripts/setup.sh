@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets up what `make` needs: a Python 3.11+ environment with the package at the versions of the lock, and the system
-# libraries that rendering and Qt link to. Usage: scripts/setup.sh VENV REQUIREMENT, where "torch" stands for the
-# environment with PyTorch and nothing else yet. Environment:
+# libraries that rendering and Qt link to. Usage: scripts/setup.sh VENV REQUIREMENT, where "uv" stands for the
+# environment with nothing but what installs, and "torch" for one with PyTorch besides. Environment:
 #   PYTHON   the Python to use
 #   TORCH    the build of PyTorch to install where there is none yet (default torch==2.13.0)
 #   LOCK     the constraints file; empty for the newest of everything
@@ -102,8 +102,8 @@ pip_install() {
   "$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-compile "${choice[@]}" "$@"
 }
 
-# The uv of this environment, or of one beside it that was made earlier.
-find_uv() { ls "$venv/bin/uv" .venv*/bin/uv 2>/dev/null | head -n 1; }
+# The uv of this environment, of one beside it that was made earlier, or of the machine.
+find_uv() { { ls "$venv/bin/uv" .venv*/bin/uv 2>/dev/null || command -v uv; } | head -n 1; }
 
 # with_pip_settings UV WORD...: uv with the indexes that pip is set to; a shell of its own keeps the variables.
 with_pip_settings() (
@@ -129,9 +129,14 @@ install() {
   pip_install "$@"
 }
 
-[ -x "$venv/bin/python" ] || { make_environment && system_libraries; }
+[ -x "$venv/bin/python" ] || make_environment
+if [ "$requirement" = uv ]; then
+  if [ -n "$(find_uv)" ]; then say "$venv: installs with $("$(find_uv)" --version)"; else say "$venv: installs with pip"; fi
+  exit 0
+fi
 case $requirement in *simulators*) compiler ;; esac
 if ! "$venv/bin/python" -c 'import importlib.util, sys; sys.exit(not importlib.util.find_spec("torch"))'; then
+  system_libraries
   say "$venv: installing $torch"
   install "$torch"
 fi

@@ -3,6 +3,7 @@
 import json
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -194,4 +195,94 @@ def test_make_interop_says_in_one_sentence_that_there_is_no_python_312(tmp_path)
     assert done.returncode == 1 and not (tmp_path / "venv").exists()
     assert (
         done.stderr.startswith("lerobot 0.6.1 needs Python 3.12, and there is none at") and done.stderr.count("\n") == 1
+    )
+
+
+def executable(path: Path, script: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/bash\n{script}\n")
+    path.chmod(0o755)
+    return path
+
+
+def shell(path: Path, *words: str, **environment: object) -> tuple[int, str, str]:
+    """How a script ended, what it printed, and what it complained of."""
+    named = {**os.environ, **{key: str(value) for key, value in environment.items()}}
+    done = subprocess.run(["bash", path, *words], env=named, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout.strip(), done.stderr.strip()
+
+
+TAILSCALE = """case "$*" in
+  "ip -4") echo 100.64.0.2; echo fd7a::2 ;;
+  "ip -4 gpu-box") echo 100.64.0.1 ;;
+  *) echo "no peer found with hostname $3" >&2; exit 1 ;;
+esac"""
+
+
+@pytest.mark.parametrize(
+    ("table", "started"),
+    [
+        (
+            "gpu-box training 10.0.0.1\nrobot-pc inference 10.0.0.2",
+            "--address 10.0.0.2 --role inference --head 10.0.0.1",
+        ),
+        ("gpu-box training\nrobot-pc inference", "--address 100.64.0.2 --role inference --head 100.64.0.1"),
+        ("# all\nrobot-pc training,labeling", "--address 100.64.0.2 --role training --role labeling"),
+        ("gpu-box training\nrobot-pc.lab inference 10.0.0.2", "error: HOSTS has no line for this machine, robot-pc"),
+        (
+            "gpu-box training 10.0.0.1\nrobot-pc",
+            "error: HOSTS does not say the role of robot-pc: training, inference or",
+        ),
+        ("robot-pc inference 10.0.0.2", "error: HOSTS has no machine for training, which is the head"),
+        (
+            "other training\nrobot-pc inference",
+            "error: HOSTS has no address for other, and Tailscale knows none (no peer",
+        ),
+    ],
+)
+def test_start_ray_goes_by_hostname_and_asks_tailscale_for_addresses_that_are_not_written(tmp_path, table, started):
+    hosts, tools = tmp_path / "hosts.txt", tmp_path / "tools"
+    hosts.write_text(table + "\n")
+    executable(tools / "tailscale", TAILSCALE)
+    executable(tools / "hostname", "echo robot-pc")
+    script = executable(tmp_path / "start_ray.sh", (ROOT / "start_ray.sh").read_text())
+    executable(tmp_path / ".venv/bin/plaudit", 'echo "$@"')
+    ways = {"RAY_HOSTS": hosts, "PATH": f"{tools}:{os.environ['PATH']}"}
+    code, said, complaint = shell(script, **ways)
+    assert (said or complaint).startswith(
+        started.replace("HOSTS", str(hosts)).replace("--address", "cluster start --address")
+    )
+    assert (code == 0) == ("error" not in started) and complaint.count("\n") == 0
+
+
+def test_start_ray_without_tailscale_says_where_the_address_belongs(tmp_path):
+    executable(tmp_path / "tools/hostname", "echo robot-pc")
+    for tool in ("awk", "bash", "dirname"):
+        (tmp_path / "tools" / tool).symlink_to(shutil.which(tool))
+    (tmp_path / "hosts.txt").write_text("gpu-box training 10.0.0.1\nrobot-pc inference\n")
+    code, said, complaint = shell(ROOT / "start_ray.sh", RAY_HOSTS=tmp_path / "hosts.txt", PATH=tmp_path / "tools")
+    assert (code, said, complaint.count("\n")) == (1, "", 0)
+    assert "has no address for robot-pc and Tailscale is not installed here; write the address" in complaint
+
+
+def test_uv_setup_and_env_setup_install_with_the_uv_of_the_machine(tmp_path):
+    python = f'exec {sys.executable} "$@"'
+    uv = f"""echo "$*" >> {tmp_path}/asked
+[ "$1" != venv ] || {{ mkdir -p {tmp_path}/venv/bin && cp {tmp_path}/python {tmp_path}/venv/bin/python; }}
+[ "$1" != --version ] || echo uv 9.9"""
+    executable(tmp_path / "python", python)
+    executable(tmp_path / "tools/uv", uv)
+    root = tmp_path / "root"
+    for path in ("uv_setup.sh", "env_setup.sh", "scripts/setup.sh", "scripts/uv_settings.py"):
+        executable(root / path, "").write_bytes((ROOT / path).read_bytes())
+    ways = {"VENV": tmp_path / "venv", "PYTHON": tmp_path / "python", "PATH": f"{tmp_path}/tools:{os.environ['PATH']}"}
+    code, _, told = shell(root / "uv_setup.sh", **ways)
+    assert code == 0 and told.endswith("installs with uv 9.9")
+    code, _, told = shell(root / "env_setup.sh", "cluster,ros", **ways)
+    assert code == 0 and told.endswith("installing plaudit, .[cluster,ros] at the versions of requirements/lock.txt"), (
+        told
+    )
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert asked[0].startswith("venv") and asked[-1].endswith(
+        "--build-constraints requirements/lock.txt -e .[cluster,ros]"
     )

@@ -108,10 +108,10 @@ def start(options: NodeOptions) -> NodeInfo:
     need_ray()
     _check(options)
     ports, token = NodePorts(options.port), token_file(options.token)
+    if options.head is not None:
+        check_reachable(with_port(options.head))
     address = _own_address(options)
-    head = with_port(options.head) if options.head else f"{address}:{ports.first}"
-    if options.head:
-        check_reachable(head)
+    head = f"{address}:{ports.first}" if options.head is None else with_port(options.head)
     _check_ports(address, ports, is_head=options.head is None)
     _prepare_token(token, head if options.head else None)
     make_folder(options.folder)
@@ -173,9 +173,9 @@ def _check(options: NodeOptions) -> None:
 def _own_address(options: NodeOptions) -> str:
     addresses = own_addresses()
     if options.address is not None:
-        if not can_listen(options.address):
+        if options.address in ("", "0.0.0.0") or not can_listen(options.address):
             raise ClusterError(
-                f"{options.address} is not an address of this machine; it has: {', '.join(addresses) or 'none'}"
+                f"'{options.address}' is not an address of this machine; it has: {', '.join(addresses) or 'none'}"
             )
         return options.address
     if options.head is not None:
