@@ -51,6 +51,7 @@ def test_record_adds_to_a_store(tmp_path):
         (["view", "lift", "--outcome", "mis"], "there is no outcome 'mis'; did you mean 'miss'?"),
         (["view", "lift", "--output", "x.gif"], "x.gif is neither a .png nor an .mp4; name one of these"),
         (["record", "store", "--env", "gymnasium", "--set", "id=Pendulum-v1"], "there is no scripted expert for"),
+        (["record", "store", "--env", "gymnasium"], "key 'id' is missing; it has no default: add --set id=..."),
         (["record", "store", "--outcomes", "success,"], "there is no outcome ''; known: drop, miss"),
     ],
 )

@@ -1,13 +1,14 @@
 """`plaudit env`: simulated tasks, looked at, timed, recorded."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from plaudit.cli.common import finite, is_count, out, progress, stop, tell
-from plaudit.errors import DataError
+from plaudit.errors import ConfigError, DataError
 
 env = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -164,7 +165,21 @@ def env_config_of(name: str, obs: str, cameras: list[str] | None, size: str, set
         )
     given = [f"obs={obs}", f"image_size=[{edges[0]},{edges[-1]}]"]
     given += [f"cameras=[{','.join(cameras)}]"] if cameras else []
-    return env_config(name, [*given, *(settings or [])])
+    with keys_by_set():
+        return env_config(name, [*given, *(settings or [])])
+
+
+@contextmanager
+def keys_by_set() -> Iterator[None]:
+    """A key that is missing is given by --set."""
+    try:
+        yield
+    except ConfigError as error:
+        missing = "it has no default"
+        raise ConfigError(
+            (where, f"{said}: add --set {'.'.join(map(str, where))}=..." if said.endswith(missing) else said)
+            for where, said in error.problems
+        ) from None
 
 
 def _count(counts: Mapping[str, int]) -> str:

@@ -16,6 +16,7 @@ from plaudit.errors import ClusterError, DataError, JudgeError, MissingExtra, Pl
 
 LINE_INTERVAL_S = 10.0  # between two lines where there is no terminal
 DRAW_INTERVAL_S = 0.25  # between two drawings where there is one
+DEFAULT_ALGORITHM = "as the config says, else rtc where the policy returns chunks for a robot, and sequential elsewhere"
 RAY = "PLAUDIT_RAY"  # environment variable: --ray where it is not given
 
 
@@ -35,7 +36,12 @@ ConfigFile = Annotated[
 RobotName = Annotated[str | None, typer.Option(help="The robot, as robot=.")]
 Algorithm = Annotated[
     str | None,
-    typer.Option("--inference_algorithm", "--inference-algorithm", help="The inference algorithm: rtc or sequential."),
+    typer.Option(
+        "--inference_algorithm",
+        "--inference-algorithm",
+        help="rtc: infer while the robot moves; sequential: it waits meanwhile.",
+        show_default=DEFAULT_ALGORITHM,
+    ),
 ]
 PolicyFile = Annotated[Path | None, typer.Option("--policy_yaml", "--policy-yaml", help="A policy to start from.")]
 HumanLabeler = Annotated[

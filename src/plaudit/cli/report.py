@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from plaudit.cli.common import AllowCode, AllowHost, out
-from plaudit.cli.env import SetOption
+from plaudit.cli.env import SetOption, keys_by_set
 from plaudit.errors import DataError
 
 RunArgument = Annotated[Path, typer.Argument(help="The folder of a run, like runs/lift_sac_0.")]
@@ -81,7 +81,8 @@ def _eval_policy(
         )
     own_judge = None if run is None or judge is not None else run_judge(run)
     chosen = own_judge if judge is None else find_judge(judge)
-    env = env_config_for(name, settings, policy, chosen, task)
+    with keys_by_set():
+        env = env_config_for(name, settings, policy, chosen, task)
     result = evaluate_policy(policy, env, episodes, chosen)
     out.print(f"{path} on {name}: {result.describe()}; {episodes} test seeds")
     if video:

@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from plaudit.cli.common import AllowCode, AllowHost, Auto, run_app
-from plaudit.cli.online import RAY, online
+from plaudit.cli.online import DEFAULT_ALGORITHM, RAY, online
 
 
 def run_script(
@@ -37,7 +37,9 @@ def run_script(
         inference_algorithm: Annotated[
             str | None,
             typer.Option(
-                "--inference_algorithm", help="rtc or sequential.  [default: as the config says, or else rtc]"
+                "--inference_algorithm",
+                help="rtc: infer while the robot moves; sequential: it waits meanwhile.",
+                show_default=DEFAULT_ALGORITHM,
             ),
         ] = None,
         train_config: Annotated[
