@@ -7,6 +7,7 @@ import select
 import subprocess
 import sys
 import termios
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -25,13 +26,13 @@ class PtyProcess:
         run.press(" ")
     """
 
-    def __init__(self, *words: str, cwd: Path | None = None):
+    def __init__(self, *words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None):
         self._person, terminal = os.openpty()
         termios.tcsetwinsize(terminal, (30, 200))
         self._process = subprocess.Popen(
             [sys.executable, *words],
             cwd=cwd,
-            env={**os.environ, "PYTHONPATH": PATHS},
+            env={**os.environ, "PYTHONPATH": PATHS} if env is None else env,
             stdin=terminal,
             stdout=terminal,
             stderr=terminal,

@@ -12,8 +12,10 @@ import torch
 import glow
 from plaudit.data.store import Store
 from plaudit.policies.weights import read_weights
+from pty_process import PtyProcess
+from puppet import lines
 from three_nodes import Nodes
-from waiting import stretch
+from waiting import stretch, wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -74,6 +76,26 @@ def test_parts_may_be_killed_and_nothing_is_lost(nodes):
     counts = {name: passed for name, passed in bars.items() if not name.endswith("_s")}
     survived = [f"faults_{kind}_survived" for kind in ("env", "replay", "learner")]
     assert counts == dict.fromkeys([*survived, "faults_lost", "faults_errors"], "pass"), done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_the_keys_of_an_operator_at_the_head_reach_the_robot(nodes, judge, tmp_path):
+    words = [word for word in glow.online(judge) if not word.startswith("env=")]
+    robot = f"robot=puppet:PuppetConfig robot.log={tmp_path}/log robot.size=[8,8] audit.fraction=0 run.max_episodes=100"
+    more = "policy.inference.realtime=true policy.inference.max_episode_steps=9999 learner.utd_ratio=0.1 run.name=run"
+    command = ["-m", "plaudit.cli", "online", *words, *robot.split(), *more.split(), "--folder", str(tmp_path)]
+    with PtyProcess(*command, "--ray", nodes.head, cwd=tmp_path, env=nodes.environment) as run:
+        run.expect("scene ready?", "space start  q stop")
+        assert not (tmp_path / "log").exists()
+        run.press(" ")
+        run.expect("episode running")
+        wait_until(lambda: len(lines(tmp_path / "log")) > 3)
+        run.press("f")
+        run.expect("marked as a failure", "scene ready?")
+        run.press("q")
+        assert run.wait() == 130
+    labels = Store.open(tmp_path / "run/episodes").ledger.labels(0)
+    assert labels.judge.source == "operator" and not labels.success_once
 
 
 BRING_BACK = """

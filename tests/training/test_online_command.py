@@ -200,6 +200,7 @@ def test_ctrl_c_on_a_terminal_ends_it_in_order(lab):
     assert (lab / "runs/run/report.html").exists()
 
 
+@pytest.mark.slow
 def test_an_operator_at_the_terminal_starts_marks_and_stops(lab):
     words = [word for word in LAMP.split() if not word.startswith("env=") and word != "--serial"]
     robot = f"robot=puppet:PuppetConfig robot.log={lab}/log robot.size=[8,8] audit.fraction=0 run.max_episodes=100"
