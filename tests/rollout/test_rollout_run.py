@@ -15,12 +15,15 @@ from typer.testing import CliRunner
 from plaudit.cli import app
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError, PolicyError
+from plaudit.policies.config import GaussianConfig
+from plaudit.policies.loader import save_policy
 from plaudit.registry import ROBOT_REGISTRY
 from plaudit.robots.transport import ZenohConfig
 from plaudit.robots.twin.log import compare_episode
 from plaudit.robots.twin.process import TwinProcess
 from plaudit.rollout.engine import InferenceConfig, load_run
 from plaudit.rollout.sequential import Sequential
+from plaudit.types import PolicyWeights
 from puppet import lines, received
 from twins import QUICK, free_endpoint
 from waiting import stretch, wait_until
@@ -101,8 +104,31 @@ def test_a_policy_of_other_sizes_than_the_robot_is_refused_before_anything_moves
     words = ("--policy_yaml", tmp_path / "policy.yaml", "--store", tmp_path / "store", f"robot.log={tmp_path / 'log'}")
     sentence = "made for a state of 24 numbers, and that of puppet:PuppetConfig has 1; name the robot"
     with pytest.raises(PolicyError, match=sentence):
-        CliRunner().invoke(app, [*map(str, (*PUPPET, *words))], catch_exceptions=False)
+        CliRunner().invoke(app, [*map(str, (*PUPPET, *words, "--allow-untrained"))], catch_exceptions=False)
     assert not (tmp_path / "store").exists() and not len(received(tmp_path / "log"))
+
+
+def test_a_real_robot_refuses_a_network_without_weights_or_without_statistics(tmp_path):
+    net = GaussianConfig(state_dim=1, action_dim=2)
+    policy = save_policy(tmp_path, net, PolicyWeights(0, {}))  # trained, in no units
+    words = (
+        *PUPPET,
+        "--policy_yaml",
+        policy,
+        "--steps",
+        2,
+        "--store",
+        tmp_path / "store",
+        f"robot.log={tmp_path / 'log'}",
+    )
+    with pytest.raises(PolicyError, match="nothing says what this policy's actions are on puppet:PuppetConfig, and "):
+        CliRunner().invoke(app, [*map(str, words)], catch_exceptions=False)
+    policy.write_text("policy: {type: gaussian, state_dim: 1, action_dim: 2}")
+    with pytest.raises(PolicyError, match=r"this policy is untrained: .* would move at random; .*: --allow-untrained"):
+        CliRunner().invoke(app, [*map(str, words)], catch_exceptions=False)
+    assert not len(received(tmp_path / "log"))
+    run(*words, "--allow-untrained")
+    assert len(received(tmp_path / "log")) == 2
 
 
 def test_a_failure_returns_1_and_keeps_the_episode(policy, tmp_path):

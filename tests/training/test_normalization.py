@@ -14,7 +14,7 @@ from plaudit.errors import ConfigError, DataError, TrainingError
 from plaudit.policies.loader import load_policy
 from plaudit.training.config import TrainingConfig
 from plaudit.training.config_file import load_training_config
-from plaudit.training.normalization import resolve_normalizer
+from plaudit.training.normalization import check_trained, resolve_normalizer
 from plaudit.training.run_folder import RunFolder
 from plaudit.trust import allow_code
 from plaudit.types import Episode, Labels
@@ -124,12 +124,22 @@ def test_a_robot_is_told_actions_of_that_range_and_so_is_the_next_who_drives_it(
     assert (again[:, 1] == pytest.approx(0.5)) and (again[:, 0] >= LOW[0] - 1e-3).all()
 
 
+def test_a_robot_is_not_explored_with_by_a_policy_that_learned_nothing(lab):
+    with pytest.raises(TrainingError, match="nothing says what actions from -1 to 1 are on puppet:PuppetConfig, and "):
+        check_trained(settled())
+    statistics = settled("policy.normalizer=deviation.json", folder="statistics")
+    with pytest.raises(TrainingError, match=r"untrained, and puppet:PuppetConfig would move at random; give it demo"):
+        check_trained(statistics)
+    check_trained(settled("demos.store=demos", folder="demonstrated"))
+    check_trained(settled("policy.inference.allow_untrained=true", folder="asked for"))
+
+
 def test_somebody_is_told_where_nothing_says_what_they_are(lab):
     words = "learner=qchunk judge=classifier judge.model=none run.name=run --serial"
     assert "none: this is not a reward model" in plaudit("online", *PUPPET.split(), *words.split(), cwd=lab, ok=False)
     words = words.replace("none run", "judge policy.cameras=[top] run")
     said = plaudit("online", *PUPPET.split(), *words.split(), cwd=lab, ok=False)
-    assert "nothing says what actions from -1 to 1 are on puppet:PuppetConfig, and they are sent as they are" in said
+    assert "nothing says what actions from -1 to 1 are on puppet:PuppetConfig, and they would be sent as" in said
 
 
 def test_statistics_by_range_are_a_command(lab):

@@ -78,6 +78,13 @@ def _each(allow: Callable[..., None]) -> Callable[[list[str] | None], list[str] 
 
 
 # They act as soon as they are read, so commands only have to name them.
+AllowUntrained = Annotated[
+    bool,
+    typer.Option(
+        "--allow-untrained",
+        help="Drive a real robot with a policy that has learned nothing, or without statistics of its actions.",
+    ),
+]
 AllowCode = Annotated[
     list[str] | None,
     typer.Option(

@@ -11,7 +11,19 @@ from typing import Annotated, Any
 import typer
 from rich.live import Live
 
-from plaudit.cli.common import AllowCode, AllowHost, Auto, RobotParams, RobotTopics, err, out, progress, stop, tell
+from plaudit.cli.common import (
+    AllowCode,
+    AllowHost,
+    AllowUntrained,
+    Auto,
+    RobotParams,
+    RobotTopics,
+    err,
+    out,
+    progress,
+    stop,
+    tell,
+)
 from plaudit.errors import ClusterError, DataError, JudgeError, MissingExtra, PlauditError
 
 LINE_INTERVAL_S = 10.0  # between two lines where there is no terminal
@@ -76,6 +88,7 @@ def online(
     address: Annotated[str | None, typer.Option(hidden=True, help="--ray, or 'none' for --serial.")] = None,
     resume: Annotated[Path | None, typer.Option(help="The folder of a run to resume.", metavar="RUN")] = None,
     folder: Annotated[Path, typer.Option(help="The folder that run folders are written to.")] = Path("runs"),
+    allow_untrained: AllowUntrained = False,
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
 ) -> None:
@@ -86,7 +99,7 @@ def online(
     """
     from plaudit.cluster.run import workers_for
     from plaudit.training.demos import open_demos
-    from plaudit.training.normalization import resolve_normalizer
+    from plaudit.training.normalization import check_trained, resolve_normalizer
     from plaudit.training.online import OnlineTrainer
     from plaudit.training.run_folder import RunFolder
 
@@ -99,6 +112,7 @@ def online(
         "policy.inference": algorithm,
         "policy.path": None if policy_yaml is None else str(policy_yaml.absolute()),
         "judge": "human" if human else None,
+        "policy.inference.allow_untrained": "true" if allow_untrained else None,
     }
     files = {"inference_runtime_params_config": params, "inference_runtime_topics_config": topics}
     run = _open_run(config, overrides or [], flags, files, resume, folder)
@@ -109,7 +123,8 @@ def online(
         open_demos(run, progress)
         run = RunFolder(run.path, resolve_normalizer(run), is_new=run.is_new)
         run = RunFolder(run.path, _with_operator(run.config, auto, serial), is_new=run.is_new)
-        _warn_about_units(run.config)
+        if run.is_new:
+            check_trained(run.config)
         with workers_for(run, ray, serial=serial) as workers:
             trainer = OnlineTrainer(run, workers)
             _train(run, workers, trainer)
@@ -162,15 +177,6 @@ def _with_operator(config: Any, auto: bool | None, serial: bool) -> Any:
     operator = resolve_auto(config.operator, True if serial else auto, config.robot, config.teleop)
     check_reset(config.policy.inference.reset, operator)
     return config.model_copy(update={"operator": operator})
-
-
-def _warn_about_units(config: Any) -> None:
-    if config.policy.normalizer is None and not config.simulated:
-        tell(
-            "warning",
-            f"nothing says what actions from -1 to 1 are on {config.target_name}, and they are sent as they are; give "
-            "it demonstrations (demos.store=), or statistics (policy.normalizer=, from plaudit data stats --range)",
-        )
 
 
 def _check_judge(config: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from plaudit.cli.common import AllowCode, AllowHost, Auto, RobotParams, RobotTopics, out, stop, tell
+from plaudit.cli.common import AllowCode, AllowHost, AllowUntrained, Auto, RobotParams, RobotTopics, out, stop, tell
 from plaudit.errors import RolloutError
 from plaudit.trust import check_code
 
@@ -50,6 +50,7 @@ def run_(
     auto: Auto = None,
     params: RobotParams = None,
     topics: RobotTopics = None,
+    allow_untrained: AllowUntrained = False,
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
 ) -> None:
@@ -81,6 +82,7 @@ def run_(
         horizon=policy.horizon,
         max_episode_steps=steps,
         normalizer=None if policy.normalizer is None else str(policy.normalizer),
+        **({"allow_untrained": True} if allow_untrained else {}),
     )
     operator = resolve_auto(config.operator, auto, config.robot, config.teleop)
     check_reset(config.inference.reset, operator)

@@ -36,6 +36,8 @@ from plaudit.untrusted import shown
 
 POLICY_FILE, WEIGHTS_FILE = "policy.yaml", "model.safetensors"  # of a policy's folder
 
+ALLOW_UNTRAINED = "--allow-untrained (policy.inference.allow_untrained=true)"
+
 Problem = tuple[tuple[str | int, ...], str]  # of a ConfigError: key and message
 
 
@@ -100,6 +102,25 @@ class PolicySpec(PolicyConfig):
                     f"camera '{camera}' of {where} gives {height}x{width} images, this policy was made for "
                     f"{own_height}x{own_width}; set that size"
                 )
+
+    def check_trained(self, robot: str, *, scaled: bool) -> None:
+        """Refuse to drive a robot with a network of random weights, or of units that nobody has named.
+
+        scaled: whether there are statistics of the robot's state and action
+        """
+        if not isinstance(self.config, NetworkPolicyConfig):
+            return
+        if self.weights is None:
+            raise PolicyError(
+                f"this policy is untrained: its file names no weights, and {robot} would move at random; train it "
+                f"first, or say that you want this: {ALLOW_UNTRAINED}"
+            )
+        if not scaled:
+            raise PolicyError(
+                f"nothing says what this policy's actions are on {robot}, and they would be sent as they are; name "
+                "statistics (normalizer: in its file, or policy.inference.normalizer=, from plaudit data stats), or "
+                f"say that you want this: {ALLOW_UNTRAINED}"
+            )
 
     def build(self) -> Policy:
         """The policy, with its weights."""

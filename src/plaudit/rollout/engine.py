@@ -65,6 +65,7 @@ class InferenceConfig(Config):
     idle_action: Literal["repeat", "zero"] = "repeat"  # when a chunk has run out: the last command (targets), or zeros
     guidance: bool = True  # rtc: continue the previous chunk by `guided_inference`; False: `predict`
     delay_window: int = Field(default=8, ge=1)  # rtc: the next delay is estimated as the longest of the last few
+    allow_untrained: bool = False  # drive a real robot with a policy that learned nothing, or has no statistics
     # Statistics of state and action, a file or its content; None: the policy uses the robot's own units.
     normalizer: Path | dict[str, Any] | None = None
     control_cpu: int | None = None  # rtc: the core that the control process is pinned to
@@ -338,6 +339,9 @@ class RunConfig(Config):
 
     def start(self, policy: Any | None) -> InferenceEngine:
         """The engine, with the robot connected. policy: its config; None: loaded later, by `load_policy`"""
+        real = not (isinstance(self.robot, RobotConfig) and self.robot.simulated)
+        if isinstance(policy, PolicySpec) and real and not self.inference.allow_untrained:
+            policy.check_trained(ROBOT_REGISTRY.name_of(self.robot), scaled=self.inference.normalizer is not None)
         engine = self.inference.build(self.robot, policy, self.teleop)
         try:
             if isinstance(policy, PolicySpec):

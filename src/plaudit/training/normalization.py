@@ -16,6 +16,7 @@ from typing import Any
 from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
 from plaudit.errors import TrainingError
+from plaudit.policies.loader import ALLOW_UNTRAINED, load_policy
 from plaudit.training.config import TrainingConfig
 from plaudit.training.run_folder import RunFolder
 
@@ -39,6 +40,26 @@ def resolve_normalizer(folder: RunFolder) -> TrainingConfig:
         acting = None if inference.normalizer is None else Normalizer.load(inference.normalizer).tree
     update = {"inference": inference.model_copy(update={"normalizer": acting}), "normalizer": learning}
     return config.model_copy(update={"policy": config.policy.model_copy(update=update)})
+
+
+def check_trained(config: TrainingConfig) -> None:
+    """Refuse to let a policy explore on a robot that has learned nothing, or whose actions have no units there."""
+    policy, robot = config.policy, config.target_name
+    if config.simulated or policy.inference.allow_untrained:
+        return
+    if policy.behavior == "pretrained" and policy.path is not None:
+        load_policy(policy.path).check_trained(robot, scaled=policy.inference.normalizer is not None)
+    elif policy.normalizer is None:
+        raise TrainingError(
+            f"nothing says what actions from -1 to 1 are on {robot}, and they would be sent as they are; give it "
+            "demonstrations (demos.store=), or statistics (policy.normalizer=, from plaudit data stats --range), or "
+            f"say that you want this: {ALLOW_UNTRAINED}"
+        )
+    elif policy.path is None and not config.demos.any:
+        raise TrainingError(
+            f"this policy is untrained, and {robot} would move at random; give it demonstrations (demos.store=) or a "
+            f"policy to start from (policy.path=), or say that you want this: {ALLOW_UNTRAINED}"
+        )
 
 
 def _choose(folder: RunFolder) -> Normalizer | None:
