@@ -115,6 +115,13 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_counters(tmp_path):
     assert len(set(seeds)) == 30
 
 
+def test_a_rule_that_was_fitted_on_another_model_is_told_on_the_screen(tmp_path):
+    record = {"date": "2026-01-01", "fingerprint": "another", "reference": ["human"], "episodes": 50, "successes": 20}
+    record |= dict.fromkeys(("target_fpr", "fpr", "fpr_low", "fpr_high", "recall"), 0.1)
+    end = sit(tmp_path, "run.max_episodes=1", f"judge.calibration_record={json.dumps(record)}")
+    assert "this judge's rule was fitted on another and it is" in end.progress.last_event
+
+
 def test_another_run_is_not_continued_by_mistake(tmp_path):
     sit(tmp_path, "run.max_episodes=2")
     with pytest.raises(TargetNotEmpty, match=r"another learner; resume it as it was"):

@@ -144,6 +144,8 @@ class OnlineTrainer:
         self._folder.save_policy_config(info.policy_config)
         stats, status = w.replay.call(ReplayBuffer.stats, self._judge), w.state.call(StateManager.status)
         self.progress = OnlineProgress(stats, status, updates=info.updates, **self._last_session())
+        if w.judge is not None:
+            self.progress.last_event = "; ".join(w.judge.handle.call(JudgeWorker.warnings))
         self._check_location()
         self.monitor = JudgeMonitor(self._folder, self._judge.source)
         self.schedule = OnlineSchedule(config, w, self.monitor, info, self.progress)

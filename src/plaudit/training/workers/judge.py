@@ -18,7 +18,7 @@ from typing import Any
 from plaudit.data.store import Store
 from plaudit.errors import EpisodeNotFound, WorkerLost
 from plaudit.judges.classifier.judge import ClassifierJudgeConfig
-from plaudit.judges.config import JudgeConfig
+from plaudit.judges.config import JudgeConfig, judge_warnings
 from plaudit.judges.labeling import BATCH, RETRY_S, LabelQueue, LabelRunner, LabelStats
 from plaudit.judges.vlm.judge import VlmJudgeConfig
 from plaudit.protocols import Judge
@@ -63,6 +63,10 @@ class JudgeBundle:
 
     def build(self, folder: Path) -> Judge:
         """folder: where its files may be put"""
+        return self.unpack(folder).build()
+
+    def unpack(self, folder: Path) -> JudgeConfig:
+        """Its config, with its files in a folder."""
         config = dict(self.config)
         if self.files:
             config["model"] = str(folder / config["model"])
@@ -72,7 +76,7 @@ class JudgeBundle:
                 path.write_bytes(data)
         parsed = JUDGE_REGISTRY.parse(config)
         assert isinstance(parsed, JudgeConfig)
-        return parsed.build()
+        return parsed
 
 
 def _type_of(config: JudgeConfig) -> str:
@@ -145,7 +149,7 @@ class JudgeWorker:
         """clock: seconds, after which an episode that it failed on is tried again"""
         self._queue, self._batch, self._clock = BufferQueue(replay), batch, clock
         self._runner: LabelRunner[EpisodeRef] | None = None
-        self._identity = ""
+        self._identity, self._warnings = "", list[str]()
         self._folder = tempfile.TemporaryDirectory(prefix="plaudit-judge-")
 
     def close(self) -> None:
@@ -154,10 +158,16 @@ class JudgeWorker:
     def load(self, bundle: JudgeBundle) -> JudgeId:
         """Build a judge, or another version of it; the one at hand is kept. Returns the id of its labels."""
         if self._runner is None or bundle.identity != self._identity:
-            judge = bundle.build(Path(self._folder.name) / bundle.identity)
+            config = bundle.unpack(Path(self._folder.name) / bundle.identity)
+            judge = config.build()
+            self._warnings = judge_warnings(config, judge)
             self._runner = LabelRunner(judge, self._queue, batch_size=self._batch, retry_s=RETRY_S, clock=self._clock)
             self._identity = bundle.identity
         return self._runner.judge.id
+
+    def warnings(self) -> list[str]:
+        """What to know of the judge that was loaded before its labels are used."""
+        return self._warnings
 
     def label_pending(self) -> LabelReport:
         """Label one batch of what is waiting; nothing where nothing is."""
