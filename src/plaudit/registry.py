@@ -350,6 +350,7 @@ ENCODER_REGISTRY = Registry(
     "encoder",
     builtin={
         "small": "plaudit.judges.classifier.encoders.small:SmallConfig",
+        "keypoints": "plaudit.judges.classifier.encoders.keypoints:KeypointsConfig",
         "resnet10": "plaudit.judges.classifier.encoders.resnet10:Resnet10Config",
         "resnet": "plaudit.judges.classifier.encoders.resnet:ResnetConfig",
         "efficientnet_lite0": "plaudit.judges.classifier.encoders.efficientnet:EfficientNetConfig",
