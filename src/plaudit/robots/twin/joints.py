@@ -3,6 +3,7 @@
 Without a command for a while they hold (the watchdog), as a robot should whose driver has died.
 """
 
+import threading
 import time
 
 import numpy as np
@@ -10,6 +11,8 @@ import numpy as np
 from plaudit.errors import BadMessage
 from plaudit.robots.ros.params import RuntimeParams
 from plaudit.robots.ros.streams import joint_state_decoder
+from plaudit.robots.safety import SafetyLimits
+from plaudit.robots.twin.limits import CommandMonitor
 from plaudit.types import AnyArray, FloatArray
 
 GAIN = 12.0  # rad/s per radian of distance
@@ -20,8 +23,12 @@ START_OFFSET = 0.1  # rad from the start pose, when the twin starts
 class TwinJoints:
     """Simulated joints with position control and a watchdog."""
 
-    def __init__(self, params: RuntimeParams, watchdog: float):
-        """watchdog: seconds without a command after which the joints hold"""
+    def __init__(self, params: RuntimeParams, watchdog: float, limits: SafetyLimits):
+        """
+        watchdog: seconds without a command after which the joints hold
+        limits: that commands have to keep; one that does not is followed all the same, and counted
+        """
+        self.monitor = CommandMonitor(limits, params.joint_names, params.HZ)
         self._low, self._high = params.limits
         self._decode = joint_state_decoder(params.joint_names, ("position",))
         middle = (self._low + self._high) / 2
@@ -31,6 +38,7 @@ class TwinJoints:
         self.target: AnyArray = self.position.copy()
         self.num_commands = 0  # received so far
         self.holding = True  # as of the last step
+        self._lock = threading.Lock()  # commands arrive in the transport's thread
         self._watchdog, self._last_command_at = watchdog, -np.inf
 
     def command(self, data: bytes) -> None:
@@ -39,18 +47,26 @@ class TwinJoints:
             command = self._decode(data)
         except BadMessage:
             return
-        self.target = np.clip(command.position, self._low, self._high).astype(np.float64)
-        self.num_commands += 1
-        self._last_command_at = time.monotonic()
+        with self._lock:
+            self.monitor.receive(command.position)
+            self.target = np.clip(command.position, self._low, self._high).astype(np.float64)
+            self.num_commands += 1
+            self._last_command_at = time.monotonic()
 
     def step(self, seconds: float) -> None:
         """Move for this long."""
+        with self._lock:
+            self._step(seconds)
+
+    def _step(self, seconds: float) -> None:
         self.holding = time.monotonic() - self._last_command_at > self._watchdog
         if self.holding:
             self.target = self.position.copy()
+            self.monitor.rest()
         velocity = (self.target - self.position) * min(GAIN, 1.0 / seconds)
         self.velocity = np.clip(velocity, -MAX_SPEED, MAX_SPEED)
         self.position = self.position + self.velocity * seconds
+        self.monitor.measured(self.position)
 
     @property
     def fractions(self) -> FloatArray:

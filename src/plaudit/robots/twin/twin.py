@@ -47,7 +47,8 @@ class Twin:
         faults: each begins at its own time
         """
         self._params, self._topics = config.params(), config.topics()
-        self._joints, self._stop = TwinJoints(self._params, watchdog), threading.Event()
+        self.joints = TwinJoints(self._params, watchdog, config.limits(self._params.action_dim))
+        self._stop = threading.Event()
         self._log = None if log is None else log.open("w")
         self._scheduled = sorted(faults, key=lambda fault: fault.at)
         self._injected: SimpleQueue[Fault] = SimpleQueue()  # filled from any thread, emptied by `run`
@@ -65,7 +66,7 @@ class Twin:
                 self._injected.put(self._scheduled.pop(0))
             while not self._injected.empty():
                 self._publisher.inject(self._injected.get())
-            self._joints.step(1.0 / self._params.HZ)
+            self.joints.step(1.0 / self._params.HZ)
             self._send(time.time_ns())
             self._publisher.flush()
             rate.sleep()
@@ -86,7 +87,7 @@ class Twin:
 
     def _send(self, stamp: int) -> None:
         """Log one tick, then publish its joint state and images."""
-        joints, fault = self._joints, self._publisher.fault
+        joints, fault = self.joints, self._publisher.fault
         position, velocity = joints.position.copy(), joints.velocity.copy()
         frames = {camera: self._frame(index, camera, stamp) for index, camera in enumerate(self._params.camera_names)}
         self._write_log(
@@ -96,6 +97,8 @@ class Twin:
             target=joints.target.tolist(),
             holding=joints.holding,
             commands=joints.num_commands,
+            violations=joints.monitor.count,
+            violated=joints.monitor.take(),
             cameras={camera: checksum(pixels) for camera, (pixels, _) in frames.items()},
             fault=fault.kind,
         )
@@ -115,7 +118,7 @@ class Twin:
 
     def _frame(self, index: int, camera: str, stamp: int) -> tuple[ByteArray, EncodeFn]:
         """An image as a receiver decodes it, and the function that encodes its message."""
-        pixels = render_frame(index, stamp, self._joints.fractions, self._params.camera_size)
+        pixels = render_frame(index, stamp, self.joints.fractions, self._params.camera_size)
         if self._publisher.fault.affects(camera, "size"):
             pixels = np.ascontiguousarray(pixels[::2, ::2])
         depth_range = self._params.depth_range(camera)
@@ -129,7 +132,7 @@ class Twin:
 
     def _on_command(self, data: bytes) -> None:
         if self._publisher.fault.kind != "deaf":
-            self._joints.command(data)
+            self.joints.command(data)
 
     def _on_fault(self, data: bytes) -> None:
         try:
@@ -166,3 +169,5 @@ def run_twin(
         pass
     finally:
         twin.close()
+        if violations := twin.joints.monitor.count:
+            print(f"{violations} of {twin.joints.num_commands} commands were outside the robot's limits", flush=True)

@@ -1,0 +1,100 @@
+"""Whether the commands that a twin receives keep the robot's limits: position, speed, acceleration, and their number.
+
+Commands are compared one after the other, a step each, as the robot's side limits them; the twin's own clock says how
+many steps may lie between two that arrive, so that one that was lost is no jump, and how many may arrive at all. What
+the network does to the moment of arrival is no violation. Neither is a command to stay: at a position that the twin has
+sent within the last seconds, or one step of acceleration away from it. So robots hold, and start again.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from plaudit.robots.safety import SafetyLimits
+from plaudit.types import AnyArray, FloatArray
+
+TOLERANCE = 0.02  # of speed and acceleration
+ROUNDING = 1e-5  # rad
+WINDOW_S = 2.0  # in which commands are counted, and measured positions are remembered
+BURST_S = 1.0  # of commands that the network may hold back and deliver at once
+
+
+class CommandMonitor:
+    """Checks one command after the other; from the thread that receives them."""
+
+    def __init__(
+        self,
+        limits: SafetyLimits,
+        names: Sequence[str],
+        hz: float,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._limits, self._names, self._hz, self._clock = limits, names, hz, clock
+        self._max_step = (1 + TOLERANCE) * limits.max_velocity / hz + ROUNDING
+        self._max_change = (1 + TOLERANCE) * limits.max_acceleration / hz**2 + ROUNDING
+        self._measured: deque[FloatArray] = deque(maxlen=int(WINDOW_S * hz))
+        self._arrivals: deque[float] = deque()
+        self.count = 0  # commands that violated a limit
+        self._new: deque[str] = deque(maxlen=8)  # messages since the last look
+        self.rest()
+
+    def rest(self) -> None:
+        """The joints hold by themselves: the next command starts from where they are."""
+        self._last: AnyArray | None = None
+        self._step = np.zeros(len(self._names))
+
+    def measured(self, position: AnyArray) -> None:
+        """The twin has sent these joint positions."""
+        self._measured.append(position.astype(np.float32))
+
+    def take(self) -> list[str]:
+        """What was wrong since the last call."""
+        return [self._new.popleft() for _ in range(len(self._new))]
+
+    def receive(self, command: FloatArray) -> None:
+        """Check one command [J]."""
+        now = self._clock()
+        problems = [*self._outside(command), *self._too_fast(command, now), *self._too_many(now)]
+        self.count += bool(problems)
+        self._new.extend(problems)
+
+    def _outside(self, command: FloatArray) -> list[str]:
+        low, high = self._limits.lower, self._limits.upper
+        wrong = np.flatnonzero((command < low - ROUNDING) | (command > high + ROUNDING))
+        return [f"position: {self._names[j]} to {command[j]:.4f}, outside {low[j]:g} to {high[j]:g}" for j in wrong]
+
+    def _too_fast(self, command: FloatArray, now: float) -> list[str]:
+        since = (now - self._arrivals[-1]) * self._hz if self._arrivals else 0.0
+        steps, moved = np.zeros(len(command)), np.zeros(len(command))  # accepted steps; what was moved at once
+        accepted = np.zeros(len(command), bool)
+        if self._last is not None:
+            moved = command - self._last
+            for ticks in {1, max(1, int(since)), max(1, int(since) + 1)}:
+                step = moved / ticks
+                fits = (np.abs(step) <= self._max_step) & (np.abs(step - self._step) <= ticks * self._max_change)
+                steps = np.where(fits & ~accepted, step, steps)
+                accepted |= fits
+        if not accepted.all() and self._measured:
+            away = command - np.array(list(self._measured))
+            nearest = np.take_along_axis(away, np.abs(away).argmin(axis=0)[None], axis=0)[0]
+            stays = np.abs(nearest) <= np.minimum(self._max_change, self._max_step)
+            steps = np.where(stays & ~accepted, nearest, steps)
+            moved = moved if self._last is not None else nearest
+            accepted |= stays
+        self._last = command.astype(np.float64)
+        self._step = np.where(accepted, steps, np.clip(moved, -self._max_step, self._max_step))
+        return [
+            f"{'speed' if abs(moved[j]) > self._max_step[j] else 'acceleration'}: {self._names[j]} by {moved[j]:.4f} "
+            f"after {since:.1f} ticks"
+            for j in np.flatnonzero(~accepted)
+        ]
+
+    def _too_many(self, now: float) -> list[str]:
+        self._arrivals.append(now)
+        while self._arrivals[0] < now - WINDOW_S:
+            self._arrivals.popleft()
+        most = int((WINDOW_S + BURST_S) * self._hz) + 5
+        many = len(self._arrivals)
+        return [f"rate: {many} commands in {WINDOW_S:g} s at {self._hz:g} Hz"] if many > most else []
