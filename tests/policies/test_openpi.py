@@ -17,7 +17,8 @@ import openpi_server
 from openpi_server import METADATA, toy_server
 from plaudit.contracts import check_policy
 from plaudit.data.normalize import Normalizer
-from plaudit.errors import MissingExtra, PolicyError
+from plaudit.errors import MissingExtra, PolicyError, PolicyUnavailable
+from plaudit.policies import openpi
 from plaudit.policies.config import OpenpiConfig, ServerConfig
 from plaudit.policies.openpi import OpenpiPolicy, pack, resize_with_pad, unpack
 from plaudit.types import Observation, PolicyWeights
@@ -127,12 +128,17 @@ def started(port: int) -> "Iterator[subprocess.Popen[bytes]]":
         process.wait()
 
 
-def test_a_server_that_is_killed_and_started_again_goes_on_answering():
+def test_a_server_that_is_killed_ends_the_episode_soon_and_goes_on_answering_when_it_is_back(monkeypatch):
     port = free_port()
     policy = asking(port, server={"connect_s": stretch(30.0)})
-    for _ in range(2):
-        with started(port):
-            assert policy.predict(SEEN, IDENTITY)[0, 0] == 3
+    with started(port):
+        assert policy.predict(SEEN, IDENTITY)[0, 0] == 3
+    monkeypatch.setattr(openpi, "RECONNECT_S", 0.2)
+    with pytest.raises(PolicyUnavailable, match=r"no openpi server at .* within 0.2 s"):
+        policy.predict(SEEN, IDENTITY)  # while a robot waits for it
+    with started(port):
+        policy.warmup()  # between two episodes
+        assert policy.predict(SEEN, IDENTITY)[0, 0] == 3
 
 
 @pytest.mark.slow

@@ -9,7 +9,9 @@ the previous one.
     client -> an observation       server -> actions, a map; or, where it failed, its traceback as text, then it closes
 
 After a broken connection the client connects again and repeats the observation: the server has no state between
-requests. After a timeout the connection is closed, so that a late answer is never taken for that of a later request.
+requests. A robot waits for that, so a server that is not back within seconds ends the episode (`PolicyUnavailable`),
+and is waited for before the next one. After a timeout the connection is closed, so that a late answer is never taken
+for that of a later request.
 
 Messages are msgpack, in which an array is `{b"__ndarray__": True, b"data": bytes, b"dtype": "<f4", b"shape": [2, 3]}`
 and a numpy scalar `{b"__npgeneric__": True, b"data": 1.5, b"dtype": "<f4"}`; the keys are bytes. Only numbers and text
@@ -42,6 +44,7 @@ except ImportError as error:
 
 MIN_RETRY_S, MAX_RETRY_S = 0.1, 2.0  # between attempts to connect; each is twice the last
 CLOSE_TIMEOUT_S = 0.5
+RECONNECT_S = 5.0  # for a connection that broke, while a robot waits
 _DTYPE_KINDS = "biufUS"  # booleans, numbers, text
 
 
@@ -132,6 +135,7 @@ class OpenpiClient:
         except WebSocketException:  # the connection broke, perhaps long ago
             self.close()
             try:
+                self._connect(min(RECONNECT_S, self._config.connect_s))
                 answer = self._request(message)
             except WebSocketException as error:
                 self.close()
@@ -157,11 +161,12 @@ class OpenpiClient:
                 f"the openpi server at {self._config.url} gave no actions within {self._config.answer_s:g} s"
             ) from None
 
-    def _connect(self) -> ClientConnection:
-        """The connection, or a new one as soon as there is a server."""
+    def _connect(self, within_s: float | None = None) -> ClientConnection:
+        """The connection, or a new one as soon as there is a server. within_s: None: `connect_s`"""
         if self._connection is not None:
             return self._connection
-        deadline, pause = time.monotonic() + self._config.connect_s, MIN_RETRY_S
+        within_s = self._config.connect_s if within_s is None else within_s
+        deadline, pause = time.monotonic() + within_s, MIN_RETRY_S
         while True:
             try:
                 self._connection, self._metadata = self._open(max(0.1, deadline - time.monotonic()))
@@ -171,7 +176,7 @@ class OpenpiClient:
             except (InvalidHandshake, WebSocketException, OSError) as error:
                 if time.monotonic() + pause > deadline:
                     raise PolicyUnavailable(
-                        f"no openpi server at {self._config.url} within {self._config.connect_s:g} s ({error}); "
+                        f"no openpi server at {self._config.url} within {within_s:g} s ({error}); "
                         "start it there, or set 'host' and 'port' to where it runs"
                     ) from error
                 time.sleep(pause)
