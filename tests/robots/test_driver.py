@@ -1,5 +1,7 @@
 """The driver of the IGRIS robots, against a twin in the same process."""
 
+import time
+
 import numpy as np
 import pytest
 
@@ -56,6 +58,19 @@ def test_a_command_changes_no_faster_than_max_delta_deg(tmp_path, commands):
             robot.act(position - 1)
     steps = np.diff([command.position[1] for command in commands])
     assert np.degrees(steps) == pytest.approx([-1, -1, -1], abs=1e-3)
+
+
+def test_after_a_pause_commands_start_from_where_the_joints_are(tmp_path, commands):
+    config = robot_config(tmp_path, start_pose=None, joint_max_velocity=1.0, joint_max_acceleration=5.0)
+    with twin_thread(config) as twin, config.build() as robot:
+        twin.inject(Fault("deaf"))  # the joints stay where they are
+        position = robot.observe().state
+        for _ in range(20):
+            robot.act(position - 1)
+        assert np.abs(commands[-1].position - position).max() > 0.1
+        time.sleep(0.3)
+        robot.act(position - 1)
+    assert np.abs(commands[-1].position - position).max() == pytest.approx(5.0 / 50**2, rel=1e-3)
 
 
 def test_what_is_no_command_is_refused_and_not_sent(tmp_path, commands):

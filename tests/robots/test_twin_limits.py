@@ -23,34 +23,37 @@ class Clock:
         return self.now
 
 
-def receive(commands, ticks=1.0, measured=0.0):
-    """What is wrong with each of a sequence of commands of one joint: at most 1 rad/s and 5 rad/s^2 at 10 Hz."""
+def receive(commands, sent=1.0, arrived=1.0, measured=0.0):
+    """What is wrong with each of a sequence of commands of one joint: at most 1 rad/s and 5 rad/s^2 at 10 Hz.
+
+    sent, arrived: ticks from one to the next, by the sender's clock and by the twin's
+    """
     clock = Clock()
     limits = SafetyLimits.of(SafetyConfig(lower=-2.0, upper=2.0, max_velocity=1.0, max_acceleration=5.0), 1)
     monitor = CommandMonitor(limits, ("elbow",), 10.0, clock)
     monitor.measured(np.array([measured]))
     found = []
-    for command in commands:
-        clock.now += ticks / 10
-        monitor.receive(np.array([command], np.float32))
+    for number, command in enumerate(commands):
+        clock.now += arrived / 10
+        monitor.receive(np.array([command], np.float32), int(1e9 * (1000 + number * sent / 10)))
         found.append(monitor.take())
     return found
 
 
 def test_commands_within_the_limits_are_right_however_the_network_delays_them():
-    for ticks in (0.1, 1.0, 1.5):
-        assert not any(receive([0.05, 0.15, 0.25, 0.35, 0.4, 0.4], ticks))
+    for arrived in (0.1, 1.0, 1.5):
+        assert not any(receive([0.05, 0.15, 0.25, 0.35, 0.4, 0.4], 1.3, arrived))
 
 
 def test_one_that_was_lost_is_no_jump():
-    assert not any(receive([0.05, 0.25], ticks=2.0))  # 0.15 was lost
-    assert any(receive([0.05, 0.25], ticks=1.0))
+    assert not any(receive([0.05, 0.25], sent=2.0))  # 0.15 was lost
+    assert any(receive([0.05, 0.25], sent=1.0))
 
 
 @pytest.mark.parametrize(
     ("commands", "said"),
     [
-        ([0.05, 0.5], "speed: elbow by 0.4500 after 1.0 ticks"),
+        ([0.05, 0.5], "speed: elbow by 0.4500 after 1 ticks"),
         ([0.05, 0.15, 0.25, 0.25, 0.15], "acceleration: elbow by -0.1000"),
         ([1.0], "speed: elbow by 1.0000"),
         ([0.09], "acceleration: elbow by 0.0900"),
@@ -70,7 +73,7 @@ def test_staying_where_it_is_is_always_right():
 
 
 def test_too_many_commands_are_told():
-    found = receive([0.0] * 70, ticks=0.1)
+    found = receive([0.0] * 70, arrived=0.1)
     assert not any(found[:35]) and "rate: 36 commands in 2 s at 10 Hz" in found[35]
 
 

@@ -26,6 +26,7 @@ from plaudit.robots.transport import Transport
 from plaudit.robots.transport.messages import BOOL, JOINT_STATE, decode_bool, position_encoder
 from plaudit.types import FloatArray, Observation
 
+PAUSE_S = 0.25  # without a command, after which a robot is where it is measured, not where it was sent
 SETTLE_S = 3.0  # for the joints to come to rest at the start pose
 
 
@@ -51,6 +52,7 @@ class RosRobot(ClosableRobot):
         self.action_dim, self.fps = params.action_dim, params.HZ
         self._transport, self._rate = transport, Rate(params.HZ, realtime=realtime)
         self.limiter = CommandLimiter(limits, params.HZ)
+        self._sent_at, self._pause = 0.0, max(PAUSE_S, 3 / params.HZ)
         self._encode = position_encoder(params.joint_names)
         self.last_command: FloatArray | None = None  # after the limits
         if topics.emergency_stop is not None:
@@ -72,6 +74,8 @@ class RosRobot(ClosableRobot):
             raise InvalidCommand(f"{self.name} takes {self.action_dim} finite numbers, got {np.asarray(action)}")
         if self.last_command is None:
             self.limiter.restart(self._known_position())
+        elif time.monotonic() - self._sent_at > self._pause:
+            self.limiter.restart(self.sensors.joint_position())
         self._send(self.limiter.limit(action))
 
     def observe(self) -> Observation:
@@ -114,6 +118,7 @@ class RosRobot(ClosableRobot):
         low, high = self.params.limits
         self.last_command = np.clip(position, low, high).astype(np.float32)
         self.limiter.sent(self.last_command)
+        self._sent_at = time.monotonic()
         self._transport.publish(
             self.topics.joint_commands, JOINT_STATE, self._encode(time.time_ns(), self.last_command)
         )

@@ -48,7 +48,7 @@ class TwinJoints:
         except BadMessage:
             return
         with self._lock:
-            self.monitor.receive(command.position)
+            self.monitor.receive(command.position, command.stamp)
             self.target = np.clip(command.position, self._low, self._high).astype(np.float64)
             self.num_commands += 1
             self._last_command_at = time.monotonic()

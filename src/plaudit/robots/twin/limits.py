@@ -1,9 +1,9 @@
 """Whether the commands that a twin receives keep the robot's limits: position, speed, acceleration, and their number.
 
-Commands are compared one after the other, a step each, as the robot's side limits them; the twin's own clock says how
-many steps may lie between two that arrive, so that one that was lost is no jump, and how many may arrive at all. What
-the network does to the moment of arrival is no violation. Neither is a command to stay: at a position that the twin has
-sent within the last seconds, or one step of acceleration away from it. So robots hold, and start again.
+Commands are compared one after the other, a step each, as the robot's side limits them. Their stamps say whether one
+was lost in between, which is no jump; the twin's own clock says how many may arrive, so that nobody is faster by
+sending more. What the network does to the moment of arrival is no violation. Neither is a command to stay: at a
+position that the twin has sent within the last seconds, or a step of acceleration away: so robots hold and start again.
 """
 
 import time
@@ -18,6 +18,7 @@ from plaudit.types import AnyArray, FloatArray
 TOLERANCE = 0.02  # of speed and acceleration
 ROUNDING = 1e-5  # rad
 WINDOW_S = 2.0  # in which commands are counted, and measured positions are remembered
+LOST_S = 0.5  # between two commands, at most, that others may have been lost between
 BURST_S = 1.0  # of commands that the network may hold back and deliver at once
 
 
@@ -43,7 +44,7 @@ class CommandMonitor:
     def rest(self) -> None:
         """The joints hold by themselves: the next command starts from where they are."""
         self._last: AnyArray | None = None
-        self._step = np.zeros(len(self._names))
+        self._step, self._stamp = np.zeros(len(self._names)), 0
 
     def measured(self, position: AnyArray) -> None:
         """The twin has sent these joint positions."""
@@ -53,10 +54,12 @@ class CommandMonitor:
         """What was wrong since the last call."""
         return [self._new.popleft() for _ in range(len(self._new))]
 
-    def receive(self, command: FloatArray) -> None:
-        """Check one command [J]."""
-        now = self._clock()
-        problems = [*self._outside(command), *self._too_fast(command, now), *self._too_many(now)]
+    def receive(self, command: FloatArray, stamp: int) -> None:
+        """Check one command [J]. stamp: ns, of the sender's clock"""
+        ticks = round(1e-9 * (stamp - self._stamp) * self._hz)
+        ticks = ticks if 1 <= ticks <= LOST_S * self._hz else 1
+        self._stamp = stamp
+        problems = [*self._outside(command), *self._too_fast(command, ticks), *self._too_many()]
         self.count += bool(problems)
         self._new.extend(problems)
 
@@ -65,13 +68,13 @@ class CommandMonitor:
         wrong = np.flatnonzero((command < low - ROUNDING) | (command > high + ROUNDING))
         return [f"position: {self._names[j]} to {command[j]:.4f}, outside {low[j]:g} to {high[j]:g}" for j in wrong]
 
-    def _too_fast(self, command: FloatArray, now: float) -> list[str]:
-        since = (now - self._arrivals[-1]) * self._hz if self._arrivals else 0.0
+    def _too_fast(self, command: FloatArray, since: int) -> list[str]:
+        """since: ticks that the sender let pass after the command before"""
         steps, moved = np.zeros(len(command)), np.zeros(len(command))  # accepted steps; what was moved at once
         accepted = np.zeros(len(command), bool)
         if self._last is not None:
             moved = command - self._last
-            for ticks in {1, max(1, int(since)), max(1, int(since) + 1)}:
+            for ticks in {1, since}:  # a tick that the sender missed is no larger step
                 step = moved / ticks
                 fits = (np.abs(step) <= self._max_step) & (np.abs(step - self._step) <= ticks * self._max_change)
                 steps = np.where(fits & ~accepted, step, steps)
@@ -87,11 +90,12 @@ class CommandMonitor:
         self._step = np.where(accepted, steps, np.clip(moved, -self._max_step, self._max_step))
         return [
             f"{'speed' if abs(moved[j]) > self._max_step[j] else 'acceleration'}: {self._names[j]} by {moved[j]:.4f} "
-            f"after {since:.1f} ticks"
+            f"after {since} ticks"
             for j in np.flatnonzero(~accepted)
         ]
 
-    def _too_many(self, now: float) -> list[str]:
+    def _too_many(self) -> list[str]:
+        now = self._clock()
         self._arrivals.append(now)
         while self._arrivals[0] < now - WINDOW_S:
             self._arrivals.popleft()
