@@ -54,7 +54,7 @@ def test_a_camera_that_is_silent_for_a_moment_ends_its_episode_and_not_the_run(t
     told: list[str] = []
 
     def watch(now: OnlineProgress) -> bool:
-        told.extend(now.errors.values())
+        told.extend(f"waits for {now.env_waiting_for}: {message}" for message in now.errors.values())
         return True
 
     end = run_of(tmp_path, "run.max_episodes=5", "evaluation.freq=100000", watch=watch)
@@ -62,7 +62,8 @@ def test_a_camera_that_is_silent_for_a_moment_ends_its_episode_and_not_the_run(t
     kept = [episode for _, episode in Store.open(tmp_path / "run/episodes")]
     assert [episode.meta["ended"] for episode in kept] == ["steps", "camera 'front' is silent", *3 * ["steps"]]
     assert [episode.steps for episode in kept] == [12, 5, 12, 12, 12]
-    assert set(told) == {"camera 'front' is silent; the robot holds and is waited for, up to 60 s"}
+    reason = "camera 'front' is silent; the robot holds and is waited for, up to 60 s"
+    assert set(told) == {f"waits for robot and policy to be back: {reason}"}
 
 
 def test_a_robot_that_stays_silent_ends_the_run_with_a_sentence(tmp_path, monkeypatch):

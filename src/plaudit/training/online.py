@@ -269,7 +269,7 @@ class OnlineTrainer:
             self._failures.record("replay", error)
         due = self.schedule.pretrain_updates + self.config.learner.updates_due(progress.replay.labeled_steps)
         progress.pending_updates = max(0, int(due) - progress.updates) if self.schedule.has_samples else 0
-        progress.env_waiting_for = self.schedule.env_blocked_by()
+        progress.env_waiting_for = self.schedule.env_blocked_by() if w.env.ready else "robot and policy to be back"
         progress.operator = w.operator_status()
         progress.update_staleness()
         progress.errors = self._failures.messages
