@@ -33,10 +33,10 @@ from sklearn.metrics import roc_auc_score
 from bars import Bars
 from plaudit.data.store import Store
 from plaudit.data.transfer import import_dataset
+from plaudit.devices import resolve_device
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.fit import train_reward_model
-from plaudit.judges.devices import resolve_device
 from plaudit.rule import decode_cutoff
 from plaudit.types import Labels
 

@@ -292,7 +292,7 @@ class Staring:
     def predict(self, observation: Observation, normalizer: Normalizer) -> FloatArray:
         for image in observation.images.values():
             assert isinstance(memory_of(image), mmap.mmap), "a frame was copied on its way"
-            assert int(image.sum()) == 7 * image.size, "a frame was torn"
+            assert int(image.sum()) in (0, 7 * image.size), "a frame was torn"  # 0: the blank ones before an episode
         return np.zeros((50, 24), np.float32)
 
     def guided_inference(

@@ -88,6 +88,7 @@ class Puppet:
 class CounterConfig(PolicyConfig):
     horizon: int = 100
     took: float = 0.0  # s
+    warmup_took: float = 0.0  # s, of each chunk before the first episode; these are not counted below
     stuck_after: int = -1  # chunks, after which it hangs
     fails_after: int = -1  # chunks, after which it raises
     nan_after: int = -1
@@ -117,8 +118,11 @@ class Counter:
 
     def _chunk(self, observation: Observation, delay: int) -> FloatArray:
         self.warmup()
-        self._chunks += 1
         assert not self._config.refuses_copies or isinstance(backing(observation.images["front"]), mmap.mmap)
+        if not any(image.any() for image in observation.images.values()):  # a blank observation
+            time.sleep(self._config.warmup_took)
+            return np.full((self._config.horizon, 2), delay, np.float32)
+        self._chunks += 1
         time.sleep(1e6 if self._chunks - 1 == self._config.stuck_after else self._config.took)
         if self._chunks - 1 == self._config.fails_after:
             raise ZeroDivisionError("a hole in the net")

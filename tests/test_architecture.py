@@ -27,6 +27,7 @@ ROOMS = [
     "registry",
     "data",
     "allocation",
+    "devices",
     "torch_file",
     "checkpoint",
     "contracts",

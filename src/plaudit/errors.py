@@ -60,6 +60,10 @@ class DisplayError(PlauditError):
     """A window cannot be opened here: no screen, or Qt misses something of the system."""
 
 
+class DeviceError(PlauditError, ValueError):
+    """A network is to run on a device that this machine does not have."""
+
+
 class ContractError(PlauditError, ValueError):
     """A plugin breaks the protocol that it implements (see `plaudit.contracts`)."""
 

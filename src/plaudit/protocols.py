@@ -118,7 +118,8 @@ class Normalizer(Protocol):
 
 @runtime_checkable
 class Policy(Protocol):
-    """Observations in, chunks of actions out. Torch, where there is any, stays inside.
+    """Observations in, chunks of actions out. Torch, where there is any, stays inside. Both methods that infer are also
+    called before the first episode, on a blank observation, to see how long they take.
 
     policy.freeze_all_model_params(); policy.warmup()
     chunk = policy.predict(observation, normalizer)                      # [H, A]
@@ -168,6 +169,7 @@ class InferenceEngine(Protocol):
 
     env_spec: EnvSpec  # of the robot
     priority: str  # of the process that controls it, for people
+    inference_summary: str  # how long its policy takes, for people; "" where that was not measured
 
     @property
     def latency(self) -> Any:

@@ -1,13 +1,19 @@
 """Chunks that fit: what is refused before anything moves, and what the shipped configs do."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from plaudit.errors import ConfigError
+from plaudit.policies.loader import PolicySpec
+from plaudit.robots.twin.process import TwinProcess
 from plaudit.rollout.chunks import chunk_problem
 from plaudit.rollout.engine import load_run
 from plaudit.training.config_file import load_training_config
+from plaudit.training.learner_setup import build_learner, learner_env_spec
+from twins import free_endpoint
+from waiting import stretch
 
 CONFIGS = Path(__file__).parents[2] / "examples/configs"
 IGRIS = ["online_igris_b.yaml", "online_igris_b_human.yaml", "online_igris_c.yaml"]
@@ -45,6 +51,25 @@ def test_the_shipped_igris_configs_execute_half_of_a_chunk(name):
     assert executed("policy.inference.execution_horizon=15") == 15
     with pytest.raises(ConfigError, match=r"of chunks of 20 actions 35 are to be executed .* set that to 1 to 19"):
         executed("policy.inference.execution_horizon=35")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["online_igris_b.yaml", "online_igris_c.yaml"])
+def test_chunks_of_the_shipped_igris_configs_follow_each_other_without_a_gap(name, tmp_path):
+    """At the robot's own rate and with its own images; nothing counts as late or silent on a busy machine."""
+    params, endpoint = tmp_path / "params.json", free_endpoint()
+    patient = {"late_after_ms": 60_000.0, "silent_after_ms": 60_000.0, "first_message_s": stretch(20.0)}
+    params.write_text(json.dumps({**patient, "start_speed": 5.0}))
+    asked = ["policy.inference.max_episode_steps=80", "robot.transport.type=zenoh"]
+    asked += [f"robot.transport.connect=[{endpoint}]", f"robot.inference_runtime_params_config={params}"]
+    config = load_training_config("online", CONFIGS / name, asked)
+    with TwinProcess(config.robot, tmp_path / "sent.jsonl", watchdog_ms=60_000), config.engine.start(None) as engine:
+        learner = build_learner(config, learner_env_spec(config, engine.env_spec))
+        engine.load_policy(PolicySpec.of(learner.policy_config(explore=True)).on(config.policy.device))
+        (episode,) = engine.episodes(1)
+    assert (episode.steps, episode.fps) == (80, 20)
+    assert episode.meta["guided_fraction"] >= 0.95
+    assert (episode.meta["held_ticks"], episode.meta["starved_chunks"]) == (0, 0)
 
 
 def test_a_run_is_refused_where_its_chunks_are_too_short():

@@ -131,6 +131,14 @@ def test_a_real_robot_refuses_a_network_without_weights_or_without_statistics(tm
     assert len(received(tmp_path / "log")) == 2
 
 
+def test_too_many_steps_without_a_command_are_a_warning(tmp_path):
+    (tmp_path / "policy.yaml").write_text("policy: {type: 'puppet:CounterConfig', horizon: 4, took: 0.5}")
+    words = ("--policy_yaml", tmp_path / "policy.yaml", "--store", tmp_path / "store", f"robot.log={tmp_path / 'log'}")
+    said = run(*PUPPET, *words, "--steps", 8)
+    assert "held                      4 (50.0%)" in said and "starved chunks            1" in said
+    assert "50.0% of control steps had no command" in said and "lower policy.inference.execution_horizon" in said
+
+
 def test_a_failure_returns_1_and_keeps_the_episode(policy, tmp_path):
     words = ("--policy_yaml", policy, "--store", tmp_path / "store", f"robot.log={tmp_path / 'log'}")
     said = run(*PUPPET, *words, "robot.fails_at=4", code=1)

@@ -130,6 +130,24 @@ def test_the_delay_is_measured_in_steps_and_told_to_the_policy(log):
     assert episode.actions[:, 0].tolist() == list(range(60))  # and each command stands at its step all the same
 
 
+def test_a_policy_that_is_too_slow_for_its_chunks_is_refused_before_anything_moves(log):
+    sentence = r"takes \d+ control steps \(\d+ ms at 100 Hz\): .* a horizon of at least \d+, or an inference within 5"
+    with pytest.raises(RolloutError, match=sentence):
+        Rtc(PuppetConfig(log=log), CounterConfig(horizon=10, warmup_took=0.1))
+    assert set(lines(log)) == {"hold"}
+    with Rtc(PuppetConfig(log=log), None) as engine, pytest.raises(RolloutError, match=sentence):
+        engine.load_policy(CounterConfig(horizon=10, warmup_took=0.1))
+
+
+def test_the_first_delay_that_a_policy_is_told_is_that_of_its_warm_up(log):
+    config = InferenceConfig(max_episode_steps=30, execution_horizon=20)
+    with Rtc(PuppetConfig(log=log), CounterConfig(warmup_took=0.1), config) as engine:
+        assert "20 of 100 actions executed, 20 steps fit" in engine.inference_summary
+        (episode,) = engine.episodes(1)
+    assert episode.actions[-1, 1] >= 10  # of 10 ms each
+    assert episode.meta["guided_fraction"] == 1
+
+
 def test_without_guidance_each_chunk_is_the_policys_own(log):
     config = InferenceConfig(max_episode_steps=30, execution_horizon=5, guidance=False)
     with Rtc(PuppetConfig(log=log), CounterConfig(), config) as engine:

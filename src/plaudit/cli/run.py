@@ -19,7 +19,7 @@ Overrides = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[KEY=VALUE]...",
-        help="robot.x=y, policy.x=y, teleop.x=y, operator.x=y, policy.inference.max_action_delta=0.05 ...",
+        help="robot.x=y, policy.device=cuda:1, policy.inference.max_action_delta=0.05, teleop.x=y, operator.x=y ...",
     ),
 ]
 Algorithm = Annotated[
@@ -134,6 +134,8 @@ def _introduce(engine: Any, steps: int, episodes: int) -> None:
     spec = engine.env_spec
     out.print(f"{spec.name}: {spec.fps:g} Hz, {spec.action_dim} joints, {len(spec.cameras)} cameras")
     out.print(f"control has {engine.priority}")
+    if engine.inference_summary:
+        out.print(f"inference: {engine.inference_summary}")
     out.print(f"{episodes} episodes of at most {steps:,} steps each: {steps / spec.fps:.0f} s")
 
 

@@ -5,7 +5,7 @@ openpi.py needs the packages of the extra `openpi`.
 """
 
 from importlib import import_module
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
@@ -13,6 +13,7 @@ from plaudit.config import Config, Seed
 from plaudit.trust import KeyVariable, ServerUrl
 
 Guidance = Literal["vjp", "identity", "blend"]
+PolicyDevice = Annotated[str, Field(pattern=r"^(auto|(cpu|cuda|mps|xpu)(:\d{1,3})?)$")]
 
 
 class PolicyConfig(Config):
@@ -40,7 +41,8 @@ class NetworkPolicyConfig(PolicyConfig):
     cameras: dict[str, tuple[PositiveInt, PositiveInt]] = Field(default_factory=dict)  # name -> (H, W); {} for none
     encoder: ImageEncoderConfig = Field(default_factory=ImageEncoderConfig)
     seed: Seed = 0  # of the weights before any are loaded, and of what is sampled
-    device: str = Field(default="cpu", pattern=r"^(cpu|cuda|mps|xpu)(:\d{1,3})?$")
+    # Where its networks run; auto: cuda where there is one. Found out where the policy is built, not where it is read.
+    device: PolicyDevice = "auto"
 
     @model_validator(mode="after")
     def _check_inputs(self) -> Self:

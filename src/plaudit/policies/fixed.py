@@ -13,6 +13,7 @@ class FixedPolicy:
     """A `Policy` that cannot be trained; a derived class implements `predict`."""
 
     no_weights: ClassVar[str]  # the message where somebody sends weights
+    counts_calls: ClassVar[bool] = True  # whether to be asked before the first episode changes what it does in it
 
     def __init__(self) -> None:
         self.components: Mapping[str, Any] = {}

@@ -78,6 +78,12 @@ class PolicySpec(PolicyConfig):
         """Actions that it returns at a time, as far as its config says."""
         return getattr(self.config, "horizon", None)
 
+    def on(self, device: str | None) -> "PolicySpec":
+        """The same policy on another device, if it has networks; None: where its file says"""
+        if device is None or not isinstance(self.config, NetworkPolicyConfig):
+            return self
+        return self.model_copy(update={"policy": {**self.policy, "device": device}})
+
     def check_fits(self, spec: EnvSpec) -> None:
         """Refuse a robot or a task of other sizes than the policy was made for, before anything moves."""
         config, where = self.config, spec.name or "the environment"

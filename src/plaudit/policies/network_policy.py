@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from plaudit.data.normalize import Normalizer as AffineNormalizer
+from plaudit.devices import resolve_device
 from plaudit.policies.config import NetworkPolicyConfig
 from plaudit.policies.networks import load_components
 from plaudit.protocols import Normalizer
@@ -20,7 +21,7 @@ class NetworkPolicy:
     components: Mapping[str, nn.Module]
 
     def __init__(self, config: NetworkPolicyConfig):
-        self.device = torch.device(config.device)
+        self.device = resolve_device(config.device)
         self.env_spec = EnvSpec(config.state_dim, config.action_dim, config.cameras)
         self.rng = torch.Generator(self.device).manual_seed(config.seed)
 

@@ -51,6 +51,7 @@ _DTYPE_KINDS = "biufUS"  # booleans, numbers, text
 class OpenpiPolicy(FixedPolicy):
     """A client of a policy server."""
 
+    counts_calls = False
     no_weights = "the weights of an openpi policy are on its server; restart that with a new checkpoint"
 
     def __init__(self, config: OpenpiConfig):

@@ -86,6 +86,8 @@ RecordedT = TypeVar("RecordedT")
 class EngineBase:
     """What both engines share: episodes one after the other, their latencies, and the way to stop."""
 
+    inference_summary = ""  # see `plaudit.protocols.InferenceEngine`
+
     def __init__(self) -> None:
         self._latencies: deque[LatencyStats] = deque(maxlen=MAX_EPISODES)
         self._stopping = threading.Event()

@@ -3,7 +3,7 @@
 This is the loop of real-time chunking (arXiv 2506.07339): wait until `execution_horizon` steps of the current chunk
 have run, take the newest observation, infer with the steps in mind that will have run by then, publish. How many those
 will be is measured: every command is recorded with the chunk it came from, so the delay of a chunk is the number of its
-first command. The next one is expected to take as long as the slowest of the last few.
+first command. The next one is expected to take as long as the slowest of the last few, or of the warm-up.
 
 Steps are counted from the episode's first observation in both processes, so nothing has to be renumbered under the lock
 when a chunk replaces another.
@@ -32,6 +32,7 @@ from plaudit.rollout.control import END_OF_EPISODE
 from plaudit.rollout.engine import MAY_PASS, InferenceConfig, build_policy, error_message, validate_chunk
 from plaudit.rollout.memory import ActionChunk, EpisodeBuffer, SharedBlock, padded
 from plaudit.rollout.processes import ParentGone, exit_with_parent, print_error, receive, receive_block, send
+from plaudit.rollout.warmup import warm_up
 from plaudit.types import HUMAN, EnvSpec, PolicyWeights
 
 READY = "ready"
@@ -70,6 +71,13 @@ class WeightsMessage:
         """The weights, as views of the block, which they keep alive."""
         block = SharedBlock(descriptor, self.size)
         return PolicyWeights(self.version, {name: block.array(*place) for name, place in self.layout.items()})
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """To inference: try the policy out on this robot's observations. The answer is a `Warmup`, or None."""
+
+    env_spec: EnvSpec
 
 
 @dataclass(frozen=True)
@@ -147,8 +155,7 @@ class InferenceProcess:
         began = time.monotonic()
         if previous is None:
             actions = self._policy.predict(observation, self._normalizer)
-            if not self._delays:  # an estimate, until one is measured
-                self._delays.append(ceil((time.monotonic() - began) * buffer.env_spec.fps))
+            self._delays.append(ceil((time.monotonic() - began) * buffer.env_spec.fps))
         else:
             self._measure_delay(buffer, row, previous)
             actions = self._policy.guided_inference(
@@ -196,6 +203,9 @@ class InferenceProcess:
         self._rows += np.frombuffer(data, "<i8").tolist()
 
     def _handle(self, message: Any) -> None:
+        if isinstance(message, WarmUp):
+            self._warm_up(message.env_spec)
+            return
         descriptor = receive_block(self._parent)
         if isinstance(message, StartInference):
             self._next = message, descriptor
@@ -205,6 +215,12 @@ class InferenceProcess:
             self._load(weights)
         else:
             self._pending_weights = weights
+
+    def _warm_up(self, env_spec: EnvSpec) -> None:
+        warmup = warm_up(self._policy, env_spec, self._config)
+        if warmup is not None:
+            self._delays.append(warmup.delay)
+        send(self._parent, warmup)
 
     def _load(self, weights: PolicyWeights) -> None:
         self._policy.load_weights(weights)

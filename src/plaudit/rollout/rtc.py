@@ -28,14 +28,16 @@ from typing import Any
 
 from plaudit.errors import RolloutError, RolloutFault
 from plaudit.policies.config import PolicyConfig
+from plaudit.policies.loader import PolicySpec
 from plaudit.registry import INFERENCE_REGISTRY
 from plaudit.robots.config import RobotConfig
 from plaudit.rollout.control import EpisodeDone, Ready, StartEpisode, StopEpisode
 from plaudit.rollout.engine import EngineBase, InferenceConfig, Outcome
-from plaudit.rollout.inference import InferenceFailed, StartInference, WeightsMessage
+from plaudit.rollout.inference import InferenceFailed, StartInference, WarmUp, WeightsMessage
 from plaudit.rollout.memory import EpisodeBuffer
 from plaudit.rollout.processes import GRACE_S, ChildProcess
 from plaudit.rollout.teleop import TeleopConfig
+from plaudit.rollout.warmup import Warmup
 from plaudit.types import PolicyWeights
 
 POLL_S = 0.1  # between checks that both processes are alive, should no socket say so
@@ -67,10 +69,12 @@ class Rtc(EngineBase):
             if policy is not None:  # both start at once: a robot may take as long as a policy
                 self._start_inference(policy)
             ready: Ready = self._await_ready(self._children)["control"]
+            self.env_spec, self.priority = ready.env_spec, ready.priority
+            if policy is not None:
+                self._try_out(policy)
         except BaseException:
             self.close()
             raise
-        self.env_spec, self.priority = ready.env_spec, ready.priority
 
     @property
     def pids(self) -> dict[str, int]:
@@ -78,9 +82,10 @@ class Rtc(EngineBase):
         return {child.name: child.pid for child in self._children}
 
     def load_policy(self, policy: PolicyConfig) -> None:
-        """Start the inference process and wait until its policy is built."""
+        """Start the inference process, and wait until its policy is built and has shown that it is fast enough."""
         self._policy = policy
         self._await_ready([self._start_inference(policy)])
+        self._try_out(policy)
 
     def push(self, weights: PolicyWeights, now: bool = False) -> None:
         """New weights for the next episode, or with `now` for the next chunk."""
@@ -101,6 +106,8 @@ class Rtc(EngineBase):
             if self._weights is not None:
                 self.push(self._weights)
         self._await_ready(started)
+        if self._inference in started:
+            self._warm_up(self._inference)
 
     def close(self) -> None:
         """The robot holds, and both processes are gone; calling it twice does nothing."""
@@ -146,6 +153,20 @@ class Rtc(EngineBase):
             "inference", "plaudit.rollout.inference:main", rows, policy, self._config, descriptors=(rows,)
         )
         return self._inference
+
+    def _try_out(self, policy: PolicyConfig) -> None:
+        """Before anything moves: does the policy fit the robot, and are its chunks there in time?"""
+        if isinstance(policy, PolicySpec):
+            policy.check_fits(self.env_spec)
+        assert self._inference is not None
+        warmup = self._warm_up(self._inference)
+        if warmup is not None and warmup.problem:
+            raise RolloutError(warmup.problem)
+        self.inference_summary = "" if warmup is None else warmup.summary
+
+    def _warm_up(self, inference: ChildProcess) -> Warmup | None:
+        inference.send(WarmUp(self.env_spec))
+        return self._await_ready([inference])[inference.name]
 
     def _await_ready(self, started: Sequence[ChildProcess]) -> dict[str, Any]:
         """Wait until processes have built what they need; returns their answers by name."""

@@ -218,6 +218,7 @@ ONLINE_ONLY: Mapping[str, str] = {
     "policy.path": "use plaudit online, or demos and learner.pretrain_updates to start from demonstrations",
     "policy.behavior": "a synchronous run acts with what it learns; use plaudit online",
     "policy.inference": "a vectorized simulation is stepped, not driven; use plaudit online",
+    "policy.device": "a synchronous run acts where it learns; write run.device",
     "policy.normalizer": "a simulation takes actions within [-1, 1] as they are",
     "policy.update_within_episode": "a rollout has one version of the policy; use plaudit online",
     "judge.retrain": "a synchronous run has nobody to label meanwhile; use plaudit online, or train a judge between "

@@ -135,6 +135,8 @@ def rows(config: TrainingConfig, progress: OnlineProgress) -> list[tuple[str, Te
     ]
     if config.audits:
         shown.append(("audit", _audit(config, progress)))
+    if progress.inference_summary:
+        shown.append(("inference", Text(progress.inference_summary)))
     shown.append(("robot", _robot(progress)))
     if progress.operator is not None:
         shown.append(("operator", _operator(progress.operator)))

@@ -3,9 +3,8 @@
 from contextlib import AbstractContextManager
 from typing import Any
 
-import torch
-
 from plaudit.contracts import missing_members
+from plaudit.devices import resolve_device
 from plaudit.errors import ContractError, TrainingError
 from plaudit.learners.base import torch_threads
 from plaudit.protocols import Learner, VecEnv
@@ -27,10 +26,7 @@ def learner_env_spec(config: TrainingConfig, env: VecEnv | EnvSpec) -> EnvSpec:
 
 def build_learner(config: TrainingConfig, env_spec: EnvSpec) -> Any:
     """The run's learner as its seed makes it."""
-    device = config.run.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    learner = config.learner.build(env_spec, config.run.seed, device)
+    learner = config.learner.build(env_spec, config.run.seed, str(resolve_device(config.run.device)))
     missing = missing_members(learner, Learner)
     if missing:
         raise ContractError(

@@ -82,7 +82,8 @@ class OnlineTrainer:
         """To the end, or until the callback returns False."""
         self.setup()
         try:
-            going = self._loop(callback)
+            self.refresh()
+            going = callback(self.progress) and self._loop(callback)  # shown once before the robot moves
         except PlauditError:
             self.shutdown()
             raise
@@ -181,8 +182,9 @@ class OnlineTrainer:
             self.workers.judge.ready = True
         self._failures.recovered("judge")
 
-    def on_env(self, _: None) -> None:
+    def on_env(self, inference_summary: str) -> None:
         """The robot has its policy, the first time or after a fault."""
+        self.progress.inference_summary = inference_summary
         self.workers.env.ready = True
         self._failures.retrying("env")
 

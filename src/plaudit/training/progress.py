@@ -63,6 +63,7 @@ class OnlineProgress:
     judge_latency_s: float = 0.0  # per episode
     sample_wait_fraction: float = 0.0  # of the learner's time, in which it waits for batches
     env_waiting_for: str = ""  # why the robot waits
+    inference_summary: str = ""  # how long its policy takes, measured before its first episode
     operator: OperatorStatus | None = None  # None: nobody attends
     errors: Mapping[str, str] = field(default_factory=dict)  # worker -> what is wrong with it
     alarm: str | None = None  # why the judge is not to be trusted any more

@@ -48,11 +48,12 @@ EventKind = Literal["started", "error", "warning", "recovered", "restart", "judg
 CHECKPOINTS = "checkpoints"
 NUM_CHECKPOINTS = 2  # that are kept
 
-# Keys that may differ when a run is resumed: how long it is, how patiently it waits, who attends, and who judges.
-# Labels carry the identity of their judge, so another one may replace it at any time.
+# Keys that may differ when a run is resumed: how long it is, how patiently it waits, where its policy acts, who attends
+# and who judges. Labels carry the identity of their judge, so another one may replace it at any time.
 MUTABLE_KEYS = (
     *("evaluation", "audit", "judge", "operator", "run.max_steps", "run.max_episodes", "run.worker_timeout_s"),
     *("run.max_unlabeled_episodes", "run.max_pending_episodes"),
+    *("policy.device", "policy.inference.execution_horizon"),
 )
 
 
@@ -309,8 +310,12 @@ def _newest_checkpoint(folder: Path) -> Path | None:
 def _flat(config: TrainingConfig) -> dict[str, Any]:
     """`env`, `learner`, ... and `run.seed`, `run.capacity_gb`, ...: the config by the keys that may differ or not."""
     tree = config.model_dump(mode="json")
-    run = tree.pop("run")
-    return {**tree, **{f"run.{key}": value for key, value in run.items()}}
+    run, policy = tree.pop("run"), tree["policy"]
+    acting = {
+        "policy.device": policy.pop("device"),
+        "policy.inference.execution_horizon": policy["inference"].pop("execution_horizon"),
+    }
+    return {**tree, **acting, **{f"run.{key}": value for key, value in run.items()}}
 
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> set[str]:

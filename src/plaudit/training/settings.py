@@ -21,6 +21,7 @@ from plaudit.errors import ConfigError
 from plaudit.judges.config import JudgeConfig
 from plaudit.judges.human.judge import HumanJudgeConfig
 from plaudit.judges.simulator import SimulatorJudgeConfig
+from plaudit.policies.config import PolicyDevice
 from plaudit.registry import INFERENCE_REGISTRY, JUDGE_REGISTRY
 from plaudit.rollout.engine import InferenceConfig
 from plaudit.training.labeling_window import LabelingWindowConfig
@@ -46,6 +47,7 @@ class PolicySettings(Config):
     cameras: tuple[str, ...] | None = None  # that the learner sees; None: all, []: only the state
     # How the robot is driven. `type` is rtc, sequential or a plugin's; None: rtc for chunks in real time.
     inference: Annotated[Any, BeforeValidator(_inference), WrapSerializer(_inference_tree)] = InferenceConfig()
+    device: PolicyDevice | None = None  # where it acts, see NetworkPolicyConfig; None: as its file says, or auto
     normalizer: Path | dict[str, Any] | None = None  # what -1 to 1 is on the robot; None: see training/normalization.py
     update_within_episode: bool = False  # new weights are used from the next chunk on, not from the next episode
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from plaudit.config import load, parse
-from plaudit.errors import ConfigError, JudgeError, MissingExtra, MissingPackage
+from plaudit.errors import ConfigError, DeviceError, JudgeError, MissingExtra, MissingPackage
 from plaudit.judges.vlm.judge import VlmJudge, VlmJudgeConfig
 from plaudit.judges.vlm.qwen3_vl import attention_on
 from plaudit.registry import JUDGE_REGISTRY
@@ -31,9 +31,9 @@ def test_the_registry_builds_a_labeler(tiny):
 def test_a_gpu_that_is_not_there_is_answered_with_what_to_do(tiny, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    with pytest.raises(JudgeError, match="there is no device 'cuda' here; this machine has 0 GPUs"):
+    with pytest.raises(DeviceError, match="there is no device 'cuda' here; this machine has 0 GPUs"):
         VlmJudgeConfig(model=str(tiny), device="cuda").load_backend()
-    with pytest.raises(JudgeError, match="'gpu' is no device; write cpu, cuda, cuda:1 or auto"):
+    with pytest.raises(DeviceError, match="'gpu' is no device; write cpu, cuda, cuda:1 or auto"):
         VlmJudgeConfig(model=str(tiny), device="gpu").load_backend()
     assert VlmJudgeConfig(model=str(tiny)).load_backend().warnings == (
         "torch sees no CUDA GPU here, so the model runs on the processor",

@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from plaudit.data.disk import write_atomic
+from plaudit.devices import resolve_device, to_channels_last
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import RewardDataset, Size, Split
 from plaudit.judges.classifier.model import BinaryRewardClassifier
-from plaudit.judges.devices import resolve_device, to_channels_last
 from plaudit.types import AnyArray, ProgressFn
 
 HISTORY_FRAMES, HISTORY_S = 3, 0.2  # earlier frames that the model sees, and the time between them

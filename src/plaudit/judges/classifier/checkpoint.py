@@ -28,12 +28,12 @@ from torch import Tensor
 from plaudit.allocation import fitting, numbers_at_most
 from plaudit.config import Config, load
 from plaudit.data.cameras import name_of_camera
+from plaudit.devices import resolve_device, to_channels_last
 from plaudit.errors import BadFile, JudgeError
 from plaudit.judges.calibration import EnsembleCalibration, PlattScaling
 from plaudit.judges.classifier.gpu_inference import CompiledBatches, bf16_copies
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, Size
 from plaudit.judges.classifier.old_names import rename_old_keys
-from plaudit.judges.devices import resolve_device, to_channels_last
 from plaudit.torch_file import read_safetensors
 from plaudit.types import AnyArray, Episode, FloatArray, Scores
 

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from plaudit.data.disk import write_atomic
+from plaudit.devices import autocast_bf16, resolve_device, to_channels_last
 from plaudit.judges.classifier.augment import AugmentParams
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import RewardDataset, Split
 from plaudit.judges.classifier.model import BinaryRewardClassifier
-from plaudit.judges.devices import autocast_bf16, resolve_device, to_channels_last
 from plaudit.types import AnyArray, FloatArray
 
 CHUNK = 256  # images encoded at a time, on a GPU

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
+from plaudit.devices import resolve_device
 from plaudit.errors import JudgeError, MissingExtra
-from plaudit.judges.devices import resolve_device
 from plaudit.judges.vlm.config import VlmSettings
 from plaudit.judges.vlm.images import MERGE, PATCH, TIMES
 from plaudit.judges.vlm.prompt import ANSWER_TOKENS

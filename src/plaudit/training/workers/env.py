@@ -100,12 +100,15 @@ class EnvWorker:
             config = self._config
             self._open.enter_context(listen_at_robot(config.operator, self._operator.send, config.robot))
 
-    def load_policy(self, policy: PolicySpec) -> None:
-        """Let this policy drive the robot. Asked again, what a fault has ended since is started again."""
+    def load_policy(self, policy: PolicySpec) -> str:
+        """Let this policy drive the robot; returns how long it takes to infer, for people.
+
+        Asked again, what a fault has ended since is started again.
+        """
         if self._has_policy:
             assert self._engine is not None
             self._engine.recover()
-            return
+            return self._engine.inference_summary
         if self._follows:
             start = self._state.call(StateManager.count_start, self._reader)
             policy = _explores_anew(policy, self._reader, start)
@@ -115,6 +118,7 @@ class EnvWorker:
         else:
             self._engine.load_policy(policy)
         self._has_policy = True
+        return self._engine.inference_summary
 
     def close(self) -> None:
         """The robot holds."""

@@ -209,8 +209,8 @@ def robot_policy(config: TrainingConfig, learner: LearnerInfo) -> PolicySpec:
     """What the robot builds to act with."""
     if config.policy.behavior == "pretrained":
         assert config.policy.path is not None
-        return load_policy(config.policy.path)
-    return PolicySpec.of(learner.exploring_config)
+        return load_policy(config.policy.path).on(config.policy.device)
+    return PolicySpec.of(learner.exploring_config).on(config.policy.device)
 
 
 def load_pretrained(config: TrainingConfig, learner: Any) -> None:
@@ -234,7 +234,7 @@ def check_policy_fits(config: TrainingConfig, learner: Any) -> None:
         for part, module in learner.components.items()
         for name, tensor in module.state_dict().items()
     }
-    policy = spec.build()
+    policy = spec.on("cpu").build()  # for its shapes
     theirs = {
         f"{part}/{name}": tuple(tensor.shape)
         for part, module in policy.components.items()

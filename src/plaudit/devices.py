@@ -1,9 +1,9 @@
-"""Where a judge's network runs, and in which precision."""
+"""Where networks run, and in which precision."""
 
 import torch
 from torch import nn
 
-from plaudit.errors import JudgeError
+from plaudit.errors import DeviceError
 
 
 def resolve_device(name: str) -> torch.device:
@@ -11,11 +11,15 @@ def resolve_device(name: str) -> torch.device:
     try:
         device = torch.device(name if name != "auto" else ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError:
-        raise JudgeError(f"'{name}' is no device; write cpu, cuda, cuda:1 or auto") from None
+        raise DeviceError(f"'{name}' is no device; write cpu, cuda, cuda:1 or auto") from None
     if device.type not in ("cpu", "cuda", "mps", "xpu"):
-        raise JudgeError(f"no judge is trained or run on the device '{name}'; write cpu, cuda, cuda:1 or auto")
+        raise DeviceError(f"no network is trained or run on the device '{name}'; write cpu, cuda, cuda:1 or auto")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise JudgeError(f"there is no device '{name}' here; this machine has {torch.cuda.device_count()} GPUs")
+        count = torch.cuda.device_count()
+        raise DeviceError(
+            f"there is no device '{name}' here; this machine has {count} GPU{'' if count == 1 else 's'} that torch can "
+            "use; write auto, or cpu"
+        )
     return device
 
 
