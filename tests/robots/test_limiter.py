@@ -99,10 +99,10 @@ def test_a_hand_stays_in_its_box_and_may_come_back_from_outside():
 def test_nothing_gets_through_an_emergency_stop_until_it_is_released():
     limits = limiter()
     limits.restart(np.zeros(1))
-    limits.emergency_stop.engage("key")
+    limits.emergency_stop.engage("operator")
     limits.emergency_stop.engage("topic")
-    limits.emergency_stop.release("topic")  # a node that says "false" does not overrule the person's key
-    with pytest.raises(EmergencyStopped, match=r"emergency stop \(key\)"):
+    limits.emergency_stop.release("topic")  # a node that says "false" does not overrule the person
+    with pytest.raises(EmergencyStopped, match=r"emergency stop \(operator\)"):
         limits.limit(np.zeros(1, np.float32))
     limits.emergency_stop.release()
     assert limits.limit(np.ones(1, np.float32)) == 1.0
@@ -111,8 +111,8 @@ def test_nothing_gets_through_an_emergency_stop_until_it_is_released():
 def test_an_emergency_stop_is_one_latch_for_all_who_share_it():
     stop = EmergencyStop()
     there = EmergencyStop(os.dup(stop.descriptor))
-    there.engage("gamepad")
-    assert stop.engaged and stop.sources == ("gamepad",)
+    there.engage("program")
+    assert stop.engaged and stop.sources == ("program",)
     stop.release()
     assert not there.engaged
 

@@ -119,8 +119,30 @@ def test_a_pause_between_two_episodes_closes_the_gate():
     script = Script(gate=False)
     assert script.operator.wait_until_ready() and script.phases == ["episode"]
     script.operator.finish(None)
-    assert script.operator.send(OperatorCommand.ESTOP) == "emergency stop; the robot holds until the next start"
+    assert script.operator.send(OperatorCommand.PAUSE) == "paused; the robot holds until the next start"
     assert script.operator.wait_until_ready() and script.phases == ["episode", "idle", "gate", "episode"]
+
+
+def test_an_emergency_stop_is_that_of_the_robot_and_waits_to_be_released(attended, tmp_path):
+    script = Script("estop")
+    said: list[str] = []
+
+    def release() -> None:
+        wait_until(lambda: script.operator.status.phase == "held")
+        said.extend(script.operator.send(OperatorCommand(word)) for word in ("start", "estop", "release", "release"))
+
+    thread = threading.Thread(target=release)
+    thread.start()
+    done = attended(script, 2)
+    thread.join()
+    assert [one.episode.meta["ended"] for one in done] == ["emergency stop (operator)", "steps"]
+    assert script.phases[:5] == ["gate", "episode", "idle", "held", "gate"]
+    assert said == [
+        "start: the emergency stop is engaged; release it first, so nothing was started",
+        "estop: the emergency stop is engaged already",
+        "released; the robot moves again at the next start",
+        "release: the emergency stop is not engaged, so nothing was done",
+    ]
 
 
 def test_stop_ends_the_run_and_keeps_the_episode(attended, tmp_path):

@@ -54,7 +54,7 @@ def test_an_emergency_stop_ends_the_episode_and_nothing_moves_until_it_is_releas
 
         def press_when_it_moves() -> None:
             wait_until(lambda: len(lines(log, "act")) > 3)
-            engine.emergency_stop.engage("key")
+            engine.emergency_stop.engage("operator")
 
         presser = threading.Thread(target=press_when_it_moves)
         presser.start()
@@ -62,7 +62,7 @@ def test_an_emergency_stop_ends_the_episode_and_nothing_moves_until_it_is_releas
         first = next(episodes)
         presser.join()
         sent = len(lines(log, "act"))
-        assert first.meta["ended"] == "emergency stop (key)" and not first.terminated
+        assert first.meta["ended"] == "emergency stop (operator)" and not first.terminated
         assert 3 < first.steps <= sent < 300 and lines(log)[-1] == "hold"
         second: list = []
         waiting = threading.Thread(target=lambda: second.append(next(episodes)))

@@ -11,6 +11,7 @@ from plaudit.rollout.operator import Operator, OperatorStatus
 from plaudit.rollout.operator_input import Cue, OperatorConfig, hotkeys, listen_at_terminal
 
 QUESTION = "scene ready?"  # at the gate
+WORDS = {"gate": (QUESTION, "bold yellow"), "episode": ("running", "green"), "held": ("EMERGENCY STOP", "bold red")}
 
 
 class OperatedRun:
@@ -62,9 +63,9 @@ class OperatorConsole:
             out.print(Text(f"  {status.message}"))
         if status.phase == before.phase or status.phase == "idle":
             return
-        words = QUESTION if status.phase == "gate" else "running"
+        words, style = WORDS[status.phase]
         keys = [Text.assemble((key, "bold"), f" {word}") for key, word in hotkeys(self._config, status.phase)]
-        out.print(Text("  ").join([Text(words, "bold yellow" if status.phase == "gate" else "green"), *keys]))
+        out.print(Text("  ").join([Text(words, style), *keys]))
         if status.phase == "gate":
             self._cue.give(QUESTION)
 

@@ -2,11 +2,11 @@
 
     stop = EmergencyStop()                       # in the process that starts the others; `descriptor` goes to them
     EmergencyStop(stop.descriptor)               # the same latch, there
-    stop.engage("key"); stop.release()           # by a person
+    stop.engage("operator"); stop.release()      # by a person
 
 While it is engaged no command gets through `plaudit.robots.limiter.CommandLimiter`, whoever made it; the robot holds.
 It is one byte for each source in memory that both share, so looking costs nothing and no message can be lost. A
-topic takes back only what it engaged itself: a node that sends "false" all the time does not overrule a person's key.
+topic takes back only what it engaged itself: a node that sends "false" all the time does not overrule a person.
 """
 
 import mmap
@@ -15,8 +15,8 @@ from typing import Literal
 
 from plaudit.errors import RobotError
 
-Source = Literal["key", "gamepad", "topic", "program"]
-SOURCES: tuple[Source, ...] = ("key", "gamepad", "topic", "program")
+Source = Literal["operator", "topic", "program"]
+SOURCES: tuple[Source, ...] = ("operator", "topic", "program")
 
 
 class EmergencyStopped(RobotError):

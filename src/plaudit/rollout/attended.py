@@ -15,7 +15,7 @@ from pathlib import Path
 
 from plaudit.data.store import Store, is_store
 from plaudit.protocols import InferenceEngine
-from plaudit.rollout.engine import outlast_faults
+from plaudit.rollout.engine import EngineBase, outlast_faults
 from plaudit.rollout.operator import MARK, Operator, OperatorCommand
 from plaudit.types import Episode, Labels
 
@@ -41,6 +41,12 @@ class AttendedEpisode:
     def discarded(self) -> bool:
         """Whether the operator discarded it."""
         return is_discarded(self.episode)
+
+
+def attend(engine: InferenceEngine, operator: Operator) -> None:
+    """Give the operator the emergency stop of the robot that this engine drives."""
+    if isinstance(engine, EngineBase):
+        operator.emergency_stop = engine.emergency_stop
 
 
 def attended_episode(
@@ -73,6 +79,7 @@ def record_attended(
 
     patience_s, on_fault: see `plaudit.rollout.engine.record_episodes`
     """
+    attend(engine, operator)
     number = 0
 
     def more() -> bool:

@@ -10,7 +10,8 @@
 Before each episode there is a gate: nothing moves, not even to the start pose, until the operator says that the scene
 is ready. A command that means nothing at the moment is answered with a sentence and is not kept for later, so that no
 key pressed too early starts a robot. A pause ends the episode, which is kept, and closes the gate: a robot that holds
-in the middle of an episode would record steps that no policy chose.
+in the middle of an episode would record steps that no policy chose. An emergency stop does the same at once, and the
+gate stays closed until it is released.
 """
 
 import threading
@@ -19,6 +20,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
+from plaudit.robots.emergency_stop import EmergencyStop
 from plaudit.types import Episode
 
 MARK = "operator"  # in an episode's meta: the operator's command that marked it
@@ -35,18 +37,22 @@ class OperatorCommand(StrEnum):
     REPEAT = "repeat"  # the same, and another is played in its place
     PAUSE = "pause"  # it is over; the robot holds until the next start
     STOP = "stop"  # the run is over
-    ESTOP = "estop"  # as pause
+    ESTOP = "estop"  # it is over; nothing gets to the robot until RELEASE
+    RELEASE = "release"  # the robot may be driven again
 
 
-Phase = Literal["idle", "gate", "episode"]  # nothing to do for the operator, waiting for START, an episode is running
+# Nothing to do for the operator; waiting for START; an episode is running; the emergency stop waits for RELEASE.
+Phase = Literal["idle", "gate", "episode", "held"]
 
 MARKS = {OperatorCommand.SUCCESS, OperatorCommand.FAILURE, OperatorCommand.DISCARD, OperatorCommand.REPEAT}
 PAUSES = {OperatorCommand.PAUSE, OperatorCommand.ESTOP}
 AVAILABLE: dict[Phase, tuple[OperatorCommand, ...]] = {
     "idle": (OperatorCommand.PAUSE, OperatorCommand.STOP, OperatorCommand.ESTOP),
     "gate": (OperatorCommand.START, OperatorCommand.STOP, OperatorCommand.ESTOP),
-    "episode": tuple(command for command in OperatorCommand if command is not OperatorCommand.START),
+    "episode": tuple(c for c in OperatorCommand if c not in (OperatorCommand.START, OperatorCommand.RELEASE)),
+    "held": (OperatorCommand.RELEASE, OperatorCommand.STOP),
 }
+POLL_S = 0.1  # between looks at an emergency stop that others may have engaged or released
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,7 @@ class Operator:
         self._open = False  # whether START was given at the gate
         self._paused = False
         self._end_reason, self._mark = "", ""  # of the current episode
+        self.emergency_stop = EmergencyStop()  # of the robot that is attended, see `attend`
 
     @property
     def status(self) -> OperatorStatus:
@@ -85,6 +92,8 @@ class Operator:
             phase = self._status.phase
             if command is OperatorCommand.STOP:
                 message = self._stop()
+            elif command is OperatorCommand.RELEASE:
+                message = self._release()
             elif command not in AVAILABLE[phase]:
                 message = _refusal(command, phase)
             elif command is OperatorCommand.START:
@@ -101,19 +110,29 @@ class Operator:
         self.send(OperatorCommand.STOP)
 
     def wait_until_ready(self) -> bool:
-        """Wait at the gate; returns False when the run is over instead."""
-        with self._changed:
-            waits = (self._gate or self._paused) and not self._status.stopped
-            self._open = not waits
-        if waits:
-            self._enter("gate")
-        with self._changed:
-            self._changed.wait_for(lambda: self._open or self._status.stopped)
-            if self._status.stopped:
-                return False
-            self._end_reason, self._mark = "", ""
+        """Wait at the gate, and before it until an emergency stop is released; returns False when the run is over."""
+        while not self._status.stopped:
+            self._paused |= self.emergency_stop.engaged
+            self._wait("held", lambda: not self.emergency_stop.engaged)
+            self._open = not (self._gate or self._paused)
+            self._wait("gate", lambda: self._open or self.emergency_stop.engaged)
+            with self._changed:
+                if self._open and not self.emergency_stop.engaged and not self._status.stopped:
+                    self._end_reason, self._mark = "", ""
+                    break
+        else:
+            return False
         self._enter("episode")
         return True
+
+    def _wait(self, phase: Phase, over: Callable[[], bool]) -> None:
+        """Until it is over, or the run is; the phase is entered where that takes a while."""
+        if over() or self._status.stopped:
+            return
+        self._enter(phase)
+        with self._changed:
+            while not over() and not self._status.stopped:
+                self._changed.wait(POLL_S)
 
     def end_reason(self) -> str:
         """Why the current episode is to end now; "" to go on."""
@@ -131,8 +150,17 @@ class Operator:
         self._end_reason = self._end_reason or "operator: stop"
         return "stopping; the robot holds"
 
+    def _release(self) -> str:
+        if not self.emergency_stop.engaged:
+            return "release: the emergency stop is not engaged, so nothing was done"
+        self.emergency_stop.release()
+        return "released; the robot moves again at the next start"
+
     def _end(self, command: OperatorCommand) -> str:
         """The first command says why the episode ended; the last mark counts."""
+        if command is OperatorCommand.ESTOP:
+            self.emergency_stop.engage("operator")
+            self._end_reason = self._end_reason or "emergency stop (operator)"
         self._end_reason = self._end_reason or f"operator: {command}"
         if command in MARKS:
             self._mark = str(command)
@@ -157,12 +185,15 @@ _ENDINGS = {
     OperatorCommand.DISCARD: "the episode was discarded",
     OperatorCommand.REPEAT: "the episode was discarded; it is played again",
     OperatorCommand.PAUSE: "paused; the robot holds until the next start",
-    OperatorCommand.ESTOP: "emergency stop; the robot holds until the next start",
+    OperatorCommand.ESTOP: "emergency stop; nothing moves until it is released",
 }
 
 
 def _refusal(command: OperatorCommand, phase: Phase) -> str:
     if command is OperatorCommand.START:
         reason = "an episode is running" if phase == "episode" else "the next episode is not ready yet"
+        reason = "the emergency stop is engaged; release it first" if phase == "held" else reason
         return f"start: {reason}, so nothing was started"
+    if command is OperatorCommand.ESTOP:
+        return "estop: the emergency stop is engaged already"
     return f"{command}: no episode is running, so nothing was done"

@@ -47,6 +47,7 @@ class OperatorKeys(Config):
     pause: str = "p"
     stop: str = "q"
     estop: str = "x"
+    release: str = "o"
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -71,6 +72,7 @@ class OperatorButtons(Config):
     pause: NonNegativeInt = 5  # right shoulder
     stop: NonNegativeInt = 8  # the one in the middle
     estop: NonNegativeInt = 10  # right stick, pressed
+    release: NonNegativeInt = 9  # left stick, pressed
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -215,6 +215,7 @@ def _operator(status: OperatorStatus) -> Text:
         "idle": ("nothing to do", "dim"),
         "gate": ("scene ready?", "bold yellow"),
         "episode": ("episode running", "green"),
+        "held": ("EMERGENCY STOP", "bold red"),
     }
     return Text.assemble(asked[status.phase], f"  {status.message}")
 

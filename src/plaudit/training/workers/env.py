@@ -21,7 +21,7 @@ import numpy as np
 from plaudit.errors import RolloutError, RolloutFault, WorkerLost
 from plaudit.policies.loader import PolicySpec
 from plaudit.protocols import InferenceEngine
-from plaudit.rollout.attended import attended_episode, is_discarded
+from plaudit.rollout.attended import attend, attended_episode, is_discarded
 from plaudit.rollout.operator import Operator, OperatorCommand, OperatorStatus
 from plaudit.rollout.operator_input import listen_at_robot
 from plaudit.training.config import TrainingConfig
@@ -98,6 +98,8 @@ class EnvWorker:
     def _listen(self) -> None:
         if self._operator is not None:
             config = self._config
+            assert self._engine is not None
+            attend(self._engine, self._operator)
             self._open.enter_context(listen_at_robot(config.operator, self._operator.send, config.robot))
 
     def load_policy(self, policy: PolicySpec) -> str:
