@@ -131,7 +131,7 @@ def test_another_run_is_not_continued_by_mistake(tmp_path):
 
 def test_a_run_whose_judge_was_wrong_goes_on_with_another(tmp_path):
     """As the alarm says: train one, and name it."""
-    audit = ("audit.fraction=1.0", "audit.min_episodes=10", "audit.window=20")
+    audit = ("audit.fraction=1.0", "audit.min_episodes=10", "audit.window=20", "learner.utd_ratio=0.1")
     stopped = sit(tmp_path, "run.max_episodes=30", *audit, cut=0.3)
     assert stopped.progress.alarm is not None
     better = glow.saved(glow.bright_model(0.8), tmp_path / "better")
@@ -528,7 +528,8 @@ def test_a_judge_that_was_wrong_is_replaced_and_says_everything_again(tmp_path, 
         "audit.window=40",
         "judge.retrain.min_new_labels=1000",
     )  # only when it rings
-    config = load_training_config("online", None, asked(tmp_path, *audit, "run.max_episodes=60", cut=0.3))
+    audit += ("run.max_episodes=40", "learner.utd_ratio=0.1")
+    config = load_training_config("online", None, asked(tmp_path, *audit, cut=0.3))
     folder = RunFolder.open(tmp_path / "run", config)
     workers = LocalWorkers(folder, serial=True)
     alarms: list[str | None] = []
@@ -541,7 +542,7 @@ def test_a_judge_that_was_wrong_is_replaced_and_says_everything_again(tmp_path, 
     workers.close()
     folder.close()
     assert any(alarm is not None for alarm in alarms)
-    assert (end.alarm, end.episodes) == (None, 60)
+    assert (end.alarm, end.episodes) == (None, 40)
     assert end.judge_metrics["judge/version"] == 1
     assert abs(end.judge_metrics["audit/success_gap"]) < 0.1
     assert end.replay.outdated == 0
@@ -731,7 +732,7 @@ def test_the_same_run_does_the_same_whatever_the_clock_says(tmp_path, monkeypatc
         "judge.retrain.min_new_labels=1000",
         "run.publish_freq=7",
     ]
-    words += ["evaluation.episodes=5", "run.checkpoint_freq=40", "learner.utd_ratio=1"]
+    words += ["evaluation.episodes=5", "run.checkpoint_freq=40", "learner.utd_ratio=0.25"]
     seen = {}
     for name, looks in (("prompt", 0), ("late", 4)):
         LateSuccessor.looks = looks

@@ -345,7 +345,7 @@ def sizes_for_grid(encoder: Encoder, cells: int) -> tuple[int, int]:
     edges = range(1, LARGEST + 1)
 
     def cells_of(edge: int) -> int:
-        return feature_map_size(encoder, (edge, edge))[0]
+        return feature_map_size(encoder, (edge, 1))[0]  # the cells of one edge do not depend on the other
 
     return edges[bisect_left(edges, cells, key=cells_of)], edges[bisect_right(edges, cells, key=cells_of) - 1]
 
