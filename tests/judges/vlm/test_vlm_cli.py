@@ -62,7 +62,7 @@ def test_it_says_that_it_runs_on_the_processor(run, store):
 
 
 def test_it_is_also_asked_with_a_wrong_instruction(run, store, tmp_path):
-    run("judge", "eval", "data", "--config", "judge.yaml", "--output-dir", "eval")
+    run("judge", "eval", "data", "--config", "judge.yaml", "--output-dir", "eval", "--episodes", "0,1")
     controls = json.loads((tmp_path / "eval/scores.json").read_text())["controls"]
     assert any(control["name"] == "wrong task" for control in controls)
 
