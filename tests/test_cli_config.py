@@ -37,7 +37,7 @@ def test_what_is_shown_of_a_learner_is_its_config(tmp_path):
 def test_the_whole_tree_is_a_config_that_changes_nothing(tmp_path):
     (tmp_path / "all.yaml").write_text(plaudit("config", "show", cwd=tmp_path))
     tree = read_yaml(tmp_path / "all.yaml")
-    assert {"policy", "judge", "reward", "audit", "evaluation", "demos", "run", "cluster"} == set(tree)
+    assert {"policy", "judge", "operator", "reward", "audit", "evaluation", "demos", "run", "cluster"} == set(tree)
     words = ["env=lift", "learner=sac"]
     shown, default = (load_training_config("online", path, words) for path in (tmp_path / "all.yaml", None))
     for block in set(tree) - {"policy"}:  # policy.inference has other defaults in a simulation
