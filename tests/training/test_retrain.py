@@ -194,7 +194,7 @@ def labeled_run(folder: Path, retrainer: Retrainer, flipped: bool) -> Store:
 
 
 def test_one_that_was_trained_on_flipped_labels_is_refused(weak, tmp_path):
-    retrainer = weak.retrainer(tmp_path, data=())
+    retrainer = weak.retrainer(tmp_path, data=(), train_overrides={"epochs": 5})
     store = labeled_run(tmp_path, retrainer, flipped=True)
     found = retrainer.run(store)
     assert not found.promoted and found.message.startswith("rejected a new version of the judge: ")
