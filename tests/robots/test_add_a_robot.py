@@ -49,7 +49,7 @@ def test_the_files_of_the_document_are_a_robot_and_its_commands_run(folder):
         done = subprocess.run([*command(check), *options], env=environment, capture_output=True, text=True)
         process.terminate()
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count(" ok") == 3
+    assert done.stdout.count(" ok") == 4
 
 
 def test_every_key_and_every_fault_is_documented():

@@ -10,6 +10,7 @@ import pytest
 from plaudit.contracts import check_robot
 from plaudit.errors import MissingPackage, RobotError, RolloutError, UnknownName
 from plaudit.registry import ROBOT_REGISTRY, TELEOP_REGISTRY
+from plaudit.robots.check import check_motion, check_observations
 
 FILES = {
     "draccus.py": """
@@ -157,11 +158,14 @@ def lerobot(tmp_path, monkeypatch):
         del sys.modules[name]
 
 
-def build(**changes):
+def config_of(**changes) -> Any:
     options = {"port": "/dev/ttyACM0", "cameras": CAMERAS}
     base = {"type": "lerobot", "robot_type": "two_joints", "options": options, "realtime": False}
-    config: Any = ROBOT_REGISTRY.parse(base | changes)
-    return config.build()
+    return ROBOT_REGISTRY.parse(base | changes)
+
+
+def build(**changes) -> Any:
+    return config_of(**changes).build()
 
 
 def test_a_robot_of_lerobots_keeps_our_contract(lerobot):
@@ -194,6 +198,17 @@ def test_it_starts_softly_from_where_its_joints_are_and_keeps_the_limits_of_its_
     assert np.diff(np.stack(sent), axis=0).max() <= 1.0 + 1e-5 and sent[-1].tolist() == [5.0, 11.0]
     with pytest.raises(RobotError, match=r"safety\.upper names joint 'wrist', which this robot does not have; did you"):
         build(safety={"upper": {"wrist": 1.0}})
+
+
+def test_it_can_be_checked_and_moved(lerobot, monkeypatch):
+    monkeypatch.setattr("plaudit.robots.check.MOTION_S", 0.3)
+    monkeypatch.setattr("plaudit.robots.check.SETTLE_S", 0.1)
+    config = config_of(fps=100.0, safety={"upper": {"wrist.pos": 9.0}})
+    state, front, limits = check_observations(config, 0.01)
+    assert (state.expected, front.received, state.problem) == ("2 numbers", "6x8", "")
+    assert limits.problem == "joint 'wrist.pos' is at 10.000, outside of -1e+12 to 9"
+    motion = check_motion(config_of(fps=100.0))
+    assert not motion.problem and motion.expected == "4 and back"
 
 
 def test_it_goes_to_its_start_pose(lerobot):

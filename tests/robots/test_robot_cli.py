@@ -8,10 +8,13 @@ from typer.testing import CliRunner
 
 from plaudit.cli import app
 from plaudit.data.normalize import ACTION, STATE, Normalizer, Stats
-from plaudit.errors import RobotError
-from plaudit.robots.ros.check import CheckResult, check_topics
+from plaudit.errors import RobotError, RobotSilent
+from plaudit.robots.check import CheckResult, check_motion, check_observations
+from plaudit.robots.ros.check import check_topics
+from plaudit.robots.safety import SafetyConfig
 from plaudit.robots.transport.messages import JOINT_STATE, JointState, encode_joint_state
 from plaudit.robots.twin.faults import Fault
+from puppet import PuppetConfig, lines
 from twins import robot_config, twin_thread
 
 SLOW = {"HZ": 2}  # a control rate that a twin at 50 Hz satisfies on a busy machine too
@@ -24,7 +27,7 @@ def check(config, seconds: float = 1.0) -> dict[str, CheckResult]:
 def test_a_robot_that_sends_what_it_should_passes(tmp_path):
     with twin_thread(robot_config(tmp_path)):
         results = check(robot_config(tmp_path, **SLOW))
-    assert [result.problem for result in results.values()] == [""] * 5
+    assert [result.problem for result in results.values()] == [""] * 6
     received = [results[name].received for name in ("joints", "head", "commands")]
     assert received == ["24 joints", "48x64", "nothing"]
 
@@ -91,14 +94,69 @@ def test_the_command_prints_a_table_and_returns_1_when_anything_is_wrong(tmp_pat
         good = run("check", "igris_b", "--params", config.inference_runtime_params_config, *memory)
         (tmp_path / "wrong.json").write_text(json.dumps(SLOW | {"mono_image_resize": {"width": 9, "height": 9}}))
         bad = run("check", "igris_b", "--inference_runtime_params_config", tmp_path / "wrong.json", *memory)
-    assert good.exit_code == 0 and good.output.count(" ok") == 5, good.output
+    assert good.exit_code == 0 and good.output.count(" ok") == 6, good.output
     assert bad.exit_code == 1 and "9x9" in bad.output and "48x64" in bad.output
 
 
-def test_robots_are_listed_and_those_without_topics_are_not_checked():
+def test_any_robot_is_checked_and_moved_within_its_limits_on_request():
+    lift = ["--set", "env.type=lift", "--set", "env.obs=both", "--set", "env.image_size=[32,32]", "--set", "hz=5"]
+    said = run("check", "sim", *lift, "--seconds", 0.2, "--move")
+    assert said.exit_code == 0, said.output + str(said.exception)
+    rows = {line.split()[0]: line for line in said.output.splitlines()}
+    assert rows.keys() >= {"state", "front", "limits", "motion"} and "32x32" in rows["front"]
+    files = run("check", "sim", "--params", "params.json")
+    assert "robot 'sim' has no params and no topics; write its settings with --set" in str(files.exception)
+
+
+def test_a_robot_moves_a_little_way_and_comes_back(tmp_path, monkeypatch):
+    monkeypatch.setattr("plaudit.robots.check.MOTION_S", 0.8)
+    config = robot_config(tmp_path, joint_max_velocity=1.5, joint_max_acceleration=10.0)
+    with twin_thread(config) as twin:
+        before = twin.joints.position.copy()
+        result = check_motion(config)
+        assert not result.problem and result.expected == "0.05 and back"
+        assert np.abs(twin.joints.position - before).max() < 0.01 and not twin.joints.monitor.count
+        twin.inject(Fault("deaf"))
+        assert check_motion(config).problem == "joint 'right_shoulder_pitch' did not follow: it moved by 0"
+
+
+def test_params_with_joints_that_the_robot_does_not_have_are_told(tmp_path):
+    with twin_thread(robot_config(tmp_path)) as twin:
+        names = ("right_sholder_pitch", *robot_config(tmp_path).params().joint_names[1:])
+        wrong = robot_config(tmp_path, joint_names=names, first_message_s=0.3)
+        assert "24 joints" in check(wrong, 0.1)["joints"].received
+        with (
+            wrong.build() as robot,
+            pytest.raises(RobotSilent, match="it lacks right_sholder_pitch; did you mean"),
+        ):
+            robot.reset()
+        assert not twin.joints.num_commands
+
+
+def test_a_joint_outside_of_its_limits_is_told(tmp_path):
+    config = robot_config(tmp_path, start_pose=None, joint_upper=[2.8, 1.6, 1.6, 0.1, 1.6, 0.8] * 2 + [1.6] * 12)
+    with twin_thread(config):
+        narrow = config.model_copy(update={"safety": SafetyConfig(upper={"right_elbow": -2.0})})
+        problem = check(narrow, 0.1)["limits"].problem
+    assert problem == "joint 'right_elbow' is at -0.950, outside of -2.2 to -2"
+
+
+def test_a_robot_that_is_not_measured_or_not_limited_is_not_moved(tmp_path):
+    puppet = PuppetConfig(log=tmp_path / "log", fps=1000.0)
+    assert [result.problem for result in check_observations(puppet, 0.01)] == [""] * 4
+    assert "does not say where its joints are (joint_position()), so it was not" in check_motion(puppet).problem
+    config = robot_config(tmp_path)
+    with twin_thread(config):
+        wide = {"joint_lower": [-1e13] * 24, "joint_upper": [1e13] * 24, "start_pose": None}
+        with pytest.raises(RobotError, match=r"this robot has none; set safety\.max_velocity first"):
+            check_motion(robot_config(tmp_path, **wide))
+    assert not lines(tmp_path / "log", "act")
+
+
+def test_robots_are_listed_and_those_without_topics_have_no_twin():
     listed = run("list").output
     assert all(name in listed for name in ("igris_b", "igris_c", "lerobot", "sim"))
-    refused = run("check", "sim")
+    refused = run("twin", "sim", "--set", "env.type=lift")
     assert isinstance(refused.exception, RobotError) and "robot 'sim' has no topics" in str(refused.exception)
 
 

@@ -1,3 +1,4 @@
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,9 @@ from driving import drive
 from plaudit.contracts import check_robot
 from plaudit.errors import InvalidCommand, RobotError
 from plaudit.registry import ROBOT_REGISTRY
+from plaudit.robots.limiter import WORKSPACE
 from plaudit.robots.sim import SimRobot
+from plaudit.rollout.engine import connect_robot
 from twins import Waves
 
 LIFT = {"type": "lift", "obs": "both", "cameras": ["front", "wrist"], "image_size": [16, 20], "num_threads": 1}
@@ -19,6 +22,23 @@ def test_a_simulated_task_keeps_the_robots_contract(env):
     config: Any = ROBOT_REGISTRY.parse({"type": "sim", "env": env, "realtime": False})
     with config.build() as robot:
         check_robot(robot)
+
+
+def test_the_hand_of_the_panda_stays_within_its_workspace():
+    box = {"lower": [0.3, -0.2, 0.05], "upper": [0.55, 0.2, 0.4]}
+    tree = {"type": "sim", "env": {"type": "lift", "num_threads": 1}, "realtime": False, "safety": {"workspace": box}}
+    config: Any = ROBOT_REGISTRY.parse(tree)
+    with ExitStack() as stack:
+        robot: Any = connect_robot(config, stack)
+        robot.reset(seed=0)
+        for _ in range(30):
+            robot.act(np.array([1.0, 0.0, 0.0, 1.0], np.float32))  # forward, to the end of the table
+            robot.observe()
+            assert robot.robot.forward_kinematics(np.zeros(4))[0] < 0.56
+        assert robot.limiter.limited == WORKSPACE
+        pendulum = {**tree, "env": {"type": "gymnasium", "id": "Pendulum-v1", "fps": 20.0}}
+        with pytest.raises(RobotError, match=r"safety\.workspace needs forward kinematics, and those of this robot"):
+            connect_robot(ROBOT_REGISTRY.parse(pendulum), stack)
 
 
 def test_privileged_values_are_recorded_and_may_end_the_episode():

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from plaudit.cli.common import a_number, finite, out
+from plaudit.cli.common import a_number, finite, out, tell
 from plaudit.errors import RobotError
 
 robot = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -42,14 +42,26 @@ def robot_check(
     name: NameArgument,
     params: ParamsOption = None,
     topics: TopicsOption = None,
-    seconds: Annotated[float, typer.Option(min=0.1, max=86_400, help="How long to listen.", callback=finite)] = 3.0,
+    seconds: Annotated[float, typer.Option(min=0.1, max=86_400, help="How long to observe.", callback=finite)] = 3.0,
+    move: Annotated[
+        bool, typer.Option("--move", help="Then move every joint a little way and back, within the limits.")
+    ] = False,
     settings: SetOption = None,
 ) -> None:
-    """Compare what a robot sends with its params and topics. Nothing moves; returns 1 if anything is wrong."""
+    """Check what a robot sends, its rates, sizes and limits. Without --move nothing moves; returns 1 if anything is
+    wrong."""
     from plaudit.report.tables import check_table
+    from plaudit.robots.check import check_motion, check_observations
     from plaudit.robots.ros.check import check_topics
+    from plaudit.robots.ros.config import RosRobotConfig
 
-    results = check_topics(ros_config(name, params, topics, settings), seconds)
+    config = robot_config(name, params, topics, settings)
+    check = check_topics if isinstance(config, RosRobotConfig) else check_observations
+    results = list(check(config, seconds))
+    if move and any(result.problem for result in results):
+        tell("warning", "it was not moved, because something is wrong already")
+    elif move:
+        results.append(check_motion(config))
     out.print(check_table(name, results))
     if any(result.problem for result in results):
         raise typer.Exit(1)
@@ -77,13 +89,23 @@ def robot_twin(
 
 def ros_config(name: str, params: Path | None, topics: Path | None, settings: list[str] | None) -> Any:
     """The config of a ROS 2 robot, from the arguments of these commands."""
+    from plaudit.robots.ros.config import RosRobotConfig
+
+    config = robot_config(name, params, topics, settings)
+    if not isinstance(config, RosRobotConfig):
+        raise RobotError(f"robot '{name}' has no topics; this command is for ROS 2 robots, like igris_b")
+    return config
+
+
+def robot_config(name: str, params: Path | None, topics: Path | None, settings: list[str] | None) -> Any:
+    """The config of any robot, from the arguments of these commands."""
     from plaudit.config import load
     from plaudit.registry import ROBOT_REGISTRY
     from plaudit.robots.ros.config import RosRobotConfig
 
     cls = ROBOT_REGISTRY.get(name)
-    if not issubclass(cls, RosRobotConfig):
-        raise RobotError(f"robot '{name}' has no topics; this command is for ROS 2 robots, like igris_b")
-    config = load(cls, overrides=settings or ())
-    files = {"inference_runtime_params_config": params, "inference_runtime_topics_config": topics}
-    return config.model_copy(update={key: path for key, path in files.items() if path is not None})
+    given = {"inference_runtime_params_config": params, "inference_runtime_topics_config": topics}
+    files = {key: path for key, path in given.items() if path is not None}
+    if files and not issubclass(cls, RosRobotConfig):
+        raise RobotError(f"robot '{name}' has no params and no topics; write its settings with --set")
+    return load(cls, overrides=settings or ()).model_copy(update=files)

@@ -15,7 +15,7 @@ from plaudit.data.formats.limits import size_text
 from plaudit.data.store import Store
 from plaudit.envs.bench import Throughput
 from plaudit.envs.catalog import EnvInfo
-from plaudit.robots.ros.check import CheckResult
+from plaudit.robots.check import CheckResult
 from plaudit.rule import threshold_of
 
 

@@ -63,6 +63,7 @@ class SafetyLimits:
     workspace: Workspace | None = None
     stale_observation_s: float | None = None
     stale_chunk_s: float | None = None
+    names: tuple[str, ...] = ()  # of the joints, where they have any
     relative: bool = False  # whether commands are displacements or velocities: zeros stay, and nothing is ramped to
 
     @classmethod
@@ -82,20 +83,25 @@ class SafetyLimits:
             config.workspace,
             config.stale_observation_s,
             config.stale_chunk_s,
+            tuple(names or ()),
             relative,
         )
-        limits.check(names)
+        limits.check()
         return limits
 
-    def check(self, names: Sequence[str] | None = None) -> None:
+    def check(self) -> None:
         """Refuse a joint that could be nowhere."""
         wrong = np.flatnonzero(self.lower >= self.upper)
         if len(wrong):
             joint = int(wrong[0])
             raise RobotError(
-                f"joint {repr(names[joint]) if names else joint} may be nowhere: its lower limit is "
-                f"{self.lower[joint]:g}, its upper {self.upper[joint]:g}"
+                f"{self.joint(joint)} may be nowhere: its lower limit is {self.lower[joint]:g}, its upper "
+                f"{self.upper[joint]:g}"
             )
+
+    def joint(self, index: int) -> str:
+        """A joint in words."""
+        return f"joint '{self.names[index]}'" if self.names else f"joint {index}"
 
     def within(self, other: "SafetyLimits") -> "SafetyLimits":
         """The stricter of both, joint by joint; what is no number is this one's."""

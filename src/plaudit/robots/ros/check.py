@@ -2,38 +2,24 @@
 
 It listens for a few seconds and reports on each topic. A topic passes when its messages are valid (size, joints,
 numbers, increasing stamps), when they arrive at nearly the control rate or faster, and when the newest is fresh. The
-command topic passes when nobody else sends commands. The statistics that the params name are read and must fit.
+command topic passes when nobody else sends commands, the limits when the joints are within them. The statistics that
+the params name are read and must fit.
 """
 
 import time
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from plaudit.data.normalize import ACTION, STATE, Normalizer
 from plaudit.errors import BadMessage, PlauditError
+from plaudit.robots.check import MIN_RATE_FRACTION, CheckResult, check_limits
 from plaudit.robots.ros.config import RosRobotConfig
 from plaudit.robots.ros.params import RuntimeParams
 from plaudit.robots.ros.streams import Stream, camera_stream, joint_stream
 from plaudit.robots.transport import Transport
 from plaudit.robots.transport.messages import JOINT_STATE, decode_camera_image, decode_joint_state, warm_up
-
-MIN_RATE_FRACTION = 0.8  # of the control rate
-
-
-@dataclass(frozen=True)
-class CheckResult:
-    """One row of `plaudit robot check`; fields that do not apply are empty."""
-
-    name: str  # "joints", a camera, ...
-    topic: str
-    expected: str
-    received: str
-    rate: str = ""  # messages per second
-    age: str = ""  # of the newest
-    problem: str = ""  # empty: it passes
 
 
 class TopicMonitor:
@@ -102,6 +88,9 @@ def check_topics(config: RosRobotConfig, seconds: float) -> list[CheckResult]:
     problem = "another process sends commands; stop it first" if commands else ""
     received = f"{len(commands)} commands" if commands else "nothing"
     results.append(CheckResult("commands", topics.joint_commands, "nothing", received, problem=problem))
+    joints = monitors[0].stream.newest
+    position = None if joints is None else joints.message.position
+    results.append(check_limits(config.limits(params.action_dim), position))
     if params.norm_stats_file_path is not None:
         results.append(check_statistics(params))
     return results

@@ -57,7 +57,7 @@ class RosRobotConfig(RobotConfig):
         params = self.params()
         block = SafetyLimits.of(self.safety, action_dim, names=params.joint_names)
         limits = block.within(own := params.safety_limits())
-        limits.check(params.joint_names)
+        limits.check()
         return replace(limits, stale_observation_s=own.stale_observation_s)
 
     @field_serializer(*_FILES)

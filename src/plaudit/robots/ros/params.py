@@ -128,6 +128,7 @@ class RuntimeParams(Config):
             velocity,
             per_joint("joint_max_acceleration", self.joint_max_acceleration, joints, names, UNLIMITED),
             stale_observation_s=1e-3 * self.silent_after_ms,
+            names=names,
         )
 
     def _check_start_pose(self) -> None:

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from PIL import Image as Pil
 
-from plaudit.errors import BadMessage
+from plaudit.errors import BadMessage, did_you_mean
 from plaudit.robots.ros.params import RuntimeParams, RuntimeTopics
 from plaudit.robots.transport.messages import (
     CameraImage,
@@ -152,7 +152,8 @@ def joint_state_decoder(names: Sequence[str], fields: Sequence[str]) -> Callable
         if message.names not in order_of:
             missing = [name for name in names if name not in message.names]
             if missing:
-                raise UnusableMessage("missing joints", f"it lacks {', '.join(missing)}")
+                hint = did_you_mean(missing[0], message.names)
+                raise UnusableMessage("missing joints", f"it lacks {', '.join(missing)}; {hint}")
             order_of[message.names] = [message.names.index(name) for name in names]
         columns: Mapping[str, Doubles] = vars(message)
         values: dict[str, FloatArray] = {}
