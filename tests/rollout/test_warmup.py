@@ -24,9 +24,16 @@ def test_a_policy_infers_on_blank_observations_where_it_will_act():
 
 def test_the_fastest_inference_decides_whether_chunks_fit_and_the_slowest_is_the_delay():
     warmup = Warmup(20.0, 20, 10, (0.012, 0.13, 0.7), "cuda:0")
-    assert (warmup.delay, warmup.problem) == (14, "")
+    assert (warmup.delay, warmup.problem()) == (14, "")
     assert warmup.summary == "12 to 700 ms on cuda:0, 14 steps; 10 of 20 actions executed, 10 steps fit"
-    assert "takes 12 control steps (600 ms at 20 Hz)" in Warmup(20.0, 20, 10, (0.6, 0.7), "cpu").problem
+    assert "takes 12 control steps (600 ms at 20 Hz)" in Warmup(20.0, 20, 10, (0.6, 0.7), "cpu").problem()
+
+
+def test_commands_that_would_be_too_old_to_be_sent_are_a_problem_of_chunks_too():
+    slow = Warmup(10.0, 50, 30, (0.1,), "cpu")
+    assert slow.problem(3.0) == "" == slow.problem(None)
+    sentence = "30 steps of a chunk are executed (policy.inference.execution_horizon), the last of them 3.0 s after"
+    assert sentence in slow.problem(2.9)
 
 
 def test_a_script_is_not_asked_before_its_first_episode():

@@ -86,7 +86,7 @@ RecordedT = TypeVar("RecordedT")
 class EngineBase:
     """What both engines share: episodes one after the other, their latencies, and the way to stop."""
 
-    inference_summary = ""  # see `plaudit.protocols.InferenceEngine`
+    inference_summary: str = ""  # see `plaudit.protocols.InferenceEngine`
 
     def __init__(self) -> None:
         self._latencies: deque[LatencyStats] = deque(maxlen=MAX_EPISODES)

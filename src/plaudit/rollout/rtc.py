@@ -31,6 +31,7 @@ from plaudit.policies.config import PolicyConfig
 from plaudit.policies.loader import PolicySpec
 from plaudit.registry import INFERENCE_REGISTRY
 from plaudit.robots.config import RobotConfig
+from plaudit.robots.safety import SafetyConfig
 from plaudit.rollout.control import EpisodeDone, Ready, StartEpisode, StopEpisode
 from plaudit.rollout.engine import EngineBase, InferenceConfig, Outcome
 from plaudit.rollout.inference import InferenceFailed, StartInference, WarmUp, WeightsMessage
@@ -106,7 +107,7 @@ class Rtc(EngineBase):
             if self._weights is not None:
                 self.push(self._weights)
         self._await_ready(started)
-        if self._inference in started:
+        if self._inference is not None and self._inference in started:
             self._warm_up(self._inference)
 
     def close(self) -> None:
@@ -159,9 +160,10 @@ class Rtc(EngineBase):
         if isinstance(policy, PolicySpec):
             policy.check_fits(self.env_spec)
         assert self._inference is not None
-        warmup = self._warm_up(self._inference)
-        if warmup is not None and warmup.problem:
-            raise RolloutError(warmup.problem)
+        warmup, robot = self._warm_up(self._inference), self._robot_config
+        safety = robot.safety if isinstance(robot, RobotConfig) else SafetyConfig()
+        if warmup is not None and (problem := warmup.problem(safety.stale_chunk_s)):
+            raise RolloutError(problem)
         self.inference_summary = "" if warmup is None else warmup.summary
 
     def _warm_up(self, inference: ChildProcess) -> Warmup | None:

@@ -12,7 +12,7 @@ from math import ceil
 
 from plaudit.policies.fixed import FixedPolicy
 from plaudit.protocols import Policy
-from plaudit.rollout.chunks import chunk_problem, executed_steps
+from plaudit.rollout.chunks import EXECUTION_HORIZON, chunk_problem, executed_steps
 from plaudit.rollout.engine import InferenceConfig, validate_chunk
 from plaudit.rollout.memory import EpisodeBuffer
 from plaudit.types import EnvSpec
@@ -35,12 +35,20 @@ class Warmup:
         """Control steps that the slowest inference took."""
         return self._steps(max(self.took, default=0.0))
 
-    @property
-    def problem(self) -> str:
-        """Why chunks do not fit; "" where they do."""
+    def problem(self, stale_chunk_s: float | None = None) -> str:
+        """Why chunks do not fit; "" where they do. stale_chunk_s: how old a command's observation may be"""
         fastest = min(self.took, default=0.0)
-        latency = f"{1e3 * fastest:.0f} ms at {self.fps:g} Hz" if self.took else ""
-        return chunk_problem(self.horizon, self.executed, self._steps(fastest), latency)
+        latency, delay = f"{1e3 * fastest:.0f} ms at {self.fps:g} Hz" if self.took else "", self._steps(fastest)
+        if problem := chunk_problem(self.horizon, self.executed, delay, latency):
+            return problem
+        last = self.executed + delay - 1  # command of a chunk that is sent before the next is there
+        if stale_chunk_s is None or last <= stale_chunk_s * self.fps:
+            return ""
+        return (
+            f"{self.executed} steps of a chunk are executed ({EXECUTION_HORIZON}), the last of them "
+            f"{last / self.fps:.1f} s after its observation, and commands are not sent after {stale_chunk_s:g} s "
+            "(robot.safety.stale_chunk_s); lower the first, or raise the second"
+        )
 
     @property
     def summary(self) -> str:
