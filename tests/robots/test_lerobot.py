@@ -206,7 +206,7 @@ def test_it_can_be_checked_and_moved(lerobot, monkeypatch):
     config = config_of(fps=100.0, safety={"upper": {"wrist.pos": 9.0}})
     state, front, limits = check_observations(config, 0.01)
     assert (state.expected, front.received, state.problem) == ("2 numbers", "6x8", "")
-    assert limits.problem == "joint 'wrist.pos' is at 10.000, outside of -1e+12 to 9"
+    assert limits.problem == "joint 'wrist.pos' is at 10.000, outside of -1e+07 to 9"
     motion = check_motion(config_of(fps=100.0))
     assert not motion.problem and motion.expected == "4 and back"
 

@@ -36,6 +36,11 @@ def test_a_joint_stays_within_its_positions():
     assert limited == [POSITION, POSITION, 0]
 
 
+def test_one_side_may_be_limited_alone():
+    sent, limited = follow(limiter(upper=2.0), [[-5.0], [2.00001], [2.0]])
+    assert sent.ravel().tolist() == [-5.0, 2.0, 2.0] and limited == [0, POSITION, 0]
+
+
 def test_a_joint_is_no_faster_than_it_may_be():
     sent, limited = follow(limiter(max_velocity=5.0), [[2.0]] * 5)
     assert sent.ravel().tolist() == [0.5, 1.0, 1.5, 2.0, 2.0]

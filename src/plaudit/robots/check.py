@@ -13,7 +13,7 @@ import numpy as np
 from plaudit.errors import RobotError
 from plaudit.robots.config import RobotConfig
 from plaudit.robots.limiter import Limited, LimitedRobot, Measured
-from plaudit.robots.safety import UNLIMITED, SafetyLimits
+from plaudit.robots.safety import ANYWHERE, UNLIMITED, SafetyLimits
 from plaudit.types import AnyArray, Observation
 
 MIN_RATE_FRACTION = 0.8  # of the control rate
@@ -134,7 +134,7 @@ def _sizes(robot: LimitedRobot, newest: Observation, rate: str, slow: str) -> li
 
 def _way(limits: SafetyLimits, start: AnyArray) -> AnyArray:
     """[A] how far each joint is moved: towards the middle of its range."""
-    limited = (limits.max_velocity < UNLIMITED) | (limits.upper - limits.lower < UNLIMITED)
+    limited = (limits.max_velocity < UNLIMITED) | (limits.upper - limits.lower < ANYWHERE)
     if not limited.all():
         raise RobotError(
             "a motion is as long as the limits make it, and this robot has none; set safety.max_velocity first"

@@ -20,7 +20,7 @@ import numpy as np
 from plaudit.errors import RobotError
 from plaudit.protocols import Robot
 from plaudit.robots.emergency_stop import EmergencyStop
-from plaudit.robots.safety import UNLIMITED, Kinematics, SafetyLimits
+from plaudit.robots.safety import ANYWHERE, UNLIMITED, Kinematics, SafetyLimits
 from plaudit.types import AnyArray, FloatArray, Observation
 
 POSITION, VELOCITY, ACCELERATION, WORKSPACE, STALE_CHUNK = 1, 2, 4, 8, 16  # bits of `limited`
@@ -53,23 +53,28 @@ class CommandLimiter:
         self.limited = 0  # what limited the last command
         self.took = 0.0  # s that this took
         self._kinematics = kinematics
+        box = limits.workspace
+        self._box = None if box is None else np.array([box.lower, box.upper])
         self._max_delta: AnyArray = np.full(len(limits.lower), UNLIMITED)
         self._middle = (self._lower + self._upper) / 2
         self._checked = np.zeros((3, len(limits.lower)))
         self.set_rate(hz)
-        if limits.workspace is not None:
-            self._box = np.array([limits.workspace.lower, limits.workspace.upper])
         self.restart(None)
 
     def set_rate(self, hz: float, max_delta: AnyArray | float | None = None) -> None:
         """Commands a second from now on. max_delta: from one command to the next, beside the limits of the robot"""
         if max_delta is not None:
             self._max_delta = np.broadcast_to(np.asarray(max_delta, np.float64), self._max_delta.shape)
-        self._max_step = np.minimum(self.limits.max_velocity / hz, self._max_delta)
-        self._max_change = self.limits.max_acceleration / hz**2
+        limits = self.limits
+        self._max_step = np.minimum(limits.max_velocity / hz, self._max_delta)
+        self._max_change = limits.max_acceleration / hz**2
         half_range = (self._upper - self._lower) / 2
+        self._braking = 1 / (2 * self._max_change)  # times a step squared: the way that it takes to stop, at most
+        positions = (limits.lower > -ANYWHERE) | (limits.upper < ANYWHERE)
+        speeds = (self._max_step < UNLIMITED / hz) | (limits.max_acceleration < UNLIMITED)
+        self._free = self._box is None and not (positions | speeds).any()
         self._bounds = np.stack([self._max_change + ROUNDING, self._max_step + ROUNDING, half_range])
-        stale = self.limits.stale_chunk_s
+        stale = limits.stale_chunk_s
         self.stale_steps = np.inf if stale is None else stale * hz  # after which a chunk is too old
 
     def restart(self, position: AnyArray | None) -> None:
@@ -88,15 +93,18 @@ class CommandLimiter:
         return limited
 
     def _limit(self, command: AnyArray) -> FloatArray:
+        self.limited = 0
+        if self._free or (self._last is not None and not self._behind and self._keeps_limits(command, self._last)):
+            self._goal = command
+            return command.astype(np.float32)
         goal = np.minimum(np.maximum(command, self._lower), self._upper)
         self.limited = POSITION if (goal != command).any() else 0
         if self._last is None or self._goal is None:
             self._goal = goal
             return goal.astype(np.float32)
-        step = wanted = goal - self._last
-        if self._behind or not self._keeps_limits(wanted, goal):
-            step = self._possible(wanted, goal - self._goal)
-            self._behind = step is not wanted
+        wanted = goal - self._last
+        step = self._possible(wanted, goal - self._goal)
+        self._behind = step is not wanted
         if self.limits.workspace is not None:
             step = self._inside(self._last, step)
         self._goal = goal
@@ -108,15 +116,19 @@ class CommandLimiter:
             self._step = command - self._last
         self._last = command.astype(np.float64)
 
-    def _keeps_limits(self, wanted: AnyArray, goal: AnyArray) -> bool:
-        """Whether a step [A] surely does; nearly every command of a policy does, so this is quick."""
-        checked = self._checked
-        np.subtract(wanted, self._step, out=checked[0])
-        checked[1] = wanted
+    def _keeps_limits(self, command: AnyArray, last: AnyArray) -> bool:
+        """Whether a command [A] surely does; nearly every one of a policy does, so this is quick."""
+        change, step, stop = self._checked
+        np.subtract(command, last, out=step)
+        np.subtract(step, self._step, out=change)
         # Where the joints could stop at the latest, from the middle of their range.
-        np.add(goal - self._middle, wanted * np.abs(wanted) / (2 * self._max_change), out=checked[2])
-        np.abs(checked, out=checked)
-        return bool((checked <= self._bounds).all())
+        np.abs(step, out=stop)
+        stop *= step
+        stop *= self._braking
+        stop += command
+        stop -= self._middle
+        np.abs(self._checked, out=self._checked)
+        return self._box is None and bool((self._checked <= self._bounds).all())
 
     def _possible(self, wanted: AnyArray, goal_step: AnyArray) -> AnyArray:
         """The step [A] that comes nearest to the goal: `wanted` itself, if the limits allow it.
@@ -154,7 +166,7 @@ class CommandLimiter:
 
     def _outside(self, command: AnyArray) -> float:
         """How far, in m."""
-        assert self._kinematics is not None  # else the workspace had been refused
+        assert self._kinematics is not None and self._box is not None  # else the workspace had been refused
         points = self._kinematics(command.astype(np.float32))
         return float(np.maximum(np.maximum(self._box[0] - points, points - self._box[1]), 0.0).max())
 

@@ -19,7 +19,8 @@ from plaudit.config import Config
 from plaudit.errors import RobotError, did_you_mean
 from plaudit.types import AnyArray, FloatArray
 
-UNLIMITED = 1e12  # finite, so that arithmetic with it stays defined
+UNLIMITED = 1e12  # a speed or an acceleration; finite, so that arithmetic with it stays defined
+ANYWHERE = 1e7  # a position, either side of 0; small enough that sums with it are exact to a billionth
 
 Positive = PositiveFloat | tuple[PositiveFloat, ...] | dict[str, PositiveFloat] | None  # all joints, each, or by name
 Position = float | tuple[float, ...] | dict[str, float] | None
@@ -76,8 +77,8 @@ class SafetyLimits:
             return per_joint(f"safety.{key}", getattr(config, key), action_dim, names, none)
 
         limits = cls(
-            each("lower", -UNLIMITED),
-            each("upper", UNLIMITED),
+            each("lower", -ANYWHERE),
+            each("upper", ANYWHERE),
             each("max_velocity", UNLIMITED),
             each("max_acceleration", UNLIMITED),
             config.workspace,
