@@ -203,7 +203,7 @@ def test_the_robots_own_file_says_how_often_to_infer(tmp_path):
 
 def test_a_twin_of_igris_b_over_zenoh_is_driven_and_recorded(tmp_path):
     params, endpoint = tmp_path / "params.json", free_endpoint()
-    params.write_text(json.dumps(QUICK))
+    params.write_text(json.dumps(QUICK | {"joint_max_velocity": 1.5, "joint_max_acceleration": 10.0}))
     (tmp_path / "policy.yaml").write_text("policy: {type: scripted, function: 'puppet:wave', horizon: 50}")
     config = ROBOT_REGISTRY.get("igris_b")(
         inference_runtime_params_config=params, transport=ZenohConfig(connect=(endpoint,))
@@ -220,5 +220,6 @@ def test_a_twin_of_igris_b_over_zenoh_is_driven_and_recorded(tmp_path):
         and episode.robot == "igris_b"
         and not compare_episode(episode, log, ("position",)).mismatches
     )
+    assert log[-1]["commands"] > 40 and log[-1]["violations"] == 0, [line["violated"] for line in log]
     obeyed = {tuple(np.float32(line["target"])) for line in log}
     assert obeyed & {tuple(action) for action in episode.actions}

@@ -1,19 +1,20 @@
 """A puppet that is driven within limits, and stopped: what it receives, and what its episodes tell of it."""
 
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from plaudit.data.store import Store
-from plaudit.errors import RobotError
+from plaudit.errors import RobotError, RolloutError
 from plaudit.robots.safety import SafetyConfig
 from plaudit.rollout.engine import InferenceConfig, record_episodes
 from plaudit.rollout.rtc import Rtc
 from plaudit.rollout.sequential import Sequential
-from plaudit.types import HUMAN
-from puppet import CounterConfig, HandConfig, PuppetConfig, lines, received
+from plaudit.types import HUMAN, Observation
+from puppet import CounterConfig, HandConfig, Puppet, PuppetConfig, lines, received
 from waiting import wait_until
 
 both = pytest.mark.parametrize("kind", [Rtc, Sequential])
@@ -90,6 +91,29 @@ def test_commands_of_a_chunk_that_is_too_old_are_not_sent(log):
         (episode,) = engine.episodes(1)
     assert episode.actions[:, 0].tolist() == [0, 1, 2, 3, 4, 5] + [5] * 6
     assert episode.meta["limited"] == {"stale chunk": [[6, 11]]}
+
+
+class SlowEye(Puppet):
+    """Its camera takes longer than it may."""
+
+    def observe(self) -> Observation:
+        time.sleep(0.05 if self._count == 3 else 0.0)
+        return super().observe()
+
+
+class SlowEyeConfig(PuppetConfig):
+    def build(self) -> SlowEye:
+        return SlowEye(self)
+
+
+def test_an_observation_that_is_too_old_ends_the_episode_and_the_robot_holds(log):
+    robot = SlowEyeConfig(log=log, fps=1000.0, safety=SafetyConfig(stale_observation_s=0.02))
+    with Sequential(robot, CounterConfig(), InferenceConfig(max_episode_steps=9, realtime=False)) as engine:
+        episodes = engine.episodes(1)
+        assert next(episodes).steps == 2
+        with pytest.raises(RolloutError, match=r"an observation took 0\.\d\d s, more than 0\.02 s: it is stale"):
+            next(episodes)
+    assert lines(log)[-1] == "hold" and len(lines(log, "act")) == 3
 
 
 def test_a_sequential_policy_infers_again_before_its_chunk_is_too_old(log):
