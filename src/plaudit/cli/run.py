@@ -61,9 +61,6 @@ def run_(
     policy.inference.patience_s. Returns 1 when something failed; the episode so far is kept then too, and its meta says
     how it ended.
     """
-    from plaudit.data.store import Store, is_store
-    from plaudit.policies.loader import load_policy
-    from plaudit.rollout.engine import load_run
     from plaudit.rollout.operator_input import resolve_auto
     from plaudit.rollout.reset import check_reset
     from plaudit.rollout.teleop import restore_terminal
@@ -71,33 +68,23 @@ def run_(
     for typed in (robot, teleop, algorithm):
         if typed is not None and ":" in typed:
             check_code(typed)  # whoever names a package here may find it in the policy's file too
-    of_policy = [one for one in overrides or [] if one.startswith("policy.") and not one.startswith(INFERENCE)]
-    policy = load_policy(policy_yaml, of_policy)
-    config = load_run(
-        [one for one in overrides or [] if one not in of_policy],
+    config, policy = _load(
+        policy_yaml,
+        overrides or [],
+        algorithm,
         robot=robot,
-        algorithm=algorithm or ("sequential" if policy.horizon == 1 else "rtc"),
         teleop=teleop,
         robot_files={"inference_runtime_params_config": params, "inference_runtime_topics_config": topics},
-        horizon=policy.horizon,
         max_episode_steps=steps,
-        normalizer=None if policy.normalizer is None else str(policy.normalizer),
         **({"allow_untrained": True} if allow_untrained else {}),
     )
     operator = resolve_auto(config.operator, auto, config.robot, config.teleop)
     check_reset(config.inference.reset, operator)
-    if algorithm is None and policy.horizon == 1:
-        out.print("sequential inference, since this policy returns one action at a time")
-    new = not is_store(store)
-    with (
-        _removed_if_empty(store) if new else nullcontext(),
-        nullcontext() if config.teleop is None else restore_terminal(),
-        Store.create(store) if new else Store.open(store, write=True) as opened,
-    ):
+    options = {"task": task, "seed": seed, **_patience(config.inference.patience_s)}
+    with _opened(store) as opened, nullcontext() if config.teleop is None else restore_terminal():
         try:
             with _start(config, policy) as engine:
                 _introduce(engine, config.inference.max_episode_steps, episodes)
-                options = {"task": task, "seed": seed, **_patience(config.inference.patience_s)}
                 with _summary(engine, opened):
                     if operator.attended:
                         _drive_attended(engine, opened, config.robot, operator, episodes, **options)
@@ -110,16 +97,40 @@ def run_(
             stop("interrupted; the robot was told to hold")
 
 
+def _load(policy_yaml: Path, overrides: list[str], algorithm: str | None, **settings: Any) -> tuple[Any, Any]:
+    """The configs of the run and of its policy; settings: of `plaudit.rollout.engine.load_run`"""
+    from plaudit.policies.loader import load_policy
+    from plaudit.rollout.engine import load_run
+
+    of_policy = [one for one in overrides if one.startswith("policy.") and not one.startswith(INFERENCE)]
+    policy = load_policy(policy_yaml, of_policy)
+    if algorithm is None and policy.horizon == 1:
+        out.print("sequential inference, since this policy returns one action at a time")
+    config = load_run(
+        [one for one in overrides if one not in of_policy],
+        algorithm=algorithm or ("sequential" if policy.horizon == 1 else "rtc"),
+        horizon=policy.horizon,
+        normalizer=None if policy.normalizer is None else str(policy.normalizer),
+        **settings,
+    )
+    return config, policy
+
+
 @contextmanager
-def _removed_if_empty(store: Path) -> Iterator[None]:
-    """A new store that got no episode is removed again."""
+def _opened(folder: Path) -> Iterator[Any]:
+    """The store to record into; a new one that got no episode is removed again."""
     from plaudit.data.store import Store, is_store
 
+    if is_store(folder):
+        with Store.open(folder, write=True) as store:
+            yield store
+        return
     try:
-        yield
+        with Store.create(folder) as store:
+            yield store
     finally:
-        if is_store(store) and not len(Store.open(store)):
-            shutil.rmtree(store)
+        if is_store(folder) and not len(Store.open(folder)):
+            shutil.rmtree(folder)
 
 
 def _start(config: Any, policy: Any) -> Any:

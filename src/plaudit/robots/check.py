@@ -12,7 +12,7 @@ import numpy as np
 
 from plaudit.errors import RobotError
 from plaudit.robots.config import RobotConfig
-from plaudit.robots.limiter import Limited, LimitedRobot, Measured
+from plaudit.robots.limiter import Limited, LimitedRobot, joint_position
 from plaudit.robots.safety import ANYWHERE, UNLIMITED, SafetyLimits
 from plaudit.types import AnyArray, Observation
 
@@ -108,7 +108,7 @@ def _there_and_back(robot: LimitedRobot, start: AnyArray, way: AnyArray) -> AnyA
 def _position(robot: LimitedRobot) -> AnyArray | None:
     """[A] as measured; None for a robot that does not measure what it commands."""
     own = robot.robot if isinstance(robot, Limited) else robot
-    return own.joint_position() if isinstance(own, Measured) else None
+    return joint_position(own)
 
 
 def _connect(config: RobotConfig, stack: ExitStack) -> LimitedRobot:

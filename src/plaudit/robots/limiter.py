@@ -12,7 +12,7 @@ not become a larger step.
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -202,22 +202,11 @@ class LimitedRobot(Robot, Protocol):
     limiter: CommandLimiter
 
 
-@runtime_checkable
-class Measured(Protocol):
-    """A robot that measures what it commands."""
-
-    def joint_position(self) -> FloatArray | None:
-        """[A] where the joints are, in the order and units of commands; None: it does not know."""
-        ...
-
-
-@runtime_checkable
-class Kinematic(Protocol):
-    """A robot whose forward kinematics are known."""
-
-    def forward_kinematics(self, command: FloatArray) -> AnyArray:
-        """The points [3] or [K, 3] that a command moves to, in m."""
-        ...
+def joint_position(robot: Robot) -> FloatArray | None:
+    """[A] where the joints of a robot are that has a method of this name, in the order and units of commands; None: it
+    has none, or does not know."""
+    measure: Callable[[], FloatArray | None] | None = getattr(robot, "joint_position", None)
+    return None if measure is None else measure()
 
 
 class Limited:
@@ -228,7 +217,7 @@ class Limited:
         self.robot = robot
         self.cameras, self.state_dim, self.action_dim = robot.cameras, robot.state_dim, robot.action_dim
         self.fps = robot.fps
-        kinematics = robot.forward_kinematics if isinstance(robot, Kinematic) else None
+        kinematics: Kinematics | None = getattr(robot, "forward_kinematics", None)
         self.limiter = CommandLimiter(limits, robot.fps or 1.0, kinematics)
 
     @property
@@ -240,7 +229,7 @@ class Limited:
         """Reset the robot; the next command starts from where its joints are."""
         self.limiter.emergency_stop.check()
         observation = self.robot.reset(seed)
-        self.limiter.restart(self.robot.joint_position() if isinstance(self.robot, Measured) else None)
+        self.limiter.restart(joint_position(self.robot))
         return observation
 
     def act(self, action: FloatArray) -> None:

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 from pydantic import PositiveInt
-from torch import Tensor
+from torch import Tensor, nn
 
 from plaudit.allocation import fitting, numbers_at_most
 from plaudit.config import Config, parse
@@ -33,7 +33,7 @@ from plaudit.judges.classifier.checkpoint import (
     RewardModelConfig,
     load_state_dict_strict,
 )
-from plaudit.judges.classifier.encoders import Encoder, feature_map_size
+from plaudit.judges.classifier.encoders import feature_map_size
 from plaudit.judges.classifier.encoders.resnet import BLOCKS, Arch, ResnetConfig
 from plaudit.judges.classifier.encoders.resnet10 import Resnet10Config
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
@@ -325,7 +325,7 @@ def _equal(one: Tensor, other: Tensor | None) -> bool:
     return other is not None and one.shape == other.shape and bool((one == other).all())
 
 
-def _check_size(path: Path, encoder: Encoder, size: tuple[int, int], grid: tuple[int, int]) -> None:
+def _check_size(path: Path, encoder: nn.Module, size: tuple[int, int], grid: tuple[int, int]) -> None:
     found = feature_map_size(encoder, size)
     if found == grid:
         return
@@ -340,7 +340,7 @@ def _check_size(path: Path, encoder: Encoder, size: tuple[int, int], grid: tuple
     )
 
 
-def sizes_for_grid(encoder: Encoder, cells: int) -> tuple[int, int]:
+def sizes_for_grid(encoder: nn.Module, cells: int) -> tuple[int, int]:
     """The smallest and the largest edge of an image, in pixels, that this encoder turns into so many cells."""
     edges = range(1, LARGEST + 1)
 

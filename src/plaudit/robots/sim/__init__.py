@@ -19,7 +19,6 @@ from plaudit.errors import InvalidCommand, RobotError
 from plaudit.protocols import VecEnv
 from plaudit.registry import ENV_REGISTRY
 from plaudit.robots.config import ClosableRobot, RobotConfig
-from plaudit.robots.limiter import Kinematic
 from plaudit.robots.rate import Rate
 from plaudit.robots.safety import SafetyLimits
 from plaudit.types import AnyArray, FloatArray, Observation
@@ -39,7 +38,7 @@ class SimRobotConfig(RobotConfig):
     def build(self) -> "SimRobot":
         """Build the environment and wrap it."""
         env = self.env.build(1)
-        cls = KinematicSimRobot if isinstance(env, Kinematic) else SimRobot
+        cls = KinematicSimRobot if hasattr(env, "forward_kinematics") else SimRobot
         return cls(env, self.hz, realtime=self.realtime)
 
     def limits(self, action_dim: int) -> SafetyLimits:

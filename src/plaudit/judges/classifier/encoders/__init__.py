@@ -3,12 +3,13 @@
     encoder = Resnet10Config(weights="resnet10_params.pkl").build()
     features = encoder(normalize(frames, torch.tensor(encoder.mean), torch.tensor(encoder.std)))   # [B, C, h, w]
 
-An encoder is an `nn.Module` that carries its own preprocessing: the mean and standard deviation that its weights were
-trained with. A saved reward model builds it with `pretrained=False` and fills it from its own weights.
+An encoder is an `nn.Module` of normalized images [B, 3, H, W] that says how many channels come out (`channels`) and
+carries its own preprocessing: `mean` and `std` of the pixels, 0 to 255, that its weights were trained with. A saved
+reward model builds it with `pretrained=False` and fills it from its own weights.
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -26,18 +27,6 @@ NORMALIZATIONS: Mapping[Normalization, tuple[Channels, Channels]] = {  # mean an
     "imagenet": (IMAGENET_MEAN, IMAGENET_STD),
     "unit": ((0.0, 0.0, 0.0), (255.0, 255.0, 255.0)),
 }
-
-
-class Encoder(Protocol):
-    """What the classifier needs of an encoder, which is also an `nn.Module`."""
-
-    channels: int  # C of what comes out
-    mean: Channels  # of the pixels, 0 to 255; red, green, blue
-    std: Channels
-
-    def __call__(self, images: Tensor) -> Tensor:
-        """Normalized images [B, 3, H, W] to features [B, C, h, w]."""
-        ...
 
 
 class SplitEncoder(nn.Module):
@@ -93,7 +82,7 @@ def normalize(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     return (rows - mean.repeat(width)).div_(std.repeat(width)).unflatten(2, (width, 3)).permute(0, 3, 1, 2)
 
 
-def feature_map_size(encoder: Encoder, size: tuple[int, int]) -> tuple[int, int]:
+def feature_map_size(encoder: nn.Module, size: tuple[int, int]) -> tuple[int, int]:
     """(h, w) of the features of images of (H, W); found by trying."""
     try:
         shape = features_of(encoder, size)
@@ -121,7 +110,7 @@ def features_of(encoder: Any, size: tuple[int, int]) -> tuple[int, ...]:
         encoder.train(training)
 
 
-def _smallest(encoder: Encoder) -> str:
+def _smallest(encoder: nn.Module) -> str:
     """The tail of a sentence: what size would do."""
     for side in (16, 32, 64, 128, 224):
         try:
