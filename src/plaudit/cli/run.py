@@ -65,9 +65,6 @@ def run_(
     from plaudit.rollout.reset import check_reset
     from plaudit.rollout.teleop import restore_terminal
 
-    for typed in (robot, teleop, algorithm):
-        if typed is not None and ":" in typed:
-            check_code(typed)  # whoever names a package here may find it in the policy's file too
     config, policy = _load(
         policy_yaml,
         overrides or [],
@@ -102,6 +99,9 @@ def _load(policy_yaml: Path, overrides: list[str], algorithm: str | None, **sett
     from plaudit.policies.loader import load_policy
     from plaudit.rollout.engine import load_run
 
+    for typed in (settings["robot"], settings["teleop"], algorithm):
+        if typed is not None and ":" in typed:
+            check_code(typed)  # whoever names a package here may find it in the policy's file too
     of_policy = [one for one in overrides if one.startswith("policy.") and not one.startswith(INFERENCE)]
     policy = load_policy(policy_yaml, of_policy)
     if algorithm is None and policy.horizon == 1:
