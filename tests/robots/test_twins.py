@@ -64,7 +64,7 @@ FAULTS = {
     "repeat=head": r"camera 'head' .* dropped since: \d+ out of order",
     "size=right": r"camera 'right' .* dropped since: \d+ wrong size \(the last: 24x32 instead of 48x64\)",
     "nan": r"\d+ not finite \(the last: the position of 'right_shoulder_pitch' is NaN or infinite\)",
-    "joints": r"\d+ missing joints \(the last: it lacks left_little\)",
+    "joints": r"\d+ missing joints \(the last: it lacks left_little; ",
     "garbage=head": r"camera 'head' .* dropped since: \d+ unreadable \(the last: \d+ bytes are not a valid Image",
 }
 
