@@ -106,7 +106,7 @@ def test_a_robot_that_does_not_come_to_its_start_pose_is_named_by_its_joint(tmp_
             robot.reset()
 
 
-def test_it_holds_the_measured_position_or_the_last_command_when_that_is_too_old(tmp_path, commands):
+def test_it_holds_the_measured_position_or_the_last_command_when_that_is_too_old(tmp_path, commands, monkeypatch):
     config = robot_config(tmp_path, start_pose=None)
     with config.build() as robot:
         robot.hold()
@@ -120,6 +120,10 @@ def test_it_holds_the_measured_position_or_the_last_command_when_that_is_too_old
         robot.act(position + 0.01)
         robot.hold()
         assert commands[-1].position == pytest.approx(robot.last_command)
+        monkeypatch.setattr("plaudit.robots.ros.driver.HOLD_S", 0.0)
+        sent = len(commands)
+        robot.hold()
+        assert len(commands) == sent  # a robot that was restarted meanwhile would jump there
         with pytest.raises(
             RobotSilent, match=r"igris_b: the joint stream \(/igris_b/joint_states\) has sent no valid message for"
         ):

@@ -27,6 +27,7 @@ from plaudit.robots.transport.messages import BOOL, JOINT_STATE, decode_bool, po
 from plaudit.types import FloatArray, Observation
 
 PAUSE_S = 0.25  # without a command, after which a robot is where it is measured, not where it was sent
+HOLD_S = 2.0  # for which the last command still says where a robot is that cannot be heard
 SETTLE_S = 3.0  # for the joints to come to rest at the start pose
 
 
@@ -85,9 +86,10 @@ class RosRobot(ClosableRobot):
         return self.sensors.observe()
 
     def hold(self) -> None:
-        """Command the last measured joint positions; when these are too old, the last command."""
+        """Command the last measured joint positions; when these are too old, the last command. One that is old too is
+        not repeated: a robot that was restarted meanwhile would jump there, and the others hold it anyway."""
         position = self.sensors.last_joint_position()
-        if position is None:
+        if position is None and time.monotonic() - self._sent_at <= HOLD_S:
             position = self.last_command
         if position is not None:
             self._send(position)
