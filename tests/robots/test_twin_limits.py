@@ -23,14 +23,18 @@ class Clock:
         return self.now
 
 
+def new_monitor(clock):
+    limits = SafetyLimits.of(SafetyConfig(lower=-2.0, upper=2.0, max_velocity=1.0, max_acceleration=5.0), 1)
+    return CommandMonitor(limits, ("elbow",), 10.0, clock)
+
+
 def receive(commands, sent=1.0, arrived=1.0, measured=0.0):
     """What is wrong with each of a sequence of commands of one joint: at most 1 rad/s and 5 rad/s^2 at 10 Hz.
 
     sent, arrived: ticks from one to the next, by the sender's clock and by the twin's
     """
     clock = Clock()
-    limits = SafetyLimits.of(SafetyConfig(lower=-2.0, upper=2.0, max_velocity=1.0, max_acceleration=5.0), 1)
-    monitor = CommandMonitor(limits, ("elbow",), 10.0, clock)
+    monitor = new_monitor(clock)
     monitor.measured(np.array([measured]))
     found = []
     for number, command in enumerate(commands):
@@ -48,6 +52,13 @@ def test_commands_within_the_limits_are_right_however_the_network_delays_them():
 def test_one_that_was_lost_is_no_jump():
     assert not any(receive([0.05, 0.25], sent=2.0))  # 0.15 was lost
     assert any(receive([0.05, 0.25], sent=1.0))
+
+
+def test_ticks_without_a_command_are_counted_and_pauses_are_not():
+    monitor = new_monitor(Clock())
+    for at in (0, 1, 2, 4.1, 5, 8, 30, 31):  # ticks; after 8 the robot waited for an operator
+        monitor.receive(np.zeros(1, np.float32), int(1e9 * (1000 + at / 10)))
+    assert monitor.skipped == 1 + 2
 
 
 @pytest.mark.parametrize(
@@ -70,6 +81,15 @@ def test_a_command_beyond_a_joints_limit_is_told():
 def test_staying_where_it_is_is_always_right():
     assert not any(receive([0.05, 0.15, 0.25, 0.0]))  # a robot that holds: it was measured at 0
     assert not any(receive([1.2], measured=1.2))
+
+
+def test_a_start_from_any_position_that_was_just_measured_is_right():
+    monitor = new_monitor(Clock())
+    for position in (0.0, -0.04):  # it has moved back and holds there
+        monitor.measured(np.array([position]))
+    for number, command in enumerate((0.0, 0.08)):  # by 0.04, then by 0.08: within 0.05 more
+        monitor.receive(np.array([command], np.float32), int(1e9 * (1000 + number / 10)))
+    assert not monitor.take()
 
 
 def test_too_many_commands_are_told():

@@ -38,13 +38,17 @@ class CommandMonitor:
         self._measured: deque[FloatArray] = deque(maxlen=int(WINDOW_S * hz))
         self._arrivals: deque[float] = deque()
         self.count = 0  # commands that violated a limit
+        self.skipped = 0  # ticks between two commands that had none, by their stamps; not those of a pause
         self._new: deque[str] = deque(maxlen=8)  # messages since the last look
         self.rest()
 
     def rest(self) -> None:
         """The joints hold by themselves: the next command starts from where they are."""
         self._last: AnyArray | None = None
-        self._step, self._stamp = np.zeros(len(self._names)), 0
+        self._steps: AnyArray = np.zeros(
+            (2, len(self._names))
+        )  # least and greatest that the last may have been
+        self._stamp = 0
 
     def measured(self, position: AnyArray) -> None:
         """The twin has sent these joint positions."""
@@ -59,6 +63,7 @@ class CommandMonitor:
         ticks = round(1e-9 * (stamp - self._stamp) * self._hz)
         ticks = ticks if 1 <= ticks <= LOST_S * self._hz else 1
         self._stamp = stamp
+        self.skipped += ticks - 1
         problems = [*self._outside(command), *self._too_fast(command, ticks), *self._too_many()]
         self.count += bool(problems)
         self._new.extend(problems)
@@ -70,24 +75,27 @@ class CommandMonitor:
 
     def _too_fast(self, command: FloatArray, since: int) -> list[str]:
         """since: ticks that the sender let pass after the command before"""
-        steps, moved = np.zeros(len(command)), np.zeros(len(command))  # accepted steps; what was moved at once
+        moved = np.zeros(len(command))  # at once
+        steps: AnyArray = np.zeros_like(self._steps)
         accepted = np.zeros(len(command), bool)
+        least, greatest = self._steps
         if self._last is not None:
             moved = command - self._last
             for ticks in {1, since}:  # a tick that the sender missed is no larger step
-                step = moved / ticks
-                fits = (np.abs(step) <= self._max_step) & (np.abs(step - self._step) <= ticks * self._max_change)
+                step, change = moved / ticks, ticks * self._max_change
+                fits = (np.abs(step) <= self._max_step) & (step >= least - change) & (step <= greatest + change)
                 steps = np.where(fits & ~accepted, step, steps)
                 accepted |= fits
         if not accepted.all() and self._measured:
             away = command - np.array(list(self._measured))
-            nearest = np.take_along_axis(away, np.abs(away).argmin(axis=0)[None], axis=0)[0]
-            stays = np.abs(nearest) <= np.minimum(self._max_change, self._max_step)
-            steps = np.where(stays & ~accepted, nearest, steps)
-            moved = moved if self._last is not None else nearest
+            near = np.abs(away) <= np.minimum(self._max_change, self._max_step)  # which of these it began at is unknown
+            began = np.stack([np.where(near, away, np.inf).min(axis=0), np.where(near, away, -np.inf).max(axis=0)])
+            stays = near.any(axis=0)
+            steps = np.where(stays & ~accepted, began, steps)
+            moved = moved if self._last is not None else away[-1]
             accepted |= stays
         self._last = command.astype(np.float64)
-        self._step = np.where(accepted, steps, np.clip(moved, -self._max_step, self._max_step))
+        self._steps = np.where(accepted, steps, np.clip(moved, -self._max_step, self._max_step))
         return [
             f"{'speed' if abs(moved[j]) > self._max_step[j] else 'acceleration'}: {self._names[j]} by {moved[j]:.4f} "
             f"after {since} ticks"

@@ -1,10 +1,11 @@
 """The log of a twin: one JSON line per tick, written before any of its messages is sent.
 
     {"stamp": 1700000000050000000, "position": [...], "velocity": [...], "target": [...], "holding": false,
-     "commands": 12, "violations": 0, "violated": [], "cameras": {"head": 3735928559, ...}, "fault": "none"}
+     "commands": 12, "skipped": 0, "violations": 0, "violated": [], "cameras": {"head": 3735928559, ...},
+     "fault": "none"}
 
-`violations` counts the commands so far that were outside the robot's limits (limits.py), `violated` says what was wrong
-with those since the last line.
+`commands` counts those so far, `skipped` the ticks between two of them that had none, `violations` those that were
+outside the robot's limits (limits.py); `violated` says what was wrong with those since the last line.
 `cameras` has the CRC-32 of each image as a receiver decodes it, after compression if there is any.
 """
 

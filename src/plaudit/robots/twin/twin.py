@@ -97,6 +97,7 @@ class Twin:
             target=joints.target.tolist(),
             holding=joints.holding,
             commands=joints.num_commands,
+            skipped=joints.monitor.skipped,
             violations=joints.monitor.count,
             violated=joints.monitor.take(),
             cameras={camera: checksum(pixels) for camera, (pixels, _) in frames.items()},

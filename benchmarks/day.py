@@ -1,0 +1,313 @@
+"""A day at two robots in minutes: `plaudit online` on the twins of IGRIS-B and IGRIS-C, with an operator, a person who
+labels, and everything that can go wrong going wrong.
+
+    sudo python benchmarks/day.py                   # 300 episodes, three of each fault: about half an hour
+    sudo python benchmarks/day.py --episodes 60 --times 1
+    sudo python benchmarks/day.py --quick           # 10 episodes, IGRIS-C in one process, faults that take seconds
+
+Three Ray nodes in network namespaces (`hosts.py`): training, robot, labeling. In the morning IGRIS-B acts with what is
+learned, in the afternoon IGRIS-C with a policy behind an openpi server. Control is RTC at 20 Hz. A scripted operator
+starts every episode and marks, ends, discards and pauses some; a scripted person labels on the labeling machine.
+
+    camera   the twin's head camera sends nothing for two seconds
+    freeze   the twin sends nothing at all for two seconds
+    twin     the twin is killed and started again
+    server   the policy server is killed and started again two seconds later (IGRIS-C)
+    judge    the process that shows the person the episodes is killed
+    learner  the learner's process is killed
+    link     the robot's or the person's machine is cut off for five seconds
+    head     all processes of the training machine are killed, the run among them; what a supervisor does then (the
+             nodes and the same command are started again, see docs/cluster.md) is part of the recovery
+
+A recovery is the time from when a fault began to when all goes on: an episode that began after it, a label and weights
+that are newer. Everything is counted in the end from what is on disk: the run's folder, the twin's own log, what the
+operator said, and what the person labeled.
+"""
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+
+import day_check as check  # noqa: E402
+from bars import Bars  # noqa: E402
+from day_lab import Bench, Machines, Operator, Person, PolicyServer, kill  # noqa: E402
+from hosts import three_hosts  # noqa: E402
+from plaudit.data.store import Store, is_store  # noqa: E402
+from plaudit.types import EnvSpec  # noqa: E402
+
+KINDS = ("camera", "freeze", "twin", "server", "judge", "learner", "link", "head")
+QUICK = {"igris_b": ("learner", "twin"), "igris_c": ("camera", "server")}
+BOUND_S = 60.0  # within which all goes on
+PATIENCE_S = 240.0  # after which this gives up waiting for it
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How far a run is, by its folder."""
+
+    begun: int  # ns; when its newest episode began
+    labels: int
+    weights: float  # when they were written
+
+    def beyond(self, other: "Mark", fault: int) -> bool:
+        """Whether everything has gone on since a fault at that time, in ns."""
+        return self.begun > fault and self.labels > other.labels and self.weights > other.weights
+
+
+@dataclass
+class Fault:
+    kind: str
+    begin: int  # ns
+    end: int = 0  # when everything had gone on
+
+    @property
+    def seconds(self) -> float:
+        return 1e-9 * (self.end - self.begin)
+
+
+@dataclass
+class Shift:
+    """One robot's part of the day."""
+
+    bench: Bench
+    episodes: int
+    plan: list[str]
+    machines: Machines | None  # None: in one process
+    rng: random.Random
+    faults: list[Fault] = field(default_factory=list)
+    restarts: int = 0  # of the command by the supervisor, other than after the head was lost
+    said: list[tuple[int, str]] = field(default_factory=list)
+    given: int = 0  # labels by the person
+
+    def run(self) -> None:
+        """To the end."""
+        with ExitStack() as stack:
+            stack.enter_context(self.bench)
+            if self.bench.served:
+                where = list if self.machines is None else self.machines.robot.command
+                self.server = PolicyServer(where, self.bench.params.start_pose)
+                stack.callback(self.server.stop)
+            stack.callback(lambda: self.process.kill())
+            self._start()
+            operator = Operator(self.bench, random.Random(self.rng.random()))
+            stack.callback(operator.leave)
+            person = Person(self.labeled_store, random.Random(self.rng.random()))
+            stack.callback(person.leave)
+            after = sorted(self.rng.sample(range(1, self.episodes - 1), len(self.plan)))
+            for kind, episodes in zip(self.plan, after, strict=True):
+                self._wait(lambda episodes=episodes: self.stored() >= episodes)
+                time.sleep(self.rng.uniform(0, 2))
+                self._inject(kind)
+            self._wait(lambda: self.process.poll() == 0)
+            self.said, self.given = operator.said, person.given
+
+    def labeled_store(self) -> Path | None:
+        """Where the person finds the episodes."""
+        if self.machines is None:
+            return self.bench.run / "episodes"
+        return self.machines.mirror(self.bench.run)
+
+    def stored(self) -> int:
+        folder = self.bench.run / "episodes"
+        return len(Store.open(folder)) if is_store(folder) else 0
+
+    def _start(self) -> None:
+        words = [sys.executable, "-m", "plaudit.cli", "online", *self.bench.words(self.episodes)]
+        out = (self.bench.folder / "online.log").open("a")
+        how = {"stdout": out, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL}
+        if self.machines is None:
+            self.process = subprocess.Popen(words, **how)
+        else:
+            self.process = self.machines.head.spawn(*words, "--ray", self.machines.address, **how)
+
+    def _wait(self, done: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
+        """Until then; the command is started again if it fails, as a supervisor does."""
+        stored, until = self.stored(), time.monotonic() + seconds
+        while not done():
+            if self.process.poll() not in (None, 0):
+                self.restarts += 1
+                print(f"  plaudit online ended with {self.process.returncode}; started again", flush=True)
+                self._start()
+            if self.process.poll() == 0 and self.stored() >= self.episodes:
+                return
+            if stored != (stored := self.stored()):
+                until = time.monotonic() + seconds
+            if time.monotonic() > until:
+                raise RuntimeError(f"{self.bench.name}: nothing has happened for {seconds:.0f} s")
+            time.sleep(0.2)
+
+    def _mark(self) -> Mark:
+        store = Store.open(self.bench.run / "episodes")
+        weights = (self.bench.run / "policy/model.safetensors").stat().st_mtime
+        newest = check.played_in(store, store.ids[-1:])
+        return Mark(newest[-1].first if newest else 0, len(store.ledger), weights)
+
+    def _inject(self, kind: str) -> None:
+        before, fault = self._mark(), Fault(kind, time.time_ns())
+        getattr(self, f"_{kind}")()
+        self._wait(lambda: self._mark().beyond(before, fault.begin))
+        fault.end = time.time_ns()
+        self.faults.append(fault)
+        print(f"  {kind:8} went on after {fault.seconds:5.1f} s", flush=True)
+
+    def _camera(self) -> None:
+        self._silence("freeze=head")
+
+    def _freeze(self) -> None:
+        self._silence("freeze")
+
+    def _silence(self, fault: str) -> None:
+        self.bench.twin.inject(fault)
+        time.sleep(2)
+        self.bench.twin.inject("none")
+
+    def _twin(self) -> None:
+        self.bench.restart_twin()
+
+    def _server(self) -> None:
+        self.server.stop()
+        time.sleep(2)
+        self.server.start()
+
+    def _judge(self) -> None:
+        assert self.machines is not None
+        kill(self.machines.processes(self.machines.person, "ManualRewardLabelerActor"))
+
+    def _learner(self) -> None:
+        assert self.machines is not None
+        kill(self.machines.processes(self.machines.head, "LearnerActor"))
+
+    def _link(self) -> None:
+        assert self.machines is not None
+        host = self.rng.choice((self.machines.robot, self.machines.person))
+        host.cut()
+        time.sleep(5)
+        host.restore()
+
+    def _head(self) -> None:
+        assert self.machines is not None
+        kill(self.machines.processes(self.machines.head))
+        self.process.wait()
+        self.machines.stop()
+        self.machines.start()
+        self._start()
+
+
+def tell(bars: Bars, shifts: Sequence[Shift]) -> None:
+    """Compare what there is with what there should be."""
+    figures = [_figures(shift) for shift in shifts]
+    total = {name: sum(each[name] for each in figures) for name in figures[0]}
+    bars.at_least("day_episodes", total["episodes"], sum(shift.episodes for shift in shifts))
+    bars.exactly("day_episodes_lost", total["episodes_lost"], 0)
+    bars.exactly("day_labels_lost", total["labels_lost"], 0)
+    bars.exactly("day_commands_outside_limits", total["violations"], 0)
+    bars.exactly("day_ticks_without_command", total["idle_ticks"], 0)
+    bars.at_most("day_held_fraction", max(each["held_fraction"] for each in figures), 0.01)
+    faults = [fault for shift in shifts for fault in shift.faults]
+    bars.exactly("day_faults_survived", len(faults), sum(len(shift.plan) for shift in shifts))
+    for kind in KINDS:
+        took = [fault.seconds for fault in faults if fault.kind == kind]
+        if took:
+            bars.at_most(f"day_{kind}_goes_on_s", max(took), BOUND_S)
+    bars.exactly("day_newest_policy_on_disk", total["newest_policy"], len(shifts))
+    bars.exactly("day_unplanned_restarts", sum(shift.restarts for shift in shifts), 0)
+
+
+def _figures(shift: Shift) -> dict[str, float]:
+    bench = shift.bench
+    episodes, moved = check.played(bench.run), check.motion(bench.logs())
+    mirror = None if shift.machines is None else shift.machines.mirror(bench.run)
+    lost, marks = check.lost_episodes(episodes, moved), check.lost_marks(episodes, shift.said)
+    labels = check.wrong_labels(bench.run, mirror)
+    for span in lost:
+        print(f"WRONG: {bench.name} moved for {1e-9 * (span[1] - span[0]):.1f} s at {span[0]} and no episode has it")
+    for sentence in [*marks, *labels, *moved.violated]:
+        print(f"WRONG: {bench.name}: {sentence}")
+    spec = EnvSpec(bench.params.proprio_state_dim, bench.params.action_dim, {"head": bench.params.camera_size})
+    spans = [(fault.begin, fault.end) for fault in shift.faults]
+    steps = sum(episode.steps for episode in episodes)
+    print(
+        f"{bench.name}: {len(episodes)} episodes, {sum(e.discarded for e in episodes)} of them discarded, "
+        f"{steps} steps, {moved.commands} commands, {len(shift.said)} words of the operator, "
+        f"{shift.given} labels by the person"
+    )
+    return {
+        "episodes": sum(not episode.discarded for episode in episodes),
+        "episodes_lost": len(lost) + len(marks),
+        "labels_lost": len(labels),
+        "violations": moved.violations,
+        "idle_ticks": sum(moved.idle_ticks(episode, bench.params.HZ) for episode in episodes),
+        "held_fraction": check.held_fraction(episodes, spans),
+        "newest_policy": check.is_newest_policy(bench.run, spec),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="10 episodes, faults that take seconds")
+    parser.add_argument("--episodes", type=int, default=300)
+    parser.add_argument("--times", type=int, default=3, help="of each fault")
+    parser.add_argument("--kinds", default=",".join(KINDS))
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--keep", type=Path, help="an empty folder for the runs, the twins' logs and the output")
+    asked = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the hosts are taken down
+    if os.geteuid() != 0:
+        print("nothing was measured: network namespaces need root")
+        return
+    rng, bars, begun = random.Random(asked.seed), Bars(), time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="day-", dir="/tmp") as temporary, three_hosts() as hosts:
+        folder = asked.keep or Path(temporary)
+        machines = Machines(hosts, folder)
+        shifts = make_shifts(asked, machines, folder, rng)
+        starting = threading.Thread(target=machines.start)
+        starting.start()
+        for shift in sorted(shifts, key=lambda shift: shift.machines is not None):  # what needs no node first
+            if shift.machines is not None:
+                starting.join()
+            print(f"{shift.bench.name}: {shift.episodes} episodes; {' '.join(shift.plan)}", flush=True)
+            shift.run()
+        tell(bars, shifts)
+        machines.stop()
+    print(f"{time.monotonic() - begun:.0f} s")
+    if asked.quick:
+        bars.left_out(
+            "IGRIS-C on the cluster, and restarts of the head, the judge and the whole twin and cuts of the network"
+        )
+    bars.report()
+
+
+def make_shifts(asked: argparse.Namespace, machines: Machines, folder: Path, rng: random.Random) -> list[Shift]:
+    """The morning and the afternoon, with their faults in a random order."""
+    shifts = []
+    episodes = 5 if asked.quick else asked.episodes // 2
+    kinds = [kind for kind in asked.kinds.split(",") for _ in range(asked.times)]
+    plans: dict[str, list[str]] = {"igris_b": [], "igris_c": []}
+    for kind in kinds:
+        plans["igris_c" if kind == "server" else rng.choice(list(plans))].append(kind)
+    for name in plans:
+        served = name == "igris_c"
+        bench = Bench(name, folder / name, served=served)
+        plan = list(QUICK[name]) if asked.quick else plans[name]
+        rng.shuffle(plan)
+        (bench.folder / "runs").mkdir()
+        machines.hidden.append(bench.folder / "runs")
+        shifts.append(Shift(bench, episodes, plan, None if asked.quick and served else machines, rng))
+    return shifts
+
+
+if __name__ == "__main__":
+    main()
