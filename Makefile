@@ -134,6 +134,7 @@ bench: $(VENV)/.ready-bench $(SIMULATORS)/.ready
 	$(BIN)/python benchmarks/growth.py --quick
 	$(BIN)/python benchmarks/faults.py --quick
 	[ "$$(id -u)" -ne 0 ] || $(BIN)/python benchmarks/hosts.py --quick
+	[ "$$(id -u)" -ne 0 ] || $(BIN)/python benchmarks/day.py --quick
 
 # lerobot beside plaudit, in an environment of its own: lerobot needs Python 3.12 and an earlier PyTorch.
 INTEROP := .venv-interop

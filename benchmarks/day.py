@@ -201,8 +201,7 @@ class Shift:
         assert self.machines is not None
         kill(self.machines.processes(self.machines.head))
         self.process.wait()
-        self.machines.stop()
-        self.machines.start()
+        self.machines.restart()
         self._start()
 
 

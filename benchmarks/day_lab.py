@@ -19,7 +19,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from hosts import Host
+from hosts import ROLES, Host
 from plaudit.data.normalize import ACTION, STATE, Normalizer, Stats
 from plaudit.data.store import Store, is_store
 from plaudit.judges.human.actions import replay_actions
@@ -34,6 +34,7 @@ STEPS = 40  # of an episode that nobody ends before: two seconds
 SWING = 0.15  # rad around the start pose that a policy may command
 PARAMS = {"mono_image_resize": {"width": 64, "height": 48}}  # the robots' own in everything else
 SERVER_PORT = 8000
+BOOT_S = 5.0  # that the head's machine is away
 SERVER = """
 model: {component_config_paths: {openpi_model: server.yaml}}
 policy:
@@ -178,14 +179,14 @@ class Person:
 
 
 class Machines:
-    """Three hosts; the person's has a home of its own and does not see the runs."""
+    """Three hosts; those of the robot and the person have homes of their own and do not see the runs."""
 
     def __init__(self, hosts: Sequence[Host], root: Path):
         self.head, self.robot, self.person = hosts
-        self._root = root
-        self.home = root / "home"
-        self.home.mkdir()
-        self.hidden: list[Path] = []  # folders that the person's machine has not got
+        self._homes = {host.name: root / role for host, role in zip(hosts, ROLES, strict=True)}
+        for home in self._homes.values():
+            home.mkdir()
+        self.hidden: list[Path] = []  # folders that only the head has
 
     @property
     def address(self) -> str:
@@ -193,29 +194,40 @@ class Machines:
 
     def start(self) -> None:
         self.head.start("training")
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda start: start(), (self._start_robot, self._start_person)))
+        self._start_others()
 
-    def _start_robot(self) -> None:
-        self.robot.start("inference", self.address)
+    def restart(self) -> None:
+        """After the head was lost, and has booted: the others belong to a cluster that is gone, and start again too.
 
-    def _start_person(self) -> None:
-        words = f"cluster start --role labeling --address {self.person.address} --head {self.address}"
-        hide = "".join(f"mount -t tmpfs none {folder} && " for folder in self.hidden)
-        shell = f"{hide}HOME={self.home} exec {sys.executable} -m plaudit.cli {words}"
-        done = self.person.run("sh", "-c", shell)
-        if done.returncode:
-            raise RuntimeError(done.stdout + done.stderr)
+        They do first: Ray takes their processes, which are on this machine, for those of a head that still runs.
+        """
+        time.sleep(BOOT_S)
+        self.stop()
+        self.start()
 
     def stop(self) -> None:
+        self._stop(self.head, self.robot, self.person)
+
+    def _stop(self, *hosts: Host) -> None:
         with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda host: host.stop(), (self.head, self.robot, self.person)))
+            list(pool.map(lambda host: host.stop(), hosts))
+
+    def _start_others(self) -> None:
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(self._join, (self.robot, self.person), ROLES[1:]))
+
+    def _join(self, host: Host, role: str) -> None:
+        words = f"cluster start --role {role} --address {host.address} --head {self.address}"
+        hide = "".join(f"mount -t tmpfs none {folder} && " for folder in self.hidden)
+        done = host.run("sh", "-c", f"{hide}HOME={self._homes[host.name]} exec {sys.executable} -m plaudit.cli {words}")
+        if done.returncode:
+            raise RuntimeError(done.stdout + done.stderr)
 
     def mirror(self, run: Path) -> Path | None:
         """The copy of a run's episodes that the person has."""
         if not is_store(run / "episodes"):
             return None
-        return self.home / ".plaudit/mirrors" / Store.open(run / "episodes").settings.id[:12]
+        return self._homes[self.person.name] / ".plaudit/mirrors" / Store.open(run / "episodes").settings.id[:12]
 
     def processes(self, host: Host, what: str = "") -> list[int]:
         """Those on a host whose title has this in it."""

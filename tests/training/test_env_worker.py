@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import glow
+from plaudit.data.store import Store, is_store
 from plaudit.errors import RolloutError, WorkerLost
 from plaudit.learners.qchunk import QChunkConfig
 from plaudit.learners.sac import SacConfig
@@ -15,10 +16,11 @@ from plaudit.policies.loader import PolicySpec
 from plaudit.training.config import TrainingConfig
 from plaudit.training.config_file import load_training_config
 from plaudit.training.handles import SerialHandle
-from plaudit.training.replay_buffer import ReplayBuffer
+from plaudit.training.replay_buffer import ReplayBuffer, StoreLocation
 from plaudit.training.state_manager import StateManager
 from plaudit.training.workers.env import EnvWorker
 from plaudit.types import EnvSpec, Episode, PolicyWeights
+from waiting import wait_until
 
 LEARNER = QChunkConfig(horizon=4, num_samples=2, hidden_dims=(8,)).build(EnvSpec(2, 1, {}), 0, "cpu")
 POLICY = PolicySpec(policy=LEARNER.policy_config().model_dump(mode="json"))
@@ -30,6 +32,9 @@ class Shelf(ReplayBuffer):
     def __init__(self, failures: int = 0):
         self.kept: dict[str, Episode] = {}
         self.failures = failures
+
+    def location(self) -> StoreLocation:
+        return StoreLocation("episodes", None, None, ("", 0, 0), "0123456789abcdef")
 
     def add(self, episode: Episode, key: str) -> int:
         if self.failures:
@@ -70,9 +75,9 @@ def make_config(tmp_path: Path, *words: str) -> TrainingConfig:
 
 @contextmanager
 def worker(
-    asked: TrainingConfig, shelf: Shelf, state: StateManager, policy: PolicySpec = POLICY
+    asked: TrainingConfig, shelf: Shelf, state: StateManager, policy: PolicySpec = POLICY, **options: bool
 ) -> Iterator[EnvWorker]:
-    env = EnvWorker(asked, SerialHandle("replay buffer", shelf), SerialHandle("state manager", state))
+    env = EnvWorker(asked, SerialHandle("replay buffer", shelf), SerialHandle("state manager", state), **options)
     env.load_policy(policy)
     try:
         yield env
@@ -122,6 +127,37 @@ def test_an_episode_that_could_not_be_handed_over_is_handed_over_next(tmp_path):
         assert env.rollout(seed=4).id == 0
     (episode,) = shelf.kept.values()
     assert episode.meta["seed"] == 3  # the one that was played, and no other
+
+
+def test_an_episode_that_could_not_be_handed_over_outlives_the_robots_process(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    away, back, config = Shelf(failures=1), Shelf(), make_config(tmp_path)
+    with worker(config, away, Publisher(), keep_unsent=True) as env, pytest.raises(WorkerLost):
+        env.rollout(seed=3)
+    with worker(config, back, Publisher(), keep_unsent=True):
+        ((key, episode),) = back.kept.items()
+    assert (episode.steps, episode.meta["seed"], len(key)) == (12, 3, 32) and "unsent" not in episode.meta
+    with worker(config, again := Shelf(), Publisher(), keep_unsent=True) as env:
+        assert not again.kept
+        env.rollout(seed=4)
+    assert not list((tmp_path / ".plaudit/unsent").glob("*/*"))
+
+
+def test_an_episode_is_written_down_while_handing_it_over_takes_long(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr("plaudit.training.unsent.KEEP_AFTER_S", 0.01)
+    shelf, written = Shelf(), []
+    add, here = shelf.add, tmp_path / ".plaudit/unsent"
+
+    def slow(episode, key):
+        wait_until(lambda: any(len(Store.open(path)) for path in here.glob("*/*") if is_store(path)))
+        written.append(key)
+        return add(episode, key)
+
+    monkeypatch.setattr(shelf, "add", slow)
+    with worker(make_config(tmp_path), shelf, Publisher(), keep_unsent=True) as env:
+        env.rollout(seed=3)
+    assert list(shelf.kept) == written and not list(here.glob("*/*"))
 
 
 @pytest.mark.parametrize("failures", [0, 2])

@@ -292,7 +292,7 @@ class RayWorkers(Workers):
         # Workers wait longer for these two than the loop does.
         replay: Any = RayHandle("replay buffer", self._name("replay"), self._timeout_s)
         state: Any = RayHandle("state manager", self._name("state"), self._timeout_s)
-        self.env = self._slot("env", "env", EnvActor, config, replay, state)
+        self.env = self._slot("env", "env", EnvActor, config, replay, state, keep_unsent=True)
         self._attended = config.operator.attended
         self._status: OperatorStatus | None = None
         self._asked: Future[OperatorStatus | None] | None = None  # for the next status
@@ -323,8 +323,8 @@ class RayWorkers(Workers):
         options = {**where, **RESTART_FOREVER, **threads, "name": self._name(worker)}
         self._actors[worker] = ray.remote(cls).options(**options).remote(*args, **kwargs)
 
-    def _slot(self, worker: str, key: str, cls: type, *args: Any) -> Slot[Any]:
-        self._create(worker, key, cls, *args)
+    def _slot(self, worker: str, key: str, cls: type, *args: Any, **kwargs: Any) -> Slot[Any]:
+        self._create(worker, key, cls, *args, **kwargs)
         return Slot(RayHandle(worker, self._name(worker), STARTUP_TIMEOUT_S), self.clock)
 
     def pids(self) -> dict[str, list[int]]:

@@ -45,9 +45,7 @@ class CommandMonitor:
     def rest(self) -> None:
         """The joints hold by themselves: the next command starts from where they are."""
         self._last: AnyArray | None = None
-        self._steps: AnyArray = np.zeros(
-            (2, len(self._names))
-        )  # least and greatest that the last may have been
+        self._steps: AnyArray = np.zeros((2, len(self._names)))  # least and greatest that the last may have been
         self._stamp = 0
 
     def measured(self, position: AnyArray) -> None:

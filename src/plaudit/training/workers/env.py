@@ -1,8 +1,9 @@
 """The robot's side: act with the newest weights, and do not begin another episode before the last one is safe.
 
-An episode that could not be handed over stays here and is tried again first, and so does the reason why a robot that
-failed in it cannot be driven any further. After a fault that may pass, like a silent camera, the episode is handed over
-as it is, and `load_policy` has robot and policy back before the next one.
+An episode that could not be handed over stays here, on a cluster on this machine's disk too (unsent.py), and is tried
+again first, and so does the reason why a robot that failed in it cannot be driven any further. After a fault that may
+pass, like a silent camera, the episode is handed over as it is, and `load_policy` has robot and policy back before the
+next one.
 
 Weights are asked for between episodes, and by a thread during one where a robot's episodes are long
 (`policy.update_within_episode`): the inference engine then uses them from the next chunk on.
@@ -12,7 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass
 from zlib import crc32
 
@@ -28,6 +29,7 @@ from plaudit.training.config import TrainingConfig
 from plaudit.training.handles import Handle
 from plaudit.training.replay_buffer import ReplayBuffer
 from plaudit.training.state_manager import StateManager
+from plaudit.training.unsent import UnsentEpisodes
 from plaudit.types import EnvSpec, Episode
 
 LOOK = 0.2  # s between two looks for new weights during an episode
@@ -76,8 +78,13 @@ class EnvWorker:
         replay: Handle[ReplayBuffer],
         state: Handle[StateManager],
         reader: str = "robot",
+        *,
+        keep_unsent: bool = False,
     ):
-        """reader: as the state manager knows it"""
+        """
+        reader: as the state manager knows it
+        keep_unsent: write down what cannot be handed over; where the replay buffer may be away for longer than this is
+        """
         self._config, self._replay, self._state, self._reader = config, replay, state, reader
         self._follows = config.policy.behavior == "learner"  # or a policy that acts as it is
         self._engine: InferenceEngine | None = None
@@ -87,12 +94,15 @@ class EnvWorker:
         self._failure: RolloutError | None = None  # of the robot, told once its last episode is safe
         self._operator = Operator(config.operator.gate) if config.operator.attended else None
         self._open = ExitStack()  # what listens to the operator
+        self._keep_unsent = keep_unsent
+        self._kept: UnsentEpisodes | None = None
 
     def describe(self) -> EnvSpec:
         """What the robot sees and does. It is connected here, once; its policy comes with `load_policy`."""
         if self._engine is None:
             self._engine = self._config.engine.start(None)
             self._listen()
+            self._hand_over_kept()
         return self._engine.env_spec
 
     def _listen(self) -> None:
@@ -101,6 +111,12 @@ class EnvWorker:
             assert self._engine is not None
             attend(self._engine, self._operator)
             self._open.enter_context(listen_at_robot(config.operator, self._operator.send, config.robot))
+
+    def _hand_over_kept(self) -> None:
+        """What a process before this one could not hand over."""
+        if self._keep_unsent:
+            self._kept = UnsentEpisodes(self._replay.call(ReplayBuffer.location).store_id)
+            self._kept.hand_over(lambda episode, key: self._replay.call(ReplayBuffer.add, episode, key))
 
     def load_policy(self, policy: PolicySpec) -> str:
         """Let this policy drive the robot; returns how long it takes to infer, for people.
@@ -117,6 +133,7 @@ class EnvWorker:
         if self._engine is None:
             self._engine = self._config.engine.start(policy)
             self._listen()
+            self._hand_over_kept()
         else:
             self._engine.load_policy(policy)
         self._has_policy = True
@@ -166,7 +183,8 @@ class EnvWorker:
             self._unsent = _Recorded(episode, uuid.uuid4().hex, began, time.monotonic() - clock)
         recorded, clock = self._unsent, time.monotonic()
         episode = recorded.episode
-        episode_id = self._replay.call(ReplayBuffer.add, episode, recorded.key)
+        with nullcontext() if self._kept is None else self._kept.kept(episode, recorded.key):
+            episode_id = self._replay.call(ReplayBuffer.add, episode, recorded.key)
         self._unsent = None
         fault = isinstance(self._failure, RolloutFault)
         if self._failure is not None and not fault:
