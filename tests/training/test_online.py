@@ -756,7 +756,7 @@ def test_an_operator_starts_marks_and_discards_the_episodes_of_a_run_and_stops_i
     log = tmp_path / "log"
     robot = ("robot=puppet:PuppetConfig", f"robot.log={log}", "robot.size=[8,8]", "audit.fraction=0")
     endless = ("run.max_episodes=100", "policy.inference.realtime=true", "policy.inference.max_episode_steps=9999")
-    endless += ("learner.utd_ratio=0.1",)
+    endless += ("learner.utd_ratio=0.1", "judge.force=true")
     words = [word for word in asked(tmp_path, *robot, *endless) if not word.startswith("env=")]
     config = load_training_config("online", None, words)
     run = RunFolder.create(tmp_path / "run", config.model_copy(update={"operator": OperatorConfig(auto=False)}))

@@ -45,7 +45,8 @@ def told(lab: Path) -> list[tuple[str, str]]:
 def test_one_episode_leaves_a_page(lab):
     said = plaudit("online", *LAMP.split(), "run.max_episodes=1", cwd=lab)
     assert "runs/run: 1 episodes, 6 updates, policy v" in said
-    assert [what for what, _ in told(lab)] == ["started", "ended"]
+    assert [what for what, _ in told(lab)] == ["started", "judge", "ended"]
+    assert told(lab)[1][1].startswith("certificate: none; plaudit judge exam")
     assert "1 episode, 12 steps, 6 updates" in (lab / "runs/run/report.html").read_text()
     (lab / "runs/run/report.html").unlink()
     assert "runs/run/report.html" in plaudit("report", "runs/run", cwd=lab)
@@ -205,7 +206,7 @@ def test_an_operator_at_the_terminal_starts_marks_and_stops(lab):
     words = [word for word in LAMP.split() if not word.startswith("env=") and word != "--serial"]
     robot = f"robot=puppet:PuppetConfig robot.log={lab}/log robot.size=[8,8] audit.fraction=0 run.max_episodes=100"
     real_time = "policy.inference.realtime=true policy.inference.max_episode_steps=9999 learner.utd_ratio=0.1"
-    command = ["-m", "plaudit.cli", "online", *words, *robot.split(), *real_time.split()]
+    command = ["-m", "plaudit.cli", "online", *words, *robot.split(), *real_time.split(), "judge.force=true"]
     with PtyProcess(*command, cwd=lab) as run:
         run.expect("scene ready?", "space start  q stop")
         assert not (lab / "log").exists()

@@ -453,9 +453,10 @@ def test_a_run_says_who_judges_it_and_what_it_does_not_believe(tmp_path: Path, m
         "use_pretrain=false freeze_encoder=true pretrained_encoder_path=resnet10.pt image_keys=[front] hidden_dim=4"
     )
     block = " ".join(f"reward.reward_model.{word}" for word in [f"checkpoint_path={model(0.5)}", *recipe.split()])
-    who, *notes = check_run(train_config(f"{LEARNERS['ppo']} {block} reward.reward_model_type=resnet"))
+    who, certificate, *notes = check_run(train_config(f"{LEARNERS['ppo']} {block} reward.reward_model_type=resnet"))
     assert who.startswith("judge: classifier ")
     assert who.endswith(", 1 of 1 frames at 0.5; reward: replace, binary; cameras: front 8x8")
+    assert certificate.startswith("certificate: none; plaudit judge exam JUDGE STORE makes one")
     assert notes == [
         "the config says use_pretrain is False, the model says True; the model is believed",
         "the config says freeze_encoder is True, the model says False; the model is believed",

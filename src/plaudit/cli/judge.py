@@ -9,11 +9,14 @@ import typer
 
 from plaudit.cli.common import AllowCode, AllowHost, finite, out, progress, stop, tell
 from plaudit.cli.data import EpisodesOption, chosen_ids
+from plaudit.cli.exam import ReferenceOption, exam_
 from plaudit.cli.label import (
     ConfigOption,
     DecodeOption,
     ModelOption,
     WordsArgument,
+    check_free,
+    free_folder,
     load_judge,
     named_store,
     report_failures,
@@ -30,15 +33,10 @@ if TYPE_CHECKING:
     from plaudit.types import Labels
 
 judge = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+judge.command("exam")(exam_)
 
 JudgeOption = Annotated[
     str | None, typer.Option("--judge", help="vlm, classifier, simulator, or my_package.my_module:MyConfig.")
-]
-ReferenceOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Sources of the reference labels, like 'human,cutoff'.", show_default="human,simulator,dataset,cutoff"
-    ),
 ]
 IncludeOption = Annotated[
     bool,
@@ -92,7 +90,7 @@ def eval_(
     store = Store.open(folder)
     if (name == "ledger") != (source is not None):
         raise DataError("--judge ledger and --source go together: --judge ledger --source human")
-    _check_free(output_dir)
+    check_free(output_dir)
     asked = None if reference is None else [who.strip() for who in reference.split(",")]
     ids = chosen_ids(store, episodes)
     try:
@@ -109,7 +107,7 @@ def eval_(
             facts = {"judge": _typed(name, config, model, overrides), **facts}
     except KeyboardInterrupt:
         stop("interrupted; nothing was written")
-    target = output_dir or _free(Path("runs/judge_eval"), title)
+    target = output_dir or free_folder(Path("runs/judge_eval"), title)
     save_evaluation(target, title, found, facts)
     _tell_evaluation(title, found, target)
 
@@ -361,16 +359,3 @@ def export_(
     for sentence in notes:
         tell("note", sentence)
     out.print(f"{target} is the model as {to} loads it")
-
-
-def _check_free(output: Path | None) -> None:
-    if output is not None and output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise TargetNotEmpty(f"{output} is there already; nothing was measured, name another with --output-dir")
-
-
-def _free(folder: Path, name: str) -> Path:
-    """runs/judge_eval/vlm_0, vlm_1, ..."""
-    number = 0
-    while (folder / f"{name}_{number}").exists():
-        number += 1
-    return folder / f"{name}_{number}"

@@ -9,7 +9,7 @@ import typer
 
 from plaudit.cli.common import AllowCode, AllowHost, out, progress, stop, store_and_keys, tell
 from plaudit.cli.data import ActionOption, CameraOption, EpisodesOption, StateOption, camera_names, chosen_ids
-from plaudit.errors import DataError
+from plaudit.errors import DataError, TargetNotEmpty
 
 if TYPE_CHECKING:
     from plaudit.data.formats import ReadOptions
@@ -84,7 +84,8 @@ def label_(
         _open_window(folder, options, order, name, action_log)
         return
     store = Store.open(folder)
-    _, asked = load_judge(config, judge, model, decode, overrides)
+    settings, asked = load_judge(config, judge, model, decode, overrides)
+    _tell_certificate(config, settings, asked)
     ids = chosen_ids(store, episodes)
     queue = StoreQueue(store, ids, skip_labeled=skip_labeled)
     waiting = queue.stale(asked.id)
@@ -119,6 +120,15 @@ def load_judge(
     for sentence in judge_warnings(asked, judge):
         tell("warning", sentence)
     return asked, judge
+
+
+def _tell_certificate(path: Path | None, config: "JudgeConfig", judge: "Judge") -> None:
+    from plaudit.judges.certificate import certificate_beside, certificate_status
+
+    if config.needs_certificate:
+        beside = None if path is None else certificate_beside(path)
+        own = config.certificate_path if beside is None or not beside.exists() else beside
+        tell("certificate", certificate_status(own, judge.id)[0])
 
 
 def report_failures(failed: Mapping[int, str]) -> None:
@@ -181,3 +191,17 @@ def _print_result(store: "Store", judge: "Judge", done: "LabelStats[int]", passe
     out.print(f"{len(done.done)} episodes of {store.folder} labeled by {judge.id.source}{called}{over}{lost}")
     if done.failed:
         raise typer.Exit(1)
+
+
+def check_free(output: Path | None) -> None:
+    """Refuse a folder that holds something."""
+    if output is not None and output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise TargetNotEmpty(f"{output} is there already; nothing was measured, name another with --output-dir")
+
+
+def free_folder(folder: Path, name: str) -> Path:
+    """runs/judge_eval/vlm_0, vlm_1, ..."""
+    number = 0
+    while (folder / f"{name}_{number}").exists():
+        number += 1
+    return folder / f"{name}_{number}"

@@ -24,7 +24,7 @@ from plaudit.cli.common import (
     stop,
     tell,
 )
-from plaudit.errors import ClusterError, DataError, JudgeError, MissingExtra, PlauditError
+from plaudit.errors import ClusterError, DataError, MissingExtra, PlauditError
 
 LINE_INTERVAL_S = 10.0  # between two lines where there is no terminal
 DRAW_INTERVAL_S = 0.25  # between two drawings where there is one
@@ -153,6 +153,7 @@ def _open_run(
             raise DataError("--resume continues a run as it was configured; leave out the other arguments")
         run = RunFolder.reopen(resume, "online")
         _check_calibrated(run.config)
+        _check_certificate(run.config)
         return run
     if empty:
         raise DataError(
@@ -163,6 +164,7 @@ def _open_run(
     wanted = load_training_config("online", config, overrides, robot_files=robot_files, flags=flags)
     _check_judge(wanted)
     _check_calibrated(wanted)
+    _check_certificate(wanted)
     path = wanted.run.resume_dir
     return RunFolder.resume_named(path, wanted) if path else RunFolder.open(folder / wanted.run_name, wanted)
 
@@ -196,15 +198,24 @@ def _check_judge(config: Any) -> None:
 def _check_calibrated(config: Any) -> None:
     """A judge whose probabilities mean nothing yet is not in charge of a robot, unless it is forced."""
     from plaudit.judges.config import uncalibrated_warning
+    from plaudit.training.reward import check_robot_judge
 
     judge = config.judge.config
     if not judge.needs_calibration:
         return
     warning = uncalibrated_warning(judge)
-    if config.simulated or judge.force:
-        tell("warning", warning)
-    else:
-        raise JudgeError(f"{config.target_name} is a robot, and {warning} (or judge.force=true takes it as it is)")
+    check_robot_judge(config, warning)
+    tell("warning", warning)
+
+
+def _check_certificate(config: Any) -> None:
+    """Nor one without a certificate; whether it is this judge's shows when the judge is loaded, before anything
+    moves."""
+    from plaudit.judges.certificate import certificate_status
+    from plaudit.training.reward import check_robot_judge
+
+    if config.judge.config.needs_certificate:
+        check_robot_judge(config, certificate_status(config.judge.certificate_path, None)[1])
 
 
 def _check_ray(ray: str | None, serial: bool) -> None:

@@ -42,6 +42,17 @@ class JudgeConfig(Config):
     rule: PartialRule = Field(default_factory=DecisionRule)
     calibration: PlattScaling | None = None  # of its probabilities; None: as they are
     calibration_record: CalibrationRecord | None = None
+    force: bool = False  # take it although it failed a control; on a robot also uncalibrated, or without a certificate
+
+    @property
+    def certificate_path(self) -> Path | None:
+        """Where `plaudit judge exam` puts its certificate; None where nothing follows from this config."""
+        return None
+
+    @property
+    def needs_certificate(self) -> bool:
+        """Whether it is examined before it judges what a robot does: all but a human and a simulator."""
+        return True
 
     @property
     def uses_task(self) -> bool:
@@ -99,6 +110,22 @@ def load_judge_config(
     return config
 
 
+def load_named_judge(name: str, overrides: Sequence[str] = ()) -> JudgeConfig:
+    """From a folder or a file of any kind, or a name (or dotted path) of the registry."""
+    path = Path(name)
+    if not path.exists():
+        return load_judge_config(None, name, None, overrides)
+    if _is_foreign_model(path):
+        return load_judge_config(None, "classifier", {"model": name}, overrides)
+    return load_judge_config(path, None, None, overrides)
+
+
+def _is_foreign_model(path: Path) -> bool:
+    """Whether this is a reward model that has no file of ours beside it: of RLinf's, or lerobot's."""
+    foreign = path.suffix in (".pt", ".safetensors")
+    return foreign or (is_lerobot_classifier(path) and not (path / MODEL_FILE).is_file())
+
+
 def _own_judge(path: Path | None) -> tuple[Path | None, dict[str, Any]]:
     """The judge's file that a path names, and what follows from where it lies: a reward model's folder is its model."""
     if path is None:
@@ -112,7 +139,7 @@ def _own_judge(path: Path | None) -> tuple[Path | None, dict[str, Any]]:
 
 def judge_tree(path: Path) -> dict[str, Any]:
     """The keys of the judge that a path names: a reward model's folder or file, lerobot's too, or a judge's file."""
-    if path.suffix in (".pt", ".safetensors") or (is_lerobot_classifier(path) and not (path / MODEL_FILE).is_file()):
+    if _is_foreign_model(path):
         return {"type": "classifier", "model": str(path)}
     if path.is_dir() and not (path / MODEL_FILE).is_file():
         raise BadFile(path, f"this is not a reward model: it has no {MODEL_FILE}")

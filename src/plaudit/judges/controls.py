@@ -8,6 +8,9 @@
     blank           black, white, gray and noise         whatever it has never seen
     wrong task      the episode, with another task       any success, or anything; for judges that use the task text
 
+An exam (judges/exam.py) also has the same episodes seen otherwise, in which failure frames still show failure: one
+camera dark, brighter, darker, cropped, shifted; and, where they are given, episodes of another task.
+
 Backwards, an episode begins with its success, and a judge of single frames is right to say so; what counts is what
 comes after, failure frames in the wrong order. The few frames before the first success count in neither, since people
 who label disagree there.
@@ -27,7 +30,7 @@ from plaudit.errors import JudgeError
 from plaudit.judges.labeling import BATCH, batches, label_mapping
 from plaudit.protocols import Judge
 from plaudit.rule import above_threshold
-from plaudit.types import BoolArray, ByteArray, Episode, FloatArray, ProgressFn
+from plaudit.types import BoolArray, ByteArray, Episode, FloatArray, Labels, ProgressFn
 
 MAX_EPISODES = 20
 MAX_FPR = 0.05  # of the frames of one control
@@ -44,6 +47,17 @@ class NegativeControl:
     name: str
     episode: Episode
     mask: BoolArray  # [T+1]
+    success: BoolArray | None = None  # [T+1] frames that show success all the same; None: there are none
+
+
+@dataclass(frozen=True, eq=False)
+class ScoredControl:
+    """What a judge says of a control; its images are not kept."""
+
+    name: str
+    labels: Labels
+    mask: BoolArray  # [T+1] as in NegativeControl, and the next
+    success: BoolArray | None
 
 
 @dataclass(frozen=True)
@@ -85,34 +99,63 @@ def run_controls(
     episodes: held out, with their targets [T+1] of 1, 0 and NaN; at most 20 of those that succeed are used
     wrong_task: a task that none of them shows, for a judge that uses the task text
     """
+    makers = control_makers(episodes, seed, wrong_task)
+    scored, failures = score_controls(judge, makers, batch_size=batch_size, progress=progress)
     counts = {name: np.zeros(2, int) for name in _ALWAYS}  # frames, and false positives among them
-    failures: list[str] = []
-    for makers in progress(list(batches(control_makers(episodes, seed, wrong_task), batch_size))):
-        controls = [control for make in makers if (control := make()) is not None]
-        labels, failed = label_mapping(judge, {n: control.episode for n, control in enumerate(controls)})
-        failures += failed.values()
-        for n, found in labels.items():
-            control = controls[n]
-            predicted = above_threshold(found.frame_probs, threshold)[control.mask]
-            counts.setdefault(control.name, np.zeros(2, int))
-            counts[control.name] += [len(predicted), predicted.sum()]
+    for one in scored:
+        predicted = above_threshold(one.labels.frame_probs, threshold)[one.mask]
+        counts.setdefault(one.name, np.zeros(2, int))
+        counts[one.name] += [len(predicted), predicted.sum()]
     results = [ControlResult(name, int(frames), int(fp), MAX_FPR) for name, (frames, fp) in counts.items()]
     return results, failures
 
 
+ControlMaker = Callable[[], NegativeControl | None]
+
+
+def score_controls(
+    judge: Judge, makers: Sequence[ControlMaker], *, batch_size: int = BATCH, progress: ProgressFn = iter
+) -> tuple[list[ScoredControl], list[str]]:
+    """Make these controls, a few at a time, and have a judge label them; and why it could not score some of them."""
+    scored: list[ScoredControl] = []
+    failures: list[str] = []
+    for few in progress(list(batches(makers, batch_size))):
+        controls = [control for make in few if (control := make()) is not None]
+        labels, failed = label_mapping(judge, {n: control.episode for n, control in enumerate(controls)})
+        failures += failed.values()
+        scored += [ScoredControl((c := controls[n]).name, found, c.mask, c.success) for n, found in labels.items()]
+    return scored, failures
+
+
 def control_makers(
     episodes: Sequence[tuple[Episode, FloatArray]], seed: int = 0, task: str | None = None
-) -> list[Callable[[], NegativeControl | None]]:
+) -> list[ControlMaker]:
     """Each makes one control, or None where its episode cannot be made into it: each is as large as its episode."""
     rng = np.random.default_rng(seed)
-    usable = [(episode, target) for episode, target in episodes if _first_success(episode, target) is not None]
-    if not usable:
-        raise JudgeError(f"controls are made from episodes that succeed, and none of these {len(episodes)} does")
-    chosen = [usable[i] for i in np.sort(rng.permutation(len(usable))[:MAX_EPISODES])]
+    chosen = choose_successes(episodes, rng)
     makers = [partial(make, *one) for make in (frozen_frame, time_reversed, truncated) for one in chosen]
     blanks = [partial(_same, control) for control in blank_images(chosen[0][0], rng)]  # of a few frames
     wrong = [] if task is None else [partial(wrong_task_control, *one, task) for one in chosen]
     return [*makers, *blanks, *wrong]
+
+
+def choose_successes(
+    episodes: Sequence[tuple[Episode, FloatArray]], rng: np.random.Generator
+) -> list[tuple[Episode, FloatArray]]:
+    """At most 20 of those that succeed, at random."""
+    usable = [(episode, target) for episode, target in episodes if _first_success(episode, target) is not None]
+    if not usable:
+        raise JudgeError(f"controls are made from episodes that succeed, and none of these {len(episodes)} does")
+    return [usable[i] for i in np.sort(rng.permutation(len(usable))[:MAX_EPISODES])]
+
+
+def shift_makers(episodes: Sequence[tuple[Episode, FloatArray]], seed: int = 0) -> list[ControlMaker]:
+    """Of the same episodes as `control_makers`: each seen otherwise, for an exam."""
+    chosen = choose_successes(episodes, np.random.default_rng(seed))
+    cameras = sorted({camera for episode, _ in chosen for camera in episode.frames})
+    dark = cameras if len(cameras) > 1 else []  # with the only one dark, it is a blank
+    makers = [partial(dark_camera, *one, camera) for camera in dark for one in chosen]
+    return [*makers, *(partial(shifted, *one, name) for name in SHIFTS for one in chosen)]
 
 
 def _same(control: NegativeControl) -> NegativeControl:
@@ -186,6 +229,59 @@ def blank_images(episode: Episode, rng: np.random.Generator) -> list[NegativeCon
 def wrong_task_control(episode: Episode, target: FloatArray, task: str) -> NegativeControl:
     """As it was, with another task: not even its success is one."""
     return NegativeControl("wrong task", replace(episode, task=task), _recorded(episode) & ~np.isnan(target))
+
+
+# The same seen otherwise: what shows failure still does.
+
+
+def dark_camera(episode: Episode, target: FloatArray, camera: str) -> NegativeControl | None:
+    """One of several cameras shows black."""
+    if camera not in episode.frames:
+        return None
+    frames = {**episode.frames, camera: np.zeros_like(episode.frames[camera])}
+    return _seen_otherwise(f"{camera} dark", replace(episode, frames=frames), target)
+
+
+def _scaled(frames: ByteArray, factor: float) -> ByteArray:
+    table = np.clip(np.rint(np.arange(256) * factor), 0, 255).astype(np.uint8)
+    return table[frames]
+
+
+def _window(frames: ByteArray, top: float, left: float, size: float) -> ByteArray:
+    """A part of each image, by its place and size as fractions, in the size of all of it; what lies outside repeats the
+    edge."""
+    height, width = frames.shape[1:3]
+    rows = np.clip((top + (np.arange(height) + 0.5) / height * size) * height, 0, height - 1).astype(int)
+    columns = np.clip((left + (np.arange(width) + 0.5) / width * size) * width, 0, width - 1).astype(int)
+    return frames[:, rows[:, None], columns]
+
+
+SHIFTS: Mapping[str, Callable[[ByteArray], ByteArray]] = {
+    "brighter": partial(_scaled, factor=1.25),
+    "darker": partial(_scaled, factor=0.75),
+    "cropped": partial(_window, top=0.05, left=0.05, size=0.9),
+    "shifted": partial(_window, top=0.05, left=0.05, size=1.0),
+}
+
+
+def shifted(episode: Episode, target: FloatArray, name: str) -> NegativeControl | None:
+    """All cameras with one of `SHIFTS`."""
+    frames = {camera: SHIFTS[name](images) for camera, images in episode.frames.items()}
+    return _seen_otherwise(name, replace(episode, frames=frames), target)
+
+
+def another_task(episode: Episode, task: str | None) -> NegativeControl:
+    """An episode that shows another task, with the instruction of this one."""
+    told = episode if task is None else replace(episode, task=task)
+    return NegativeControl("another task", told, _recorded(episode))
+
+
+def _seen_otherwise(name: str, episode: Episode, target: FloatArray) -> NegativeControl | None:
+    first = _first_success(episode, target)
+    assert first is not None
+    mask = _recorded(episode) & (target == 0)
+    mask[max(first - ONSET_MARGIN, 0) : first] = False
+    return NegativeControl(name, episode, mask, _recorded(episode) & (target == 1)) if mask.any() else None
 
 
 def _pick(episode: Episode, frames: np.ndarray, *, padded: str) -> Episode:

@@ -64,5 +64,9 @@ class SimulatorJudgeConfig(JudgeConfig):
     type: Literal["simulator"] = "simulator"
     rule: PartialRule = Field(default=AS_IT_SAYS)
 
+    @property
+    def needs_certificate(self) -> bool:
+        return False
+
     def build(self) -> SimulatorJudge:
         return SimulatorJudge(self.rule)

@@ -66,10 +66,10 @@ class SeenEpisodes:
             keys |= _unpacked(record.fitted_on or "", "this judge's calibration")
         return cls(frozenset(keys), tuple(notes))
 
-    def choose(self, store: Store, ids: Sequence[int], *, include: bool = False) -> ChosenEpisodes:
+    def choose(self, store: Store, ids: Sequence[int], *, include: bool | None = False) -> ChosenEpisodes:
         """Those that the judge has not seen, or all of them; refuses where that leaves none.
 
-        include: those that it has seen too
+        include: those that it has seen too; None: there is no such option
         """
         if not self.keys:
             return ChosenEpisodes(ids, 0, self.notes)
@@ -84,9 +84,10 @@ class SeenEpisodes:
         if len(seen) == len(ids):
             raise JudgeError(
                 f"all {len(ids)} episodes of {store.folder} with reference labels are {what}: nothing unseen is left; "
-                f"use other episodes, or {INCLUDE}"
+                f"use other episodes{'' if include is None else f', or {INCLUDE}'}"
             )
-        note = f"{len(seen)} of {len(ids)} were left out, {what}; {INCLUDE} uses them too."
+        option = "" if include is None else f"; {INCLUDE} uses them too"
+        note = f"{len(seen)} of {len(ids)} were left out, {what}{option}."
         return ChosenEpisodes([i for i in ids if i not in seen], 0, (note, *self.notes))
 
 

@@ -197,6 +197,28 @@ def histogram(
 
 
 @matplotlib.rc_context(_RC)  # type: ignore[operator]
+def interval_chart(
+    rows: Mapping[str, tuple[float, float, float]], good: Sequence[bool], *, title: str, mark: float | None, width=620
+) -> Markup:
+    """A line for each name: a rate as a dot, its interval as a bar; the first on top.
+
+    good: of each row, which is green then and red otherwise
+    mark: where to draw a dashed vertical line
+    """
+    figure, axes = make_axes((width, 66 + 32 * len(rows)), title)
+    for height, (value, low, high), passed in zip(reversed(range(len(rows))), rows.values(), good, strict=True):
+        color = SUCCESS if passed else ALARM
+        axes.plot([low, high], [height, height], color=color, linewidth=6, alpha=0.35, solid_capstyle="round")
+        axes.plot([value], [height], "o", color=color, markersize=7)
+    axes.set_yticks(range(len(rows)), [plain(name) for name in reversed(list(rows))])
+    axes.set(xlim=(-0.02, 1.02), ylim=(-0.6, len(rows) - 0.4))
+    if mark is not None:
+        axes.axvline(mark, color="#444444", linestyle="--", linewidth=1)
+    _percent_axis(axes, "x")
+    return to_svg(figure)
+
+
+@matplotlib.rc_context(_RC)  # type: ignore[operator]
 def score_timeline(
     success_prob: Sequence[float], target: Sequence[float], *, title: str, threshold: float, size=(410, 140)
 ) -> Markup:

@@ -35,6 +35,7 @@ from plaudit.errors import (
     WorkerFailed,
     WorkerLost,
 )
+from plaudit.judges.certificate import certificate_status
 from plaudit.training.failure_log import FailureLog
 from plaudit.training.handles import Slot
 from plaudit.training.learner_setup import learner_env_spec
@@ -42,6 +43,7 @@ from plaudit.training.monitor import JudgeMonitor
 from plaudit.training.progress import OnlineProgress
 from plaudit.training.replay_buffer import ReplayBuffer, ReplayStats
 from plaudit.training.retrain import current_judge
+from plaudit.training.reward import check_robot_judge
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.schedule import OnlineSchedule
 from plaudit.training.state_manager import PolicyStatus, StateManager, writes_here
@@ -141,12 +143,13 @@ class OnlineTrainer:
         if w.judge is not None:
             self._bundle = JudgeBundle.of(current_judge(config.judge.config, self._folder.judge))
             self.on_judge(w.judge.handle.call(JudgeWorker.load, self._bundle))
+        certificate = self._check_certificate()
         info: LearnerInfo = w.learner.handle.call(LearnerWorker.setup, env_spec, self._judge.source)
         self._folder.save_policy_config(info.policy_config)
         stats, status = w.replay.call(ReplayBuffer.stats, self._judge), w.state.call(StateManager.status)
         self.progress = OnlineProgress(stats, status, updates=info.updates, **self._last_session())
         if w.judge is not None:
-            self.progress.last_event = "; ".join(w.judge.handle.call(JudgeWorker.warnings))
+            self.progress.last_event = "; ".join([*w.judge.handle.call(JudgeWorker.warnings), *certificate])
         self._check_location()
         self.monitor = JudgeMonitor(self._folder, self._judge.source)
         self.schedule = OnlineSchedule(config, w, self.monitor, info, self.progress)
@@ -154,6 +157,17 @@ class OnlineTrainer:
         self.robot_policy = robot_policy(config, info)
         self.on_env(w.env.handle.call(EnvWorker.load_policy, self.robot_policy))
         self.started = True
+
+    def _check_certificate(self) -> list[str]:
+        """What its certificate says of the judge that the run begins with; on a robot, one without is refused. Versions
+        that this run has trained were measured by their promotion."""
+        settings = self.config.judge
+        is_first = current_judge(settings.config, self._folder.judge) is settings.config
+        if not settings.config.needs_certificate or not is_first:
+            return []
+        line, refusal = certificate_status(settings.certificate_path, self._judge)
+        check_robot_judge(self.config, refusal)
+        return [f"certificate: {line}"]
 
     def _last_session(self) -> dict[str, Any]:
         """What an earlier session of the run logged last."""

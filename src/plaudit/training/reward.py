@@ -15,6 +15,7 @@ from typing import Any
 from plaudit.data.cameras import OUR_MAIN_CAMERA, name_of_camera
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
+from plaudit.judges.certificate import certificate_status
 from plaudit.judges.classifier.checkpoint import RewardModelConfig
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.model import Size
@@ -127,11 +128,22 @@ def describe_judge(config: TrainingConfig) -> tuple[str, ...]:
     shaped = f", shaping {reward.shaping} at gamma {config.learner.gamma}" if reward.shaping else ""
     line = f"judge: {config.judge.name} {judge.id.fingerprint}, {judge.rule.describe()}"
     line += f"; reward: {reward.mode}, {reward.reward_type}{shaped}"
+    certificate = f"certificate: {certificate_status(config.judge.certificate_path, judge.id)[0]}"
     if not isinstance(judge, ClassifierJudge):
-        return (line,)
+        return line, certificate
     cameras = ", ".join(f"{camera} {height}x{width}" for camera, (height, width) in judge.model.cameras.items())
     block = config.reward.reward_model or RewardModelBlock()
-    return f"{line}; cameras: {cameras}", *judge.model.warnings, *_block_warnings(block, judge.model.config)
+    line = f"{line}; cameras: {cameras}"
+    return line, certificate, *judge.model.warnings, *_block_warnings(block, judge.model.config)
+
+
+def check_robot_judge(config: TrainingConfig, refusal: str) -> None:
+    """Refuse a judge for a robot, where something speaks against it and it is not forced.
+
+    refusal: what; "" for nothing
+    """
+    if refusal and not config.simulated and not config.judge.config.force:
+        raise JudgeError(f"{config.target_name} is a robot, and {refusal} (or judge.force=true takes it as it is)")
 
 
 def _check_cameras(wanted: Mapping[str, Size], cameras: Mapping[str, Any], *, any_size: bool) -> None:

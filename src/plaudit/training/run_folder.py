@@ -110,7 +110,7 @@ class RunFolder:
         path = _run_of(folder)
         before = cls.reopen(path, config.schedule).config
         differing = _differences(_flat(before), _flat(config))
-        if config.schedule == "train" and before.judge != config.judge:
+        if config.schedule == "train" and before.judge.config != config.judge.config:
             differing.add("judge")
         if differing:
             raise TargetNotEmpty(

@@ -65,11 +65,12 @@ def _parse_block(key: str, value: Any, cls: type[Config]) -> Any:
 
 
 class JudgeSettings(Config):
-    """Who decides about success: the keys of a judge (`type`, `model`, `rule`, ...), and these two."""
+    """Who decides about success: the keys of a judge (`type`, `model`, `rule`, ...), and these three."""
 
     config: JudgeConfig = Field(default_factory=SimulatorJudgeConfig)
     retrain: RetrainConfig | None = RetrainConfig()  # a classifier learns from the run's labels; None: it does not
     window: LabelingWindowConfig = LabelingWindowConfig()  # of a human who labels or audits
+    certificate: Path | None = None  # of the judge's exam; None: the one beside it
 
     @model_validator(mode="before")
     @classmethod
@@ -79,6 +80,7 @@ class JudgeSettings(Config):
             return value
         blocks = {"retrain": RetrainConfig, "window": LabelingWindowConfig}
         own = {key: _parse_block(key, value[key], blocks[key]) for key in blocks if key in value}
+        own |= {key: value[key] for key in ("certificate",) if key in value}
         rest = {key: value[key] for key in value if key not in own}
         if not rest:
             return own
@@ -87,12 +89,18 @@ class JudgeSettings(Config):
     @model_serializer(mode="wrap")
     def _flat(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         tree = handler(self)
-        return {**JUDGE_REGISTRY.dump(self.config), "retrain": tree["retrain"], "window": tree["window"]}
+        own = {key: tree[key] for key in ("retrain", "window", "certificate")}
+        return {**JUDGE_REGISTRY.dump(self.config), **own}
 
     @property
     def name(self) -> str:
         """As `judge=` names it."""
         return JUDGE_REGISTRY.name_of(self.config)
+
+    @property
+    def certificate_path(self) -> Path | None:
+        """Where its certificate is to be; None where nobody has said."""
+        return self.certificate or self.config.certificate_path
 
     @property
     def is_human(self) -> bool:

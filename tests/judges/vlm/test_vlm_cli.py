@@ -88,7 +88,8 @@ def test_uncalibrated_it_says_so_and_is_not_in_charge_of_a_robot_unless_forced(r
         said = run(*words, *others, code=1)
         assert f"warning: {told}" in said and "none does not exist" in said
     said = run(*words, "robot=igris_b", "judge=careful.yaml", code=1)
-    assert told not in said and "none does not exist" in said
+    assert told not in said and "igris_b is a robot, and its judge has no certificate" in said
+    assert "none does not exist" in run(*words, "robot=igris_b", "judge=careful.yaml", "judge.force=true", code=1)
 
 
 def test_the_command_that_calibrates_it_has_all_of_its_settings():

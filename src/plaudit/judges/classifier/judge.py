@@ -14,6 +14,7 @@ from torch import Tensor
 
 from plaudit.errors import JudgeError, PlauditError
 from plaudit.judges.calibration import PlattScaling, fingerprint_of
+from plaudit.judges.certificate import certificate_beside
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.loader import load_reward_model
 from plaudit.judges.classifier.rlinf import RLinfRewardConfig
@@ -115,11 +116,14 @@ class ClassifierJudgeConfig(JudgeConfig):
 
     type: Literal["classifier"] = "classifier"
     model: Path  # a reward model: its folder, lerobot's, or a .pt or .safetensors file
-    force: bool = False  # take it although it failed a control
     device: str = "auto"
     compile: bool = False  # on a GPU; takes half a minute and a compiler, and is 3 times as fast
     # Of a file of RLinf's, what it does not say itself: image_size, image_keys, normalize; see RLinfRewardConfig.
     network: RLinfRewardConfig | None = None
+
+    @property
+    def certificate_path(self) -> Path | None:
+        return certificate_beside(self.model)
 
     def build(self) -> ClassifierJudge:
         network = None if self.network is None else self.network.model_dump(exclude_none=True)

@@ -74,6 +74,10 @@ class HumanJudgeConfig(JudgeConfig):
     type: Literal["human"] = HUMAN
     rule: PartialRule = Field(default=DecisionRule(decode="per_frame"))
 
+    @property
+    def needs_certificate(self) -> bool:
+        return False
+
     def build(self) -> NoReturn:
         """Refused: a human is asked through a window (`HumanLabelWorker`, `plaudit label --judge human`)."""
         raise JudgeError("a human labels in a window, and not in place of a model: plaudit label STORE --judge human")

@@ -47,7 +47,6 @@ class VlmSettings(JudgeConfig):
     type: Literal["vlm"] = "vlm"
     model: str = "nvidia/Cosmos-Reason2-8B"  # a folder or a hub id; for an endpoint, the name it serves
     backend: Literal["transformers", "openai"] = "transformers"
-    force: bool = False  # let it judge what a robot does although it is not calibrated
 
     # What it is asked
     task: str = ""  # in words; "": each episode's own

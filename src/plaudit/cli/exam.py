@@ -1,0 +1,167 @@
+"""`plaudit judge exam`: the fixed suite, and the certificate that comes of it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from plaudit.cli.common import AllowCode, AllowHost, out, progress, stop, tell
+from plaudit.cli.data import EpisodesOption, chosen_ids
+from plaudit.cli.label import check_free, free_folder
+from plaudit.errors import DataError
+
+if TYPE_CHECKING:
+    from plaudit.data.store import Store
+    from plaudit.judges.certificate import Certificate
+    from plaudit.judges.config import JudgeConfig
+    from plaudit.judges.exam import Trace
+
+ReferenceOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Sources of the reference labels, like 'human,cutoff'.", show_default="human,simulator,dataset,cutoff"
+    ),
+]
+
+
+def exam_(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="JUDGE... STORE [KEY=VALUE]...",
+            help="Judges: folders or files, or names as for --judge of 'plaudit label'; a store with reference labels; "
+            "then keys of the judges' configs.",
+        ),
+    ] = None,
+    reference: ReferenceOption = None,
+    episodes: EpisodesOption = None,
+    other_task: Annotated[
+        Path | None, typer.Option(help="A store of another task's episodes: none of their frames shows success.")
+    ] = None,
+    wrong_task: Annotated[
+        str | None, typer.Option(help="A task that no episode shows, as a control for judges that use the task text.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only say whether the certificate that is there is of this judge and data.")
+    ] = False,
+    output_dir: Annotated[
+        Path | None,
+        typer.Option("--output-dir", "-o", help="The folder to write; runs/judge_exam/NAME_N when not given."),
+    ] = None,
+    allow_code: AllowCode = None,
+    allow_host: AllowHost = None,
+) -> None:
+    """Examine judges on episodes that they have not seen, and write a certificate for each.
+
+    The suite is fixed: metrics of frames and episodes, each with an interval over episodes, and all controls. Writes
+    report.html and the certificates, and puts each certificate beside its judge, where 'train', 'online' and 'label'
+    find it. Returns 1 when a judge did not pass.
+    """
+    from plaudit.data.store import Store
+    from plaudit.judges.exam import rank
+    from plaudit.report.exam import save_exam
+
+    names, folder, overrides = _judges_and_store(words or [])
+    store = Store.open(folder)
+    check_free(output_dir)
+    asked = None if reference is None else [who.strip() for who in reference.split(",")]
+    ids = chosen_ids(store, episodes)
+    if check:
+        _check(store, names, overrides, asked, ids)
+        return
+    other = None if other_task is None else Store.open(other_task)
+    found: list[tuple[Certificate, list[Trace]]] = []
+    placed: dict[str, Path] = {}  # name on the page -> where its certificate belongs
+    try:
+        for word, shown in zip(names, _short_names(names)):
+            found.append(_examine(store, word, shown, overrides, asked, ids, other, wrong_task))
+            if Path(word).exists() and not overrides:
+                placed[shown] = Path(word)
+    except KeyboardInterrupt:
+        stop("interrupted; nothing was written")
+    found.sort(key=lambda one: rank(one[0]))
+    title = found[0][0].name if len(found) == 1 else f"{len(found)}_judges"
+    target = output_dir or free_folder(Path("runs/judge_exam"), title)
+    save_exam(target, found)
+    _tell_exam([certificate for certificate, _ in found], target, placed)
+
+
+def _judges_and_store(words: Sequence[str]) -> tuple[list[str], Path, list[str]]:
+    named = [word for word in words if "=" not in word]
+    if len(named) < 2:
+        raise DataError("name a judge, or several, and then a store: plaudit judge exam runs/reward_model episodes")
+    return named[:-1], Path(named[-1]), [word for word in words if "=" in word]
+
+
+def _short_names(words: Sequence[str]) -> list[str]:
+    """The last part of each, or all of it where two are alike."""
+    short = [Path(word).stem if Path(word).is_file() else Path(word).name for word in words]
+    return [word if short.count(one) > 1 or not one else one for one, word in zip(short, words)]
+
+
+def _load(word: str, overrides: Sequence[str]) -> "JudgeConfig":
+    """A judge that failed its own checks is examined too."""
+    from plaudit.judges.config import load_named_judge
+
+    return load_named_judge(word, overrides).model_copy(update={"force": True})
+
+
+def _examine(
+    store: "Store",
+    word: str,
+    name: str,
+    overrides: Sequence[str],
+    asked: Sequence[str] | None,
+    ids: Sequence[int],
+    other: "Store | None",
+    wrong_task: str | None,
+) -> "tuple[Certificate, list[Trace]]":
+    from plaudit.judges.config import judge_warnings
+    from plaudit.judges.evaluation import resolve_reference
+    from plaudit.judges.exam import examine
+
+    config = _load(word, overrides)
+    built = config.build()
+    for sentence in judge_warnings(config, built):
+        tell("warning", f"{name}: {sentence}")
+    sources = resolve_reference(asked, built.id.source)
+    watch = progress(f"examining {name}")
+    return examine(
+        store, config, built, sources, ids, name=name, other_task=other, wrong_task=wrong_task, progress=watch
+    )
+
+
+def _check(
+    store: "Store", names: Sequence[str], overrides: Sequence[str], asked: Sequence[str] | None, ids: Sequence[int]
+) -> None:
+    from plaudit.judges.certificate import certificate_beside, load_certificate
+    from plaudit.judges.evaluation import resolve_reference
+    from plaudit.judges.exam import check_data
+
+    for word in names:
+        config = _load(word, overrides)
+        built = config.build()
+        path = certificate_beside(Path(word))
+        certificate = load_certificate(path, built.id)
+        check_data(path, certificate, store, config, built, resolve_reference(asked, built.id.source), ids)
+        out.print(f"{path} is of this judge and this data; {certificate.line}")
+
+
+def _tell_exam(certificates: "Sequence[Certificate]", target: Path, placed: dict[str, Path]) -> None:
+    from plaudit.judges.certificate import certificate_beside
+    from plaudit.report.exam import exam_table
+
+    out.print(exam_table(certificates))
+    for certificate in certificates:
+        for sentence in certificate.notes:
+            tell("note", f"{certificate.name}: {sentence}")
+        for sentence in certificate.problems:
+            tell("problem", f"{certificate.name}: {sentence}")
+        if certificate.name in placed:
+            path = certificate_beside(placed[certificate.name])
+            certificate.save(path)
+            out.print(f"{certificate.name}: the certificate is {path}")
+    out.print(f"see {target / 'report.html'}")
+    if not all(certificate.passed for certificate in certificates):
+        raise typer.Exit(1)

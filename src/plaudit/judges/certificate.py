@@ -1,0 +1,175 @@
+"""The certificate of a judge: what its exam (judges/exam.py) found, bound to the judge and to the data.
+
+    certificate = load_certificate(path, judge.id)       # refused where it is of another judge
+    certificate.line, certificate.passed, certificate.problems
+
+It is a JSON file with a checksum, beside the judge: `certificate.json` in a reward model's folder,
+`judge.certificate.json` beside `judge.yaml`. A model that was trained again, another calibration or another rule is
+another judge, and needs another exam. A human and a simulator need none.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from plaudit.config import Config
+from plaudit.data.checked_json import decode_checked, encode_checked
+from plaudit.data.disk import write_atomic
+from plaudit.errors import BadFile, JudgeError
+from plaudit.judges.config import JUDGE_FILE, MODEL_FILE
+from plaudit.judges.metrics import RateCI
+from plaudit.types import JudgeId
+from plaudit.untrusted import Root
+
+CERTIFICATE_FILE = "certificate.json"
+MAX_BYTES = 1 << 20
+AGAIN = "run plaudit judge exam again"
+
+
+class Interval(Config):
+    """A figure with its 95% interval; None for what could not be measured, and for an end that is not bounded."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+    @classmethod
+    def of(cls, rate: RateCI) -> "Interval":
+        """JSON has neither NaN nor infinity."""
+        return cls(**{name: value if math.isfinite(value) else None for name, value in asdict(rate).items()})
+
+    def rate(self) -> RateCI:
+        """The same in numbers."""
+        value = math.nan if self.value is None else self.value
+        return RateCI(value, math.nan if self.low is None else self.low, math.inf if self.high is None else self.high)
+
+
+class ControlFigure(Config):
+    """A judge on all controls of one name."""
+
+    name: str
+    episodes: int
+    frames: int  # that must not be predicted a success
+    fpr: Interval  # share of them that was
+    max_fpr: float  # that it may be
+    recall: float | None = None  # of success frames in the same episodes, where these show success all the same
+
+    @property
+    def passed(self) -> bool:
+        """Whether no more frames were predicted a success than may be; also where none could be tried."""
+        return self.fpr.value is None or self.fpr.value <= self.max_fpr
+
+
+class ExamData(Config):
+    """What a judge was examined on."""
+
+    store: str
+    fingerprint: str  # of the episodes and their reference labels
+    reference: tuple[str, ...]  # whose labels
+    episodes: int
+    successes: int  # of these, episodes that succeed
+    frames: int
+    num_left_out: int  # episodes with reference labels that the judge had seen, or could not score
+
+
+class Certificate(Config):
+    """What an exam found."""
+
+    format: Literal["plaudit certificate"] = "plaudit certificate"
+    version: Literal[1] = 1
+    date: str  # UTC
+    name: str  # of the judge, for people
+    source: str  # of its labels, and what follows: its JudgeId
+    fingerprint: str
+    rule: str
+    rule_text: str  # for people
+    data: ExamData
+    figures: Mapping[str, Interval]  # see FIGURES in judges/exam.py
+    controls: tuple[ControlFigure, ...]
+    shortcut: str = ""  # what it goes by instead of what it sees: "clock-like" or "constant"
+    problems: tuple[str, ...]  # why it did not pass
+    notes: tuple[str, ...] = ()
+
+    @property
+    def judge(self) -> JudgeId:
+        """Whose certificate it is."""
+        return JudgeId(self.source, self.fingerprint, self.rule)
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing speaks against its use."""
+        return not self.problems
+
+    @property
+    def line(self) -> str:
+        """In a sentence, for commands that use the judge."""
+        figures = self.figures
+        area, false = figures["frame_roc_auc"].rate(), figures["fpr"].rate()
+        tried = [control for control in self.controls if control.frames]
+        result = "passed" if self.passed else "FAILED"
+        named = f" ({self.shortcut})" if self.shortcut else ""
+        return (
+            f"exam {result}{named} on {self.data.episodes} unseen episodes, {self.date[:10]}: ROC AUC {area.value:.3f} "
+            f"({area.low:.3f} to {area.high:.3f}), false-positive rate {false.value:.1%} ({false.low:.1%} to "
+            f"{false.high:.1%}), {sum(control.passed for control in tried)} of {len(tried)} controls passed"
+        )
+
+    def save(self, path: Path) -> None:
+        """Write the file, whole or not at all."""
+        write_atomic(path, encode_checked(self.model_dump(mode="json")))
+
+
+def certificate_beside(judge: Path) -> Path:
+    """Where the certificate of a judge belongs that is a folder or a file."""
+    if judge.is_dir():
+        return judge / CERTIFICATE_FILE
+    if judge.name == JUDGE_FILE and (judge.parent / MODEL_FILE).is_file():
+        return judge.parent / CERTIFICATE_FILE
+    return judge.with_name(f"{judge.stem}.{CERTIFICATE_FILE}")
+
+
+def load_certificate(path: Path, judge: JudgeId | None = None) -> Certificate:
+    """A certificate, which must be of this judge; None: of any."""
+    try:
+        found = Certificate.model_validate(decode_checked(Root(path.parent, follow_links=True).read(path, MAX_BYTES)))
+    except FileNotFoundError:
+        raise BadFile(path, "there is no such certificate; plaudit judge exam makes one") from None
+    except (ValidationError, ValueError) as error:
+        if isinstance(error, BadFile):
+            raise
+        why = "it is no certificate of this version" if isinstance(error, ValidationError) else error
+        raise BadFile(path, f"this certificate cannot be read ({why}); {AGAIN}") from error
+    if judge is not None and judge != found.judge:
+        raise JudgeError(f"{path} is the certificate of another judge: {_difference(found, judge)}; {AGAIN}")
+    return found
+
+
+def _difference(found: Certificate, judge: JudgeId) -> str:
+    for what in ("source", "fingerprint"):
+        if getattr(found, what) != getattr(judge, what):
+            return f"it was made for {found.source} {found.fingerprint}, this is {judge.source} {judge.fingerprint}"
+    return f"it was made for the rule '{found.rule_text}', and the rule is another one now"
+
+
+def certificate_status(path: Path | None, judge: JudgeId | None) -> tuple[str, str]:
+    """What a command says of its judge's certificate, and why a robot may not be left to that judge; "" if it may.
+
+    judge: None where it is not built yet
+    """
+    if path is None or not path.exists():
+        how = "plaudit judge exam JUDGE STORE makes one, on episodes that the judge has not seen"
+        return f"none; {how}", f"its judge has no certificate; {how}"
+    try:
+        found = load_certificate(path, judge)
+    except (BadFile, JudgeError) as error:
+        return str(error), str(error)
+    return found.line, "" if found.passed else f"its judge failed its exam: {found.problems[0]}"
+
+
+def to_interval_map(figures: Mapping[str, RateCI]) -> dict[str, Any]:
+    """As a certificate has them."""
+    return {name: Interval.of(rate) for name, rate in figures.items()}

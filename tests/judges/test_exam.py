@@ -1,0 +1,186 @@
+"""An exam ranks judges and names one that goes by the clock; its certificate is of one judge and of one data set."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from scipy.stats import binom
+
+from command import plaudit
+from five_judges import KINDS, NAME, STEPS, PushJudgeConfig, push_episode, push_store
+from plaudit.data.store import Store
+from plaudit.errors import BadFile, JudgeError
+from plaudit.judges import intervals
+from plaudit.judges.certificate import Certificate, certificate_beside, certificate_status, load_certificate
+from plaudit.judges.exam import examine, rank
+from plaudit.judges.exam_figures import FIGURES
+from plaudit.report.exam import write_exam_report
+from plaudit.types import JudgeId, Labels
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory) -> Path:
+    """16 episodes that succeed and 12 that fail; 8 others that one judge knows by heart."""
+    folder = tmp_path_factory.mktemp("lab")
+    push_store(folder / "episodes", 16, 12)
+    push_store(folder / "memory", 4, 4, first_seed=500)
+    return folder
+
+
+def exam_of(lab: Path, kind: str, store: str = "episodes", **options) -> Certificate:
+    config = PushJudgeConfig(kind=kind, memory=lab / "memory" if kind == "overfit" else None)
+    data = Store.open(lab / store)
+    return examine(data, config, config.build(), ("human",), data.ids, name=kind, **options)[0]
+
+
+@pytest.fixture(scope="module")
+def certificates(lab) -> dict[str, Certificate]:
+    return {kind: exam_of(lab, kind) for kind in KINDS}
+
+
+def test_five_judges_come_in_their_order_and_the_clock_is_named(certificates, tmp_path):
+    ranked = sorted(certificates.values(), key=rank)
+    assert [one.name for one in ranked] == list(KINDS)
+    assert [one.passed for one in ranked] == [True, True, False, False, False]
+    assert {one.name: one.shortcut for one in ranked if one.shortcut} == {"clock": "clock-like", "constant": "constant"}
+    write_exam_report(tmp_path / "report.html", [(one, []) for one in ranked])
+    page = (tmp_path / "report.html").read_text()
+    assert "clock did not pass: it is clock-like (its values rise with time, whatever happens)" in page
+    assert all(f">{about}" in page for about in FIGURES.values())
+
+
+def test_a_clock_looks_good_in_what_it_is_not_named_by(certificates):
+    clock = certificates["clock"].figures
+    frames, same_time = clock["frame_roc_auc"].rate(), clock["same_time_roc_auc"].rate()
+    assert frames.low > 0.7 and same_time.value == 0.5
+    order = [clock[name].value for name in ("value_order", "value_order_still", "value_order_reversed")]
+    assert order == pytest.approx([1, 1, 1])
+    good = certificates["good"].figures
+    assert good["value_order_still"].value == 0
+    assert good["value_order_reversed"].rate().high < -0.9 < 0.9 < good["value_order"].rate().low
+
+
+def test_all_controls_are_tried_each_with_an_interval_over_episodes(lab, certificates):
+    push_store(lab / "other", 0, 4, first_seed=900)
+    found = exam_of(lab, "weak", other_task=Store.open(lab / "other")).controls
+    blanks = [f"blank {name}" for name in ("black", "white", "gray", "noise")]
+    seen_otherwise = ["front dark", "wrist dark", "brighter", "darker", "cropped", "shifted"]
+    assert {one.name for one in found} == {
+        *("frozen frame", "time reversed", "truncated"), *blanks, *seen_otherwise, "another task"
+    }  # fmt: skip
+    assert all(one.fpr.low <= one.fpr.value <= one.fpr.high for one in found)
+    recall = {one.name: one.recall for one in certificates["good"].controls}
+    assert recall["front dark"] == 0 and recall["wrist dark"] > 0.9 and recall["truncated"] is None
+
+
+def test_nothing_that_went_right_a_few_times_is_certain(certificates):
+    good = certificates["good"].figures
+    assert good["frame_roc_auc"].value == 1 and good["frame_roc_auc"].low < 0.95
+    assert good["fpr"].value == 0 and good["fpr"].high > 0.1
+    assert good["fpr_at_95_recall"].high > 0.1
+    assert good["onset_p90"].high is None  # 16 successes do not bound it
+
+
+def test_a_quantile_is_within_its_interval_as_often_as_is_said():
+    rng = np.random.default_rng(0)
+    hits = []
+    for _ in range(300):
+        found = intervals.quantile(rng.exponential(size=12), 0.5)
+        hits.append(found.low <= math.log(2) <= found.high)
+    assert np.mean(hits) >= 0.93
+    assert math.isinf(intervals.quantile(np.arange(35), 0.9).high)
+    assert intervals.quantile(np.arange(36), 0.9).high == 35 and binom.cdf(35, 36, 0.9) > 0.975
+
+
+def test_pairs_are_those_of_the_formula():
+    """Success frames 2 and 3 of one episode beside failure frames 1 and 2 of another: three and a half of four."""
+    concordant, pairs = intervals.count_pairs([np.array([2.0, 3]), np.zeros(0)], [np.zeros(0), np.array([1.0, 2])])
+    assert concordant.tolist() == [[0, 3.5], [0, 0]] and pairs.tolist() == [[0, 4], [0, 0]]
+    scores, targets = [np.array([2.0, 3]), np.array([1.0, 3])], [np.array([0.0, 1]), np.array([0.0, 0])]
+    concordant, pairs = intervals.count_same_time_pairs(scores, targets)
+    assert concordant[0, 1] == 0.5 and pairs[0, 1] == 1 and pairs.sum() == 1
+
+
+# The command
+
+
+@pytest.fixture
+def judges(lab, monkeypatch) -> Path:
+    """good.yaml and overfit.yaml, which knows all of `memory`."""
+    monkeypatch.setenv("PLAUDIT_ALLOW_CODE", "five_judges")
+    for kind in ("good", "overfit"):
+        memory = {"memory": str(lab / "memory")} if kind == "overfit" else {}
+        (lab / f"{kind}.yaml").write_text(yaml.safe_dump({"type": NAME, "kind": kind, **memory}))
+    return lab
+
+
+def test_the_command_writes_a_page_and_puts_the_certificate_beside_the_judge(judges):
+    said = plaudit("judge", "exam", "good.yaml", "episodes", "-o", "out", cwd=judges)
+    assert "passed" in said and "13 of 13" in said and "the certificate is good.certificate.json" in said
+    assert {path.name for path in (judges / "out").iterdir()} == {"report.html", "certificate.json"}
+    path = judges / "good.certificate.json"
+    assert path.read_bytes() == (judges / "out" / "certificate.json").read_bytes()
+    assert "is of this judge and this data; exam passed" in plaudit(
+        "judge", "exam", "good.yaml", "episodes", "--check", cwd=judges
+    )
+    another = plaudit("judge", "exam", "good.yaml", "memory", "--check", cwd=judges, ok=False)
+    assert "error: good.certificate.json was made on other data: 28 episodes of episodes with fingerprint" in another
+    stricter = ("good.yaml", "episodes", "--check", "rule.threshold=0.9")
+    told = plaudit("judge", "exam", *stricter, cwd=judges, ok=False)
+    assert "good.certificate.json is the certificate of another judge: it was made for the rule" in told
+
+
+def test_what_cannot_be_examined_is_one_sentence_and_nothing_is_written(judges):
+    push_store(judges / "failures", 0, 4, first_seed=700)
+    for words, problem in (
+        (("overfit.yaml", "memory"), "nothing unseen is left; use other episodes\n"),
+        (("good.yaml", "failures"), "of the 4 in failures that this judge has not seen 0 show success and 4 failure"),
+        (("good.yaml",), "name a judge, or several, and then a store"),
+        (("nobody", "episodes"), "there is no judge 'nobody'"),
+    ):
+        said = plaudit("judge", "exam", *words, "-o", "none", cwd=judges, ok=False)
+        assert problem in said and said.count("error:") == 1
+        assert not (judges / "none").exists() and not (judges / "overfit.certificate.json").exists()
+
+
+# The certificate
+
+
+def test_a_certificate_is_of_one_judge(certificates, tmp_path):
+    path, good = tmp_path / "certificate.json", certificates["good"]
+    good.save(path)
+    assert load_certificate(path, good.judge) == good
+    with pytest.raises(JudgeError, match="certificate of another judge: it was made for push_good push good, this is"):
+        load_certificate(path, certificates["weak"].judge)
+    assert certificate_status(path, good.judge) == (good.line, "")
+    certificates["clock"].save(path)
+    line, refusal = certificate_status(path, certificates["clock"].judge)
+    assert "exam FAILED (clock-like) on 28 unseen episodes" in line
+    assert refusal == f"its judge failed its exam: {certificates['clock'].problems[0]}"
+
+
+def test_an_unreadable_certificate_is_told_in_a_sentence(certificates, tmp_path):
+    path = tmp_path / "certificate.json"
+    certificates["good"].save(path)
+    better = path.read_text().replace('"num_left_out": 0', '"num_left_out": 1')
+    for text, why in (("{", ""), ("{}", "its checksum is missing"), (better, "it fails its checksum")):
+        path.write_text(text)
+        with pytest.raises(BadFile, match=f"this certificate cannot be read \\(.*{why}"):
+            load_certificate(path)
+        assert "run plaudit judge exam again" in certificate_status(path, JudgeId("push_good"))[1]
+
+
+def test_a_certificate_lies_beside_its_judge(tmp_path):
+    (tmp_path / "model.json").touch()
+    assert certificate_beside(tmp_path) == tmp_path / "certificate.json"
+    assert certificate_beside(tmp_path / "judge.yaml") == tmp_path / "certificate.json"
+    assert certificate_beside(tmp_path / "strict.yaml") == tmp_path / "strict.certificate.json"
+
+
+def test_an_episode_of_the_five_judges_is_as_its_label_says(tmp_path):
+    episode, cutoff = push_episode(0, True)
+    labels = Labels.from_cutoff(steps=STEPS, cutoff=cutoff, source="human")
+    (scores,) = PushJudgeConfig().build().score([episode])
+    assert np.array_equal(scores.success_prob > 0.5, labels.success)
