@@ -83,6 +83,15 @@ def test_from_a_store_to_a_model_and_a_table(run, tmp_path, store):
     assert names(tmp_path) == ["judge", "store"]
     model = load_reward_model(tmp_path / "judge")
     assert model.config.training["config"]["seed"] == 3 and model.config.scores["accuracy"] == 1
+    promise = model.config.promise
+    assert promise is not None and not promise.kept and (promise.episodes, promise.labeled) == (2, 12)
+    sentence = "too few episodes to promise a false-positive rate of 1%: label at least 1,512 more"
+    assert sentence in " ".join(said.split())
+    assert sentence.capitalize() in (tmp_path / "judge/report.html").read_text()
+    tree = json.loads((tmp_path / "judge/model.json").read_text())
+    del tree["promise"]  # as an earlier version wrote it
+    (tmp_path / "judge/model.json").write_text(json.dumps(tree))
+    assert load_reward_model(tmp_path / "judge").fingerprint == model.fingerprint
 
 
 def test_the_flags_of_two_folders(run, tmp_path):

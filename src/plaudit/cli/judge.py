@@ -218,6 +218,9 @@ def calibrate_(
     target_fpr: Annotated[
         float, typer.Option(min=0, max=1, help="False-positive rate (frames) to aim for.", callback=finite)
     ] = 0.01,
+    promise_confidence: Annotated[
+        float, typer.Option(min=0.5, max=0.999, help="How sure that rate must be on episodes to come.", callback=finite)
+    ] = 0.9,
     reference: ReferenceOption = None,
     episodes: EpisodesOption = None,
     include_training: IncludeOption = False,
@@ -229,8 +232,8 @@ def calibrate_(
 ) -> None:
     """Fit a judge's decision rule on labeled episodes.
 
-    Fits temperature, bias, threshold and cutoff offset for a false-positive rate of your choice, and reports the rate
-    on held-out episodes. Writes the judge as a file for --config.
+    Fits temperature, bias, threshold and cutoff offset for a false-positive rate of your choice, reports the rate on
+    held-out episodes, and says whether it can be promised of episodes to come. Writes the judge as a file for --config.
     """
     from plaudit.data.store import Store
     from plaudit.judges.calibration import calibrate, check_has_probabilities
@@ -259,8 +262,8 @@ def calibrate_(
         stop("interrupted; nothing was written")
     report_failures(failed)
     check_has_probabilities(built.id.source, predictions)
-    fit, cross_val = calibrate(predictions, built.rule, target_fpr)
-    calibrated = record_calibration(store, chosen, built.id, predictions, sources, target_fpr, cross_val)
+    fit, cross_val = calibrate(predictions, built.rule, target_fpr, promise_confidence)
+    calibrated = record_calibration(store, chosen, built.id, predictions, sources, target_fpr, fit, cross_val)
     fitted = {"rule": fit.rule, "calibration": fit.calibration, "calibration_record": calibrated}
     save_judge_config(output, config, name, flags, overrides, given.model_copy(update=fitted))
     _tell_calibrated(output, fit, calibrated, cross_val)
@@ -277,6 +280,8 @@ def _tell_calibrated(output: Path, fit: "Fit", calibrated: "CalibrationRecord", 
             f"the false-positive rate on held-out episodes is {calibrated.fpr:.1%}, above the target of "
             f"{calibrated.target_fpr:.1%}; label more episodes, or lower --target-fpr",
         )
+    if fit.promise is not None:
+        tell("note" if fit.promise.kept else "warning", fit.promise.sentence())
 
 
 @judge.command("explain")

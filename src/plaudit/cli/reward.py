@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 # Flags that are handed on as they are, by the keys of a RewardTrainJob.
 _SAME = ("image_keys", "batch_size", "epochs", "lr", "hidden_dim", "latent_dim", "num_spatial_blocks", "use_state")
 _KEYS = {
-    **{name: name for name in (*_SAME, "history_stride", "target_fpr", "seed", "device", "reward_frame")},
+    **{
+        name: name
+        for name in (*_SAME, "history_stride", "target_fpr", "promise_confidence", "seed", "device", "reward_frame")
+    },
     "members": "ensemble_size",
     "history": "num_history_frames",
     "progress_": "predict_progress",
@@ -104,6 +107,10 @@ TargetFprOption = Annotated[
     float | None,
     typer.Option(help="False-positive rate (frames) that the threshold is chosen for.", callback=finite),
 ]
+PromiseConfidenceOption = Annotated[
+    float | None,
+    typer.Option(help="How sure that rate must be on episodes to come.", callback=finite, show_default="0.9"),
+]
 SourcesOption = Annotated[str | None, typer.Option(help="Sources of the labels to train on, like 'human,cutoff'.")]
 SeedOption = Annotated[int | None, typer.Option(help="Seed of everything random.")]
 DeviceOption = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; a GPU if there is one when not given.")]
@@ -148,6 +155,7 @@ def train_reward(
     history_stride: HistoryStrideOption = None,
     progress_: ProgressOption = None,
     target_fpr: TargetFprOption = None,
+    promise_confidence: PromiseConfidenceOption = None,
     sources: SourcesOption = None,
     seed: SeedOption = None,
     device: DeviceOption = None,
@@ -321,6 +329,9 @@ def _print_result(fitted: "TrainResult", job: "RewardTrainJob") -> None:
     scores, problems = fitted.metrics, fitted.model.config.problems
     held = f"{job.output_dir}: measured on {scores.episodes:,} held-out episodes, {scores.frames:,} frames"
     out.print(judge_table(held, scores, fitted.controls))
+    promise = fitted.model.config.promise
+    if promise is not None:
+        tell("note" if promise.kept else "warning", promise.sentence())
     if scores.first_frame_fp:
         tell("warning", first_frame_warning(scores))
     for problem in problems:

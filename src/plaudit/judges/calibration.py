@@ -22,6 +22,7 @@ from plaudit.config import Config
 from plaudit.errors import JudgeError
 from plaudit.judges.metrics import EpisodeMetrics, RateCI, causal_metrics, false_positive_rate, offline_metrics
 from plaudit.judges.predictions import EpisodePrediction, drop_unlabeled
+from plaudit.judges.promise import Promise, episode_losses, make_promise, midway
 from plaudit.rule import DecisionRule, above_threshold
 from plaudit.types import AnyArray, FloatArray, JudgeId
 
@@ -29,6 +30,7 @@ NUM_FOLDS = 5
 MIN_EPISODES = 3  # that show success, and that show failure
 _RIDGE = 0.01  # a prior on calibration as wide as 10: it decides only where the data does not
 _TEMPERATURES = (0.05, 20.0)
+_FLOOR = 0.5  # no threshold is below this
 _NOISE = 0.01  # scores of one frame on two devices, one of them in half precision, are not further apart
 _PER_FRAME = DecisionRule(decode="per_frame")
 
@@ -138,7 +140,7 @@ class ThresholdChoice:
 
 
 def choose_threshold(
-    episodes: Sequence[EpisodePrediction], target_fpr: float = 0.01, floor: float = 0.5, seed: int = 0
+    episodes: Sequence[EpisodePrediction], target_fpr: float = 0.01, floor: float = _FLOOR, seed: int = 0
 ) -> ThresholdChoice:
     """A threshold, `floor` or more, at which at most `target_fpr` of the failure frames are predicted a success.
 
@@ -158,16 +160,29 @@ def choose_threshold(
     if allowed < len(failures):
         highest = np.sort(failures)[::-1][allowed]  # the first one that must not pass
         if highest > floor - _NOISE:
-            value = max(value, _midway(highest, np.concatenate([e.success_prob[e.has_target] for e in episodes])))
+            value = max(value, midway(highest, np.concatenate([e.success_prob[e.has_target] for e in episodes])))
+    return _measured_threshold(episodes, value, target_fpr, seed)
+
+
+def promised_threshold(
+    episodes: Sequence[EpisodePrediction], target_fpr: float, confidence: float, *, labeled: int | None = None
+) -> tuple[ThresholdChoice, Promise]:
+    """The lowest threshold, 0.5 or more, that keeps `target_fpr` on episodes to come; where these episodes prove none,
+    the one of `choose_threshold`, which keeps it on these.
+
+    labeled: how many episodes there are in all, where these are some of them
+    """
+    promise = make_promise(episodes, target_fpr, confidence, labeled=labeled)
+    if promise.threshold is None:
+        return choose_threshold(episodes, target_fpr), promise
+    return _measured_threshold(episodes, max(promise.threshold, _FLOOR), target_fpr), promise
+
+
+def _measured_threshold(
+    episodes: Sequence[EpisodePrediction], value: float, target: float, seed: int = 0
+) -> ThresholdChoice:
     rate = false_positive_rate(episodes, value, seed)
-    return ThresholdChoice(value=value, fpr=rate.value, low=rate.low, high=rate.high, target=target_fpr)
-
-
-def _midway(score: np.float32, scores: FloatArray) -> float:
-    """Between a score and the next higher one, or 1 where there is none; above it in any case."""
-    above = scores[scores > score]
-    middle = (float(score) + float(above.min() if len(above) else 1.0)) / 2
-    return float(max(np.float32(middle), np.nextafter(score, np.float32(2))))
+    return ThresholdChoice(value=value, fpr=rate.value, low=rate.low, high=rate.high, target=target)
 
 
 def fit_cutoff_offset(episodes: Sequence[EpisodePrediction], threshold: float = 0.5) -> int:
@@ -199,6 +214,7 @@ class CalibrationRecord(Config):
     recall: float  # share of success frames above the threshold, on episodes held out
     num_seen: int = 0  # of these episodes, how many the judge had learned from
     fitted_on: str | None = None  # keys of these episodes (data/episode_keys.py); None: of an earlier version
+    promise: Promise | None = None  # about episodes to come; None: of an earlier version
 
 
 @dataclass(frozen=True)
@@ -207,6 +223,7 @@ class Fit:
 
     rule: DecisionRule
     calibration: PlattScaling
+    promise: Promise | None = None  # about episodes to come
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,14 +231,15 @@ class CrossValResult:
     """What rules are worth on episodes that did not choose them."""
 
     fpr: RateCI
+    losses: FloatArray  # [E] of each episode with failure frames, the share of these predicted a success
     recall: float
     cutoffs: EpisodeMetrics  # decoded
 
 
 def calibrate(
-    episodes: Sequence[EpisodePrediction], rule: DecisionRule, target_fpr: float, seed: int = 0
+    episodes: Sequence[EpisodePrediction], rule: DecisionRule, target_fpr: float, confidence: float = 0.9, seed: int = 0
 ) -> tuple[Fit, CrossValResult]:
-    """The rule of all episodes, and what such rules are worth on others."""
+    """The rule of all episodes, and what such rules are worth on others; confidence: of the promise about these."""
     successes, failures = (sum(bool((one.target == kind).any()) for one in episodes) for kind in (1, 0))
     if min(successes, failures) < MIN_EPISODES:
         raise JudgeError(
@@ -229,7 +247,12 @@ def calibrate(
             f"failure, and some 50 to be sure of the rate; of those with reference labels {successes} show success and "
             f"{failures} failure"
         )
-    return fit_rule(episodes, rule, target_fpr), cross_validate(episodes, rule, target_fpr, seed)
+    calibration, calibrated = _recalibrated(episodes)
+    chosen, promise = promised_threshold(calibrated, target_fpr, confidence)
+    # A fifth fewer episodes may prove nothing: the rules of the folds are as strict as the proven threshold is on all.
+    cross_val = cross_validate(episodes, rule, chosen.fpr if promise.kept else target_fpr, seed)
+    fit = Fit(_with_threshold(rule, calibrated, chosen.value), calibration, promise.bounded_by(cross_val.losses))
+    return fit, cross_val
 
 
 def check_has_probabilities(source: str, episodes: Sequence[EpisodePrediction]) -> None:
@@ -241,16 +264,21 @@ def check_has_probabilities(source: str, episodes: Sequence[EpisodePrediction]) 
 
 def fit_rule(episodes: Sequence[EpisodePrediction], rule: DecisionRule, target_fpr: float) -> Fit:
     """The rule with its threshold and cutoff offset fitted, and the calibration below it."""
+    calibration, calibrated = _recalibrated(episodes)
+    return Fit(_with_threshold(rule, calibrated, choose_threshold(calibrated, target_fpr).value), calibration)
+
+
+def _recalibrated(episodes: Sequence[EpisodePrediction]) -> tuple[PlattScaling, list[EpisodePrediction]]:
     prob, target = (np.concatenate([getattr(one, name) for one in episodes]) for name in ("success_prob", "target"))
     calibration = fit_platt(logit(prob), target)
-    calibrated = [_recalibrated(one, calibration) for one in episodes]
-    threshold = choose_threshold(calibrated, target_fpr).value
+    return calibration, [
+        EpisodePrediction(calibration.recalibrate(one.success_prob), one.target, one.episode) for one in episodes
+    ]
+
+
+def _with_threshold(rule: DecisionRule, calibrated: Sequence[EpisodePrediction], threshold: float) -> DecisionRule:
     fitted = {"threshold": threshold, "cutoff_offset": fit_cutoff_offset(calibrated, threshold)}
-    return Fit(DecisionRule(**{**rule.model_dump(), **fitted}), calibration)
-
-
-def _recalibrated(episode: EpisodePrediction, calibration: PlattScaling) -> EpisodePrediction:
-    return EpisodePrediction(calibration.recalibrate(episode.success_prob), episode.target, episode.episode)
+    return DecisionRule(**{**rule.model_dump(), **fitted})
 
 
 def cross_validate(
@@ -273,7 +301,8 @@ def cross_validate(
         np.concatenate([one.target for one in frames]), np.concatenate([one.success_prob for one in frames])
     )
     recall = float(recall_score(target, predicted))
-    return CrossValResult(false_positive_rate(frames, 0.5, seed), recall, causal_metrics(decoded, _PER_FRAME))
+    fpr, losses = false_positive_rate(frames, 0.5, seed), episode_losses(frames, 0.5)
+    return CrossValResult(fpr, losses, recall, causal_metrics(decoded, _PER_FRAME))
 
 
 def _folds(
@@ -298,6 +327,7 @@ def make_record(
     *,
     num_seen: int = 0,
     fitted_on: str | None = None,
+    promise: Promise | None = None,
 ) -> CalibrationRecord:
     """What is stored with the judge."""
     return CalibrationRecord(
@@ -313,4 +343,5 @@ def make_record(
         recall=cross_val.recall,
         num_seen=num_seen,
         fitted_on=fitted_on,
+        promise=promise,
     )

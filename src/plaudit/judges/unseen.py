@@ -19,7 +19,7 @@ from typing import Self
 from plaudit.data.episode_keys import Keys, episode_keys, pack_keys, unpack_keys
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
-from plaudit.judges.calibration import CalibrationRecord, CrossValResult, make_record
+from plaudit.judges.calibration import CalibrationRecord, CrossValResult, Fit, make_record
 from plaudit.judges.config import JudgeConfig
 from plaudit.judges.predictions import EpisodePrediction
 from plaudit.protocols import Judge
@@ -98,6 +98,7 @@ def record_calibration(
     predictions: Sequence[EpisodePrediction],
     reference: Sequence[str],
     target_fpr: float,
+    fit: Fit,
     cross_val: CrossValResult,
 ) -> CalibrationRecord:
     """What is stored with a judge that was calibrated on these predictions: also which episodes they are of."""
@@ -110,6 +111,7 @@ def record_calibration(
         cross_val,
         num_seen=chosen.num_seen,
         fitted_on=pack_keys(chain.from_iterable(keys.values())),
+        promise=fit.promise,
     )
 
 

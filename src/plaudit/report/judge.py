@@ -23,6 +23,7 @@ from plaudit.judges.evaluation import JudgeEvaluation
 from plaudit.judges.labeling import group_by_message
 from plaudit.judges.metrics import CalibrationCurve, EpisodeMetrics, JudgeMetrics, RateCI, wilson
 from plaudit.judges.predictions import EpisodePrediction, FramePrediction, hstack_images
+from plaudit.judges.promise import Promise
 from plaudit.report.outcomes import count_mistakes
 from plaudit.report.page import (
     Block,
@@ -39,6 +40,7 @@ from plaudit.report.page import (
     write_page,
 )
 from plaudit.report.plots import FAILURE, SUCCESS, calibration_chart, histogram, line_chart, score_timeline
+from plaudit.report.promise import promise_section
 from plaudit.report.text import format_frames, format_interval, format_number, format_percent
 
 _MAX_TIMELINES = 12  # episodes with the largest errors
@@ -74,6 +76,7 @@ def write_judge_report(
     errors: Sequence[FramePrediction],
     *,
     decodes: Decodes | None = None,
+    promise: Promise | None = None,
     history: Sequence[Mapping[str, float]] = (),
     unlabeled: Mapping[int, str] | None = None,
     warnings: Sequence[str] = (),
@@ -85,6 +88,7 @@ def write_judge_report(
     predictions: of held-out episodes; those with the largest errors are drawn as timelines
     errors: frames with the largest errors, to look at
     decodes: decision rules, of which the first counts; causal and offline when not given
+    promise: about episodes to come
     history: a line an epoch of training: `epoch`, and values by name; names with one prefix share a chart
     unlabeled: episodes that the judge could not label, and why
     """
@@ -98,6 +102,7 @@ def write_judge_report(
         *(Text(message, "warning") for message in warnings),
         *(Text(message, "muted") for message in notes),
         *judge_blocks(metrics, controls, predictions, decodes),
+        *([promise_section(promise)] if promise else []),
         Section("Largest errors", [images]),
         *_timelines(predictions, metrics.threshold),
         *([Section("Training", [Row(_history_charts(history)), Text(_ABOUT_LOSSES, "muted")])] if history else []),

@@ -96,6 +96,7 @@ def write_report(path: Path, title: str, fitted: TrainResult) -> None:
         fitted.controls,
         fitted.predictions,
         fitted.errors,
+        promise=fitted.model.config.promise,
         history=[{"epoch": epoch.epoch, **_scalars(epoch)} for epoch in fitted.history],
         metadata=_facts(fitted.model, fitted.config),
     )

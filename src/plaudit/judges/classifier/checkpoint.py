@@ -34,6 +34,7 @@ from plaudit.judges.calibration import EnsembleCalibration, PlattScaling
 from plaudit.judges.classifier.gpu_inference import CompiledBatches, bf16_copies
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, Size
 from plaudit.judges.classifier.old_names import rename_old_keys
+from plaudit.judges.promise import Promise
 from plaudit.torch_file import read_safetensors
 from plaudit.types import AnyArray, Episode, FloatArray, Scores
 
@@ -67,6 +68,7 @@ class RewardModelConfig(Config):
         0.0,
     )  # and of the lowest of several; earlier versions fitted none
     threshold: dict[str, float]  # value, and the false-positive rate it was chosen for and showed
+    promise: Promise | None = None  # about its false positives on episodes to come; None: of an earlier version
     cutoff_offset: int = 0  # frames that its decoded cutoffs are late by, and which are taken off
     scores: dict[str, Any]  # on held-out episodes
     controls: tuple[dict[str, Any], ...]

@@ -44,6 +44,7 @@ class RewardTrainConfig(NetworkConfig):
     )
     ensemble_size: PositiveInt = 1  # trained from different seeds; the lowest one's probability counts
     target_fpr: float = Field(default=0.01, gt=0, lt=1)  # failure frames that may be predicted a success
+    promise_confidence: float = Field(default=0.9, ge=0.5, lt=1)  # of a promise that this holds on episodes to come
     seed: Seed = 0
     device: str = "auto"
     # On a processor: how long it may take. What is not set of the encoder, image size, history, members and views is

@@ -27,7 +27,7 @@ from plaudit import __version__
 from plaudit.data.episode_keys import episode_keys, pack_keys
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
-from plaudit.judges.calibration import EnsembleCalibration, choose_threshold, fit_cutoff_offset
+from plaudit.judges.calibration import EnsembleCalibration, fit_cutoff_offset, promised_threshold
 from plaudit.judges.classifier.budget import Choice, choose_settings, largest_image_size
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, TrainingDataInfo
 from plaudit.judges.classifier.config import RewardTrainConfig
@@ -45,6 +45,7 @@ from plaudit.judges.classifier.training import EnsembleMember, EpochMetrics, Ste
 from plaudit.judges.controls import ControlResult, failed_controls, run_controls
 from plaudit.judges.metrics import JudgeMetrics, compute_metrics
 from plaudit.judges.predictions import EpisodePrediction, FramePrediction, hstack_images, largest_errors
+from plaudit.judges.promise import episode_losses
 from plaudit.rule import DecisionRule
 from plaudit.types import AnyArray, FloatArray, ProgressFn
 
@@ -140,15 +141,19 @@ def _evaluated(
     logits = {name: _logits(store, model, table, splits[name], progress(f"scoring {name}")) for name in held_out}
     calibration = EnsembleCalibration.fit(logits["validation"], table.target[splits["validation"]])
     validation = _predictions(table, splits["validation"], calibration, logits["validation"])
-    threshold = choose_threshold(validation, config.target_fpr)
+    labeled = len(np.unique(table.episode[table.episode >= 0]))
+    threshold, promise = promised_threshold(validation, config.target_fpr, config.promise_confidence, labeled=labeled)
     rule = DecisionRule(threshold=threshold.value, cutoff_offset=fit_cutoff_offset(validation, threshold.value))
     # Compute metrics on the test split.
     predictions = _predictions(table, splits["test"], calibration, logits["test"])
     metrics = compute_metrics(predictions, rule)
+    if not np.array_equal(splits["test"], splits["validation"]):
+        promise = promise.bounded_by(episode_losses(predictions, rule.threshold))
     found = {
         "calibration": tuple((c.temperature, c.bias) for c in calibration.members),
         "ensemble_calibration": (calibration.lowest.temperature, calibration.lowest.bias),
         "threshold": {name: float(value) for name, value in vars(threshold).items()},
+        "promise": promise,
         "cutoff_offset": rule.cutoff_offset,
         "scores": metrics.to_json(),
         "training": {
