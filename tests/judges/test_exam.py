@@ -1,6 +1,7 @@
 """An exam ranks judges and names one that goes by the clock; its certificate is of one judge and of one data set."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -94,6 +95,20 @@ def test_a_quantile_is_within_its_interval_as_often_as_is_said():
     assert intervals.quantile(np.arange(36), 0.9).high == 35 and binom.cdf(35, 36, 0.9) > 0.975
 
 
+def test_an_area_is_within_its_interval_as_often_as_is_said():
+    """Eight episodes, frames of which are right or wrong together."""
+    rng = np.random.default_rng(0)
+
+    def scores(episodes: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        shifts = rng.normal(0, 0.8, episodes)
+        success = [(1.6 + s + rng.normal(0, 0.7, 10))[: 10 * (n % 2)] for n, s in enumerate(shifts)]
+        return success, [s + rng.normal(0, 0.7, 10) for s in shifts]
+
+    concordant, pairs = intervals.count_pairs(*scores(1000))
+    true, found = concordant.sum() / pairs.sum(), [intervals.auc(*intervals.count_pairs(*scores(8))) for _ in range(80)]
+    assert np.mean([one.low <= true <= one.high for one in found]) >= 0.9
+
+
 def test_pairs_are_those_of_the_formula():
     """Success frames 2 and 3 of one episode beside failure frames 1 and 2 of another: three and a half of four."""
     concordant, pairs = intervals.count_pairs([np.array([2.0, 3]), np.zeros(0)], [np.zeros(0), np.array([1.0, 2])])
@@ -101,6 +116,28 @@ def test_pairs_are_those_of_the_formula():
     scores, targets = [np.array([2.0, 3]), np.array([1.0, 3])], [np.array([0.0, 1]), np.array([0.0, 0])]
     concordant, pairs = intervals.count_same_time_pairs(scores, targets)
     assert concordant[0, 1] == 0.5 and pairs[0, 1] == 1 and pairs.sum() == 1
+
+
+def test_a_judge_that_cannot_score_all_episodes_does_not_pass(tmp_path):
+    store = push_store(tmp_path / "episodes", 4, 4)
+    blind = replace(push_episode(50, False)[0], frames={"wrist": push_episode(50, False)[0].frames["wrist"]})
+    store.ledger.append(store.append(blind), Labels.from_cutoff(steps=STEPS, cutoff=None, source="human"))
+    found = exam_of(tmp_path, "good")
+    (problem,) = found.problems
+    assert problem.startswith("it could not score 1 of 9 episodes: the judge raised KeyError: 'front'")
+    assert found.data.episodes == 8 and found.data.num_left_out == 1
+
+
+def test_where_no_two_frames_have_the_same_number_all_frames_count(tmp_path):
+    """Every episode succeeds at the same moment, so that a clock would be right."""
+    store = Store.create(tmp_path / "episodes")
+    for seed in range(6):
+        episode, _ = push_episode(0, True)
+        labels = Labels.from_cutoff(steps=STEPS, cutoff=12, source="human")
+        store.ledger.append(store.append(replace(episode, state=episode.state + seed)), labels)
+    found = exam_of(tmp_path, "constant")
+    assert found.figures["same_time_roc_auc"].value is None and found.figures["episode_roc_auc"].value is None
+    assert found.shortcut == "constant" and rank(found)[1] == -0.5
 
 
 # The command

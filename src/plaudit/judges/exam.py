@@ -80,6 +80,8 @@ def examine(
     targets = {i: labeled[i] for i in chosen.ids}
     check_both_classes(store, targets)
     found = evaluate(store, judge, targets, with_controls=False, progress=progress)
+    targets = {i: targets[i] for i in found.labels}
+    check_both_classes(store, targets, unscored=len(chosen.ids) - len(targets))
     makers = _makers(store, targets, control_task(config.uses_task, wrong_task), other_task)
     scored, failures = score_controls(judge, makers, progress=progress)
     figures = exam_figures(found, judge.rule, scored)
@@ -98,7 +100,7 @@ def examine(
         figures=to_interval_map(figures),
         controls=tuple(controls),
         shortcut=shortcut,
-        problems=tuple(_problems(shortcut, figures, controls)),
+        problems=(*_problems(shortcut, figures, controls), *_unscored(found)),
         notes=tuple(notes),
     )
     return certificate, _traces(found, scored)
@@ -130,14 +132,17 @@ def check_data(
         )
 
 
-def check_both_classes(store: Store, targets: Mapping[int, FloatArray]) -> None:
-    """Refuse data with which nothing can be told apart."""
+def check_both_classes(store: Store, targets: Mapping[int, FloatArray], unscored: int = 0) -> None:
+    """Refuse data with which nothing can be told apart.
+
+    unscored: episodes that the judge could not score, which are not among these
+    """
     successes, failures = (sum(bool((one == kind).any()) for one in targets.values()) for kind in (1, 0))
     if min(successes, failures) < MIN_EPISODES:
         raise JudgeError(
             f"an exam needs at least {MIN_EPISODES} episodes that show success and {MIN_EPISODES} that show failure; "
             f"of the {len(targets)} in {store.folder} that this judge has not seen {successes} show success and "
-            f"{failures} failure; label more"
+            f"{failures} failure{f' ({unscored} others could not be scored)' * bool(unscored)}; label more"
         )
 
 
@@ -240,6 +245,13 @@ def _problems(shortcut: str, figures: Mapping[str, RateCI], controls: Sequence[C
         for one in controls
         if not one.passed
     ]
+
+
+def _unscored(found: JudgeEvaluation) -> list[str]:
+    if not found.failed:
+        return []
+    why = next(iter(found.failed.values()))
+    return [f"it could not score {len(found.failed)} of {len(found.failed) + len(found.labels)} episodes: {why}"]
 
 
 def _traces(found: JudgeEvaluation, scored: Sequence[ScoredControl]) -> list[Trace]:

@@ -65,7 +65,7 @@ def exam_figures(found: JudgeEvaluation, rule: DecisionRule, scored: Sequence[Sc
         "first_frame_fpr": wilson(positives, not_begun),
         "onset_median": intervals.quantile(errors, 0.5),
         "onset_p90": intervals.quantile(errors, 0.9),
-        "value_order": intervals.mean([value_order(one) for one in successes]),
+        "value_order": intervals.mean_correlation([value_order(one) for one in successes]),
         "value_order_still": _control_order(scored, "frozen frame"),
         "value_order_reversed": _control_order(scored, "time reversed"),
         "ece": _calibration_error(predictions),
@@ -91,7 +91,7 @@ def value_order(labels: Labels) -> float:
 
 
 def _control_order(scored: Sequence[ScoredControl], name: str) -> RateCI:
-    return intervals.mean([value_order(one.labels) for one in scored if one.name == name])
+    return intervals.mean_correlation([value_order(one.labels) for one in scored if one.name == name])
 
 
 def _frame_pairs(predictions: Sequence[EpisodePrediction]) -> tuple[AnyArray, AnyArray]:
@@ -166,4 +166,5 @@ def _calibration_error(predictions: Sequence[EpisodePrediction]) -> RateCI:
         sums[0, row] = np.bincount(place, prob - target, _BINS)
         sums[1, row] = np.bincount(place, minlength=_BINS)
     weights = intervals.episode_weights(len(predictions))
-    return intervals.percentile_interval(np.abs(weights @ sums[0]).sum(axis=1) / (weights @ sums[1]).sum(axis=1))
+    errors = np.abs(weights @ sums[0]).sum(axis=1) / (weights @ sums[1]).sum(axis=1)
+    return intervals.percentile_interval(errors, len(predictions))

@@ -26,13 +26,24 @@ def episode_weights(episodes: int, seed: int = 0) -> AnyArray:
     return np.concatenate([np.ones((1, episodes)), draws])
 
 
-def percentile_interval(draws: AnyArray) -> RateCI:
-    """Of a figure in each draw of `episode_weights`; a draw without it is passed over."""
+def percentile_interval(draws: AnyArray, episodes: int, limits: tuple[float, float] = (0.0, 1.0)) -> RateCI:
+    """Of a figure in each draw of `episode_weights`; a draw without it is passed over.
+
+    Percentiles of a bootstrap are too narrow with few episodes, as a normal interval is beside Student's: they are
+    widened by as much, within the limits.
+    episodes: that decide it; limits: of the figure
+    """
+    from scipy.stats import norm, t
+
     defined = draws[1:][~np.isnan(draws[1:])]
     if np.isnan(draws[0]) or not len(defined):
         return RateCI(math.nan, math.nan, math.nan)
-    low, high = np.quantile(defined, (0.025, 0.975))
-    return RateCI(float(draws[0]), float(min(low, draws[0])), float(max(high, draws[0])))
+    value = float(draws[0])
+    if episodes < 2:
+        return RateCI(value, *limits)
+    widened = t.ppf(0.975, episodes - 1) / norm.ppf(0.975) * math.sqrt(episodes / (episodes - 1))
+    low, high = value + widened * (np.quantile(defined, (0.025, 0.975)) - value)
+    return RateCI(value, float(max(min(low, value), limits[0])), float(min(max(high, value), limits[1])))
 
 
 def auc(concordant: AnyArray, pairs: AnyArray, seed: int = 0) -> RateCI:
@@ -44,8 +55,9 @@ def auc(concordant: AnyArray, pairs: AnyArray, seed: int = 0) -> RateCI:
     success and for those that show failure.
     """
     weights = episode_weights(len(pairs), seed)
+    fewest = min(int((pairs.sum(axis) > 0).sum()) for axis in (0, 1))
     with np.errstate(invalid="ignore"):
-        found = percentile_interval(_quadratic(weights, concordant) / _quadratic(weights, pairs))
+        found = percentile_interval(_quadratic(weights, concordant) / _quadratic(weights, pairs), fewest)
     low = min([found.low, *(1 - _wrong_share((pairs - concordant).sum(axis), pairs.sum(axis)) for axis in (0, 1))])
     return RateCI(found.value, low, found.high)
 
@@ -86,12 +98,12 @@ def count_same_time_pairs(scores: Sequence[FloatArray], targets: Sequence[FloatA
     return concordant, pairs
 
 
-def mean(values: Sequence[float], seed: int = 0) -> RateCI:
-    """Of a figure of each episode."""
+def mean_correlation(values: Sequence[float], seed: int = 0) -> RateCI:
+    """Of a correlation in each episode."""
     if not len(values):
         return RateCI(math.nan, math.nan, math.nan)
     weights = episode_weights(len(values), seed)
-    return percentile_interval(weights @ np.asarray(values, float) / len(values))
+    return percentile_interval(weights @ np.asarray(values, float) / len(values), len(values), (-1.0, 1.0))
 
 
 def quantile(values: Sequence[float], q: float) -> RateCI:
@@ -115,5 +127,5 @@ def quantile(values: Sequence[float], q: float) -> RateCI:
 
 
 def weighted(statistic: Callable[[AnyArray], float], episodes: int, seed: int = 0) -> RateCI:
-    """Of a figure that is computed from how often each episode counts, [E]."""
-    return percentile_interval(np.array([statistic(one) for one in episode_weights(episodes, seed)]))
+    """Of a rate that is computed from how often each episode counts, [E]."""
+    return percentile_interval(np.array([statistic(one) for one in episode_weights(episodes, seed)]), episodes)
