@@ -283,9 +283,7 @@ def main() -> None:
         machines.stop()
     print(f"{time.monotonic() - begun:.0f} s")
     if asked.quick:
-        bars.left_out(
-            "IGRIS-C on the cluster, and restarts of the head, the judge and the whole twin and cuts of the network"
-        )
+        bars.left_out("IGRIS-C on the cluster, a frozen twin, restarts of the judge and the head, cuts of the network")
     bars.report()
 
 
