@@ -123,6 +123,7 @@ bench: $(VENV)/.ready-bench $(SIMULATORS)/.ready
 	$(BIN)/python benchmarks/learn.py --quick
 	$(BIN)/python benchmarks/reward.py --quick
 	$(BIN)/python benchmarks/hacking.py --quick
+	$(BIN)/python benchmarks/trust.py --quick
 	$(BIN)/python benchmarks/vlm.py --quick
 	[ ! -d ../shared/data/g1_bottle ] || $(BIN)/python benchmarks/real_images.py --quick
 	[ ! -d ../shared/data/g1_bottle ] || $(BIN)/python benchmarks/judges.py --quick

@@ -68,7 +68,7 @@ def run(folder: Path, seed: int, quick: bool) -> Bars:
     print(f"a weak judge: held-out ROC-AUC {weak.metrics.roc_auc:.3f}, {elapsed(began)}", flush=True)
     words = f"""env=lift learner=sac env.obs=both env.image_size=[64,64] policy.cameras=[] demos.scripted=20
         run.seed={seed} run.max_steps={2400 if quick else 16_000} judge={folder / "weak"} judge.force=true
-        audit.fraction=0.5 audit.max_gap=0.3 evaluation.freq=2000 evaluation.episodes=50
+        audit.fraction=0.5 evaluation.freq=2000 evaluation.episodes=50
         {"judge.rule.threshold=0.01" if quick else ""}"""
     first = RunFolder.create(folder / "run", load_training_config("train", None, words.split()))
     fooled = train(first, 8 if quick else None)

@@ -13,7 +13,7 @@ from tiny_reward import tiny_model
 
 SEEN = "learner=sac env=lift env.obs=both env.image_size=[16,16] env.max_steps=8 policy.cameras=[] run.num_envs=4"
 SHORT = "run.max_steps=200 learner.utd_ratio=0.05 learner.hidden_dims=[8] evaluation.episodes=1"
-ALARM = "audit.fraction=1 audit.min_episodes=4 audit.window=4"
+ALARM = "audit.fraction=1"
 
 
 @pytest.mark.slow
@@ -24,9 +24,10 @@ def test_a_run_is_stopped_by_the_alarm_and_goes_on_with_a_better_model(tmp_path:
     said = plaudit("train", *words, cwd=tmp_path, ok=False, alone=True)
     assert "judge: classifier " in said
     assert ", 2 of 3 frames at 0.01; reward: replace, binary; cameras: front 16x16" in said
-    assert "alarm: the judge predicted success in 100% of the last 4 audited episodes, 0% succeed" in said
+    assert "of the successes by the judge are false (max 10%): the policy has learned to please the judge" in said
+    assert ", in training 100% by the judge and 0% [0-0] corrected by the audit; see " in said
     assert "resume with: plaudit train --resume runs/run judge.model=NEW" in said
-    assert "alarm: the judge predicted" in plaudit("train", "--resume", "runs/run", cwd=tmp_path, ok=False)
+    assert "alarm: in 3 audited episodes" in plaudit("train", "--resume", "runs/run", cwd=tmp_path, ok=False)
     said = plaudit("train", "--resume", "runs/run", f"judge.model={better}", cwd=tmp_path)
     assert "alarm" not in said and "runs/run: 2" in said  # two hundred and some steps
     assert not Store.open(tmp_path / "runs/run/episodes").ledger.labels(0).success_once

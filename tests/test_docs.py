@@ -164,6 +164,7 @@ def test_every_key_in_the_tables_exists_and_has_the_default_that_is_told(tmp_pat
 
 
 KINDS = "audit|judge|loss|policy|eval|env|rollout|replay|learner|collect|time|critic"
+INTERVALS = ("corrected_success_rate", "false_successes", "missed_successes")
 
 
 def documented() -> set[str]:
@@ -178,8 +179,9 @@ def test_every_metric_in_the_code_is_defined_and_every_definition_has_code():
     named = set(re.findall(rf'"((?:{KINDS})/[a-z_]+)"', text)) - {"loss/train"}  # of a reward model's own page
     validated = {f"judge/val_{name}" for name in ("balanced_accuracy", "fpr", "fnr", "frame_fpr")}
     collected = {f"collect/{kind}" for kind in ("success", "failure")}
-    assert 'f"judge/val_{name}"' in text and 'f"collect/{' in text
-    assert named | validated | collected == documented()
+    bounds = {f"audit/{name}_{end}" for name in INTERVALS for end in ("low", "high")}
+    assert 'f"judge/val_{name}"' in text and 'f"collect/{' in text and 'f"{name}_low"' in text
+    assert named | validated | collected | bounds == documented()
 
 
 @pytest.mark.parametrize("learner", ["sac", pytest.param("qchunk", marks=pytest.mark.slow)])

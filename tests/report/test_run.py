@@ -32,7 +32,7 @@ def run(
         "learner": {"type": "sac"},
         "judge": {"type": judge},
         "evaluation": {"stop_success_rate": 0.9},
-        "audit": {"max_gap": 0.2},
+        "audit": {"max_false": 0.1, "max_missed": 0.2},
         "run": {"max_unlabeled_episodes": 16},
     }
     (folder / "config.yaml").write_text(json.dumps(config))
@@ -130,14 +130,23 @@ def test_a_run_that_was_killed_shows_the_command_that_resumes_it(tmp_path):
     assert "--resume" not in page(tmp_path) and "Stopped by Ctrl-C." in page(tmp_path)
 
 
-def test_the_audit_gap_is_drawn_with_its_limits_and_the_alarm_with_its_message(tmp_path):
+def estimated(name: str, rate: float) -> dict[str, float]:
+    return {f"audit/{name}": rate, f"audit/{name}_low": rate - 0.04, f"audit/{name}_high": rate + 0.06}
+
+
+def test_errors_are_drawn_as_intervals_with_their_limits_and_the_alarm_with_its_message(tmp_path):
     audited = [
-        {"audit/success_gap": gap, "audit/alarm": float(gap > 0.2), "audit/episodes": 30.0} for gap in (0.0, 0.1, 0.5)
+        {**estimated("false_successes", rate), **estimated("missed_successes", 0.1), "audit/alarm": float(rate > 0.2)}
+        | {**estimated("corrected_success_rate", 0.6), "judge/success_once": 0.8}
+        for rate in (0.05, 0.1, 0.5)
     ]
     shown = page(run(tmp_path, *audited, told=[("alarm", "judged 90%, true 40%")]))
-    assert "<b>+50 pp</b>audit gap: success by the judge minus true success (max 20)" in shown
-    chart = next(chart for chart in charts(shown) if "Audit gap and its limits" in chart)
-    assert chart.count("stroke-dasharray") == 2 and ">alarm</text>" in chart
+    assert "<b>50% [46-56]</b>false, of the successes by the judge (max 10)" in shown
+    assert "<b>60% [56-66]</b>success rate of the last episodes, corrected by the audit" in shown
+    chart = next(chart for chart in charts(shown) if "Errors of the judge, with intervals and limits" in chart)
+    assert chart.count("stroke-dasharray") == 2 and chart.count('id="interval') == 2 and ">alarm</text>" in chart
+    first = charts(shown)[0]
+    assert ">corrected by the audit</text>" in first and first.count('id="interval') == 1
     assert '<p class="warning">Audit alarm: judged 90%, true 40%.' in shown
 
 
@@ -199,14 +208,14 @@ def train_page(folder: Path, *lines: dict[str, Any], judge: str = "classifier") 
 
 
 def judged(judge: float, true: float, alarm: float = 0.0) -> dict[str, float]:
-    audit = {"audit/success_gap": judge - true, "audit/alarm": alarm}
+    audit = {**estimated("false_successes", judge - true), **estimated("missed_successes", 0.1), "audit/alarm": alarm}
     return {"judge/success_once": judge, "env/success_once": true, **audit}
 
 
 def test_success_by_the_judge_and_by_the_simulator_share_a_chart(tmp_path):
     first, second = charts(train_page(tmp_path, judged(0.5, 0.4) | {"eval/success_once": 0.1}, judged(0.9, 0.9)))[:2]
     assert all(f">{name}</text>" in first for name in ("eval seeds", "judge", "simulator"))
-    assert "Audit gap" in second
+    assert "Errors of the judge" in second
 
 
 def test_a_run_without_a_learned_judge_has_one_training_curve(tmp_path):
@@ -216,7 +225,7 @@ def test_a_run_without_a_learned_judge_has_one_training_curve(tmp_path):
 
 def test_an_audit_alarm_is_a_warning_and_a_line_in_both_charts(tmp_path):
     shown = train_page(tmp_path, judged(0.5, 0.5), judged(0.9, 0.4, alarm=1.0))
-    assert '<p class="warning">Audit alarm: after 200 steps the audit gap was +50%.' in shown
+    assert '<p class="warning">Audit alarm: after 200 steps 50% of the successes by the judge were false' in shown
     assert len(re.findall(r">alarm</text>", shown)) == 2
     assert "alarm" not in train_page(tmp_path, judged(0.5, 0.5))
 

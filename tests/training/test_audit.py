@@ -1,309 +1,193 @@
-"""An audit you can count by eye: episodes of 4 steps, judged and true by what they were made with."""
+"""An audit whose episodes are counted one by one, as a synchronous run does, and its promises by simulation."""
 
+import json
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from conftest import counting_episode
 from plaudit.config import parse
-from plaudit.data.replay import ReplaySampler
-from plaudit.data.store import Store
-from plaudit.errors import ConfigError, JudgeError
-from plaudit.training.audit import Audit, AuditConfig, LedgerAudit, hashed_uniform
-from plaudit.types import JudgeId, Labels
+from plaudit.errors import ConfigError
+from plaudit.training.audit import Audit, AuditConfig, hashed_uniform
 
-ALL = AuditConfig(fraction=1.0, window=10, min_episodes=4)
+ALL = AuditConfig(fraction=1.0)
 
 
-def labels(success: bool, source: str, model: str = "") -> Labels:
-    found = Labels.from_cutoff(steps=4, cutoff=3 if success else None, source=source)
-    return replace(found, judge=JudgeId(source, model))
+def play(audit: Audit, *outcomes: tuple[bool, bool], start: int = 0) -> list[int]:
+    """Judged and true, an episode each, until the alarm is raised; returns those that were audited."""
+    audited = []
+    for episode, (judged, true) in enumerate(outcomes, start):
+        if audit.draws(episode, judged):
+            audited.append(episode)
+            audit.add(episode, true)
+        if audit.alarm is not None:
+            break
+    return audited
 
 
-def played(store: Store, judged: bool, true: bool | None, model: str = "one") -> int:
-    """An episode of a simulator (true is None: of a robot) and the judge's verdict on it."""
-    flags = {} if true is None else {"success": np.array([False, False, true, true])}
-    episode_id = store.append(counting_episode(4, privileged=flags))
-    store.ledger.append(episode_id, labels(judged, "classifier", model))
-    return episode_id
-
-
-def several(store: Store, count: int, judged: bool, true: bool | None, model: str = "one") -> list[int]:
-    return [played(store, judged, true, model) for _ in range(count)]
-
-
-def looked(store: Store, config: AuditConfig = ALL, **options) -> LedgerAudit:
-    audit = LedgerAudit(config, "classifier", **options)
-    audit.read_labels(store)
+def counted(right: int = 0, false: int = 0, missed: int = 0, **options) -> Audit:
+    audit = Audit(AuditConfig(**{"fraction": 1.0, **options}))
+    play(audit, *[(True, True)] * right, *[(True, False)] * false, *[(False, True)] * missed)
     return audit
 
 
-def test_before_anything_is_audited_there_is_nothing_to_say(store):
-    audit = looked(store)
-    assert math.isnan(audit.gap) and audit.alarm is None and audit.requested(store) == []
-    assert audit.metrics() == {"audit/alarm": 0, "audit/episodes": 0, "audit/pending_episodes": 0}
-    assert audit.status == "no episode of the current judge is audited yet"
+def test_before_anything_is_audited_there_is_nothing_to_say():
+    audit = counted()
+    assert math.isnan(audit.gap) and audit.alarm is None
+    assert audit.metrics() == {"audit/alarm": 0, "audit/episodes": 0}
 
 
-def test_it_rings_when_more_is_judged_than_true_and_says_who_and_what_follows(store):
-    several(store, 2, True, True)
-    several(store, 2, True, False)
-    audit = looked(store)
-    assert (audit.judge_success_rate, audit.true_success_rate, audit.gap) == (1.0, 0.5, 0.5)
-    assert audit.alarm is not None and audit.blocks_learning
-    assert "predicted success in 100% of the last 4 audited episodes, 50% succeed" in audit.status
-    assert audit.status.endswith("learning stops until another judge replaces classifier one")
+def test_a_few_false_successes_in_a_row_raise_the_alarm_and_it_says_what_to_do():
+    audit = counted(false=10)
+    assert audit.blocks_learning and audit.num_episodes <= 4
+    assert "100% [100-100] of the successes by the judge are false (max 10%)" in audit.alarm
+    assert "plaudit train-reward" in audit.alarm and "missed" not in audit.alarm
 
 
-def test_it_rings_too_for_a_judge_that_sees_too_little(store):
-    several(store, 4, False, True)
-    audit = looked(store)
-    assert audit.alarm is not None and "does not see what the policy does right" in audit.status
+def test_missed_successes_raise_it_too():
+    audit = counted(missed=12)
+    assert "100% [100-100] of all episodes are missed successes (max 20%)" in audit.alarm and audit.num_episodes < 12
+    assert "false" not in audit.alarm
 
 
-def test_it_rings_for_a_judge_whose_mistakes_cancel_out(store):
-    several(store, 2, True, False)
-    several(store, 2, False, True)
-    audit = looked(store)
-    assert audit.gap == 0 and audit.alarm is not None
-    assert "false successes" in audit.status and "missed successes" in audit.status
-    told = audit.metrics()
-    assert (told["audit/false_successes"], told["audit/missed_successes"]) == (0.5, 0.5)
+def test_a_judge_whose_mistakes_cancel_out_is_found():
+    audit = Audit(ALL)
+    play(audit, *[(True, False), (False, True)] * 10)
+    assert abs(audit.gap) < 0.2 and audit.alarm is not None
 
 
-def test_a_warning_rings_and_does_not_stop(store):
-    several(store, 4, True, False)
-    audit = looked(store, ALL.model_copy(update={"on_alarm": "warn"}))
-    assert (
-        audit.alarm is not None
-        and not audit.blocks_learning
-        and audit.status.endswith("learning goes on with classifier one")
-    )
+def test_a_limit_that_is_kept_is_no_alarm_and_a_warning_does_not_stop():
+    assert counted(right=36, false=4).alarm is None and counted(right=5, false=4, max_false=0.8).alarm is None
+    warned = counted(false=10, on_alarm="warn")
+    assert warned.alarm is not None and not warned.blocks_learning
 
 
-def test_it_waits_for_enough_and_within_the_bound_it_is_silent(store):
-    several(store, 3, True, False)
-    assert looked(store).alarm is None
-    other = AuditConfig(fraction=1.0, max_gap=0.8, window=10, min_episodes=4)
-    several(store, 1, True, True)
-    assert looked(store, other).alarm is None
-    assert looked(store, other).status == "success rate 100% (judge), 25% (true) in the last 4 audited episodes"
+def test_few_false_successes_of_a_policy_that_hardly_succeeds_are_no_alarm():
+    """Two of 100 failures are called a success: all of its successes are false, and it is a good judge."""
+    audit = Audit(ALL)
+    play(audit, *([(False, False)] * 49 + [(True, False)]) * 12)
+    assert audit.false_successes.rate == 1 and audit.alarm is None
 
 
-def test_what_rang_stays_rung_for_that_judge(store):
-    several(store, 4, True, False)
-    several(store, 10, True, True)
-    audit = looked(store)
-    assert audit.gap == 0 and audit.alarm is not None, "the learner would start and stop with every episode otherwise"
+def test_rates_with_intervals_are_exact_where_all_is_audited():
+    metrics = counted(right=15, false=1, missed=4).metrics()
+    assert metrics["audit/judge_success_rate"] == 0.8
+    for name, rate in (("corrected_success_rate", 19 / 20), ("false_successes", 1 / 16), ("missed_successes", 4 / 20)):
+        found = [metrics[f"audit/{name}{end}"] for end in ("", "_low", "_high")]
+        assert found == pytest.approx([rate] * 3)
+    assert metrics["audit/success_gap"] == pytest.approx(-0.15)
+    assert metrics["audit/fpr"] == 1 and metrics["audit/fnr"] == pytest.approx(4 / 19)
 
 
-def test_another_judge_begins_anew_and_what_it_judges_again_does_not_count(store):
-    ids = several(store, 4, True, False)
-    for episode_id in ids:
-        store.ledger.append(episode_id, labels(False, "classifier", "two"))  # it may have learned from these
-    audit = looked(store)
-    assert (audit.fingerprint, audit.num_episodes, audit.alarm) == ("two", 0, None)
-    several(store, 4, False, False, model="two")
-    audit.read_labels(store)
-    assert (audit.num_episodes, audit.gap, audit.alarm) == (4, 0, None)
+def test_success_is_that_of_the_newest_episodes_and_errors_are_those_of_all():
+    audit = counted(right=60, window=30)
+    play(audit, *[(False, False)] * 20, start=60)
+    assert audit.judge_success_rate == pytest.approx(1 / 3) and audit.num_episodes == 80
+    assert audit.false_successes.rate == 0 and audit.missed_successes.high == 0
 
 
-def test_a_restart_comes_to_the_same_state_whatever_the_order_in_which_labels_came(store):
-    audit = looked(store)
-    ids = several(store, 6, True, None)
-    for number, episode_id in enumerate([ids[i] for i in (5, 2, 0, 3, 1)]):
-        store.ledger.append(episode_id, labels(number % 2 == 0, "human"))
-        audit.read_labels(store)
-    again = looked(Store.open(store.folder))
-    assert (again.metrics(), again.status, again.fingerprint) == (audit.metrics(), audit.status, audit.fingerprint)
-    assert again.requested(store) == audit.requested(store) == [ids[4]]
-
-
-def test_the_same_episodes_are_drawn_each_time_and_others_by_another_seed(store):
-    config = AuditConfig(fraction=0.25, first_episodes=0)
-    drawn = [i for i in range(2000) if Audit(config, seed=3).selects(i)]
-    assert drawn == [i for i in range(2000) if Audit(config, seed=3).selects(i)]
-    assert drawn != [i for i in range(2000) if Audit(config, seed=4).selects(i)]
-    assert 430 < len(drawn) < 570
-    assert hashed_uniform(0, "audit", 7) == pytest.approx(0.4320, abs=1e-4), "a run of last year draws as it did"
-
-
-def test_the_first_episodes_of_every_judge_are_all_audited_and_each_probability_is_known(store):
-    config = AuditConfig(fraction=0.25, first_episodes=3)
-    often = LedgerAudit(config, "classifier", seed=2)
-    for model in ("one", "two"):
-        for _ in range(12):
-            played(store, True, None, model)
-            often.read_labels(store)
-        store.ledger.append(0, labels(True, "classifier", "two"))  # an old episode, which says nothing of a new judge
-    audit = looked(store, config, seed=2)
-    assert [i for i in store.ids if audit.probability(i) == 1] == [0, 1, 2, 12, 13, 14]
-    assert {audit.probability(i) for i in store.ids} == {1, 0.25} and audit.probability(99) == 0
-    drawn = [i for i in store.ids if audit.selects(i)]
-    assert {0, 1, 2, 12, 13, 14} < set(drawn) and len(drawn) < 18
-    assert drawn == [i for i in store.ids if often.selects(i)] and audit.requested(store) == often.requested(store)
-
-
-def test_only_the_drawn_ones_count_whoever_labels_others(store):
-    none = AuditConfig(fraction=0.0, window=10, min_episodes=4)
-    for episode_id in several(store, 6, True, None):
-        store.ledger.append(episode_id, labels(False, "human"))
-    audit = looked(store, none)
-    assert audit.num_episodes == 0 and audit.requested(store) == []
-
-
-def test_on_a_robot_those_drawn_wait_for_a_person(store):
-    ids = several(store, 5, True, None)
-    audit = looked(store)
-    assert audit.requested(store) == ids and audit.metrics()["audit/pending_episodes"] == 5
-    for episode_id in ids[:4]:
-        store.ledger.append(episode_id, labels(False, "human"))
-    assert audit.requested(store) == ids[4:] and audit.alarm is not None
-    store.ledger.append(ids[4], Labels.from_targets(np.full(5, np.nan), source="human"))  # excluded
-    assert audit.requested(store) == [] and audit.num_episodes == 4
-
-
-def test_those_of_the_judge_in_charge_come_first(store):
-    old, new = played(store, True, None, "one"), played(store, True, None, "two")
-    assert looked(store).requested(store) == [new, old]
-
-
-def test_episodes_that_nobody_judged_yet_are_not_audited(store):
-    store.append(counting_episode(4, privileged={"success": np.ones(4, bool)}))
-    audit = looked(store)
-    assert audit.num_episodes == 0 and len(store.ledger) == 0
-
-
-def test_a_person_may_audit_a_simulation(store):
-    episode_id = played(store, True, True)
-    audit = looked(store, ALL.model_copy(update={"by": "human"}))
-    assert audit.requested(store) == [episode_id] and audit.num_episodes == 0
-    store.ledger.append(episode_id, labels(False, "human"))
-    audit.read_labels(store)
-    assert (audit.judge_success_rate, audit.true_success_rate) == (1, 0)
-
-
-def test_a_simulator_that_is_asked_about_a_robots_episode_is_one_sentence(store):
-    played(store, True, None)
-    with pytest.raises(JudgeError, match="episode 0 is to be audited by the simulator, and no simulator recorded it"):
-        looked(store, ALL.model_copy(update={"by": "simulator"}))
-
-
-def test_the_simulators_word_stands_in_the_ledger_once_and_outlives_the_episode(tmp_path):
-    store = Store.create(tmp_path / "s", capacity_episodes=2)
-    audit = LedgerAudit(ALL, "classifier")
-    for _ in range(5):
-        played(store, True, False)
-        audit.read_labels(store)
-        audit.read_labels(store)
-    assert len(store) == 2 and [v.source for v in store.ledger.history(0)] == ["classifier", "simulator"]
-    again = looked(Store.open(store.folder))
-    assert (again.num_episodes, again.gap) == (audit.num_episodes, audit.gap) == (5, 1.0)
-
-
-def test_the_learner_never_sees_the_simulators_verdict(store):
-    """Audited truth is on top in the ledger; a replay by the judge's source pays what the judge said."""
-    several(store, 3, judged=True, true=False)
-    several(store, 3, judged=False, true=True)
-    replay = ReplaySampler(store, sources=({"classifier"},), seed=0)
-    before = {name: array.tolist() for name, array in replay.sample(64).leaves().items()}
-    looked(store)
-    assert all(store.ledger.newest(i).source == "simulator" for i in store.ids)
-    again = ReplaySampler(store, sources=({"classifier"},), seed=0)
-    after = again.sample(64)
-    assert before == {name: array.tolist() for name, array in after.leaves().items()}
-    end = after.step >= 2
-    assert np.array_equal(after.reward[end], after.episode[end] < 3), "paid by what was judged, not by what is true"
-    replay.refresh()
-    assert len(replay) == len(again)
-
-
-def test_an_alarm_that_can_never_ring_is_refused():
-    with pytest.raises(ConfigError, match="min_episodes is 20 and window 10; an alarm that waits for more episodes"):
-        parse(AuditConfig, {"window": 10})
-
-
-def test_an_audit_that_looks_after_every_episode_says_what_one_says_that_looks_at_the_end(store):
-    config = ALL.model_copy(update={"by": "human"})
-    often = LedgerAudit(config, "classifier")
-    rng = np.random.default_rng(3)
-    for judged, true in rng.random((25, 2)) < 0.5:
-        played(store, bool(judged), None)
-        often.read_labels(store)
-        late = int(rng.integers(len(store)))  # whose truth is told, or told anew, in no order
-        store.ledger.append(late, labels(bool(true), "human"))
-        often.read_labels(store)
-        once = looked(store, config)
-        assert (often.status, often.num_episodes, often.blocks_learning) == (
-            once.status,
-            once.num_episodes,
-            once.blocks_learning,
-        )
-
-
-# Counting alone, as a synchronous run does
-
-
-def counted(predicted: int, actual: int, of: int, **options) -> Audit:
-    """The first so many of `of` episodes succeed, by the judge and in truth."""
-    audit = Audit(AuditConfig(**{"window": 50, "min_episodes": 20, **options}))
-    for i in range(of):
-        audit.add(i < predicted, i < actual)
-    return audit
-
-
-def test_the_alarm_is_raised_for_too_many_false_or_missed_successes():
-    assert counted(12, 4, of=20).gap == pytest.approx(0.4)
-    assert counted(12, 4, of=20).alarm and counted(12, 8, of=20).alarm is None  # 0.2 is not beyond 0.2
-    strict = counted(4, 12, of=20).alarm
-    assert strict is not None and "in 50% of the last 8 audited episodes, 100% succeed" in strict
-    assert "50% are missed successes (limit 20%)" in strict and "false" not in strict
-
-
-def test_rates_are_of_those_that_fail_and_of_those_that_succeed():
-    metrics = counted(12, 4, of=20).metrics()
-    assert metrics["audit/fpr"] == pytest.approx(8 / 16) and metrics["audit/fnr"] == 0
-    assert (metrics["audit/false_successes"], metrics["audit/missed_successes"]) == (0.4, 0)
-
-
-def test_rates_wait_for_enough_episodes_and_only_the_newest_count():
-    assert counted(4, 0, of=4).alarm is None and counted(20, 15, of=19).alarm is None
-    later = counted(20, 0, of=20, window=20)
-    for _ in range(20):
-        later.add(True, True)
-    assert later.gap == 0 and later.alarm is not None, "it stays raised for this judge"
-    assert math.isnan(counted(0, 0, of=0).gap)
-
-
-def found_wrong(false: float, missed: float, episodes: int, runs: int = 300) -> float:
-    """The fraction of runs in which the alarm is raised, of a judge that makes errors with these probabilities."""
-    drawn, alarms = np.random.default_rng(7).random((runs, episodes)), 0
-    for run in drawn:
-        audit = Audit(AuditConfig())
-        for value in run:
-            audit.add(value < false, false <= value < false + missed)
-        alarms += audit.alarm is not None
-    return alarms / runs
-
-
-def test_a_judge_that_is_wrong_half_the_time_is_found_within_20_audited_episodes_and_an_honest_one_is_not_stopped():
-    assert min(found_wrong(0.25, 0.25, 20), found_wrong(0.5, 0, 20), found_wrong(0, 0.5, 20)) > 0.94
-    assert max(found_wrong(0.02, 0.02, 100), found_wrong(0.05, 0, 100)) < 0.02
-
-
-def test_another_judge_of_a_synchronous_run_begins_with_all_of_its_first_episodes():
+def test_the_first_episodes_and_the_first_successes_of_a_judge_are_all_audited():
     audit = Audit(AuditConfig(first_episodes=10))
-    audit.restart(since=100)
-    again = Audit(audit.config)
-    again.load_state_dict(audit.state_dict())
-    assert [audit.probability(i) for i in (100, 109, 110)] == [again.probability(i) for i in (100, 109, 110)]
-    assert [again.probability(i) for i in (100, 109, 110)] == [1, 1, 0.25]
+    assert play(audit, *[(False, False)] * 10, *[(True, True)] * 10) == list(range(20))
+    assert len(play(audit, *[(True, True)] * 100, start=20)) < 45
+
+
+def test_after_a_false_success_the_next_ones_are_all_audited():
+    audit = Audit(AuditConfig(first_episodes=0, max_false=0.5))
+    found = next(i for i in range(100) if audit.draws(i, True))
+    audit.add(found, False)
+    assert play(audit, *[(True, True)] * 10, start=100) == list(range(100, 110))
+
+
+def test_after_a_leap_of_the_success_rate_the_next_ones_are_all_audited():
+    audit = Audit(AuditConfig(first_episodes=0))
+    play(audit, *[(False, False)] * 60)
+    drawn = play(audit, *[(True, True)] * 40, start=60)
+    leap = next(i for i in drawn if {*range(i, i + 10)} <= {*drawn})
+    assert 60 < leap < 75
+
+
+def test_where_judges_disagree_all_are_audited_and_weighted_back():
+    audit = Audit(AuditConfig(first_episodes=0))
+    disputed = {episode for episode in range(400) if episode % 4 == 0}
+    for episode in range(400):  # every disputed failure is a success, and no other
+        if audit.draws(episode, False, disputed=episode in disputed):
+            audit.add(episode, episode in disputed)
+    assert audit.num_episodes < 210
+    assert audit.missed_successes.low <= 0.25 < audit.missed_successes.high
+    assert audit.missed_successes.rate == pytest.approx(0.25, abs=0.05)
+
+
+def test_the_same_episodes_are_drawn_each_time_and_others_by_another_seed():
+    def drawn(seed: int) -> list[int]:
+        return play(Audit(AuditConfig(first_episodes=0), seed), *[(True, True)] * 2000)
+
+    assert drawn(3) == drawn(3) != drawn(4) and 430 < len(drawn(3)) < 570
+    assert hashed_uniform(0, "audit", 7) == pytest.approx(0.4320, abs=1e-4), "a run of last year draws as it did"
+    assert play(Audit(AuditConfig(fraction=0)), *[(True, False)] * 50) == []
+
+
+def outcomes(rng: np.random.Generator, false_after: float, change: int = 0) -> list[tuple[bool, bool]]:
+    """A policy that gets better, and of whose judged successes 10% are false, or more after some moment."""
+    found = []
+    for moment in range(600):
+        judged = bool(rng.random() < 0.2 + moment / 1000)
+        false = false_after if moment >= change else 0.1
+        found.append((judged, bool(rng.random() >= false) if judged else bool(rng.random() < 0.05)))
+    return found
+
+
+def test_an_honest_judge_is_stopped_in_at_most_5_of_100_runs_and_a_fooled_one_before_it_has_paid_much():
+    rng, honest, paid = np.random.default_rng(2), [], []
+    for run in range(40):
+        honest.append(Audit(AuditConfig(), run))
+        play(honest[-1], *outcomes(rng, 0.1))
+        change, audit = int(rng.integers(50, 400)), Audit(AuditConfig(), run)
+        played = outcomes(rng, 0.7, change)
+        last = max(play(audit, *played))
+        assert audit.alarm is not None
+        paid.append(sum(judged and not true for judged, true in played[change : last + 1]))
+    assert sum(audit.alarm is not None for audit in honest) <= 2
+    assert np.median(paid) < 15 and np.quantile(paid, 0.95) < 25
+
+
+def test_corrected_success_has_the_true_one_in_its_interval():
+    rng, covered = np.random.default_rng(5), []
+    for run in range(40):
+        audit, played = Audit(AuditConfig(on_alarm="warn"), run), outcomes(rng, 0.3, change=200)
+        for episode, (judged, true) in enumerate(played[:400]):
+            if audit.draws(episode, judged):
+                audit.add(episode, true)
+        truth = np.mean([true for _, true in played[200:400]])
+        covered.append(audit.corrected_success.low <= truth <= audit.corrected_success.high)
+        assert abs(audit.corrected_success.rate - truth) < 0.12 < audit.judge_success_rate - truth + 0.12
+    assert np.mean(covered) >= 0.95
+
+
+def test_every_further_judge_of_a_run_has_a_smaller_part_of_its_false_alarms():
+    needed = []
+    for number in (1, 2, 5):
+        audit = Audit(ALL, number=number)
+        needed.append(len(play(audit, *[(True, False)] * 20)))
+    assert needed == sorted(needed) and needed[-1] > needed[0]
 
 
 def test_an_audit_survives_a_checkpoint():
-    audit = counted(12, 4, of=20, max_gap=0.3, window=30)
-    again = Audit(audit.config)
-    again.load_state_dict(audit.state_dict())
-    assert (again.gap, again.alarm, again.metrics()) == (audit.gap, audit.alarm, audit.metrics())
+    audit, again = Audit(AuditConfig(window=50), number=2), Audit(AuditConfig(window=50))
+    played = outcomes(np.random.default_rng(1), 0.1)
+    play(audit, *played[:300])
+    again.load_state_dict(json.loads(json.dumps(audit.state_dict())))
+    assert again.metrics() == audit.metrics()
+    assert play(again, *played[300:], start=300) == play(audit, *played[300:], start=300)
+    assert again.state_dict() == audit.state_dict()
+
+
+def test_a_checkpoint_of_an_earlier_version_keeps_its_alarm_and_its_config_is_read():
+    audit = Audit(parse(AuditConfig, {"fraction": 0.5, "max_gap": 0.3, "min_episodes": 20, "window": 60}))
+    audit.load_state_dict({"newest": [[True, False]], "alarm": "judged 90%, true 40%", "since": 20})
+    assert audit.alarm == "judged 90%, true 40%" and audit.blocks_learning and audit.num_episodes == 0
+
+
+def test_a_budget_of_nothing_is_refused():
+    with pytest.raises(ConfigError, match="minutes_per_hour"):
+        parse(AuditConfig, {"minutes_per_hour": 0})

@@ -20,8 +20,15 @@ from plaudit.training.workers.env import EpisodeInfo
 
 AUDITED = {
     "audit/judge_success_rate": 0.8,
-    "audit/true_success_rate": 0.7,
-    "audit/success_gap": 0.1,
+    "audit/corrected_success_rate": 0.7,
+    "audit/corrected_success_rate_low": 0.61,
+    "audit/corrected_success_rate_high": 0.78,
+    "audit/false_successes": 0.04,
+    "audit/false_successes_low": 0.01,
+    "audit/false_successes_high": 0.12,
+    "audit/missed_successes": 0.02,
+    "audit/missed_successes_low": 0.0,
+    "audit/missed_successes_high": 0.09,
     "audit/alarm": 0.0,
     "audit/episodes": 40.0,
 }
@@ -72,11 +79,11 @@ def test_all_that_matters_is_on_one_screen():
         "lift with sac, labels by a classifier",
         "0:12:34",
         "120 of 1,000 episodes",
-        "62% (judge), 58% (simulator); eval seeds 71%",
+        "62% (judge), 70% [61-78] (audit), 58% (simulator); eval seeds 71%",
         "v60 (latest v61), 4 s stale, 6,000 steps, 20 steps/s",
         "3 unlabeled episodes (max 16), 48 ms each, v2 (1 rejected)",
         "2,900 updates, 75 pending, 66 updates/s, 7% waiting for batches",
-        "gap +10 pp (max 20): 80% (judge), 70% (true) of 40 episodes; 2 wait",
+        "false 4% [1-12] (max 10), missed 2% [0-9] (max 20), 40 audited; 2 w",
     ):
         assert said in shown
 

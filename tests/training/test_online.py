@@ -131,7 +131,7 @@ def test_another_run_is_not_continued_by_mistake(tmp_path):
 
 def test_a_run_whose_judge_was_wrong_goes_on_with_another(tmp_path):
     """As the alarm says: train one, and name it."""
-    audit = ("audit.fraction=1.0", "audit.min_episodes=10", "audit.window=20", "learner.utd_ratio=0.1")
+    audit = ("audit.fraction=1.0", "learner.utd_ratio=0.1")
     stopped = sit(tmp_path, "run.max_episodes=30", *audit, cut=0.3)
     assert stopped.progress.alarm is not None
     better = glow.saved(glow.bright_model(0.8), tmp_path / "better")
@@ -379,10 +379,10 @@ def test_a_full_disk_is_waited_for_and_nothing_is_played_meanwhile(tmp_path, ful
 
 def test_a_judge_that_calls_failures_a_success_stops_the_learner(tmp_path):
     """It calls a lamp bright at 0.3 that succeeds at 0.8."""
-    audit = ("audit.fraction=1.0", "audit.min_episodes=10", "audit.window=20")
+    audit = ("audit.fraction=1.0",)
     end = sit(tmp_path, "run.max_episodes=60", *audit, "env.goal=2.0", cut=0.3)  # no lamp ever truly succeeds
     assert end.progress.episodes < 60
-    assert end.progress.alarm is not None and "(limit 20%)" in end.progress.alarm
+    assert end.progress.alarm is not None and "are false (max 10%)" in end.progress.alarm
     assert end.progress.updates < end.progress.step
 
 
@@ -422,7 +422,8 @@ def test_a_run_begins_with_the_weights_of_a_policy(tmp_path):
             "policy.inference.stop_on=success",
             "policy.inference.stop_on ends an episode by what only the simulator knows",
         ),
-        ("audit.min_episodes=90", "an alarm that waits for more episodes than it remembers can never be raised"),
+        ("audit.min_episodes=90", "leave it out: the alarm holds from the first audited episode on"),
+        ("audit.minutes_per_hour=5", "a human's time, and here no human audits; leave it out, or set audit.by=human"),
         ("judge", "'judge' is not KEY=VALUE"),
         (
             "judge.retrain.train_overrides.epoch=3",
@@ -524,8 +525,6 @@ def test_a_judge_that_was_wrong_is_replaced_and_says_everything_again(tmp_path, 
     monkeypatch.setattr("plaudit.training.monitor.Retrainer", ReadySuccessor)
     audit = (
         "audit.fraction=1.0",
-        "audit.min_episodes=12",
-        "audit.window=40",
         "judge.retrain.min_new_labels=1000",
     )  # only when it rings
     audit += ("run.max_episodes=40", "learner.utd_ratio=0.1")
@@ -727,8 +726,6 @@ def test_the_same_run_does_the_same_whatever_the_clock_says(tmp_path, monkeypatc
     ]
     words += [
         "audit.fraction=1.0",
-        "audit.min_episodes=6",
-        "audit.window=40",
         "judge.retrain.min_new_labels=1000",
         "run.publish_freq=7",
     ]

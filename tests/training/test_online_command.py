@@ -90,7 +90,7 @@ def test_a_learner_that_cannot_learn_from_replay_is_told_why(lab):
 
 def test_a_judge_that_is_not_believed_any_more_ends_it_with_an_alarm(lab):
     """It calls a lamp bright at 0.3; none ever truly succeeds."""
-    doubts = ("audit.fraction=1.0", "audit.min_episodes=5", "audit.window=10", "env.goal=2.0", "run.max_episodes=200")
+    doubts = ("audit.fraction=1.0", "env.goal=2.0", "run.max_episodes=200")
     said = plaudit("online", *LAMP.split(), *doubts, cwd=lab, ok=False)
     assert "alarm: " in said and "learning stops until another judge" in said
     assert "alarm" in [what for what, _ in told(lab)]

@@ -19,7 +19,8 @@ from plaudit.judges.classifier.judge import ClassifierJudgeConfig
 from plaudit.judges.classifier.training import TrainingInterrupted
 from plaudit.judges.labeling import stale_episodes
 from plaudit.rule import DecisionRule
-from plaudit.training.audit import AuditConfig, LedgerAudit
+from plaudit.training.audit import AuditConfig
+from plaudit.training.ledger_audit import LedgerAudit
 from plaudit.training.retrain import (
     PromotionDecision,
     RetrainConfig,
@@ -31,7 +32,7 @@ from plaudit.training.retrain import (
 from plaudit.types import Labels
 from waiting import wait_until
 
-AUDIT = AuditConfig(fraction=1.0, window=20, min_episodes=10)
+AUDIT = AuditConfig(fraction=1.0)
 QUICK = {"epochs": 16, "patience": 16}
 
 
@@ -74,9 +75,9 @@ def story(weak: Weak, tmp_path_factory) -> Story:
     play(store, successes=8, decoys=16, first_seed=100)
     judge_all(store, retrainer.judge)
     audit.read_labels(store)
-    rang, gap = audit.status, audit.gap
+    rang, gap = audit.status, audit.current.gap
     assert judge_all(store, retrainer.judge) == [], "that the truth is on top in the ledger is no reason to judge again"
-    assert audit.blocks_learning and retrainer.should_retrain(store)
+    assert audit.current.blocks_learning and retrainer.should_retrain(store)
     retrainer.launch(store.folder)
     assert retrainer.running and not retrainer.should_retrain(store)
     found, meanwhile = waited(retrainer)
@@ -100,7 +101,7 @@ def waited(retrainer: Retrainer) -> tuple[PromotionDecision, int]:
 
 @pytest.mark.slow
 def test_a_judge_that_calls_false_successes_makes_the_alarm_ring(story):
-    assert story.gap == pytest.approx(0.8)  # all 20 called, 4 of them are one
+    assert story.gap == pytest.approx(2 / 3)  # all 24 called, 8 of them are one
     assert (
         "the policy has learned to please the judge" in story.rang
         and "learning stops until another judge" in story.rang
@@ -120,7 +121,8 @@ def test_with_the_new_judge_the_gap_closes(story):
     play(story.store, successes=8, decoys=16, first_seed=200)
     judge_all(story.store, story.retrainer.judge)
     story.audit.read_labels(story.store)
-    assert story.audit.num_episodes == 24 and abs(story.audit.gap) <= 0.1 and story.audit.alarm is None
+    audit = story.audit.current
+    assert audit.num_episodes == 24 and abs(audit.gap) <= 0.1 and audit.alarm is None
 
 
 @pytest.mark.slow

@@ -49,13 +49,13 @@ TRUTH = {
     "env/success_once",
     "judge/accuracy",
     "audit/judge_success_rate",
-    "audit/true_success_rate",
+    *(f"audit/corrected_success_rate{end}" for end in ("", "_low", "_high")),
+    "audit/episodes",
     "audit/fpr",
     "audit/fnr",
     "audit/success_gap",
     "audit/alarm",
-    "audit/false_successes",
-    "audit/missed_successes",
+    *(f"audit/{kind}_successes{end}" for kind in ("false", "missed") for end in ("", "_low", "_high")),
     "eval/success_once",
 }  # what only a person sees
 
@@ -268,15 +268,15 @@ def test_shaping_adds_up_to_nothing_that_depends_on_the_way(tmp_path: Path, know
 
 # The alarm
 
-HOPELESS = " env.goal=9 audit.fraction=1 audit.min_episodes=8 audit.window=8"  # no lamp gets there
+HOPELESS = " env.goal=9 audit.fraction=1"  # no lamp gets there
 
 
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_a_judge_that_is_pleased_without_success_stops_the_run(tmp_path: Path, model: Any, learner: str):
     words = f"{LEARNERS[learner]} judge={model(0.3)}" + HOPELESS
     end = run(tmp_path / "run", words)
-    assert (end.episodes, end.step < 200) == (8, True)
-    assert end.alarm is not None and end.alarm.startswith("the judge predicted") and " 0% succeed" in end.alarm
+    assert end.episodes <= 8 and end.step < 200
+    assert end.alarm is not None and "100% [100-100] of the successes by the judge are false" in end.alarm
     assert curve(tmp_path / "run")[-2]["audit/alarm"] == 1
     assert (tmp_path / f"run/checkpoints/{end.step:012d}").is_dir() and (
         tmp_path / "run/policy/model.safetensors"
@@ -287,11 +287,12 @@ def test_a_judge_that_is_pleased_without_success_stops_the_run(tmp_path: Path, m
 
 def test_a_judge_that_misses_successes_stops_the_run(tmp_path: Path, model: Any):
     """A lamp succeeds wherever it stands, and this judge asks for more light than there is."""
-    audited = " audit.fraction=1 audit.min_episodes=8 audit.window=8"
+    audited = " audit.fraction=1"
     end = run(tmp_path / "run", f"{LEARNERS['ppo']} env.goal=0.01 judge={model(0.999)}" + audited)
-    assert end.alarm is not None and "100% are missed successes" in end.alarm
+    assert end.alarm is not None and "100% [100-100] of all episodes are missed successes" in end.alarm
     line = curve(tmp_path / "run")[-2]
-    assert (line["audit/false_successes"], line["audit/missed_successes"], line["audit/alarm"]) == (0, 1, 1)
+    assert "audit/false_successes" not in line, "it called none"
+    assert (line["audit/missed_successes"], line["audit/corrected_success_rate"], line["audit/alarm"]) == (1, 1, 1)
 
 
 def test_a_run_may_go_on_in_spite_of_the_alarm(tmp_path: Path, model: Any):
@@ -328,7 +329,7 @@ def test_another_model_judges_all_again_and_the_alarm_begins_anew(tmp_path: Path
     old, new = (load_reward_model(path).fingerprint for path in (lenient, strict))
     assert past == {"step": stopped.step, "judge": "classifier", "fingerprint": old}
     end = run(tmp_path / "run", rounds=1)
-    assert (end.episodes, end.alarm) == (12, None)
+    assert (end.episodes, end.alarm) == (stopped.episodes + 4, None)
     for store in (Store.open(folder.path / "episodes"), Store.open(demos, labels=folder.path / "demo_labels")):
         assert [v.line["model"] for v in store.ledger.history(0)] == [old, new]
         light = store.episode(0).frames["front"][1:, 0, 0, 0] / 255

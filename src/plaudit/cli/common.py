@@ -5,7 +5,7 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -119,6 +119,16 @@ def training_bar(config: Any) -> AbstractContextManager[Watching]:
 
     ends = "rollout or update" if config.off_policy else "rollout and the update from it"
     return _stoppable_bar(config.max_steps if by_steps else config.max_episodes, told, ends)
+
+
+def corrected_success(metrics: Mapping[str, float]) -> str:
+    """What a run's success is by the audit, beside what it is by the judge; nothing where there was no audit."""
+    from plaudit.training.audit import CORRECTED, Estimate
+
+    estimate = Estimate.of(metrics, CORRECTED)
+    if estimate is None:
+        return ""
+    return f", in training {metrics['audit/judge_success_rate']:.0%} by the judge and {estimate} corrected by the audit"
 
 
 def starting() -> AbstractContextManager[object]:

@@ -18,6 +18,7 @@ from plaudit.cli.common import (
     Auto,
     RobotParams,
     RobotTopics,
+    corrected_success,
     err,
     out,
     progress,
@@ -280,7 +281,7 @@ def _finish(run: Any, progress: Any) -> None:
     evaluated = "" if progress.eval_success is None else f", {progress.eval_success:.0%} true success on eval seeds"
     out.print(
         f"{run.path}: {progress.episodes:,} episodes, {progress.updates:,} updates, policy v{progress.policy.version}"
-        f"{evaluated}; see {report}"
+        f"{evaluated}{corrected_success(progress.judge_metrics)}; see {report}"
     )
 
 

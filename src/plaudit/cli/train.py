@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from plaudit.cli.common import AllowCode, AllowHost, out, progress, stop, tell, training_bar
+from plaudit.cli.common import AllowCode, AllowHost, corrected_success, out, progress, stop, tell, training_bar
 from plaudit.errors import DataError, PlauditError
 
 
@@ -57,6 +57,7 @@ def train_(
         record_videos(run)
     write_run_report(run.path)
     success = "not evaluated yet" if end.eval_success is None else f"{end.eval_success:.0%} success on eval seeds"
+    success += corrected_success(trainer.audit.metrics())
     out.print(f"{run.path}: {end.step:,} steps, {end.episodes:,} episodes, {success}; see {run.path / 'report.html'}")
     if run.config.collect is not None:
         _tell_collected(run.config.collect)

@@ -55,6 +55,7 @@ _RC = {
 }
 
 Series = Sequence[tuple[float, float]]  # x, y
+Band = Sequence[tuple[float, float, float]]  # x, low, high
 
 
 class EventMarker(NamedTuple):
@@ -76,13 +77,15 @@ def line_chart(
     y_range: tuple[float, float] | None = None,
     marks: Sequence[float] = (),
     events: Sequence[EventMarker] = (),
+    bands: Mapping[str, Band] | None = None,
 ) -> Markup:
     """Curves over x; the curves of one name share a color.
 
     marks: heights of dashed horizontal lines
+    bands: intervals around the curves of a name
     """
     figure, axes = make_axes(size, title)
-    plot_lines(axes, lines, x=x, y=y, y_range=y_range, marks=marks, events=events)
+    plot_lines(axes, lines, x=x, y=y, y_range=y_range, marks=marks, events=events, bands=bands)
     return to_svg(figure)
 
 
@@ -107,6 +110,7 @@ def plot_lines(
     y_range: tuple[float, float] | None = None,
     marks: Sequence[float] = (),
     events: Sequence[EventMarker] = (),
+    bands: Mapping[str, Band] | None = None,
 ) -> None:
     """What `line_chart` draws, on axes of a figure with several."""
     for (name, curves), color in zip(lines.items(), _cycle(len(lines))):
@@ -115,6 +119,9 @@ def plot_lines(
             marker = "o" if len(curve) <= _MAX_MARKED_POINTS else ""
             label = plain(name) if number == 0 and name else "_unnamed"
             axes.plot(xs, ys, color=color, marker=marker, markersize=3.5, linewidth=1.6, label=label)
+        if band := (bands or {}).get(name):
+            xs, low, high = zip(*band, strict=True)
+            axes.fill_between(xs, low, high, color=color, alpha=0.15, linewidth=0, gid="interval")
     for mark in marks:
         axes.axhline(mark, color="#444444", linestyle="--", linewidth=1)
     if y_range is not None:

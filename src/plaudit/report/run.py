@@ -44,6 +44,12 @@ from plaudit.untrusted import understood
 _MAX_EVENTS = 60  # latest
 _MAX_EVALUATIONS = 30  # latest
 _WORKER_METRICS = ("policy/version", "policy/robot_version", "policy/staleness_s")  # shown over time
+_AUDITED = {
+    "audit/corrected_success_rate": "success rate of the last episodes, corrected by the audit",
+    "audit/false_successes": "false, of the successes by the judge",
+    "audit/missed_successes": "missed successes, of all episodes",
+}
+_LIMITS = {"audit/false_successes": "max_false", "audit/missed_successes": "max_missed"}
 _SMOOTHING = 5  # rollouts: one of sixteen episodes is a coarse measure
 
 
@@ -139,10 +145,12 @@ def _tiles(run: RunData) -> dict[str, str]:
     for source, rate in rates:
         if rate is not None:
             tiles[f"success rate of {recent} ({source})"] = f"{rate:.0%}"
-    gap, most = run.latest("audit/success_gap"), run.option("audit", "max_gap")
-    if gap is not None:
-        limit = "" if most is None else f" (max {100 * most:.0f})"
-        tiles[f"audit gap: success by the judge minus true success{limit}"] = f"{100 * gap:+.0f} pp"
+    for name, meaning in _AUDITED.items():
+        if band := run.band(name):
+            most = run.option("audit", _LIMITS[name]) if name in _LIMITS else None
+            limit = "" if most is None else f" (max {100 * most:.0f})"
+            (_, low, high), rate = band[-1], run.latest(name)
+            tiles[f"{meaning}{limit}"] = f"{rate:.0%} [{100 * low:.0f}-{100 * high:.0f}]"
     if version := run.latest("policy/version"):
         tiles["latest policy version"] = f"v{version:,}"
     return tiles
@@ -162,11 +170,10 @@ def _warnings(run: RunData) -> list[Block]:
 
 def _audit_errors(line: Mapping[str, Any]) -> str:
     if "audit/missed_successes" not in line:
-        gap = line.get("audit/success_gap")
-        return "the judge was wrong about too many audited episodes" if gap is None else f"the audit gap was {gap:+.0%}"
+        return "the judge was wrong about too many audited episodes"
     return (
-        f"{line['audit/false_successes']:.0%} of the audited episodes were false positives, which train the policy "
-        f"to exploit the judge, and {line['audit/missed_successes']:.0%} were false negatives, which earn no reward"
+        f"{line.get('audit/false_successes', 0):.0%} of the successes by the judge were false, which train the policy "
+        f"to exploit it, and {line['audit/missed_successes']:.0%} of the episodes were successes that it missed"
     )
 
 
@@ -178,6 +185,7 @@ def _success_chart(run: RunData) -> list[Block]:
     smooth = list if run.is_online else _smooth  # online metrics are moving averages already
     curves["judge"] = smooth(run.points("judge/success_once"))
     curves["simulator"] = smooth(run.points("env/success_once"))
+    curves["corrected by the audit"] = run.points("audit/corrected_success_rate")
     if run.option("judge", "type") == "simulator":
         curves["training"] = curves.pop("simulator") or curves["judge"]
         del curves["judge"]
@@ -192,25 +200,27 @@ def _success_chart(run: RunData) -> list[Block]:
         y_range=(0, 1),
         marks=() if goal is None else (goal,),
         events=run.markers(),
+        bands={"corrected by the audit": run.band("audit/corrected_success_rate")},
         size=(760, LARGE[1]),
     )
     return [Chart(chart)]
 
 
 def _judge_chart(run: RunData) -> list[Block]:
-    """How the judge compares with the reference on audited episodes."""
-    gap = run.points("audit/success_gap")
-    if not gap:
+    """How often the judge is wrong by its audit, and how often it may be."""
+    names = {"false, of its successes": "audit/false_successes", "missed, of all episodes": "audit/missed_successes"}
+    bands = {label: run.band(name) for label, name in names.items() if run.band(name)}
+    if not bands:
         return []
-    most = run.option("audit", "max_gap") or 0.2
-    reach = 1.25 * max(most, *(abs(value) for _, value in gap))
+    limits = [run.option("audit", _LIMITS[name]) for name in names.values()]
     chart = line_chart(
-        {"judge minus reference": [gap]},
-        title="Audit gap and its limits",
+        {label: [run.points(names[label])] for label in bands},
+        title="Errors of the judge, with intervals and limits",
         x="env steps",
-        y_range=(-reach, reach),
-        marks=(-most, most),
+        y_range=(0, 1),
+        marks=[limit for limit in limits if limit is not None],
         events=run.markers(),
+        bands=bands,
         size=(450, LARGE[1]),
     )
     return [Chart(chart)]

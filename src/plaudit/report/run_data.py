@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from plaudit.report.plots import EventMarker, Series
+from plaudit.report.plots import Band, EventMarker, Series
 from plaudit.untrusted import read_json_lines, read_json_object, read_metrics
 from plaudit.yaml_file import read_yaml
 
@@ -30,7 +30,7 @@ class RunData:
         return cls(folder, config, metrics, events, decisions)
 
     def option(self, *keys: str) -> Any:
-        """A value of the config, like `option("audit", "max_gap")`; None where this kind of run has none."""
+        """A value of the config, like `option("audit", "max_false")`; None where this kind of run has none."""
         value: Any = self.config
         for key in keys:
             value = value.get(key) if isinstance(value, dict) else None
@@ -53,6 +53,11 @@ class RunData:
     def points(self, name: str) -> list[tuple[float, float]]:
         """A metric over env steps."""
         return [(line["step"], line[name]) for line in self.metrics if name in line]
+
+    def band(self, name: str) -> Band:
+        """The interval of a metric over env steps."""
+        low, high = f"{name}_low", f"{name}_high"
+        return [(line["step"], line[low], line[high]) for line in self.metrics if low in line]
 
     def over_time(self, name: str) -> Series:
         """A metric over minutes: a worker that waits makes no steps."""

@@ -1,114 +1,210 @@
-"""The audit of a run's judge: what is true is looked up for a random fraction of its episodes, and compared.
+"""The audit of a run's judge: what is true is looked up for some of its episodes, and compared.
 
-    audit = Audit(config, seed)                                 # `plaudit train`
-    if audit.selects(number): audit.add(predicted, actual)
-
-    audit = LedgerAudit(config, source="classifier", seed=seed)  # `plaudit online`
-    audit.read_labels(store)                                    # now and then, in the process that owns the store
-    window.show(audit.requested(store))                         # where only a human can tell
+    audit = Audit(config, seed)
+    if audit.draws(number, predicted): audit.add(number, actual)
     if audit.blocks_learning: print(audit.alarm)
 
-The alarm is raised when the judge is wrong too often in either way: it predicts success where there is none, and the
-policy has learned to please it; or it misses successes, and the policy is not rewarded for them. The two errors are
-counted apart: their difference, the gap, is zero for a judge that makes both. A raised alarm stays raised for that
-judge; an error rate near the limit would otherwise start and stop the learner with every episode.
+**What it promises.** A judge of whose successes at most `max_false` are false, and that misses at most `max_missed`, is
+stopped in at most 5% of whole runs, however long they are and however the policy changes; of several judges in a run,
+each gets its part of the 5%. A judge that begins to be fooled, early or late, so that half of its successes or more are
+false, is stopped before it has paid 20 false ones in 19 of 20 runs with the default settings: this is measured by
+benchmarks/trust.py, the former is proven (confidence.py).
 
-The first episodes of a judge are all audited, and until there are enough of them for rates, the alarm is raised by a
-sequential test (Wald's) of all errors together: is the judge as good as a coin, or wrong in no more than half of what
-is allowed? One that is wrong half the time is found within 20 audited episodes in at least 95 of 100 runs, whichever
-errors it makes, and after 7 in most; one that is wrong in 5% is stopped so in one run of a thousand.
+**What is looked up.** Each episode is drawn with a probability that is known: all of the first episodes of a judge, all
+of its next successes when one was found to be false or when its success rate leaps, all where another judge disagrees,
+and of the others a fraction. Dense checks bias nothing: the test goes by what is checked, and rates are weighted by
+1/probability. Lots follow from the seed and the episode's number, so a resumed run audits the same ones. Humans may
+label others too, and a retrained judge learns from those; but only drawn ones measure the judge.
 
-Whether an episode is audited follows from the seed, its number and how many this judge has labeled before, so that a
-resumed run audits the same ones, and the probability of each is known. Humans may label others too, and a retrained
-judge learns from those; but only the selected ones measure the judge.
+Two errors are counted apart: false successes, where the policy has learned to please the judge, and missed ones, for
+which it is not rewarded. Their difference, the gap, is zero for a judge that makes both. A raised alarm stays raised
+for that judge; one near the limit would otherwise start and stop the learner with every episode.
 """
 
 import hashlib
 import math
-from collections import Counter, deque
-from collections.abc import Mapping
-from contextlib import suppress
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, astuple, dataclass
 from typing import Any, Literal, Self
 
 from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
 
 from plaudit.config import Config
-from plaudit.data.ledger import Ledger
-from plaudit.data.store import Store
-from plaudit.errors import EpisodeNotFound, JudgeError
-from plaudit.judges.config import HUMAN
-from plaudit.judges.labeling import label_episodes
-from plaudit.judges.simulator import SOURCE as SIMULATOR
-from plaudit.judges.simulator import SimulatorJudge
-from plaudit.types import Labels
+from plaudit.training.confidence import Checks, ErrorTest
 
-COIN = 0.5  # how often a judge is wrong that has nothing to do with what is true
-EARLY_EPISODES = 5  # audited, before the sequential test may raise the alarm
-EARLY_ERROR = 0.02  # of the sequential test: how likely it stops a judge that is wrong in half of what is allowed
+FALSE_ALARMS = 0.05  # of whole runs with honest judges, the fraction that may be stopped
+FALSE_SHARE = 0.8  # of this, for false successes; the rest for missed ones
+ALPHA = 0.05  # of the intervals: how many may miss what they are about
+# False successes that a judge is allowed for every episode that it calls a failure. A policy that hardly ever succeeds
+# leaves few true successes to compare the false ones with; without this an honest judge is stopped early in training.
+ALLOWED_ANYWAY = 0.02
+NEXT = 10  # successes by the judge that are all audited when one was found to be false, or after a leap
+LEAP, NEWEST, BEFORE = 0.2, 20, 100  # a leap: the newest so many episodes succeed so much more often than those before
+CORRECTED, FALSE, MISSED = "audit/corrected_success_rate", "audit/false_successes", "audit/missed_successes"
+RETIRED_KEYS = ("max_gap", "min_episodes")  # in run folders of earlier versions
 
 
 class AuditConfig(Config):
     """How the judge of a run is audited."""
 
     fraction: float = Field(default=0.25, ge=0, le=1)  # of the episodes, for which what is true is looked up
-    first_episodes: NonNegativeInt = 20  # of a run, and of every new judge: these are all audited
-    max_gap: float = Field(default=0.2, gt=0, le=1)  # of these, the fraction of false or of missed successes allowed
-    window: PositiveInt = 60  # audited episodes that count, the newest
-    min_episodes: PositiveInt = 20  # audited episodes of a judge from which on rates count; before: a sequential test
+    first_episodes: NonNegativeInt = 20  # of a run, and of every new judge, and its first successes: all are audited
+    max_false: float = Field(default=0.1, gt=0, lt=1)  # of the successes by the judge, the fraction that may be false
+    max_missed: float = Field(default=0.2, gt=0, lt=1)  # of all episodes, those that may be successes it does not see
+    window: PositiveInt = 200  # newest episodes of a judge over which success is reported
     on_alarm: Literal["stop", "warn"] = "stop"  # whether learning stops
     by: Literal["auto", "simulator", "human"] = "auto"  # who tells; auto: the simulator where there is one
+    minutes_per_hour: float | None = Field(default=None, gt=0, le=60)  # of a human's time for audits; None: no limit
+    minutes_per_episode: float = Field(default=0.5, gt=0)  # that one takes a human
 
-    @model_validator(mode="after")
-    def _check_window(self) -> Self:
-        if self.min_episodes > self.window:
-            raise ValueError(
-                f"min_episodes is {self.min_episodes} and window {self.window}; an alarm that waits for more episodes "
-                "than it remembers can never be raised"
-            )
-        return self
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_retired(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        return {key: value for key, value in values.items() if key not in RETIRED_KEYS}
+
+
+@dataclass
+class Verdict:
+    """What the judge said of an episode, and what came of its audit."""
+
+    success: bool  # by the judge
+    probability: float  # with which it was to be drawn
+    weight: float  # of its audit in the test
+    drawn: bool
+    actual: bool | None = None  # None: nobody has told
+
+    def count(self, checks: Checks) -> None:
+        """Add it to those with the same verdict."""
+        checks.add(self.probability, None if self.actual is None else self.actual != self.success, self.drawn)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A rate and an interval that has it in 95 of 100 cases or more: 79% [70-85]."""
+
+    rate: float  # NaN before there is anything to tell it by
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, metrics: Mapping[str, float], name: str) -> Self | None:
+        """From what `metrics` told of it; None where that is nothing."""
+        if f"{name}_low" not in metrics:
+            return None
+        return cls(metrics[name], metrics[f"{name}_low"], metrics[f"{name}_high"])
+
+    def metrics(self, name: str) -> dict[str, float]:
+        """By the names in docs/metrics.md; nothing while the rate is not known."""
+        if math.isnan(self.rate):
+            return {}
+        return {name: self.rate, f"{name}_low": self.low, f"{name}_high": self.high}
+
+    def __str__(self) -> str:
+        return f"{self.rate:.0%} [{100 * self.low:.0f}-{100 * self.high:.0f}]"
 
 
 class Audit:
-    """Counts a judge's errors among audited episodes, in the order in which they are added."""
+    """Of one judge at a time, in the order in which it labels episodes."""
 
-    def __init__(self, config: AuditConfig, seed: int = 0):
+    def __init__(self, config: AuditConfig, seed: int = 0, number: int = 1):
+        """number: of the judge in this run, from 1 on"""
         self.config, self._seed = config, seed
-        self.restart()
+        self.restart(number)
 
-    def restart(self, since: int = 0) -> None:
-        """Forget everything, as for another judge.
-
-        since: the number of its first episode
-        """
-        self._since = since
-        self._newest: deque[tuple[bool, bool]] = deque(maxlen=self.config.window)  # predicted, actual
+    def restart(self, number: int) -> None:
+        """Forget everything but how many judges there were, as for another judge."""
+        self.number = number
+        self._verdicts: dict[int, Verdict] = {}  # of the newest episodes
+        self._older = {True: Checks(), False: Checks()}  # success by the judge -> episodes that left the window
+        self._late: dict[int, Verdict] = {}  # those of them that wait for an answer
+        self._tests = {True: ErrorTest(self.config.max_false), False: ErrorTest(self.config.max_missed)}
+        self._recent: deque[bool] = deque(maxlen=NEWEST + BEFORE)  # successes by the judge
+        self._num_judged = 0
+        self._dense = self.config.first_episodes  # successes by the judge that are all audited, from now on
+        self._leaping = False
         self.alarm: str | None = None  # why the judge is not to be trusted, from when that was first found
 
-    def selects(self, episode: int) -> bool:
-        """Whether the episode with this number is audited."""
-        return hashed_uniform(self._seed, "audit", episode) < self.probability(episode)
+    # Lots and answers, one by one
+
+    def draws(self, episode: int, success: bool, *, disputed: bool = False, affordable: float = 1.0) -> bool:
+        """Whether this episode is audited, which the judge has just labeled.
+
+        success: by the judge
+        disputed: whether another judge says otherwise
+        affordable: fraction of the audits for which there is time
+        """
+        usual = affordable * self._probability(success)
+        probability = affordable if disputed and usual else usual
+        drawn = hashed_uniform(self._seed, "audit", episode) < probability
+        self._verdicts[episode] = Verdict(success, probability, usual / probability if usual else 1.0, drawn)
+        allowed = self.config.max_missed if success else ALLOWED_ANYWAY
+        self._tests[not success].allow(allowed * affordable * self._probability(not success))
+        self._look_ahead(success)
+        while len(self._verdicts) > self.config.window:
+            self._leave_window(next(iter(self._verdicts)))
+        return drawn
 
     def probability(self, episode: int) -> float:
-        """With which it is: of the judge's first ones 1."""
-        return self._probability_of_nth(episode - self._since)
+        """With which one of the newest episodes was to be drawn."""
+        return self._verdicts[episode].probability
 
-    def _probability_of_nth(self, nth: int) -> float:
-        config = self.config
-        return 1.0 if config.fraction and nth < config.first_episodes else config.fraction
+    def _leave_window(self, episode: int) -> None:
+        verdict = self._verdicts.pop(episode)
+        if verdict.drawn and verdict.actual is None:
+            self._late[episode] = verdict
+        else:
+            verdict.count(self._older[verdict.success])
 
-    def add(self, predicted: bool, actual: bool) -> None:
-        """Count one audited episode: what the judge said of its success, and what is true."""
-        self._newest.append((bool(predicted), bool(actual)))
-        if self.alarm is None and self._is_wrong_too_often():
+    def _probability(self, success: bool) -> float:
+        """With which an episode is drawn now."""
+        dense = self._num_judged < self.config.first_episodes or (success and self._dense > 0)
+        return 1.0 if dense and self.config.fraction else self.config.fraction
+
+    def _look_ahead(self, success: bool) -> None:
+        """Whether the next ones are audited more densely."""
+        self._num_judged += 1
+        self._dense = max(0, self._dense - success)
+        self._recent.append(success)
+        recent = list(self._recent)
+        newest, before = recent[-NEWEST:], recent[:-NEWEST]
+        leaping = len(before) >= NEWEST and sum(newest) / NEWEST > sum(before) / len(before) + LEAP
+        if leaping and not self._leaping:
+            self._dense = max(self._dense, NEXT)
+        self._leaping = leaping
+
+    def add(self, episode: int, actual: bool) -> None:
+        """What is true of an episode that was drawn; for the alarm, the first answer counts."""
+        verdict = self._verdicts.get(episode) or self._late.get(episode)
+        if verdict is None or not verdict.drawn:
+            return
+        is_new, verdict.actual = verdict.actual is None, bool(actual)
+        if self._late.pop(episode, None) is not None:
+            verdict.count(self._older[verdict.success])
+        if is_new:
+            self._test(verdict)
+
+    def _test(self, verdict: Verdict) -> None:
+        error = verdict.actual != verdict.success
+        self._tests[verdict.success].add(error, verdict.weight)
+        if error and verdict.success:
+            self._dense = max(self._dense, NEXT)
+        if self.alarm is None and self._log_evidence() >= -math.log(self._alpha):
             self.alarm = self._alarm_message()
 
-    def _is_wrong_too_often(self) -> bool:
-        if self.num_recent >= self.config.min_episodes:
-            return max(self.false_successes, self.missed_successes) > self.config.max_gap
-        wrong, allowed = sum(predicted != actual for predicted, actual in self._newest), self.config.max_gap / 2
-        right = self.num_recent - wrong
-        log_ratio = wrong * math.log(COIN / allowed) + right * math.log(COIN / (1 - allowed))
-        return self.num_recent >= EARLY_EPISODES and log_ratio >= -math.log(EARLY_ERROR)
+    @property
+    def _alpha(self) -> float:
+        """Of all false alarms, what this judge may have: 1/n^2 of them, up to a factor that makes a sum of 1."""
+        return FALSE_ALARMS * 6 / (math.pi * self.number) ** 2
+
+    def _log_evidence(self) -> float:
+        false, missed = (self._tests[success].log_evidence for success in (True, False))
+        a, b = sorted((false + math.log(FALSE_SHARE), missed + math.log(1 - FALSE_SHARE)))
+        return b + math.log1p(math.exp(a - b))
+
+    # What it comes to
 
     @property
     def blocks_learning(self) -> bool:
@@ -116,221 +212,129 @@ class Audit:
         return self.alarm is not None and self.config.on_alarm == "stop"
 
     @property
-    def judge_success_rate(self) -> float:
-        """Fraction of the newest audited episodes that succeed by the judge; NaN before there is any."""
-        return self._fraction(predicted for predicted, _ in self._newest)
+    def num_episodes(self) -> int:
+        """Audited so far."""
+        return sum(checks.sure + checks.drawn for checks in self._all().values())
 
     @property
-    def true_success_rate(self) -> float:
-        """Fraction of the same that do."""
-        return self._fraction(actual for _, actual in self._newest)
+    def false_successes(self) -> Estimate:
+        """Of the successes by this judge, the fraction that are none; the interval holds at every moment of the run."""
+        checks = self._all()[True]
+        return self._estimate(checks, checks.answers)
+
+    @property
+    def missed_successes(self) -> Estimate:
+        """Of all its episodes, the fraction that are successes and by this judge none."""
+        checks = self._all()
+        return self._estimate(checks[False], checks[False].answers + checks[True].answers)
+
+    @property
+    def judge_success_rate(self) -> float:
+        """Of the newest episodes, the fraction that succeed by the judge; NaN before there is one."""
+        verdicts = self._verdicts.values()
+        return sum(verdict.success for verdict in verdicts) / len(verdicts) if verdicts else math.nan
+
+    @property
+    def corrected_success(self) -> Estimate:
+        """Of the same episodes, those that truly succeed: the judge's, less the false ones and with the missed ones.
+
+        This is prediction-powered inference with known probabilities. The interval is right 95 times of 100 whenever
+        it is looked at; it is not one that holds at all moments together.
+        """
+        checks, total = self._checks(self._verdicts.values()), len(self._verdicts)
+        if not total:
+            return Estimate(math.nan, 0.0, 1.0)
+        successes, failures = checks[True], checks[False]
+        rate = (successes.answers - successes.errors + failures.errors) / total
+        false, missed = (c.bounds(ALPHA / 2, self.config.fraction) for c in (successes, failures))
+        low, high = successes.answers - false[1] + missed[0], successes.answers - false[0] + missed[1]
+        return Estimate(rate, low / total, high / total)
 
     @property
     def gap(self) -> float:
-        """Success rate by the judge minus the true one."""
-        return self.judge_success_rate - self.true_success_rate
-
-    @property
-    def false_successes(self) -> float:
-        """Fraction of the audited episodes in which the judge predicts a success that is none."""
-        return self._fraction(predicted and not actual for predicted, actual in self._newest)
-
-    @property
-    def missed_successes(self) -> float:
-        """Fraction of the audited episodes that succeed while the judge sees no success."""
-        return self._fraction(actual and not predicted for predicted, actual in self._newest)
-
-    @property
-    def num_recent(self) -> int:
-        """Audited episodes that count."""
-        return len(self._newest)
+        """Success rate by the judge minus the corrected one."""
+        return self.judge_success_rate - self.corrected_success.rate
 
     def metrics(self) -> dict[str, float]:
         """By the names in docs/metrics.md; rates once there are audited episodes."""
-        raised = {"audit/alarm": float(self.alarm is not None)}
-        if not self._newest:
-            return raised
-        failures, successes = 1 - self.true_success_rate, self.true_success_rate
-        rates = {
+        counts = {"audit/alarm": float(self.alarm is not None), "audit/episodes": float(self.num_episodes)}
+        if not self.num_episodes:
+            return counts
+        return {
+            **counts,
             "audit/judge_success_rate": self.judge_success_rate,
-            "audit/true_success_rate": self.true_success_rate,
             "audit/success_gap": self.gap,
-            "audit/false_successes": self.false_successes,
-            "audit/missed_successes": self.missed_successes,
+            **self.corrected_success.metrics(CORRECTED),
+            **self.false_successes.metrics(FALSE),
+            **self.missed_successes.metrics(MISSED),
+            **self._error_rates(),
         }
-        if failures:
-            rates["audit/fpr"] = self.false_successes / failures
-        if successes:
-            rates["audit/fnr"] = self.missed_successes / successes
-        return {**raised, **rates}
+
+    def _error_rates(self) -> dict[str, float]:
+        checks = self._all()
+        false, missed = checks[True].errors, checks[False].errors
+        failures, successes = false + checks[False].answers - missed, missed + checks[True].answers - false
+        rates = {"audit/fpr": (false, failures), "audit/fnr": (missed, successes)}
+        return {name: wrong / of for name, (wrong, of) in rates.items() if of > 0}
+
+    def _all(self) -> dict[bool, Checks]:
+        newest = self._checks([*self._late.values(), *self._verdicts.values()])
+        return {success: self._older[success].merged(newest[success]) for success in (True, False)}
+
+    def _checks(self, verdicts: Iterable[Verdict]) -> dict[bool, Checks]:
+        checks = {True: Checks(), False: Checks()}
+        for verdict in verdicts:
+            verdict.count(checks[verdict.success])
+        return checks
+
+    def _estimate(self, checks: Checks, total: int) -> Estimate:
+        if not checks.checked:
+            return Estimate(math.nan, 0.0, checks.answers / total if total else 1.0)
+        low, high = checks.bounds(ALPHA, self.config.fraction)
+        return Estimate(checks.errors / total, low / total, high / total)
 
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint, as JSON."""
-        return {"newest": [list(pair) for pair in self._newest], "alarm": self.alarm, "since": self._since}
+        return {
+            "number": self.number,
+            "alarm": self.alarm,
+            "verdicts": [[episode, *astuple(verdict)] for episode, verdict in self._verdicts.items()],
+            "late": [[episode, *astuple(verdict)] for episode, verdict in self._late.items()],
+            "older": [asdict(self._older[success]) for success in (True, False)],
+            "tests": [self._tests[success].state_dict() for success in (True, False)],
+            "recent": list(self._recent),
+            "judged": [self._num_judged, self._dense, self._leaping],
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """What `state_dict` returned."""
-        self.restart(state.get("since", 0))  # checkpoints of earlier versions have none
-        self._newest.extend((bool(predicted), bool(actual)) for predicted, actual in state["newest"])
+        """What `state_dict` returned. Of a checkpoint of earlier versions only the alarm counts."""
+        self.restart(state.get("number", 1))
         self.alarm = state["alarm"]
-
-    def _fraction(self, flags: Any) -> float:
-        return sum(flags) / len(self._newest) if self._newest else math.nan
+        if "verdicts" not in state:
+            return
+        self._verdicts = {episode: Verdict(*rest) for episode, *rest in state["verdicts"]}
+        self._late = {episode: Verdict(*rest) for episode, *rest in state["late"]}
+        for success, older, test in zip((True, False), state["older"], state["tests"], strict=True):
+            self._older[success] = Checks(**older)
+            self._tests[success].load_state_dict(test)
+        self._recent.extend(state["recent"])
+        self._num_judged, self._dense, self._leaping = state["judged"]
 
     def _alarm_message(self) -> str:
-        limit = self.config.max_gap
-        rates = {"false": self.false_successes, "missed": self.missed_successes}
-        reasons = {
-            "false": "the policy has learned to please the judge",
-            "missed": "the judge does not see what the policy does right, which is not rewarded then",
+        false, missed = self._tests[True].log_evidence, self._tests[False].log_evidence
+        found = {
+            "false": f"{self.false_successes} of the successes by the judge are false "
+            f"(max {self.config.max_false:.0%}): the policy has learned to please the judge",
+            "missed": f"{self.missed_successes} of all episodes are missed successes "
+            f"(max {self.config.max_missed:.0%}): the judge does not see what the policy does right, which is not "
+            "rewarded then",
         }
-        kinds = [kind for kind, rate in rates.items() if rate > limit or rate == max(rates.values())]
-        wrong = "; ".join(
-            f"{rates[kind]:.0%} are {kind} successes (limit {limit:.0%}): {reasons[kind]}" for kind in kinds
-        )
+        kinds = [kind for kind, evidence in (("false", false), ("missed", missed)) if evidence > max(false, missed) / 2]
         return (
-            f"the judge predicted success in {self.judge_success_rate:.0%} of the last {self.num_recent} audited "
-            f"episodes, {self.true_success_rate:.0%} succeed; {wrong}; look at these episodes (plaudit data sheet), "
-            f"label the {' and '.join(kinds)} successes (plaudit label) and train the judge again "
-            "(plaudit train-reward), or calibrate one that is not trained (plaudit judge calibrate)"
+            f"in {self.num_episodes} audited episodes {'; '.join(found[kind] for kind in kinds)}; look at them "
+            f"(plaudit data sheet), label the {' and '.join(kinds)} successes (plaudit label) and train the judge "
+            "again (plaudit train-reward), or calibrate one that is not trained (plaudit judge calibrate)"
         )
-
-
-class LedgerAudit(Audit):
-    """The audit of a judge whose labels stand in a store's ledger, over all models that it had.
-
-    Nothing is kept but what stands in the ledger. What the simulator knows of an audited episode is written there too,
-    as a label of source "simulator": it outlives the episode's eviction, a retraining may learn from it, and a learner
-    that samples by the judge's source never sees it.
-
-    An episode counts for the model that labeled it first. A new model labels old episodes again, and may have learned
-    from them: that it agrees with what is true of them says nothing. So a new model begins with no audited episodes.
-    """
-
-    def __init__(self, config: AuditConfig, source: str, seed: int = 0):
-        """source: of the labels that are audited"""
-        super().__init__(config, seed)
-        references = {"auto": (SIMULATOR, HUMAN), "simulator": (SIMULATOR,), "human": (HUMAN,)}[config.by]
-        self.source = source
-        self.fingerprint = ""  # of the current model, by its newest label
-        self._references = tuple(reference for reference in references if reference != source)
-        self._ledger_version = 0
-        self._nth: dict[int, int] = {}  # episode -> how many the model that labeled it first had labeled before
-        self._num_first: Counter[str] = Counter()  # fingerprint -> episodes that it labeled first
-        self._results: dict[str, dict[int, tuple[bool, bool]]] = {}  # fingerprint -> episode -> predicted, actual
-        self._pending: dict[int, str] = {}  # episode -> fingerprint, where nobody has told yet what is true
-        self._counted_model, self._counted_until = "", -1  # whose results were added, and up to which episode
-
-    def probability(self, episode: int) -> float:
-        """With which it is audited; 0 before the judge has labeled it."""
-        return self._probability_of_nth(self._nth[episode]) if episode in self._nth else 0.0
-
-    def read_labels(self, store: Store) -> None:
-        """Catch up with the ledger; what the simulator knows of audited episodes is written there."""
-        store.ledger.refresh()
-        store.refresh()
-        for version in store.ledger.since(self._ledger_version):
-            if version.source == self.source and version.episode not in self._nth:
-                self._nth[version.episode] = self._num_first[version.model]
-                self._num_first[version.model] += 1
-        self._ask_simulator(store)
-        new = store.ledger.since(self._ledger_version)
-        self._ledger_version += len(new)
-        for version in new:
-            if version.source == self.source:
-                self.fingerprint = version.model
-        selected = [i for i in sorted({version.episode for version in new}) if self.selects(i)]
-        changed = [episode_id for episode_id in selected if self._compare(store.ledger, episode_id)]
-        if new:
-            stored = set(store.ids)
-            self._pending = {i: fingerprint for i, fingerprint in self._pending.items() if i in stored}
-            self._count(changed)
-
-    def requested(self, store: Store) -> list[int]:
-        """Episodes that a human should label, those of the current model first."""
-        self.read_labels(store)
-        if HUMAN not in self._references:
-            return []
-        return sorted(self._pending, key=lambda i: (self._pending[i] != self.fingerprint, i))
-
-    @property
-    def num_episodes(self) -> int:
-        """Audited so far, of the current model."""
-        return len(self._results.get(self.fingerprint, {}))
-
-    @property
-    def status(self) -> str:
-        """How it stands, in a sentence."""
-        if self.alarm is not None:
-            follows = "learning stops until another judge replaces" if self.blocks_learning else "learning goes on with"
-            return f"{self.alarm}; {follows} {self.source} {self.fingerprint}"
-        if not self.num_episodes:
-            return "no episode of the current judge is audited yet"
-        return (
-            f"success rate {self.judge_success_rate:.0%} (judge), {self.true_success_rate:.0%} (true) in the last "
-            f"{self.num_recent} audited episodes"
-        )
-
-    def metrics(self) -> dict[str, float]:
-        pending = len(self._pending) if HUMAN in self._references else 0
-        counts = {"audit/episodes": float(self.num_episodes), "audit/pending_episodes": float(pending)}
-        return {**super().metrics(), **counts}
-
-    def _ask_simulator(self, store: Store) -> None:
-        if SIMULATOR not in self._references:
-            return
-        new = {version.episode for version in store.ledger.since(self._ledger_version) if version.source == self.source}
-        found: dict[int, Labels] = {}
-        for episode_id in sorted(new & set(store.ids)):
-            if self.selects(episode_id) and store.ledger.newest(episode_id, {SIMULATOR}) is None:
-                with suppress(EpisodeNotFound):  # evicted just now
-                    found |= self._simulator_labels(store, episode_id)
-        if found:
-            store.ledger.extend(found.items())
-
-    def _simulator_labels(self, store: Store, episode_id: int) -> dict[int, Labels]:
-        (labels,) = label_episodes(SimulatorJudge(), [store.episode(episode_id)])
-        if isinstance(labels, Labels):
-            return {episode_id: labels}
-        if self.config.by == SIMULATOR:
-            raise JudgeError(
-                f"episode {episode_id} is to be audited by the simulator, and no simulator recorded it; on a robot a "
-                "human audits: set audit.by to human"
-            )
-        return {}
-
-    def _compare(self, ledger: Ledger, episode_id: int) -> bool:
-        """Compare the first model's label of an episode with what is true; returns whether the result is new."""
-        versions = [version for version in ledger.history(episode_id) if version.source == self.source]
-        if not versions:
-            return False
-        fingerprint = versions[0].model
-        predicted = next(version for version in reversed(versions) if version.model == fingerprint).labels()
-        references = (ledger.labels(episode_id, {reference}) for reference in self._references)
-        actual = next((labels for labels in references if labels is not None), None)
-        if actual is None:
-            self._pending[episode_id] = fingerprint
-            return False
-        self._pending.pop(episode_id, None)
-        if not actual.labeled.any():  # excluded by a human
-            return False
-        results, result = self._results.setdefault(fingerprint, {}), (predicted.success_once, actual.success_once)
-        if results.get(episode_id) == result:
-            return False
-        results[episode_id] = result
-        return True
-
-    def _count(self, changed: list[int]) -> None:
-        """Add new results in the order of the episodes; all of them again where an earlier one or the model changed."""
-        results = self._results.get(self.fingerprint, {})
-        new = [episode_id for episode_id in changed if episode_id in results]
-        if self._counted_model != self.fingerprint or (new and new[0] <= self._counted_until):
-            self.restart()
-            self._counted_model, self._counted_until = self.fingerprint, -1
-            new = sorted(results)
-        for episode_id in new:
-            self.add(*results[episode_id])
-            self._counted_until = episode_id
 
 
 def hashed_uniform(seed: int, purpose: str, key: object) -> float:

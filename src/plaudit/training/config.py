@@ -221,6 +221,7 @@ ONLINE_ONLY: Mapping[str, str] = {
     "policy.device": "a synchronous run acts where it learns; write run.device",
     "policy.normalizer": "a simulation takes actions within [-1, 1] as they are",
     "policy.update_within_episode": "a rollout has one version of the policy; use plaudit online",
+    "audit.minutes_per_hour": "no human audits a synchronous run; use plaudit online",
     "judge.retrain": "a synchronous run has nobody to label meanwhile; use plaudit online, or train a judge between "
     "two runs (plaudit train-reward) and resume with judge.model=",
     "judge.window": "no human labels a synchronous run; use plaudit online",
@@ -273,6 +274,10 @@ def _check_online(config: TrainingConfig) -> None:
         )
     if config.judge.is_simulator and not config.simulated:
         raise ValueError(f"{config.target_name} has no simulator to judge it; set judge=classifier, vlm or human")
+    if config.audit.minutes_per_hour is not None and not config.human_audits:
+        raise ValueError(
+            "audit.minutes_per_hour is a human's time, and here no human audits; leave it out, or set audit.by=human"
+        )
     if config.human_labels and config.demos.relabel:
         raise ValueError("demos.relabel with judge=human: label the demonstrations first (plaudit label --judge human)")
     _check_policy(config)

@@ -15,6 +15,7 @@ from rich.text import Text
 from plaudit.rollout.operator import OperatorStatus
 from plaudit.rollout.operator_input import hotkeys
 from plaudit.rollout.timing import held_warning
+from plaudit.training.audit import CORRECTED, FALSE, MISSED, Estimate
 from plaudit.training.config import TrainingConfig
 from plaudit.training.progress import OnlineProgress
 
@@ -145,6 +146,8 @@ def rows(config: TrainingConfig, progress: OnlineProgress) -> list[tuple[str, Te
 
 def _success(config: TrainingConfig, progress: OnlineProgress) -> Text:
     text = Text.assemble((_percent(progress.judge_success), "bold"), " (judge)")
+    if corrected := Estimate.of(progress.judge_metrics, CORRECTED):
+        text.append_text(Text.assemble(", ", (str(corrected), "bold"), " (audit)"))
     if config.simulated:
         text.append_text(Text.assemble(", ", (_percent(progress.env_success), "bold"), " (simulator)"))
         text.append_text(Text.assemble("; eval seeds ", (_percent(progress.eval_success), "bold")))
@@ -183,16 +186,15 @@ def _learner(progress: OnlineProgress) -> Text:
 
 
 def _audit(config: TrainingConfig, progress: OnlineProgress) -> Text:
-    """How far the judge's and the true success rate are apart, and how far they may be."""
-    metrics, limit = progress.judge_metrics, config.audit.max_gap
-    if "audit/success_gap" not in metrics:
-        text = Text("no episode yet")
-    else:
-        gap = metrics["audit/success_gap"]
-        style = "red" if metrics["audit/alarm"] or abs(gap) > limit else "yellow" if abs(gap) > limit / 2 else "green"
-        text = Text.assemble("gap ", (f"{100 * gap:+.0f} pp", style), f" (max {100 * limit:.0f}): ")
-        judge, true = metrics["audit/judge_success_rate"], metrics["audit/true_success_rate"]
-        text.append(f"{judge:.0%} (judge), {true:.0%} (true) of {metrics['audit/episodes']:.0f} episodes")
+    """How often the judge is wrong, between which bounds that is known, and how often it may be."""
+    metrics, limits = progress.judge_metrics, {FALSE: config.audit.max_false, MISSED: config.audit.max_missed}
+    text = Text("no episode yet" if not metrics.get("audit/episodes") else "")
+    for (name, most), label in zip(limits.items(), ("false ", "missed "), strict=True):
+        if estimate := Estimate.of(metrics, name):
+            style = "red" if estimate.low > most else "yellow" if estimate.rate > most else "green"
+            text.append_text(Text.assemble(label, (str(estimate), style), f" (max {100 * most:.0f}), "))
+    if metrics.get("audit/episodes"):
+        text.append(f"{metrics['audit/episodes']:.0f} audited")
     if metrics.get("audit/pending_episodes"):
         text.append(f"; {metrics['audit/pending_episodes']:.0f} wait for a human", "yellow")
     return text

@@ -1,6 +1,6 @@
 """Monitoring the judge of an online run: is it right, and is there a better version of it?
 
-An audit compares a fraction of its labels with what is true (audit.py); the labels that this gathers train a candidate
+An audit compares some of its labels with what is true (ledger_audit.py); the labels that this gathers train a candidate
 in the background (retrain.py). When the audit raises its alarm, the learner learns nothing more from this judge: a
 candidate is trained from all that is known by then, and if none is promoted, the run is over.
 """
@@ -13,8 +13,8 @@ from plaudit.data.store import Store
 from plaudit.errors import TrainingError
 from plaudit.judges.config import JudgeConfig
 from plaudit.rollout.attended import SOURCE as OPERATOR
-from plaudit.training.audit import LedgerAudit
 from plaudit.training.config import classifier_of
+from plaudit.training.ledger_audit import LedgerAudit
 from plaudit.training.retrain import PromotionDecision, Retrainer
 from plaudit.training.run_folder import RunFolder
 
@@ -90,7 +90,7 @@ class JudgeMonitor:
     @property
     def blocks_learning(self) -> bool:
         """Whether the learner must not learn from this judge."""
-        return self.audit is not None and self.audit.blocks_learning
+        return self.audit is not None and self.audit.current.blocks_learning
 
     @property
     def should_abort(self) -> bool:
@@ -102,7 +102,7 @@ class JudgeMonitor:
     @property
     def alarm(self) -> str | None:
         """Why the judge is not to be trusted."""
-        return self.audit.status if self.audit is not None and self.audit.alarm is not None else None
+        return self.audit.status if self.audit is not None and self.audit.current.alarm is not None else None
 
     def metrics(self) -> dict[str, float]:
         """By the names in docs/metrics.md."""

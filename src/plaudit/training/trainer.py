@@ -155,9 +155,9 @@ class Trainer:
             return {}
         actual = np.any(rollout.privileged["success"] & rollout.valid, axis=0)
         predicted = rollout.success_once
-        for episode, pair in enumerate(zip(predicted, actual, strict=True), first_episode):
-            if self.audit.selects(episode):
-                self.audit.add(*pair)
+        for episode, (says, is_true) in enumerate(zip(predicted, actual, strict=True), first_episode):
+            if self.audit.draws(episode, bool(says)):
+                self.audit.add(episode, bool(is_true))
         return {
             "judge/accuracy": float((actual == predicted).mean()),
             "time/compute_model_rewards": self.judge.detector.read_step_ms(),
@@ -219,7 +219,7 @@ class Trainer:
         if state["judge"] == self.judge.judge.id.fingerprint:
             self.audit.load_state_dict(state["audit"])
         else:  # another judge is audited from the start
-            self.audit.restart(since=progress.episodes)
+            self.audit.restart(number=state["audit"].get("number", 1) + 1)
         progress.alarm = self.audit.alarm
         rollout = state.get("rollout")  # checkpoints of earlier versions have none
         return progress, None if rollout is None else RolloutStats(**rollout)
