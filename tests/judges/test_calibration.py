@@ -147,7 +147,7 @@ def test_without_failure_frames_there_is_no_threshold_and_no_rate():
 def test_no_mistake_in_twenty_episodes_still_leaves_room_for_some():
     rate = false_positive_rate([failing(*[0.1] * 500)] * 20, 0.5)
     assert (rate.value, rate.low) == (0, 0)
-    assert rate.high == pytest.approx(3.84 / (20 + 3.84), rel=0.01)
+    assert 1 - 0.025 ** (1 / 20) < rate.high < 0.2  # what a coin would leave, and a little more
 
 
 def test_wilson_by_the_textbook():
@@ -179,12 +179,12 @@ def test_the_interval_holds_the_true_rate_in_most_of_many_data_sets(episodes, ba
 
 
 @pytest.mark.slow
-def test_the_interval_holds_it_less_often_where_a_few_mistakes_are_long():
+def test_the_interval_holds_it_too_where_a_few_mistakes_are_long():
     rng = np.random.default_rng(1)
     sets = [[e for _ in range(60) for e in simulated(rng, 1, 0.1, rng.exponential(0.1))] for _ in range(200)]
     true = np.mean([e.predicted(0.5) for episodes in sets for e in episodes])
     rates = [false_positive_rate(episodes, 0.5) for episodes in sets]
-    assert 0.8 <= np.mean([rate.low <= true <= rate.high for rate in rates]) <= 0.97
+    assert np.mean([rate.low <= true <= rate.high for rate in rates]) >= 0.95
 
 
 def test_frames_taken_as_independent_would_hold_it_far_less_often():

@@ -177,3 +177,16 @@ def test_the_numbers_are_there_for_a_program(page, tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "out/episodes.jsonl").read_text().splitlines()]
     assert [line["episode"] for line in lines] == [0, 1, 2, 3, 4, 5]
     assert lines[0]["target"] == [0] * CUT + [1] * (STEPS + 1 - CUT)
+
+
+def test_recall_and_the_onset_error_have_intervals_that_count_episodes(tmp_path):
+    late = [EpisodePrediction(np.arange(9) >= 3 + n % 3, np.arange(9) >= 3, n) for n in range(8)]
+    page = report(tmp_path, of=compute_metrics(late, SINGLE))
+    assert "1 frame (0 to 2)" in page  # the median
+    assert "2 frames (1 or more)" in page  # the 90th percentile of eight episodes may be anything from there on
+    found = compute_metrics(late, SINGLE)
+    again = compute_metrics([replace(one, episode=n) for n, one in enumerate([*late] * 10)], SINGLE)
+    assert found.recall == pytest.approx(again.recall)
+    assert found.recall_low < again.recall_low < found.recall < again.recall_high < found.recall_high
+    old = {name: value for name, value in found.to_json().items() if not name.startswith("recall_")}
+    assert JudgeMetrics.from_json(old).recall_interval.low == 0  # a file of an earlier version

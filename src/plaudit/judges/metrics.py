@@ -20,6 +20,7 @@ import numpy as np
 
 from plaudit.errors import JudgeError
 from plaudit.judges.predictions import EpisodePrediction, drop_unlabeled, first_true
+from plaudit.judges.promise import upper_bound
 from plaudit.rule import DecisionRule, above_threshold, decode_cutoff
 from plaudit.types import AnyArray, FloatArray
 
@@ -52,13 +53,9 @@ def false_positive_rate(episodes: Sequence[EpisodePrediction], threshold: float,
     """The share of failure frames predicted a success, with an interval that counts episodes.
 
     The interval is a bootstrap over episodes. That alone is too narrow when few episodes have a mistake in them, and
-    with none it would be [0, 0]. So its upper end is at least this: the upper end of Wilson's interval for the share of
-    episodes with a mistake, times the share of frames that goes wrong in such an episode, which is taken to be all of
-    them where none was seen. Without any mistake in E episodes that is 3.84 / (E + 3.84), a little more than the rule
-    of three: 16% after 20 episodes, 3.7% after 100.
-
-    Where mistakes are of one length the interval holds the true rate in 98 of 100 data sets; where most are short and
-    a few are long, in 86 to 96, and then it is the upper end that was too low.
+    with none it would be [0, 0]: an episode of a kind that was not among these may be wrong as a whole. So its ends are
+    at least as wide as the bounds of promise.py, which assume nothing of the mistakes. Without any mistake the upper
+    end is 63% after 4 episodes, 18% after 20, 3.9% after 100.
     """
     counts = [(int(e.predicted(threshold)[e.target == 0].sum()), int((e.target == 0).sum())) for e in episodes]
     return episode_rate(*np.array(counts, float).reshape(-1, 2).T, seed)
@@ -67,7 +64,6 @@ def false_positive_rate(episodes: Sequence[EpisodePrediction], threshold: float,
 def episode_rate(count: AnyArray, total: AnyArray, seed: int = 0) -> RateCI:
     """The share of frames that are counted, with the interval that `false_positive_rate` describes.
 
-    Where all frames of most episodes are counted, its lower end is bounded in the same way.
     count, total: [E] of each episode
     """
     count, total = count[total > 0], total[total > 0]
@@ -77,16 +73,9 @@ def episode_rate(count: AnyArray, total: AnyArray, seed: int = 0) -> RateCI:
     draws = count[chosen].sum(axis=1) / total[chosen].sum(axis=1)
     return RateCI(
         value=float(count.sum() / total.sum()),
-        low=float(min(np.quantile(draws, 0.025), 1 - _bound(total - count, total))),
-        high=float(max(np.quantile(draws, 0.975), _bound(count, total))),
+        low=float(min(np.quantile(draws, 0.025), 1 - upper_bound(1 - count / total, 0.975))),
+        high=float(max(np.quantile(draws, 0.975), upper_bound(count / total, 0.975))),
     )
-
-
-def _bound(count: AnyArray, total: AnyArray) -> float:
-    """The upper end that Wilson's interval gives, see `false_positive_rate`."""
-    hit = count > 0
-    share = count[hit].sum() / total[hit].sum() if hit.any() else 1.0
-    return float(share * wilson(int(hit.sum()), len(hit)).high)
 
 
 # Episodes, and their first success frame
@@ -210,6 +199,12 @@ class JudgeMetrics:
     offline: EpisodeMetrics  # one cutoff, decoded from the whole episode
     first_frame_positives: int = 0  # episodes predicted a success at their first frame; not in the oldest files
     first_frame_fp: int = 0  # of these, the ones that do not begin with success
+    recall_low: float = 0.0  # 95% confidence interval of it, by episodes; not in earlier files
+    recall_high: float = 1.0
+
+    @property
+    def recall_interval(self) -> RateCI:
+        return RateCI(self.recall, self.recall_low, self.recall_high)
 
     def to_json(self) -> dict[str, Any]:
         """NaN becomes None: JSON has no NaN."""
@@ -268,6 +263,7 @@ def compute_metrics(episodes: Sequence[EpisodePrediction], rule: DecisionRule, s
     undefined: Any = math.nan  # of a share of nothing, which scikit-learn takes and its types do not say
     calibration = calibration_curve(prob, target)
     fpr = false_positive_rate(episodes, threshold, seed)
+    recall = _recall(episodes, threshold, seed)
     starts = [e.target[e.has_target][0] for e in episodes if e.predicted(threshold)[e.has_target][0]]
     return JudgeMetrics(
         episodes=len(episodes),
@@ -290,4 +286,11 @@ def compute_metrics(episodes: Sequence[EpisodePrediction], rule: DecisionRule, s
         offline=offline_metrics(episodes, rule.cutoff_offset, threshold),
         first_frame_positives=len(starts),
         first_frame_fp=sum(bool(first == 0) for first in starts),
+        recall_low=recall.low,
+        recall_high=recall.high,
     )
+
+
+def _recall(episodes: Sequence[EpisodePrediction], threshold: float, seed: int) -> RateCI:
+    counts = [(int(e.predicted(threshold)[e.target == 1].sum()), int((e.target == 1).sum())) for e in episodes]
+    return episode_rate(*np.array(counts, float).reshape(-1, 2).T, seed)

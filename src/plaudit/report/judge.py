@@ -20,6 +20,7 @@ from plaudit.data.store import Store
 from plaudit.data.transfer import new_folder
 from plaudit.judges.controls import ControlResult, failed_controls
 from plaudit.judges.evaluation import JudgeEvaluation
+from plaudit.judges.intervals import quantile
 from plaudit.judges.labeling import group_by_message
 from plaudit.judges.metrics import CalibrationCurve, EpisodeMetrics, JudgeMetrics, RateCI, wilson
 from plaudit.judges.predictions import EpisodePrediction, FramePrediction, hstack_images
@@ -41,7 +42,7 @@ from plaudit.report.page import (
 )
 from plaudit.report.plots import FAILURE, SUCCESS, calibration_chart, histogram, line_chart, score_timeline
 from plaudit.report.promise import promise_section
-from plaudit.report.text import format_frames, format_interval, format_number, format_percent
+from plaudit.report.text import format_frames, format_frames_interval, format_interval, format_number, format_percent
 
 _MAX_TIMELINES = 12  # episodes with the largest errors
 _GALLERY = 8  # frames of a kind
@@ -225,11 +226,20 @@ def _episodes(decodes: Decodes) -> list[Block]:
         header=("reference", "predicted success", "predicted failure", "rate, 95% CI"),
     )
     rows = [
-        (rule, format_frames(e.onset_median), format_frames(e.onset_p90), count_mistakes(e.fn), count_mistakes(e.fp))
+        (rule, *map(format_frames_interval, onset_intervals(e)), count_mistakes(e.fn), count_mistakes(e.fp))
         for rule, e in decodes.items()
     ]
     header = ("decision rule", "success-onset error", "90th percentile", "FN", "FP")
-    return [confusion, Table(rows, header), Text(f"The upper table: {name}.", "muted")]
+    about = f"The upper table: {name}. In brackets: 95% CI over episodes, of which a 90th percentile needs 36."
+    return [confusion, Table(rows, header), Text(about, "muted")]
+
+
+def onset_intervals(decode: EpisodeMetrics) -> tuple[RateCI, RateCI]:
+    """The median and the 90th percentile of the success-onset error, with 95% confidence intervals over episodes."""
+    errors = [abs(error) for error in decode.errors if error is not None]
+    if not errors:  # files of earlier versions have only the figures
+        return RateCI(decode.onset_median, 0.0, math.inf), RateCI(decode.onset_p90, 0.0, math.inf)
+    return quantile(errors, 0.5), quantile(errors, 0.9)
 
 
 def _frames(metrics: JudgeMetrics) -> Table:
@@ -238,7 +248,11 @@ def _frames(metrics: JudgeMetrics) -> Table:
         ("threshold", f"{metrics.threshold:.4g}", "minimum P(success) of a predicted success"),
         ("false-positive rate", format_interval(fpr), "of failure frames, 95% CI over episodes"),
         ("precision", format_percent(metrics.precision), "of frames predicted a success"),
-        ("recall", format_percent(metrics.recall), f"of {metrics.success_frames:,} success frames"),
+        (
+            "recall",
+            format_interval(metrics.recall_interval),
+            f"of {metrics.success_frames:,} success frames, 95% CI over episodes",
+        ),
         ("accuracy", format_percent(metrics.accuracy), f"of {metrics.frames:,} frames"),
         ("ROC AUC", format_number(metrics.roc_auc), "0.5 is chance"),
         ("success at first frame", first_frame_count(metrics), "before anything happened"),

@@ -8,9 +8,9 @@ from rich.text import Text
 from plaudit.judges.calibration import CalibrationRecord, Fit
 from plaudit.judges.controls import ControlResult
 from plaudit.judges.metrics import EpisodeMetrics, JudgeMetrics, RateCI
-from plaudit.report.judge import Decodes, first_frame_count
+from plaudit.report.judge import Decodes, first_frame_count, onset_intervals
 from plaudit.report.tables import key_value_table
-from plaudit.report.text import format_frames, format_interval, format_number, format_percent
+from plaudit.report.text import format_frames, format_frames_interval, format_interval, format_number, format_percent
 
 
 def judge_table(title: str, metrics: JudgeMetrics, controls: Sequence[ControlResult]) -> Table:
@@ -18,7 +18,7 @@ def judge_table(title: str, metrics: JudgeMetrics, controls: Sequence[ControlRes
     run = [control for control in controls if control.frames]
     passed = sum(control.passed for control in run)
     values = {
-        "precision, recall": f"{format_percent(metrics.precision)}, {format_percent(metrics.recall)}",
+        "precision, recall": f"{format_percent(metrics.precision)}, {format_interval(metrics.recall_interval)}",
         "ROC AUC": format_number(metrics.roc_auc),
         "false-positive rate (frames)": format_interval(RateCI(metrics.fpr, metrics.fpr_low, metrics.fpr_high)),
         "threshold": f"{metrics.threshold:.4g}",
@@ -61,4 +61,5 @@ def decode_table(decodes: Decodes) -> Table:
 def _onset_error(decode: EpisodeMetrics) -> str:
     if not decode.tp:
         return "no success predicted"
-    return f"median {format_frames(decode.onset_median)}, 90th percentile {format_frames(decode.onset_p90)}"
+    median, p90 = (format_frames_interval(interval) for interval in onset_intervals(decode))
+    return f"median {median}, 90th percentile {p90}"

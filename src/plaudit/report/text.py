@@ -33,6 +33,14 @@ def format_frames(frames: float) -> str:
     return f"{frames:g} frame" if frames == 1 else f"{frames:.3g} frames"
 
 
+def format_frames_interval(interval: RateCI) -> str:
+    """3 frames (1 to 8); "or more" where there are too few episodes for an upper end."""
+    if math.isnan(interval.value):
+        return "-"
+    high = f" to {interval.high:.3g}" if math.isfinite(interval.high) else " or more"
+    return f"{format_frames(interval.value)} ({interval.low:.3g}{high})"
+
+
 def format_duration(seconds: float) -> str:
     """48 s, 2 min 05 s, 3 h 10 min."""
     whole = round(seconds)
