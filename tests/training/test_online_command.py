@@ -206,7 +206,8 @@ def test_an_operator_at_the_terminal_starts_marks_and_stops(lab):
     words = [word for word in LAMP.split() if not word.startswith("env=") and word != "--serial"]
     robot = f"robot=puppet:PuppetConfig robot.log={lab}/log robot.size=[8,8] audit.fraction=0 run.max_episodes=100"
     real_time = "policy.inference.realtime=true policy.inference.max_episode_steps=9999 learner.utd_ratio=0.1"
-    command = ["-m", "plaudit.cli", "online", *words, *robot.split(), *real_time.split(), "judge.force=true"]
+    forced = ["judge.force=true", "--allow-untrained"]
+    command = ["-m", "plaudit.cli", "online", *words, *robot.split(), *real_time.split(), *forced]
     with PtyProcess(*command, cwd=lab) as run:
         run.expect("scene ready?", "space start  q stop")
         assert not (lab / "log").exists()
