@@ -1,7 +1,7 @@
 """A day at two robots in minutes: `plaudit online` on the twins of IGRIS-B and IGRIS-C, with an operator, a person who
 labels, and everything that can go wrong going wrong.
 
-    sudo python benchmarks/day.py                   # 300 episodes, three of each fault: about half an hour
+    sudo python benchmarks/day.py                   # 300 episodes, three of each fault: about 25 minutes
     sudo python benchmarks/day.py --episodes 60 --times 1
     sudo python benchmarks/day.py --quick           # 10 episodes, IGRIS-C in one process, faults that take seconds
 

@@ -28,7 +28,7 @@ from pathlib import Path
 
 from plaudit.cluster.connect import JOIN_TIMEOUTS, QUIET, check_reachable, refusal, with_port
 from plaudit.cluster.firewall import close_others, open_others
-from plaudit.cluster.network import address_towards, can_listen, own_addresses
+from plaudit.cluster.network import address_towards, can_connect, can_listen, own_addresses
 from plaudit.cluster.ray_private import RAY_MAIN, START_HOOK
 from plaudit.cluster.state import (
     RAY,
@@ -51,6 +51,7 @@ from plaudit.training.cluster_config import Role
 
 RESOURCES: dict[Role, int] = {"training": 3, "inference": 1, "labeling": 1}  # the first has learner, replay and state
 START_TIMEOUT_S, STOP_TIMEOUT_S = 300.0, 15.0
+ORPHAN_STOP_TIMEOUT_S = 2.0  # of a node whose head is gone: Ray tries in vain to tell it
 SYSTEM_CONFIG = {
     "health_check_initial_delay_ms": 5000,
     "health_check_period_ms": 3000,
@@ -147,8 +148,10 @@ def stop(folder: Path) -> NodeInfo | None:
     if node is None:
         return None
     if node.alive:
+        host, _, port = node.head.rpartition(":")
+        patience_s = STOP_TIMEOUT_S if can_connect(host, int(port)) else ORPHAN_STOP_TIMEOUT_S
         signal_process(node.pid, node.began, signal.SIGTERM)
-        _wait_until_gone(node.pid)
+        _wait_until_gone(node.pid, patience_s)
     if node.closed:
         open_others(node.ports)
     (folder / "node.json").unlink()
@@ -255,7 +258,7 @@ def _wait_until_up(process: subprocess.Popen[bytes], log: Path, head: str, token
             raise ClusterError(_start_error(log, head, token))
         if time.monotonic() > deadline:
             process.terminate()
-            _wait_until_gone(process.pid)
+            _wait_until_gone(process.pid, STOP_TIMEOUT_S)
             raise ClusterError(f"the node was not up after {START_TIMEOUT_S:.0f} s; its output is in {log}")
         time.sleep(0.1)
 
@@ -268,9 +271,9 @@ def _start_error(log: Path, head: str, token: Path) -> str:
     return f"Ray did not start: {lines[-1].strip() if lines else 'it printed nothing'}; its output is in {log}"
 
 
-def _wait_until_gone(session: int) -> None:
+def _wait_until_gone(session: int, patience_s: float) -> None:
     """Wait for the processes of a session to end, and kill those that take too long."""
-    deadline = time.monotonic() + STOP_TIMEOUT_S
+    deadline = time.monotonic() + patience_s
     while left := members(session):
         if time.monotonic() > deadline:
             for pid in left:
