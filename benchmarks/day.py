@@ -19,9 +19,10 @@ starts every episode and marks, ends, discards and pauses some; a scripted perso
     head     all processes of the training machine are killed, the run among them; what a supervisor does then (the
              nodes and the same command are started again, see docs/cluster.md) is part of the recovery
 
-A recovery is the time from when a fault began to when all goes on: an episode that began after it, a label and weights
-that are newer. Everything is counted in the end from what is on disk: the run's folder, the twin's own log, what the
-operator said, and what the person labeled.
+A recovery is the time from when a fault began to when all goes on: an episode that began after it, a label of the
+person and weights that are newer. Everything is counted in the end from what is on disk: the run's folder, the twin's
+own log, what the operator said, and what the person labeled. Motion of less than 1.2 s counts as a reset and not as an
+episode, and ticks count from an episode's second command on: before the first, the robot waits for its first chunk.
 """
 
 import argparse
@@ -59,7 +60,7 @@ class Mark:
     """How far a run is, by its folder."""
 
     begun: int  # ns; when its newest episode began
-    labels: int
+    labels: int  # of the person
     weights: float  # when they were written
 
     def beyond(self, other: "Mark", fault: int) -> bool:
@@ -153,7 +154,8 @@ class Shift:
         store = Store.open(self.bench.run / "episodes")
         weights = (self.bench.run / "policy/model.safetensors").stat().st_mtime
         newest = check.played_in(store, store.ids[-1:])
-        return Mark(newest[-1].first if newest else 0, len(store.ledger), weights)
+        labels = sum(label.source == "human" for label in store.ledger.since(0))  # a mark says nothing of the judge
+        return Mark(newest[-1].first if newest else 0, labels, weights)
 
     def _inject(self, kind: str) -> None:
         before, fault = self._mark(), Fault(kind, time.time_ns())
