@@ -106,7 +106,7 @@ def test_a_simulation_has_none(lab):
 def test_a_robot_is_told_actions_of_that_range_and_so_is_the_next_who_drives_it(lab):
     words = (
         "learner=qchunk learner.hidden_dims=[8] learner.horizon=2 learner.num_samples=2 learner.batch_size=4 "
-        "judge=classifier "
+        "judge=classifier judge.force=true "
         "learner.pretrain_updates=5 judge.model=judge judge.rule.decode=per_frame "
         "policy.inference=sequential policy.inference.max_episode_steps=6 "
         "policy.cameras=[] audit.fraction=0 judge.retrain=null demos.store=demos run.max_episodes=4 "
@@ -135,7 +135,7 @@ def test_a_robot_is_not_explored_with_by_a_policy_that_learned_nothing(lab):
 
 
 def test_somebody_is_told_where_nothing_says_what_they_are(lab):
-    words = "learner=qchunk judge=classifier judge.model=none run.name=run --serial"
+    words = "learner=qchunk judge=classifier judge.force=true judge.model=none run.name=run --serial"
     assert "none: this is not a reward model" in plaudit("online", *PUPPET.split(), *words.split(), cwd=lab, ok=False)
     words = words.replace("none run", "judge policy.cameras=[top] run")
     said = plaudit("online", *PUPPET.split(), *words.split(), cwd=lab, ok=False)
