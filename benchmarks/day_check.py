@@ -54,7 +54,7 @@ def played_in(store: Store, ids: Sequence[int], discarded: bool = False) -> list
     for number in ids:
         episode = store.episode(number)
         first, *_, last = episode.frames["head"]
-        found.append(Played(number, episode.steps, read_stamp(first), read_stamp(last), episode.meta, discarded))
+        found.append(Played(number, episode.steps, read_stamp(first), read_stamp(last), dict(episode.meta), discarded))
     return found
 
 

@@ -75,7 +75,7 @@ def simulate(seed: int, fooled: bool) -> Run:
     start, share = rng.uniform(0.05, 0.3), CONFIG.max_false
     if fooled or rng.random() < 0.5:
         share *= rng.uniform(0, 1)
-    change, ramp, worst = int(rng.integers(0.8 * EPISODES)), int(rng.integers(1, 101)), rng.uniform(0.5, 1)
+    change, ramp, worst = int(rng.integers(int(0.8 * EPISODES))), int(rng.integers(1, 101)), rng.uniform(0.5, 1)
     episodes = []
     for moment in range(EPISODES):
         exploited = min(1.0, max(0, moment - change + 1) / ramp) if fooled else 0.0
@@ -135,9 +135,10 @@ def compare(honest: list[Run], fooled: list[Run], seeds: range) -> Bars:
     for name, alarm in (("now", audited), ("fixed gap, before", audited_by_fixed_gap)):
         of_honest = [alarm(run, seed) for run, seed in zip(honest, seeds, strict=True)]
         of_fooled = [alarm(run, seed) for run, seed in zip(fooled, seeds, strict=True)]
-        false_alarms = np.mean([outcome.stopped is not None for outcome in of_honest])
+        false_alarms = float(np.mean([outcome.stopped is not None for outcome in of_honest]))
         paid = [run.paid(outcome.stopped or EPISODES) for run, outcome in zip(fooled, of_fooled, strict=True)]
-        too_soon = sum(o.stopped is not None and o.stopped <= r.change for r, o in zip(fooled, of_fooled, strict=True))
+        changes = [run.change or 0 for run in fooled]
+        too_soon = sum(o.stopped is not None and o.stopped <= at for at, o in zip(changes, of_fooled, strict=True))
         never = sum(outcome.stopped is None for outcome in of_fooled)
         used = sum(outcome.audited for outcome in of_honest) / sum(outcome.stopped or EPISODES for outcome in of_honest)
         median, worst = np.quantile(paid, [0.5, 0.95])

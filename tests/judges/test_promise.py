@@ -53,10 +53,10 @@ def test_a_proven_threshold_keeps_its_rate_on_episodes_to_come_and_todays_does_n
 
 def test_the_promise_is_worth_something_and_more_with_more_episodes(to_come):
     rng = np.random.default_rng(0)
-    thresholds = [proven_threshold(failures(rng, count), RATE, CONFIDENCE) for count in (10, 60, 2000)]
-    assert thresholds[0] is None and thresholds[1] > thresholds[2]
+    first, second, third = (proven_threshold(failures(rng, count), RATE, CONFIDENCE) for count in (10, 60, 2000))
+    assert first is None and second is not None and third is not None and second > third
     best = choose_threshold(to_come, RATE, floor=0.0).value
-    assert thresholds[2] == pytest.approx(best, abs=0.05)
+    assert third == pytest.approx(best, abs=0.05)
 
 
 @pytest.mark.parametrize("bad", [0.02, 0.1, 0.4])
@@ -91,7 +91,8 @@ def test_too_few_episodes_are_said_to_be_too_few_and_nothing_else_changes():
 def test_with_enough_episodes_the_proven_threshold_is_in_use():
     known = [*failures(np.random.default_rng(0), 300), *successes(10)]
     chosen, promise = promised_threshold(known, 0.02, CONFIDENCE)
-    assert promise.kept and chosen.value == promise.threshold > choose_threshold(known, 0.02).value
+    assert promise.kept and chosen.value == promise.threshold
+    assert chosen.value > choose_threshold(known, 0.02).value
     assert "promised for episodes to come, with 90% confidence" in promise.sentence()
 
 
@@ -113,6 +114,6 @@ def test_what_others_showed_of_the_threshold_is_said():
     promise = make_promise(known, 0.01, CONFIDENCE).bounded_by(
         episode_losses(failures(np.random.default_rng(1), 9), 0.9)
     )
-    assert promise.bound_episodes == 9 and 0.1 < promise.bound < 0.5
+    assert promise.bound_episodes == 9 and promise.bound is not None and 0.1 < promise.bound < 0.5
     assert "9 episodes that did not choose it only bound its rate to" in promise.sentence()
     assert Promise.model_validate_json(promise.model_dump_json()) == promise

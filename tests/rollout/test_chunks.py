@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -63,7 +64,8 @@ def test_chunks_of_the_shipped_igris_configs_follow_each_other_without_a_gap(nam
     asked = ["policy.inference.max_episode_steps=80", "robot.transport.type=zenoh"]
     asked += [f"robot.transport.connect=[{endpoint}]", f"robot.inference_runtime_params_config={params}"]
     config = load_training_config("online", CONFIGS / name, asked)
-    with TwinProcess(config.robot, tmp_path / "sent.jsonl", watchdog_ms=60_000), config.engine.start(None) as engine:
+    start: Any = config.engine.start
+    with TwinProcess(config.robot, tmp_path / "sent.jsonl", watchdog_ms=60_000), start(None) as engine:
         learner = build_learner(config, learner_env_spec(config, engine.env_spec))
         engine.load_policy(PolicySpec.of(learner.policy_config(explore=True)).on(config.policy.device))
         (episode,) = engine.episodes(1)

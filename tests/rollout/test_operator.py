@@ -99,10 +99,10 @@ def test_a_discarded_episode_is_in_a_store_of_its_own_and_a_repeated_one_is_play
     assert not len(discarded.ledger)
 
 
-def test_the_last_mark_counts(attended, tmp_path):
-    script = Script("success")
+def test_the_last_mark_counts(attended, monkeypatch):
+    script, words = Script("success"), ("success", "failure", "pause")
     script.operator.send(OperatorCommand.FAILURE)  # too early
-    script.speak = lambda: [script.operator.send(OperatorCommand(word)) for word in ("success", "failure", "pause")]
+    monkeypatch.setattr(script, "speak", lambda: [script.operator.send(OperatorCommand(word)) for word in words])
     (only,) = attended(script, 1)
     assert (only.mark, only.episode.meta["ended"]) == ("failure", "operator: success")
 

@@ -40,12 +40,14 @@ def test_before_anything_is_audited_there_is_nothing_to_say():
 def test_a_few_false_successes_in_a_row_raise_the_alarm_and_it_says_what_to_do():
     audit = counted(false=10)
     assert audit.blocks_learning and audit.num_episodes <= 4
+    assert audit.alarm is not None
     assert "100% [100-100] of the successes by the judge are false (max 10%)" in audit.alarm
     assert "plaudit train-reward" in audit.alarm and "missed" not in audit.alarm
 
 
 def test_missed_successes_raise_it_too():
     audit = counted(missed=12)
+    assert audit.alarm is not None
     assert "100% [100-100] of all episodes are missed successes (max 20%)" in audit.alarm and audit.num_episodes < 12
     assert "false" not in audit.alarm
 

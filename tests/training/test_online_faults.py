@@ -32,7 +32,8 @@ def run_of(
         return OnlineTrainer(folder, workers).run(watch)
     finally:
         if learners is not None:
-            learners.append(workers.learner.handle.worker)
+            handle: Any = workers.learner.handle
+            learners.append(handle.worker)
         workers.close()
         folder.close()
 

@@ -211,7 +211,7 @@ def _masked(one: ScoredControl, mask: AnyArray, number: int) -> EpisodePredictio
     """The frames of a control that were scored, as failures."""
     prob = one.labels.frame_probs[mask]
     prob = prob[~np.isnan(prob)]
-    return EpisodePrediction(prob, np.zeros(len(prob)), number)
+    return EpisodePrediction(prob, np.zeros(len(prob), np.float32), number)
 
 
 # What it goes by, and what speaks against it
@@ -257,7 +257,7 @@ def _unscored(found: JudgeEvaluation) -> list[str]:
 def _traces(found: JudgeEvaluation, scored: Sequence[ScoredControl]) -> list[Trace]:
     """The first frame of a success standing still, a failure, a success."""
     still = [one.labels.frame_probs for one in scored if one.name == "frozen frame"][:1]
-    traces = [Trace("standing still", prob, np.zeros(len(prob))) for prob in still]
+    traces = [Trace("standing still", prob, np.zeros(len(prob), np.float32)) for prob in still]
     for name, succeeds in (("failure", False), ("success", True)):
         for one in found.predictions:
             if (one.first_success is not None) == succeeds and one.has_target.any():

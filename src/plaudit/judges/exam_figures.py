@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -87,7 +88,8 @@ def value_order(labels: Labels) -> float:
     values = values[~np.isnan(values)]
     if len(values) < 2 or np.ptp(values) == 0:
         return 0.0
-    return float(spearmanr(values, np.arange(len(values))).statistic)
+    result: Any = spearmanr(values, np.arange(len(values)))
+    return float(result.statistic)
 
 
 def _control_order(scored: Sequence[ScoredControl], name: str) -> RateCI:

@@ -58,7 +58,8 @@ def false_positive_rate(episodes: Sequence[EpisodePrediction], threshold: float,
     end is 63% after 4 episodes, 18% after 20, 3.9% after 100.
     """
     counts = [(int(e.predicted(threshold)[e.target == 0].sum()), int((e.target == 0).sum())) for e in episodes]
-    return episode_rate(*np.array(counts, float).reshape(-1, 2).T, seed)
+    count, total = np.array(counts, float).reshape(-1, 2).T
+    return episode_rate(count, total, seed)
 
 
 def episode_rate(count: AnyArray, total: AnyArray, seed: int = 0) -> RateCI:
@@ -293,4 +294,5 @@ def compute_metrics(episodes: Sequence[EpisodePrediction], rule: DecisionRule, s
 
 def _recall(episodes: Sequence[EpisodePrediction], threshold: float, seed: int) -> RateCI:
     counts = [(int(e.predicted(threshold)[e.target == 1].sum()), int((e.target == 1).sum())) for e in episodes]
-    return episode_rate(*np.array(counts, float).reshape(-1, 2).T, seed)
+    count, total = np.array(counts, float).reshape(-1, 2).T
+    return episode_rate(count, total, seed)

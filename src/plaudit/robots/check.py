@@ -144,7 +144,7 @@ def _way(limits: SafetyLimits, start: AnyArray) -> AnyArray:
 
 
 def _move_relative(robot: LimitedRobot) -> CheckResult:
-    before = robot.observe().state.copy()
+    before = moved = robot.observe().state.copy()
     for sign in (1.0, -1.0):
         for _ in range(3):
             robot.act(np.full(robot.action_dim, sign * SIM_ACTION, np.float32))

@@ -113,7 +113,9 @@ class Checks:
     def merged(self, other: "Checks") -> "Checks":
         """Both together."""
         mine, more = asdict(self), asdict(other)
-        return Checks(**{key: mine[key] + more[key] for key in mine} | {"least": min(self.least, other.least)})
+        both: dict[str, Any] = {key: mine[key] + more[key] for key in mine}
+        both["least"] = min(self.least, other.least)
+        return Checks(**both)
 
     @property
     def checked(self) -> int:

@@ -40,7 +40,8 @@ class LeRobotConfig(RobotConfig):
     fps: PositiveFloat = 30.0  # control steps per second
     start_pose: Mapping[str, float] | None = None  # action feature -> where reset() moves to; None: it stays
     start_seconds: PositiveFloat = 3.0  # how long that motion takes, or longer where the limits say so
-    safety: LeRobotSafety = LeRobotSafety()  # limits of commands: for all, each, or by the names of action features
+    # Limits of commands: for all, each, or by the names of action features.
+    safety: LeRobotSafety = LeRobotSafety()  # pyright: ignore[reportIncompatibleVariableOverride]
 
     def build(self) -> LeRobotRobot:
         """Connect to the robot: its motors hold, its cameras run."""

@@ -110,7 +110,8 @@ class KinematicSimRobot(SimRobot):
 
     def forward_kinematics(self, command: FloatArray) -> AnyArray:
         """[3] the point that an action moves to, in m."""
-        return self._env.forward_kinematics(command)
+        env: Any = self._env
+        return env.forward_kinematics(command)
 
 
 def _first(observation: Observation) -> Observation:

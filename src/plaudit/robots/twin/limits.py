@@ -68,7 +68,7 @@ class CommandMonitor:
 
     def _outside(self, command: FloatArray) -> list[str]:
         low, high = self._limits.lower, self._limits.upper
-        wrong = np.flatnonzero((command < low - ROUNDING) | (command > high + ROUNDING))
+        wrong = np.flatnonzero((command < low - ROUNDING) | (command > high + ROUNDING)).tolist()
         return [f"position: {self._names[j]} to {command[j]:.4f}, outside {low[j]:g} to {high[j]:g}" for j in wrong]
 
     def _too_fast(self, command: FloatArray, since: int) -> list[str]:
@@ -97,7 +97,7 @@ class CommandMonitor:
         return [
             f"{'speed' if abs(moved[j]) > self._max_step[j] else 'acceleration'}: {self._names[j]} by {moved[j]:.4f} "
             f"after {since} ticks"
-            for j in np.flatnonzero(~accepted)
+            for j in np.flatnonzero(~accepted).tolist()
         ]
 
     def _too_many(self) -> list[str]:
