@@ -157,7 +157,8 @@ class Registry:
         if isinstance(value, BaseModel):
             return value
         if not isinstance(value, dict) or not isinstance(value.get("type"), str):
-            raise UnknownName(f"a {self.kind} needs a 'type'; known: {', '.join(self.names())}")
+            article = "an" if self.kind[0] in "aeiou" else "a"
+            raise UnknownName(f"{article} {self.kind} needs a 'type'; known: {', '.join(self.names())}")
         cls = self.get(value["type"])
         named = ":" not in value["type"] and "type" in cls.model_fields  # the field is for those who want to read it
         return parse(cls, value if named else {k: v for k, v in value.items() if k != "type"})

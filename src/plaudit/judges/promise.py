@@ -115,7 +115,7 @@ class Promise(Config):
                 f", {self.bound_episodes} episodes that did not choose it only bound its rate to {_percent(self.bound)}"
             )
         if (step := self.next_best) is None:
-            return f"{known}, and neither is another at {_percent(RATES[-1])}"
+            return f"{known}, and no threshold is proven to keep even {_percent(RATES[-1])}"
         return f"{known}; {step.threshold:.4g} is, for {_percent(step.rate)}"
 
 

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from plaudit.config import parse
+from plaudit.errors import ConfigError
 from plaudit.judges.classifier.encoders import feature_map_size
 from plaudit.judges.classifier.encoders.keypoints import KeypointsConfig
 
@@ -45,7 +46,7 @@ def test_it_is_one_cell_of_features_whatever_the_size():
         assert feature_map_size(encoder, size) == (1, 1)
 
 
-def test_a_blank_image_has_its_keypoints_in_the_middle():
+def test_the_keypoints_of_a_blank_image_are_within_it():
     encoder = KeypointsConfig().build()
     with torch.inference_mode():
         found = encoder(torch.zeros(1, 3, 64, 64)).reshape(-1, 3)
@@ -53,5 +54,5 @@ def test_a_blank_image_has_its_keypoints_in_the_middle():
 
 
 def test_one_layer_is_refused():
-    with pytest.raises(Exception, match="widths"):
+    with pytest.raises(ConfigError, match="widths"):
         parse(KeypointsConfig, {"widths": [8]})
