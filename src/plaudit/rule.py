@@ -14,6 +14,7 @@ It sees the whole episode, so it is for annotating data sets; anything live refu
 """
 
 import json
+from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -24,6 +25,7 @@ from plaudit.errors import JudgeError
 from plaudit.types import AnyArray, BoolArray, Episode, FloatArray, JudgeId, Labels, Scores
 
 Decode = Literal["per_frame", "k_of_n", "cutoff"]
+Unlike = Literal["pay", "audit", "skip", "escalate"]
 
 
 class DecisionRule(Config):
@@ -34,6 +36,9 @@ class DecisionRule(Config):
     k: PositiveInt = 2  # k_of_n: of the last n frames, how many must reach the threshold
     n: PositiveInt = 3
     cutoff_offset: int = 0  # cutoff: frames that this judge's cutoffs are late by
+    # Of an episode that is unlike what the judge learned from: it is labeled as any other, withheld until an audit
+    # agrees, left unlabeled, or passed on by a cascade. None: pay; in `plaudit online`, audit.
+    unlike: Unlike | None = None
 
     @model_validator(mode="after")
     def _can_be_met(self) -> Self:
@@ -45,6 +50,11 @@ class DecisionRule(Config):
     def causal(self) -> bool:
         """Whether success of a frame depends on no later one."""
         return self.decode != "cutoff"
+
+    @property
+    def withholds(self) -> bool:
+        """Whether an episode that is unlike what the judge learned from gets no labels at first."""
+        return self.unlike not in (None, "pay")
 
     @property
     def window(self) -> tuple[int, int]:
@@ -71,7 +81,8 @@ class DecisionRule(Config):
     def key(self) -> str:
         """All that decides, as JSON in full precision: rules of equal keys give equal labels."""
         used = {"k_of_n": ("k", "n"), "per_frame": (), "cutoff": ("cutoff_offset",)}[self.decode]
-        fields = {name: getattr(self, name) for name in ("threshold", "decode", *used)}
+        withheld = ("unlike",) if self.withholds else ()
+        fields = {name: getattr(self, name) for name in ("threshold", "decode", *used, *withheld)}
         return json.dumps(fields, sort_keys=True)
 
     def describe(self) -> str:
@@ -144,10 +155,28 @@ def labels_from_scores(judge: JudgeId, rule: DecisionRule, episode: Episode, sco
     """The one place where labels are made: what the rule decides of the frames that were recorded and scored."""
     prob = np.full(episode.steps + 1, np.nan, np.float32)
     prob[episode.observed] = scores.success_prob[episode.observed]
-    labeled = ~np.isnan(prob)
+    labeled = ~np.isnan(prob) & (not (scores.unlike and rule.withholds))
     success = np.zeros(len(prob), bool)
     success[episode.observed] = rule.decide(prob[episode.observed])
-    return Labels(success & labeled, labeled, judge, Scores(prob, scores.progress), note=scores.note)
+    note = scores.note or (f"unlike what the judge learned from: {scores.unlike}" if scores.unlike else "")
+    return Labels(success & labeled, labeled, judge, replace(scores, success_prob=prob), note=note)
+
+
+def released(labels: Labels) -> Labels:
+    """What was withheld, as the judge's rule decides; other labels as they are."""
+    if not labels.withheld or labels.scores is None:
+        return labels
+    prob = labels.scores.success_prob
+    success = DecisionRule(**json.loads(labels.judge.rule)).decide(prob) & ~np.isnan(prob)
+    return replace(labels, success=success, labeled=~np.isnan(prob), time=0.0)
+
+
+def without_unlike(judge: JudgeId) -> JudgeId:
+    """The same judge, whatever it does with episodes that are unlike what it learned from."""
+    if '"unlike"' not in judge.rule:
+        return judge
+    rule = {name: value for name, value in json.loads(judge.rule).items() if name != "unlike"}
+    return replace(judge, rule=json.dumps(rule, sort_keys=True))
 
 
 def threshold_of(judge: JudgeId) -> float | None:

@@ -180,6 +180,7 @@ class Scores:
     success_prob: FloatArray  # P(success), calibrated; NaN where a frame was not scored
     progress: FloatArray | None = None  # 0 at the start to 1 at success, of judges that measure it
     note: str = ""  # for people, of a whole episode; it is copied to the labels
+    unlike: str = ""  # why a whole episode is unlike what the judge learned from; "": it is not, or nobody can tell
 
     def __post_init__(self) -> None:
         prob = self.success_prob
@@ -244,6 +245,11 @@ class Labels:
     def steps(self) -> int:
         """Actions of the episode."""
         return len(self.success) - 1
+
+    @property
+    def withheld(self) -> bool:
+        """Whether the judge scored the episode and labels nothing, since it is unlike what it learned from."""
+        return self.scores is not None and bool(self.scores.unlike) and not self.labeled.any()
 
     @property
     def success_once(self) -> bool:

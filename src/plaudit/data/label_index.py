@@ -258,6 +258,7 @@ def encode_labels(episode_id: int, labels: Labels, restored_from: int | None) ->
         "steps": labels.steps,
         "scores": 0 if scores is None else 1 if scores.progress is None else 2,  # arrays
         "data": base64.b64encode(zlib.compress(b"".join(parts))).decode(),
+        **({"unlike": scores.unlike} if scores is not None and scores.unlike else {}),
     }
 
 
@@ -279,7 +280,7 @@ def _is_score(value: Any) -> bool:
 
 def decode_labels(line: Record) -> Labels:
     """The labels of a line, of this version of the format or the one before."""
-    if not all(isinstance(text, str) for text in (line["note"], line.get("rule", ""))):
+    if not all(isinstance(text, str) for text in (line["note"], line.get("rule", ""), line.get("unlike", ""))):
         raise ValueError("its note or its rule is none")
     if line.get("format", 1) == 1:
         return _decode_format_1(line)
@@ -293,7 +294,7 @@ def decode_labels(line: Record) -> Labels:
         success=flags[:frames],
         labeled=flags[frames:],
         judge=judge_of(line),
-        scores=Scores(arrays[0], arrays[1] if count == 2 else None) if arrays else None,
+        scores=Scores(arrays[0], arrays[1] if count == 2 else None, unlike=line.get("unlike", "")) if arrays else None,
         time=line["time"],
         note=line["note"],
     )

@@ -22,6 +22,7 @@ from plaudit.data.disk import write_atomic
 from plaudit.errors import BadFile, JudgeError
 from plaudit.judges.config import JUDGE_FILE, MODEL_FILE
 from plaudit.judges.metrics import RateCI
+from plaudit.rule import without_unlike
 from plaudit.types import JudgeId
 from plaudit.untrusted import Root
 
@@ -143,7 +144,7 @@ def load_certificate(path: Path, judge: JudgeId | None = None) -> Certificate:
             raise
         why = "it is no certificate of this version" if isinstance(error, ValidationError) else error
         raise BadFile(path, f"this certificate cannot be read ({why}); {AGAIN}") from error
-    if judge is not None and judge != found.judge:
+    if judge is not None and without_unlike(judge) != without_unlike(found.judge):
         raise JudgeError(f"{path} is the certificate of another judge: {_difference(found, judge)}; {AGAIN}")
     return found
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from omegaconf import OmegaConf
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from plaudit.config import Config, key_location, read_values
 from plaudit.data.disk import write_atomic
@@ -43,6 +43,16 @@ class JudgeConfig(Config):
     calibration: PlattScaling | None = None  # of its probabilities; None: as they are
     calibration_record: CalibrationRecord | None = None
     force: bool = False  # take it although it failed a control; on a robot also uncalibrated, or without a certificate
+
+    @model_validator(mode="before")
+    @classmethod
+    def _unlike_in_rule(cls, values: Any) -> Any:
+        """`unlike` stands beside the rule, and is a part of it: labels of another setting are others."""
+        if not isinstance(values, dict) or "unlike" not in values:
+            return values
+        unlike, rule = values["unlike"], values.get("rule") or {}
+        given = rule.model_dump(exclude_unset=True) if isinstance(rule, DecisionRule) else rule
+        return {**{k: v for k, v in values.items() if k != "unlike"}, "rule": {**given, "unlike": unlike}}
 
     @property
     def certificate_path(self) -> Path | None:
