@@ -1,6 +1,6 @@
 """The reward classifier: does this frame show success?
 
-    image --encoder--> feature map [C, h, w] --spatial learned embeddings--> Linear, LayerNorm, Tanh --> embedding [D]
+    image -> encoder -> feature map [C, h, w] -> spatial learned embeddings -> Linear, LayerNorm, Tanh -> embedding [D]
     embeddings of all cameras (and of some frames before, and the state) --> Linear, LayerNorm, ReLU, Linear --> logit
 
 The shape is SERL's (arXiv 2401.16013). The encoder is one for all cameras, frozen or trained with the rest; everything
