@@ -249,3 +249,29 @@ def test_yes_and_no_cannot_be_calibrated(run, tmp_path):
     bright_store(tmp_path / "flags", 3, 3, privileged={"success": np.arange(1, STEPS + 1) >= CUT}).close()
     said = run("judge", "calibrate", "flags", "--judge", "simulator", "-o", "new.yaml", ok=False)
     assert "'simulator' says yes and no; only a judge that gives probabilities" in said
+
+
+# A cascade
+
+
+def test_a_cascade_labels_what_its_stages_may_and_asks_a_human_about_the_rest(run, tmp_path):
+    bright_store(tmp_path / "known", 52, 52).close()
+    said = run("judge", "calibrate", "known", "--judge", NAME, "-o", "first.yaml")
+    assert "in a cascade it decides success alone from a score of" in " ".join(said.split())
+    with Store.create(tmp_path / "new") as new:
+        for top in (2, 4, 7):
+            episode = counting_episode(STEPS)
+            new.append(replace(episode, frames={"front": np.minimum(episode.frames["front"], top)}))
+    words = ("--judge", "cascade", "stages=[first.yaml,human]", "check=0", "budget=1", "--allow-code", "brightness")
+    said = " ".join(run("label", "new", *words).split())
+    assert "2 episodes of new labeled by cascade (1 called a success), 1 left undecided" in said
+    assert "decided by BrightnessConfig 67%, human 0%; 1 episodes are undecided" in said
+    assert "1 of the undecided wait for a human, some 0.5 minutes: plaudit label new --judge human" in said
+    assert json.loads((tmp_path / "new/label_requests.json").read_text()) == [1]
+    Store.open(tmp_path / "new").ledger.append(1, Labels.from_cutoff(steps=STEPS, cutoff=3, source="human"))
+    said = " ".join(run("label", "new", *words).split())
+    assert "0 episodes of new labeled by cascade" in said and "human 33%; 0 episodes are undecided" in said
+    assert json.loads((tmp_path / "new/label_requests.json").read_text()) == []
+    (tmp_path / "cascade.yaml").write_text("type: cascade\nstages: [first.yaml, human]\ncheck: 0\n")
+    said = " ".join(run("judge", "exam", "cascade.yaml", "known", "--allow-code", "brightness", ok=False).split())
+    assert "chose its threshold or calibration by: nothing unseen is left" in said  # as its stage has

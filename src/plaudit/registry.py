@@ -335,6 +335,7 @@ JUDGE_REGISTRY = Registry(
         "classifier": "plaudit.judges.classifier.judge:ClassifierJudgeConfig",
         "vlm": "plaudit.judges.vlm.judge:VlmJudgeConfig",
         "human": "plaudit.judges.human.judge:HumanJudgeConfig",
+        "cascade": "plaudit.judges.cascade:CascadeConfig",
     },
 )
 LEARNER_REGISTRY = Registry(

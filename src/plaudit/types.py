@@ -181,6 +181,7 @@ class Scores:
     progress: FloatArray | None = None  # 0 at the start to 1 at success, of judges that measure it
     note: str = ""  # for people, of a whole episode; it is copied to the labels
     unlike: str = ""  # why a whole episode is unlike what the judge learned from; "": it is not, or nobody can tell
+    parts: tuple["Labels", ...] = ()  # of judges that were asked for these, to be kept beside the labels
 
     def __post_init__(self) -> None:
         prob = self.success_prob
@@ -250,6 +251,11 @@ class Labels:
     def withheld(self) -> bool:
         """Whether the judge scored the episode and labels nothing, since it is unlike what it learned from."""
         return self.scores is not None and bool(self.scores.unlike) and not self.labeled.any()
+
+    @property
+    def with_parts(self) -> tuple["Labels", ...]:
+        """Those of the judges that were asked for these, and then these: as they are stored."""
+        return (*(() if self.scores is None else self.scores.parts), self)
 
     @property
     def success_once(self) -> bool:

@@ -221,6 +221,12 @@ def calibrate_(
     promise_confidence: Annotated[
         float, typer.Option(min=0.5, max=0.999, help="How sure that rate must be on episodes to come.", callback=finite)
     ] = 0.9,
+    max_error: Annotated[
+        float,
+        typer.Option(
+            min=0.001, max=0.5, help="Failures, or successes, that it may get wrong in a cascade.", callback=finite
+        ),
+    ] = 0.05,
     reference: ReferenceOption = None,
     episodes: EpisodesOption = None,
     include_training: IncludeOption = False,
@@ -233,10 +239,11 @@ def calibrate_(
     """Fit a judge's decision rule on labeled episodes.
 
     Fits temperature, bias, threshold and cutoff offset for a false-positive rate of your choice, reports the rate on
-    held-out episodes, and says whether it can be promised of episodes to come. Writes the judge as a file for --config.
+    held-out episodes, and says whether it can be promised of episodes to come, and which episodes the judge may decide
+    alone in a cascade. Writes the judge as a file for --config.
     """
     from plaudit.data.store import Store
-    from plaudit.judges.calibration import calibrate, check_has_probabilities
+    from plaudit.judges.calibration import calibrate, check_has_probabilities, fitted_rights
     from plaudit.judges.config import load_judge_config, save_judge_config
     from plaudit.judges.evaluation import load_reference_labels, resolve_reference, score_episodes
     from plaudit.judges.unseen import SeenEpisodes, record_calibration
@@ -264,9 +271,14 @@ def calibrate_(
     check_has_probabilities(built.id.source, predictions)
     fit, cross_val = calibrate(predictions, built.rule, target_fpr, promise_confidence)
     calibrated = record_calibration(store, chosen, built.id, predictions, sources, target_fpr, fit, cross_val)
-    fitted = {"rule": fit.rule, "calibration": fit.calibration, "calibration_record": calibrated}
-    save_judge_config(output, config, name, flags, overrides, given.model_copy(update=fitted))
+    fitted = given.model_copy(
+        update={"rule": fit.rule, "calibration": fit.calibration, "calibration_record": calibrated}
+        | {"rights": fitted_rights(fit, predictions, built.id.fingerprint, max_error, promise_confidence)}
+    )
+    save_judge_config(output, config, name, flags, overrides, fitted)
     _tell_calibrated(output, fit, calibrated, cross_val)
+    assert fitted.rights is not None
+    tell("note", fitted.rights.sentence())
 
 
 def _tell_calibrated(output: Path, fit: "Fit", calibrated: "CalibrationRecord", cross_val: "CrossValResult") -> None:

@@ -44,7 +44,9 @@ def label_(
     words: WordsArgument = None,
     judge: Annotated[
         str | None,
-        typer.Option(help="vlm, human, classifier, simulator, or my_package.my_module:MyConfig.", show_default=False),
+        typer.Option(
+            help="vlm, human, classifier, simulator, cascade, or my_package.my_module:MyConfig.", show_default=False
+        ),
     ] = None,
     config: ConfigOption = None,
     model: ModelOption = None,
@@ -98,7 +100,7 @@ def label_(
         done = LabelRunner(asked, queue, batch_size=batch).run(progress("labeling"))
     except KeyboardInterrupt:
         stop(f"interrupted; {len(store.ledger) - before} episodes were labeled; run the same command to resume")
-    _print_result(store, asked, done, len(ids) - len(waiting))
+    _print_result(store, settings, asked, done, len(ids) - len(waiting))
 
 
 def named_store(words: Sequence[str] | None) -> tuple[Path, list[str]]:
@@ -167,7 +169,9 @@ def _alone(given: Sequence[Any]) -> None:
         )
 
 
-def _print_result(store: "Store", judge: "Judge", done: "LabelStats[int]", passed_over: int) -> None:
+def _print_result(
+    store: "Store", config: "JudgeConfig", judge: "Judge", done: "LabelStats[int]", passed_over: int
+) -> None:
     report_failures(done.failed)
     if done.at_start:
         which = f"episode {done.at_start[0]} is" if len(done.at_start) == 1 else f"{len(done.at_start)} episodes are"
@@ -188,9 +192,34 @@ def _print_result(store: "Store", judge: "Judge", done: "LabelStats[int]", passe
             f"{store.folder}' says whose labels do, and changes it)",
         )
     lost = f", {len(done.failed)} could not be judged and wait for the next run" if done.failed else ""
-    out.print(f"{len(done.done)} episodes of {store.folder} labeled by {judge.id.source}{called}{over}{lost}")
+    open_ = f", {len(done.undecided)} left undecided" if done.undecided else ""
+    labeled = len(done.done) - len(done.undecided)
+    out.print(f"{labeled} episodes of {store.folder} labeled by {judge.id.source}{called}{open_}{over}{lost}")
+    _tell_cascade(store, config)
     if done.failed:
         raise typer.Exit(1)
+
+
+def _tell_cascade(store: "Store", config: "JudgeConfig") -> None:
+    """Who decided, and what a human is asked; it comes first in the labeling window."""
+    from plaudit.judges.cascade import CascadeConfig
+    from plaudit.judges.human.queue import write_requests
+    from plaudit.training.cascade_ledger import CascadeLedger
+
+    if not isinstance(config, CascadeConfig):
+        return
+    tally = CascadeLedger(config)
+    wanted = tally.requested(store)
+    tell("note", tally.sentence())
+    if config.human is not None:
+        write_requests(store.folder, wanted)
+    if wanted:
+        minutes = len(wanted) * config.human.cost_s / 60 if config.human is not None else 0.0
+        tell(
+            "note",
+            f"{len(wanted)} of the undecided wait for a human, some {minutes:.2g} minutes: plaudit label "
+            f"{store.folder} --judge human shows them first",
+        )
 
 
 def check_free(output: Path | None) -> None:

@@ -12,7 +12,7 @@ one that is stored.
 import hashlib
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from pydantic import PositiveFloat
@@ -23,6 +23,7 @@ from plaudit.errors import JudgeError
 from plaudit.judges.metrics import EpisodeMetrics, RateCI, causal_metrics, false_positive_rate, offline_metrics
 from plaudit.judges.predictions import EpisodePrediction, drop_unlabeled
 from plaudit.judges.promise import Promise, episode_losses, make_promise, midway
+from plaudit.judges.rights import Rights, prove_rights
 from plaudit.rule import DecisionRule, above_threshold
 from plaudit.types import AnyArray, FloatArray, JudgeId
 
@@ -253,6 +254,18 @@ def calibrate(
     cross_val = cross_validate(episodes, rule, chosen.fpr if promise.kept else target_fpr, seed)
     fit = Fit(_with_threshold(rule, calibrated, chosen.value), calibration, promise.bounded_by(cross_val.losses))
     return fit, cross_val
+
+
+def fitted_rights(
+    fit: Fit, episodes: Sequence[EpisodePrediction], fingerprint: str, max_error: float, confidence: float
+) -> Rights:
+    """Which episodes the judge may decide alone in a cascade, once it is fitted; a calibration changes no order, so the
+    episodes that it was fitted on prove it too.
+
+    fingerprint: of the judge before
+    """
+    calibrated = [replace(one, success_prob=fit.calibration.recalibrate(one.success_prob)) for one in episodes]
+    return prove_rights(calibrated, fit.rule, fingerprint_of(fingerprint, fit.calibration), max_error, confidence)
 
 
 def check_has_probabilities(source: str, episodes: Sequence[EpisodePrediction]) -> None:

@@ -24,6 +24,7 @@ from plaudit.config import Config, key_location, read_values
 from plaudit.data.disk import write_atomic
 from plaudit.errors import BadFile, ConfigError, NotAllowed, UnknownName, did_you_mean
 from plaudit.judges.calibration import CalibrationRecord, PlattScaling
+from plaudit.judges.rights import Rights
 from plaudit.protocols import Judge
 from plaudit.registry import JUDGE_REGISTRY
 from plaudit.rule import DecisionRule, Decode, PartialRule
@@ -31,9 +32,10 @@ from plaudit.trust import from_file
 from plaudit.untrusted import read_json_object
 from plaudit.yaml_file import read_yaml
 
-HUMAN = "human"  # the source of a human's labels
+HUMAN, CASCADE = "human", "cascade"  # the sources of a human's labels, and of a cascade's
 REFERENCE_SOURCES = (HUMAN, "simulator", "dataset", "cutoff")  # whose labels a model may learn from
 JUDGE_FILE, MODEL_FILE = "judge.yaml", "model.json"  # of a reward model's folder
+JUDGE_FILES = (".yaml", ".yml", ".json")
 
 
 class JudgeConfig(Config):
@@ -42,6 +44,8 @@ class JudgeConfig(Config):
     rule: PartialRule = Field(default_factory=DecisionRule)
     calibration: PlattScaling | None = None  # of its probabilities; None: as they are
     calibration_record: CalibrationRecord | None = None
+    rights: Rights | None = None  # which episodes it decides alone as a stage of a cascade
+    cost_s: float = Field(default=1.0, ge=0)  # of an episode there, in seconds of compute, or of a human
     force: bool = False  # take it although it failed a control; on a robot also uncalibrated, or without a certificate
 
     @model_validator(mode="before")
@@ -147,6 +151,13 @@ def _own_judge(path: Path | None) -> tuple[Path | None, dict[str, Any]]:
     return path, {}
 
 
+def is_judge_path(name: str) -> bool:
+    """Whether a judge is named by a file or a folder, and not by its type or a dotted path."""
+    if ":" in name or name in JUDGE_REGISTRY.names():
+        return False
+    return "/" in name or Path(name).suffix in (*JUDGE_FILES, ".pt", ".safetensors") or Path(name).exists()
+
+
 def judge_tree(path: Path) -> dict[str, Any]:
     """The keys of the judge that a path names: a reward model's folder or file, lerobot's too, or a judge's file."""
     if _is_foreign_model(path):
@@ -163,9 +174,10 @@ def is_lerobot_classifier(folder: Path) -> bool:
     return path.is_file() and read_json_object(path).get("type") == "reward_classifier"
 
 
-def save_own_judge(folder: Path, rule: DecisionRule) -> None:
+def save_own_judge(folder: Path, rule: DecisionRule, rights: Rights | None = None) -> None:
     """The `judge.yaml` of a reward model's folder: every command that is handed the folder decides by this rule."""
     tree = {"type": "classifier", "rule": rule.model_dump(mode="json")}
+    tree |= {} if rights is None else {"rights": rights.model_dump(mode="json")}
     (folder / JUDGE_FILE).write_text(OmegaConf.to_yaml(OmegaConf.create(tree)))
 
 
@@ -237,7 +249,7 @@ def save_judge_config(
     path, own = _own_judge(path)
     named = {} if name is None else {"type": name}
     given = {} if path is None else read_yaml(path)
-    found = fitted.model_dump(mode="json", include={"calibration", "calibration_record"})
+    found = fitted.model_dump(mode="json", include={"calibration", "calibration_record", "rights"})
     found["rule"] = fitted.rule.model_dump(mode="json")
     tree = OmegaConf.merge(named, own, given, OmegaConf.from_dotlist(list(overrides)), dict(flags), found)
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ from plaudit.data.failures import Failures
 from plaudit.data.ledger import Ledger
 from plaudit.data.store import Store
 from plaudit.errors import ContractError, EpisodeNotFound, JudgeError, JudgeUnavailable, PlauditError
-from plaudit.judges.config import HUMAN
+from plaudit.judges.config import CASCADE, HUMAN
 from plaudit.protocols import Judge
 from plaudit.rule import DecisionRule, labels_from_scores
 from plaudit.types import Episode, JudgeId, Labels, ProgressFn, Scores
@@ -48,6 +48,7 @@ class LabelStats(Generic[KeyT]):
     pending: list[KeyT] = field(default_factory=list)  # those that the judge has not answered yet
     num_success: int = 0  # of those done, how many show success
     at_start: list[KeyT] = field(default_factory=list)  # of these, the ones that do so from the first frame on
+    undecided: list[KeyT] = field(default_factory=list)  # of those done, the ones that no stage of a cascade decided
     seconds: float = 0.0  # spent on reading and scoring
 
     def add(self, keys: Iterable[KeyT], labels: Mapping[KeyT, Labels], failed: Mapping[KeyT, str]) -> None:
@@ -57,6 +58,7 @@ class LabelStats(Generic[KeyT]):
         self.pending += [key for key in keys if key not in labels and key not in failed]
         self.num_success += sum(found.success_once for found in labels.values())
         self.at_start += [key for key, found in labels.items() if found.note == REVIEW]
+        self.undecided += [key for key, found in labels.items() if not found.labeled.any()]
 
 
 def label_episodes(judge: Judge, episodes: Sequence[Episode]) -> list[Answer]:
@@ -121,13 +123,16 @@ def stale_episodes(
     skip_labeled: bool = False,
     newest_only: bool = False,
 ) -> list[int]:
-    """Of these episodes, those without a label of this very judge.
+    """Of these episodes, those without a label of this very judge; for a cascade, those that a human has labeled are
+    decided.
 
     skip_labeled: leave out all that anybody has labeled
     newest_only: its label must be the newest of all, not only of its source: what others of its rank say is superseded
     """
     if skip_labeled:
         return [i for i in ids if ledger.newest(i) is None]
+    if judge.source == CASCADE:
+        ids = [i for i in ids if ledger.newest(i, {HUMAN}) is None]
     return [i for i in ids if not _is_current(ledger, judge, i, None if newest_only else {judge.source})]
 
 
@@ -185,7 +190,7 @@ class StoreQueue(LabelQueue[int]):
 
     def write(self, labels: Mapping[int, Labels], failed: Mapping[int, str], judge: JudgeId) -> None:
         if labels:
-            self._store.ledger.extend(labels.items())
+            self._store.ledger.extend((i, one) for i, labeled in labels.items() for one in labeled.with_parts)
         Failures(self._store.ledger).append(failed.items(), judge.source, judge.fingerprint)
 
 

@@ -12,17 +12,15 @@ from typing import Any
 from plaudit.config import expand_type_override, load
 from plaudit.errors import did_you_mean
 from plaudit.judges.certificate import certificate_beside
-from plaudit.judges.config import judge_tree
+from plaudit.judges.config import JUDGE_FILES, is_judge_path, judge_tree
 from plaudit.policies.loader import load_policy
-from plaudit.registry import JUDGE_REGISTRY, ROBOT_REGISTRY
+from plaudit.registry import ROBOT_REGISTRY
 from plaudit.rollout.engine import InferenceConfig, check_chunks, with_robot_defaults
 from plaudit.training.compat import Tree, place_on_gpus, translate
 from plaudit.training.config import Schedule, TrainingConfig
 from plaudit.training.settings import PolicySettings
 
 TYPED = ("env", "robot", "learner", "judge", "teleop", "policy.inference")  # blocks whose `type` names a class
-
-_JUDGE_FILES = (".yaml", ".yml", ".json")
 
 
 def load_training_config(
@@ -69,20 +67,13 @@ def _with_types(tree: Tree) -> Tree:
 def _judge(tree: Any) -> Any:
     """A judge that is named by a file, as its own keys."""
     named = tree.get("type") if isinstance(tree, dict) else None
-    if not isinstance(named, str) or not _is_path(named):
+    if not isinstance(named, str) or not is_judge_path(named):
         return tree
     path, rest = Path(named), {key: value for key, value in tree.items() if key != "type"}
     beside = certificate_beside(path)
     # A reward model's folder is in its config, so that its certificate is found when the model is another one later.
-    certificate = {"certificate": str(beside)} if path.suffix in _JUDGE_FILES and beside.is_file() else {}
+    certificate = {"certificate": str(beside)} if path.suffix in JUDGE_FILES and beside.is_file() else {}
     return {**judge_tree(path), **certificate, **rest}
-
-
-def _is_path(name: str) -> bool:
-    """Whether a judge is named by a file or a folder, and not by its type or a dotted path."""
-    if ":" in name or name in JUDGE_REGISTRY.names():
-        return False
-    return "/" in name or Path(name).suffix in (*_JUDGE_FILES, ".pt", ".safetensors") or Path(name).exists()
 
 
 def _with_robot(tree: Tree, files: Mapping[str, str]) -> Tree:

@@ -39,7 +39,8 @@ class LedgerAudit:
         self.config, self.source, self._seed = config, source, seed
         self.fingerprint = ""  # of the current model, by its newest label
         self._references = tuple(reference for reference in references if reference != source)
-        self._budget = None if config.minutes_per_hour is None else Budget(config)
+        minutes = config.minutes_per_hour
+        self._budget = None if minutes is None else Budget(minutes, config.minutes_per_episode)
         self._ledger_version = 0
         self._audits: dict[str, Audit] = {}  # by fingerprint
         self._models: dict[int, str] = {}  # episode -> fingerprint of the model that labeled it first
@@ -161,23 +162,26 @@ class LedgerAudit:
 
 
 class Budget:
-    """A human's time, in audits: it comes back with the hours, an hour's worth at most is saved.
+    """A human's time, in episodes: it comes back with the hours, an hour's worth at most is saved.
 
-    What is spent is the probability of an audit, so that with little left every episode has a chance, if a small one.
+    What an audit spends is its probability, so that with little left every episode has a chance, if a small one.
     """
 
-    def __init__(self, config: AuditConfig):
-        assert config.minutes_per_hour is not None
-        self._per_hour = self._left = config.minutes_per_hour / config.minutes_per_episode
+    def __init__(self, minutes_per_hour: float, minutes_per_episode: float):
+        self._per_hour = self._left = minutes_per_hour / minutes_per_episode
         self._time = 0.0
 
-    def affordable(self, time: float) -> float:
-        """The highest probability of an audit at this moment, in seconds."""
+    def left(self, time: float) -> float:
+        """Episodes that there is time for at this moment, in seconds."""
         if self._time:
             self._left = min(self._per_hour, self._left + self._per_hour * max(0.0, time - self._time) / 3600)
         self._time = max(time, self._time)
-        return min(1.0, self._left)
+        return self._left
 
-    def spend(self, audits: float) -> None:
-        """Of what was affordable."""
-        self._left -= audits
+    def affordable(self, time: float) -> float:
+        """The highest probability of an audit at this moment."""
+        return min(1.0, self.left(time))
+
+    def spend(self, episodes: float) -> None:
+        """Of what is left."""
+        self._left -= episodes

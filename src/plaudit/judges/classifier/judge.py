@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from plaudit.errors import JudgeError, PlauditError
@@ -116,6 +117,7 @@ class ClassifierJudgeConfig(JudgeConfig):
 
     type: Literal["classifier"] = "classifier"
     model: Path  # a reward model: its folder, lerobot's, or a .pt or .safetensors file
+    cost_s: float = Field(default=0.1, ge=0)
     device: str = "auto"
     compile: bool = False  # on a GPU; takes half a minute and a compiler, and is 3 times as fast
     # Of a file of RLinf's, what it does not say itself: image_size, image_keys, normalize; see RLinfRewardConfig.
@@ -140,7 +142,7 @@ class ClassifierJudgeConfig(JudgeConfig):
             return self
         own = load_judge_config(self.model, SOURCE)
         rule = DecisionRule(**{**own.rule.model_dump(exclude_unset=True), **self.rule.model_dump(exclude_unset=True)})
-        found: dict[str, Any] = {"rule": rule}
+        found: dict[str, Any] = {"rule": rule, "rights": self.rights or own.rights}
         if "calibration" not in self.model_fields_set:
             found |= {"calibration": own.calibration, "calibration_record": own.calibration_record}
         return self.model_copy(update=found)

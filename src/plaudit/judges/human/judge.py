@@ -72,6 +72,7 @@ class HumanJudgeConfig(JudgeConfig):
     """A human who labels in a window on the labeling machine."""
 
     type: Literal["human"] = HUMAN
+    cost_s: float = Field(default=30.0, gt=0)
     rule: PartialRule = Field(default=DecisionRule(decode="per_frame"))
 
     @property

@@ -45,6 +45,7 @@ class VlmSettings(JudgeConfig):
     """Everything a user sets of a vision-language judge."""
 
     type: Literal["vlm"] = "vlm"
+    cost_s: float = Field(default=5.0, ge=0)
     model: str = "nvidia/Cosmos-Reason2-8B"  # a folder or a hub id; for an endpoint, the name it serves
     backend: Literal["transformers", "openai"] = "transformers"
 

@@ -1,0 +1,282 @@
+"""Judges who are asked in turn, the cheapest first: a classifier, a vision-language model where it is unsure, a human.
+
+    type: cascade
+    budget: 6                                # minutes of a human an hour
+    stages:
+      - runs/reward_model                    # a file or a folder, as of `judge=`, or the keys of a judge
+      - {type: judge_vlm.yaml, cost_s: 4}    # seconds that an episode takes it
+      - human
+
+A stage decides alone where its rights prove it (judges/rights.py; `plaudit judge calibrate` writes them into its file),
+and as far as those before it do not contradict. What is left gets labels in which no frame is labeled: the episode is
+not learned from, and not asked about again by the same judges. A human who labels it decides it, in their own time, by
+the window of every other run; whom to ask about what is training/cascade_ledger.py. A stage without rights decides
+nothing and may still contradict.
+
+Some episodes go to the human by lot, whatever the stages would say of them. A later version of a classifier is measured
+on these: among episodes that its predecessor was unsure of, those that it is sure and wrong about would be missing.
+
+Labels say in their note who decided and what it has cost. Where it was not the first stage, the labels of the one that
+did are kept beside the cascade's, by their own source: what the first may learn from.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn, Self
+
+import numpy as np
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from plaudit.data.episode_keys import pack_keys
+from plaudit.errors import JudgeError, JudgeUnavailable, PlauditError
+from plaudit.judges.config import CASCADE, JudgeConfig, is_judge_path, judge_tree, judge_warnings
+from plaudit.judges.human.judge import HumanJudgeConfig
+from plaudit.judges.labeling import begins_with_success, label_episodes
+from plaudit.judges.rights import Rights, episode_score
+from plaudit.judges.unseen import SeenEpisodes
+from plaudit.protocols import Judge
+from plaudit.registry import JUDGE_REGISTRY
+from plaudit.rule import DecisionRule, Decode, released
+from plaudit.trust import from_file
+from plaudit.types import Episode, JudgeId, Labels, Scores
+
+BY_LOT, DISAGREE, UNSURE = "by lot", "disagreement", "unsure"  # why an episode is undecided; who is asked first
+_NOTE = re.compile(r"(?:decided by (\S+)|undecided), ([\d.]+) s(?:: (.*))?", re.DOTALL)
+
+
+def _read_stage(value: Any) -> Any:
+    """A judge by its name, its file or its keys; what stands in a file is that file's word."""
+    tree = {"type": value} if isinstance(value, str) else value
+    named = tree.get("type") if isinstance(tree, dict) else None
+    if not isinstance(named, str) or not is_judge_path(named):
+        return tree
+    path = Path(named)
+    if not path.exists():
+        raise ValueError(f"there is no judge {named}; name a file, a reward model's folder, or a type")
+    with from_file(path):
+        return JUDGE_REGISTRY.parse({**judge_tree(path), **{key: tree[key] for key in tree if key != "type"}})
+
+
+class CascadeConfig(JudgeConfig):
+    """Stages, and what a human may be asked."""
+
+    type: Literal["cascade"] = "cascade"
+    stages: tuple[Annotated[Any, JUDGE_REGISTRY.field, BeforeValidator(_read_stage)], ...]  # the cheapest first
+    budget: float | None = None  # minutes of a human an hour; None: no limit
+    check: float = Field(default=0.05, ge=0, lt=1)  # of the episodes, that go to the human by lot
+
+    @field_validator("budget")
+    @classmethod
+    def _check_budget(cls, budget: float | None) -> float | None:
+        if budget is not None and not 0 < budget <= 60:
+            raise ValueError(
+                f"{budget:g} minutes of a human an hour is no budget; write one above 0, up to 60, or leave the stage "
+                "'human' out"
+            )
+        return budget
+
+    @model_validator(mode="after")
+    def _check_stages(self) -> Self:
+        kinds = [JUDGE_REGISTRY.name_of(stage) for stage in self.stages]
+        if not self.models:
+            raise ValueError("a cascade needs a stage before the human, like stages=[runs/reward_model,human]")
+        if CASCADE in kinds:
+            raise ValueError("a stage of a cascade is no cascade; list its stages instead")
+        if any(isinstance(stage, HumanJudgeConfig) for stage in self.stages[:-1]):
+            raise ValueError("a human is the last stage of a cascade: nobody knows better")
+        if self.budget is not None and self.human is None:
+            raise ValueError("budget is a human's time, and no stage is human; add one, or leave it out")
+        if self.budget is not None and self.human is not None and 60 * self.budget < self.human.cost_s:
+            raise ValueError(
+                f"a budget of {self.budget:g} minutes an hour is less than one episode takes a human "
+                f"({self.human.cost_s:g} s); allow more, or set cost_s of the stage 'human'"
+            )
+        if self.rule.model_fields_set:
+            raise ValueError("a cascade has no rule of its own; set that of a stage, in its file")
+        return self
+
+    @property
+    def human(self) -> HumanJudgeConfig | None:
+        """The last stage, where a human is asked."""
+        last = self.stages[-1] if self.stages else None
+        return last if isinstance(last, HumanJudgeConfig) else None
+
+    @property
+    def models(self) -> tuple[JudgeConfig, ...]:
+        """The stages before the human."""
+        return self.stages[:-1] if self.human is not None else self.stages
+
+    @property
+    def requires_gpu(self) -> bool:
+        return any(stage.requires_gpu for stage in self.models)
+
+    @property
+    def uses_task(self) -> bool:
+        return any(stage.uses_task for stage in self.models)
+
+    def names(self) -> list[str]:
+        """Of the stages, each once: their types."""
+        kinds = [JUDGE_REGISTRY.name_of(stage).rpartition(":")[2] for stage in self.stages]
+        return [kind if kinds.count(kind) == 1 else f"{kind}_{i + 1}" for i, kind in enumerate(kinds)]
+
+    def with_models(self, models: Iterable[JudgeConfig]) -> Self:
+        """With other versions of the stages before the human."""
+        return self.model_copy(update={"stages": (*models, *self.stages[len(self.models) :])})
+
+    def with_decode(self, decode: Decode) -> NoReturn:
+        raise JudgeError("each stage of a cascade decides by its own rule; set rule.decode in the file of a stage")
+
+    def build(self) -> "Cascade":
+        return Cascade(self)
+
+
+@dataclass(frozen=True)
+class CascadeNote:
+    """What the note of a cascade's label says."""
+
+    decided_by: str  # a stage; "": none
+    cost_s: float  # of all stages that were asked
+    why: str = ""  # BY_LOT, DISAGREE or UNSURE, and more for people
+
+    def __str__(self) -> str:
+        who = f"decided by {self.decided_by}" if self.decided_by else "undecided"
+        return f"{who}, {self.cost_s:.4g} s" + (f": {self.why}" if self.why else "")
+
+    @classmethod
+    def parse(cls, note: str) -> "CascadeNote":
+        """Of a label; one that says nothing counts as undecided and free."""
+        found = _NOTE.fullmatch(note)
+        return cls("", 0.0) if found is None else cls(found[1] or "", float(found[2]), found[3] or "")
+
+    @property
+    def urgency(self) -> int:
+        """0 for what a human is asked about first."""
+        return next((i for i, why in enumerate((BY_LOT, DISAGREE)) if self.why.startswith(why)), 2)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One that is asked without waiting."""
+
+    name: str
+    judge: Judge
+    rights: Rights | None  # None: it decides nothing alone
+    cost_s: float
+
+    def unlike(self, labels: Labels) -> str:
+        """Why an episode is unlike what it learned from, unless it is told to judge such ones as others."""
+        return "" if labels.scores is None or self.judge.rule.unlike == "pay" else labels.scores.unlike
+
+    def decides(self, labels: Labels) -> bool:
+        """Whether it may say alone what these labels say."""
+        if self.rights is None or labels.scores is None or self.unlike(labels):
+            return False
+        score = episode_score(labels.scores.success_prob, self.judge.rule)
+        return self.rights.decides(labels.success_once, score) and not begins_with_success(labels, self.judge.rule)
+
+
+class Cascade:
+    """A `Judge`."""
+
+    rule = DecisionRule(decode="per_frame")
+
+    def __init__(self, config: CascadeConfig):
+        self.warnings: list[str] = []
+        self._check = 0.0 if config.human is None else config.check
+        judges = [stage.build() for stage in config.models]
+        self._stages = [
+            Stage(name, judge, self._rights(name, stage, judge), stage.cost_s)
+            for name, stage, judge in zip(config.names(), config.models, judges)
+        ]
+        if config.human is None and not any(stage.rights for stage in self._stages):
+            raise JudgeError(f"no stage of this cascade may decide anything, and none is human: {self.warnings[0]}")
+        seen = [SeenEpisodes.of(stage, judge).keys for stage, judge in zip(config.models, judges)]
+        self.trained_on = pack_keys(frozenset[bytes]().union(*seen))
+        said = [(s.judge.id, s.rights and s.rights.model_dump_json()) for s in self._stages]
+        fingerprint = hashlib.sha256(f"{said} {self._check}".encode()).hexdigest()[:16]
+        self.id = JudgeId(CASCADE, fingerprint, self.rule.key())
+
+    def _rights(self, name: str, config: JudgeConfig, judge: Judge) -> Rights | None:
+        """Those of its file, where they are of this very judge; warns where there are none."""
+        if not judge.rule.causal:
+            raise JudgeError(f"stage '{name}' decides by one cutoff; set its rule.decode to k_of_n or per_frame")
+        self.warnings += [f"{name}: {sentence}" for sentence in judge_warnings(config, judge)]
+        rights, again = config.resolved().rights, "run plaudit judge calibrate on episodes that it has not seen"
+        if rights is None:
+            why = "nothing is proven of it"
+        elif (rights.fingerprint, rights.k, rights.n) != (judge.id.fingerprint, *judge.rule.window):
+            why = "what is proven is of another model, calibration or rule"
+        elif not rights.any:
+            why = rights.sentence()
+        else:
+            return rights
+        self.warnings.append(f"stage '{name}' decides nothing alone: {why}; {again}, and name the file as the stage")
+        return None
+
+    def score(self, episodes: Sequence[Episode]) -> Sequence[Scores | PlauditError | None]:
+        """1, 0 and NaN of the stage that decides; NaN everywhere where none may."""
+        cases = [_Case(episode, by_lot=lot_of(episode) < self._check) for episode in episodes]
+        for stage in self._stages:
+            open_cases = [case for case in cases if not case.closed]
+            answers = label_episodes(stage.judge, [case.episode for case in open_cases])
+            for case, answer in zip(open_cases, answers, strict=True):
+                case.hear(stage, answer, first=stage is self._stages[0])
+        return [case.answer() for case in cases]
+
+
+@dataclass
+class _Case:
+    """An episode on its way through the stages."""
+
+    episode: Episode
+    by_lot: bool
+    cost_s: float = 0.0
+    heard: list[str] = field(default_factory=list)
+    verdicts: set[bool] = field(default_factory=set)
+    failure: PlauditError | None = None  # of a stage
+    ended: bool = False  # whether a stage has given the answer
+    found: Scores | PlauditError | None = None  # which
+
+    @property
+    def closed(self) -> bool:
+        """Whether no other stage is asked."""
+        return self.by_lot or self.ended or len(self.verdicts) > 1
+
+    def hear(self, stage: Stage, answer: Labels | PlauditError | None, *, first: bool) -> None:
+        """What a stage says of it. first: nobody was asked before"""
+        self.cost_s += stage.cost_s
+        if answer is None or isinstance(answer, JudgeUnavailable):
+            self.ended, self.found = True, answer
+        elif isinstance(answer, PlauditError):
+            self.failure = answer
+            self.heard.append(f"{stage.name} fails ({answer})")
+        else:
+            labels = released(answer)  # what it withholds is passed on
+            self.verdicts.add(labels.success_once)
+            strange = f" and finds it unlike the others ({unlike})" if (unlike := stage.unlike(labels)) else ""
+            self.heard.append(f"{stage.name} says {'success' if labels.success_once else 'failure'}{strange}")
+            if not self.closed and stage.decides(labels):
+                note = str(CascadeNote(stage.name, self.cost_s))
+                self.ended, self.found = True, Scores(labels.targets, note=note, parts=() if first else (labels,))
+
+    def answer(self) -> Scores | PlauditError | None:
+        """To whoever asked the cascade."""
+        if self.ended:
+            return self.found
+        if self.failure is not None and not self.verdicts:
+            return self.failure
+        why = BY_LOT if self.by_lot else DISAGREE if len(self.verdicts) > 1 else UNSURE
+        note = CascadeNote("", self.cost_s, f"{why} ({', '.join(self.heard)})" if self.heard else why)
+        return Scores(np.full(self.episode.steps + 1, np.nan, np.float32), note=str(note))
+
+
+def lot_of(episode: Episode) -> float:
+    """In [0, 1), the same for the same episode wherever it is stored."""
+    digest = hashlib.sha256(np.ascontiguousarray(episode.actions).tobytes())
+    digest.update(np.ascontiguousarray(episode.state).tobytes())
+    for camera in sorted(episode.frames):
+        digest.update(np.ascontiguousarray(episode.frames[camera][-1]).tobytes())
+    return int.from_bytes(digest.digest()[:8], "big") / 2**64
