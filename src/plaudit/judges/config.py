@@ -27,7 +27,7 @@ from plaudit.judges.calibration import CalibrationRecord, PlattScaling
 from plaudit.judges.rights import Rights
 from plaudit.protocols import Judge
 from plaudit.registry import JUDGE_REGISTRY
-from plaudit.rule import DecisionRule, Decode, PartialRule
+from plaudit.rule import DecisionRule, Decode, PartialRule, Unlike
 from plaudit.trust import from_file
 from plaudit.untrusted import read_json_object
 from plaudit.yaml_file import read_yaml
@@ -44,19 +44,17 @@ class JudgeConfig(Config):
     rule: PartialRule = Field(default_factory=DecisionRule)
     calibration: PlattScaling | None = None  # of its probabilities; None: as they are
     calibration_record: CalibrationRecord | None = None
+    unlike: Unlike | None = None  # of its rule, see there
     rights: Rights | None = None  # which episodes it decides alone as a stage of a cascade
     cost_s: float = Field(default=1.0, ge=0)  # of an episode there, in seconds of compute, or of a human
     force: bool = False  # take it although it failed a control; on a robot also uncalibrated, or without a certificate
 
-    @model_validator(mode="before")
-    @classmethod
-    def _unlike_in_rule(cls, values: Any) -> Any:
+    @model_validator(mode="after")
+    def _unlike_in_rule(self) -> Self:
         """`unlike` stands beside the rule, and is a part of it: labels of another setting are others."""
-        if not isinstance(values, dict) or "unlike" not in values:
-            return values
-        unlike, rule = values["unlike"], values.get("rule") or {}
-        given = rule.model_dump(exclude_unset=True) if isinstance(rule, DecisionRule) else rule
-        return {**{k: v for k, v in values.items() if k != "unlike"}, "rule": {**given, "unlike": unlike}}
+        if self.unlike is not None:
+            object.__setattr__(self, "rule", self.rule.model_copy(update={"unlike": self.unlike}))
+        return self
 
     @property
     def certificate_path(self) -> Path | None:
