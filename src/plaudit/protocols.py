@@ -269,7 +269,7 @@ class ScoreStream(Protocol):
         ...
 
     def step(self, observation: Observation, info: Mapping[str, AnyArray]) -> Scores:
-        """[N] of the next frames. info: privileged values, which only the simulator judge may read."""
+        """[N] of the next frames. info: privileged values, for judges of a simulator only."""
         ...
 
 

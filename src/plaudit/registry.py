@@ -332,6 +332,7 @@ JUDGE_REGISTRY = Registry(
     "judge",
     builtin={
         "simulator": "plaudit.judges.simulator:SimulatorJudgeConfig",
+        "noisy": "plaudit.judges.noisy:NoisyJudgeConfig",
         "classifier": "plaudit.judges.classifier.judge:ClassifierJudgeConfig",
         "vlm": "plaudit.judges.vlm.judge:VlmJudgeConfig",
         "human": "plaudit.judges.human.judge:HumanJudgeConfig",

@@ -42,6 +42,16 @@ def test_a_transition_is_a_frame_its_action_and_the_frame_it_led_to(tmp_path):
         assert row["discount"] == (0 if t + 1 >= 3 else np.float32(0.99))
 
 
+def test_episodes_that_are_held_back_come_when_as_many_newer_ones_are_labeled(tmp_path):
+    store = labeled_store(tmp_path / "s", *(counting_episode(2) for _ in range(3)))
+    replay = ReplaySampler(store, hold_back=(2,), seed=0)
+    assert {episode for episode, _ in all_transitions(replay)} == {0}
+    newest = store.append(counting_episode(2))
+    assert replay.refresh() == 2
+    store.ledger.append(newest, Labels.from_cutoff(steps=2, cutoff=None, source="human"))
+    assert replay.refresh() == 4 and {episode for episode, _ in all_transitions(replay)} == {0, 1}
+
+
 def test_no_transition_crosses_from_one_episode_into_the_next(tmp_path):
     store = labeled_store(tmp_path / "s", *(counting_episode(4, first=20 * i) for i in range(10)))
     for (episode, _), row in all_transitions(ReplaySampler(store, n_step=3, horizon=3, seed=0)).items():

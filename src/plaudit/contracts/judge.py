@@ -12,6 +12,8 @@ from plaudit.errors import ContractError, PlauditError
 from plaudit.protocols import Judge, LiveJudge
 from plaudit.types import AnyArray, Episode, FloatArray, JudgeId, Observation, Scores
 
+PRIVILEGED = ("simulator", "noisy")  # sources of judges that go by what a simulator knows
+
 
 def check_judge(judge: Any, episodes: Sequence[Episode]) -> None:
     """A judge that passes works in every command:
@@ -19,7 +21,7 @@ def check_judge(judge: Any, episodes: Sequence[Episode]) -> None:
     1. one answer per episode, in order: scores of all its frames, an error, or None for later
     2. the episode is not changed
     3. causal: scores of the first frames do not depend on later ones
-    4. it does not read privileged values, unless it is the simulator judge
+    4. it does not read privileged values, unless it is the simulator judge, or the noisy one made of it
     5. its id identifies it, and stays the same
     6. its rule decides the same live and afterwards
     7. a `LiveJudge` scores the same live and afterwards, in environments that are at different steps
@@ -43,7 +45,7 @@ def check_judge(judge: Any, episodes: Sequence[Episode]) -> None:
             raise ContractError("score() changed the episode it was shown")
     episode, scores = scored[0]
     _check_causal(judge, episode, scores)
-    if judge.id.source != "simulator":
+    if judge.id.source not in PRIVILEGED:
         _check_not_privileged(judge, episode, scores)
     _check_rule(judge, scores)
     if isinstance(judge, LiveJudge):
@@ -142,7 +144,7 @@ def _check_stream(judge: LiveJudge, episode: Episode, scores: Scores) -> None:
     if not _close(found[0][recorded], scores.success_prob[recorded]):
         raise ContractError("stream() scores an episode otherwise than score() does")
     late = slice(recorded.start or 0, episode.steps)
-    simulator = judge.id.source == "simulator"  # its flag comes with the step, not with the frame
+    simulator = judge.id.source in PRIVILEGED  # its flag comes with the step, not with the frame
     if not simulator and not _close(found[1][late], scores.success_prob[late]):
         raise ContractError("stream() mixes up environments that are at different steps")
 

@@ -61,6 +61,7 @@ class ReplaySampler:
         reward: RewardConfig | None = None,
         terminate_on_success: bool = True,
         trust_terminated: Sequence[bool] = (),
+        hold_back: Sequence[int] = (),
         seed: int | None = None,
         threads: int | None = None,
         allocate: Allocate | None = None,
@@ -74,6 +75,7 @@ class ReplaySampler:
         reward: how rewards follow from labels; None: 1 where the judge saw success
         trust_terminated: of each store, whether an episode that was recorded as ended has no future even where the
             judge sees no success; () for yes
+        hold_back: of each store, how many of its newest labeled episodes are not sampled yet; () for none
         threads: that copy frames at once; None for one a core, four at most
         """
         if not stores:
@@ -90,7 +92,8 @@ class ReplaySampler:
             raise DataError(
                 f"sources must be one set of names a store, as ({{'human'}},), got {sources} for {len(stores)} stores"
             )
-        self._tables = [StepTable(s, r, w, cameras) for s, r, w in zip(stores, returns, whose, strict=True)]
+        held = hold_back or [0] * len(stores)
+        self._tables = [StepTable(*each, cameras) for each in zip(stores, returns, whose, held, strict=True)]
         self._horizon = horizon
         self._allocate = allocate or default_allocate(pin=False)
         self._workers = threads or min(MAX_THREADS, os.cpu_count() or 1)

@@ -50,11 +50,18 @@ class StepTable:
     """The steps of one store."""
 
     def __init__(
-        self, store: Store, returns: Returns, sources: Collection[str] | None, cameras: Collection[str] | None
+        self,
+        store: Store,
+        returns: Returns,
+        sources: Collection[str] | None,
+        hold_back: int,
+        cameras: Collection[str] | None,
     ):
+        """See `ReplaySampler`."""
         self.store = store
         self.returns = returns
         self.sources = sources
+        self.hold_back = hold_back
         self.cameras = cameras
         self._maps: dict[int, dict[str, MappedColumn]] = {}  # segment -> column -> map; outlives an eviction
         self.shapes: dict[str, tuple[int, ...]] = {}  # column or "state", "action" -> shape of one row
@@ -89,7 +96,9 @@ class StepTable:
     def valid(self) -> AnyArray:
         """Numbers of the rows that may be sampled."""
         if self._valid is None:
-            self._valid = np.flatnonzero(self._rows["valid"][: self._used])
+            valid, episode = (self._rows[name][: self._used] for name in ("valid", "episode"))
+            held = sorted(self._blocks)[-self.hold_back :] if self.hold_back else []
+            self._valid = np.flatnonzero(valid & (episode < held[0]) if held else valid)
         return self._valid
 
     def __getitem__(self, numbers: AnyArray) -> AnyArray:

@@ -67,6 +67,11 @@ class JudgeConfig(Config):
         return True
 
     @property
+    def reads_simulator(self) -> bool:
+        """Whether it goes by what only a simulator knows: it looks at no camera, and no robot can have it."""
+        return False
+
+    @property
     def uses_task(self) -> bool:
         """Whether its scores depend on the episode's instruction: such a judge is also tried with a wrong one."""
         return False

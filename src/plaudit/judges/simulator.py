@@ -19,7 +19,7 @@ AS_IT_SAYS = DecisionRule(decode="per_frame")
 
 
 class SimulatorJudge:
-    """A `LiveJudge`, and the only one that reads `info` and `privileged`."""
+    """A `LiveJudge`; it and the noisy one made of it are the only ones that read `info` and `privileged`."""
 
     def __init__(self, rule: DecisionRule = AS_IT_SAYS):
         """rule: another than the flag as it is, for annotating data"""
@@ -67,6 +67,10 @@ class SimulatorJudgeConfig(JudgeConfig):
     @property
     def needs_certificate(self) -> bool:
         return False
+
+    @property
+    def reads_simulator(self) -> bool:
+        return True
 
     def build(self) -> SimulatorJudge:
         return SimulatorJudge(self.rule)

@@ -19,6 +19,7 @@ from plaudit.data.cameras import name_of_camera
 from plaudit.errors import did_you_mean
 from plaudit.judges.classifier.judge import ClassifierJudgeConfig
 from plaudit.judges.config import HUMAN
+from plaudit.judges.noisy import NoisyJudgeConfig
 from plaudit.learners.config import OffPolicyConfig
 from plaudit.registry import (
     ENV_REGISTRY,
@@ -123,6 +124,12 @@ class TrainingConfig(Config):
         """Whether the run's judge labels the demonstrations, whatever labels they have."""
         chosen = self.demos.relabel
         return not (self.human_labels or self.judge.is_simulator) if chosen is None else chosen
+
+    @property
+    def labels_late_by(self) -> int:
+        """Episodes that are over before the labels of one may be learned from; only a noisy judge is late here."""
+        judge = self.judge.config
+        return judge.late_by if isinstance(judge, NoisyJudgeConfig) else 0
 
     @property
     def max_steps(self) -> int | None:
@@ -252,7 +259,12 @@ def _check_train(config: TrainingConfig) -> None:
         raise ValueError(
             "judge.rule.decode 'cutoff' needs whole episodes, and here success ends them; use k_of_n or per_frame"
         )
-    if not config.judge.is_simulator and config.env.obs == "state":
+    if config.labels_late_by and not config.off_policy:
+        raise ValueError(
+            f"judge.late_by: learner '{config.learner_name}' learns from each rollout at once and waits for no label; "
+            "use sac or qchunk"
+        )
+    if not config.judge.config.reads_simulator and config.env.obs == "state":
         raise ValueError("a judge sees camera images; write env.obs=both (a policy of states: policy.cameras=[])")
     name = ENV_REGISTRY.name_of(config.env)
     if name in BUILT_IN_TASKS and config.learner.action_horizon > config.env.max_steps:  # others: once they are built
@@ -272,7 +284,9 @@ def _check_online(config: TrainingConfig) -> None:
             "acted was updated; use an off-policy learner: sac, qchunk, or one of your own whose config derives "
             "from plaudit.learners.config.OffPolicyConfig"
         )
-    if config.judge.is_simulator and not config.simulated:
+    if config.labels_late_by:
+        raise ValueError("judge.late_by is for plaudit train: here a judge is as late as it is")
+    if config.judge.config.reads_simulator and not config.simulated:
         raise ValueError(f"{config.target_name} has no simulator to judge it; set judge=classifier, vlm or human")
     if config.audit.minutes_per_hour is not None and not config.human_audits:
         raise ValueError(

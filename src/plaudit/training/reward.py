@@ -128,6 +128,8 @@ def describe_judge(config: TrainingConfig) -> tuple[str, ...]:
     shaped = f", shaping {reward.shaping} at gamma {config.learner.gamma}" if reward.shaping else ""
     line = f"judge: {config.judge.name} {judge.id.fingerprint}, {judge.rule.describe()}"
     line += f"; reward: {reward.mode}, {reward.reward_type}{shaped}"
+    if not config.judge.config.needs_certificate:
+        return (line,)
     certificate = f"certificate: {certificate_status(config.judge.certificate_path, judge.id)[0]}"
     if not isinstance(judge, ClassifierJudge):
         return line, certificate

@@ -139,11 +139,13 @@ class OffPolicyUpdates(Updates):
             "terminate_on_success": config.reward.terminates,
             "seed": seed,
         }
+        late = config.labels_late_by
         if demos is not None:
             ends, ratio = (trusts_demos, True), learner.config.demo_ratio
-            self._replay = ReplaySampler.mix(demos, episodes.store, ratio, trust_terminated=ends, **options)
+            options |= {"trust_terminated": ends, "hold_back": (0, late)}
+            self._replay = ReplaySampler.mix(demos, episodes.store, ratio, **options)
         else:
-            self._replay = ReplaySampler(episodes.store, **options)
+            self._replay = ReplaySampler(episodes.store, hold_back=(late,), **options)
         self._rng = np.random.default_rng([seed, 1])  # of random actions
         self._updates_due = 0.0  # less than one when all are made that can be
 
@@ -176,7 +178,7 @@ class OffPolicyUpdates(Updates):
 
     @property
     def pending(self) -> bool:
-        return self._updates_due >= 1
+        return self._updates_due >= 1 and len(self._replay) > 0  # while all labels are late, updates add up
 
     def _update(self) -> Mapping[str, Any]:
         batch = self._replay.sample(self._learner.config.batch_size)
