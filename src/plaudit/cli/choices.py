@@ -13,7 +13,7 @@ TRAIN_HELP = f"""\b
 Choices:
   {_LEARNERS}
   env=      {_ENVS}
-  judge=    simulator; or the folder of a classifier that 'plaudit train-reward' made
+  judge=    simulator, noisy; or the folder of a classifier that 'plaudit train-reward' made
 
 {_OWN}
 
@@ -25,7 +25,7 @@ Choices:
   {_LEARNERS}
   env=      {_ENVS}
   robot=    igris_b, igris_c, lerobot, sim (in place of env=)
-  judge=    classifier, vlm, simulator, human; or the folder of a classifier
+  judge=    classifier, vlm, simulator, human, cascade, noisy; or the folder of a classifier
   policy.inference=  rtc, sequential (--inference_algorithm)
 
 {_OWN}
