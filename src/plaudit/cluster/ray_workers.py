@@ -299,7 +299,7 @@ class RayWorkers(Workers):
         self.judge = self.labeler = None
         if not config.human_labels:
             self.judge = self._slot("judge", "labeler", AutoRewardLabelerActor, replay)
-        if config.human_labels or config.human_audits:
+        if config.asks_human:
             self.labeler = self._slot("labeler", "labeler", ManualRewardLabelerActor, replay, config.judge.window)
 
         def make(rank: int) -> Any:

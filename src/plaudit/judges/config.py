@@ -177,10 +177,15 @@ def is_lerobot_classifier(folder: Path) -> bool:
     return path.is_file() and read_json_object(path).get("type") == "reward_classifier"
 
 
-def save_own_judge(folder: Path, rule: DecisionRule, rights: Rights | None = None) -> None:
+def save_own_judge(folder: Path, rule: DecisionRule) -> None:
     """The `judge.yaml` of a reward model's folder: every command that is handed the folder decides by this rule."""
     tree = {"type": "classifier", "rule": rule.model_dump(mode="json")}
-    tree |= {} if rights is None else {"rights": rights.model_dump(mode="json")}
+    (folder / JUDGE_FILE).write_text(OmegaConf.to_yaml(OmegaConf.create(tree)))
+
+
+def save_rights(folder: Path, rights: Rights) -> None:
+    """Add to the `judge.yaml` of a reward model's folder what it may decide alone in a cascade."""
+    tree = {**read_yaml(folder / JUDGE_FILE), "rights": rights.model_dump(mode="json")}
     (folder / JUDGE_FILE).write_text(OmegaConf.to_yaml(OmegaConf.create(tree)))
 
 

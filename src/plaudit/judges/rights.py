@@ -14,6 +14,7 @@ unsure of, the ones that it is sure and wrong about are missing.
 """
 
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 from pydantic import Field, PositiveInt
@@ -42,6 +43,11 @@ class Rights(Config):
     def any(self) -> bool:
         """Whether it may decide anything alone."""
         return self.success_from is not None or self.failure_to is not None
+
+    def covers(self, other: Self) -> bool:
+        """Whether it may call a success, and a failure, where the other may, from whatever score."""
+        kinds = ((self.success_from, other.success_from), (self.failure_to, other.failure_to))
+        return all(mine is not None or theirs is None for mine, theirs in kinds)
 
     def decides(self, success: bool, score: float) -> bool:
         """Whether it may decide alone that an episode of this score is a success, or is none."""

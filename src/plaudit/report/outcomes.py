@@ -19,6 +19,7 @@ from plaudit.report.sheet import contact_sheet
 from plaudit.types import Episode, FloatArray
 
 SIMULATOR, HUMAN = "simulator", "human"  # sources of labels that serve as the reference
+CASCADE = "cascade"  # of judges who are asked in turn, a human last
 MAX_SHEETS = 3  # contact sheets of a kind
 NUM_FRAMES, CELL_WIDTH = 12, 92  # of each contact sheet
 
@@ -47,7 +48,8 @@ def load_outcomes(store: Store, judge: str) -> list[EpisodeOutcome]:
 
     judge: the source of its labels in the ledger
     """
-    return [EpisodeOutcome(i, _labeled_success(store, i, judge), _target(store, i, judge)) for i in store.ids]
+    sources = {judge, HUMAN} if judge == CASCADE else {judge}  # what a cascade leaves to a human, they decide
+    return [EpisodeOutcome(i, _labeled_success(store, i, sources), _target(store, i, judge)) for i in store.ids]
 
 
 def judge_source(store: Store, config: dict[str, Any]) -> str:
@@ -134,14 +136,14 @@ def count_mistakes(count: int) -> Span:
     return Span(f"{count:,}", "bad" if count else "good")
 
 
-def _labeled_success(store: Store, episode_id: int, source: str) -> bool | None:
-    labels = store.ledger.labels(episode_id, {source})
+def _labeled_success(store: Store, episode_id: int, sources: set[str]) -> bool | None:
+    labels = store.ledger.labels(episode_id, sources)
     return labels.success_once if labels is not None and labels.labeled.any() else None
 
 
 def _target(store: Store, episode_id: int, judge: str) -> bool | None:
     for source in (SIMULATOR, HUMAN):
-        success = _labeled_success(store, episode_id, source) if source != judge else None
+        success = _labeled_success(store, episode_id, {source}) if source != judge else None
         if success is not None:
             return success
     try:

@@ -151,9 +151,25 @@ def _tiles(run: RunData) -> dict[str, str]:
             limit = "" if most is None else f" (max {100 * most:.0f})"
             (_, low, high), rate = band[-1], run.latest(name)
             tiles[f"{meaning}{limit}"] = f"{rate:.0%} [{100 * low:.0f}-{100 * high:.0f}]"
+    tiles |= _cascade(run)
     if version := run.latest("policy/version"):
         tiles["latest policy version"] = f"v{version:,}"
     return tiles
+
+
+def _cascade(run: RunData) -> dict[str, str]:
+    """Who decided the episodes, where judges are asked in turn."""
+    shares = {name.rpartition("/")[2]: run.latest(name) for name in run.names("judge/cascade_share/")}
+    if not shares:
+        return {}
+    decided = ", ".join(f"{stage} {share:.0%}" for stage, share in shares.items())
+    return {
+        "of the episodes, decided by": decided,
+        "episodes that nobody has decided": f"{run.latest('judge/undecided_episodes'):.0f}",
+        "minutes of a human, and of compute": " and ".join(
+            f"{run.latest(name) / 60:.3g}" for name in ("judge/human_s", "judge/compute_s")
+        ),
+    }
 
 
 def _warnings(run: RunData) -> list[Block]:

@@ -15,7 +15,15 @@ from collections import Counter
 from plaudit.data.store import Store
 from plaudit.judges.cascade import CascadeConfig, CascadeNote
 from plaudit.judges.config import CASCADE, HUMAN
+from plaudit.rollout.attended import SOURCE as OPERATOR
 from plaudit.training.ledger_audit import Budget
+
+SHARE = "judge/cascade_share/"  # of a metric, before the name of a stage
+
+
+def counted_sources(source: str) -> set[str]:
+    """Whose labels count where the judge's have this source: an operator's marks too, and for a cascade a human's."""
+    return {source, OPERATOR} | ({HUMAN} if source == CASCADE else set())
 
 
 class CascadeLedger:
@@ -76,7 +84,7 @@ class CascadeLedger:
     def metrics(self) -> dict[str, float]:
         """By the names in docs/metrics.md."""
         return {
-            **{f"judge/cascade_share/{name}": share for name, share in self.shares().items()},
+            **{f"{SHARE}{name}": share for name, share in self.shares().items()},
             "judge/undecided_episodes": float(len(self.undecided)),
             "judge/human_s": self.human_s,
             "judge/compute_s": self._compute_s,

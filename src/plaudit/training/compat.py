@@ -27,7 +27,7 @@ _IN_NO_FILE = (
 _COLLECT_SYNONYMS = {"max_positive_trajectories": "target_success", "max_negative_trajectories": "target_failure"}
 
 _LEARNER = "write 'learner': its keys are type (sac, qchunk, ppo), gamma, lr, batch_size, utd_ratio, ..."
-_JUDGE = "write 'judge': type is classifier, vlm, simulator or human"
+_JUDGE = "write 'judge': type is classifier, vlm, simulator, human or cascade"
 # Keys of RLinf, LeRobot and SERL, of earlier versions, and what to write instead. A longer key wins.
 OTHER_NAMES: Mapping[str, str] = {
     "steps": "write 'run.max_steps'",

@@ -35,6 +35,7 @@ from plaudit.rollout.operator_input import OperatorConfig
 from plaudit.training.audit import AuditConfig
 from plaudit.training.cluster_config import ClusterConfig
 from plaudit.training.collect import CollectConfig
+from plaudit.training.retrain import classifier_stage
 from plaudit.training.settings import (
     DemosConfig,
     EvaluationConfig,
@@ -118,6 +119,12 @@ class TrainingConfig(Config):
     def human_audits(self) -> bool:
         """Whether a human has to look at episodes beside the judge."""
         return self.audits and (self.audit.by == HUMAN or (self.audit.by == "auto" and not self.simulated))
+
+    @property
+    def asks_human(self) -> bool:
+        """Whether a human is shown episodes: all, those to audit, or those that a cascade leaves to them."""
+        cascade = self.judge.cascade
+        return self.human_labels or self.human_audits or (cascade is not None and cascade.human is not None)
 
     @property
     def relabels_demos(self) -> bool:
@@ -321,6 +328,5 @@ def _check_policy(config: TrainingConfig) -> None:
 
 
 def classifier_of(config: TrainingConfig) -> ClassifierJudgeConfig | None:
-    """The run's judge, if it is a classifier."""
-    judge = config.judge.config
-    return judge if isinstance(judge, ClassifierJudgeConfig) else None
+    """The run's judge, if it is a classifier; of a cascade, its first stage that is one."""
+    return classifier_stage(config.judge.config)

@@ -5,7 +5,7 @@ errors and alarms, which come last and in full.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from rich.console import Group
 from rich.progress_bar import ProgressBar
@@ -16,6 +16,7 @@ from plaudit.rollout.operator import OperatorStatus
 from plaudit.rollout.operator_input import hotkeys
 from plaudit.rollout.timing import held_warning
 from plaudit.training.audit import CORRECTED, FALSE, MISSED, Estimate
+from plaudit.training.cascade_ledger import SHARE
 from plaudit.training.config import TrainingConfig
 from plaudit.training.progress import OnlineProgress
 
@@ -134,6 +135,8 @@ def rows(config: TrainingConfig, progress: OnlineProgress) -> list[tuple[str, Te
         ("judge", _judge(config, progress)),
         ("learner", _learner(progress)),
     ]
+    if config.judge.cascade is not None:
+        shown.insert(3, ("cascade", _cascade(config.judge.cascade.names(), progress.judge_metrics)))
     if config.audits:
         shown.append(("audit", _audit(config, progress)))
     if progress.inference_summary:
@@ -176,6 +179,15 @@ def _judge(config: TrainingConfig, progress: OnlineProgress) -> Text:
         text.append(f", failed on {replay.failed}", "yellow")
     if replay.skipped:
         text.append(f" ({replay.skipped} skipped)", "yellow")
+    return text
+
+
+def _cascade(stages: Sequence[str], metrics: Mapping[str, float]) -> Text:
+    """Who decided, and what a human had to do for it."""
+    shares = [f"{name} {metrics.get(f'{SHARE}{name}', 0):.0%}" for name in stages]
+    text = Text(f"{', '.join(shares)}; {metrics.get('judge/human_s', 0) / 60:.1f} min of a human")
+    if undecided := metrics.get("judge/undecided_episodes"):
+        text.append(f"; {undecided:.0f} undecided", "yellow")
     return text
 
 

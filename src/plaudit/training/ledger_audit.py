@@ -105,13 +105,13 @@ class LedgerAudit:
                 self._opinions[version.episode] = version.labels().success_once
 
     def _read_verdict(self, version: LabelVersion) -> None:
-        episode, self.fingerprint = version.episode, version.model
+        episode, self.fingerprint, labels = version.episode, version.model, version.labels()
         if version.model not in self._audits:
             self._audits[version.model] = Audit(self.config, self._seed, number=len(self._audits) + 1)
-        if episode in self._models:
+        if episode in self._models or not labels.labeled.any():  # what it leaves undecided is no verdict
             return
         self._models[episode] = version.model
-        success, opinion = version.labels().success_once, self._opinions.pop(episode, None)
+        success, opinion = labels.success_once, self._opinions.pop(episode, None)
         affordable = 1.0 if self._budget is None else self._budget.affordable(version.time)
         audit = self._audits[version.model]
         drawn = audit.draws(episode, success, disputed=opinion not in (None, success), affordable=affordable)

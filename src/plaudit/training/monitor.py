@@ -12,10 +12,10 @@ import numpy as np
 from plaudit.data.store import Store
 from plaudit.errors import TrainingError
 from plaudit.judges.config import JudgeConfig
-from plaudit.rollout.attended import SOURCE as OPERATOR
+from plaudit.training.cascade_ledger import CascadeLedger, counted_sources
 from plaudit.training.config import classifier_of
 from plaudit.training.ledger_audit import LedgerAudit
-from plaudit.training.retrain import PromotionDecision, Retrainer
+from plaudit.training.retrain import PromotionDecision, Retrainer, current_judge
 from plaudit.training.run_folder import RunFolder
 
 SUCCESS_WINDOW = 50  # episodes over which success rates are shown
@@ -31,9 +31,11 @@ class JudgeMonitor:
         config = folder.config
         self.store = Store.open(folder.episodes)
         self.audit = LedgerAudit(config.audit, source, config.run.seed) if config.audits else None
-        self._sources, self._retrainer, judge = {source, OPERATOR}, None, classifier_of(config)
-        if config.judge.retrain is not None and judge is not None:
-            self._retrainer = Retrainer(folder.judge, judge, config.judge.retrain, config.run.seed)
+        cascade = config.judge.cascade
+        self.cascade = None if cascade is None else CascadeLedger(cascade)
+        self._folder, self._sources, self._retrainer = folder, counted_sources(source), None
+        if config.judge.retrain is not None and (judge := classifier_of(config)) is not None:
+            self._retrainer = Retrainer(folder.judge, judge, config.judge.retrain, config.run.seed, cascade)
         self._successes: deque[bool] = deque(maxlen=SUCCESS_WINDOW)
         self._ledger_version = 0
         self.last_decision: PromotionDecision | None = None  # of this session
@@ -51,11 +53,16 @@ class JudgeMonitor:
         self._ledger_version += len(new)
         first = [v for v in new if v.source in self._sources and self._is_first(v.episode, v.number)]
         self._successes.extend(version.labels().success_once for version in first)
+        if self.cascade is not None:
+            self.cascade.read_labels(self.store)
         return self._retrain()
 
     def _is_first(self, episode: int, number: int) -> bool:
-        """Whether a label is the first of an episode: what a new version says of old ones is no news."""
-        return not any(v.source in self._sources for v in self.store.ledger.history(episode)[: number - 1])
+        """Whether a label is the first of an episode that says anything: what a new version says of old ones is no
+        news."""
+        *before, version = self.store.ledger.history(episode)[:number]
+        said = [v for v in before if v.source in self._sources]
+        return version.labels().labeled.any() and not any(v.labels().labeled.any() for v in said)
 
     def _retrain(self) -> JudgeConfig | None:
         if self._retrainer is None or self._closed:
@@ -66,7 +73,7 @@ class JudgeMonitor:
             if not decision.promoted:
                 return None
             self._replaced = "" if self.audit is None else self.audit.fingerprint
-            return self._retrainer.judge
+            return current_judge(self._folder.config.judge.config, self._folder.judge)
         alarmed = self.blocks_learning and self._retrainer.num_new_labels(self.store) > 0
         if (self._retrainer.should_retrain(self.store) or alarmed) and not self._retrainer.running:
             self._retrainer.launch(self.store.folder)
@@ -84,8 +91,10 @@ class JudgeMonitor:
 
     @property
     def requested(self) -> list[int]:
-        """Episodes that a human is to audit."""
-        return [] if self.audit is None else self.audit.requested(self.store)
+        """Episodes that a human is to audit, or to decide."""
+        audited = [] if self.audit is None else self.audit.requested(self.store)
+        undecided = [] if self.cascade is None else self.cascade.requested(self.store)
+        return list(dict.fromkeys([*audited, *undecided]))
 
     @property
     def blocks_learning(self) -> bool:
@@ -107,7 +116,8 @@ class JudgeMonitor:
     def metrics(self) -> dict[str, float]:
         """By the names in docs/metrics.md."""
         audit = {} if self.audit is None else self.audit.metrics()
-        return audit | ({} if self._retrainer is None else self._retrainer.metrics())
+        cascade = {} if self.cascade is None else self.cascade.metrics()
+        return audit | cascade | ({} if self._retrainer is None else self._retrainer.metrics())
 
     def close(self) -> None:
         """End a training that is under way; `refresh` starts no other. What it decided at the last moment counts."""

@@ -39,6 +39,7 @@ from plaudit.errors import EpisodeNotFound
 from plaudit.judges.labeling import stale_episodes
 from plaudit.rollout.attended import SOURCE as OPERATOR
 from plaudit.rollout.attended import discarded_store, is_discarded, label_marked
+from plaudit.training.cascade_ledger import counted_sources
 from plaudit.training.handles import Handle
 from plaudit.types import AnyArray, Batch, Episode, JudgeId, Labels
 
@@ -86,12 +87,13 @@ class ReplayStats:
     skipped_in_a_row: int = 0  # of these episodes, those after the newest that has a label
     demos_skipped: int = 0  # demonstrations of that kind
     demos: int = 0  # all demonstrations that the judge in charge labels
+    blank_steps: int = 0  # of episodes whose labels leave out every frame: undecided ones, excluded ones
     reason: str = ""  # why the judge failed on the newest skipped one
     born: float = 0.0  # when the service that counted was started, s since 1970
 
     @property
     def labeled_steps(self) -> int:
-        return self.steps - self.unlabeled_steps - self.skipped_steps
+        return self.steps - self.unlabeled_steps - self.skipped_steps - self.blank_steps
 
 
 @dataclass(frozen=True)
@@ -117,6 +119,7 @@ class _Progress:
     versions: int = 0  # of the ledger that were looked at
     known: set[int] = field(default_factory=set)
     waiting: set[int] = field(default_factory=set)
+    blank: set[int] = field(default_factory=set)  # with labels that leave out every frame
 
 
 class ReplayBuffer:
@@ -223,6 +226,7 @@ class ReplayBuffer:
             skipped_in_a_row=_in_a_row(ids, never_labeled, unlabeled),
             demos_skipped=len(demos_skipped),
             demos=len(self._stores["demos"]) if self._labels_dataset("demos") else 0,
+            blank_steps=sum(self._store.entry(i).steps for i in self._progress["episodes"].blank - waiting),
             reason=_newest_reason(skipped) or _newest_reason(demos_skipped),
             born=self._born,
         )
@@ -232,8 +236,8 @@ class ReplayBuffer:
         return dataset in self._stores and (dataset == "episodes" or self._relabel_demos)
 
     def _has_label(self, episode_id: int, judge: JudgeId) -> bool:
-        """Of this judge or a predecessor, or of the operator."""
-        return self._store.ledger.newest(episode_id, {judge.source, OPERATOR}) is not None
+        """Of this judge or a predecessor, or of whoever counts beside it."""
+        return self._store.ledger.newest(episode_id, counted_sources(judge.source)) is not None
 
     def pending(self, judge: JudgeId) -> list[EpisodeRef]:
         """What the judge has still to label: demonstrations first, then new episodes, those that a predecessor has
@@ -273,6 +277,8 @@ class ReplayBuffer:
         changed = ledger.changed_since(progress.versions)
         progress.versions = len(ledger)
         asked = (progress.waiting | changed | (alive - progress.known)) & alive
+        blank = {i for i in changed & alive if _is_blank(ledger, i, judge.source)}
+        progress.blank = ((progress.blank - changed) | blank) & alive
         stale = stale_episodes(ledger, judge, sorted(asked))
         progress.waiting = {i for i in stale if ledger.newest(i, {OPERATOR}) is None}
         progress.known = alive
@@ -294,7 +300,7 @@ class ReplayBuffer:
             ledger = store.ledger
             ledger.refresh()
             own = {item.id: one for item, one in labels.items() if item.dataset == dataset}
-            new = [(i, one) for i, one in own.items() if not _stands(ledger, i, one)]
+            new = [(i, part) for i, one in own.items() if not _stands(ledger, i, one) for part in one.with_parts]
             if new:
                 ledger.extend(new)
             reasons = [(item.id, reason) for item, reason in failed.items() if item.dataset == dataset]
@@ -332,13 +338,18 @@ def make_sampler(where: StoreLocation, options: SampleOptions) -> ReplaySampler:
         "terminate_on_success": options.terminate_on_success,
         "seed": options.seed,
     }
-    online, trusted = Store.open(where.episodes), {options.source, OPERATOR}
+    online, trusted = Store.open(where.episodes), counted_sources(options.source)
     if where.demos is None:
         return ReplaySampler(online, sources=(trusted,), **asked)
     demos = Store.open(where.demos, labels=None if where.demo_labels is None else Path(where.demo_labels))
     ends = (options.trust_demos, True)
     sources = ({options.source} if where.demo_labels is not None else None, trusted)
     return ReplaySampler.mix(demos, online, options.demo_ratio, sources=sources, trust_terminated=ends, **asked)
+
+
+def _is_blank(ledger: Ledger, episode_id: int, source: str) -> bool:
+    labels = ledger.labels(episode_id, counted_sources(source))
+    return labels is not None and not labels.labeled.any()
 
 
 def _in_a_row(ids: Sequence[int], skipped: Collection[int], unlabeled: Collection[int]) -> int:

@@ -13,7 +13,8 @@
       .candidate/      one that is being trained; the same call continues it after a stop
 
 Candidates are trained on the run's episodes that a human labeled, or whose true outcome an audit wrote down, and on the
-data of the first judge where they are named; never on labels of a judge. Settings are those of the current judge.
+data of the first judge where they are named; never on labels of a judge, but in a cascade on what its later stages
+decided. Settings are those of the current judge. A stage of a cascade that would lose a right to decide stays as it is.
 promotion.py decides, and the decision is a folder that appears complete: which judge is current follows from the disk,
 and a worker that was restarted finds the right one. A retraining that is impossible, because all episodes fail or too
 few have labels, is a decision too, with its message: the current judge stays, and the next try comes with new labels.
@@ -24,7 +25,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
@@ -38,17 +39,21 @@ from plaudit.config import Config, parse
 from plaudit.data.disk import sync, write_atomic
 from plaudit.data.store import Store
 from plaudit.errors import PlauditError
+from plaudit.judges.cascade import CascadeConfig
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.compat import deep_merge
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.judge import ClassifierJudgeConfig
 from plaudit.judges.classifier.loader import load_reward_model
 from plaudit.judges.classifier.training import EpochMetrics, TrainingInterrupted, never_stop
-from plaudit.judges.config import REFERENCE_SOURCES, JudgeConfig
+from plaudit.judges.config import REFERENCE_SOURCES, JudgeConfig, save_rights
+from plaudit.judges.evaluation import load_reference_labels, score_episodes
+from plaudit.judges.rights import Rights, prove_rights
+from plaudit.registry import JUDGE_REGISTRY
 from plaudit.rollout.processes import ChildProcess, exit_with_parent, send
 from plaudit.rule import DecisionRule
 from plaudit.training.promotion import JudgeEvalSummary, PromotionRules, evaluate_judge, should_promote
-from plaudit.training.retrain_data import RetrainData, labeled_episodes
+from plaudit.training.retrain_data import RetrainData, episode_origin, labeled_episodes
 from plaudit.training.reward_model import train_and_save
 from plaudit.untrusted import read_json_object, understood
 
@@ -127,11 +132,21 @@ def last_promotion(folder: Path) -> PromotionDecision | None:
     return next((decision for decision in reversed(decisions(folder)) if decision.promoted), None)
 
 
+def classifier_stage(judge: JudgeConfig) -> ClassifierJudgeConfig | None:
+    """The judge itself, if it is a classifier; of a cascade, its first stage that is one."""
+    judges = judge.models if isinstance(judge, CascadeConfig) else (judge,)
+    return next((one for one in judges if isinstance(one, ClassifierJudgeConfig)), None)
+
+
 def current_judge(first: JudgeConfig, folder: Path) -> JudgeConfig:
     """The judge that a run began with, or its newest version.
 
     folder: of the judge's versions
     """
+    if isinstance(first, CascadeConfig):
+        stage = classifier_stage(first)
+        found = stage if stage is None else current_judge(stage, folder)
+        return first if found is stage else first.with_models([found if s is stage else s for s in first.models])
     promotion = last_promotion(folder) if isinstance(first, ClassifierJudgeConfig) else None
     if promotion is None or promotion.model is None:
         return first
@@ -144,18 +159,29 @@ def _with_model(judge: ClassifierJudgeConfig, model: Path) -> ClassifierJudgeCon
     kept = {name: getattr(judge.rule, name) for name in judge.rule.model_fields_set & {"decode", "k", "n"}}
     return judge.model_copy(
         update={"model": model, "rule": DecisionRule(**kept), "force": False}
-        | {"calibration": None, "calibration_record": None}
+        | {"calibration": None, "calibration_record": None, "rights": None}
     )
 
 
 class Retrainer:
     """Of one run. What it needs to know stands in its folder."""
 
-    def __init__(self, folder: Path, first: ClassifierJudgeConfig, config: RetrainConfig, seed: int = 0):
-        """first: the judge that the run began with"""
+    def __init__(
+        self,
+        folder: Path,
+        first: ClassifierJudgeConfig,
+        config: RetrainConfig,
+        seed: int = 0,
+        cascade: CascadeConfig | None = None,
+    ):
+        """
+        first: the judge that the run began with
+        cascade: of which it is a stage
+        """
         self.folder, self.config = folder, config
-        self.data = RetrainData(folder / "data", config.val_fraction, seed)
-        self._first, self._seed = first, seed
+        lots = 0.0 if cascade is None or cascade.human is None else cascade.check
+        self.data = RetrainData(folder / "data", config.val_fraction, seed, lots)
+        self._first, self._seed, self._cascade = first, seed, cascade
         self._child: ChildProcess | None = None
         self._start = (0, 0.0)  # of the one that runs: version of the ledger, and when
         self._num_decided = 0  # decisions when it started
@@ -167,16 +193,22 @@ class Retrainer:
         assert isinstance(found, ClassifierJudgeConfig)
         return found
 
+    @property
+    def _sources(self) -> tuple[str, ...]:
+        """Of trusted labels; those of the stages after this one too."""
+        later = () if self._cascade is None else self._cascade.models[self._cascade.models.index(self._first) + 1 :]
+        return (*self.config.sources, *(JUDGE_REGISTRY.name_of(stage) for stage in later))
+
     def should_retrain(self, store: Store) -> bool:
         """Whether there are enough new labels since the last try; not while one runs."""
-        if self._child is not None or len(labeled_episodes(store, self.config.sources)) < self.config.min_episodes:
+        if self._child is not None or len(labeled_episodes(store, self._sources)) < self.config.min_episodes:
             return False
         return self.num_new_labels(store) >= self.config.min_new_labels
 
     def num_new_labels(self, store: Store) -> int:
         """Episodes with trusted labels since the last try."""
         used = max((decision.ledger_version for decision in decisions(self.folder)), default=0)
-        new = {version.episode for version in store.ledger.since(used) if version.source in self.config.sources}
+        new = {version.episode for version in store.ledger.since(used) if version.source in self._sources}
         return len(new & set(store.ids))
 
     def run(self, store: Store, on_epoch_end: Callable[[EpochMetrics], bool] = never_stop) -> PromotionDecision:
@@ -190,6 +222,8 @@ class Retrainer:
         try:
             current, candidate = self._compare(store, on_epoch_end)
             promoted, message = should_promote(current, candidate, self.config.replace)
+            if promoted and (lost := self._lost_right()):
+                promoted, message = False, lost
             decision = replace(decision, promoted=promoted, message=message, current=current, candidate=candidate)
         except PlauditError as error:
             decision = replace(decision, message=f"no new version of the judge could be trained: {error}")
@@ -207,13 +241,32 @@ class Retrainer:
         model = load_reward_model(judge.model, judge.device, force=judge.force)
         for path in self.config.data:
             self.data.add_labeled(Store.open(path), REFERENCE_SOURCES, "initial")
-        self.data.add_labeled(store, self.config.sources, "online")
-        settings = training_config(model, self.config.train_overrides)
+        self.data.add_labeled(store, self._sources, "online")
+        settings = training_config(model, self.config.train_overrides, {*REFERENCE_SOURCES, *self._sources})
         fitted = train_and_save(Store.open(self.data.train), self._candidate, settings, on_epoch_end, lambda _: iter)
         held_out = Store.open(self.data.val)
         new = _with_model(judge, self._candidate).model_copy(update={"force": True})
         current, candidate = evaluate_judge(judge.build(), held_out), evaluate_judge(new.build(), held_out)
+        if self._cascade is not None:
+            save_rights(self._candidate, self._prove_rights(new, held_out))
         return current, replace(candidate, problems=(*fitted.model.config.problems, *candidate.problems))
+
+    def _prove_rights(self, judge: ClassifierJudgeConfig, held_out: Store) -> Rights:
+        """What a candidate may decide alone, by held-out episodes that no judge has chosen."""
+        built, before = judge.build(), self.judge.resolved().rights
+        ids = [i for i in held_out.ids if episode_origin(held_out, i) == "initial" or self.data.is_by_lot(held_out, i)]
+        targets = load_reference_labels(held_out, REFERENCE_SOURCES, ids) if ids else {}
+        predictions, _ = score_episodes(held_out, built, targets)
+        max_error, confidence = (0.05, 0.9) if before is None else (before.max_error, before.confidence)
+        return prove_rights(predictions, built.rule, built.id.fingerprint, max_error, confidence)
+
+    def _lost_right(self) -> str:
+        """Why a candidate is no stage of the cascade: it may not decide what the current one may; "" if it is."""
+        before = None if self._cascade is None else self.judge.resolved().rights
+        now = None if before is None else _with_model(self._first, self._candidate).resolved().rights
+        if before is None or now is None or now.covers(before):
+            return ""
+        return f"it would lose a right to decide: {now.sentence()}"
 
     def _write(self, decision: PromotionDecision, seconds: float) -> PromotionDecision:
         """The decision beside the model that it is about, and both at once in their place."""
@@ -239,7 +292,7 @@ class Retrainer:
         assert self._child is None, "one at a time"
         self._start = (len(Store.open(store).ledger), time.monotonic())
         self._num_decided = len(decisions(self.folder))
-        arguments = (self.folder.resolve(), self._first, self.config, self._seed, store.resolve())
+        arguments = (self.folder.resolve(), self._first, self.config, self._seed, store.resolve(), self._cascade)
         self._child = ChildProcess("retraining", "plaudit.training.retrain:retrain_main", *arguments)
 
     @property
@@ -294,19 +347,31 @@ class Retrainer:
 
 
 def retrain_main(
-    connection: Connection, folder: Path, first: ClassifierJudgeConfig, config: RetrainConfig, seed: int, store: Path
+    connection: Connection,
+    folder: Path,
+    first: ClassifierJudgeConfig,
+    config: RetrainConfig,
+    seed: int,
+    store: Path,
+    cascade: CascadeConfig | None = None,
 ) -> None:
     """The process: one retraining, which saves what it has when its parent is gone."""
     os.nice(config.nice)
     torch.set_num_threads(config.num_threads)
     exit_with_parent(connection, STOP_TIMEOUT_S)
     with suppress(TrainingInterrupted):
-        decision = Retrainer(folder, first, config, seed).run(Store.open(store), lambda _: not connection.poll())
+        retrainer = Retrainer(folder, first, config, seed, cascade)
+        decision = retrainer.run(Store.open(store), lambda _: not connection.poll())
         send(connection, decision.number)
 
 
-def training_config(model: RewardModel, overrides: Mapping[str, Any]) -> RewardTrainConfig:
-    """The settings that a judge was trained with, with these overrides, for the same cameras."""
+def training_config(
+    model: RewardModel, overrides: Mapping[str, Any], sources: Collection[str] = REFERENCE_SOURCES
+) -> RewardTrainConfig:
+    """The settings that a judge was trained with, with these overrides, for the same cameras.
+
+    sources: of the labels to learn from
+    """
     shape = model.classifier
     own = model.config.training.get("config") or {  # a model of another trainer says nothing but what it is like
         "encoder": shape.encoder.model_dump(mode="json"),
@@ -316,6 +381,6 @@ def training_config(model: RewardModel, overrides: Mapping[str, Any]) -> RewardT
     always = {
         "image_keys": list(shape.cameras),
         "image_size": shape.image_size,
-        "label_sources": list(REFERENCE_SOURCES),
+        "label_sources": sorted(sources),
     }
     return parse(RewardTrainConfig, {**deep_merge(own, overrides), **always})

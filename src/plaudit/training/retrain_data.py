@@ -10,7 +10,7 @@ simulator knows of them is left out, and of all labels only the trusted one that
 """
 
 from collections.abc import Collection
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -19,6 +19,8 @@ from typing import Literal
 from plaudit.data.label_index import LabelVersion
 from plaudit.data.store import Store, is_store
 from plaudit.errors import EpisodeNotFound
+from plaudit.judges.cascade import lot_of
+from plaudit.judges.config import REFERENCE_SOURCES
 from plaudit.training.audit import hashed_uniform
 
 Origin = Literal["online", "initial"]  # the run's own episodes, or those that the first judge was trained on
@@ -28,14 +30,22 @@ META = "retrain"  # in a copied episode's meta: where it came from
 class RetrainData:
     """The two stores of a run."""
 
-    def __init__(self, folder: Path, val_fraction: float, seed: int = 0):
-        """val_fraction: of the episodes, that are held out"""
+    def __init__(self, folder: Path, val_fraction: float, seed: int = 0, lots: float = 0.0):
+        """
+        val_fraction: of the episodes, that are held out
+        lots: of the episodes, that a cascade sends to a human by lot; all of them are held out
+        """
         self.train, self.val = folder / "train", folder / "val"
-        self._val_fraction, self._seed = val_fraction, seed
+        self._val_fraction, self._seed, self._lots = val_fraction, seed, lots
 
     def is_held_out(self, store: Store, episode_id: int) -> bool:
         """Whether an episode is one of those that nothing is trained on."""
-        return hashed_uniform(self._seed, "held_out", _key(store, episode_id)) < self._val_fraction
+        drawn = hashed_uniform(self._seed, "held_out", _key(store, episode_id)) < self._val_fraction
+        return drawn or self.is_by_lot(store, episode_id)
+
+    def is_by_lot(self, store: Store, episode_id: int) -> bool:
+        """Whether no judge has chosen it."""
+        return self._lots > 0 and lot_of(store.episode(episode_id)) < self._lots
 
     def add_labeled(self, store: Store, sources: Collection[str], origin: Origin) -> None:
         """Copy what these sources have labeled, and labels that they have changed; called again, does nothing."""
@@ -45,8 +55,10 @@ class RetrainData:
             for episode_id in labeled_episodes(store, sources):
                 current = store.ledger.current(episode_id, sources)
                 assert current is not None
-                split = int(self.is_held_out(store, episode_id))
-                _copy(store, current, targets[split], copies[split], origin)
+                with suppress(EpisodeNotFound):  # evicted while this goes on
+                    split = int(self.is_held_out(store, episode_id))
+                    if not split or current.source in REFERENCE_SOURCES:  # a model's word measures nobody
+                        _copy(store, current, targets[split], copies[split], origin)
 
 
 def labeled_episodes(store: Store, sources: Collection[str]) -> list[int]:
@@ -64,10 +76,7 @@ def _copy(store: Store, newest: LabelVersion, target: Store, copies: dict[str, i
     if key not in copies:
         if not labels.labeled.any():  # excluded
             return
-        try:
-            episode = store.episode(newest.episode)
-        except EpisodeNotFound:  # evicted while this goes on
-            return
+        episode = store.episode(newest.episode)
         source = {"key": key, "origin": origin, "episode": newest.episode}
         copies[key] = target.append(replace(episode, privileged={}, meta={**episode.meta, META: source}))
     copied = target.ledger.newest(copies[key])

@@ -18,6 +18,7 @@ from pydantic import (
 from plaudit.config import Config, Seed, parse
 from plaudit.data.rewards import RewardConfig
 from plaudit.errors import ConfigError
+from plaudit.judges.cascade import CascadeConfig
 from plaudit.judges.config import JudgeConfig
 from plaudit.judges.human.judge import HumanJudgeConfig
 from plaudit.judges.simulator import SimulatorJudgeConfig
@@ -106,6 +107,11 @@ class JudgeSettings(Config):
     def is_human(self) -> bool:
         """Whether a human labels."""
         return isinstance(self.config, HumanJudgeConfig)
+
+    @property
+    def cascade(self) -> CascadeConfig | None:
+        """The stages that are asked in turn, where it is a cascade."""
+        return self.config if isinstance(self.config, CascadeConfig) else None
 
     @property
     def is_simulator(self) -> bool:

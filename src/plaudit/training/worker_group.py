@@ -110,7 +110,7 @@ class LocalWorkers(Workers):
         self.judge = self.labeler = None
         if not config.human_labels:
             self.judge = self._slot("judge", JudgeWorker(self.replay, clock=self.clock))
-        if config.human_labels or config.human_audits:
+        if config.asks_human:
             self.labeler = self._slot("labeler", HumanLabelWorker(self.replay, config.judge.window))
         self.learner = self._slot("learner", LearnerWorker(config, folder.path, self.replay, self.state))
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from plaudit.data.store import Store
 from plaudit.errors import EpisodeNotFound, WorkerLost
+from plaudit.judges.cascade import CascadeConfig
 from plaudit.judges.classifier.judge import ClassifierJudgeConfig
 from plaudit.judges.config import JudgeConfig, judge_warnings
 from plaudit.judges.labeling import BATCH, RETRY_S, LabelQueue, LabelRunner, LabelStats
@@ -34,7 +35,8 @@ class JudgeBundle:
 
     config: Mapping[str, Any]  # as a file has it, with its `type`
     files: Mapping[str, bytes]  # of a reward model, by their paths in its folder
-    identity: str  # of both
+    identity: str  # of all
+    stages: Sequence["JudgeBundle"] = ()  # of a cascade
 
     @classmethod
     def of(cls, config: JudgeConfig) -> "JudgeBundle":
@@ -56,10 +58,12 @@ class JudgeBundle:
             tree["model"] = "" if config.model.is_dir() else config.model.name  # among the files
         elif isinstance(config, VlmJudgeConfig) and Path(config.model).is_dir():  # and no id of the hub
             tree["model"] = str(Path(config.model).absolute())
+        stages = [cls.of(stage) for stage in config.stages] if isinstance(config, CascadeConfig) else []
+        tree |= {"stages": [stage.identity for stage in stages]} if stages else {}
         digest = hashlib.sha256(repr(sorted(tree.items())).encode())
         for name, data in files.items():
             digest.update(name.encode() + data)
-        return cls(tree, files, digest.hexdigest()[:16])
+        return cls(tree, files, digest.hexdigest()[:16], stages)
 
     def build(self, folder: Path) -> Judge:
         """folder: where its files may be put"""
@@ -74,6 +78,9 @@ class JudgeBundle:
                 path = folder / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(data)
+        if self.stages:
+            built = [stage.unpack(folder / str(number)) for number, stage in enumerate(self.stages)]
+            config["stages"] = [JUDGE_REGISTRY.dump(stage) for stage in built]
         parsed = JUDGE_REGISTRY.parse(config)
         assert isinstance(parsed, JudgeConfig)
         return parsed
