@@ -334,6 +334,7 @@ JUDGE_REGISTRY = Registry(
         "simulator": "plaudit.judges.simulator:SimulatorJudgeConfig",
         "noisy": "plaudit.judges.noisy:NoisyJudgeConfig",
         "classifier": "plaudit.judges.classifier.judge:ClassifierJudgeConfig",
+        "progress": "plaudit.judges.classifier.judge:ProgressJudgeConfig",
         "vlm": "plaudit.judges.vlm.judge:VlmJudgeConfig",
         "human": "plaudit.judges.human.judge:HumanJudgeConfig",
         "cascade": "plaudit.judges.cascade:CascadeConfig",

@@ -57,6 +57,11 @@ def test_shaping_pays_for_progress_and_takes_it_back_once_success_is_decided():
     assert rewards(labeled, shaping=2.0, gamma=0.5) == [shaping[0], shaping[1], 1 + shaping[2]]
 
 
+def test_shaping_pays_nothing_for_where_a_lost_episode_ends():
+    lost = {"failure": np.array([False, True])}
+    assert rewards(labels(0, 0, 0, progress=(0.5, 0.75, 1)), lost, shaping=1.0, gamma=1.0) == [0.25, -0.75]
+
+
 def test_shaping_needs_a_judge_that_measures_progress():
     with pytest.raises(JudgeError, match="shaping needs a judge that measures progress"):
         rewards(labels(0, 0), shaping=0.5)

@@ -17,6 +17,8 @@ from plaudit.training.replay_buffer import ReplayStats
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.state_manager import PolicyStatus
 from plaudit.training.workers.env import EpisodeInfo
+from plaudit.training.workers.judge import LabelReport
+from plaudit.types import JudgeId
 
 AUDITED = {
     "audit/judge_success_rate": 0.8,
@@ -156,6 +158,12 @@ def test_how_well_chunks_follow_each_other_is_shown_and_too_many_held_steps_are_
     log.update(now, {})
     (event,) = map(json.loads, (folder.path / "events.jsonl").read_text().splitlines())
     assert event["event"] == "warning" and "had no command" in event["message"]
+
+
+def test_how_far_the_newest_episode_came_is_told_where_the_judge_measures_it():
+    now = moment()
+    now.add_labels(LabelReport(JudgeId("classifier"), done=1, progress="62%, stalled"))
+    assert "last episode at 62%, stalled" in "\n".join(drawn(Display(config()).screen(now)))
 
 
 def test_why_the_robot_waits():

@@ -8,8 +8,10 @@ import torch
 
 import glow
 from plaudit.judges.classifier.judge import ClassifierJudgeConfig
+from plaudit.judges.simulator import SimulatorJudgeConfig
 from plaudit.judges.vlm.judge import VlmJudgeConfig
 from plaudit.training.workers.judge import JudgeBundle
+from tiny_reward import tiny_model
 
 
 def pt(path: Path) -> Path:
@@ -35,6 +37,14 @@ def test_a_reward_model_goes_along_whatever_it_is_kept_in(tmp_path, monkeypatch,
     shutil.rmtree(driver)
     judge = sent.build(labeling / "files")
     assert judge.id == expected
+
+
+def test_a_model_of_progress_goes_along_with_any_judge(tmp_path):
+    progress = glow.saved(tiny_model(predict_success=False, predict_progress=True), tmp_path / "progress")
+    config = SimulatorJudgeConfig(progress=progress)
+    expected, sent = config.build_with_progress().id, JudgeBundle.of(config)
+    shutil.rmtree(progress)
+    assert sent.build(tmp_path / "files").id == expected
 
 
 def test_a_folder_of_a_vision_language_model_is_named_by_its_whole_path_and_an_id_of_the_hub_stays(

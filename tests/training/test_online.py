@@ -33,6 +33,7 @@ from plaudit.training.workers.learner import LearnerWorker
 from plaudit.trust import allow_code
 from plaudit.types import EnvSpec, Labels
 from puppet import lines
+from tiny_reward import tiny_model
 
 WEIGHTS = "policy/model.safetensors"
 
@@ -94,6 +95,17 @@ def test_updates_are_those_that_the_labeled_steps_have_earned(tmp_path):
     assert end.progress.step == 20 * 12
     assert end.progress.updates == 120
     assert end.progress.pending_updates == 0
+
+
+def test_a_model_of_progress_shapes_what_the_simulator_pays(tmp_path):
+    progress = tiny_model(predict_success=False, predict_progress=True, any_size=True, image_size=(16, 16))
+    words = [word for word in asked(tmp_path) if not word.startswith("judge")]
+    folder = glow.saved(progress, tmp_path / "progress")
+    more = ("judge=simulator", f"judge.progress={folder}", "reward.shaping=1", "run.max_episodes=4")
+    end = run_of(tmp_path, *words, *more, "evaluation.episodes=1")
+    labels = Store.open(tmp_path / "run/episodes").ledger.labels(0)
+    assert end.updates and labels.judge.source == "simulator" and labels.scores.progress.shape == (13,)
+    assert "%" in end.episode_progress
 
 
 def test_the_first_steps_earn_no_updates_where_the_learner_is_to_start_later(tmp_path):

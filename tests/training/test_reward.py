@@ -18,10 +18,12 @@ from plaudit.data.replay import ReplaySampler
 from plaudit.data.rewards import RewardConfig, compute_episode_rewards
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, JudgeError, PlauditError
+from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.fit import train_reward_model
 from plaudit.judges.classifier.loader import load_reward_model
+from plaudit.judges.classifier.model import BinaryRewardClassifier
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.rollout.vector import collect_rollout
@@ -264,6 +266,38 @@ def test_shaping_adds_up_to_nothing_that_depends_on_the_way(tmp_path: Path, know
         total = (0.95 ** np.arange(episode.steps) * (reward - labels.success[1:])).sum()
         assert labels.success[-1]
         assert total == pytest.approx(-judge.score_episode(episode).progress[0], abs=1e-3)
+
+
+def test_a_model_of_progress_shapes_what_another_judge_pays(tmp_path: Path, knowing: Path):
+    """The simulator says what succeeded; demonstrations too have the model's values."""
+    shape = load_reward_model(knowing, force=True)
+    demos = demonstrations(tmp_path / "demos")
+    words = f"{LEARNERS['sac']} demos.store={demos} run.max_steps=60 judge.force=true reward.shaping=1"
+    run(tmp_path / "run", f"{words} judge.progress={_progress_alone(shape, tmp_path / 'progress')}")
+    own, shown = Store.open(tmp_path / "run/episodes"), Store.open(demos, labels=tmp_path / "run/demo_labels")
+    for store in (own, shown):
+        labels, episode = store.ledger.labels(0), store.episode(0)
+        light = episode.frames["front"][:, 0, 0, 0]
+        assert labels.judge.source == "simulator" and labels.success[1:].tolist() == (light[1:] >= 0.8 * 255).tolist()
+        assert np.corrcoef(labels.scores.progress, light)[0, 1] > 0.5
+
+
+def _progress_alone(model: RewardModel, folder: Path) -> Path:
+    """The output of a model that is its progress, as a model of that alone."""
+    shape = model.classifier.model_copy(update={"predict_success": False})
+    member = BinaryRewardClassifier(shape)
+    tensors = model.members[0].state_dict()
+    member.load_state_dict({k: v[1:] if k in ("head.4.weight", "head.4.bias") else v for k, v in tensors.items()})
+    return saved(RewardModel([member], model.config.model_copy(update={"classifier": shape}), "cpu"), folder)
+
+
+def test_shaping_without_progress_and_progress_without_images_are_refused(tmp_path: Path):
+    for words, said in (
+        ("reward.shaping=1", "judge 'simulator' does not measure progress; name a model that does: judge.progress="),
+        ("judge.progress=model env.obs=state", "a judge sees camera images; write env.obs=both"),
+    ):
+        with pytest.raises(PlauditError, match=said):
+            create(tmp_path / "run", f"{LEARNERS['sac']} {words}")
 
 
 # The alarm

@@ -18,6 +18,7 @@ from plaudit.cli.judge import judge
 from plaudit.cli.label import label_
 from plaudit.cli.online import online
 from plaudit.cli.policy import train_policy
+from plaudit.cli.progress import train_progress
 from plaudit.cli.report import eval_, report
 from plaudit.cli.reward import train_reward
 from plaudit.cli.robot import robot
@@ -35,6 +36,7 @@ app.add_typer(config, name="config", help="Show config keys and choices; copy ex
 app.command("collect")(collect_)
 app.command("label")(label_)
 app.command("train-reward")(train_reward)
+app.command("train-progress")(train_progress)
 app.command("train", epilog=TRAIN_HELP)(train_)
 app.command("run")(run_)
 app.command("train-policy")(train_policy)

@@ -177,20 +177,21 @@ def train_reward(
     folders = positive_dir is not None or negative_dir is not None
     flags = _flags(context.params) | _data(store, positive_dir, negative_dir)
     job, notes = load_reward_train_job(config, flags, overrides, folders=folders)
-    _check_outputs(job)
+    check_outputs(job)
     for note in notes:
         tell("note", note)
     try:
-        with _episodes(job, state or ()) as episodes:
+        with training_episodes(job, state or ()) as episodes:
             if visualize_positive:
                 _visualize(episodes, job, vis_output_dir)
-            fitted = _train(episodes, job)
+            fitted = train_job(episodes, job)
     except KeyboardInterrupt:
         stop("interrupted; run the same command to resume")
     _print_result(fitted, job)
 
 
-def _check_outputs(job: "RewardTrainJob") -> None:
+def check_outputs(job: "RewardTrainJob") -> None:
+    """Before anything long: nothing is written over."""
     from plaudit.training.reward_model import check_output_path
 
     check_output_path(job.output_dir, "--output-dir")
@@ -231,7 +232,7 @@ def _flags(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @contextmanager
-def _episodes(job: "RewardTrainJob", state: Sequence[str]) -> Iterator["Store"]:
+def training_episodes(job: "RewardTrainJob", state: Sequence[str] = ()) -> Iterator["Store"]:
     """The store; a data set of another layout as one that is there for as long as it is needed."""
     from plaudit.data.store import Store, is_store
     from plaudit.judges.classifier.fit import existing_parent
@@ -271,7 +272,7 @@ def _imported(job: "RewardTrainJob", state: Sequence[str], scratch: Path) -> "St
             tell("note", sentence)
         for sentence in report.failed:
             tell("warning", sentence)
-    if not labeled:
+    if not labeled and job.predict_success:
         raise DataError(
             f"{sources[0]} has no labels; import it (plaudit data import {sources[0]} STORE), label it (plaudit data "
             "label) and name the store"
@@ -300,7 +301,8 @@ def _visualize(episodes: "Store", job: "RewardTrainJob", folder: Path) -> None:
     out.print(f"{folder} shows {count} success frames")
 
 
-def _train(episodes: "Store", job: "RewardTrainJob") -> "TrainResult":
+def train_job(episodes: "Store", job: "RewardTrainJob") -> "TrainResult":
+    """Train and save, with a progress bar; a stop ends the command."""
     from plaudit.judges.classifier.rlinf import save_rlinf_checkpoint
     from plaudit.judges.classifier.training import TrainingInterrupted
     from plaudit.training.reward_model import train_and_save, work_folder

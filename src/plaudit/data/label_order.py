@@ -73,7 +73,7 @@ def checked_tiers(tiers: Any) -> Tiers:
 
 def unknown_sources(order: LabelOrder, labeled: Iterable[str]) -> list[str]:
     """Names in an order that nothing is known of, neither by us nor by these sources of a ledger."""
-    known = {source for tier in DEFAULT_ORDER for source in tier} | {"classifier", "vlm", *labeled}
+    known = {source for tier in DEFAULT_ORDER for source in tier} | {"classifier", "progress", "vlm", *labeled}
     return [source for tier in order.tiers for source in tier if source not in known]
 
 

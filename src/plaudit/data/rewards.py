@@ -89,19 +89,22 @@ def compute_rewards(
         why = "a reward of its own that does not pay for success"
         reward = reward + _known(env_info, "shaping", why).astype(np.float32)
     if config.shaping:
-        phi = potential(decided)
+        phi = potential(decided, env_info)
         reward = reward + np.float32(config.shaping) * (np.float32(gamma) * phi[1:] - phi[:-1])
     return reward
 
 
-def potential(decided: Decisions) -> FloatArray:
-    """The judge's progress, and 0 once success is decided."""
+def potential(decided: Decisions, env_info: Mapping[str, AnyArray]) -> FloatArray:
+    """The judge's progress, and 0 once success is decided or the episode is lost: nothing is paid for where it ends."""
     if decided.progress is None:
         raise JudgeError(
-            "shaping needs a judge that measures progress; set reward.shaping to 0, or train one that does "
-            "(plaudit train-reward --progress)"
+            "shaping needs a judge that measures progress; set reward.shaping to 0, or name one that does "
+            "(judge.progress=runs/progress, which plaudit train-progress makes)"
         )
-    return np.where(decided.success, np.float32(0), decided.progress)
+    ended = decided.success.copy()
+    if "failure" in env_info:
+        ended[1:] |= env_info["failure"]
+    return np.where(ended, np.float32(0), decided.progress)
 
 
 def _known(env_info: Mapping[str, AnyArray], name: str, what: str) -> AnyArray:

@@ -24,6 +24,7 @@ from plaudit.config import Config, key_location, read_values
 from plaudit.data.disk import write_atomic
 from plaudit.errors import BadFile, ConfigError, NotAllowed, UnknownName, did_you_mean
 from plaudit.judges.calibration import CalibrationRecord, PlattScaling
+from plaudit.judges.progress import JudgeWithProgress
 from plaudit.judges.rights import Rights
 from plaudit.protocols import Judge
 from plaudit.registry import JUDGE_REGISTRY
@@ -47,6 +48,7 @@ class JudgeConfig(Config):
     unlike: Unlike | None = None  # of its rule, see there
     rights: Rights | None = None  # which episodes it decides alone as a stage of a cascade
     cost_s: float = Field(default=1.0, ge=0)  # of an episode there, in seconds of compute, or of a human
+    progress: Path | None = None  # a model of progress (plaudit train-progress), whose values stand in its scores
     force: bool = False  # take it although it failed a control; on a robot also uncalibrated, or without a certificate
 
     @model_validator(mode="after")
@@ -65,6 +67,11 @@ class JudgeConfig(Config):
     def needs_certificate(self) -> bool:
         """Whether it is examined before it judges what a robot does: all but a human and a simulator."""
         return True
+
+    @property
+    def sees_images(self) -> bool:
+        """Whether it looks at camera images, be it for progress alone."""
+        return not self.reads_simulator or self.progress is not None
 
     @property
     def reads_simulator(self) -> bool:
@@ -89,6 +96,14 @@ class JudgeConfig(Config):
     def build(self) -> Judge:
         """The judge, where it is to run."""
         raise NotImplementedError
+
+    def build_with_progress(self) -> Judge:
+        """The same, with the values of `progress` where it is set."""
+        judge = self.build()
+        if self.progress is None:
+            return judge
+        tree = {"type": "progress", "model": str(self.progress), "force": self.force}
+        return JudgeWithProgress(judge, JUDGE_REGISTRY.parse(tree).build())
 
     def resolved(self) -> Self:
         """With all that decides its labels, also what stands elsewhere than in this config."""
@@ -177,9 +192,9 @@ def is_lerobot_classifier(folder: Path) -> bool:
     return path.is_file() and read_json_object(path).get("type") == "reward_classifier"
 
 
-def save_own_judge(folder: Path, rule: DecisionRule) -> None:
+def save_own_judge(folder: Path, rule: DecisionRule, *, kind: str = "classifier") -> None:
     """The `judge.yaml` of a reward model's folder: every command that is handed the folder decides by this rule."""
-    tree = {"type": "classifier", "rule": rule.model_dump(mode="json")}
+    tree = {"type": kind, "rule": rule.model_dump(mode="json")}
     (folder / JUDGE_FILE).write_text(OmegaConf.to_yaml(OmegaConf.create(tree)))
 
 

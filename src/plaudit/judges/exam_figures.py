@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from plaudit.judges import intervals
 from plaudit.judges.controls import ScoredControl
 from plaudit.judges.evaluation import JudgeEvaluation
-from plaudit.judges.metrics import RateCI, episode_rate, false_positive_rate, wilson
+from plaudit.judges.metrics import RateCI, episode_rate, false_positive_rate, value_order, wilson
 from plaudit.judges.predictions import EpisodePrediction
 from plaudit.rule import DecisionRule
 from plaudit.types import AnyArray, FloatArray, Labels
@@ -66,7 +65,7 @@ def exam_figures(found: JudgeEvaluation, rule: DecisionRule, scored: Sequence[Sc
         "first_frame_fpr": wilson(positives, not_begun),
         "onset_median": intervals.quantile(errors, 0.5),
         "onset_p90": intervals.quantile(errors, 0.9),
-        "value_order": intervals.mean_correlation([value_order(one) for one in successes]),
+        "value_order": intervals.mean_correlation([_order(one) for one in successes]),
         "value_order_still": _control_order(scored, "frozen frame"),
         "value_order_reversed": _control_order(scored, "time reversed"),
         "ece": _calibration_error(predictions),
@@ -79,21 +78,14 @@ def _first_frame_called(prediction: EpisodePrediction, threshold: float) -> bool
     return bool(called[0] and target[0] == 0)
 
 
-def value_order(labels: Labels) -> float:
-    """Spearman's correlation of a judge's values (progress, else P(success)) with time; 0 where they do not vary."""
-    from scipy.stats import spearmanr
-
+def _order(labels: Labels) -> float:
+    """Of a judge's progress where it measures that, else of P(success)."""
     progress = None if labels.scores is None else labels.scores.progress
-    values = labels.frame_probs if progress is None else progress
-    values = values[~np.isnan(values)]
-    if len(values) < 2 or np.ptp(values) == 0:
-        return 0.0
-    result: Any = spearmanr(values, np.arange(len(values)))
-    return float(result.statistic)
+    return value_order(labels.frame_probs if progress is None else progress)
 
 
 def _control_order(scored: Sequence[ScoredControl], name: str) -> RateCI:
-    return intervals.mean_correlation([value_order(one.labels) for one in scored if one.name == name])
+    return intervals.mean_correlation([_order(one.labels) for one in scored if one.name == name])
 
 
 def _frame_pairs(predictions: Sequence[EpisodePrediction]) -> tuple[AnyArray, AnyArray]:

@@ -24,6 +24,7 @@ from plaudit.data.ledger import Ledger
 from plaudit.data.store import Store
 from plaudit.errors import ContractError, EpisodeNotFound, JudgeError, JudgeUnavailable, PlauditError
 from plaudit.judges.config import CASCADE, HUMAN
+from plaudit.judges.progress import describe_progress
 from plaudit.protocols import Judge
 from plaudit.rule import DecisionRule, labels_from_scores
 from plaudit.types import Episode, JudgeId, Labels, ProgressFn, Scores
@@ -49,6 +50,7 @@ class LabelStats(Generic[KeyT]):
     num_success: int = 0  # of those done, how many show success
     at_start: list[KeyT] = field(default_factory=list)  # of these, the ones that do so from the first frame on
     undecided: list[KeyT] = field(default_factory=list)  # of those done, the ones that no stage of a cascade decided
+    progress: str = ""  # how far the newest of them came, in words; "" where the judge does not measure it
     seconds: float = 0.0  # spent on reading and scoring
 
     def add(self, keys: Iterable[KeyT], labels: Mapping[KeyT, Labels], failed: Mapping[KeyT, str]) -> None:
@@ -58,6 +60,9 @@ class LabelStats(Generic[KeyT]):
         self.pending += [key for key in keys if key not in labels and key not in failed]
         self.num_success += sum(found.success_once for found in labels.values())
         self.at_start += [key for key, found in labels.items() if found.note == REVIEW]
+        for found in labels.values():
+            if found.scores is not None and found.scores.progress is not None:
+                self.progress = describe_progress(found.scores.progress)
         self.undecided += [key for key, found in labels.items() if not found.labeled.any()]
 
 

@@ -221,6 +221,17 @@ class JudgeMetrics:
         return cls(**values)
 
 
+def value_order(values: AnyArray) -> float:
+    """Spearman's correlation of a judge's values with time; 0 where they do not vary."""
+    from scipy.stats import spearmanr
+
+    values = values[~np.isnan(values)]
+    if len(values) < 2 or np.ptp(values) == 0:
+        return 0.0
+    result: Any = spearmanr(values, np.arange(len(values)))
+    return float(result.statistic)
+
+
 def nan_to_none(value: Any) -> Any:
     """The same as JSON reads it back: None for NaN, lists for tuples; of mappings, too."""
     if isinstance(value, dict):

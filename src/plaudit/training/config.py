@@ -130,7 +130,7 @@ class TrainingConfig(Config):
     def relabels_demos(self) -> bool:
         """Whether the run's judge labels the demonstrations, whatever labels they have."""
         chosen = self.demos.relabel
-        return not (self.human_labels or self.judge.is_simulator) if chosen is None else chosen
+        return not (self.human_labels or self.judge.is_flag_alone) if chosen is None else chosen
 
     @property
     def labels_late_by(self) -> int:
@@ -219,6 +219,11 @@ class TrainingConfig(Config):
                 f"reward.env_reward=dense pays the simulator's own reward, and judge '{self.judge.name}' would not be "
                 "asked; leave out one of them (reward.mode=add pays both)"
             )
+        if self.reward.shaping and not self.judge.config.progress and (self.judge.is_simulator or self.human_labels):
+            raise ValueError(
+                f"reward.shaping is {self.reward.shaping:g}, and judge '{self.judge.name}' does not measure progress; "
+                "name a model that does: judge.progress=runs/progress (plaudit train-progress makes one)"
+            )
         return self
 
 
@@ -271,7 +276,7 @@ def _check_train(config: TrainingConfig) -> None:
             f"judge.late_by: learner '{config.learner_name}' learns from each rollout at once and waits for no label; "
             "use sac or qchunk"
         )
-    if not config.judge.config.reads_simulator and config.env.obs == "state":
+    if config.judge.config.sees_images and config.env.obs == "state":
         raise ValueError("a judge sees camera images; write env.obs=both (a policy of states: policy.cameras=[])")
     name = ENV_REGISTRY.name_of(config.env)
     if name in BUILT_IN_TASKS and config.learner.action_horizon > config.env.max_steps:  # others: once they are built
@@ -299,6 +304,8 @@ def _check_online(config: TrainingConfig) -> None:
         raise ValueError(
             "audit.minutes_per_hour is a human's time, and here no human audits; leave it out, or set audit.by=human"
         )
+    if config.human_labels and config.judge.config.progress is not None:
+        raise ValueError("judge.progress with judge=human: a person's labels carry no progress; use another judge")
     if config.human_labels and config.demos.relabel:
         raise ValueError("demos.relabel with judge=human: label the demonstrations first (plaudit label --judge human)")
     _check_policy(config)

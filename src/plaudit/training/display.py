@@ -173,6 +173,8 @@ def _judge(config: TrainingConfig, progress: OnlineProgress) -> Text:
         text.append(f", v{metrics['judge/version']:.0f}")
         rejected = metrics["judge/num_rejected"]
         text.append(f" ({rejected:.0f} rejected)" if rejected else "")
+    if progress.episode_progress:
+        text.append(f", last episode at {progress.episode_progress}")
     if replay.outdated:
         text.append(f", {replay.outdated:,} to relabel")
     if replay.failed:

@@ -61,6 +61,7 @@ class OnlineProgress:
     env_steps_per_s: float = 0.0  # while an episode runs
     updates_per_s: float = 0.0
     judge_latency_s: float = 0.0  # per episode
+    episode_progress: str = ""  # how far the newest labeled episode came, where the judge measures it
     sample_wait_fraction: float = 0.0  # of the learner's time, in which it waits for batches
     env_waiting_for: str = ""  # why the robot waits
     inference_summary: str = ""  # how long its policy takes, measured before its first episode
@@ -117,6 +118,8 @@ class OnlineProgress:
             self.judge_latency_s = smooth(self.judge_latency_s, report.latency)
         if report.note:
             self.window_status = report.note
+        if report.progress:
+            self.episode_progress = report.progress
 
     def add_updates(self, report: UpdateReport) -> None:
         """What the learner reported."""

@@ -43,7 +43,7 @@ from plaudit.judges.cascade import CascadeConfig
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.compat import deep_merge
 from plaudit.judges.classifier.config import RewardTrainConfig
-from plaudit.judges.classifier.judge import ClassifierJudgeConfig
+from plaudit.judges.classifier.judge import SUCCESS, ClassifierJudgeConfig
 from plaudit.judges.classifier.loader import load_reward_model
 from plaudit.judges.classifier.training import EpochMetrics, TrainingInterrupted, never_stop
 from plaudit.judges.config import REFERENCE_SOURCES, JudgeConfig, save_rights
@@ -135,7 +135,8 @@ def last_promotion(folder: Path) -> PromotionDecision | None:
 def classifier_stage(judge: JudgeConfig) -> ClassifierJudgeConfig | None:
     """The judge itself, if it is a classifier; of a cascade, its first stage that is one."""
     judges = judge.models if isinstance(judge, CascadeConfig) else (judge,)
-    return next((one for one in judges if isinstance(one, ClassifierJudgeConfig)), None)
+    classifiers = (one for one in judges if isinstance(one, ClassifierJudgeConfig) and one.type == SUCCESS)
+    return next(classifiers, None)
 
 
 def current_judge(first: JudgeConfig, folder: Path) -> JudgeConfig:

@@ -21,7 +21,8 @@ from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.model import Size
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.labeling import LabelRunner, StoreQueue
-from plaudit.protocols import LiveJudge, VecEnv
+from plaudit.judges.progress import JudgeWithProgress
+from plaudit.protocols import Judge, LiveJudge, VecEnv
 from plaudit.rollout.vector import RolloutBatch
 from plaudit.training.config import TrainingConfig
 from plaudit.training.settings import RewardModelBlock
@@ -70,7 +71,7 @@ class RolloutJudge:
 
     def relabel(self, store: Store, progress: Callable[[str], Any]) -> None:
         """Label the run's own episodes again that another judge has labeled; excluded ones stay so."""
-        if self._config.judge.is_simulator:
+        if self._config.judge.is_flag_alone:
             return
         ids = [i for i in store.ids if store.ledger.newest(i) is not None and not _excluded(store, i)]
         self._label(store, ids, progress("labeling again"))
@@ -92,13 +93,18 @@ def live_judge(config: TrainingConfig) -> LiveJudge:
     settings = config.judge.config
     if getattr(settings, "device", None) == "auto":
         settings = settings.model_copy(update={"device": config.run.device})
-    judge = settings.build()
-    if not isinstance(judge, LiveJudge):
+    judge = settings.build_with_progress()
+    if not isinstance(_verdict(judge), LiveJudge) or not isinstance(judge, LiveJudge):
         raise JudgeError(
             f"judge '{config.judge.name}' scores whole episodes, and a synchronous run needs its decision after every "
             "step; use plaudit online, or train a classifier on its labels (plaudit train-reward)"
         )
     return judge
+
+
+def _verdict(judge: Judge) -> Judge:
+    """Who says what succeeded."""
+    return judge.judge if isinstance(judge, JudgeWithProgress) else judge
 
 
 def check_judge_fits(judge: LiveJudge, config: TrainingConfig, cameras: Mapping[str, Any]) -> None:
@@ -107,36 +113,42 @@ def check_judge_fits(judge: LiveJudge, config: TrainingConfig, cameras: Mapping[
     cameras: of the environment, name -> size
     """
     judge.rule.tracker(1)  # refuses a rule that needs whole episodes
-    if not isinstance(judge, ClassifierJudge):
+    verdict, value = _verdict(judge), judge.progress if isinstance(judge, JudgeWithProgress) else None
+    for one in (verdict, value):
+        if isinstance(one, ClassifierJudge):
+            _check_cameras(one.model.cameras, cameras, any_size=one.model.classifier.any_size)
+    if not isinstance(verdict, ClassifierJudge):
         return
-    _check_cameras(judge.model.cameras, cameras, any_size=judge.model.classifier.any_size)
-    if config.reward.shaping and not judge.model.predicts_progress:
+    if config.reward.shaping and value is None and not verdict.model.predicts_progress:
         raise JudgeError(
             f"reward.shaping is {config.reward.shaping:g}, but this reward model has not learned progress; set it to "
-            "0, or train one that has (plaudit train-reward --progress)"
+            "0, or name one that has (judge.progress=runs/progress, which plaudit train-progress makes)"
         )
     if config.reward.reward_model is not None:
-        _compare_with_block(config.reward.reward_model, judge.model.config)
+        _compare_with_block(config.reward.reward_model, verdict.model.config)
 
 
 def describe_judge(config: TrainingConfig) -> tuple[str, ...]:
     """The judge of a new run, and what to know of it, in sentences; none for the simulator."""
-    if config.judge.is_simulator:
+    if config.judge.is_flag_alone:
         return ()
     judge, reward = live_judge(config), config.reward
     check_judge_fits(judge, config, dict.fromkeys(config.env.cameras, config.env.image_size))
     shaped = f", shaping {reward.shaping} at gamma {config.learner.gamma}" if reward.shaping else ""
     line = f"judge: {config.judge.name} {judge.id.fingerprint}, {judge.rule.describe()}"
     line += f"; reward: {reward.mode}, {reward.reward_type}{shaped}"
+    if isinstance(judge, JudgeWithProgress):
+        line += f"; progress: {config.judge.config.progress} {judge.progress.id.fingerprint}"
+    verdict = _verdict(judge)
     if not config.judge.config.needs_certificate:
         return (line,)
     certificate = f"certificate: {certificate_status(config.judge.certificate_path, judge.id)[0]}"
-    if not isinstance(judge, ClassifierJudge):
+    if not isinstance(verdict, ClassifierJudge):
         return line, certificate
-    cameras = ", ".join(f"{camera} {height}x{width}" for camera, (height, width) in judge.model.cameras.items())
+    cameras = ", ".join(f"{camera} {height}x{width}" for camera, (height, width) in verdict.model.cameras.items())
     block = config.reward.reward_model or RewardModelBlock()
     line = f"{line}; cameras: {cameras}"
-    return line, certificate, *judge.model.warnings, *_block_warnings(block, judge.model.config)
+    return line, certificate, *verdict.model.warnings, *_block_warnings(block, verdict.model.config)
 
 
 def check_robot_judge(config: TrainingConfig, refusal: str) -> None:

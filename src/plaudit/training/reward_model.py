@@ -66,7 +66,8 @@ def train_and_save(
         curve.close()
     with new_folder(target) as folder:
         fitted.model.save_pretrained(folder)
-        save_own_judge(folder, ClassifierJudge(fitted.model).rule)
+        judge = ClassifierJudge(fitted.model)
+        save_own_judge(folder, judge.rule, kind=judge.id.source)
         _write_lines(folder / "curve.jsonl", [asdict(epoch) for epoch in fitted.history])
         _write_lines(folder / "held_out.jsonl", [scored.to_json() for scored in fitted.predictions])
         write_report(folder / "report.html", f"Reward model: {target.name}", fitted)

@@ -104,6 +104,11 @@ class JudgeSettings(Config):
         return self.certificate or self.config.certificate_path
 
     @property
+    def is_flag_alone(self) -> bool:
+        """Whether labels say no more than the simulator's own success flag, which is recorded with every episode."""
+        return self.is_simulator and self.config.progress is None
+
+    @property
     def is_human(self) -> bool:
         """Whether a human labels."""
         return isinstance(self.config, HumanJudgeConfig)

@@ -192,7 +192,7 @@ def test_batches_are_balanced_and_what_is_measured_is_as_it_comes(squares):
     table = RewardDataset.from_store(squares)
     parts = split(table, seed=0)
     rng = torch.Generator().manual_seed(0)
-    batches = [balanced_batch(table.target, parts["train"], 16, rng) for _ in range(20)]
+    batches = [balanced_batch(table, parts["train"], 16, rng) for _ in range(20)]
     assert {(len(batch), table.target[batch].mean()) for batch in batches} == {(16, 0.5)}
     assert all(np.isin(batch, parts["train"]).all() for batch in batches)
     assert table.target[parts["validation"]].mean() == 0.25  # half of one episode of two

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import textwrap
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -61,6 +62,19 @@ def test_a_judges_probability_is_a_curve_over_the_strip_with_its_threshold(qtbot
     assert drawn[:, -quarter:-20].any(axis=1).argmax() < 20, "high where it saw success"
     assert drawn[:, 20:quarter].any(axis=1).argmax() > 25, "low, under the threshold's line, where not"
     assert "classifier" in window.sidebar.traces.text() and "success from frame 2" in window.sidebar.traces.text()
+
+
+def test_a_judges_progress_is_a_dotted_curve_beside_its_probability(qtbot, folder):
+    scored = judged(4, None, "simulator", sure=0.5)
+    drawn = []
+    for progress in (0.1, 0.9):
+        scores = replace(scored.scores, progress=np.full(5, progress, np.float32))
+        Store.open(folder).ledger.append(0, replace(scored, scores=scores))
+        window = open_window(qtbot, folder)
+        drawn.append(pixels(window.timeline.grab().toImage()).astype(int))
+        window.close()
+    rows = np.flatnonzero((np.abs(drawn[0] - drawn[1]).sum(axis=2)[:72] > 100).any(axis=1))
+    assert rows.min() < 20 and rows.max() > 50, "near the top where it is far, near the bottom where it is not"
 
 
 def test_the_pixels_on_the_screen_are_those_of_the_episode(qtbot, tmp_path):

@@ -71,6 +71,7 @@ class RewardModelConfig(Config):
     promise: Promise | None = None  # about its false positives on episodes to come; None: of an earlier version
     cutoff_offset: int = 0  # frames that its decoded cutoffs are late by, and which are taken off
     scores: dict[str, Any]  # on held-out episodes
+    value_order: float | None = None  # there, of a model of progress: the correlation with time up to the first success
     controls: tuple[dict[str, Any], ...]
     problems: tuple[str, ...]  # why it should not be trusted; () for none
     data: TrainingDataInfo
@@ -220,7 +221,7 @@ class RewardModel:
     def _frame_logits(self, images: Mapping[str, Images], state: FloatArray | None) -> FloatArray:
         """[members, B, outputs]"""
         with torch.inference_mode():
-            empty = torch.zeros(len(self.members), 0, 2 if self.predicts_progress else 1, device=self.device)
+            empty = torch.zeros(len(self.members), 0, self.classifier.outputs, device=self.device)
             logits = [self._classify(*batch)[0] for batch in self._mini_batches(images, state)]
             return torch.cat([empty, *logits], dim=1).float().cpu().numpy()
 
@@ -267,7 +268,9 @@ class RewardModel:
         """Of logits [members, B, outputs]."""
         progress = None
         if self.predicts_progress:
-            progress = np.mean([PlattScaling()(member[:, 1]) for member in logits], axis=0).astype(np.float32)
+            lowest = np.min([PlattScaling()(member[:, -1]) for member in logits], axis=0)
+            # Rounded, as the same image in a batch of another size differs in the last bits: what stands still is flat.
+            progress = lowest.round(4).astype(np.float32)
         return Scores(self._calibration([member[:, 0] for member in logits]), progress)
 
     def camera_in(self, camera: str, there: Collection[str]) -> str:
@@ -331,7 +334,8 @@ def _fingerprint(members: Sequence[BinaryRewardClassifier], config: RewardModelC
     not_decisive: dict[str, Any] = {"dropout": True, "encoder": {"allow_download"}}  # for training, and for loading
     classifier = config.classifier.model_dump(mode="json", exclude=not_decisive)
     fields = ClassifierConfig.model_fields
-    later = ("any_size", "resampling", "pixel_stats")  # a model that has none of these is the one that it was before
+    # A model that has none of these is the one that it was before.
+    later = ("any_size", "resampling", "pixel_stats", "predict_success")
     classifier = {k: v for k, v in classifier.items() if k not in later or v != fields[k].default}
     numbers = [classifier, config.calibration, config.ensemble_calibration]
     digest = hashlib.sha256(json.dumps(numbers, sort_keys=True).encode())

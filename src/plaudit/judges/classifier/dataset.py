@@ -1,4 +1,4 @@
-"""The frames a reward model learns from: every recorded frame of the labeled episodes of a store.
+"""The frames a reward model learns from: every recorded frame of the labeled episodes of a store, or of its successes.
 
 Frames of one episode lie together and in order, so that the frame before is the row before. They are copied out of the
 store once, resized to what the model takes; labels are those of sources one may learn from, and a model's own are not.
@@ -21,7 +21,7 @@ from plaudit.errors import JudgeError
 from plaudit.judges.config import REFERENCE_SOURCES
 from plaudit.judges.evaluation import check_covers
 from plaudit.judges.images import resize_images
-from plaudit.types import AnyArray, ByteArray, FloatArray, ProgressFn
+from plaudit.types import AnyArray, ByteArray, Episode, FloatArray, Labels, ProgressFn
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -54,18 +54,17 @@ class RewardDataset:
         sources: Collection[str] = REFERENCE_SOURCES,
         progress: ProgressFn = iter,
         cache_dir: Path | None = None,
+        *,
+        demonstrations: bool = False,
     ) -> Self:
         """
         cameras: which to take; () for all that the store has
         image_size: to resize to, or what it is for the cameras' sizes
         sources: whose labels count; of several on an episode, by the store's order of sources
         cache_dir: a folder on a disk with room for the frames; None: where temporary files go
+        demonstrations: successes alone, and episodes without labels are successes that end with their last frame
         """
-        ids = [i for i in store.ids if store.ledger.newest(i, sources) is not None]
-        if not ids:
-            raise JudgeError(
-                f"{store.folder} has no labels of {', '.join(sources)}; label it first (plaudit data label)"
-            )
+        ids = _demonstrations(store, sources) if demonstrations else _labeled(store, sources)
         cameras = cameras or sorted(store.episode(ids[0]).frames)
         sizes = _sizes(store, ids, cameras)
         image_size = image_size(sizes) if callable(image_size) else image_size
@@ -76,13 +75,11 @@ class RewardDataset:
         digest = hashlib.sha256()
         for number, episode_id in enumerate(progress(ids)):
             frames, start = recorded[number], starts[number]
-            episode, labels = store.episode(episode_id), store.ledger.labels(episode_id, sources)
-            assert labels is not None
-            check_covers(store, episode_id, episode, labels)
+            episode = store.episode(episode_id)
             for camera in cameras:
                 shown = episode.frames[name_of_camera(camera, episode.frames, cameras)]
                 images[camera][start : start + len(frames)] = _resized(shown[frames], image_size)
-            target = labels.targets[frames]
+            target = _target(store, episode_id, episode, sources)[frames]
             column = {
                 "state": episode.state[frames],
                 "target": target,
@@ -113,6 +110,38 @@ class RewardDataset:
 
     def rows_of(self, episodes: Collection[int]) -> AnyArray:
         return np.flatnonzero(np.isin(self.episode, list(episodes)))
+
+
+def _labeled(store: Store, sources: Collection[str]) -> list[int]:
+    """Episodes with a label of these sources."""
+    ids = [i for i in store.ids if store.ledger.newest(i, sources) is not None]
+    if not ids:
+        raise JudgeError(f"{store.folder} has no labels of {', '.join(sources)}; label it first (plaudit data label)")
+    return ids
+
+
+def _demonstrations(store: Store, sources: Collection[str]) -> list[int]:
+    """Episodes that come to a success; one that begins with it shows no way there."""
+    ids = [i for i in store.ids if _comes_to_success(store.ledger.labels(i, sources))]
+    if not ids:
+        raise JudgeError(
+            f"{store.folder} has no demonstrations: of its {len(store.ids)} episodes, each has labels and none comes "
+            "to a success; record or label some that do"
+        )
+    return ids
+
+
+def _comes_to_success(labels: Labels | None) -> bool:
+    return labels is None or bool((labels.targets == 1).any() and labels.targets[labels.labeled][0] == 0)
+
+
+def _target(store: Store, episode_id: int, episode: Episode, sources: Collection[str]) -> FloatArray:
+    """[T+1] as its labels have it; success at the last frame where it has none."""
+    labels = store.ledger.labels(episode_id, sources)
+    if labels is None:
+        return (np.arange(episode.steps + 1) == np.arange(episode.steps + 1)[episode.observed][-1]).astype(np.float32)
+    check_covers(store, episode_id, episode, labels)
+    return labels.targets
 
 
 def split(table: RewardDataset, seed: int, validation: float = 0.15, test: float = 0.15) -> dict[Split, AnyArray]:
@@ -163,7 +192,7 @@ def add_blank_negatives(
     added = {
         "state": table.state[chosen],
         "target": np.zeros(count, np.float32),
-        "progress": np.full(count, np.nan, np.float32),
+        "progress": np.zeros(count, np.float32),
         "episode": -1 - np.arange(count),
         "fps": np.zeros(count, np.float32),
         "frame_index": np.zeros(count, int),

@@ -43,7 +43,7 @@ from plaudit.judges.classifier.features import FeatureSource, ProgressBars, cach
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.training import EnsembleMember, EpochMetrics, StepMetrics, never_stop, train_member
 from plaudit.judges.controls import ControlResult, failed_controls, run_controls
-from plaudit.judges.metrics import JudgeMetrics, compute_metrics
+from plaudit.judges.metrics import JudgeMetrics, compute_metrics, value_order
 from plaudit.judges.predictions import EpisodePrediction, FramePrediction, hstack_images, largest_errors
 from plaudit.judges.promise import episode_losses
 from plaudit.rule import DecisionRule
@@ -82,7 +82,13 @@ def train_reward_model(
     cache_dir = existing_parent(work_dir)
     image_size = partial(largest_image_size, config)
     table = RewardDataset.from_store(
-        store, config.image_keys, image_size, config.label_sources, progress("reading"), cache_dir
+        store,
+        config.image_keys,
+        image_size,
+        config.label_sources,
+        progress("reading"),
+        cache_dir,
+        demonstrations=not config.predict_success,
     )
     splits = split(table, config.seed, config.val_fraction, config.test_fraction)
     splits["train"] = subsample(table, splits["train"], config.train_fps)
@@ -156,6 +162,7 @@ def _evaluated(
         "promise": promise,
         "cutoff_offset": rule.cutoff_offset,
         "scores": metrics.to_json(),
+        "value_order": None if config.predict_success else _value_order(predictions),
         "training": {
             "config": config.model_dump(mode="json"),
             "epochs": [m.version for m in members],
@@ -202,6 +209,11 @@ def _predictions(
     return [EpisodePrediction(prob[episode == i], table.target[rows[episode == i]], int(i)) for i in np.unique(episode)]
 
 
+def _value_order(predictions: Sequence[EpisodePrediction]) -> float:
+    """Mean over episodes, up to the first success: beyond it there is nothing left to rise."""
+    return float(np.mean([value_order(one.success_prob[: (one.first_success or 0) + 1]) for one in predictions]))
+
+
 def _data_info(
     store: Store, table: RewardDataset, splits: Mapping[Split, AnyArray], config: RewardTrainConfig
 ) -> TrainingDataInfo:
@@ -226,9 +238,10 @@ def _run_controls(
 ) -> list[ControlResult]:
     found = []
     for episode_id in np.unique(table.episode[rows]).tolist():
-        labels = store.ledger.labels(episode_id, config.label_sources)
-        assert labels is not None
-        found.append((store.episode(episode_id), labels.targets))
+        episode, mine = store.episode(episode_id), rows[table.episode[rows] == episode_id]
+        target = np.full(episode.steps + 1, np.nan, np.float32)
+        target[table.frame_index[mine]] = table.target[mine]
+        found.append((episode, target))
     results, failures = run_controls(
         ClassifierJudge(model), found, model.threshold, seed=config.seed, batch_size=1, progress=progress
     )

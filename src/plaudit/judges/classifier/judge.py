@@ -23,11 +23,11 @@ from plaudit.judges.config import JUDGE_FILE, JudgeConfig, load_judge_config
 from plaudit.rule import DecisionRule
 from plaudit.types import AnyArray, BoolArray, Episode, JudgeId, Observation, Scores
 
-SOURCE = "classifier"
+SUCCESS, PROGRESS = "classifier", "progress"  # the sources of labels, and the types of their judges
 
 
 class ClassifierJudge:
-    """A `LiveJudge`."""
+    """A `LiveJudge`, of success or of progress alone: P(success) then follows from how far a frame is."""
 
     def __init__(self, model: RewardModel, rule: DecisionRule | None = None, calibration: PlattScaling | None = None):
         """
@@ -39,7 +39,7 @@ class ClassifierJudge:
         self.warnings = model.warnings
         self.uncalibrated = model.fingerprint
         self.trained_on = model.config.data.seen
-        self.id = JudgeId(SOURCE, fingerprint_of(model.fingerprint, calibration), self.rule.key())
+        self.id = JudgeId(_source_of(model), fingerprint_of(model.fingerprint, calibration), self.rule.key())
 
     def score(self, episodes: Sequence[Episode]) -> Sequence[Scores | PlauditError]:
         """Every frame of each episode; an error for one whose cameras or sizes are not the model's."""
@@ -59,6 +59,10 @@ class ClassifierJudge:
         if self.calibration is None:
             return scores
         return Scores(self.calibration.recalibrate(scores.success_prob), scores.progress)
+
+
+def _source_of(model: RewardModel) -> str:
+    return SUCCESS if model.classifier.predict_success else PROGRESS
 
 
 def _rule_for(model: RewardModel, rule: DecisionRule | None) -> DecisionRule:
@@ -115,7 +119,7 @@ class ClassifierStream:
 class ClassifierJudgeConfig(JudgeConfig):
     """Of a reward model. A `judge.yaml` beside its weights has the defaults of rule and calibration."""
 
-    type: Literal["classifier"] = "classifier"
+    type: Literal["classifier", "progress"] = SUCCESS
     model: Path  # a reward model: its folder, lerobot's, or a .pt or .safetensors file
     cost_s: float = Field(default=0.1, ge=0)
     device: str = "auto"
@@ -132,6 +136,11 @@ class ClassifierJudgeConfig(JudgeConfig):
         model = load_reward_model(self.model, self.device, force=self.force, network=network)
         if self.compile:
             model.to_device(self.device, compile=True)
+        if _source_of(model) != self.type:
+            other = "train-progress" if self.type == PROGRESS else "train-reward"
+            raise JudgeError(
+                f"{self.model} is a judge of type '{_source_of(model)}', not '{self.type}'; train one (plaudit {other})"
+            )
         resolved = self.resolved()
         return ClassifierJudge(model, resolved.rule, resolved.calibration)
 
@@ -140,9 +149,15 @@ class ClassifierJudgeConfig(JudgeConfig):
         path = self.model / JUDGE_FILE
         if not path.is_file():
             return self
-        own = load_judge_config(self.model, SOURCE)
+        own = load_judge_config(self.model, self.type)
         rule = DecisionRule(**{**own.rule.model_dump(exclude_unset=True), **self.rule.model_dump(exclude_unset=True)})
         found: dict[str, Any] = {"rule": rule, "rights": self.rights or own.rights}
         if "calibration" not in self.model_fields_set:
             found |= {"calibration": own.calibration, "calibration_record": own.calibration_record}
         return self.model_copy(update=found)
+
+
+class ProgressJudgeConfig(ClassifierJudgeConfig):
+    """Of a model of progress, which `plaudit train-progress` makes."""
+
+    type: Literal["progress"] = PROGRESS

@@ -38,11 +38,25 @@ class NetworkConfig(Config):
     num_history_frames: NonNegativeInt = 0  # frames before this one that it sees too
     history_stride: int = Field(default=1, ge=1, le=10_000)  # steps between them; as many embeddings are kept
     predict_progress: bool = False  # whether it also predicts how far the task has come, for shaping
+    predict_success: bool = True  # False: progress alone, learned from successes (training.py)
     # Whether the grid is averaged to one cell first, as the recipes do with `use_pretrain: false`.
     global_pool_features: bool = False
     # What comes after the encoder: SERL's embeddings and head; or, of the averaged grid, Linear, ReLU, Linear ("mlp")
     # or a single Linear ("linear"), as RLinf's ResNet has it.
     head: Literal["serl", "mlp", "linear"] = "serl"
+
+    @model_validator(mode="after")
+    def _judges_single_frames_of_progress(self) -> Self:
+        if self.predict_success:
+            return self
+        if not self.predict_progress:
+            raise ValueError("predict_success=false leaves nothing to learn; set predict_progress=true")
+        if self.num_history_frames:
+            raise ValueError(
+                "progress alone is learned from single frames: earlier ones would tell which way time runs, and so "
+                "what to say; set num_history_frames=0"
+            )
+        return self
 
 
 class ClassifierConfig(NetworkConfig):
@@ -78,6 +92,11 @@ class ClassifierConfig(NetworkConfig):
     def num_frames(self) -> int:
         """Frames that it sees of each camera: this one and its history."""
         return 1 + self.num_history_frames
+
+    @property
+    def outputs(self) -> int:
+        """Logits of a frame: of success first, of progress last."""
+        return self.predict_success + self.predict_progress
 
     @property
     def history_span(self) -> int:
@@ -139,7 +158,7 @@ class BinaryRewardClassifier(nn.Module):
         self.head = self._head(width * config.num_frames)
 
     def _head(self, inputs: int) -> nn.Module:
-        config, outputs = self.config, 2 if self.config.predict_progress else 1
+        config, outputs = self.config, self.config.outputs
         if config.head == "linear":
             return nn.Sequential(nn.Linear(inputs, outputs))
         if config.head == "mlp":
@@ -225,7 +244,7 @@ class BinaryRewardClassifier(nn.Module):
         return torch.cat(parts, dim=-1)
 
     def classify(self, embeddings: Tensor) -> Tensor:
-        """Logits [B, 1], or [B, 2] with progress, of embeddings [B, num_frames, D], the newest first."""
+        """Logits [B, 1], or [B, 2] of success and progress, of embeddings [B, num_frames, D], the newest first."""
         return self.head(embeddings.flatten(1))
 
     def forward(self, images: Mapping[str, Tensor], state: Tensor | None = None) -> Tensor:

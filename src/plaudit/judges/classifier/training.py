@@ -2,6 +2,10 @@
 
 Classes are balanced where batches are drawn and nowhere else. What takes long is kept in a work folder: a
 training that was stopped resumes from there.
+
+A model of progress alone learns from successes: pairs of frames of one episode, which came first and how much of the
+way lies between them. It sees single frames, so that it cannot go by time: an episode backwards has the same values
+backwards, and what stands still has one.
 """
 
 import copy
@@ -25,7 +29,7 @@ from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import RewardDataset, Split
 from plaudit.judges.classifier.features import KEEP_EVERY, CachedFeatures, FeatureSource, OnlineFeatures, predict_logits
 from plaudit.judges.classifier.model import BinaryRewardClassifier
-from plaudit.types import AnyArray, FloatArray
+from plaudit.types import AnyArray
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class EpochMetrics:
     member: int
     epoch: int
     train_loss: float
-    train_acc: float  # on augmented frames, classes balanced
+    train_acc: float  # on augmented frames, classes balanced; of progress alone, pairs in the right order
     validation_loss: float
     best: bool  # so far
     seconds: float
@@ -99,16 +103,16 @@ class EnsembleMember(Stateful):
         return [{"params": rest}, *([{"params": learning, "lr": rate}] if learning else [])]
 
     def train_step(self, features: FeatureSource) -> StepMetrics:
-        """One gradient step on a balanced batch of the training rows."""
+        """One gradient step on a balanced batch of the training rows, or on pairs of them."""
         self.model.train()
-        batch = balanced_batch(self.table.target, self.rows, self.config.batch_size, self.rng)
+        draw = balanced_batch if self.config.predict_success else paired_batch
+        batch = draw(self.table, self.rows, self.config.batch_size, self.rng)
         with torch.random.fork_rng(devices=[]):
             # A seed of its own for every step, so that a training may be stopped after any of them.
             torch.manual_seed(self.dropout_seed + 7919 * self.step)
             self._step_lr()
             logits = self._logits(features, batch)
-            target = torch.from_numpy(self.table.target[batch]).to(self.device)
-            loss = self._loss(logits, target, batch)
+            loss, right = (self._loss if self.config.predict_success else self._pair_loss)(logits, batch)
             found = float(loss.detach())
             self._check(found, self.version + 1)
             self.optimizer.zero_grad()
@@ -117,7 +121,7 @@ class EnsembleMember(Stateful):
             self.optimizer.step()
         self.epoch_step += 1
         self.loss_sum += found
-        self.right_sum += float(((logits[:, 0].detach() > 0) == (target > 0.5)).float().mean())
+        self.right_sum += right
         return StepMetrics(self.number, self.config.ensemble_size, self.version + 1, self.epoch_step, self.steps, found)
 
     def end_epoch(self, features: FeatureSource, rows: AnyArray) -> EpochMetrics:
@@ -153,15 +157,31 @@ class EnsembleMember(Stateful):
             embeddings = self.model.embed(features.train_batch(windows, self.rng), state)
             return self.model.classify(embeddings.unflatten(0, (-1, shape.num_frames))).float()
 
-    def _loss(self, logits: Tensor, target: Tensor, batch: AnyArray) -> Tensor:
+    def _loss(self, logits: Tensor, batch: AnyArray) -> tuple[Tensor, float]:
+        """And the share of frames that are right."""
         smooth = self.config.label_smoothing
+        target = torch.from_numpy(self.table.target[batch]).to(self.device)
+        right = float(((logits[:, 0].detach() > 0) == (target > 0.5)).float().mean())
         loss = F.binary_cross_entropy_with_logits(logits[:, 0], target * (1 - 2 * smooth) + smooth)
         if self.model.config.predict_progress:
             target = torch.from_numpy(self.table.progress[batch]).to(self.device)
             has_target = ~target.isnan()
             if has_target.any():
                 loss = loss + F.binary_cross_entropy_with_logits(logits[has_target, 1], target[has_target])
-        return loss
+        return loss, right
+
+    def _pair_loss(self, logits: Tensor, batch: AnyArray) -> tuple[Tensor, float]:
+        """How far each frame is, how far apart the two of a pair are, and which is the later; the share in order."""
+        target = torch.from_numpy(self.table.progress[batch]).to(self.device)
+        apart = torch.diff(target.view(2, -1), dim=0)
+        rise = torch.diff(logits[:, -1].view(2, -1), dim=0)
+        offset = torch.diff(logits[:, -1].sigmoid().view(2, -1), dim=0)
+        loss = F.binary_cross_entropy_with_logits(logits[:, -1], target) + F.l1_loss(offset, apart)
+        differs = apart != 0
+        if differs.any():
+            loss = loss + F.softplus(-rise * apart.sign())[differs].mean()
+        right = float((rise.sign() == apart.sign())[differs].float().mean()) if differs.any() else 1.0
+        return loss, right
 
     def _step_lr(self) -> None:
         """The learning rate along its cosine."""
@@ -171,9 +191,10 @@ class EnsembleMember(Stateful):
 
     def validate(self, features: FeatureSource, rows: AnyArray) -> float:
         """The loss on frames as they are and as many as there are; keeps the model if it is the best so far."""
+        targets = self.table.target if self.config.predict_success else self.table.progress
         labeled = rows[~np.isnan(self.table.target[rows])]
         logits = predict_logits(self.model, features, self.table, rows)[np.isin(rows, labeled), 0]
-        target = torch.from_numpy(self.table.target[labeled])
+        target = torch.from_numpy(targets[labeled])
         loss = float(F.binary_cross_entropy_with_logits(torch.from_numpy(logits), target))
         self._check(loss, self.version)
         if loss < self.best_loss:
@@ -250,7 +271,16 @@ def train_member(
     return member, features, history
 
 
-def balanced_batch(target: FloatArray, rows: AnyArray, size: int, rng: torch.Generator) -> AnyArray:
+def balanced_batch(table: RewardDataset, rows: AnyArray, size: int, rng: torch.Generator) -> AnyArray:
     """Rows of a batch: half successes and half failures."""
-    kinds = [rows[target[rows] == value] for value in (1, 0)]
+    kinds = [rows[table.target[rows] == value] for value in (1, 0)]
     return np.concatenate([kind[torch.randint(len(kind), (size // 2,), generator=rng).numpy()] for kind in kinds])
+
+
+def paired_batch(table: RewardDataset, rows: AnyArray, size: int, rng: torch.Generator) -> AnyArray:
+    """Rows of a batch: a first half drawn from all, and for each of them another of the same episode."""
+    first = torch.randint(len(rows), (size // 2,), generator=rng).numpy()
+    starts = table.episode_start[rows]  # rows of an episode lie together
+    begin, end = (np.searchsorted(starts, starts[first], side) for side in ("left", "right"))
+    share = torch.rand(size // 2, generator=rng).numpy()
+    return np.concatenate([rows[first], rows[begin + (share * (end - begin)).astype(int)]])

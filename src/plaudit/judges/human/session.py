@@ -76,6 +76,7 @@ class LabelTrace:
     threshold: float | None
     time: float  # seconds since 1970
     note: str
+    progress: FloatArray | None = None  # [F] how far each recorded frame is; None where it does not measure that
 
 
 def load_existing_labels(ledger: Ledger, episode_id: int, episode: Episode) -> list[LabelTrace]:
@@ -90,8 +91,17 @@ def load_existing_labels(ledger: Ledger, episode_id: int, episode: Episode) -> l
         if curve is not None and np.isnan(curve).all():
             curve = None
         annotation = FrameAnnotation.from_labels(episode, labels)
+        measured = None if labels.scores is None else labels.scores.progress
         found.append(
-            LabelTrace(labels.judge.source, annotation, curve, threshold_of(labels.judge), labels.time, labels.note)
+            LabelTrace(
+                labels.judge.source,
+                annotation,
+                curve,
+                threshold_of(labels.judge),
+                labels.time,
+                labels.note,
+                None if measured is None else measured[episode.observed],
+            )
         )
     return found
 

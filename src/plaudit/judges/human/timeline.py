@@ -14,6 +14,7 @@ from PySide6.QtWidgets import QSizePolicy, QSlider, QWidget
 from plaudit.judges.human import style
 from plaudit.judges.human.annotation import FrameAnnotation
 from plaudit.judges.human.session import LabelTrace
+from plaudit.types import FloatArray
 
 INSET = 12.0  # from the edge to the middle of the first frame's cell, when frames are narrow
 CELLS, LEGEND = 72, 24  # heights
@@ -169,13 +170,18 @@ class Timeline(QWidget):
             y = _y(trace.threshold)
             painter.setPen(QPen(color, 1, Qt.PenStyle.DashLine))
             painter.drawLine(QPointF(0, y), QPointF(self.width(), y))
-        points = [
-            QPointF(x_of(i, self._count, self.width()), _y(p)) for i, p in enumerate(trace.curve) if not np.isnan(p)
-        ]
         for pen in (QPen(QColor(0, 0, 0, 150), 4), QPen(color, 1.8)):
             pen.setJoinStyle(Qt.PenJoinStyle.RoundJoin)
             painter.setPen(pen)
-            painter.drawPolyline(QPolygonF(points))
+            painter.drawPolyline(self._points(trace.curve))
+        if trace.progress is not None:
+            painter.setPen(QPen(color, 1.8, Qt.PenStyle.DotLine))
+            painter.drawPolyline(self._points(trace.progress))
+
+    def _points(self, curve: FloatArray) -> QPolygonF:
+        return QPolygonF(
+            [QPointF(x_of(i, self._count, self.width()), _y(p)) for i, p in enumerate(curve) if not np.isnan(p)]
+        )
 
     def _draw_cutoff(self, painter: QPainter) -> None:
         """A line with two arrowheads where success begins."""
@@ -202,7 +208,8 @@ class Timeline(QWidget):
         entries += [(unlabeled, style.UNLABELED)] if self._annotation.num_unlabeled else []
         for number, trace in enumerate(self._traces):
             at = "" if trace.threshold is None else f", threshold {trace.threshold:.2g}"
-            entries.append((f"P of {trace.source}{at}", style.CURVES[number % len(style.CURVES)]))
+            dotted = "" if trace.progress is None else ", progress dotted"
+            entries.append((f"P of {trace.source}{at}{dotted}", style.CURVES[number % len(style.CURVES)]))
         font = painter.font()
         font.setPixelSize(12)
         painter.setFont(font)

@@ -34,7 +34,7 @@ class JudgeBundle:
     """A judge's config on its way to the machine where it will sit, with the files that it needs there."""
 
     config: Mapping[str, Any]  # as a file has it, with its `type`
-    files: Mapping[str, bytes]  # of a reward model, by their paths in its folder
+    files: Mapping[str, bytes]  # of its models, by the key that names one and their paths in its folder
     identity: str  # of all
     stages: Sequence["JudgeBundle"] = ()  # of a cascade
 
@@ -51,12 +51,15 @@ class JudgeBundle:
             if isinstance(value, Path)
         }
         files: dict[str, bytes] = {}
-        if isinstance(config, ClassifierJudgeConfig) and config.model.exists():
-            root = config.model if config.model.is_dir() else config.model.parent
-            paths = sorted(config.model.rglob("*")) if config.model.is_dir() else [config.model]
-            files = {str(path.relative_to(root)): path.read_bytes() for path in paths if path.is_file()}
-            tree["model"] = "" if config.model.is_dir() else config.model.name  # among the files
-        elif isinstance(config, VlmJudgeConfig) and Path(config.model).is_dir():  # and no id of the hub
+        models = {"progress": config.progress}
+        if isinstance(config, ClassifierJudgeConfig):
+            models["model"] = config.model
+        for key, model in models.items():
+            if model is not None and model.exists():
+                root, paths = (model, sorted(model.rglob("*"))) if model.is_dir() else (model.parent, [model])
+                files |= {f"{key}/{path.relative_to(root)}": path.read_bytes() for path in paths if path.is_file()}
+                tree[key] = key if model.is_dir() else f"{key}/{model.name}"  # among the files
+        if isinstance(config, VlmJudgeConfig) and Path(config.model).is_dir():  # and no id of the hub
             tree["model"] = str(Path(config.model).absolute())
         stages = [cls.of(stage) for stage in config.stages] if isinstance(config, CascadeConfig) else []
         tree |= {"stages": [stage.identity for stage in stages]} if stages else {}
@@ -67,17 +70,16 @@ class JudgeBundle:
 
     def build(self, folder: Path) -> Judge:
         """folder: where its files may be put"""
-        return self.unpack(folder).build()
+        return self.unpack(folder).build_with_progress()
 
     def unpack(self, folder: Path) -> JudgeConfig:
         """Its config, with its files in a folder."""
         config = dict(self.config)
-        if self.files:
-            config["model"] = str(folder / config["model"])
-            for name, data in self.files.items():
-                path = folder / name
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(data)
+        config |= {key: str(folder / config[key]) for key in {name.split("/")[0] for name in self.files}}
+        for name, data in self.files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(data)
         if self.stages:
             built = [stage.unpack(folder / str(number)) for number, stage in enumerate(self.stages)]
             config["stages"] = [JUDGE_REGISTRY.dump(stage) for stage in built]
@@ -100,13 +102,14 @@ class LabelReport:
     failed: int = 0
     latency: float = 0.0  # s an episode
     note: str = ""  # what a person should know
+    progress: str = ""  # how far the newest episode came, in words; "" where the judge does not measure it
 
     @classmethod
     def of(cls, judge: JudgeId, stats: LabelStats[EpisodeRef], note: str = "") -> "LabelReport":
         """From what a runner has counted."""
         scored = len(stats.done) + len(stats.failed)
         latency = stats.seconds / scored if scored else 0.0
-        return cls(judge, len(stats.done), len(stats.failed), latency, note)
+        return cls(judge, len(stats.done), len(stats.failed), latency, note, stats.progress)
 
 
 class BufferQueue(LabelQueue[EpisodeRef]):
@@ -166,7 +169,7 @@ class JudgeWorker:
         """Build a judge, or another version of it; the one at hand is kept. Returns the id of its labels."""
         if self._runner is None or bundle.identity != self._identity:
             config = bundle.unpack(Path(self._folder.name) / bundle.identity)
-            judge = config.build()
+            judge = config.build_with_progress()
             self._warnings = judge_warnings(config, judge)
             self._runner = LabelRunner(judge, self._queue, batch_size=self._batch, retry_s=RETRY_S, clock=self._clock)
             self._identity = bundle.identity
