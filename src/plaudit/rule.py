@@ -78,12 +78,15 @@ class DecisionRule(Config):
             )
         return DecisionTracker(self, num_envs)
 
-    def key(self) -> str:
-        """All that decides, as JSON in full precision: rules of equal keys give equal labels."""
+    def key(self, told_by: str = "") -> str:
+        """All that decides, as JSON in full precision: rules of equal keys give equal labels.
+
+        told_by: a fingerprint of what the judge tells unlike episodes by
+        """
         used = {"k_of_n": ("k", "n"), "per_frame": (), "cutoff": ("cutoff_offset",)}[self.decode]
-        withheld = ("unlike",) if self.withholds else ()
-        fields = {name: getattr(self, name) for name in ("threshold", "decode", *used, *withheld)}
-        return json.dumps(fields, sort_keys=True)
+        fields = {name: getattr(self, name) for name in ("threshold", "decode", *used)}
+        withheld = {"unlike": f"{self.unlike} {told_by}".strip()} if self.withholds else {}
+        return json.dumps({**fields, **withheld}, sort_keys=True)
 
     def describe(self) -> str:
         """For people."""
@@ -167,7 +170,8 @@ def released(labels: Labels) -> Labels:
     if not labels.withheld or labels.scores is None:
         return labels
     prob = labels.scores.success_prob
-    success = DecisionRule(**json.loads(labels.judge.rule)).decide(prob) & ~np.isnan(prob)
+    rule = DecisionRule(**json.loads(without_unlike(labels.judge).rule))
+    success = rule.decide(prob) & ~np.isnan(prob)
     return replace(labels, success=success, labeled=~np.isnan(prob), time=0.0)
 
 

@@ -3,6 +3,7 @@
     lift_reward/
       model.json             network, preprocessing, cameras, calibration, threshold, scores, controls, data
       member_0.safetensors   weights; further members of an ensemble leave out an encoder that they share
+      familiar.safetensors   what the episodes that it learned from look like, to tell others from them (familiar.py)
       report.html            what to look at before using it
 
     model = RewardModel.from_pretrained("lift_reward")
@@ -16,6 +17,7 @@ each refused with a sentence. A model that failed a control is loaded only when 
 import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -31,6 +33,7 @@ from plaudit.data.cameras import name_of_camera
 from plaudit.devices import resolve_device, to_channels_last
 from plaudit.errors import BadFile, JudgeError
 from plaudit.judges.calibration import EnsembleCalibration, PlattScaling
+from plaudit.judges.classifier.familiar import EpisodeView, Familiar, compared_frames, pooled
 from plaudit.judges.classifier.gpu_inference import CompiledBatches, bf16_copies
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, Size
 from plaudit.judges.classifier.old_names import rename_old_keys
@@ -42,6 +45,7 @@ MINI_BATCH = 256  # images of a camera scored at a time on a GPU
 # And on a processor, which is no faster with more: 192x256 images take 0.8 GB with 32, 3.4 GB with 256.
 CPU_MINI_BATCH = 32
 FORMAT = 1
+FAMILIAR_FILE = "familiar.safetensors"
 
 Images = AnyArray | Tensor  # uint8 [B, H, W, 3]; a tensor may lie in pinned memory, or on the GPU already
 
@@ -110,8 +114,12 @@ class RewardModel:
         config: RewardModelConfig,
         device: str = "auto",
         warnings: Sequence[str] = (),
+        familiar: Familiar | None = None,
     ):
-        """warnings: what was assumed about a file that does not describe itself"""
+        """
+        warnings: what was assumed about a file that does not describe itself
+        familiar: by which it tells episodes that are unlike what it learned from; None: it cannot
+        """
         if len(members) != len(config.calibration):
             raise JudgeError(f"{len(members)} members with {len(config.calibration)} calibrations")
         self.config, self.members, self.warnings = config, list(members), tuple(warnings)
@@ -121,6 +129,7 @@ class RewardModel:
         temperature, bias = config.ensemble_calibration
         self._calibration = EnsembleCalibration(members_scaling, PlattScaling(temperature=temperature, bias=bias))
         self.to_device(device)
+        self.familiar = familiar
         self.fingerprint = _fingerprint(self.members, self.self_contained_config())
 
     @property
@@ -156,7 +165,11 @@ class RewardModel:
                 member = BinaryRewardClassifier(config.classifier, encoder)
             load_state_dict_strict(member, tensors, path, has_encoder=not shared)
             members.append(member)
-        return cls(members, config, device)
+        model = cls(members, config, device)
+        if not (folder / FAMILIAR_FILE).is_file():
+            return model
+        blank = {camera: np.zeros((1, *size, 3), np.uint8) for camera, size in model.cameras.items()}
+        return model.with_familiar(Familiar.load(folder / FAMILIAR_FILE, model.features(blank).shape[1]))
 
     def save_pretrained(self, folder: Path) -> None:
         """Into a folder that is there; see `plaudit.data.transfer.new_folder` for one that appears whole."""
@@ -165,7 +178,13 @@ class RewardModel:
             if self.config.frozen_encoder and number:
                 tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("encoder.")}
             save_file(tensors, folder / f"member_{number}.safetensors")
+        if self.familiar is not None:
+            save_file(self.familiar.tensors(), folder / FAMILIAR_FILE)
         (folder / "model.json").write_text(self.self_contained_config().model_dump_json(indent=1))
+
+    def with_familiar(self, familiar: Familiar) -> "RewardModel":
+        """The same, which tells episodes that are unlike what it learned from."""
+        return RewardModel(self.members, self.config, str(self.device), self.warnings, familiar)
 
     def self_contained_config(self) -> RewardModelConfig:
         """Its config, with an encoder that needs no other file."""
@@ -186,7 +205,11 @@ class RewardModel:
 
     def score_episode(self, episode: Episode) -> Scores:
         """Every frame of an episode."""
-        return self._scores(self.logits(episode))
+        logits = self.logits(episode)
+        scores = self._scores(logits)
+        if self.familiar is None:
+            return scores
+        return replace(scores, unlike=self.familiar.reason(self.view(episode, logits)))
 
     def logits(self, episode: Episode) -> FloatArray:
         """[members, T+1, outputs] of every frame of an episode, before any calibration."""
@@ -197,6 +220,27 @@ class RewardModel:
         history = np.maximum(np.arange(episode.steps + 1)[:, None] - np.arange(num_frames) * stride, 0)
         windows = [one[torch.from_numpy(history)] for one in self.embed(episode.frames, episode.state)]
         return self._window_logits(windows)
+
+    def view(self, episode: Episode, logits: FloatArray) -> EpisodeView:
+        """What is compared of an episode with those that it learned from.
+
+        logits: [members, F, outputs] of its first frames, or of all
+        """
+        logits = logits[:, episode.observed, 0]
+        frames = np.arange(episode.steps + 1)[episode.observed]
+        frames = frames[compared_frames(len(frames))]
+        features = self.features({camera: images[frames] for camera, images in episode.frames.items()})
+        members = [scaling(one) for scaling, one in zip(self._calibration.members, logits, strict=True)]
+        return EpisodeView.of(features, self._calibration(list(logits)), members)
+
+    def features(self, images: Mapping[str, Images]) -> FloatArray:
+        """[B, D] the first member's encoder features of B frames, pooled, one camera after the other."""
+        with torch.inference_mode():
+            parts = [
+                torch.cat([pooled(self._running[0].encode(batch[n], name)) for n, name in enumerate(self.cameras)], 1)
+                for batch in self._mini_batches(images, None)
+            ]
+            return torch.cat(parts).cpu().numpy()
 
     def score_frames(self, images: Mapping[str, Images], state: FloatArray | None = None) -> Scores:
         """Independent frames, camera -> [B, H, W, 3], for a model without a history."""
@@ -234,8 +278,7 @@ class RewardModel:
     def _mini_batches(self, images: Mapping[str, Images], state: FloatArray | None) -> Iterator[tuple[Tensor, ...]]:
         """The pixels of all cameras, then the state where the model sees it."""
         inputs: list[Images] = [images[self.camera_in(camera, images)] for camera in self.cameras]
-        if self.classifier.state_dim:
-            assert state is not None
+        if self.classifier.state_dim and state is not None:
             inputs.append(state)
         size = self.mini_batch or (MINI_BATCH if self.device.type == "cuda" else CPU_MINI_BATCH)
         for start in range(0, len(inputs[0]), size):

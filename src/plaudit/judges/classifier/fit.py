@@ -39,6 +39,7 @@ from plaudit.judges.classifier.dataset import (
     split,
     subsample,
 )
+from plaudit.judges.classifier.familiar import Familiar, first_steps
 from plaudit.judges.classifier.features import FeatureSource, ProgressBars, cache_features
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.training import EnsembleMember, EpochMetrics, StepMetrics, never_stop, train_member
@@ -176,6 +177,7 @@ def _evaluated(
     controls = _run_controls(store, model, table, splits["test"], config, progress("negative controls"))
     outcome = {"controls": tuple(asdict(c) for c in controls), "problems": tuple(failed_controls(controls))}
     model.config = model.config.model_copy(update=outcome)
+    model = model.with_familiar(fit_familiar(store, model, table, splits, progress("comparing episodes")))
     optimizers = [member.optimizer.state_dict() for member in members]
     errors = _largest_errors(table, splits["test"], predictions)
     return TrainResult(model, config, metrics, controls, predictions, errors, history, optimizers)
@@ -248,6 +250,20 @@ def _run_controls(
     if failures:
         raise JudgeError(f"the negative controls could not be scored: {failures[0]}")
     return results
+
+
+def fit_familiar(
+    store: Store, model: RewardModel, table: RewardDataset, splits: Mapping[Split, AnyArray], progress: ProgressFn
+) -> Familiar:
+    """What the episodes look like that a model was trained and measured on."""
+    held_out = {i for name in SPLITS[1:] for i in _episodes(table, splits[name])}
+    known = sorted(held_out | {i for i in _episodes(table, splits["train"]) if i >= 0})
+    views = []
+    for episode_id in progress(known):
+        episode = store.episode(episode_id)
+        scored = episode if episode_id in held_out and len(model.members) > 1 else first_steps(episode)
+        views.append(model.view(episode, model.logits(scored)))
+    return Familiar.fit(views, [n for n, i in enumerate(known) if i in held_out], model.threshold)
 
 
 def _largest_errors(

@@ -5,6 +5,7 @@ were found to be late by.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -24,6 +25,10 @@ from plaudit.rule import DecisionRule
 from plaudit.types import AnyArray, BoolArray, Episode, JudgeId, Observation, Scores
 
 SUCCESS, PROGRESS = "classifier", "progress"  # the sources of labels, and the types of their judges
+CANNOT_TELL = (
+    "this reward model cannot tell which episodes are unlike what it learned from, so none is held back; train it "
+    "again with plaudit train-reward"
+)
 
 
 class ClassifierJudge:
@@ -37,9 +42,12 @@ class ClassifierJudge:
         self.model, self.calibration = model, calibration
         self.rule = _rule_for(model, rule)
         self.warnings = model.warnings
+        if model.familiar is None and rule is not None and rule.withholds:
+            self.warnings = (*self.warnings, CANNOT_TELL)
         self.uncalibrated = model.fingerprint
         self.trained_on = model.config.data.seen
-        self.id = JudgeId(_source_of(model), fingerprint_of(model.fingerprint, calibration), self.rule.key())
+        told_by = "" if model.familiar is None else model.familiar.fingerprint
+        self.id = JudgeId(_source_of(model), fingerprint_of(model.fingerprint, calibration), self.rule.key(told_by))
 
     def score(self, episodes: Sequence[Episode]) -> Sequence[Scores | PlauditError]:
         """Every frame of each episode; an error for one whose cameras or sizes are not the model's."""
@@ -58,7 +66,7 @@ class ClassifierJudge:
         """The model's scores, with this judge's calibration on top."""
         if self.calibration is None:
             return scores
-        return Scores(self.calibration.recalibrate(scores.success_prob), scores.progress)
+        return replace(scores, success_prob=self.calibration.recalibrate(scores.success_prob))
 
 
 def _source_of(model: RewardModel) -> str:
@@ -67,7 +75,8 @@ def _source_of(model: RewardModel) -> str:
 
 def _rule_for(model: RewardModel, rule: DecisionRule | None) -> DecisionRule:
     own = {"threshold": model.threshold, "cutoff_offset": model.config.cutoff_offset}
-    return DecisionRule(**{**own, **({} if rule is None else rule.model_dump(exclude_unset=True))})
+    chosen = DecisionRule(**{**own, **({} if rule is None else rule.model_dump(exclude_unset=True))})
+    return chosen if model.familiar is not None else chosen.model_copy(update={"unlike": None})
 
 
 class ClassifierStream:

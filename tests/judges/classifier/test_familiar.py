@@ -1,0 +1,139 @@
+"""Episodes that are unlike what a reward model learned from: far frames, strange starts, members that disagree."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from bright_square import CUTOFF, STEPS, square_episode, square_store
+from plaudit.errors import BadFile
+from plaudit.judges.classifier.checkpoint import FAMILIAR_FILE, RewardModel
+from plaudit.judges.classifier.config import RewardTrainConfig
+from plaudit.judges.classifier.encoders.small import SmallConfig
+from plaudit.judges.classifier.familiar import EpisodeView, Familiar, compared_frames, pooled
+from plaudit.judges.classifier.fit import train_reward_model
+from plaudit.judges.classifier.judge import ClassifierJudge, ClassifierJudgeConfig
+from plaudit.judges.classifier.training import never_stop
+from plaudit.judges.config import judge_warnings
+from plaudit.judges.labeling import label_episodes
+from plaudit.types import Episode
+
+RNG = np.random.default_rng(0)
+CONFIG = RewardTrainConfig(
+    encoder=SmallConfig(widths=(8, 16)), epochs=5, lr=3e-3, batch_size=32, hidden_dim=16, latent_dim=16
+)
+
+
+def view(shift: float = 0.0, start: float = 0.0, start_prob: float = 0.1, disagreement: float = 0.1) -> EpisodeView:
+    """Of an episode whose start is a place on a line, and whose frames lie around a point."""
+    place = np.zeros(20)
+    place[0] = RNG.uniform(-1, 1) + start
+    frames = RNG.normal(shift, 0.3, (8, 20))
+    return EpisodeView(frames.astype("f4"), (place + RNG.normal(0, 0.02, 20)).astype("f4"), start_prob, disagreement)
+
+
+@pytest.fixture(scope="module")
+def familiar() -> Familiar:
+    return Familiar.fit([view() for _ in range(60)], range(40, 60), threshold=0.8)
+
+
+def test_a_familiar_episode_is_not_flagged(familiar):
+    assert np.mean([bool(familiar.reason(view())) for _ in range(300)]) <= 0.05
+
+
+@pytest.mark.parametrize(
+    ("strange", "why"),
+    [
+        ({"shift": 1.0}, "its frames look like none"),
+        ({"start": 3.5}, "it starts like none that it learned from"),
+        ({"disagreement": 0.9}, "its members disagree"),
+        ({"start_prob": 0.95}, "it starts like success"),
+    ],
+)
+def test_an_episode_unlike_the_known_ones_is_flagged_and_it_is_said_why(familiar, strange, why):
+    assert all(why in familiar.reason(view(**strange)) for _ in range(20))
+
+
+def test_a_start_like_success_is_nothing_new_where_known_ones_start_so():
+    used_to_it = Familiar.fit([view(start_prob=0.97) for _ in range(20)], (), threshold=0.8)
+    assert not used_to_it.reason(view(start_prob=0.96))
+
+
+def test_members_that_know_their_training_episodes_by_heart_set_no_limit():
+    views = [view(disagreement=0.0) for _ in range(30)] + [view(disagreement=0.7) for _ in range(10)]
+    assert not Familiar.fit(views, range(30, 40), threshold=0.8).reason(view(disagreement=0.69))
+
+
+def test_frames_that_are_compared_begin_with_the_first_and_cover_the_episode():
+    assert compared_frames(100)[:4].tolist() == [0, 1, 2, 0] and compared_frames(100)[-1] == 99
+    assert compared_frames(2).tolist() == [0, 1, 1, 0, 1]
+
+
+def test_pooling_keeps_distances_nearly():
+    maps = torch.randn(6, 96, 7, 9, generator=torch.Generator().manual_seed(0))
+    whole, short = torch.nn.functional.adaptive_avg_pool2d(maps, 4).flatten(1), pooled(maps)
+    assert short.shape == (6, 256)
+    assert torch.allclose(torch.pdist(short), torch.pdist(whole), rtol=0.3)
+
+
+# A model that was trained
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    found = tmp_path_factory.mktemp("familiar")
+    store = square_store(found / "squares", 8, 8)
+    train_reward_model(store, CONFIG, found / "work", never_stop, lambda _: iter).model.save_pretrained(found)
+    return found
+
+
+def brighter(episode: Episode) -> Episode:
+    return replace(episode, frames={name: 255 - frames // 2 for name, frames in episode.frames.items()})
+
+
+def starting_done(seed: int) -> Episode:
+    """With the square where it usually ends from the first frame on."""
+    episode = square_episode(True, seed)
+    order = np.minimum(np.arange(STEPS + 1) + CUTOFF, STEPS)
+    return replace(episode, frames={name: frames[order] for name, frames in episode.frames.items()})
+
+
+def test_a_trained_model_flags_another_ground_and_a_start_like_success(folder):
+    judge = ClassifierJudge(RewardModel.from_pretrained(folder))
+    known = [scores.unlike for scores in judge.score([square_episode(seed % 2 == 0, 100 + seed) for seed in range(20)])]
+    assert sum(map(bool, known)) <= 1
+    assert all("its frames look like none" in s.unlike for s in judge.score([brighter(square_episode(True, 200))]))
+    (scores,) = judge.score([starting_done(300)])
+    assert "it starts like success" in scores.unlike and scores.success_prob[0] > judge.rule.threshold
+
+
+def test_what_is_flagged_is_withheld_where_the_setting_says_so(folder):
+    strange, plain = brighter(square_episode(True, 200)), square_episode(True, 201)
+    judge = ClassifierJudgeConfig(model=folder, unlike="skip").build()
+    withheld, labeled = label_episodes(judge, [strange, plain])
+    assert withheld.withheld and not labeled.withheld and labeled.success_once
+    paid, _ = label_episodes(ClassifierJudgeConfig(model=folder).build(), [strange, plain])
+    assert not paid.withheld and paid.judge != withheld.judge
+
+
+def test_a_model_of_an_earlier_version_flags_nothing_and_says_so_where_it_is_asked_to(folder, tmp_path):
+    for name in ("model.json", "member_0.safetensors"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    config = ClassifierJudgeConfig(model=tmp_path, unlike="skip")
+    judge = config.build()
+    assert judge.score([brighter(square_episode(True, 200))])[0].unlike == ""
+    assert any("cannot tell" in warning for warning in judge_warnings(config, judge))
+    assert judge.id == ClassifierJudgeConfig(model=tmp_path).build().id  # its labels are the same
+    assert RewardModel.from_pretrained(folder).fingerprint == judge.model.fingerprint  # as are its scores
+
+
+def test_references_of_another_model_are_refused(folder, tmp_path):
+    for path in folder.glob("m*"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    tensors = load_file(folder / FAMILIAR_FILE)
+    save_file({**tensors, "mean": tensors["mean"][:-1].clone()}, tmp_path / FAMILIAR_FILE)
+    with pytest.raises(BadFile, match="of another model"):
+        RewardModel.from_pretrained(tmp_path)
