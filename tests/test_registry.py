@@ -1,17 +1,16 @@
 import pickle
 import sys
 from importlib import import_module, reload
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
-import plaudit.registry
 from plaudit.config import Config
 from plaudit.errors import ConfigError, ContractError, UnknownName
 from plaudit.protocols import Robot
 from plaudit.registry import LEARNER_REGISTRY, POLICY_REGISTRY, Registry
+from plugins import install
 
 
 class LampConfig(Config):
@@ -198,8 +197,8 @@ def test_a_module_that_is_imported_again_may_register_again(monkeypatch, tmp_pat
 def test_two_installed_packages_of_one_name_are_refused_and_reached_by_their_paths(monkeypatch, tmp_path, builtin):
     modules = ("plugin_ours", "plugin_theirs")
     ours, theirs = (plugin(monkeypatch, tmp_path, module, "type: str = 'arm'") for module in modules)
-    points = [EntryPoint("arm", f"{module}:Mine", "plaudit.robot") for module in modules[len(builtin) :]]
-    monkeypatch.setattr(plaudit.registry, "entry_points", lambda group: points)
+    for module in modules[len(builtin) :]:
+        install(monkeypatch, tmp_path / "installed", module, f"[plaudit.robot]\narm = {module}:Mine")
     registry = Registry("robot", builtin)
     with pytest.raises(UnknownName, match="'arm' is registered twice: plugin_ours:Mine and plugin_theirs:Mine"):
         registry.get("arm")

@@ -175,7 +175,7 @@ def _drop_if_retyped(tree: dict[str, Any], overrides: Any, block: str) -> None:
 
 
 def _overrides(overrides: Sequence[str]) -> Any:
-    """`a.b=c`, each by itself, so that a mistake is told with the one it is in."""
+    """`a.b=c`, one after the other, so that a mistake is told with the one it is in."""
     tree = OmegaConf.create({})
     for override in overrides:
         try:
@@ -183,8 +183,7 @@ def _overrides(overrides: Sequence[str]) -> Any:
                 raise ValueError("it has a zero byte")
             check_yaml(override.partition("=")[2])
             override.encode()  # what is no UTF-8 on the command line cannot be written down
-            tree = OmegaConf.merge(tree, OmegaConf.from_dotlist([override]))
-            OmegaConf.to_container(tree)
+            tree.merge_with_dotlist([override])
         except UNREADABLE as error:
             text = hide_secrets(override)
             text = text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,20 +1,20 @@
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
 
-import plaudit.registry
 from plaudit.data.normalize import Normalizer
 from plaudit.errors import BadFile, ConfigError
 from plaudit.policies.config import FlowConfig
 from plaudit.policies.loader import PolicySpec, load_policy, save_policy
 from plaudit.policies.networks import weights_of
 from plaudit.policies.weights import read_weights
+from plaudit.registry import POLICY_REGISTRY
 from plaudit.rollout.engine import InferenceConfig
 from plaudit.trust import allow_code
 from plaudit.types import EnvSpec, Observation
+from plugins import install
 
 FLOW = "policy: {type: flow, state_dim: 2, action_dim: 1, horizon: 3}\n"
 MINE = """
@@ -142,14 +142,13 @@ def test_a_users_own_policy_is_found_by_its_entry_point(tmp_path, monkeypatch):
         MINE.replace("class Still(Config):", "class Still(Config):\n    type: str")
     )
     monkeypatch.syspath_prepend(tmp_path)
-    point = EntryPoint("still", "my_other_still:Still", "plaudit.policy")
-    monkeypatch.setattr(plaudit.registry, "entry_points", lambda group: [point] if group == point.group else [])
+    install(monkeypatch, tmp_path / "installed", "still", "[plaudit.policy]\nstill = my_other_still:Still")
     spec = load_policy(written(tmp_path, "policy: {type: still}", speed="metres: 2.0"))
     assert spec.build().predict(None, None).tolist() == [[2, 2]]
 
 
 def test_flow_is_known_by_name():
-    assert plaudit.registry.POLICY_REGISTRY.get("flow") is FlowConfig
+    assert POLICY_REGISTRY.get("flow") is FlowConfig
 
 
 @pytest.mark.parametrize("change", [{"horizon": 10**9}, {"state_dim": 10**12}, {"velocity_net": {"width": 2**31}}])
