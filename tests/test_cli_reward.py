@@ -31,8 +31,8 @@ FAST = (*SMALL, "epochs=6", "lr=3e-3", "batch_size=32")
 # The command, with a checkpoint after every epoch instead of every few seconds.
 EVERY_EPOCH = """
 from plaudit.cli import main
-from plaudit.judges.classifier import training
-training.KEEP_EVERY = 0.0
+from plaudit.judges import epochs
+epochs.KEEP_EVERY = 0.0
 main()
 """
 

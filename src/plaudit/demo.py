@@ -28,8 +28,8 @@ from plaudit.data.store import Store, is_store
 from plaudit.envs.panda.config import PandaConfig
 from plaudit.errors import DataError, TargetNotEmpty
 from plaudit.judges.classifier.train_job import load_reward_train_job
-from plaudit.judges.classifier.training import TrainingInterrupted
 from plaudit.judges.controls import ControlResult
+from plaudit.judges.epochs import TrainingInterrupted
 from plaudit.judges.metrics import JudgeMetrics
 from plaudit.judges.predictions import EpisodePrediction
 from plaudit.report.judge import frame_gallery, judge_blocks, summary_line

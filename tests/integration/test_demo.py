@@ -12,7 +12,7 @@ from rich.console import Console
 from plaudit.data.store import Store
 from plaudit.demo import DemoConfig, DemoDisplay, run_demo
 from plaudit.errors import DataError, TargetNotEmpty
-from plaudit.judges.classifier.training import TrainingInterrupted
+from plaudit.judges.epochs import TrainingInterrupted
 
 SMALL = DemoConfig(
     cameras=("front",),

@@ -16,7 +16,7 @@ from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError
 from plaudit.judges.classifier.judge import ClassifierJudgeConfig
-from plaudit.judges.classifier.training import TrainingInterrupted
+from plaudit.judges.epochs import TrainingInterrupted
 from plaudit.judges.labeling import stale_episodes
 from plaudit.rule import DecisionRule
 from plaudit.training.audit import AuditConfig

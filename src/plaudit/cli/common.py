@@ -138,7 +138,7 @@ def starting() -> AbstractContextManager[object]:
 
 def epochs_bar(epochs: int) -> AbstractContextManager[Watching]:
     """Of a reward model, by the epochs of its members; one that gets no better ends before its last."""
-    from plaudit.judges.classifier.training import StepMetrics
+    from plaudit.judges.epochs import StepMetrics
 
     members, held_out = 1, ""
 

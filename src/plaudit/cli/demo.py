@@ -18,7 +18,7 @@ def demo(
     true success rate on test seeds. Ctrl-C stops; the same command resumes.
     """
     from plaudit.demo import MIN_SUCCESS_RATE, DemoDisplay, run_demo
-    from plaudit.judges.classifier.training import TrainingInterrupted
+    from plaudit.judges.epochs import TrainingInterrupted
 
     try:
         result = run_demo(folder, DemoDisplay(out, progress, epochs_bar, training_bar), seed)

@@ -304,7 +304,7 @@ def _visualize(episodes: "Store", job: "RewardTrainJob", folder: Path) -> None:
 def train_job(episodes: "Store", job: "RewardTrainJob") -> "TrainResult":
     """Train and save, with a progress bar; a stop ends the command."""
     from plaudit.judges.classifier.rlinf import save_rlinf_checkpoint
-    from plaudit.judges.classifier.training import TrainingInterrupted
+    from plaudit.judges.epochs import TrainingInterrupted
     from plaudit.training.reward_model import train_and_save, work_folder
 
     if len(episodes):

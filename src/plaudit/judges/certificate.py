@@ -3,7 +3,7 @@
     certificate = load_certificate(path, judge.id)       # refused where it is of another judge
     certificate.line, certificate.passed, certificate.problems
 
-It is a JSON file with a checksum, beside the judge: `certificate.json` in a reward model's folder,
+It is a JSON file with a checksum, beside the judge: `certificate.json` in a reward model's or an adapter's folder,
 `judge.certificate.json` beside `judge.yaml`. A model that was trained again, another calibration or another rule is
 another judge, and needs another exam. A human and a simulator need none.
 """
@@ -20,7 +20,7 @@ from plaudit.config import Config
 from plaudit.data.checked_json import decode_checked, encode_checked
 from plaudit.data.disk import write_atomic
 from plaudit.errors import BadFile, JudgeError
-from plaudit.judges.config import JUDGE_FILE, MODEL_FILE
+from plaudit.judges.config import JUDGE_FILE, own_kind
 from plaudit.judges.metrics import RateCI
 from plaudit.judges.progress import verdict_id
 from plaudit.rule import without_unlike
@@ -129,7 +129,7 @@ def certificate_beside(judge: Path) -> Path:
     """Where the certificate of a judge belongs that is a folder or a file."""
     if judge.is_dir():
         return judge / CERTIFICATE_FILE
-    if judge.name == JUDGE_FILE and (judge.parent / MODEL_FILE).is_file():
+    if judge.name == JUDGE_FILE and own_kind(judge.parent) is not None:
         return judge.parent / CERTIFICATE_FILE
     return judge.with_name(f"{judge.stem}.{CERTIFICATE_FILE}")
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from omegaconf import OmegaConf
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeInt, model_validator
 
 from plaudit.config import Config, key_location, read_values
 from plaudit.data.disk import write_atomic
@@ -35,8 +35,19 @@ from plaudit.yaml_file import read_yaml
 
 HUMAN, CASCADE = "human", "cascade"  # the sources of a human's labels, and of a cascade's
 REFERENCE_SOURCES = (HUMAN, "simulator", "dataset", "cutoff")  # whose labels a model may learn from
-JUDGE_FILE, MODEL_FILE = "judge.yaml", "model.json"  # of a reward model's folder
+JUDGE_FILE, MODEL_FILE, ADAPTER_FILE = "judge.yaml", "model.json", "adapter.json"  # of a judge's own folder
 JUDGE_FILES = (".yaml", ".yml", ".json")
+_OWN_FOLDERS = {MODEL_FILE: "classifier", ADAPTER_FILE: "vlm"}  # the description that a folder is known by -> its type
+
+
+class TrainingDataInfo(Config):
+    """What a model was trained on."""
+
+    fingerprint: str  # of episodes and labels
+    episodes: dict[str, NonNegativeInt]  # part -> how many
+    frames: dict[str, NonNegativeInt]
+    sources: tuple[str, ...]  # whose labels
+    seen: str | None = None  # keys of its training and validation episodes (data/episode_keys.py); None: not known
 
 
 class JudgeConfig(Config):
@@ -109,6 +120,17 @@ class JudgeConfig(Config):
         """With all that decides its labels, also what stands elsewhere than in this config."""
         return self
 
+    def with_judge_file(self, folder: Path) -> Self:
+        """With rule and calibration of the judge.yaml of its own folder, where this config does not set them."""
+        if not (folder / JUDGE_FILE).is_file():
+            return self
+        own = load_judge_config(folder, None)
+        rule = DecisionRule(**{**own.rule.model_dump(exclude_unset=True), **self.rule.model_dump(exclude_unset=True)})
+        found: dict[str, Any] = {"rule": rule, "rights": self.rights or own.rights}
+        if "calibration" not in self.model_fields_set:
+            found |= {"calibration": own.calibration, "calibration_record": own.calibration_record}
+        return self.model_copy(update=found)
+
     def with_decode(self, decode: Decode) -> Self:
         """The same with another way from scores to success."""
         return self.model_copy(update={"rule": self.rule.model_copy(update={"decode": decode})})
@@ -159,14 +181,20 @@ def _is_foreign_model(path: Path) -> bool:
 
 
 def _own_judge(path: Path | None) -> tuple[Path | None, dict[str, Any]]:
-    """The judge's file that a path names, and what follows from where it lies: a reward model's folder is its model."""
+    """The judge's file that a path names, and what follows from where it lies: a judge's own folder is its model."""
     if path is None:
         return None, {}
     folder = path if path.is_dir() else path.parent
-    if (folder / MODEL_FILE).is_file() and path in (folder, folder / JUDGE_FILE):
-        own = {"type": "classifier", "model": str(folder)}
+    kind = own_kind(folder)
+    if kind is not None and path in (folder, folder / JUDGE_FILE):
+        own = {"type": kind, "model": str(folder)}
         return (folder / JUDGE_FILE if (folder / JUDGE_FILE).is_file() else None), own
     return path, {}
+
+
+def own_kind(folder: Path) -> str | None:
+    """The type of the judge whose own folder this is: a reward model's, or an adapter's; None where it is neither."""
+    return next((kind for name, kind in _OWN_FOLDERS.items() if (folder / name).is_file()), None)
 
 
 def is_judge_path(name: str) -> bool:
@@ -177,10 +205,11 @@ def is_judge_path(name: str) -> bool:
 
 
 def judge_tree(path: Path) -> dict[str, Any]:
-    """The keys of the judge that a path names: a reward model's folder or file, lerobot's too, or a judge's file."""
+    """The keys of the judge that a path names: its own folder, a reward model's file, lerobot's folder, or a judge's
+    file."""
     if _is_foreign_model(path):
         return {"type": "classifier", "model": str(path)}
-    if path.is_dir() and not (path / MODEL_FILE).is_file():
+    if path.is_dir() and own_kind(path) is None:
         raise BadFile(path, f"this is not a reward model: it has no {MODEL_FILE}")
     file, own = _own_judge(path)
     return {**own, **(read_values(file, ())[0] if file is not None else {})}
@@ -223,7 +252,7 @@ def judge_warnings(config: JudgeConfig, judge: Judge) -> list[str]:
     warnings: list[str] = list(getattr(judge, "warnings", ()))
     if config.needs_calibration:
         warnings.append(uncalibrated_warning(config))
-    record = config.calibration_record
+    record = config.resolved().calibration_record
     if record is None or record.fingerprint == (now := getattr(judge, "uncalibrated", judge.id.fingerprint)):
         return warnings
     return [

@@ -45,8 +45,8 @@ from plaudit.judges.classifier.compat import deep_merge
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.judge import SUCCESS, ClassifierJudgeConfig
 from plaudit.judges.classifier.loader import load_reward_model
-from plaudit.judges.classifier.training import EpochMetrics, TrainingInterrupted, never_stop
 from plaudit.judges.config import REFERENCE_SOURCES, JudgeConfig, save_rights
+from plaudit.judges.epochs import EpochMetrics, TrainingInterrupted, never_stop
 from plaudit.judges.evaluation import load_reference_labels, score_episodes
 from plaudit.judges.rights import Rights, prove_rights
 from plaudit.registry import JUDGE_REGISTRY

@@ -15,7 +15,8 @@ failed in a way that it would fail again.
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,11 @@ from plaudit.judges.classifier.dataset import SPLITS
 from plaudit.judges.classifier.features import ProgressBars
 from plaudit.judges.classifier.fit import TrainResult, train_reward_model
 from plaudit.judges.classifier.judge import ClassifierJudge
-from plaudit.judges.classifier.training import EpochMetrics, StepMetrics, never_stop
 from plaudit.judges.config import save_own_judge
+from plaudit.judges.epochs import EpochMetrics, StepMetrics, never_stop
 from plaudit.training.tensorboard import TensorBoard
+
+CURVE = "tensorboard"
 
 
 def work_folder(target: Path) -> Path:
@@ -51,30 +54,43 @@ def train_and_save(
     """Train, measure, write. `TrainingInterrupted` where a callback wanted no more: the same call goes on."""
     check_output_path(target, "--output-dir")
     work = work_folder(target)
-    curve = TensorBoard(work / "tensorboard")
+    with epochs_curve(work, watch) as on_epoch_end:
+        fitted = train_reward_model(source, config, work, on_epoch_end, track, on_step, on_choice)
+    with new_folder(target) as folder:
+        fitted.model.save_pretrained(folder)
+        judge = ClassifierJudge(fitted.model)
+        save_own_judge(folder, judge.rule, kind=judge.id.source)
+        save_curve(folder, work, fitted.history)
+        _write_lines(folder / "held_out.jsonl", [scored.to_json() for scored in fitted.predictions])
+        write_report(folder / "report.html", f"Reward model: {target.name}", fitted)
+    shutil.rmtree(work)
+    return fitted
+
+
+@contextmanager
+def epochs_curve(work: Path, watch: Callable[[EpochMetrics], bool]) -> Iterator[Callable[[EpochMetrics], bool]]:
+    """What to tell of each epoch: it goes into the work folder's event files and on to `watch`. The folder is removed
+    where the training failed in a way that it would fail again."""
+    curve = TensorBoard(work / CURVE)
 
     def on_epoch_end(epoch: EpochMetrics) -> bool:
         curve.log(epoch.epoch, _scalars(epoch))
         return watch(epoch)
 
     try:
-        fitted = train_reward_model(source, config, work, on_epoch_end, track, on_step, on_choice)
+        yield on_epoch_end
     except PlauditError:
         shutil.rmtree(work, ignore_errors=True)
         raise
     finally:
         curve.close()
-    with new_folder(target) as folder:
-        fitted.model.save_pretrained(folder)
-        judge = ClassifierJudge(fitted.model)
-        save_own_judge(folder, judge.rule, kind=judge.id.source)
-        _write_lines(folder / "curve.jsonl", [asdict(epoch) for epoch in fitted.history])
-        _write_lines(folder / "held_out.jsonl", [scored.to_json() for scored in fitted.predictions])
-        write_report(folder / "report.html", f"Reward model: {target.name}", fitted)
-        if curve.folder.is_dir():
-            shutil.copytree(curve.folder, folder / "tensorboard")
-    shutil.rmtree(work)
-    return fitted
+
+
+def save_curve(folder: Path, work: Path, history: Sequence[EpochMetrics]) -> None:
+    """How a training went, into the folder of what came of it."""
+    _write_lines(folder / "curve.jsonl", [asdict(epoch) for epoch in history])
+    if (work / CURVE).is_dir():
+        shutil.copytree(work / CURVE, folder / CURVE)
 
 
 def _write_lines(path: Path, trees: Sequence[Mapping[str, Any]]) -> None:

@@ -14,8 +14,9 @@ from glow import saved
 from plaudit.data.episode_keys import episode_keys, unpack_keys
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, JudgeError, PlauditError, TargetNotEmpty
+from plaudit.judges import epochs
 from plaudit.judges.calibration import PlattScaling
-from plaudit.judges.classifier import features, training
+from plaudit.judges.classifier import features
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import SPLITS, RewardDataset, add_blank_negatives, split, subsample
@@ -25,7 +26,8 @@ from plaudit.judges.classifier.fit import TrainResult
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.loader import load_reward_model
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
-from plaudit.judges.classifier.training import EpochMetrics, StepMetrics, TrainingInterrupted, balanced_batch
+from plaudit.judges.classifier.training import balanced_batch
+from plaudit.judges.epochs import EpochMetrics, StepMetrics, TrainingInterrupted
 from plaudit.training.reward_model import train_and_save, work_folder
 from plaudit.types import Episode, Labels, Observation
 from tiny_reward import noise_episode, tiny_model
@@ -244,7 +246,7 @@ def kill_at(epoch: int) -> Callable[[EpochMetrics], bool]:
 def test_a_training_that_was_stopped_and_killed_goes_on_as_if_it_was_not(tmp_path, squares, config, monkeypatch):
     config = config.model_copy(update={"ensemble_size": 2, "epochs": 4, "patience": 9})
     whole = make(squares, tmp_path / "whole", config)
-    for module in (features, training):
+    for module in (features, epochs):
         monkeypatch.setattr(module, "KEEP_EVERY", 0.0)
     with pytest.raises(TrainingInterrupted):
         make(squares, tmp_path / "parts", config, stop_at(2))
@@ -394,7 +396,7 @@ def test_episodes_with_and_without_a_state_are_learned_together(tmp_path):
 @pytest.mark.parametrize(
     ("bad", "changes", "sentence"),
     [
-        (one_class, {}, "all 72 labeled frames of these 6 episodes are failure; a classifier needs frames of both"),
+        (one_class, {}, "all 72 labeled frames of these 6 episodes are failure; a judge learns from frames of both"),
         (three_episodes, {}, "3 episodes are too few: at least 4 are needed"),
         (rotten, {}, "camera.front.bin fails its checksum); 'plaudit data check"),
         (a_camera_missing, {}, "episode 12 has no camera 'front', it has: wrist"),

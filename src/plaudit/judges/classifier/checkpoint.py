@@ -23,7 +23,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import torch
-from pydantic import NonNegativeInt, PositiveFloat
+from pydantic import PositiveFloat
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -37,6 +37,7 @@ from plaudit.judges.classifier.familiar import EpisodeView, Familiar, compared_f
 from plaudit.judges.classifier.gpu_inference import CompiledBatches, bf16_copies
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, Size
 from plaudit.judges.classifier.old_names import rename_old_keys
+from plaudit.judges.config import TrainingDataInfo
 from plaudit.judges.promise import Promise
 from plaudit.torch_file import read_safetensors
 from plaudit.types import AnyArray, Episode, FloatArray, Scores
@@ -48,16 +49,6 @@ FORMAT = 1
 FAMILIAR_FILE = "familiar.safetensors"
 
 Images = AnyArray | Tensor  # uint8 [B, H, W, 3]; a tensor may lie in pinned memory, or on the GPU already
-
-
-class TrainingDataInfo(Config):
-    """What a model was trained on."""
-
-    fingerprint: str  # of episodes and labels
-    episodes: dict[str, NonNegativeInt]  # part -> how many
-    frames: dict[str, NonNegativeInt]
-    sources: tuple[str, ...]  # whose labels
-    seen: str | None = None  # keys of its training and validation episodes (data/episode_keys.py); None: not known
 
 
 class RewardModelConfig(Config):

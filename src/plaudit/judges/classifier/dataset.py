@@ -147,25 +147,34 @@ def _target(store: Store, episode_id: int, episode: Episode, sources: Collection
 def split(table: RewardDataset, seed: int, validation: float = 0.15, test: float = 0.15) -> dict[Split, AnyArray]:
     """The rows of each split, with these shares of the episodes.
 
+    Without a share of its own, the test split is the validation split.
+    """
+    succeeded = {int(i): bool(np.any(table.target[table.episode == i] == 1)) for i in np.unique(table.episode)}
+    chosen = split_episodes(succeeded, seed, validation, test)
+    chosen["test"] = chosen["test"] or chosen["validation"]
+    rows: dict[Split, AnyArray] = {part: table.rows_of(episodes) for part, episodes in chosen.items()}
+    check_split({part: table.target[found] for part, found in rows.items()}, table.target, len(succeeded))
+    return rows
+
+
+def split_episodes(succeeded: Mapping[int, bool], seed: int, validation: float, test: float) -> dict[Split, list[int]]:
+    """The episodes of each split, by shares of all.
+
     An episode is in one split only: its frames are so alike that one seen in training gives the others away. Successes
-    and failures are shared out alike. Without a share of its own, the test split is the validation split.
+    and failures are shared out alike.
     """
     rng = np.random.default_rng(seed)
-    ids = np.unique(table.episode)
-    succeeded = np.array([np.any(table.target[table.episode == i] == 1) for i in ids])
+    ids, kinds = np.array(list(succeeded)), np.array(list(succeeded.values()))
     chosen: dict[Split, list[int]] = {part: [] for part in SPLITS}
     for kind in (True, False):
-        mine = rng.permutation(ids[succeeded == kind]).tolist()
+        mine = rng.permutation(ids[kinds == kind]).tolist()
         total = len(mine)
         for part, share in zip(SPLITS[1:], (validation, test), strict=True):
             count = max(round(share * total), 1 if share and total >= 3 else 0)
             chosen[part] += mine[:count]
             mine = mine[count:]
         chosen["train"] += mine
-    chosen["test"] = chosen["test"] or chosen["validation"]
-    rows: dict[Split, AnyArray] = {part: table.rows_of(episodes) for part, episodes in chosen.items()}
-    _check(table, rows, len(ids))
-    return rows
+    return chosen
 
 
 def subsample(table: RewardDataset, rows: AnyArray, fps: float | None) -> AnyArray:
@@ -185,7 +194,8 @@ def add_blank_negatives(
     rng = np.random.default_rng([seed, 2])
     count = max(16, len(splits["train"]) // 50)
     images = {
-        camera: _longer(known, _blank(rng, count, known.shape[1:]), cache_dir) for camera, known in table.images.items()
+        camera: _longer(known, blank_images(rng, count, known.shape[1:]), cache_dir)
+        for camera, known in table.images.items()
     }
     rows = len(table) + np.arange(count)
     chosen = rng.choice(splits["train"], count)
@@ -202,7 +212,7 @@ def add_blank_negatives(
     return replace(table, images=images, **longer), {**splits, "train": np.concatenate([splits["train"], rows])}
 
 
-def _blank(rng: np.random.Generator, count: int, shape: tuple[int, ...]) -> ByteArray:
+def blank_images(rng: np.random.Generator, count: int, shape: tuple[int, ...]) -> ByteArray:
     """Plain colors, from black to white, and noise, half of each."""
     plain = rng.integers(0, 256, (count, 1, 1, 1)) + rng.integers(-20, 21, (count, 1, 1, 3))
     plain[: count // 8], plain[count // 8 : count // 4] = 0, 255
@@ -211,22 +221,26 @@ def _blank(rng: np.random.Generator, count: int, shape: tuple[int, ...]) -> Byte
     return noisy
 
 
-def _check(table: RewardDataset, rows: Mapping[Split, AnyArray], episodes: int) -> None:
+def check_split(targets: Mapping[Split, FloatArray], every: FloatArray, episodes: int) -> None:
+    """Refuse what nothing can be learned from, or measured on.
+
+    targets: of each split's frames; every: of all frames
+    """
     outcomes = ((1, "success"), (0, "failure"))
     for target, name in outcomes:
-        if not (table.target == target).any():
+        if not (every == target).any():
             other = "failure" if target else "success"
             raise JudgeError(
-                f"all {int((~np.isnan(table.target)).sum())} labeled frames of these {episodes} episodes are {other}; "
-                f"a classifier needs frames of both kinds, record or label some that are {name}"
+                f"all {int((~np.isnan(every)).sum())} labeled frames of these {episodes} episodes are {other}; "
+                f"a judge learns from frames of both kinds, record or label some that are {name}"
             )
     if episodes < MIN_EPISODES:
         raise JudgeError(
             f"{episodes} episodes are too few: at least {MIN_EPISODES} are needed to hold some out for measuring, and "
             "20 or more to learn something that lasts"
         )
-    for split_name, (target, name) in product(SPLITS, outcomes):
-        if not (table.target[rows[split_name]] == target).any():
+    for split_name, (target, name) in product(targets, outcomes):
+        if not (targets[split_name] == target).any():
             raise JudgeError(
                 f"these {episodes} episodes leave no {name} frames for {split_name}; record or label at least three "
                 "episodes that have some"

@@ -20,11 +20,11 @@ from plaudit.judges.classifier.augment import AugmentParams
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import RewardDataset, Split
 from plaudit.judges.classifier.model import BinaryRewardClassifier
+from plaudit.judges.epochs import KEEP_EVERY
 from plaudit.types import AnyArray, FloatArray
 
 CHUNK = 256  # images encoded at a time, on a GPU
 CPU_CHUNK = 32  # a second of work
-KEEP_EVERY = 20.0  # seconds between checkpoints
 
 ProgressBars = Callable[[str], Callable[[Any], Any]]  # description -> progress bar over items
 

@@ -9,9 +9,7 @@
 The test episodes decide nothing, so that their metrics hold for episodes to come.
 """
 
-import json
 import platform
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -42,8 +40,9 @@ from plaudit.judges.classifier.dataset import (
 from plaudit.judges.classifier.familiar import Familiar, first_steps
 from plaudit.judges.classifier.features import FeatureSource, ProgressBars, cache_features
 from plaudit.judges.classifier.judge import ClassifierJudge
-from plaudit.judges.classifier.training import EnsembleMember, EpochMetrics, StepMetrics, never_stop, train_member
+from plaudit.judges.classifier.training import EnsembleMember, train_member
 from plaudit.judges.controls import ControlResult, failed_controls, run_controls
+from plaudit.judges.epochs import EpochMetrics, StepMetrics, never_stop, prepare_work
 from plaudit.judges.metrics import JudgeMetrics, compute_metrics, value_order
 from plaudit.judges.predictions import EpisodePrediction, FramePrediction, hstack_images, largest_errors
 from plaudit.judges.promise import episode_losses
@@ -94,7 +93,7 @@ def train_reward_model(
     splits = split(table, config.seed, config.val_fraction, config.test_fraction)
     splits["train"] = subsample(table, splits["train"], config.train_fps)
     table, splits = add_blank_negatives(table, splits, config.seed, cache_dir)
-    _prepare(work_dir, config, table)
+    prepare_work(work_dir, {"config": config.model_dump(mode="json"), "data": table.fingerprint})
     choice = choose_settings(config, table, splits, work_dir, progress("timing the encoder"))
     if choice is not None:
         config = config.model_copy(update=choice.settings)
@@ -112,16 +111,6 @@ def train_reward_model(
 def existing_parent(path: Path) -> Path:
     """The nearest folder above that is there: the disk that it will lie on."""
     return next(parent for parent in path.absolute().parents if parent.is_dir())
-
-
-def _prepare(work_dir: Path, config: RewardTrainConfig, table: RewardDataset) -> None:
-    """Keep what an earlier run with the same config and data left; delete what another left."""
-    key = json.dumps({"config": config.model_dump(mode="json"), "data": table.fingerprint}, sort_keys=True)
-    path = work_dir / "resume_key.json"
-    if work_dir.exists() and not (path.exists() and path.read_text() == key):
-        shutil.rmtree(work_dir)
-    work_dir.mkdir(parents=True, exist_ok=True)
-    path.write_text(key)
 
 
 def _evaluated(

@@ -7,7 +7,7 @@ were found to be late by.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from plaudit.judges.certificate import certificate_beside
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.loader import load_reward_model
 from plaudit.judges.classifier.rlinf import RLinfRewardConfig
-from plaudit.judges.config import JUDGE_FILE, JudgeConfig, load_judge_config
+from plaudit.judges.config import JudgeConfig
 from plaudit.rule import DecisionRule
 from plaudit.types import AnyArray, BoolArray, Episode, JudgeId, Observation, Scores
 
@@ -155,15 +155,7 @@ class ClassifierJudgeConfig(JudgeConfig):
 
     def resolved(self) -> Self:
         """With rule and calibration of the folder's judge.yaml, where this config does not set them."""
-        path = self.model / JUDGE_FILE
-        if not path.is_file():
-            return self
-        own = load_judge_config(self.model, self.type)
-        rule = DecisionRule(**{**own.rule.model_dump(exclude_unset=True), **self.rule.model_dump(exclude_unset=True)})
-        found: dict[str, Any] = {"rule": rule, "rights": self.rights or own.rights}
-        if "calibration" not in self.model_fields_set:
-            found |= {"calibration": own.calibration, "calibration_record": own.calibration_record}
-        return self.model_copy(update=found)
+        return self.with_judge_file(self.model)
 
 
 class ProgressJudgeConfig(ClassifierJudgeConfig):

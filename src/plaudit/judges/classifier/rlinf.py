@@ -39,7 +39,7 @@ from plaudit.judges.classifier.encoders.resnet10 import Resnet10Config
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.judges.classifier.old_names import rename_old_keys
 from plaudit.judges.classifier.rlinf_export import rlinf_can_load, rlinf_tensors
-from plaudit.judges.classifier.training import EpochMetrics
+from plaudit.judges.epochs import EpochMetrics
 from plaudit.torch_file import read_safetensors, read_torch
 from plaudit.trust import from_file
 

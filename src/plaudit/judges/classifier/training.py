@@ -1,7 +1,6 @@
 """Training a reward classifier: learn on some episodes, keep the epoch that is best on others.
 
-Classes are balanced where batches are drawn and nowhere else. What takes long is kept in a work folder: a
-training that was stopped resumes from there.
+Classes are balanced where batches are drawn and nowhere else.
 
 A model of progress alone learns from successes: pairs of frames of one episode, which came first and how much of the
 way lies between them. It sees single frames, so that it cannot go by time: an episode backwards has the same values
@@ -10,10 +9,7 @@ backwards, and what stands still has one.
 
 import copy
 import math
-import shutil
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,51 +18,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plaudit.checkpoint import Stateful, load_checkpoint, save_checkpoint
 from plaudit.devices import autocast_bf16, resolve_device, to_channels_last
-from plaudit.errors import JudgeError
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import RewardDataset, Split
-from plaudit.judges.classifier.features import KEEP_EVERY, CachedFeatures, FeatureSource, OnlineFeatures, predict_logits
+from plaudit.judges.classifier.features import CachedFeatures, FeatureSource, OnlineFeatures, predict_logits
 from plaudit.judges.classifier.model import BinaryRewardClassifier
+from plaudit.judges.epochs import EpochMetrics, EpochTrainer, StepMetrics, never_stop, train_epochs
 from plaudit.types import AnyArray
 
 
-@dataclass(frozen=True)
-class EpochMetrics:
-    """One line of the training history."""
-
-    member: int
-    epoch: int
-    train_loss: float
-    train_acc: float  # on augmented frames, classes balanced; of progress alone, pairs in the right order
-    validation_loss: float
-    best: bool  # so far
-    seconds: float
-
-
-@dataclass(frozen=True)
-class StepMetrics:
-    """How far a member has come within its epoch."""
-
-    member: int
-    members: int
-    epoch: int  # at work, from 1
-    step: int  # gradient steps of it that are done
-    steps: int  # of it
-    loss: float  # of the newest
-
-
-class TrainingInterrupted(Exception):
-    """A callback asked to stop. What was done is in the work folder."""
-
-
-def never_stop(_: object) -> bool:
-    """As a callback: what it is told of goes on."""
-    return True
-
-
-class EnsembleMember(Stateful):
+class EnsembleMember(EpochTrainer):
     """One classifier in training, and the best it has been."""
 
     def __init__(self, number: int, config: RewardTrainConfig, table: RewardDataset, rows: AnyArray):
@@ -80,19 +41,17 @@ class EnsembleMember(Stateful):
         to_channels_last(model, self.device)
         self.net = nn.ModuleDict({"now": model, "best": copy.deepcopy(model)})
         self.model = model
-        self.number, self.config, self.table, self.rows = number, config, table, rows
-        self.version = 0  # epochs done
+        self.config, self.table, self.rows = config, table, rows
         self.rng = torch.Generator().manual_seed(seed)
         self.dropout_seed = seed
-        self.best_loss = math.inf
-        self.best_epoch = 0
-        self.optimizer = torch.optim.AdamW(self._groups(), lr=config.lr, weight_decay=config.weight_decay)
-        self.optimizers = {"all": self.optimizer}
-        self.rates = [group["lr"] for group in self.optimizer.param_groups]
-        self.steps = math.ceil(len(rows) / config.batch_size)  # gradient steps of an epoch
-        self.epoch_step = 0  # of these, done
-        self.loss_sum = self.right_sum = 0.0  # over these
-        self.seconds = 0.0  # of the whole training, so far
+        super().__init__(
+            torch.optim.AdamW(self._groups(), lr=config.lr, weight_decay=config.weight_decay),
+            epochs=config.epochs,
+            patience=config.patience,
+            steps=math.ceil(len(rows) / config.batch_size),
+            number=number,
+            members=config.ensemble_size,
+        )
 
     def _groups(self) -> list[dict[str, Any]]:
         """An encoder that was trained elsewhere moves more slowly than what is new."""
@@ -110,44 +69,20 @@ class EnsembleMember(Stateful):
         with torch.random.fork_rng(devices=[]):
             # A seed of its own for every step, so that a training may be stopped after any of them.
             torch.manual_seed(self.dropout_seed + 7919 * self.step)
-            self._step_lr()
+            self.step_lr()
             logits = self._logits(features, batch)
             loss, right = (self._loss if self.config.predict_success else self._pair_loss)(logits, batch)
             found = float(loss.detach())
-            self._check(found, self.version + 1)
+            self.check_loss(found, self.version + 1)
             self.optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
             self.optimizer.step()
-        self.epoch_step += 1
-        self.loss_sum += found
-        self.right_sum += right
-        return StepMetrics(self.number, self.config.ensemble_size, self.version + 1, self.epoch_step, self.steps, found)
+        return self.count_step(found, right)
 
     def end_epoch(self, features: FeatureSource, rows: AnyArray) -> EpochMetrics:
         """After its last step: measure on these rows, and keep the model if it is the best so far."""
-        loss, accuracy = self.loss_sum / self.steps, self.right_sum / self.steps
-        self.version, self.epoch_step, self.loss_sum, self.right_sum = self.version + 1, 0, 0.0, 0.0
-        held_out = self.validate(features, rows)
-        best = self.best_epoch == self.version
-        return EpochMetrics(self.number, self.version, loss, accuracy, held_out, best, self.seconds)
-
-    @property
-    def step(self) -> int:
-        """Gradient steps done, of all epochs."""
-        return self.version * self.steps + self.epoch_step
-
-    @property
-    def done(self) -> bool:
-        """Whether it has had all its epochs, or has not become better for too many."""
-        return self.version >= self.config.epochs or self.version - self.best_epoch >= self.config.patience
-
-    def _check(self, loss: float, epoch: int) -> None:
-        if not math.isfinite(loss):
-            raise JudgeError(
-                f"the loss became {loss} in epoch {epoch}; no model was written, lower the learning rate (it is "
-                f"{self.config.lr:g}) or look at the images (plaudit data sheet)"
-            )
+        return self.count_epoch(lambda: self.validate(features, rows))
 
     def _logits(self, features: FeatureSource, batch: AnyArray) -> Tensor:
         shape = self.model.config
@@ -183,12 +118,6 @@ class EnsembleMember(Stateful):
         right = float((rise.sign() == apart.sign())[differs].float().mean()) if differs.any() else 1.0
         return loss, right
 
-    def _step_lr(self) -> None:
-        """The learning rate along its cosine."""
-        share = 0.5 * (1 + math.cos(math.pi * min(self.step / (self.steps * self.config.epochs), 1)))
-        for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
-            group["lr"] = rate * share
-
     def validate(self, features: FeatureSource, rows: AnyArray) -> float:
         """The loss on frames as they are and as many as there are; keeps the model if it is the best so far."""
         targets = self.table.target if self.config.predict_success else self.table.progress
@@ -196,7 +125,7 @@ class EnsembleMember(Stateful):
         logits = predict_logits(self.model, features, self.table, rows)[np.isin(rows, labeled), 0]
         target = torch.from_numpy(targets[labeled])
         loss = float(F.binary_cross_entropy_with_logits(torch.from_numpy(logits), target))
-        self._check(loss, self.version)
+        self.check_loss(loss, self.version)
         if loss < self.best_loss:
             self.best_loss, self.best_epoch = loss, self.version
             self.best.load_state_dict(self.model.state_dict())
@@ -207,34 +136,6 @@ class EnsembleMember(Stateful):
         found = self.net["best"]
         assert isinstance(found, BinaryRewardClassifier)
         return found
-
-    def save(self, folder: Path, history: list[EpochMetrics]) -> None:
-        """Among the checkpoints in a folder; it replaces those before it."""
-        path, before = folder / f"{self.step:09d}", _checkpoints(folder)
-        if path in before:
-            return
-        state = {name: getattr(self, name) for name in _STATE}
-        save_checkpoint(path, self, {**state, "history": [vars(epoch) for epoch in history]})
-        for old in before:
-            shutil.rmtree(old)
-
-    def load(self, folder: Path) -> list[EpochMetrics]:
-        """The newest checkpoint of a folder; returns the history so far, [] where there is none."""
-        found = _checkpoints(folder)
-        if not found:
-            return []
-        state = load_checkpoint(found[-1], self)
-        for name in _STATE:
-            setattr(self, name, state[name])
-        return [EpochMetrics(**epoch) for epoch in state["history"]]
-
-
-# Of a member, beside its tensors.
-_STATE = ("best_loss", "best_epoch", "epoch_step", "loss_sum", "right_sum", "seconds")
-
-
-def _checkpoints(folder: Path) -> list[Path]:
-    return sorted(folder.glob("[0-9]*"))
 
 
 def train_member(
@@ -250,21 +151,15 @@ def train_member(
     """Train one classifier, from where an earlier run stopped; with a frozen encoder on cached features."""
     member = EnsembleMember(number, config, table, splits["train"])
     checkpoints = work_dir / f"member_{number}"
-    history = member.load(checkpoints)
     features = OnlineFeatures(member.model, table, config) if cached is None else cached
-    began, saved = time.monotonic() - member.seconds, time.monotonic()
-    while not member.done:
-        if member.epoch_step < member.steps:
-            proceed = on_step(member.train_step(features))
-            member.seconds = time.monotonic() - began
-        else:
-            history.append(member.end_epoch(features, splits["validation"]))
-            proceed = on_epoch_end(history[-1])
-        if not proceed or time.monotonic() - saved > KEEP_EVERY:
-            member.save(checkpoints, history)
-            saved = time.monotonic()
-        if not proceed:
-            raise TrainingInterrupted
+    history = train_epochs(
+        member,
+        lambda: member.train_step(features),
+        lambda: member.end_epoch(features, splits["validation"]),
+        checkpoints,
+        on_epoch_end,
+        on_step,
+    )
     if number < config.ensemble_size - 1:  # so that a stop in the next one does not cost this one
         member.save(checkpoints, history)
     member.model.load_state_dict(member.best.state_dict())

@@ -11,6 +11,8 @@ local.py         a Qwen3-VL in this process: batches by tokens, out of memory, e
   chat_template.py a chat to tokens and positions, and where each answer is read
   qwen3_vl.py      our own forward: all frames of many episodes in one pass
 processor.py     any other model, by transformers' own processor and forward
+adapter.py       what a model learned from labels: a folder that describes itself, put into the model
+tune.py          the training that makes one
 endpoint.py      any server that speaks the OpenAI protocol
 
 explain.py       explanations in words, for people

@@ -14,6 +14,7 @@ class VlmBackend(ABC):
     """A model that scores frames and explains episodes."""
 
     warnings: tuple[str, ...] = ()  # what a user should know before its labels are used
+    trained_on: str = ""  # keys of the episodes that an adapter learned from (data/episode_keys.py)
 
     def __init__(self, config: VlmSettings, *model: str):
         """model: what decides its answers besides the prompt: weights, template, precision"""

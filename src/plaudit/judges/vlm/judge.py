@@ -22,6 +22,7 @@ class VlmJudge:
         self.backend, self.rule = backend, rule
         self.warnings = backend.warnings
         self.uncalibrated = backend.fingerprint
+        self.trained_on = backend.trained_on
         self.id = JudgeId(SOURCE, fingerprint_of(backend.fingerprint, calibration), rule.key())
         self._calibration = calibration or PlattScaling()
 
@@ -44,7 +45,8 @@ class VlmJudgeConfig(VlmSettings):
 
     def build(self) -> VlmJudge:
         """The judge, with its model loaded or its client ready."""
-        return VlmJudge(self.load_backend(), self.rule, self.calibration)
+        resolved = self.resolved()
+        return VlmJudge(resolved.load_backend(), resolved.rule, resolved.calibration)
 
     def load_backend(self) -> VlmBackend:
         """The model by itself: `score` for logits, `explain` for words."""
@@ -55,4 +57,4 @@ class VlmJudgeConfig(VlmSettings):
             return OpenAIBackend(self)
         from plaudit.judges.vlm.local import load_local_backend
 
-        return load_local_backend(self)
+        return load_local_backend(self.resolved())

@@ -29,6 +29,7 @@ KNOWN: dict[str, dict[str, Any]] = {
         "temporal_patch_size": TIMES,
     },
 }
+LORA_CONFIG = "adapter_config.json"  # of an adapter, as peft writes it
 SAMPLES, SAMPLE = 16, 1 << 16  # places of a file that its fingerprint looks at, and bytes at each
 
 
@@ -40,6 +41,8 @@ class LoadedVlm:
     processor: Any  # a tokenizer, for a Qwen3-VL; transformers' processor for others
     template: str  # of chats, jinja
     fingerprint: str  # of weights, preprocessing and template
+    trained_on: str = ""  # keys of the episodes that an adapter learned from
+    warnings: tuple[str, ...] = ()
 
 
 def load_description(config: VlmSettings) -> Any:
@@ -115,7 +118,7 @@ def _token_ids(tokenizer: Any, word: str) -> list[int]:
 def fingerprint_of(folder: Path, template: str) -> str:
     """Cheap for tens of gigabytes: of every file of weights its size, its table of tensors and samples of its bytes."""
     digest = hashlib.sha256(template.encode())
-    for name in ("config.json", "tokenizer.json", "processor_config.json", "preprocessor_config.json"):
+    for name in ("config.json", "tokenizer.json", "processor_config.json", "preprocessor_config.json", LORA_CONFIG):
         if (folder / name).is_file():
             digest.update((folder / name).read_bytes())
     for path in sorted(folder.glob("*.safetensors")):

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from plaudit.errors import JudgeError, PlauditError
 from plaudit.judges.images import resize_images
+from plaudit.judges.vlm.adapter import load_adapted
 from plaudit.judges.vlm.backend import VlmBackend
 from plaudit.judges.vlm.chat_template import ChatTemplate, IntArray, Layout, image
 from plaudit.judges.vlm.config import VlmSettings
@@ -47,9 +48,9 @@ _log = logging.getLogger(__name__)
 
 def load_local_backend(config: VlmSettings) -> VlmBackend:
     """The model in this process, by our own forward where it is a Qwen3-VL, by transformers' where it is not."""
-    reason = unknown_part(config.model, load_description(config))
+    reason = None if config.adapter else unknown_part(config.model, load_description(config))
     backend = (
-        Qwen3VLBackend(config, load_qwen3_vl(config))
+        Qwen3VLBackend(config, load_adapted(config) if config.adapter else load_qwen3_vl(config))
         if reason is None
         else ProcessorBackend(config, load_any_vlm(config), reason)
     )
@@ -73,6 +74,7 @@ class Qwen3VLBackend(VlmBackend):
 
     def __init__(self, config: VlmSettings, loaded: LoadedVlm):
         super().__init__(config, loaded.fingerprint, str(loaded.model.dtype))
+        self.trained_on = loaded.trained_on
         self.model = loaded.model
         self.device: torch.device = loaded.model.device
         self.max_batch_tokens = config.max_batch_tokens
@@ -80,7 +82,7 @@ class Qwen3VLBackend(VlmBackend):
         self._chat_template = ChatTemplate(loaded.processor, loaded.template)
         self._yes, self._no = answer_token_ids(loaded.processor)
         attend = attend_by(attention_on(self.device, config.attention))
-        warnings = []
+        warnings = [*loaded.warnings]
         try:
             self.vision = Vision(loaded.model.model.visual, attend, config.compile)
             self.decoder = Decoder(loaded.model, self._yes, self._no, attend, config.compile)
@@ -118,7 +120,10 @@ class Qwen3VLBackend(VlmBackend):
 
     def pack(self, number: int, episode: Episode) -> PackedEpisode:
         """An episode as tokens; an error where it is too long for the model."""
-        prompt = build_prompt(self.config, episode)
+        return self.pack_prompt(number, build_prompt(self.config, episode))
+
+    def pack_prompt(self, number: int, prompt: FramePrompt) -> PackedEpisode:
+        """The same of its prompt."""
         sizes = [size_of(images.shape, self.config.image_size) for images in prompt.frames.values()]
         layout = self._chat_template.layout(prompt, sizes)
         context: int = self.model.config.text_config.max_position_embeddings
@@ -132,7 +137,8 @@ class Qwen3VLBackend(VlmBackend):
     def _logits(self, batch: Sequence[PackedEpisode]) -> list[FloatArray] | None:
         """Of each episode's frames; None where memory was not enough."""
         try:
-            logits = self.forward(batch).cpu().numpy()
+            with torch.no_grad():
+                logits = self.forward(batch).cpu().numpy()
         except torch.OutOfMemoryError:
             logits = None
         if logits is None:  # out here, where the failed pass is no longer held by its exception
@@ -140,9 +146,8 @@ class Qwen3VLBackend(VlmBackend):
             return None
         return np.split(logits, np.cumsum([packed.prompt.num_frames for packed in batch])[:-1])
 
-    @torch.inference_mode()
     def forward(self, batch: Sequence[PackedEpisode]) -> Tensor:
-        """[A] logits of all frames of all episodes, one after the other."""
+        """[A] logits of all frames of all episodes, one after the other; with gradients, where something learns."""
         if not self._own_forward_known:
             return self._transformers_forward(batch)
         ids, positions, answers = pad_batch([packed.layout for packed in batch])

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plaudit.errors import JudgeError
-from plaudit.judges.vlm.config import VlmSettings
+from plaudit.judges.vlm.config import PromptSettings, VlmSettings
 from plaudit.types import ByteArray, Episode, FloatArray
 
 Message = dict[str, Any]
@@ -97,8 +97,7 @@ def build_prompt(config: VlmSettings, episode: Episode) -> FramePrompt:
 
 def prompt_fingerprint(config: VlmSettings) -> str:
     """Everything in a config that decides what is asked and seen; the task itself is in the episode."""
-    settings = {"task", "success_criteria", "system_prompt", "question", "cameras", "image_size", "frame_stride"}
-    return config.model_dump_json(include=settings)
+    return config.model_dump_json(include=set(PromptSettings.model_fields))
 
 
 def _camera(episode: Episode, camera: str) -> ByteArray:

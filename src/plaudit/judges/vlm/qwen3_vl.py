@@ -7,11 +7,14 @@ and no, and those only where an answer is read.
 
 Sequences of a batch are padded at their ends. A causal model never looks ahead, so the padding is seen by no token that
 counts: attention needs no mask, and none of the fast kernels takes one.
+
+Adapters (adapter.py) are two thin products beside a wide one, and stay so: what is scored is what was trained, to the
+bit. Training runs the same pass with gradients (tune.py).
 """
 
 import math
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Literal, NamedTuple
@@ -19,6 +22,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from plaudit.errors import JudgeError, MissingPackage
 from plaudit.judges.vlm.images import MERGE, PATCH, patches
@@ -63,14 +67,51 @@ def attend_sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     )
 
 
-# Frames to features
+# Products, with what an adapter adds
+
+
+class Lora(NamedTuple):
+    """Two thin matrices whose product is added to a wide one."""
+
+    down: Tensor  # [r, in]
+    up: Tensor  # [out, r]
+    scale: float
 
 
 class Linear(NamedTuple):
-    """Weights of one layer."""
+    """Weights of one product, or of a normalization."""
 
     weight: Tensor
-    bias: Tensor
+    bias: Tensor | None
+    lora: Lora | None = None
+
+
+def product(x: Tensor, linear: Linear) -> Tensor:
+    """[..., out] of [..., in]; the adapter's thin products in the precision of the wide one."""
+    y = F.linear(x, linear.weight, linear.bias)
+    if linear.lora is None:
+        return y
+    down, up, scale = linear.lora
+    thin = F.linear(x, down.to(x.dtype)) * scale
+    return torch.addmm(y.flatten(0, -2), thin.flatten(0, -2), up.to(x.dtype).T).view_as(y)
+
+
+def _linear(module: Any) -> Linear:
+    """Of a layer of torch, or of one that peft has put an adapter around."""
+    parts = dict(module.named_children())
+    if "lora_A" not in parts:
+        return Linear(module.weight, module.bias)
+    (name,) = module.scaling
+    lora = Lora(parts["lora_A"][name].weight, parts["lora_B"][name].weight, module.scaling[name])
+    return Linear(module.weight, module.bias, lora)
+
+
+def _runner(run: Callable[..., Tensor], recompute: bool) -> Callable[..., Tensor]:
+    """The same, which with `recompute` keeps only its input for the gradients and runs again when these are made."""
+    return partial(checkpoint, run, use_reentrant=False) if recompute else run
+
+
+# Frames to features
 
 
 class Block(NamedTuple):
@@ -94,6 +135,8 @@ class Features(NamedTuple):
 class Vision:
     """The vision encoder."""
 
+    recompute = False  # in training: a fifth of the memory for a third more time
+
     def __init__(self, visual: Any, attend: Attend, compiled: bool):
         """visual: a `Qwen3VLVisionModel`"""
         self._visual, self._attend = visual, attend
@@ -113,9 +156,9 @@ class Vision:
         kernel = self._visual.patch_embed.proj
         place, cos, sin = self._where(frames.shape[1] // PATCH, frames.shape[2] // PATCH)
         x = F.linear(patches(frames, kernel.weight.dtype), kernel.weight.flatten(1), kernel.bias) + place
-        deep = []
+        deep, run = [], _runner(self._run, self.recompute)
         for number, block in enumerate(self._blocks):
-            x = self._run(x, cos, sin, block, self._heads, self._attend)
+            x = run(x, cos, sin, block, self._heads, self._attend)
             if number in self._deep:
                 deep.append(self._deep[number](x.flatten(0, 1)))
         return Features(self._visual.merger(x.flatten(0, 1)), deep)
@@ -136,11 +179,11 @@ class Vision:
 
 def run_block(x: Tensor, cos: Tensor, sin: Tensor, block: Block, heads: int, attend: Attend) -> Tensor:
     """[N, P, D]; every patch of a frame sees all others of it."""
-    normed = F.layer_norm(x, x.shape[-1:], *block.norm1, eps=1e-6)
-    q, k, v = F.linear(normed, *block.qkv).unflatten(2, (3, heads, -1)).unbind(2)
-    x = x + F.linear(attend(rotate(q, cos, sin), rotate(k, cos, sin), v, False).flatten(2), *block.proj)
-    normed = F.layer_norm(x, x.shape[-1:], *block.norm2, eps=1e-6)
-    return x + F.linear(F.gelu(F.linear(normed, *block.up), approximate="tanh"), *block.down)
+    normed = F.layer_norm(x, x.shape[-1:], block.norm1.weight, block.norm1.bias, eps=1e-6)
+    q, k, v = product(normed, block.qkv).unflatten(2, (3, heads, -1)).unbind(2)
+    x = x + product(attend(rotate(q, cos, sin), rotate(k, cos, sin), v, False).flatten(2), block.proj)
+    normed = F.layer_norm(x, x.shape[-1:], block.norm2.weight, block.norm2.bias, eps=1e-6)
+    return x + product(F.gelu(product(normed, block.up), approximate="tanh"), block.down)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -151,7 +194,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 def _block(block: Any) -> Block:
     modules = (block.norm1, block.attn.qkv, block.attn.proj, block.norm2, block.mlp.linear_fc1, block.mlp.linear_fc2)
-    return Block(*(Linear(module.weight, module.bias) for module in modules))
+    return Block(*map(_linear, modules))
 
 
 # Tokens and features to logits
@@ -161,20 +204,22 @@ class Layer(NamedTuple):
     """Weights of one layer; each product is without a bias."""
 
     norm: Tensor
-    q: Tensor
-    k: Tensor
-    v: Tensor
+    q: Linear
+    k: Linear
+    v: Linear
     q_norm: Tensor
     k_norm: Tensor
-    o: Tensor
+    o: Linear
     mlp_norm: Tensor
-    gate: Tensor
-    up: Tensor
-    down: Tensor
+    gate: Linear
+    up: Linear
+    down: Linear
 
 
 class Decoder:
     """The language model."""
+
+    recompute = False  # as of `Vision`
 
     def __init__(self, model: Any, yes: Sequence[int], no: Sequence[int], attend: Attend, compiled: bool):
         """model: a `Qwen3VLForConditionalGeneration`; yes, no: the tokens that spell them"""
@@ -194,8 +239,9 @@ class Decoder:
         x = self._model.embed_tokens(ids)
         x.flatten(0, 1)[places] = features.first
         cos, sin = (angles.unsqueeze(2) for angles in self._model.rotary_emb(x, positions))
+        run = _runner(self._run, self.recompute)
         for number, layer in enumerate(self._layers):
-            x = self._run(x, cos, sin, layer, self._eps, self._attend)
+            x = run(x, cos, sin, layer, self._eps, self._attend)
             if number < len(features.deep):
                 x.flatten(0, 1)[places] += features.deep[number]
         return x
@@ -214,17 +260,25 @@ def run_layer(x: Tensor, cos: Tensor, sin: Tensor, layer: Layer, eps: float, att
     """[B, L, D]; every token sees those before it."""
     normed = F.rms_norm(x, x.shape[-1:], layer.norm, eps)
     size = layer.q_norm.shape
-    q, k, v = (F.linear(normed, weight).unflatten(2, (-1, *size)) for weight in (layer.q, layer.k, layer.v))
+    q, k, v = (product(normed, linear).unflatten(2, (-1, *size)) for linear in (layer.q, layer.k, layer.v))
     q, k = F.rms_norm(q, size, layer.q_norm, eps), F.rms_norm(k, size, layer.k_norm, eps)
-    x = x + F.linear(attend(rotate(q, cos, sin), rotate(k, cos, sin), v, True).flatten(2), layer.o)
+    x = x + product(attend(rotate(q, cos, sin), rotate(k, cos, sin), v, True).flatten(2), layer.o)
     normed = F.rms_norm(x, x.shape[-1:], layer.mlp_norm, eps)
-    return x + F.linear(F.silu(F.linear(normed, layer.gate)) * F.linear(normed, layer.up), layer.down)
+    return x + product(F.silu(product(normed, layer.gate)) * product(normed, layer.up), layer.down)
 
 
 def _layer(layer: Any) -> Layer:
     mixing, mlp = layer.self_attn, layer.mlp
-    modules = (
-        layer.input_layernorm, mixing.q_proj, mixing.k_proj, mixing.v_proj, mixing.q_norm, mixing.k_norm, mixing.o_proj,
-        layer.post_attention_layernorm, mlp.gate_proj, mlp.up_proj, mlp.down_proj,
-    )  # fmt: skip
-    return Layer(*(module.weight for module in modules))
+    return Layer(
+        norm=layer.input_layernorm.weight,
+        q=_linear(mixing.q_proj),
+        k=_linear(mixing.k_proj),
+        v=_linear(mixing.v_proj),
+        q_norm=mixing.q_norm.weight,
+        k_norm=mixing.k_norm.weight,
+        o=_linear(mixing.o_proj),
+        mlp_norm=layer.post_attention_layernorm.weight,
+        gate=_linear(mlp.gate_proj),
+        up=_linear(mlp.up_proj),
+        down=_linear(mlp.down_proj),
+    )

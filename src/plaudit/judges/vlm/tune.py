@@ -1,0 +1,353 @@
+"""Fine-tuning a vision-language judge on labeled episodes, by an adapter and in the layout that scores them.
+
+    every epoch: the training episodes in a new order, a few in a step
+      an episode is one chat; after each frame that has a label, cross-entropy of yes against no
+      the gradient goes into the adapter; the model itself stands still
+    keep the epoch that is best on the validation episodes; stop when it gets no better
+
+Success and failure frames count alike, however many there are of each. Episodes that all succeed in the end teach a
+clock, which is right about most frames and pays a robot that waits. So every other showing is altered such that a clock
+is wrong: backwards, one frame standing still, a camera that shows nothing, another task's words. Targets stay those of
+the frames that are seen; of no camera and of another task they are failure. What is not altered begins at its start or
+on its way. All of it is shown a little moved and in other light.
+
+Memory decides by itself: the episodes of a step go through together, then fewer at a time, then layers are run again
+for the gradients instead of being kept.
+"""
+
+import math
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import Field, PositiveFloat, PositiveInt
+from torch import nn
+from torch.nn import functional as F
+
+from plaudit import __version__
+from plaudit.config import Seed
+from plaudit.data.episode_keys import episode_keys, pack_keys
+from plaudit.data.store import Store
+from plaudit.errors import JudgeError
+from plaudit.judges.classifier.augment import AugmentConfig, AugmentParams
+from plaudit.judges.classifier.dataset import Split, blank_images, check_split, split_episodes
+from plaudit.judges.config import REFERENCE_SOURCES, TrainingDataInfo
+from plaudit.judges.epochs import EpochMetrics, EpochTrainer, StepMetrics, never_stop, prepare_work, train_epochs
+from plaudit.judges.evaluation import load_reference_labels, score_episodes
+from plaudit.judges.exam import data_fingerprint
+from plaudit.judges.images import resize_images
+from plaudit.judges.metrics import JudgeMetrics, compute_metrics
+from plaudit.judges.predictions import EpisodePrediction
+from plaudit.judges.vlm.adapter import add_lora, fingerprint_with, load_base, save_adapter
+from plaudit.judges.vlm.config import AdapterInfo, LoraShape, PromptSettings, VlmSettings
+from plaudit.judges.vlm.images import size_of
+from plaudit.judges.vlm.judge import VlmJudge
+from plaudit.judges.vlm.loading import LoadedVlm
+from plaudit.judges.vlm.local import PackedEpisode, Qwen3VLBackend
+from plaudit.judges.vlm.prompt import FramePrompt, build_prompt
+from plaudit.rule import DecisionRule
+from plaudit.types import ByteArray, Episode, FloatArray
+
+# How a showing is altered. The last one is for judges that are told the task by the episode.
+ALTERED = ("backwards", "still", "blank", "other task")
+# Shown in place of an episode's own task where the store has only one; none of them is a control's.
+OTHER_TASKS = (
+    "open the top drawer of the cabinet",
+    "fold the towel in half and lay it down",
+    "wipe the whiteboard until it is clean",
+    "screw the lid onto the jar",
+    "press the round button on the wall",
+)
+
+
+class TuneConfig(LoraShape):
+    """How an adapter is trained. Defaults are for an 8B model and a few dozen episodes."""
+
+    epochs: PositiveInt = 15  # at most
+    patience: PositiveInt = 4  # epochs without a better loss on validation episodes before it stops
+    batch_size: PositiveInt = 2  # episodes of a gradient step
+    lr: PositiveFloat = 1e-4  # rises over the first twentieth of the steps, then falls to zero along a cosine
+    weight_decay: float = Field(default=0.0, ge=0)
+    val_fraction: float = Field(default=0.2, gt=0, lt=0.5)  # of the episodes, those that choose the epoch
+    label_sources: tuple[str, ...] = REFERENCE_SOURCES  # whose labels to learn from
+    altered: float = Field(default=0.5, ge=0, lt=1)  # share of showings that are, in one of the ways of ALTERED
+    late_start: float = Field(default=0.5, ge=0, le=1)  # of those that are not, share that begins on the way
+    augment: AugmentConfig = Field(default_factory=AugmentConfig)
+    seed: Seed = 0
+
+
+@dataclass(frozen=True, eq=False)
+class TuneResult:
+    """An adapter, and how it did on the episodes that chose its epoch."""
+
+    info: Callable[[Path], AdapterInfo]  # what describes it, of the folder that it was saved in
+    save: Callable[[Path], None]  # its weights, into a folder
+    before: JudgeMetrics  # of the model as it came
+    metrics: JudgeMetrics
+    best_epoch: int
+    history: Sequence[EpochMetrics]
+
+
+def tune_judge(
+    store: Store,
+    judge: VlmSettings,
+    config: TuneConfig,
+    work_dir: Path,
+    on_epoch_end: Callable[[EpochMetrics], bool],
+    on_step: Callable[[StepMetrics], bool] = never_stop,
+    ids: Sequence[int] | None = None,
+) -> TuneResult:
+    """Train an adapter for a judge's model; what takes long is kept in `work_dir`, from where the same call resumes.
+
+    on_epoch_end, on_step: told how it goes; False stops it with `TrainingInterrupted`
+    ids: of the episodes to learn from and to choose the epoch by; None: all that have labels
+    """
+    begun = time.monotonic()
+    targets = load_reference_labels(store, config.label_sources, ids)
+    splits = _split(targets, config)
+    loaded = load_base(judge)
+    settings = {"tune": config.model_dump(mode="json"), "judge": judge.model_dump(mode="json")}
+    data = _data_info(store, targets, splits, config)
+    prepare_work(work_dir, {**settings, "base": loaded.fingerprint, "data": data.fingerprint})
+    torch.manual_seed(config.seed)  # of the weights that an adapter begins with
+    peft_model = add_lora(loaded.model, config)
+    tuner = Tuner(config, Qwen3VLBackend(judge, loaded), store, targets, splits)
+    before = compute_metrics(tuner.measure(), DecisionRule())
+    tuner.validate()
+    history = train_epochs(tuner, tuner.train_step, tuner.end_epoch, work_dir / "adapter", on_epoch_end, on_step)
+    if tuner.best_epoch == 0:
+        raise JudgeError(
+            f"no epoch was better on the {len(splits['validation'])} validation episodes than the model as it came; "
+            f"nothing was written, label more episodes or try another learning rate (it is {config.lr:g})"
+        )
+    tuner.use_best()
+    metrics = compute_metrics(tuner.measure(), DecisionRule())
+    training = {
+        "config": config.model_dump(mode="json"),
+        "epochs": tuner.version,
+        "best_epoch": tuner.best_epoch,
+        "seconds": round(time.monotonic() - begun, 1),
+        "device": str(tuner.backend.device),
+        "versions": {"plaudit": __version__, "torch": torch.__version__, "python": platform.python_version()},
+    }
+    found = {"scores": {"before": before.to_json(), "tuned": metrics.to_json()}, "training": training, "data": data}
+    tasks = tuple(sorted({judge.task or store.episode(i).task for i in splits["train"]}))
+    return TuneResult(
+        info=lambda folder: _info(judge, config, loaded, folder, tasks=tasks, **found),
+        save=lambda folder: save_adapter(folder, peft_model),
+        before=before,
+        metrics=metrics,
+        best_epoch=tuner.best_epoch,
+        history=history,
+    )
+
+
+def _split(targets: Mapping[int, FloatArray], config: TuneConfig) -> dict[Split, list[int]]:
+    succeeded = {i: bool((target == 1).any()) for i, target in targets.items()}
+    splits = split_episodes(succeeded, config.seed, config.val_fraction, 0.0)
+    used: tuple[Split, ...] = ("train", "validation")
+    nothing = [np.zeros(0, np.float32)]
+    frames = {part: np.concatenate([*(targets[i] for i in splits[part]), *nothing]) for part in used}
+    check_split(frames, np.concatenate([*targets.values()]), len(targets))
+    return {part: splits[part] for part in used}
+
+
+def _data_info(
+    store: Store, targets: Mapping[int, FloatArray], splits: Mapping[Split, Sequence[int]], config: TuneConfig
+) -> TrainingDataInfo:
+    keys = episode_keys(store, list(targets))
+    return TrainingDataInfo(
+        fingerprint=data_fingerprint(store, targets),
+        episodes={part: len(ids) for part, ids in splits.items()},
+        frames={part: sum(int((~np.isnan(targets[i])).sum()) for i in ids) for part, ids in splits.items()},
+        sources=config.label_sources,
+        seen=pack_keys(chain.from_iterable(keys.values())),
+    )
+
+
+def _info(judge: VlmSettings, config: TuneConfig, loaded: LoadedVlm, folder: Path, **found: Any) -> AdapterInfo:
+    base = Path(judge.model)
+    shape = LoraShape(**config.model_dump(include=set(LoraShape.model_fields)))
+    return AdapterInfo(
+        base=str(base.resolve()) if base.is_dir() else judge.model,
+        base_fingerprint=loaded.fingerprint,
+        fingerprint=fingerprint_with(loaded, shape, folder),
+        lora=shape,
+        prompt=PromptSettings(**judge.model_dump(include=set(PromptSettings.model_fields))),
+        **found,
+    )
+
+
+def _blank(images: ByteArray, rng: np.random.Generator) -> ByteArray:
+    """As many, all of one picture that shows nothing."""
+    return np.broadcast_to(blank_images(rng, 16, images.shape[1:])[rng.integers(16)], images.shape)
+
+
+class Tuner(EpochTrainer):
+    """An adapter in training, and the best it has been."""
+
+    def __init__(
+        self,
+        config: TuneConfig,
+        backend: Qwen3VLBackend,
+        store: Store,
+        targets: Mapping[int, FloatArray],
+        splits: Mapping[Split, Sequence[int]],
+    ):
+        """backend: of a model with an adapter in it"""
+        self.config, self.backend, self.store, self.targets, self.splits = config, backend, store, targets, splits
+        learning = [weight for weight in backend.model.parameters() if weight.requires_grad]
+        best = [nn.Parameter(weight.detach().clone(), requires_grad=False) for weight in learning]
+        self.net = nn.ModuleDict({"now": nn.ParameterList(learning), "best": nn.ParameterList(best)})
+        self.rng = torch.Generator().manual_seed(config.seed)  # a part of every state; showings have their own
+        steps = math.ceil(len(splits["train"]) / config.batch_size)
+        super().__init__(
+            torch.optim.AdamW(learning, lr=config.lr, weight_decay=config.weight_decay),
+            epochs=config.epochs,
+            patience=config.patience,
+            steps=steps,
+            warmup=steps * config.epochs // 20,
+        )
+        labeled = np.concatenate([targets[i] for i in splits["train"]])
+        counts = [int((labeled == kind).sum()) for kind in (0, 1)]
+        self.weights = torch.tensor([sum(counts) / (2 * count) for count in counts])  # of a failure, of a success
+        self.tasks = sorted({store.episode(i).task for i in splits["train"]})
+        self.together = config.batch_size  # episodes that go through at a time
+
+    def train_step(self) -> StepMetrics:
+        """One gradient step on the next episodes of this epoch's order."""
+        order = np.random.default_rng([self.config.seed, self.version]).permutation(self.splits["train"])
+        first = self.epoch_step * self.config.batch_size
+        batch = [self.show(int(i)) for i in order[first : first + self.config.batch_size]]
+        self.step_lr()
+        loss, right = self.gradients(batch)
+        self.check_loss(loss, self.version + 1)
+        nn.utils.clip_grad_norm_(self.net["now"].parameters(), 1.0)
+        self.optimizer.step()
+        return self.count_step(loss, right)
+
+    def show(self, episode_id: int) -> tuple[PackedEpisode, FloatArray]:
+        """An episode as it is shown this time, and the target of each frame that is; the same for the same epoch."""
+        judge = self.backend.config
+        rng = np.random.default_rng([self.config.seed, self.version, episode_id])
+        episode = self.store.episode(episode_id)
+        target = self.targets[episode_id][episode.observed]
+        ways = ALTERED if judge.uses_task else ALTERED[:-1]
+        way = ways[rng.integers(len(ways))] if rng.random() < self.config.altered else ""
+        prompt = build_prompt(judge, self._with_other_task(episode, rng) if way == "other task" else episode)
+        shown = self._shown_frames(way, target, rng)
+        prompt = self._augmented(replace(prompt, frame_indices=shown), rng)
+        if way == "blank":
+            prompt = replace(prompt, frames={c: _blank(images, rng) for c, images in prompt.frames.items()})
+        seen = np.where(np.isnan(target), target, 0) if way in ("blank", "other task") else target
+        return self.backend.pack_prompt(episode_id, prompt), seen[shown].astype(np.float32)
+
+    def _shown_frames(self, way: str, target: FloatArray, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Numbers of the frames that are shown, in order."""
+        last = len(target) - 1
+        late = not way and last > 0 and rng.random() < self.config.late_start
+        begin = int(rng.integers(last)) if late else 0
+        shown = np.union1d(np.arange(begin, last, self.backend.config.frame_stride), last)
+        if way == "still":
+            return np.full_like(shown, rng.choice(np.flatnonzero(~np.isnan(target))))
+        return shown[::-1].copy() if way == "backwards" else shown
+
+    def _with_other_task(self, episode: Episode, rng: np.random.Generator) -> Episode:
+        others = [task for task in self.tasks if task != episode.task] or OTHER_TASKS
+        return replace(episode, task=others[rng.integers(len(others))])
+
+    def _augmented(self, prompt: FramePrompt, rng: np.random.Generator) -> FramePrompt:
+        """Every frame of a camera changed alike, at the size that the model sees."""
+        drawn = torch.Generator().manual_seed(int(rng.integers(2**62)))
+        every = torch.zeros(prompt.num_frames, dtype=torch.long)
+        frames = {}
+        for camera in prompt.frames:
+            images = torch.from_numpy(prompt.images(camera)).to(self.backend.device)
+            images = resize_images(images, size_of(images.shape, self.backend.config.image_size))
+            changed = AugmentParams.draw(1, self.config.augment, drawn)[every].apply(images)
+            frames[camera] = changed.round_().to(torch.uint8).cpu().numpy()
+        return replace(prompt, frames=frames, frame_indices=np.arange(prompt.num_frames))
+
+    def gradients(self, batch: Sequence[tuple[PackedEpisode, FloatArray]]) -> tuple[float, float]:
+        """Of a step, in place; returns the loss, and the share of frames that were right, classes balanced."""
+        while True:
+            self.optimizer.zero_grad()
+            try:
+                parts = [batch[first : first + self.together] for first in range(0, len(batch), self.together)]
+                labeled = max(1, sum(int((~np.isnan(target)).sum()) for _, target in batch))
+                loss, right, weight = np.sum([self._part_gradients(part, labeled) for part in parts], axis=0)
+                return float(loss), float(right / max(weight, 1e-9))
+            except torch.OutOfMemoryError as error:
+                short = error.with_traceback(None)  # which would keep the failed pass alive
+            self._use_less_memory(batch, short)
+
+    def _part_gradients(
+        self, part: Sequence[tuple[PackedEpisode, FloatArray]], labeled: int
+    ) -> tuple[float, float, float]:
+        """Added to those that are there; its share of the loss, the weight of its frames that are right, and of all.
+
+        labeled: frames of the whole step
+        """
+        logits = self.backend.forward([packed for packed, _ in part])
+        target = torch.from_numpy(np.concatenate([target for _, target in part])).to(logits.device)
+        known = ~target.isnan()
+        logits, target = logits[known], target[known]
+        weights = self.weights.to(logits.device)[target.long()]
+        loss = F.binary_cross_entropy_with_logits(logits, target, weights, reduction="sum") / labeled
+        loss.backward()
+        right = weights[(logits.detach() > 0) == (target > 0.5)].sum()
+        return float(loss.detach()), float(right), float(weights.sum())
+
+    def _use_less_memory(self, batch: Sequence[tuple[PackedEpisode, FloatArray]], error: Exception) -> None:
+        self.optimizer.zero_grad()
+        torch.cuda.empty_cache()
+        if self.together > 1:
+            self.together = (self.together + 1) // 2
+        elif not self.backend.decoder.recompute:
+            self.backend.decoder.recompute = self.backend.vision.recompute = True
+        else:
+            longest = max(packed.layout.tokens for packed, _ in batch)
+            raise JudgeError(
+                f"an episode of {longest:,} tokens does not fit into the memory of {self.backend.device} for training; "
+                "set a frame_stride, fewer cameras or a smaller image_size"
+            ) from error
+
+    def end_epoch(self) -> EpochMetrics:
+        """After its last step: measure on the validation episodes, and keep the adapter if it is the best so far."""
+        return self.count_epoch(self.validate)
+
+    def validate(self) -> float:
+        """The loss on the validation episodes as they are; keeps the adapter if it is the best so far."""
+        found = self.measure()
+        prob = torch.from_numpy(np.concatenate([one.success_prob for one in found]))
+        target = torch.from_numpy(np.concatenate([one.target for one in found]))
+        loss = float(F.binary_cross_entropy(prob, target, self.weights[target.long()]))
+        self.check_loss(loss, self.version)
+        if loss < self.best_loss:
+            self.best_loss, self.best_epoch = loss, self.version
+            self._copy("now", "best")
+        return loss
+
+    def measure(self) -> list[EpisodePrediction]:
+        """Of the labeled frames of the validation episodes."""
+        targets = {i: self.targets[i] for i in self.splits["validation"]}
+        found, failed = score_episodes(self.store, VlmJudge(self.backend, DecisionRule()), targets)
+        for episode_id, reason in failed.items():
+            raise JudgeError(f"episode {episode_id}: {reason}")
+        return found
+
+    def use_best(self) -> None:
+        """Go on as it was after its best epoch."""
+        self._copy("best", "now")
+
+    @torch.no_grad()
+    def _copy(self, source: str, target: str) -> None:
+        for one, other in zip(self.net[source].parameters(), self.net[target].parameters(), strict=True):
+            other.copy_(one)
