@@ -175,6 +175,11 @@ def released(labels: Labels) -> Labels:
     return replace(labels, success=success, labeled=~np.isnan(prob), time=0.0)
 
 
+def awaits_audit(labels: Labels) -> bool:
+    """Whether these are withheld until an audit says the same."""
+    return labels.withheld and json.loads(labels.judge.rule)["unlike"].startswith("audit")
+
+
 def without_unlike(judge: JudgeId) -> JudgeId:
     """The same judge, whatever it does with episodes that are unlike what it learned from."""
     if '"unlike"' not in judge.rule:

@@ -250,7 +250,12 @@ class Labels:
     @property
     def withheld(self) -> bool:
         """Whether the judge scored the episode and labels nothing, since it is unlike what it learned from."""
-        return self.scores is not None and bool(self.scores.unlike) and not self.labeled.any()
+        return bool(self.unlike) and not self.labeled.any()
+
+    @property
+    def unlike(self) -> str:
+        """Why the episode is unlike what the judge learned from; "" where it does not say so."""
+        return "" if self.scores is None else self.scores.unlike
 
     @property
     def with_parts(self) -> tuple["Labels", ...]:

@@ -9,9 +9,10 @@ from conftest import counting_episode
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
+from plaudit.rule import DecisionRule, labels_from_scores
 from plaudit.training.audit import AuditConfig
 from plaudit.training.ledger_audit import LedgerAudit
-from plaudit.types import JudgeId, Labels
+from plaudit.types import JudgeId, Labels, Scores
 
 ALL = AuditConfig(fraction=1.0, window=10)
 BY_HUMAN = AuditConfig(fraction=1.0, by="human")
@@ -228,3 +229,55 @@ def test_an_audit_that_looks_after_every_episode_says_what_one_says_that_looks_a
             once.metrics(),
             once.requested(store),
         )
+
+
+# Episodes that are unlike what the judge learned from
+
+
+def strange(store: Store, judged: bool, true: bool | None, setting: str = "audit") -> int:
+    """The same with an episode that the judge has never seen the like of."""
+    flags = {} if true is None else {"success": np.array([False, False, true, true])}
+    episode, rule = counting_episode(4, privileged=flags), DecisionRule(threshold=0.7, unlike=setting)
+    prob = np.array([0, 0, 0, 0.9, 0.9] if judged else [0] * 5, np.float32)
+    scores = Scores(prob, unlike="another table")
+    episode_id = store.append(episode)
+    judge = JudgeId("classifier", "one", rule.key())
+    store.ledger.append(episode_id, labels_from_scores(judge, rule, episode, scores))
+    return episode_id
+
+
+def paid(store: Store, episode_id: int) -> list[float]:
+    return store.ledger.labels(episode_id, {"classifier"}).targets.tolist()
+
+
+def test_a_strange_episode_counts_once_the_audit_says_what_the_judge_says(store):
+    never = AuditConfig(fraction=0.001, first_episodes=0)
+    right, wrong, missed = strange(store, True, True), strange(store, True, False), strange(store, False, True)
+    assert np.isnan([paid(store, i) for i in (right, wrong, missed)]).all()
+    audit = looked(store, never)
+    assert audit.current.num_episodes == 3  # all of them, whatever the lots
+    assert paid(store, right) == [0, 0, 0, 0, 1] and np.isnan([paid(store, i) for i in (wrong, missed)]).all()
+    versions = len(store.ledger)
+    audit.read_labels(store)
+    looked(store, never)  # after a restart
+    assert len(store.ledger) == versions
+
+
+def test_what_nobody_was_paid_for_rings_no_alarm(store):
+    for _ in range(30):
+        strange(store, True, False)
+    assert looked(store).current.alarm is None and looked(store).current.false_successes.rate == 1
+
+
+def test_a_person_is_asked_about_strange_episodes_first(store):
+    plain, odd = played(store, True, None), strange(store, True, None)
+    audit = looked(store, BY_HUMAN)
+    assert audit.requested(store) == [odd, plain]
+    store.ledger.append(odd, labels(True, "human"))
+    audit.read_labels(store)
+    assert paid(store, odd) == [0, 0, 0, 0, 1]
+
+
+def test_what_is_skipped_for_good_costs_no_audit(store):
+    strange(store, True, False, setting="skip")
+    assert looked(store).current.num_episodes == 0

@@ -19,6 +19,7 @@ from plaudit.policies.weights import read_weights
 from plaudit.report.run import write_run_report
 from plaudit.rollout.operator import OperatorCommand
 from plaudit.rollout.operator_input import OperatorConfig
+from plaudit.rule import released
 from plaudit.training.config_file import load_training_config
 from plaudit.training.display import Display
 from plaudit.training.handles import SerialHandle, Slot
@@ -95,6 +96,17 @@ def test_updates_are_those_that_the_labeled_steps_have_earned(tmp_path):
     assert end.progress.step == 20 * 12
     assert end.progress.updates == 120
     assert end.progress.pending_updates == 0
+
+
+def test_episodes_unlike_what_the_judge_learned_from_count_once_the_audit_agrees(tmp_path):
+    glow.saved(glow.bewildered(glow.bright_model(0.45)), tmp_path / "judge")  # a lamp succeeds at 0.8
+    end = sit(tmp_path, "run.max_episodes=12", "audit.fraction=0.01", "audit.first_episodes=0").progress
+    assert end.judge_metrics["judge/unlike_share"] == 1 and end.judge_metrics["audit/episodes"] == 12
+    store = Store.open(tmp_path / "run/episodes")
+    judged = [store.ledger.labels(i, {"classifier"}) for i in store.ids]
+    right = [released(found).success_once == store.episode(i).success.any() for i, found in zip(store.ids, judged)]
+    assert [found.labeled.any() for found in judged] == right and 0 < sum(right) < 12
+    assert 0 < end.updates <= 12 * sum(right)
 
 
 def test_a_model_of_progress_shapes_what_the_simulator_pays(tmp_path):

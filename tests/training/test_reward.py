@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from test_trainer import curve, run
 
 from conftest import same_episode
-from glow import GlowConfig, bright_model, saved
+from glow import GlowConfig, bewildered, bright_model, saved
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.rewards import RewardConfig, compute_episode_rewards
 from plaudit.data.store import Store
@@ -102,6 +102,15 @@ def test_the_model_pays_ends_the_episodes_and_signs_the_labels(tmp_path: Path, m
         assert not episode.terminated  # that it ended is the model's opinion, and stands in the labels alone
         succeeded += bright[-1]
     assert succeeded
+
+
+def test_episodes_unlike_what_the_model_learned_from_are_told(tmp_path: Path):
+    folder = saved(bewildered(bright_model(0.5)), tmp_path / "bewildered")
+    run(tmp_path / "run", f"{LEARNERS['sac']} judge={folder}")
+    line = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-2])
+    labels = Store.open(tmp_path / "run/episodes").ledger.labels(0)
+    assert line["judge/unlike_share"] == 1
+    assert "its frames look like none" in labels.unlike and labels.labeled.any()  # and paid for: train pays at once
 
 
 @pytest.mark.parametrize("learner", slow_but("sac", of=LEARNERS))

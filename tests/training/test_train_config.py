@@ -159,6 +159,19 @@ def test_a_reward_model_that_cannot_be_meant_is_refused(overrides: list[str], sa
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("schedule", "overrides", "said"),
+    [
+        ("train", ["judge.unlike=audit"], "an audit would tell the learner what only the simulator knows"),
+        ("train", ["judge.unlike=skip"], "learner 'ppo' learns from whole rollouts"),
+        ("online", ["learner=sac", "judge.unlike=audit", "audit.fraction=0"], "this run has no audit"),
+    ],
+)
+def test_unlike_episodes_that_cannot_be_held_back_are_refused(schedule, overrides: list[str], said: str):
+    with pytest.raises(ConfigError, match=said):
+        load_training_config(schedule, None, [*SEEING, "judge=classifier", "judge.model=m", *overrides])
+
+
 OTHERS = ("pickcube_train_reward", "judge_", "online_")  # of other commands
 PRESETS = sorted((Path(__file__).parents[2] / "examples/configs").glob("*.yaml"))
 

@@ -182,6 +182,7 @@ def _print_result(
             f"look at them (plaudit data sheet) and label by hand what is none (plaudit label {store.folder} --judge "
             "human); it stands in the note of their labels",
         )
+    _tell_unlike(judge, done.unlike)
     called = f" ({done.num_success} called a success)" if done.done else ""
     over = f", {passed_over} were done already" if passed_over else ""
     outranked = Counter(v.source for i in done.done if (v := store.ledger.current(i)) and v.source != judge.id.source)
@@ -220,6 +221,21 @@ def _tell_cascade(store: "Store", config: "JudgeConfig") -> None:
             f"{len(wanted)} of the undecided wait for a human, some {minutes:.2g} minutes: plaudit label "
             f"{store.folder} --judge human shows them first",
         )
+
+
+def _tell_unlike(judge: "Judge", unlike: Mapping[int, str]) -> None:
+    """Of episodes that are unlike what the judge learned from, and what became of them."""
+    if not unlike:
+        return
+    first, became = next(iter(unlike)), "they have no labels"
+    if not judge.rule.withholds:
+        became = "they are labeled as others are; unlike=skip leaves them out"
+    count = "1 episode is" if len(unlike) == 1 else f"{len(unlike)} episodes are"
+    tell(
+        "warning",
+        f"{count} unlike what the judge learned from ({_few(list(unlike))}); of episode {first}: {unlike[first]}; "
+        f"{became}, and why stands in the note of each",
+    )
 
 
 def check_free(output: Path | None) -> None:

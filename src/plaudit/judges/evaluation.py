@@ -35,7 +35,7 @@ from plaudit.judges.predictions import EpisodePrediction, FramePrediction, hstac
 from plaudit.judges.simulator import SOURCE as SIMULATOR
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.protocols import Judge
-from plaudit.rule import DecisionRule
+from plaudit.rule import DecisionRule, released
 from plaudit.types import Episode, FloatArray, Labels, ProgressFn
 
 BINARY_RULE = DecisionRule(decode="per_frame")  # of labels that are only yes and no
@@ -171,7 +171,7 @@ def compare_labels(
 ) -> JudgeEvaluation:
     """Labels beside their targets; no judge is asked, so there are no controls."""
     failed, notes = failed or {}, list(notes)
-    labels = {i: found for i, found in labels.items() if i in targets}
+    labels = {i: released(found) for i, found in labels.items() if i in targets}
     if not labels:
         why = next(iter(failed.values()), "it has labeled none of them")
         raise JudgeError(f"the judge has no label on any of the {len(targets)} episodes to compare: {why}")
@@ -182,6 +182,7 @@ def compare_labels(
     predictions = graded if has_probabilities else binary
     threshold = rule.threshold if has_probabilities else BINARY_RULE.threshold
     metrics = compute_metrics(predictions, rule.model_copy(update={"threshold": threshold}))
+    notes += _unlike(labels, targets)
     if metrics.success_frames in (0, metrics.frames):
         kind = "success" if metrics.success_frames else "failure"
         notes.append(f"All frames of the reference are {kind}: how the judge does on the others was not measured.")
@@ -196,6 +197,18 @@ def compare_labels(
         dict(failed),
         notes,
     )
+
+
+def _unlike(labels: Mapping[int, Labels], targets: Mapping[int, FloatArray]) -> list[str]:
+    """How many episodes the judge says are unlike what it learned from, and whether it is wrong on these."""
+    flagged = {i for i, found in labels.items() if found.unlike}
+    if not flagged:
+        return []
+    wrong = {i for i, found in labels.items() if found.success_once != bool((targets[i] == 1).any())}
+    return [
+        f"{len(flagged)} of {len(labels)} episodes are unlike what the judge learned from, by itself; "
+        f"{len(flagged & wrong)} of its {len(wrong)} wrong episodes are among them (unlike=skip leaves them unlabeled)."
+    ]
 
 
 def _has_probabilities(labels: Mapping[int, Labels]) -> tuple[bool, list[str]]:
@@ -241,7 +254,7 @@ def score_episodes(
         labels, not_scored = label_ids(store, judge, ids)
         failed |= not_scored | {i: "there is no answer yet" for i in ids if i not in labels and i not in not_scored}
         for i, found in labels.items():
-            prob, target = found.frame_probs, targets[i]
+            prob, target = released(found).frame_probs, targets[i]
             labeled = ~np.isnan(target) & ~np.isnan(prob)
             predictions.append(EpisodePrediction(prob[labeled], target[labeled], i))
     return predictions, failed

@@ -49,6 +49,7 @@ class LabelStats(Generic[KeyT]):
     pending: list[KeyT] = field(default_factory=list)  # those that the judge has not answered yet
     num_success: int = 0  # of those done, how many show success
     at_start: list[KeyT] = field(default_factory=list)  # of these, the ones that do so from the first frame on
+    unlike: dict[KeyT, str] = field(default_factory=dict)  # those done that are unlike what the judge learned from; why
     undecided: list[KeyT] = field(default_factory=list)  # of those done, the ones that no stage of a cascade decided
     progress: str = ""  # how far the newest of them came, in words; "" where the judge does not measure it
     seconds: float = 0.0  # spent on reading and scoring
@@ -63,7 +64,8 @@ class LabelStats(Generic[KeyT]):
         for found in labels.values():
             if found.scores is not None and found.scores.progress is not None:
                 self.progress = describe_progress(found.scores.progress)
-        self.undecided += [key for key, found in labels.items() if not found.labeled.any()]
+        self.unlike |= {key: found.unlike for key, found in labels.items() if found.unlike}
+        self.undecided += [key for key, found in labels.items() if not (found.labeled.any() or found.withheld)]
 
 
 def label_episodes(judge: Judge, episodes: Sequence[Episode]) -> list[Answer]:
@@ -100,7 +102,7 @@ def _labels(judge: Judge, episode: Episode, scores: Scores) -> Labels:
             f"{episode.steps + 1}"
         )
     labels = labels_from_scores(judge.id, judge.rule, episode, scores)
-    doubtful = judge.id.source != HUMAN and begins_with_success(labels, judge.rule)
+    doubtful = judge.id.source != HUMAN and not labels.unlike and begins_with_success(labels, judge.rule)
     return replace(labels, note=REVIEW) if doubtful else labels
 
 

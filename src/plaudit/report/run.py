@@ -152,6 +152,8 @@ def _tiles(run: RunData) -> dict[str, str]:
             (_, low, high), rate = band[-1], run.latest(name)
             tiles[f"{meaning}{limit}"] = f"{rate:.0%} [{100 * low:.0f}-{100 * high:.0f}]"
     tiles |= _cascade(run)
+    if unlike := run.latest("judge/unlike_share"):
+        tiles[f"of {recent}, unlike what the judge learned from"] = f"{unlike:.0%}"
     if version := run.latest("policy/version"):
         tiles["latest policy version"] = f"v{version:,}"
     return tiles

@@ -36,6 +36,7 @@ class RolloutBatch:
     length: AnyArray  # [N] steps of each episode
     terminated: BoolArray  # [N] ended by success or failure, not by the time limit
     seeds: tuple[int, ...]
+    unlike: tuple[str, ...] = ()  # [N] why an episode is unlike what the judge learned from, where it was asked
 
     @property
     def steps(self) -> int:
@@ -69,7 +70,8 @@ class RolloutBatch:
                 meta={"seed": seed, **meta},
             )
             progress = None if self.progress is None else self.progress[: steps + 1, n].copy()
-            scores = Scores(self.success_prob[: steps + 1, n].copy(), progress)
+            unlike = self.unlike[n] if self.unlike else ""
+            scores = Scores(self.success_prob[: steps + 1, n].copy(), progress, unlike=unlike)
             cut.append((episode, labels_from_scores(judge.id, judge.rule, episode, scores)))
         return cut
 

@@ -11,10 +11,11 @@ false, is stopped before it has paid 20 false ones in 19 of 20 runs with the def
 benchmarks/trust.py, the former is proven (confidence.py).
 
 **What is looked up.** Each episode is drawn with a probability that is known: all of the first episodes of a judge, all
-of its next successes when one was found to be false or when its success rate leaps, all where another judge disagrees,
-and of the others a fraction. Dense checks bias nothing: the test goes by what is checked, and rates are weighted by
-1/probability. Lots follow from the seed and the episode's number, so a resumed run audits the same ones. Humans may
-label others too, and a retrained judge learns from those; but only drawn ones measure the judge.
+of its next successes when one was found to be false or when its success rate leaps, all where another judge disagrees
+or that are unlike what it learned from, and of the others a fraction. Dense checks bias nothing: the test goes by what
+is checked, and rates are weighted by 1/probability. Lots follow from the seed and the episode's number, so a resumed
+run audits the same ones. Humans may label others too, and a retrained judge learns from those; but only drawn ones
+measure the judge.
 
 Two errors are counted apart: false successes, where the policy has learned to please the judge, and missed ones, for
 which it is not rewarded. Their difference, the gap, is zero for a judge that makes both. A raised alarm stays raised
@@ -129,17 +130,21 @@ class Audit:
 
     # Lots and answers, one by one
 
-    def draws(self, episode: int, success: bool, *, disputed: bool = False, affordable: float = 1.0) -> bool:
+    def draws(
+        self, episode: int, success: bool, *, disputed: bool = False, withheld: bool = False, affordable: float = 1.0
+    ) -> bool:
         """Whether this episode is audited, which the judge has just labeled.
 
         success: by the judge
-        disputed: whether another judge says otherwise
+        disputed: whether another judge says otherwise, or it is unlike what this one learned from
+        withheld: whether nobody is paid for it unless the audit agrees: it is audited, and no evidence for the alarm
         affordable: fraction of the audits for which there is time
         """
         usual = affordable * self._probability(success)
-        probability = affordable if disputed and usual else usual
+        probability = affordable if (disputed or withheld) and usual else usual
         drawn = hashed_uniform(self._seed, "audit", episode) < probability
-        self._verdicts[episode] = Verdict(success, probability, usual / probability if usual else 1.0, drawn)
+        weight = 0.0 if withheld else usual / probability if usual else 1.0
+        self._verdicts[episode] = Verdict(success, probability, weight, drawn)
         allowed = self.config.max_missed if success else ALLOWED_ANYWAY
         self._tests[not success].allow(allowed * affordable * self._probability(not success))
         self._look_ahead(success)
@@ -188,7 +193,8 @@ class Audit:
 
     def _test(self, verdict: Verdict) -> None:
         error = verdict.actual != verdict.success
-        self._tests[verdict.success].add(error, verdict.weight)
+        if verdict.weight:
+            self._tests[verdict.success].add(error, verdict.weight)
         if error and verdict.success:
             self._dense = max(self._dense, NEXT)
         if self.alarm is None and self._log_evidence() >= -math.log(self._alpha):

@@ -18,7 +18,7 @@ from plaudit.config import Config
 from plaudit.data.cameras import name_of_camera
 from plaudit.errors import did_you_mean
 from plaudit.judges.classifier.judge import ClassifierJudgeConfig
-from plaudit.judges.config import HUMAN
+from plaudit.judges.config import HUMAN, JudgeConfig
 from plaudit.judges.noisy import NoisyJudgeConfig
 from plaudit.learners.config import OffPolicyConfig
 from plaudit.registry import (
@@ -271,6 +271,11 @@ def _check_train(config: TrainingConfig) -> None:
         raise ValueError(
             "judge.rule.decode 'cutoff' needs whole episodes, and here success ends them; use k_of_n or per_frame"
         )
+    unlike = config.judge.config.rule.unlike
+    if unlike == "audit" or (unlike == "skip" and not config.off_policy):
+        whole = f"learner '{config.learner_name}' learns from whole rollouts"
+        why = whole if unlike == "skip" else "an audit would tell the learner what only the simulator knows"
+        raise ValueError(f"judge.unlike={unlike} is not for this run: {why}; use pay, or plaudit online")
     if config.labels_late_by and not config.off_policy:
         raise ValueError(
             f"judge.late_by: learner '{config.learner_name}' learns from each rollout at once and waits for no label; "
@@ -288,6 +293,8 @@ def _check_train(config: TrainingConfig) -> None:
 
 def _check_online(config: TrainingConfig) -> None:
     _refuse(config, TRAIN_ONLY)
+    if config.judge.config.rule.unlike == "audit" and not config.audits:
+        raise ValueError("judge.unlike=audit: this run has no audit; set audit.fraction above 0, or judge.unlike=skip")
     if (config.env is None) == (config.robot is None):
         raise ValueError("name what is driven: a simulated task (env=lift) or a robot (robot=igris_b), one of them")
     if not config.off_policy:
@@ -332,6 +339,13 @@ def _check_policy(config: TrainingConfig) -> None:
     ):
         if config.simulated and value is not None:
             raise ValueError(f"{key} is for robots: a simulation takes actions within [-1, 1] as they are")
+
+
+def withholding_judge(config: TrainingConfig, judge: JudgeConfig) -> JudgeConfig:
+    """A version of an online run's judge: unlike episodes are audited before they count, unless that is set."""
+    if not isinstance(judge, ClassifierJudgeConfig) or judge.rule.unlike is not None or not config.audits:
+        return judge
+    return judge.model_copy(update={"rule": judge.rule.model_copy(update={"unlike": "audit"})})
 
 
 def classifier_of(config: TrainingConfig) -> ClassifierJudgeConfig | None:

@@ -175,6 +175,8 @@ def _judge(config: TrainingConfig, progress: OnlineProgress) -> Text:
         text.append(f" ({rejected:.0f} rejected)" if rejected else "")
     if progress.episode_progress:
         text.append(f", last episode at {progress.episode_progress}")
+    if unlike := metrics.get("judge/unlike_share"):
+        text.append(f", {unlike:.0%} unlike what it knows", "yellow")
     if replay.outdated:
         text.append(f", {replay.outdated:,} to relabel")
     if replay.failed:

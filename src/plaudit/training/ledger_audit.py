@@ -13,6 +13,10 @@ the judge's source never sees it.
 An episode counts for the model that labeled it first. A new model labels old episodes again, and may have learned from
 them: that it agrees with what is true of them says nothing. So a new model begins with no audited episodes.
 
+An episode that is unlike what the judge learned from may be withheld (`judge.unlike: audit`): it is audited before
+others, its labels are written once the audit has said the same, and what the judge would have been wrong about is no
+evidence against it: nobody was paid for it.
+
 Humans are asked in the order of the lots. One who tells of some episodes and not of others decides what is measured, so
 the intervals count what nobody has told of as right and as wrong.
 """
@@ -26,6 +30,7 @@ from plaudit.judges.config import HUMAN
 from plaudit.judges.labeling import label_episodes
 from plaudit.judges.simulator import SOURCE as SIMULATOR
 from plaudit.judges.simulator import SimulatorJudge
+from plaudit.rule import awaits_audit, released
 from plaudit.training.audit import Audit, AuditConfig
 from plaudit.types import Labels
 
@@ -48,6 +53,7 @@ class LedgerAudit:
         self._answers: dict[int, LabelVersion] = {}  # episode -> who tells what is true
         self._pending: dict[int, str] = {}  # episode -> fingerprint, where nobody has told yet what is true
         self._asked: set[int] = set()  # of these, what the simulator was asked about
+        self._withheld: dict[int, Labels] = {}  # episodes that count once the audit says what the judge says
 
     @property
     def current(self) -> Audit:
@@ -63,13 +69,15 @@ class LedgerAudit:
             self._read(store)
         stored = set(store.ids)
         self._pending = {episode: model for episode, model in self._pending.items() if episode in stored}
+        self._withheld = {episode: labels for episode, labels in self._withheld.items() if episode in stored}
+        self._release(store)
 
     def requested(self, store: Store) -> list[int]:
-        """Episodes that a human should label, those of the current model first."""
+        """Episodes that a human should label: those that are withheld until then, then those of the current model."""
         self.read_labels(store)
         if HUMAN not in self._references:
             return []
-        return sorted(self._pending, key=lambda i: (self._pending[i] != self.fingerprint, i))
+        return sorted(self._pending, key=lambda i: (i not in self._withheld, self._pending[i] != self.fingerprint, i))
 
     @property
     def status(self) -> str:
@@ -108,13 +116,17 @@ class LedgerAudit:
         episode, self.fingerprint, labels = version.episode, version.model, version.labels()
         if version.model not in self._audits:
             self._audits[version.model] = Audit(self.config, self._seed, number=len(self._audits) + 1)
-        if episode in self._models or not labels.labeled.any():  # what it leaves undecided is no verdict
+        self._withheld.pop(episode, None)
+        if withheld := awaits_audit(labels):
+            self._withheld[episode] = labels
+        if episode in self._models or not (withheld or labels.labeled.any()):  # what it leaves undecided is no verdict
             return
         self._models[episode] = version.model
-        success, opinion = labels.success_once, self._opinions.pop(episode, None)
+        success, opinion = released(labels).success_once, self._opinions.pop(episode, None)
+        disputed = bool(labels.unlike) or opinion not in (None, success)
         affordable = 1.0 if self._budget is None else self._budget.affordable(version.time)
         audit = self._audits[version.model]
-        drawn = audit.draws(episode, success, disputed=opinion not in (None, success), affordable=affordable)
+        drawn = audit.draws(episode, success, disputed=disputed, withheld=withheld, affordable=affordable)
         if self._budget is not None:
             self._budget.spend(audit.probability(episode))
         if drawn:
@@ -135,6 +147,18 @@ class LedgerAudit:
         self._pending.pop(version.episode, None)
         if labels.labeled.any():  # else excluded by a human
             self._audits[self._models[version.episode]].add(version.episode, labels.success_once)
+
+    def _release(self, store: Store) -> None:
+        """What was withheld counts from now on, where whoever was asked says the same; else nobody learns from it."""
+        told = {episode: self._answers[episode].labels() for episode in self._withheld.keys() & self._answers.keys()}
+        decided = {episode: released(self._withheld.pop(episode)) for episode in told}
+        confirmed = {
+            episode: labels
+            for episode, labels in decided.items()
+            if told[episode].labeled.any() and told[episode].success_once == labels.success_once
+        }
+        if confirmed:
+            store.ledger.extend(confirmed.items())
 
     def _ask_simulator(self, store: Store) -> bool:
         """Returns whether it had anything to say."""

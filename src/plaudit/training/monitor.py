@@ -12,6 +12,7 @@ import numpy as np
 from plaudit.data.store import Store
 from plaudit.errors import TrainingError
 from plaudit.judges.config import JudgeConfig
+from plaudit.rule import released
 from plaudit.training.cascade_ledger import CascadeLedger, counted_sources
 from plaudit.training.config import classifier_of
 from plaudit.training.ledger_audit import LedgerAudit
@@ -37,6 +38,7 @@ class JudgeMonitor:
         if config.judge.retrain is not None and (judge := classifier_of(config)) is not None:
             self._retrainer = Retrainer(folder.judge, judge, config.judge.retrain, config.run.seed, cascade)
         self._successes: deque[bool] = deque(maxlen=SUCCESS_WINDOW)
+        self._unlike: deque[bool] = deque(maxlen=SUCCESS_WINDOW)  # whether these are unlike what the judge learned from
         self._ledger_version = 0
         self.last_decision: PromotionDecision | None = None  # of this session
         self._closed = False
@@ -52,7 +54,9 @@ class JudgeMonitor:
         new = self.store.ledger.since(self._ledger_version)
         self._ledger_version += len(new)
         first = [v for v in new if v.source in self._sources and self._is_first(v.episode, v.number)]
-        self._successes.extend(version.labels().success_once for version in first)
+        labels = [version.labels() for version in first]
+        self._successes.extend(released(one).success_once for one in labels)
+        self._unlike.extend(bool(one.unlike) for one in labels)
         if self.cascade is not None:
             self.cascade.read_labels(self.store)
         return self._retrain()
@@ -117,6 +121,8 @@ class JudgeMonitor:
         """By the names in docs/metrics.md."""
         audit = {} if self.audit is None else self.audit.metrics()
         cascade = {} if self.cascade is None else self.cascade.metrics()
+        if self._unlike and classifier_of(self._folder.config) is not None:
+            audit["judge/unlike_share"] = float(np.mean(self._unlike))
         return audit | cascade | ({} if self._retrainer is None else self._retrainer.metrics())
 
     def close(self) -> None:

@@ -36,6 +36,7 @@ from plaudit.errors import (
     WorkerLost,
 )
 from plaudit.judges.certificate import certificate_status
+from plaudit.training.config import withholding_judge
 from plaudit.training.failure_log import FailureLog
 from plaudit.training.handles import Slot
 from plaudit.training.learner_setup import learner_env_spec
@@ -141,7 +142,8 @@ class OnlineTrainer:
         env_spec = learner_env_spec(config, w.env.handle.call(EnvWorker.describe))
         self._judge: JudgeId = WHO
         if w.judge is not None:
-            self._bundle = JudgeBundle.of(current_judge(config.judge.config, self._folder.judge))
+            judge = current_judge(config.judge.config, self._folder.judge)
+            self._bundle = JudgeBundle.of(withholding_judge(config, judge))
             self.on_judge(w.judge.handle.call(JudgeWorker.load, self._bundle))
         certificate = self._check_certificate()
         info: LearnerInfo = w.learner.handle.call(LearnerWorker.setup, env_spec, self._judge.source)
@@ -305,7 +307,7 @@ class OnlineTrainer:
         self._audited = self.workers.clock()
         promoted = self.monitor.refresh()
         if promoted is not None and self.workers.judge is not None:
-            self._bundle, self.workers.judge.ready = JudgeBundle.of(promoted), False
+            self._bundle, self.workers.judge.ready = JudgeBundle.of(withholding_judge(self.config, promoted)), False
         if self.monitor.last_decision is not None:
             self.progress.last_event = self.monitor.last_decision.message
         self.progress.judge_success, self.progress.alarm = self.monitor.judge_success, self.monitor.alarm

@@ -157,7 +157,7 @@ def current_judge(first: JudgeConfig, folder: Path) -> JudgeConfig:
 
 def _with_model(judge: ClassifierJudgeConfig, model: Path) -> ClassifierJudgeConfig:
     """With another model. What of the rule was fitted on the first model's scores is not kept."""
-    kept = {name: getattr(judge.rule, name) for name in judge.rule.model_fields_set & {"decode", "k", "n"}}
+    kept = {name: getattr(judge.rule, name) for name in judge.rule.model_fields_set & {"decode", "k", "n", "unlike"}}
     return judge.model_copy(
         update={"model": model, "rule": DecisionRule(**kept), "force": False}
         | {"calibration": None, "calibration_record": None, "rights": None}

@@ -43,6 +43,17 @@ class RolloutJudge:
         """Whether a demonstration that was recorded as terminated has ended, whatever the judge decides."""
         return not self._config.relabels_demos
 
+    def flag(self, rollout: RolloutBatch) -> RolloutBatch:
+        """With the episodes named that are unlike what a classifier learned from."""
+        if not isinstance(self.judge, ClassifierJudge) or self.judge.model.familiar is None:
+            return rollout
+        model, familiar, reasons = self.judge.model, self.judge.model.familiar, []
+        for n, steps in enumerate(rollout.length.tolist()):
+            prob = rollout.success_prob[: steps + 1, n]
+            frames = {camera: images[: steps + 1, n] for camera, images in rollout.images.items()}
+            reasons.append(familiar.reason(model.view_of(frames, prob, [prob])))
+        return replace(rollout, unlike=tuple(reasons))
+
     def episodes(self, rollout: RolloutBatch) -> list[tuple[Episode, Labels]]:
         """A rollout as episodes with their labels."""
         pairs = rollout.episodes(self._env, self.judge)

@@ -142,6 +142,7 @@ class Trainer:
             gamma=config.learner.gamma,
             terminate_on_success=config.reward.terminates,
         )
+        rollout = self.judge.flag(rollout)
         self.updates.add(rollout, progress.step)
         stats = _rollout_stats(rollout)
         stats.metrics |= self._audit(rollout, progress.episodes)
@@ -155,11 +156,15 @@ class Trainer:
             return {}
         actual = np.any(rollout.privileged["success"] & rollout.valid, axis=0)
         predicted = rollout.success_once
-        for episode, (says, is_true) in enumerate(zip(predicted, actual, strict=True), first_episode):
-            if self.audit.draws(episode, bool(says)):
+        unlike = [bool(reason) for reason in rollout.unlike] or [False] * len(actual)
+        for episode, (says, is_true, is_unlike) in enumerate(
+            zip(predicted, actual, unlike, strict=True), first_episode
+        ):
+            if self.audit.draws(episode, bool(says), disputed=is_unlike):
                 self.audit.add(episode, bool(is_true))
         return {
             "judge/accuracy": float((actual == predicted).mean()),
+            **({"judge/unlike_share": float(np.mean(unlike))} if rollout.unlike else {}),
             "time/compute_model_rewards": self.judge.detector.read_step_ms(),
             **self.audit.metrics(),
         }

@@ -218,11 +218,14 @@ class RewardModel:
         logits: [members, F, outputs] of its first frames, or of all
         """
         logits = logits[:, episode.observed, 0]
-        frames = np.arange(episode.steps + 1)[episode.observed]
-        frames = frames[compared_frames(len(frames))]
-        features = self.features({camera: images[frames] for camera, images in episode.frames.items()})
         members = [scaling(one) for scaling, one in zip(self._calibration.members, logits, strict=True)]
-        return EpisodeView.of(features, self._calibration(list(logits)), members)
+        frames = {camera: images[episode.observed] for camera, images in episode.frames.items()}
+        return self.view_of(frames, self._calibration(list(logits)), members)
+
+    def view_of(self, frames: Mapping[str, AnyArray], prob: FloatArray, members: Sequence[FloatArray]) -> EpisodeView:
+        """The same of frames, camera -> [F, H, W, 3], and P(success) of the first of these, or of all."""
+        picked = compared_frames(len(next(iter(frames.values()))))
+        return EpisodeView.of(self.features({name: images[picked] for name, images in frames.items()}), prob, members)
 
     def features(self, images: Mapping[str, Images]) -> FloatArray:
         """[B, D] the first member's encoder features of B frames, pooled, one camera after the other."""
