@@ -18,7 +18,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
-from omegaconf import OmegaConf
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 from pydantic_core import ErrorDetails
@@ -26,7 +25,7 @@ from pydantic_core import ErrorDetails
 from plaudit.errors import ConfigError, ContractError, did_you_mean
 from plaudit.trust import from_file, hide_secrets
 from plaudit.untrusted import check_yaml, shown
-from plaudit.yaml_file import UNREADABLE, filled, first_line, read_yaml
+from plaudit.yaml_file import filled, first_line, read_yaml, unreadable
 
 LONGEST = 200  # characters of a key or a value that a sentence repeats
 MOST_PROBLEMS = 20  # that are told of one config
@@ -155,27 +154,30 @@ def read_values(
         _drop_if_retyped(file_tree, override_tree, block)
     try:
         merged: Any = filled(file_tree, override_tree)
-    except UNREADABLE as error:
+    except unreadable() as error:
         raise ConfigError([((), f"{path or 'command line'}: {first_line(error)}")]) from error
-    given: Any = OmegaConf.to_container(override_tree)
-    return merged, given
+    return merged, override_tree
 
 
-def _drop_if_retyped(tree: dict[str, Any], overrides: Any, block: str) -> None:
+def _drop_if_retyped(tree: dict[str, Any], overrides: dict[str, Any], block: str) -> None:
     """Remove a block of the file whose `type` an override changes: its other keys belong to another class."""
-    chosen = OmegaConf.select(overrides, f"{block}.type")
     *above, name = block.split(".")
     for key in above:
-        tree = tree[key] if isinstance(tree.get(key), dict) else {}
-    found = tree.get(name)
+        tree, overrides = (t[key] if isinstance(t.get(key), dict) else {} for t in (tree, overrides))
+    found, given = tree.get(name), overrides.get(name)
+    chosen = given.get("type") if isinstance(given, dict) else None
     if chosen is not None and found is not None:
         before = found.get("type") if isinstance(found, dict) else found
         if before != chosen:
             del tree[name]
 
 
-def _overrides(overrides: Sequence[str]) -> Any:
+def _overrides(overrides: Sequence[str]) -> dict[str, Any]:
     """`a.b=c`, one after the other, so that a mistake is told with the one it is in."""
+    if not overrides:
+        return {}
+    from omegaconf import OmegaConf
+
     tree = OmegaConf.create({})
     for override in overrides:
         try:
@@ -184,13 +186,14 @@ def _overrides(overrides: Sequence[str]) -> Any:
             check_yaml(override.partition("=")[2])
             override.encode()  # what is no UTF-8 on the command line cannot be written down
             tree.merge_with_dotlist([override])
-        except UNREADABLE as error:
+        except unreadable() as error:
             text = hide_secrets(override)
             text = text if len(text) <= 80 else f"{text[:77]}..."
             raise ConfigError(
                 [((), f"command line: '{text}' cannot be read: {hide_secrets(first_line(error))}")]
             ) from error
-    return tree
+    given: Any = OmegaConf.to_container(tree)
+    return given
 
 
 def key_location(where: Location, path: str | Path | None, given: Mapping[str, Any]) -> str:

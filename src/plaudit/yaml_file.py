@@ -4,17 +4,17 @@ A few bytes of YAML can ask for gigabytes: aliases of aliases, templates of temp
 measured before anything is built of it. A template may stand for another key of the same file, `${a.b}`, or for one of
 the few environment variables that hold folders (`plaudit.trust.PLACES`). OmegaConf's others are not for files: they
 read the environment, and so whatever is secret in it.
+
+OmegaConf is imported where it is used: the processes of a robot read no file, and it is a sixth of all they import.
 """
 
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 
 from plaudit.errors import BadFile, ConfigError, did_you_mean
 from plaudit.trust import PLACES
@@ -23,16 +23,21 @@ from plaudit.untrusted import MAX_JSON, MAX_YAML, check_yaml, parse_json, read_o
 MAX_FILLED = 10_000  # values of a file that OmegaConf goes through, a few seconds
 MOST_LETTERS = 16 << 20  # of all values, with templates filled in
 
-# What damaged text makes yaml and OmegaConf raise: `a[b` an AssertionError or an IndexError deep inside, a key that is
-# a list a TypeError.
-UNREADABLE = (
-    *(OmegaConfBaseException, yaml.YAMLError, ValueError, TypeError, AttributeError, AssertionError, LookupError),
-    *(OverflowError, RecursionError),
-)
 _PLACE = re.compile(r"\$\{oc\.env:(" + "|".join(PLACES) + r")(,[\w./-]*)?\}")
 _OTHER_KEY = re.compile(r"\$\{([\w-]+(?:\.[\w-]+)*)\}")
 
 Location = tuple[str | int, ...]
+
+
+def unreadable() -> tuple[type[Exception], ...]:
+    """What damaged text makes yaml and OmegaConf raise: `a[b` an AssertionError or an IndexError deep inside, a key
+    that is a list a TypeError."""
+    from omegaconf.errors import OmegaConfBaseException
+
+    return (
+        *(OmegaConfBaseException, yaml.YAMLError, ValueError, TypeError, AttributeError, AssertionError, LookupError),
+        *(OverflowError, RecursionError),
+    )
 
 
 def read_yaml(path: Path) -> dict[Any, Any]:
@@ -47,7 +52,7 @@ def read_yaml(path: Path) -> dict[Any, Any]:
         tree = _parsed(path)
     except BadFile as error:
         raise ConfigError([((), str(error))]) from error
-    except UNREADABLE as error:
+    except unreadable() as error:
         kind = "JSON" if path.suffix == ".json" else "YAML"
         raise ConfigError([((), f"{path}: this is not valid {kind}: {first_line(error)}")]) from error
     if not isinstance(tree, dict):
@@ -61,6 +66,8 @@ def _parsed(path: Path) -> Any:
         return parse_json(read_own(path, MAX_JSON))
     text = read_own(path, 4 * MAX_YAML).decode()
     check_yaml(text, MAX_FILLED)
+    from omegaconf import OmegaConf
+
     try:
         return OmegaConf.to_container(OmegaConf.load(io.StringIO(text)))
     except OSError:  # a number or a date by itself, which it has no tree for
@@ -74,7 +81,16 @@ def filled(tree: dict[Any, Any], overrides: Any) -> Any:
     count = sum(1 for _ in _leaves(tree))
     if count > MAX_FILLED:
         raise ValueError(f"it has {count:,} values, and templates and overrides are for at most {MAX_FILLED:,}")
+    from omegaconf import OmegaConf
+
     return OmegaConf.to_container(OmegaConf.merge(OmegaConf.create(tree), overrides), resolve=True)
+
+
+def dump_yaml(tree: Mapping[str, Any]) -> str:
+    """Plain values as text that `read_yaml` reads as the same values: a string like 1e3 is in quotes."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_yaml(OmegaConf.create(dict(tree)))
 
 
 def first_line(error: Exception) -> str:

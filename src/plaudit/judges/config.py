@@ -31,7 +31,7 @@ from plaudit.registry import JUDGE_REGISTRY
 from plaudit.rule import DecisionRule, Decode, PartialRule, Unlike
 from plaudit.trust import from_file
 from plaudit.untrusted import read_json_object
-from plaudit.yaml_file import read_yaml
+from plaudit.yaml_file import dump_yaml, read_yaml
 
 HUMAN, CASCADE = "human", "cascade"  # the sources of a human's labels, and of a cascade's
 REFERENCE_SOURCES = (HUMAN, "simulator", "dataset", "cutoff")  # whose labels a model may learn from
@@ -224,13 +224,13 @@ def is_lerobot_classifier(folder: Path) -> bool:
 def save_own_judge(folder: Path, rule: DecisionRule, *, kind: str = "classifier") -> None:
     """The `judge.yaml` of a reward model's folder: every command that is handed the folder decides by this rule."""
     tree = {"type": kind, "rule": rule.model_dump(mode="json")}
-    (folder / JUDGE_FILE).write_text(OmegaConf.to_yaml(OmegaConf.create(tree)))
+    (folder / JUDGE_FILE).write_text(dump_yaml(tree))
 
 
 def save_rights(folder: Path, rights: Rights) -> None:
     """Add to the `judge.yaml` of a reward model's folder what it may decide alone in a cascade."""
     tree = {**read_yaml(folder / JUDGE_FILE), "rights": rights.model_dump(mode="json")}
-    (folder / JUDGE_FILE).write_text(OmegaConf.to_yaml(OmegaConf.create(tree)))
+    (folder / JUDGE_FILE).write_text(dump_yaml(tree))
 
 
 def _check_kind(kind: Any, path: Path | None) -> None:

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
-from omegaconf import OmegaConf
 from pydantic import BaseModel, Field
 
 from plaudit.config import Config, load, read_values
@@ -33,6 +32,7 @@ from plaudit.safetensors_file import check_safetensors
 from plaudit.trust import from_file
 from plaudit.types import EnvSpec, PolicyWeights
 from plaudit.untrusted import shown
+from plaudit.yaml_file import dump_yaml
 
 POLICY_FILE, WEIGHTS_FILE = "policy.yaml", "model.safetensors"  # of a policy's folder
 
@@ -188,7 +188,7 @@ def save_policy_file(folder: Path, config: BaseModel, normalizer: Normalizer | N
     if normalizer is not None:
         normalizer.save(folder / "normalizer.json")
         tree["normalizer"] = "normalizer.json"
-    write_atomic(folder / POLICY_FILE, OmegaConf.to_yaml(OmegaConf.create(tree)).encode())
+    write_atomic(folder / POLICY_FILE, dump_yaml(tree).encode())
     return folder / POLICY_FILE
 
 

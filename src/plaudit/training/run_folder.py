@@ -27,7 +27,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from omegaconf import OmegaConf
 from pydantic import BaseModel
 
 from plaudit.checkpoint import load_checkpoint, read_state, save_checkpoint
@@ -42,6 +41,7 @@ from plaudit.training.config import Schedule, TrainingConfig
 from plaudit.training.tensorboard import TensorBoard
 from plaudit.types import PolicyWeights
 from plaudit.untrusted import read_metrics
+from plaudit.yaml_file import dump_yaml
 
 EventKind = Literal["started", "error", "warning", "recovered", "restart", "judge", "alarm", "ended"]
 
@@ -155,7 +155,7 @@ class RunFolder:
 
     def _write_config(self) -> None:
         tree = self.config.model_dump(mode="json")
-        write_atomic(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(tree)).encode())
+        write_atomic(self.path / "config.yaml", dump_yaml(tree).encode())
 
     def _archive_judge(self) -> None:
         """Versions of a judge that another replaces are kept, and none of them is used any more."""
