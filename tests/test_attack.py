@@ -5,11 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from waiting import stretch
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks/attack.py"
 
 
+@pytest.mark.slow
 def test_no_attack_comes_through():
     command = [sys.executable, str(SCRIPT), "--quick"]  # of all kinds in one process: each would import torch
     done = subprocess.run(command, env=os.environ, capture_output=True, text=True, timeout=stretch(180))

@@ -26,20 +26,20 @@ def test_the_whole_path_of_a_data_set(tmp_path):
     (tmp_path / "cutoffs.json").write_text('{"0": 6, "1": null, "2": [[3, 5]]}')
     assert "lerobot" in plaudit("data", "info", "in", cwd=tmp_path, alone=True)
     assert "3 episodes imported into store, 0 with labels" in plaudit("data", "import", "in", "store", cwd=tmp_path)
-    said = plaudit("data", "label", "store", "cutoffs.json", cwd=tmp_path, alone=True)
+    said = plaudit("data", "label", "store", "cutoffs.json", cwd=tmp_path)
     assert "9 success frames, 27 failure frames (36 total)" in said
     said = plaudit("data", "info", "store", cwd=tmp_path)
     assert "2 of 3" in said and "cam_high 48x64" in said
-    assert "store is sound: 3 episodes" in plaudit("data", "check", "store", cwd=tmp_path, alone=True)
-    plaudit("data", "sheet", "store", 0, "-o", "sheet.png", cwd=tmp_path, alone=True)
+    assert "store is sound: 3 episodes" in plaudit("data", "check", "store", cwd=tmp_path)
+    plaudit("data", "sheet", "store", 0, "-o", "sheet.png", cwd=tmp_path)
     assert Image.open(tmp_path / "sheet.png").size[0] > 500
-    said = plaudit("data", "export", "store", "out", cwd=tmp_path, alone=True)
+    said = plaudit("data", "export", "store", "out", cwd=tmp_path)
     assert "3 episodes exported to out as lerobot" in said
     assert "3 episodes imported into again, 3 with labels" in plaudit("data", "import", "out", "again", cwd=tmp_path)
     assert "2 episodes exported" in plaudit(
         "data", "export", "store", "some", "--to", "npy", "--episodes", "0,2", cwd=tmp_path
     )
-    plaudit("data", "stats", "store", "-o", "stats.json", cwd=tmp_path, alone=True)
+    plaudit("data", "stats", "store", "-o", "stats.json", cwd=tmp_path)
     assert (tmp_path / "stats.json").is_file()
 
 

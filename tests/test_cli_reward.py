@@ -94,6 +94,7 @@ def test_from_a_store_to_a_model_and_a_table(run, tmp_path, store):
     assert load_reward_model(tmp_path / "judge").fingerprint == model.fingerprint
 
 
+@pytest.mark.slow
 def test_the_flags_of_two_folders(run, tmp_path):
     write_folders(tmp_path / "reward_data")
     said = run(

@@ -221,7 +221,14 @@ def test_the_same_sentence_is_said_once():
     assert group_by_message({1: "no", 2: "dark", 3: "no"}) == {"no": [1, 3], "dark": [2]}
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130), (signal.SIGTERM, 130)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [
+        (signal.SIGKILL, -9),
+        (signal.SIGINT, 130),
+        pytest.param(signal.SIGTERM, 130, marks=pytest.mark.slow),
+    ],
+)
 def test_a_batch_is_on_disk_before_the_next_and_a_kill_costs_no_more(tmp_path, number, code):
     bright_store(tmp_path / "s", 12, 0).close()
     words = [sys.executable, "-m", "plaudit.cli", "label", "s", "--judge", NAME, "stuck_after=4", "--batch", "2"]

@@ -49,6 +49,7 @@ def loss(learner: QChunk, batch: Batch[torch.Tensor]) -> float:
     return float(learner.update(batch)["loss/critic"])
 
 
+@pytest.mark.slow
 def test_it_finds_chunks_that_add_up_to_what_pays():
     """Cloned from chunks of any kind: only choosing can make them good."""
     rng, learner = (

@@ -66,6 +66,7 @@ def test_making_a_learner_leaves_the_callers_random_numbers_alone():
     assert torch.equal(before, torch.get_rng_state())
 
 
+@pytest.mark.slow
 def test_it_learns_from_pixels():
     """The best action is how bright the image is: nothing but the pixels tells."""
     torch.manual_seed(0)

@@ -228,6 +228,7 @@ def test_a_policy_that_would_see_nothing_is_refused():
         parse(FlowConfig, {"state_dim": 0, "action_dim": 1})
 
 
+@pytest.mark.slow
 def test_another_process_builds_the_same_policy_from_json():
     config = FlowConfig(state_dim=1, action_dim=1, horizon=2, velocity_net=TINY, seed=3)
     program = """

@@ -17,6 +17,7 @@ from plaudit.rollout.rtc import Rtc
 from plaudit.rollout.sequential import Sequential
 from plaudit.types import Episode, PolicyWeights
 from puppet import CounterConfig, PuppetConfig, lines
+from slow import slow_but
 from waiting import wait_until
 
 LONG = InferenceConfig(max_episode_steps=100_000, execution_horizon=5)
@@ -59,7 +60,10 @@ def weights() -> PolicyWeights:
 
 
 @both
-@pytest.mark.parametrize(("what", "told"), [("silent", "camera 'front' is silent"), ("away", "the server is away")])
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [("silent", "camera 'front' is silent"), pytest.param("away", "the server is away", marks=pytest.mark.slow)],
+)
 def test_a_silent_robot_or_policy_that_is_back_is_driven_again(kind, what, told, tmp_path):
     log, fault = tmp_path / "log", tmp_path / "fault"
     robot = PuppetConfig(log=log, silent=fault if what == "silent" else None)
@@ -74,7 +78,7 @@ def test_a_silent_robot_or_policy_that_is_back_is_driven_again(kind, what, told,
         assert_goes_on(engine, log)
 
 
-@pytest.mark.parametrize("who", ["control", "inference"])
+@pytest.mark.parametrize("who", slow_but("control", of=["control", "inference"]))
 def test_a_process_that_was_killed_is_started_again(who, tmp_path):
     log = tmp_path / "log"
     with Rtc(PuppetConfig(log=log), CounterConfig(), LONG) as engine:

@@ -25,6 +25,7 @@ from plaudit.rollout.engine import InferenceConfig, load_run
 from plaudit.rollout.sequential import Sequential
 from plaudit.types import PolicyWeights
 from puppet import lines, received
+from slow import slow_but
 from twins import QUICK, free_endpoint
 from waiting import stretch, wait_until
 
@@ -155,7 +156,7 @@ def test_a_failure_before_the_first_step_is_told_and_nothing_else(policy, tmp_pa
     assert not (tmp_path / "store").exists()
 
 
-@pytest.mark.parametrize("algorithm", ["rtc", "sequential"])
+@pytest.mark.parametrize("algorithm", slow_but("sequential", of=["rtc", "sequential"]))
 def test_a_scheduler_that_ends_it_costs_nothing(algorithm, policy, tmp_path):
     """In the background, where a shell has Ctrl-C ignored."""
     words = ("--policy_yaml", policy, "--inference_algorithm", algorithm, "--store", tmp_path / "store")
@@ -178,7 +179,7 @@ def test_a_scheduler_that_ends_it_costs_nothing(algorithm, policy, tmp_path):
     assert lines(tmp_path / "log")[-1] == "hold"
 
 
-@pytest.mark.parametrize("algorithm", ["rtc", "sequential"])
+@pytest.mark.parametrize("algorithm", slow_but("sequential", of=["rtc", "sequential"]))
 def test_a_robot_that_cannot_be_made_leaves_no_store_behind(algorithm, policy, tmp_path):
     words = ("--policy_yaml", policy, "--inference_algorithm", algorithm, "--store", tmp_path / "store")
     result = CliRunner().invoke(app, [*PUPPET, *map(str, words), f"robot.log={tmp_path / 'log'}", "robot.size=[0,0]"])

@@ -27,6 +27,7 @@ def log(tmp_path: Path) -> Path:
 
 
 both = pytest.mark.parametrize("kind", [Rtc, Sequential])
+both_but_slowly = pytest.mark.parametrize("kind", [pytest.param(Rtc, marks=pytest.mark.slow), Sequential])
 
 
 @both
@@ -43,7 +44,7 @@ def test_an_episode_is_what_the_robot_says_it_received(kind, log):
     assert log.read_text().startswith("reset 7") and log.read_text().endswith("hold\n")
 
 
-@both
+@both_but_slowly
 def test_episodes_go_on_from_seed_to_seed_and_earlier_ones_stay_what_they_were(kind, log, tmp_path):
     with kind(PuppetConfig(log=log), CounterConfig(), InferenceConfig(max_episode_steps=4)) as engine:
         episodes = list(engine.episodes(2, seed=3))
@@ -55,7 +56,7 @@ def test_episodes_go_on_from_seed_to_seed_and_earlier_ones_stay_what_they_were(k
     assert engine.latency.ticks == 12
 
 
-@both
+@both_but_slowly
 def test_what_only_a_simulation_knows_is_recorded_and_may_end_the_episode(kind, log):
     config = InferenceConfig(max_episode_steps=20, stop_on="success")
     with kind(PuppetConfig(log=log, succeeds_at=6), CounterConfig(), config) as engine:
@@ -104,6 +105,7 @@ def test_new_weights_wait_for_the_next_episode_unless_told_otherwise(kind, log):
     assert (second.actions[:, 1] // 1000 == 2).all()
 
 
+@pytest.mark.slow
 def test_weights_pushed_at_once_change_an_episode_that_is_under_way(log):
     def push() -> None:
         wait_until(lambda: lines(log, "act"))
@@ -139,6 +141,7 @@ def test_a_policy_that_is_too_slow_for_its_chunks_is_refused_before_anything_mov
         engine.load_policy(CounterConfig(horizon=10, warmup_took=0.1))
 
 
+@pytest.mark.slow
 def test_the_first_delay_that_a_policy_is_told_is_that_of_its_warm_up(log):
     config = InferenceConfig(max_episode_steps=30, execution_horizon=20)
     with Rtc(PuppetConfig(log=log), CounterConfig(warmup_took=0.1), config) as engine:
@@ -148,6 +151,7 @@ def test_the_first_delay_that_a_policy_is_told_is_that_of_its_warm_up(log):
     assert episode.meta["guided_fraction"] == 1
 
 
+@pytest.mark.slow
 def test_without_guidance_each_chunk_is_the_policys_own(log):
     config = InferenceConfig(max_episode_steps=30, execution_horizon=5, guidance=False)
     with Rtc(PuppetConfig(log=log), CounterConfig(), config) as engine:
@@ -155,7 +159,7 @@ def test_without_guidance_each_chunk_is_the_policys_own(log):
     assert (episode.actions[:, 1] == 0).all()
 
 
-@pytest.mark.parametrize(("idle", "sent"), [("repeat", 3.0), ("zero", 0.0)])
+@pytest.mark.parametrize(("idle", "sent"), [("repeat", 3.0), pytest.param("zero", 0.0, marks=pytest.mark.slow)])
 def test_where_a_chunk_runs_out_the_robot_gets_what_is_safe(log, idle, sent):
     config = InferenceConfig(max_episode_steps=7, idle_action=idle)
     with Rtc(PuppetConfig(log=log), CounterConfig(horizon=4, took=2.0), config) as engine:

@@ -148,7 +148,7 @@ def test_a_policy_that_hangs_lets_the_robot_be_stopped(log):
     assert all(map(gone, pids.values()))
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize("how", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_the_program_that_is_killed_or_interrupted(how, tmp_path):
     log = tmp_path / "log"
     program = subprocess.Popen(

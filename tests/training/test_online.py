@@ -34,6 +34,7 @@ from plaudit.training.workers.learner import LearnerWorker
 from plaudit.trust import allow_code
 from plaudit.types import EnvSpec, Labels
 from puppet import lines
+from slow import slow_but
 from tiny_reward import tiny_model
 
 WEIGHTS = "policy/model.safetensors"
@@ -489,7 +490,7 @@ def test_a_camera_that_the_robot_has_not_got(tmp_path):
         sit(tmp_path, "policy.cameras=[top]")
 
 
-@pytest.mark.parametrize("learner", ["sac", "qchunk"])
+@pytest.mark.parametrize("learner", slow_but("sac", of=["sac", "qchunk"]))
 def test_both_learners_learn_from_pixels_or_states_with_demonstrations(tmp_path, learner):
     """Whether it runs, and what is asked of the demonstrations first."""
     glow.saved(glow.bright_model(0.8), tmp_path / "judge")

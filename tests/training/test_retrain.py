@@ -195,6 +195,7 @@ def labeled_run(folder: Path, retrainer: Retrainer, flipped: bool) -> Store:
     return store
 
 
+@pytest.mark.slow
 def test_one_that_was_trained_on_flipped_labels_is_refused(weak, tmp_path):
     retrainer = weak.retrainer(tmp_path, data=(), train_overrides={"epochs": 5})
     store = labeled_run(tmp_path, retrainer, flipped=True)

@@ -117,6 +117,7 @@ def test_a_run_that_was_stopped_between_updates_and_resumed_makes_the_curve_of_o
     assert curve(tmp_path / "parts") == curve(whole)
 
 
+@pytest.mark.slow
 def test_a_run_that_came_to_no_checkpoint_begins_anew_and_makes_the_same_curve(tmp_path: Path, words: str, whole: Path):
     run(tmp_path / "lost", words + " run.keep_episodes=true", rounds=3)
     shutil.rmtree(tmp_path / "lost/checkpoints")

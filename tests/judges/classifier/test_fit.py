@@ -215,6 +215,7 @@ def test_neighbours_are_thinned_to_a_rate(squares):
     assert set(table.frame_index[kept].tolist()) == {0, 2, 4, 6, 8, 10}
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_model_and_another_another(tmp_path, squares, fitted):
     assert make(squares, tmp_path / "again").model.fingerprint == fitted.model.fingerprint
     other = CONFIG.model_copy(update={"seed": 1, "epochs": 1})

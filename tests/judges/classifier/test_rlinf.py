@@ -154,7 +154,7 @@ class TheirsOfToday(nn.Module):
         ("resnet18", {"blocks": [2, 2, 2, 2]}),
         ("resnet18", {"blocks": [2, 2, 2, 2], "hidden": None, "normalize": False}),
         pytest.param("resnet34", {"blocks": [3, 4, 6, 3], "hidden": 8}, marks=pytest.mark.slow),
-        ("resnet50", {"blocks": [3, 4, 6, 3], "bottleneck": True}),
+        pytest.param("resnet50", {"blocks": [3, 4, 6, 3], "bottleneck": True}, marks=pytest.mark.slow),
     ],
 )
 def test_rlinfs_resnet_of_today_judges_as_it_did_there(tmp_path, arch, shape):
