@@ -26,7 +26,7 @@ from plaudit.training.tuned_judge import tune_and_save
 
 # A short chat of one token a frame.
 ASKED = {"task": "show the square", "system_prompt": "Do {task}", "question": "Done", "image_size": 32}
-KEYS = [f"{key}={value}" for key, value in ASKED.items()]
+KEYS = [f"{key}={value}" for key, value in ASKED.items()] + ["frame_stride=2"]
 SHORT = TuneConfig(rank=2, epochs=2, lr=1e-3, batch_size=3)
 
 
@@ -99,10 +99,10 @@ def test_it_is_calibrated_and_examined_on_episodes_it_has_not_learned_from(adapt
 
 
 def test_a_training_that_was_stopped_goes_on_as_if_it_was_not(known, tiny, tmp_path):
-    make = partial(tune_and_save, known, judge=VlmJudgeConfig(model=str(tiny), **ASKED), config=SHORT)
+    make = partial(tune_and_save, known, judge=VlmJudgeConfig(model=str(tiny), **ASKED), config=SHORT, ids=range(3, 9))
     make(tmp_path / "whole")
     with pytest.raises(TrainingInterrupted):
-        make(tmp_path / "parts", on_step=lambda step: step.step < 2)
+        make(tmp_path / "parts", on_step=lambda step: step.epoch < 2)
     assert not (tmp_path / "parts").exists() and work_folder(tmp_path / "parts").is_dir()
     make(tmp_path / "parts")
     whole, parts = (load_file(tmp_path / name / "adapter_model.safetensors") for name in ("whole", "parts"))
@@ -176,6 +176,7 @@ def spoil(folder: Path) -> None:
     [
         ({"base_fingerprint": "other"}, None, "that model is another one now"),
         ({"lora": {"rank": 8, "alpha": 32.0, "vision": True}}, None, "another adapter"),
+        ({"lora": {"rank": 10**9, "alpha": 32.0, "vision": True}}, None, "more numbers than its weights have"),
         ({"lora": {"rank": 16, "alpha": 99.0, "vision": True}}, None, "copy the whole folder again"),
         ({}, spoil, "finite numbers"),
         (
@@ -184,7 +185,7 @@ def spoil(folder: Path) -> None:
             "no adapter_model",
         ),
     ],
-    ids=["other base", "other rank", "other scale", "not a number", "a pickle"],
+    ids=["other base", "other rank", "a rank of a billion", "other scale", "not a number", "a pickle"],
 )
 def test_an_adapter_that_is_not_what_it_says_is_refused(adapter, tmp_path, changes, spoiled, sentence):
     folder = broken(adapter, tmp_path / "copy", **changes)

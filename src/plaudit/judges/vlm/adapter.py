@@ -13,6 +13,7 @@ rebuilt here follows from adapter.json alone, which can say no more than rank, a
 """
 
 import hashlib
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +22,7 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
+from plaudit.allocation import fitting, numbers_at_most
 from plaudit.config import load
 from plaudit.errors import BadFile, JudgeError, MissingExtra
 from plaudit.judges.config import ADAPTER_FILE
@@ -66,8 +68,10 @@ def load_adapted(config: VlmSettings) -> LoadedVlm:
             f"{folder} adapts '{info.base}' as it was when it learned; that model is another one now, so put the one "
             "back that it was, or tune again"
         )
-    peft_model = add_lora(loaded.model, info.lora)
-    _load_weights(peft_model, folder / WEIGHTS)
+    weights = _read_weights(folder / WEIGHTS)
+    with numbers_at_most(fitting(tensor.shape for tensor in weights.values()), folder / ADAPTER_FILE):
+        peft_model = add_lora(loaded.model, info.lora)
+    _put_weights(peft_model, weights, folder / WEIGHTS)
     loaded.model.eval().requires_grad_(False)
     fingerprint = fingerprint_with(loaded, info.lora, folder)
     if fingerprint != info.fingerprint:
@@ -98,10 +102,13 @@ def fingerprint_with(base: LoadedVlm, shape: LoraShape, folder: Path) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def _load_weights(peft_model: Any, path: Path) -> None:
+def _read_weights(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise BadFile(path.parent, f"this adapter has no {WEIGHTS}; weights of another kind are not read")
-    found = read_safetensors(path, "weights that cannot be read ({}); tune or copy the adapter again")
+    return read_safetensors(path, "weights that cannot be read ({}); tune or copy the adapter again")
+
+
+def _put_weights(peft_model: Any, found: Mapping[str, Tensor], path: Path) -> None:
     own = _weights(peft_model)
     for name in sorted(set(found) ^ set(own)):
         raise BadFile(path, f"tensor {name} is in {'it' if name in found else 'the model'} alone: another adapter")
