@@ -101,9 +101,9 @@ class AdaptedEnv(gym.Env[dict[str, Any], FloatArray]):
 
     def step(self, action: FloatArray) -> tuple[dict[str, AnyArray], float, bool, bool, dict[str, Any]]:
         """Make one control step with an action in [-1, 1], scaled to the simulator's own bounds."""
-        fraction = (np.clip(np.asarray(action, np.float32), -1.0, 1.0) + 1) / 2
-        scaled = self._low + fraction * (self._high - self._low)
-        observation, reward, terminated, truncated, info = self.simulator.step(scaled)
+        observation, reward, terminated, truncated, info = self.simulator.step(
+            scale_actions(action, self._low, self._high)
+        )
         info = {**info, "success": self._success(info)}
         return self._observation(observation), float(reward), bool(terminated), bool(truncated), info
 
@@ -149,8 +149,7 @@ class SyncVecEnv:
 
     def step(self, actions: AnyArray, active: BoolArray) -> tuple[Observation, Mapping[str, AnyArray]]:
         """Make one control step in the environments that are active, [N]; the others keep their last values."""
-        if np.shape(actions) != (self.num_envs, self.action_dim) or not np.isfinite(actions).all():
-            raise InvalidAction(f"actions must be finite [{self.num_envs}, {self.action_dim}], got {actions}")
+        check_actions(actions, self.num_envs, self.action_dim)
         for i in np.flatnonzero(active):
             self._observations[i], reward, terminated, _, info = self._envs[i].step(actions[i])
             self._info["success"][i] = info["success"]
@@ -175,6 +174,17 @@ def action_bounds(space: gym.Space[Any], name: str) -> tuple[FloatArray, FloatAr
     if not space.is_bounded():
         raise EnvError(f"{name} takes actions without bounds, so that -1 to 1 has no meaning; wrap it in RescaleAction")
     return space.low.astype(np.float32), space.high.astype(np.float32)
+
+
+def scale_actions(actions: AnyArray, low: FloatArray, high: FloatArray) -> FloatArray:
+    """From [-1, 1] to the simulator's own bounds [A]."""
+    return low + (np.clip(np.asarray(actions, np.float32), -1.0, 1.0) + 1) / 2 * (high - low)
+
+
+def check_actions(actions: AnyArray, num_envs: int, action_dim: int) -> None:
+    """Raise `InvalidAction` for what is no batch of actions."""
+    if np.shape(actions) != (num_envs, action_dim) or not np.isfinite(actions).all():
+        raise InvalidAction(f"actions must be finite [{num_envs}, {action_dim}], got {actions}")
 
 
 def load_simulator(module: str, extra: str) -> ModuleType:
