@@ -121,6 +121,19 @@ def test_a_run_that_cannot_begin_leaves_nothing(lab):
     assert (lab / "runs/run/report.html").exists(), "what was there before stays"
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("reward.shaping=1", "this reward model has not learned progress"),
+        ("reward.shaping=1 judge.progress=judge", "judge is a judge of type 'classifier', not 'progress'"),
+        ("judge.progress=nowhere", "nowhere: this is not a reward model"),
+    ],
+)
+def test_shaping_by_what_measures_no_progress_is_refused_before_anything_is_made(lab, words, sentence):
+    assert sentence in plaudit("online", *LAMP.split(), *words.split(), cwd=lab, ok=False)
+    assert not (lab / "runs").exists()
+
+
 def test_a_judge_that_failed_a_control_is_taken_by_the_key_that_its_refusal_names(lab):
     glow.saved(glow.bright_model(0.3, problems=("blank white: called",)), lab / "marked")
     words = [*LAMP.split(), "judge.model=marked", "run.max_episodes=1"]

@@ -183,15 +183,17 @@ def _with_operator(config: Any, auto: bool | None, serial: bool) -> Any:
 
 
 def _check_judge(config: Any) -> None:
-    """Refuse a reward model that is not there or failed its checks, and data of its retraining that are not there,
-    before anything is made or changed."""
+    """Refuse a model that is not there, failed its checks or measures no progress where that is paid for, and data of
+    its retraining that are not there, before anything is made or changed."""
     from plaudit.data.store import Store
     from plaudit.judges.classifier.loader import load_reward_model
     from plaudit.training.config import classifier_of
+    from plaudit.training.reward import check_measures_progress
 
+    config.judge.config.build_progress("cpu")
     judge, retrain = classifier_of(config), config.judge.retrain
     if judge is not None:
-        load_reward_model(judge.model, "cpu", force=judge.force)
+        check_measures_progress(load_reward_model(judge.model, "cpu", force=judge.force), config)
         for data in retrain.data if retrain is not None else ():
             Store.open(data)
 

@@ -26,7 +26,7 @@ from plaudit.errors import BadFile, ConfigError, NotAllowed, UnknownName, did_yo
 from plaudit.judges.calibration import CalibrationRecord, PlattScaling
 from plaudit.judges.progress import JudgeWithProgress
 from plaudit.judges.rights import Rights
-from plaudit.protocols import Judge
+from plaudit.protocols import Judge, LiveJudge
 from plaudit.registry import JUDGE_REGISTRY
 from plaudit.rule import DecisionRule, Decode, PartialRule, Unlike
 from plaudit.trust import from_file
@@ -108,13 +108,18 @@ class JudgeConfig(Config):
         """The judge, where it is to run."""
         raise NotImplementedError
 
-    def build_with_progress(self) -> Judge:
-        """The same, with the values of `progress` where it is set."""
-        judge = self.build()
+    def build_progress(self, device: str = "auto") -> LiveJudge | None:
+        """The judge of `progress`; None where it is not set."""
         if self.progress is None:
-            return judge
-        tree = {"type": "progress", "model": str(self.progress), "force": self.force}
-        return JudgeWithProgress(judge, JUDGE_REGISTRY.parse(tree).build())
+            return None
+        tree = {"type": "progress", "model": str(self.progress), "force": self.force, "device": device}
+        config: Any = JUDGE_REGISTRY.parse(tree)
+        return config.build()
+
+    def build_with_progress(self, device: str = "auto") -> Judge:
+        """The judge, with the values of `progress` where it is set."""
+        progress = self.build_progress(device)
+        return self.build() if progress is None else JudgeWithProgress(self.build(), progress)
 
     def resolved(self) -> Self:
         """With all that decides its labels, also what stands elsewhere than in this config."""

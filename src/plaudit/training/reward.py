@@ -16,7 +16,7 @@ from plaudit.data.cameras import OUR_MAIN_CAMERA, name_of_camera
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
 from plaudit.judges.certificate import certificate_status
-from plaudit.judges.classifier.checkpoint import RewardModelConfig
+from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.model import Size
 from plaudit.judges.detector import SuccessDetector
@@ -104,7 +104,7 @@ def live_judge(config: TrainingConfig) -> LiveJudge:
     settings = config.judge.config
     if getattr(settings, "device", None) == "auto":
         settings = settings.model_copy(update={"device": config.run.device})
-    judge = settings.build_with_progress()
+    judge = settings.build_with_progress(config.run.device)
     if not isinstance(_verdict(judge), LiveJudge) or not isinstance(judge, LiveJudge):
         raise JudgeError(
             f"judge '{config.judge.name}' scores whole episodes, and a synchronous run needs its decision after every "
@@ -130,13 +130,18 @@ def check_judge_fits(judge: LiveJudge, config: TrainingConfig, cameras: Mapping[
             _check_cameras(one.model.cameras, cameras, any_size=one.model.classifier.any_size)
     if not isinstance(verdict, ClassifierJudge):
         return
-    if config.reward.shaping and value is None and not verdict.model.predicts_progress:
+    check_measures_progress(verdict.model, config)
+    if config.reward.reward_model is not None:
+        _compare_with_block(config.reward.reward_model, verdict.model.config)
+
+
+def check_measures_progress(model: RewardModel, config: TrainingConfig) -> None:
+    """Refuse shaping by a judge that has not learned progress, where no other model of it is named."""
+    if config.reward.shaping and config.judge.config.progress is None and not model.predicts_progress:
         raise JudgeError(
             f"reward.shaping is {config.reward.shaping:g}, but this reward model has not learned progress; set it to "
             "0, or name one that has (judge.progress=runs/progress, which plaudit train-progress makes)"
         )
-    if config.reward.reward_model is not None:
-        _compare_with_block(config.reward.reward_model, verdict.model.config)
 
 
 def describe_judge(config: TrainingConfig) -> tuple[str, ...]:
