@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from brightness import NAME, STEPS
+from chat_server import ChatServer
 from conftest import counting_episode
 from plaudit.config import parse
 from plaudit.data.store import Store
@@ -171,6 +172,24 @@ def test_a_stage_that_fails_on_an_episode_passes_it_on_and_one_that_is_away_is_w
     monkeypatch.setattr(away, "score", lambda episodes: [JudgeError("no such camera")] * len(episodes))
     (passed_on,) = label_episodes(judge, [ramp(4)])
     assert isinstance(passed_on, Labels) and "fails (no such camera)" in passed_on.note
+
+
+def test_a_vision_language_model_is_asked_only_where_the_stage_before_is_unsure(plain):
+    with ChatServer(plain) as server:
+        endpoint = {"base_url": server.url, "retries": 0}
+        keys = {"type": "vlm", "model": "tiny", "backend": "openai", "image_size": 64, "endpoint": endpoint}
+        keys["rule"] = {"threshold": 2.0}  # it never sees success
+        print_ = load_judge_config(None, "vlm", keys).build().id.fingerprint
+        judge = cascade(stage(4), {**keys, "rights": rights(4, fingerprint=print_, failure_to=1.0)}, "human").build()
+        found = label_episodes(judge, [ramp(2), ramp(3), ramp(4)])
+        assert [one.note.partition(":")[0] for one in found if isinstance(one, Labels)] == [
+            "decided by BrightnessConfig, 1 s",
+            "decided by vlm, 6 s",
+            "undecided, 6 s",  # the first leans to success
+        ]
+        assert len(server.requests) == 2 * (STEPS + 1)
+        server.always = (503, {}, "busy")
+        assert isinstance(label_episodes(judge, [ramp(3)])[0], JudgeUnavailable)  # it is waited for
 
 
 def test_rights_of_another_model_or_rule_are_none_and_it_is_told():

@@ -9,15 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from bright_square import STEPS
+from bright_square import CUTOFF, STEPS
 from decoys import decoy, judge_all, play, played, weak_judge
 from plaudit.config import parse
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError
+from plaudit.judges.cascade import CascadeConfig
 from plaudit.judges.classifier.judge import ClassifierJudgeConfig
 from plaudit.judges.epochs import TrainingInterrupted
+from plaudit.judges.human.judge import HumanJudgeConfig
 from plaudit.judges.labeling import stale_episodes
+from plaudit.judges.rights import Rights
 from plaudit.rule import DecisionRule
 from plaudit.training.audit import AuditConfig
 from plaudit.training.ledger_audit import LedgerAudit
@@ -300,3 +303,29 @@ def test_what_was_fitted_on_the_old_model_does_not_go_on_to_the_new_one(story, w
     rule = current_judge(strict, story.retrainer.folder).rule
     assert (rule.decode, rule.k, rule.n) == ("k_of_n", 3, 4)
     assert rule.model_fields_set == {"decode", "k", "n"}, "threshold and offset are the new model's own"
+
+
+# A stage of a cascade
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("max_error", "promoted"), [(0.4, True), (0.01, False)])
+def test_a_stage_is_trained_by_what_a_human_decides_and_replaced_by_one_that_may_decide_as_much(
+    weak, tmp_path, max_error, promoted
+):
+    tried = {"max_error": max_error, "confidence": 0.6, "failures": 99, "successes": 99, "k": 2, "n": 3}
+    rights = Rights(fingerprint=weak.judge.build().id.fingerprint, success_from=0.9, failure_to=0.1, **tried)
+    stage = weak.judge.model_copy(update={"rights": rights})
+    cascade = CascadeConfig(stages=(stage, HumanJudgeConfig()), check=0.3)
+    store = Store.create(tmp_path / "run")
+    for i in play(store, successes=14, decoys=24, first_seed=100):
+        store.ledger.append(i, Labels.from_cutoff(steps=STEPS, cutoff=CUTOFF if i < 14 else None, source="human"))
+    config = RetrainConfig(data=(weak.data,), min_episodes=10, train_overrides=QUICK, nice=0)
+    found = Retrainer(tmp_path / "judges", stage, config, cascade=cascade).run(store)
+    now = current_judge(cascade, tmp_path / "judges")
+    assert found.promoted == promoted and isinstance(now, CascadeConfig)
+    if promoted:
+        judge = now.build()
+        assert judge.warnings == [] and now.models[0].resolved().rights.failures >= 3 and now.human == cascade.human
+    else:
+        assert "it would lose a right to decide" in found.message and now is cascade

@@ -85,3 +85,18 @@ def test_lessons_outlive_the_runs_store_and_what_the_simulator_knows_stays_there
         data.add_labeled(store, SOURCES, "online")
     assert len(store) == 2 and sum(counts(data)[:2]) == 6
     assert all(episode.success is None for _, episode in Store.open(data.train))
+
+
+def test_what_a_cascade_sent_to_a_human_by_lot_is_held_out(store, tmp_path):
+    data = RetrainData(tmp_path / "data", val_fraction=0.25, lots=0.999)
+    fill(store, 8)
+    data.add_labeled(store, SOURCES, "online")
+    assert counts(data)[:2] == (0, 8)
+
+
+def test_the_word_of_a_later_stage_is_learned_from_and_measures_nobody(store, data):
+    for n in range(40):
+        store.ledger.append(store.append(counting_episode(first=n)), said(3, "vlm"))
+    data.add_labeled(store, (*SOURCES, "vlm"), "online")
+    learned, held_out, _ = counts(data)
+    assert held_out == 0 and 24 <= learned <= 36  # those that would be held out are left out

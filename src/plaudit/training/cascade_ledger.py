@@ -36,6 +36,7 @@ class CascadeLedger:
         self._ledger_version, self._time = 0, 0.0
         self._notes: dict[int, CascadeNote] = {}  # episode -> of the cascade's newest label
         self._by_human: set[int] = set()  # episodes that a human has labeled
+        self._open: set[int] = set()  # episodes that nobody has decided
         self._compute_s = 0.0
 
     def read_labels(self, store: Store) -> None:
@@ -48,17 +49,18 @@ class CascadeLedger:
             if version.source == CASCADE:
                 self._notes[version.episode] = note = CascadeNote.parse(version.labels().note)
                 self._compute_s += note.cost_s
+                (self._open.discard if note.decided_by else self._open.add)(version.episode)
             elif version.source == HUMAN and version.episode not in self._by_human:
                 self._by_human.add(version.episode)
                 if self._budget is not None:
                     self._budget.left(version.time)
                     self._budget.spend(1)
+        self._open -= self._by_human
 
     @property
     def undecided(self) -> list[int]:
         """Episodes that nobody has decided, the most wanted first."""
-        found = [i for i, note in self._notes.items() if not note.decided_by and i not in self._by_human]
-        return sorted(found, key=lambda i: (self._notes[i].urgency, i))
+        return sorted(self._open, key=lambda i: (self._notes[i].urgency, i))
 
     def requested(self, store: Store) -> list[int]:
         """Of these, what a human is asked about now."""
