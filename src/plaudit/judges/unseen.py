@@ -5,10 +5,10 @@
     chosen.ids, chosen.notes             # what to measure on, and what to say about it
 
 A model on the episodes that it was trained on looks nearly perfect and says nothing of those to come. So a reward
-model's description has the keys of its training and validation episodes (data/episode_keys.py), and a calibration's
-record those that it was fitted on. Its test episodes decided nothing and are not among them. A judge of your own says
-the same with an attribute `trained_on`: such a text of keys, "" for nothing (also where there is no such attribute),
-None where it is not known.
+model's or an adapter's description has the keys of its training and validation episodes (data/episode_keys.py), and a
+calibration's record those that it was fitted on. Its test episodes decided nothing and are not among them. A judge of
+your own says the same with an attribute `trained_on`: such a text of keys, "" for nothing (also where there is no such
+attribute), None where it is not known.
 """
 
 from collections.abc import Sequence

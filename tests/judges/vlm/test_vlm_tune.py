@@ -79,6 +79,7 @@ def test_the_folder_says_what_it_is_and_peft_itself_loads_it(adapter, known, tin
     plain = transformers.Qwen3VLForConditionalGeneration.from_pretrained(tiny)
     theirs = peft.PeftModel.from_pretrained(plain, adapter).base_model.model.eval()
     backend = config.load_backend()
+    assert isinstance(backend, Qwen3VLBackend)
     packed = backend.pack(0, known.episode(0))
     ours = backend.forward([packed])
     backend.model = theirs

@@ -135,7 +135,7 @@ class Features(NamedTuple):
 class Vision:
     """The vision encoder."""
 
-    recompute = False  # in training: a fifth of the memory for a third more time
+    recompute = False  # what a block made, when its gradients are wanted
 
     def __init__(self, visual: Any, attend: Attend, compiled: bool):
         """visual: a `Qwen3VLVisionModel`"""

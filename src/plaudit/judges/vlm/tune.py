@@ -310,9 +310,7 @@ class Tuner(EpochTrainer):
         torch.cuda.empty_cache()
         if self.together > 1:
             self.together = (self.together + 1) // 2
-        elif not self.backend.decoder.recompute:
-            self.backend.decoder.recompute = self.backend.vision.recompute = True
-        else:
+        elif not self.backend.recompute_layers():
             longest = max(packed.layout.tokens for packed, _ in batch)
             raise JudgeError(
                 f"an episode of {longest:,} tokens does not fit into the memory of {self.backend.device} for training; "
