@@ -3,7 +3,7 @@
     python benchmarks/unlike.py [--seeds 0,1] [--quick]
 
 `pick_place` with two cameras. A judge of three members learns from scripted episodes on three tables, in which neither
-the cube nor the marker ever starts on the left third of the table. Then it judges new episodes: familiar ones, some
+the cube nor the marker ever starts on the left half of the table. Then it judges new episodes: familiar ones, some
 that start there, and some on a table, before a wall and on a floor of other colors. How many of its wrong verdicts on
 these are flagged as unlike what it learned from, and how many familiar episodes?
 """
@@ -42,7 +42,7 @@ BACKGROUNDS = {  # colors of table, wall and floor
     "moss": ((0.25, 0.42, 0.25), (0.35, 0.25, 0.22), (0.50, 0.50, 0.50)),  # left out of training
 }
 KNOWN = ("oak", "slate", "white")
-LEFT_FROM = TABLE_CENTER[1] + 0.03  # m; starts lie within 0.1 of the center
+LEFT_FROM = TABLE_CENTER[1]  # starts lie within 0.1 m of the center
 PLAN = [kind for pair in zip(SUCCESSES * 2, [o for o in OUTCOMES if o not in SUCCESSES], strict=True) for kind in pair]
 JUDGE = {"lr": 2e-3, "batch_size": 16, "label_smoothing": 0, "dropout": 0, "num_history_frames": 1, "history_stride": 1}
 NUM_ENVS = 16
