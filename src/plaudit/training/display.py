@@ -176,7 +176,7 @@ def _judge(config: TrainingConfig, progress: OnlineProgress) -> Text:
     if progress.episode_progress:
         text.append(f", last episode at {progress.episode_progress}")
     if unlike := metrics.get("judge/unlike_share"):
-        text.append(f", {unlike:.0%} unlike what it knows", "yellow")
+        text.append(f", {unlike:.0%} unlike", "yellow")
     if replay.outdated:
         text.append(f", {replay.outdated:,} to relabel")
     if replay.failed:

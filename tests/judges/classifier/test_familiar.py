@@ -9,6 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from bright_square import CUTOFF, STEPS, square_episode, square_store
+from command import plaudit
+from plaudit.data.store import Store
 from plaudit.errors import BadFile
 from plaudit.judges.classifier.checkpoint import FAMILIAR_FILE, RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
@@ -117,6 +119,20 @@ def test_what_is_flagged_is_withheld_where_the_setting_says_so(folder):
     assert withheld.withheld and not labeled.withheld and labeled.success_once
     paid, _ = label_episodes(ClassifierJudgeConfig(model=folder).build(), [strange, plain])
     assert not paid.withheld and paid.judge != withheld.judge
+
+
+def test_label_says_how_many_are_unlike_and_what_became_of_them(folder, tmp_path):
+    with Store.create(tmp_path / "s") as store:
+        for episode in (square_episode(True, 1), brighter(square_episode(True, 200))):
+            store.append(episode)
+    words = ("label", "s", "--judge", "classifier", "--model", folder, "force=true")
+    said = " ".join(plaudit(*words, cwd=tmp_path).split())
+    assert "1 episode is unlike what the judge learned from (1); of episode 1: its frames look like none" in said
+    assert "they are labeled as others are; unlike=skip leaves them out" in said
+    said = " ".join(plaudit(*words, "unlike=skip", cwd=tmp_path).split())
+    assert "they have no labels" in said and "2 episodes of s labeled by classifier" in said
+    ledger = Store.open(tmp_path / "s").ledger
+    assert ledger.labels(1).withheld and "look like none" in ledger.labels(1).note and ledger.labels(0).labeled.all()
 
 
 def test_a_model_of_an_earlier_version_flags_nothing_and_says_so_where_it_is_asked_to(folder, tmp_path):
