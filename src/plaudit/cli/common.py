@@ -138,6 +138,7 @@ def starting() -> AbstractContextManager[object]:
 
 def epochs_bar(epochs: int) -> AbstractContextManager[Watching]:
     """Of a reward model, by the epochs of its members; one that gets no better ends before its last."""
+    from plaudit.judges.calibration import NUM_FOLDS
     from plaudit.judges.epochs import StepMetrics
 
     members, held_out = 1, ""
@@ -149,7 +150,13 @@ def epochs_bar(epochs: int) -> AbstractContextManager[Watching]:
         else:
             held_out, epoch, loss = f", {now.validation_loss:.3f} held out", now.epoch, now.train_loss
         who = f"member {now.member + 1} of {members}, " if members > 1 else ""
-        return (now.member * epochs + epoch) / members, f"{who}loss {loss:.3f}{held_out}"
+        done = (now.member * epochs + epoch) / members
+        if now.fold:  # of five, after the model itself
+            who, done = (
+                f"cross-fitting, fold {now.fold} of {NUM_FOLDS}, {who}",
+                ((now.fold - 1) * epochs + done) / NUM_FOLDS,
+            )
+        return done, f"{who}loss {loss:.3f}{held_out}"
 
     return _stoppable_bar(epochs, told)
 

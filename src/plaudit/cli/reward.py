@@ -326,12 +326,15 @@ def _tell_choice(choice: "Choice") -> None:
 
 def _print_result(fitted: "TrainResult", job: "RewardTrainJob") -> None:
     from plaudit.report.judge import first_frame_warning
-    from plaudit.report.judge_tables import judge_table
+    from plaudit.report.judge_tables import forecast_table, judge_table
 
     scores, problems = fitted.metrics, fitted.model.config.problems
     held = f"{job.output_dir}: measured on {scores.episodes:,} held-out episodes, {scores.frames:,} frames"
     out.print(judge_table(held, scores, fitted.controls))
-    promise = fitted.model.config.promise
+    forecast, promise = fitted.model.config.forecast, fitted.model.config.promise
+    if forecast is not None:
+        out.print(forecast_table(forecast))
+        tell("note" if forecast.cross_fitted else "warning", forecast.sentence())
     if promise is not None:
         tell("note" if promise.kept else "warning", promise.sentence())
     if scores.first_frame_fp:

@@ -302,7 +302,7 @@ def cross_validate(
 
     frames: list[EpisodePrediction] = []  # by single frames
     decoded: list[EpisodePrediction] = []  # by cutoffs
-    for others, held_out in _folds(episodes, seed):
+    for others, held_out in folds(episodes, seed):
         fit = fit_rule(others, rule, target_fpr)
         cutoff_rule = fit.rule.model_copy(update={"decode": "cutoff"})
         for one in held_out:
@@ -318,7 +318,24 @@ def cross_validate(
     return CrossValResult(fpr, losses, recall, causal_metrics(decoded, _PER_FRAME))
 
 
-def _folds(
+def by_others_thresholds(
+    episodes: Sequence[EpisodePrediction], threshold: float, target_fpr: float, seed: int = 0
+) -> list[EpisodePrediction]:
+    """The same episodes, with scores moved so that `threshold` decides as one does that the other folds choose.
+
+    A threshold looks better on the episodes that chose it than it is; so moved, every episode is one that did not.
+    """
+    moved: list[EpisodePrediction] = []
+    for others, held_out in folds(episodes, seed):
+        shift = float(logit(threshold) - logit(choose_threshold(others, target_fpr).value))
+        for one in held_out:
+            moved.append(
+                EpisodePrediction(PlattScaling(bias=shift).recalibrate(one.success_prob), one.target, one.episode)
+            )
+    return sorted(moved, key=lambda one: one.episode)
+
+
+def folds(
     episodes: Sequence[EpisodePrediction], seed: int
 ) -> list[tuple[list[EpisodePrediction], list[EpisodePrediction]]]:
     """(the others, held out) of each fold: dealt by episode, successes and failures alike."""

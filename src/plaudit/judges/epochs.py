@@ -33,6 +33,7 @@ class EpochMetrics:
     validation_loss: float
     best: bool  # so far
     seconds: float
+    fold: int = 0  # of cross-fitting, from 1; 0: the model itself
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class StepMetrics:
     step: int  # gradient steps of it that are done
     steps: int  # of it
     loss: float  # of the newest
+    fold: int = 0  # of cross-fitting, from 1; 0: the model itself
 
 
 class TrainingInterrupted(Exception):

@@ -20,6 +20,7 @@ from plaudit.data.store import Store
 from plaudit.data.transfer import new_folder
 from plaudit.judges.controls import ControlResult, failed_controls
 from plaudit.judges.evaluation import JudgeEvaluation
+from plaudit.judges.forecast import Forecast
 from plaudit.judges.intervals import quantile
 from plaudit.judges.labeling import group_by_message
 from plaudit.judges.metrics import CalibrationCurve, EpisodeMetrics, JudgeMetrics, RateCI, wilson
@@ -41,7 +42,7 @@ from plaudit.report.page import (
     write_page,
 )
 from plaudit.report.plots import FAILURE, SUCCESS, calibration_chart, histogram, line_chart, score_timeline
-from plaudit.report.promise import promise_section
+from plaudit.report.promise import forecast_section, promise_section
 from plaudit.report.text import format_frames, format_frames_interval, format_interval, format_number, format_percent
 
 _MAX_TIMELINES = 12  # episodes with the largest errors
@@ -78,6 +79,7 @@ def write_judge_report(
     *,
     decodes: Decodes | None = None,
     promise: Promise | None = None,
+    forecast: Forecast | None = None,
     history: Sequence[Mapping[str, float]] = (),
     unlabeled: Mapping[int, str] | None = None,
     warnings: Sequence[str] = (),
@@ -89,7 +91,7 @@ def write_judge_report(
     predictions: of held-out episodes; those with the largest errors are drawn as timelines
     errors: frames with the largest errors, to look at
     decodes: decision rules, of which the first counts; causal and offline when not given
-    promise: about episodes to come
+    promise, forecast: about episodes to come
     history: a line an epoch of training: `epoch`, and values by name; names with one prefix share a chart
     unlabeled: episodes that the judge could not label, and why
     """
@@ -103,6 +105,7 @@ def write_judge_report(
         *(Text(message, "warning") for message in warnings),
         *(Text(message, "muted") for message in notes),
         *judge_blocks(metrics, controls, predictions, decodes),
+        *([forecast_section(forecast)] if forecast else []),
         *([promise_section(promise)] if promise else []),
         Section("Largest errors", [images]),
         *_timelines(predictions, metrics.threshold),

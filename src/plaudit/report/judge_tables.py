@@ -7,10 +7,19 @@ from rich.text import Text
 
 from plaudit.judges.calibration import CalibrationRecord, Fit
 from plaudit.judges.controls import ControlResult
+from plaudit.judges.forecast import FIGURES, Forecast
 from plaudit.judges.metrics import EpisodeMetrics, JudgeMetrics, RateCI
 from plaudit.report.judge import Decodes, first_frame_count, onset_intervals
+from plaudit.report.promise import format_figure
 from plaudit.report.tables import key_value_table
-from plaudit.report.text import format_frames, format_frames_interval, format_interval, format_number, format_percent
+from plaudit.report.text import (
+    format_count,
+    format_frames,
+    format_frames_interval,
+    format_interval,
+    format_number,
+    format_percent,
+)
 
 
 def judge_table(title: str, metrics: JudgeMetrics, controls: Sequence[ControlResult]) -> Table:
@@ -29,6 +38,13 @@ def judge_table(title: str, metrics: JudgeMetrics, controls: Sequence[ControlRes
         "success at first frame": first_frame_count(metrics),
     }
     return key_value_table(title, values)
+
+
+def forecast_table(forecast: Forecast) -> Table:
+    """What other episodes will show."""
+    values = {meaning: format_figure(name, forecast.figures[name]) for name, meaning in FIGURES.items()}
+    ahead = format_count(forecast.ahead, "other episode")
+    return key_value_table(f"{ahead}, in brackets between what their figures will be in 19 of 20 cases", values)
 
 
 def calibration_table(title: str, fit: Fit, record: CalibrationRecord, cutoffs: EpisodeMetrics) -> Table:

@@ -58,3 +58,8 @@ def format_ids(ids: Sequence[int], most: int = 12) -> str:
     """The last few of many: 3, 4, 9 and 20 more."""
     shown = ", ".join(map(str, ids[-most:]))
     return f"{shown} and {len(ids) - most} more" if len(ids) > most else shown
+
+
+def sentence_case(words: str) -> str:
+    """A message as a sentence of a page."""
+    return f"{words[0].upper()}{words[1:]}."

@@ -74,7 +74,8 @@ def epochs_curve(work: Path, watch: Callable[[EpochMetrics], bool]) -> Iterator[
     curve = TensorBoard(work / CURVE)
 
     def on_epoch_end(epoch: EpochMetrics) -> bool:
-        curve.log(epoch.epoch, _scalars(epoch))
+        if not epoch.fold:
+            curve.log(epoch.epoch, _scalars(epoch))
         return watch(epoch)
 
     try:
@@ -114,6 +115,7 @@ def write_report(path: Path, title: str, fitted: TrainResult) -> None:
         fitted.predictions,
         fitted.errors,
         promise=fitted.model.config.promise,
+        forecast=fitted.model.config.forecast,
         history=[{"epoch": epoch.epoch, **_scalars(epoch)} for epoch in fitted.history],
         metadata=_facts(fitted.model, fitted.config),
     )
@@ -130,9 +132,10 @@ def _facts(model: RewardModel, config: RewardTrainConfig) -> dict[str, str]:
     info, classifier = model.config, model.classifier
     cameras = ", ".join(f"{camera} {height}x{width}" for camera, (height, width) in classifier.cameras.items())
     resized = "" if classifier.image_size is None else ", resized to {}x{}".format(*classifier.image_size)
-    threshold = info.threshold
+    threshold, fitted_on = info.threshold, info.forecast.cross_fitted if info.forecast else 0
+    where = f"{fitted_on:,} cross-fitted episodes" if fitted_on else "the validation episodes"
     chosen = (
-        f"{threshold['value']:.4g}, chosen on the validation episodes for at most {threshold['target']:.1%} of failure "
+        f"{threshold['value']:.4g}, chosen on {where} for at most {threshold['target']:.1%} of failure "
         f"frames called; there it let {threshold['fpr']:.2%} through "
         f"({threshold['low']:.2%} to {threshold['high']:.2%})"
     )

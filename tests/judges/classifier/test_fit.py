@@ -22,7 +22,7 @@ from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import SPLITS, RewardDataset, add_blank_negatives, split, subsample
 from plaudit.judges.classifier.encoders.resnet10 import Resnet10Config
 from plaudit.judges.classifier.encoders.small import SmallConfig
-from plaudit.judges.classifier.fit import TrainResult
+from plaudit.judges.classifier.fit import RememberingModel, TrainResult
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.loader import load_reward_model
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
@@ -41,7 +41,7 @@ CONFIG = RewardTrainConfig(
     latent_dim=16,
     num_augmented_views=2,
 )
-FROZEN = CONFIG.model_copy(update={"freeze_encoder": True, "lr": 1e-2})
+FROZEN = CONFIG.model_copy(update={"freeze_encoder": True, "cross_fit": False, "lr": 1e-2})
 
 
 def going(epoch: EpochMetrics) -> bool:
@@ -109,7 +109,8 @@ def test_every_frame_of_a_store_is_a_sample_of_the_data_set(squares):
 @pytest.mark.parametrize("members", [1, 2])
 def test_what_was_measured_is_what_the_model_says_later(tmp_path, squares, members):
     """Also where training looked at features that were kept in half precision."""
-    found = make(squares, tmp_path / "frozen", FROZEN.model_copy(update={"epochs": 2, "ensemble_size": members}))
+    changes = {"epochs": 2, "ensemble_size": members}
+    found = make(squares, tmp_path / "frozen", FROZEN.model_copy(update=changes))
     loaded = load_reward_model(tmp_path / "frozen", force=True)
     for episode in found.predictions:
         assert (
@@ -117,6 +118,18 @@ def test_what_was_measured_is_what_the_model_says_later(tmp_path, squares, membe
             == episode.success_prob.tolist()
         )
     assert (loaded.config.ensemble_calibration != (1, 0)) == (members > 1)
+
+
+def test_controls_of_a_model_with_a_history_encode_no_frame_twice(monkeypatch):
+    model, episode = tiny_model(members=2, num_history_frames=2), noise_episode()
+    remembering = RememberingModel(model.members, model.config, "cpu")
+    encoded: list[int] = []
+    embed = model._embed_batch
+    monkeypatch.setattr(remembering, "_embed", lambda images: encoded.append(len(images)) or embed(images))
+    backwards = replace(episode, frames={"front": episode.frames["front"][::-1]})
+    for one in (episode, backwards, episode):
+        assert remembering.score_episode(one).success_prob == pytest.approx(model.score_episode(one).success_prob)
+    assert sum(encoded) == episode.steps + 1
 
 
 def test_an_ensemble_of_an_earlier_version_judges_as_it_did(tmp_path):

@@ -38,6 +38,7 @@ from plaudit.judges.classifier.gpu_inference import CompiledBatches, bf16_copies
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, Size
 from plaudit.judges.classifier.old_names import rename_old_keys
 from plaudit.judges.config import TrainingDataInfo
+from plaudit.judges.forecast import Forecast
 from plaudit.judges.promise import Promise
 from plaudit.torch_file import read_safetensors
 from plaudit.types import AnyArray, Episode, FloatArray, Scores
@@ -64,6 +65,7 @@ class RewardModelConfig(Config):
     )  # and of the lowest of several; earlier versions fitted none
     threshold: dict[str, float]  # value, and the false-positive rate it was chosen for and showed
     promise: Promise | None = None  # about its false positives on episodes to come; None: of an earlier version
+    forecast: Forecast | None = None  # what other episodes will show; None: of an earlier version
     cutoff_offset: int = 0  # frames that its decoded cutoffs are late by, and which are taken off
     scores: dict[str, Any]  # on held-out episodes
     value_order: float | None = None  # there, of a model of progress: the correlation with time up to the first success

@@ -144,15 +144,23 @@ def _target(store: Store, episode_id: int, episode: Episode, sources: Collection
     return labels.targets
 
 
-def split(table: RewardDataset, seed: int, validation: float = 0.15, test: float = 0.15) -> dict[Split, AnyArray]:
+def split(
+    table: RewardDataset,
+    seed: int,
+    validation: float = 0.15,
+    test: float = 0.15,
+    episodes: Collection[int] | None = None,
+) -> dict[Split, AnyArray]:
     """The rows of each split, with these shares of the episodes.
 
     Without a share of its own, the test split is the validation split.
+    episodes: to split; None: all
     """
-    succeeded = {int(i): bool(np.any(table.target[table.episode == i] == 1)) for i in np.unique(table.episode)}
+    ids = np.unique(table.episode if episodes is None else list(episodes))
+    succeeded = {int(i): bool(np.any(table.target[table.episode == i] == 1)) for i in ids}
     chosen = split_episodes(succeeded, seed, validation, test)
     chosen["test"] = chosen["test"] or chosen["validation"]
-    rows: dict[Split, AnyArray] = {part: table.rows_of(episodes) for part, episodes in chosen.items()}
+    rows: dict[Split, AnyArray] = {part: table.rows_of(mine) for part, mine in chosen.items()}
     check_split({part: table.target[found] for part, found in rows.items()}, table.target, len(succeeded))
     return rows
 
@@ -184,6 +192,14 @@ def subsample(table: RewardDataset, rows: AnyArray, fps: float | None) -> AnyArr
         return rows
     every = np.maximum(np.rint(table.fps[rows] / fps), 1).astype(int)
     return rows[table.frame_index[rows] % every == 0]
+
+
+def rows_to_learn(
+    table: RewardDataset, splits: Mapping[Split, AnyArray], fps: float | None, *, cross_fit: bool
+) -> AnyArray:
+    """That some model learns from: cross-fitting, models learn from the validation episodes too."""
+    more = [subsample(table, splits["validation"], fps)] if cross_fit else []
+    return np.concatenate([splits["train"], *more])
 
 
 def add_blank_negatives(

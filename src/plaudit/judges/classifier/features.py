@@ -18,7 +18,7 @@ from plaudit.data.disk import write_atomic
 from plaudit.devices import autocast_bf16, resolve_device, to_channels_last
 from plaudit.judges.classifier.augment import AugmentParams
 from plaudit.judges.classifier.config import RewardTrainConfig
-from plaudit.judges.classifier.dataset import RewardDataset, Split
+from plaudit.judges.classifier.dataset import RewardDataset, Split, rows_to_learn
 from plaudit.judges.classifier.model import BinaryRewardClassifier
 from plaudit.judges.epochs import KEEP_EVERY
 from plaudit.types import AnyArray, FloatArray
@@ -107,8 +107,9 @@ def cache_features(
     device = resolve_device(config.device)
     model = config.build_member(config.classifier_config(table.cameras, table.state_dim), 0)
     to_channels_last(model, device).eval()
-    learned = np.unique(table.history_indices(splits["train"], model.config.num_frames, model.config.history_stride))
-    measured = np.union1d(np.concatenate([splits["validation"], splits["test"]]), learned)
+    rows = rows_to_learn(table, splits, config.train_fps, cross_fit=config.cross_fits)
+    learned = np.unique(table.history_indices(rows, model.config.num_frames, model.config.history_stride))
+    measured = np.union1d(splits["validation"], learned)
     wanted = [measured, *[learned] * (config.num_augmented_views - 1)]
     place = np.full((config.num_augmented_views, len(table)), -1)
     for view, rows in enumerate(wanted):
@@ -169,16 +170,18 @@ def _changes(table: RewardDataset, config: RewardTrainConfig, view: int) -> Augm
 def predict_logits(
     model: BinaryRewardClassifier, features: FeatureSource, table: RewardDataset, rows: AnyArray
 ) -> FloatArray:
-    """Logits [n, outputs] of rows, which are whole episodes: each frame is embedded once, whatever the history."""
+    """Logits [n, outputs] of rows: each frame is embedded once, whatever the history."""
     config = model.config
     device = next(model.parameters()).device
     model.eval()
     with torch.inference_mode(), autocast_bf16(device):
-        chunks = [rows[i : i + CHUNK] for i in range(0, len(rows), CHUNK)]
+        history = table.history_indices(rows, config.num_frames, config.history_stride)
+        shown = np.unique(history)
+        chunks = [shown[i : i + CHUNK] for i in range(0, len(shown), CHUNK)]
         embeddings = torch.cat([_embed(model, features, table, chunk) for chunk in chunks])
         place = np.zeros(len(table), np.int64)
-        place[rows] = np.arange(len(rows))
-        history = place[table.history_indices(rows, config.num_frames, config.history_stride)]
+        place[shown] = np.arange(len(shown))
+        history = place[history]
         windows = map(torch.from_numpy, np.array_split(history, len(chunks)))
         logits = torch.cat([model.classify(embeddings[window]) for window in windows])
     return logits.float().cpu().numpy()

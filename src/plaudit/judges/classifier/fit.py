@@ -3,12 +3,15 @@
     table = RewardDataset.from_store(store)        # frames and labels
     splits = split(table)                          # by episode: train, validation, test
     members: learn on train, keep the epoch with the least loss on validation
-    validation: calibrate, choose the threshold
-    test: compute the metrics, and run the controls
+    cross-fitting: score train and validation by five models that did not learn from what they score
+    these scores, or those of validation: calibrate, choose the threshold
+    test: run the controls; test and what was cross-fitted: compute the metrics
 
-The test episodes decide nothing, so that their metrics hold for episodes to come.
+The test episodes decide nothing, and an episode that was cross-fitted is counted by a threshold that the other folds
+chose, so that the metrics hold for episodes to come.
 """
 
+import hashlib
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,15 +23,23 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from plaudit import __version__
 from plaudit.data.episode_keys import episode_keys, pack_keys
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
-from plaudit.judges.calibration import EnsembleCalibration, fit_cutoff_offset, promised_threshold
+from plaudit.judges.calibration import (
+    EnsembleCalibration,
+    ThresholdChoice,
+    by_others_thresholds,
+    fit_cutoff_offset,
+    promised_threshold,
+)
 from plaudit.judges.classifier.budget import Choice, choose_settings, largest_image_size
-from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, TrainingDataInfo
+from plaudit.judges.classifier.checkpoint import Images, RewardModel, RewardModelConfig, TrainingDataInfo
 from plaudit.judges.classifier.config import RewardTrainConfig
+from plaudit.judges.classifier.cross_fit import OutOfFold, cross_fit
 from plaudit.judges.classifier.dataset import (
     SPLITS,
     RewardDataset,
@@ -38,14 +49,16 @@ from plaudit.judges.classifier.dataset import (
     subsample,
 )
 from plaudit.judges.classifier.familiar import Familiar, first_steps
-from plaudit.judges.classifier.features import FeatureSource, ProgressBars, cache_features
+from plaudit.judges.classifier.features import ProgressBars, cache_features
 from plaudit.judges.classifier.judge import ClassifierJudge
+from plaudit.judges.classifier.model import BinaryRewardClassifier
 from plaudit.judges.classifier.training import EnsembleMember, train_member
 from plaudit.judges.controls import ControlResult, failed_controls, run_controls
 from plaudit.judges.epochs import EpochMetrics, StepMetrics, never_stop, prepare_work
+from plaudit.judges.forecast import Forecast, make_forecast
 from plaudit.judges.metrics import JudgeMetrics, compute_metrics, value_order
 from plaudit.judges.predictions import EpisodePrediction, FramePrediction, hstack_images, largest_errors
-from plaudit.judges.promise import episode_losses
+from plaudit.judges.promise import Promise, episode_losses
 from plaudit.rule import DecisionRule
 from plaudit.types import AnyArray, FloatArray, ProgressFn
 
@@ -58,7 +71,7 @@ class TrainResult:
     config: RewardTrainConfig  # with what was chosen
     metrics: JudgeMetrics
     controls: Sequence[ControlResult]
-    predictions: Sequence[EpisodePrediction]  # of the test episodes
+    predictions: Sequence[EpisodePrediction]  # of the test episodes, and of those that were cross-fitted
     errors: Sequence[FramePrediction]  # the largest among these
     history: Sequence[EpochMetrics]  # of all members, one after the other
     optimizers: Sequence[Mapping[str, Any]]  # the state of each member's, after its last epoch
@@ -99,13 +112,14 @@ def train_reward_model(
         config = config.model_copy(update=choice.settings)
         on_choice(choice)
     cached = cache_features(table, splits, config, work_dir, progress) if config.frozen else None
-    trained: list[tuple[EnsembleMember, FeatureSource]] = []
+    members: list[EnsembleMember] = []
     history: list[EpochMetrics] = []
     for number in range(config.ensemble_size):
-        member, features, epochs = train_member(number, config, table, splits, cached, work_dir, on_epoch_end, on_step)
-        trained.append((member, features))
+        member, _, epochs = train_member(number, config, table, splits, cached, work_dir, on_epoch_end, on_step)
+        members.append(member)
         history += epochs
-    return _evaluated(store, config, table, splits, trained, history, time.monotonic() - begun, progress)
+    scored = cross_fit(config, table, splits, cached, work_dir, on_epoch_end, on_step) if config.cross_fits else None
+    return _evaluated(store, config, table, splits, members, scored, history, begun, progress)
 
 
 def existing_parent(path: Path) -> Path:
@@ -118,12 +132,13 @@ def _evaluated(
     config: RewardTrainConfig,
     table: RewardDataset,
     splits: Mapping[Split, AnyArray],
-    trained: Sequence[tuple[EnsembleMember, FeatureSource]],
+    members: Sequence[EnsembleMember],
+    scored: OutOfFold | None,
     history: Sequence[EpochMetrics],
-    seconds: float,
+    begun: float,
     progress: ProgressBars,
 ) -> TrainResult:
-    members = [member for member, _ in trained]
+    """scored: by cross-fitting; begun: when it began, by the monotonic clock"""
     untested = RewardModelConfig.untested(
         members[0].model.config,
         frozen_encoder=config.frozen and not config.freezes_stem,
@@ -131,25 +146,27 @@ def _evaluated(
         threshold=1.0,
         data=_data_info(store, table, splits, config),
     )
-    model = RewardModel([m.model for m in members], untested, config.device)
-    # Calibrate and choose the threshold on the validation split.
-    held_out: tuple[Split, ...] = SPLITS[1:]
-    logits = {name: _logits(store, model, table, splits[name], progress(f"scoring {name}")) for name in held_out}
-    calibration = EnsembleCalibration.fit(logits["validation"], table.target[splits["validation"]])
-    validation = _predictions(table, splits["validation"], calibration, logits["validation"])
-    labeled = len(np.unique(table.episode[table.episode >= 0]))
-    threshold, promise = promised_threshold(validation, config.target_fpr, config.promise_confidence, labeled=labeled)
-    rule = DecisionRule(threshold=threshold.value, cutoff_offset=fit_cutoff_offset(validation, threshold.value))
-    # Compute metrics on the test split.
-    predictions = _predictions(table, splits["test"], calibration, logits["test"])
+    model = RememberingModel([m.model for m in members], untested, config.device)
+    # Calibrate and choose the threshold by scores of episodes that were not learned from.
+    if scored is None:
+        rows = splits["validation"]
+        scored = OutOfFold(rows, _logits(store, model, table, rows, progress("scoring validation")))
+    chosen = choose_rule(config, table, scored)
+    rule = chosen.rule
+    # Measure on episodes that decided nothing, or by thresholds that the others chose.
+    logits = _logits(store, model, table, splits["test"], progress("scoring test"))
+    predictions = held_out_predictions(config, table, scored, chosen, splits["test"], logits)
     metrics = compute_metrics(predictions, rule)
-    if not np.array_equal(splits["test"], splits["validation"]):
+    promise = chosen.promise
+    if scored.episodes or not np.array_equal(splits["test"], splits["validation"]):
         promise = promise.bounded_by(episode_losses(predictions, rule.threshold))
+    calibration = chosen.calibration
     found = {
         "calibration": tuple((c.temperature, c.bias) for c in calibration.members),
         "ensemble_calibration": (calibration.lowest.temperature, calibration.lowest.bias),
-        "threshold": {name: float(value) for name, value in vars(threshold).items()},
+        "threshold": {name: float(value) for name, value in vars(chosen.threshold).items()},
         "promise": promise,
+        "forecast": _forecast(config, predictions, rule, scored.episodes),
         "cutoff_offset": rule.cutoff_offset,
         "scores": metrics.to_json(),
         "value_order": None if config.predict_success else _value_order(predictions),
@@ -157,19 +174,96 @@ def _evaluated(
             "config": config.model_dump(mode="json"),
             "epochs": [m.version for m in members],
             "best_epochs": [m.best_epoch for m in members],
-            "seconds": round(seconds, 1),
+            "seconds": round(time.monotonic() - begun, 1),
             "device": str(members[0].device),
             "versions": {"plaudit": __version__, "torch": torch.__version__, "python": platform.python_version()},
         },
     }
-    model = RewardModel(model.members, model.config.model_copy(update=found), config.device)
-    controls = _run_controls(store, model, table, splits["test"], config, progress("negative controls"))
+    tried = RememberingModel(model.members, model.config.model_copy(update=found), config.device)
+    tried.known = model.known
+    controls = _run_controls(store, tried, table, splits["test"], config, progress("negative controls"))
     outcome = {"controls": tuple(asdict(c) for c in controls), "problems": tuple(failed_controls(controls))}
-    model.config = model.config.model_copy(update=outcome)
-    model = model.with_familiar(fit_familiar(store, model, table, splits, progress("comparing episodes")))
+    tried.config = tried.config.model_copy(update=outcome)
+    kept = tried.with_familiar(fit_familiar(store, tried, table, splits, progress("comparing episodes")))
     optimizers = [member.optimizer.state_dict() for member in members]
-    errors = _largest_errors(table, splits["test"], predictions)
-    return TrainResult(model, config, metrics, controls, predictions, errors, history, optimizers)
+    errors = _largest_errors(table, predictions)
+    return TrainResult(kept, config, metrics, controls, predictions, errors, history, optimizers)
+
+
+class RememberingModel(RewardModel):
+    """Encodes no frame twice: negative controls show those of their episodes in another order. For models that see a
+    history; others have no embeddings to keep."""
+
+    def __init__(self, members: Sequence[BinaryRewardClassifier], config: RewardModelConfig, device: str):
+        super().__init__(members, config, device)
+        self.known: dict[bytes, list[Tensor]] = {}
+
+    def embed(self, images: Mapping[str, Images], state: FloatArray | None = None) -> list[Tensor]:
+        shown: list[Any] = [images[self.camera_in(camera, images)] for camera in self.cameras]
+        shown += [state] if self.classifier.state_dim else []
+        keys = [hashlib.sha256(b"".join(one[i].tobytes() for one in shown)).digest() for i in range(len(shown[0]))]
+        new = {key: i for i, key in enumerate(keys) if key not in self.known}
+        if new:
+            rows = list(new.values())
+            some = {camera: np.asarray(frames)[rows] for camera, frames in images.items()}
+            found = super().embed(some, None if state is None else state[rows])
+            self.known |= {key: list(each) for key, each in zip(new, zip(*found, strict=True), strict=True)}
+        return [torch.stack(one) for one in zip(*(self.known[key] for key in keys), strict=True)]
+
+
+@dataclass(frozen=True)
+class ChosenRule:
+    """What turns logits into decisions, and what is promised of it."""
+
+    calibration: EnsembleCalibration
+    threshold: ThresholdChoice
+    promise: Promise
+    rule: DecisionRule
+
+
+def choose_rule(config: RewardTrainConfig, table: RewardDataset, scored: OutOfFold) -> ChosenRule:
+    """By scores of episodes that were not learned from."""
+    calibration = EnsembleCalibration.fit(scored.logits, table.target[scored.rows])
+    known = episode_predictions(table, scored.rows, calibration, scored.logits)
+    labeled = len(np.unique(table.episode[table.episode >= 0]))
+    threshold, promise = promised_threshold(known, config.target_fpr, config.promise_confidence, labeled=labeled)
+    rule = DecisionRule(threshold=threshold.value, cutoff_offset=fit_cutoff_offset(known, threshold.value))
+    return ChosenRule(calibration, threshold, promise, rule)
+
+
+def held_out_predictions(
+    config: RewardTrainConfig,
+    table: RewardDataset,
+    scored: OutOfFold,
+    chosen: ChosenRule,
+    test: AnyArray,
+    logits: Sequence[FloatArray],
+) -> list[EpisodePrediction]:
+    """Of the test rows, by the kept model; and of each episode that was cross-fitted, by its fold's model and by the
+    threshold that the other folds choose."""
+    tested = episode_predictions(table, test, chosen.calibration, logits)
+    if not scored.episodes:
+        return tested
+    known = episode_predictions(table, scored.rows, chosen.calibration, scored.logits)
+    # A fifth fewer episodes may prove nothing: thresholds of the folds are as strict as the proven one is on all.
+    rate = chosen.threshold.fpr if chosen.promise.kept else config.target_fpr
+    moved = by_others_thresholds(known, chosen.threshold.value, rate, config.seed)
+    ids = {one.episode for one in moved}
+    return [*moved, *(one for one in tested if one.episode not in ids)]
+
+
+def _forecast(
+    config: RewardTrainConfig, predictions: Sequence[EpisodePrediction], rule: DecisionRule, cross_fitted: int
+) -> Forecast | None:
+    """Of a model of success; and why no episode was cross-fitted, if none was."""
+    if not config.predict_success:
+        return None
+    why_not = "cross_fit is false, as it was set or as the time allowed"
+    if config.cross_fits:
+        why_not = "the episodes are too few for five folds"
+    elif config.cross_fit is None:
+        why_not = "the encoder was trained, and to train it five more times takes long (cross_fit=true does it)"
+    return make_forecast(predictions, rule, cross_fitted=cross_fitted, why_not=why_not)
 
 
 def _logits(
@@ -192,7 +286,7 @@ def _episodes(table: RewardDataset, rows: AnyArray) -> list[int]:
     return list(dict.fromkeys(table.episode[rows].tolist()))
 
 
-def _predictions(
+def episode_predictions(
     table: RewardDataset, rows: AnyArray, calibration: EnsembleCalibration, logits: Sequence[FloatArray]
 ) -> list[EpisodePrediction]:
     """Episode by episode."""
@@ -255,12 +349,10 @@ def fit_familiar(
     return Familiar.fit(views, [n for n, i in enumerate(known) if i in held_out], model.threshold)
 
 
-def _largest_errors(
-    table: RewardDataset, rows: AnyArray, predictions: Sequence[EpisodePrediction]
-) -> list[FramePrediction]:
+def _largest_errors(table: RewardDataset, predictions: Sequence[EpisodePrediction]) -> list[FramePrediction]:
     found = []
     for prediction, place in largest_errors(predictions):
-        row = rows[table.episode[rows] == prediction.episode][place]
+        row = table.rows_of([prediction.episode])[place]
         image = hstack_images([table.images[camera][row] for camera in sorted(table.images)])
         target, prob = float(prediction.target[place]), float(prediction.success_prob[place])
         found.append(FramePrediction(prediction.episode, int(table.frame_index[row]), target, prob, image))

@@ -1,0 +1,205 @@
+"""Whether a reward model's report is true of other episodes: its intervals, and the rates that it promises.
+
+    python benchmarks/coverage.py [--data FOLDER] [--splits 20] [--jobs N] [--only real|simulated] [--quick]
+
+Of 30 episodes 20 are known and 10 are others, at random, again and again: those of g1_bottle, and 30 of a pool of
+simulated ones (`lift`, scripted successes and failures). On the known ones a model is trained as `plaudit train-reward`
+does on a processor, with its split, its members and its five folds; then the figures of the others are compared with
+the prediction intervals in its report, and the false positives of the others with each rate that is proven for a
+threshold. The encoder stands still, so every image is encoded once for all splits.
+"""
+
+import argparse
+import os
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from bars import Bars
+from plaudit.data.store import Store
+from plaudit.devices import resolve_device
+from plaudit.envs.panda.config import PandaConfig
+from plaudit.judges.classifier.config import RewardTrainConfig
+from plaudit.judges.classifier.cross_fit import cross_fit
+from plaudit.judges.classifier.dataset import RewardDataset, Split, add_blank_negatives, split, subsample
+from plaudit.judges.classifier.features import CachedFeatures, cache_features, predict_logits
+from plaudit.judges.classifier.fit import choose_rule, episode_predictions, held_out_predictions
+from plaudit.judges.classifier.training import train_member
+from plaudit.judges.epochs import never_stop
+from plaudit.judges.forecast import Forecast, make_forecast
+from plaudit.judges.promise import episode_losses
+from plaudit.rollout.collector import EpisodeTargets
+from plaudit.rollout.scripted import collect_scripted
+from plaudit.types import AnyArray
+from real_images import DATA, prepare
+
+KNOWN, OTHERS = 20, 10  # episodes
+POOL = EpisodeTargets(45, 45)  # simulated episodes, of which each split has 30
+QUICK_KNOWN, QUICK_OTHERS, QUICK_POOL = 12, 4, EpisodeTargets(8, 8)
+FIGURES = ("fpr", "recall", "onset_median", "onset_p90")
+CONFIG = RewardTrainConfig(freeze_encoder=True, num_history_frames=3, ensemble_size=3)
+STRIDES = {"real": 6, "simulated": 2}  # frames of the history, 0.2 s apart
+QUICK = {"epochs": 2, "ensemble_size": 1, "num_augmented_views": 1, "train_fps": 3.0, "image_size": (64, 96)}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the report of one model fared."""
+
+    forecast: Forecast
+    others: Mapping[str, float | None]  # figures of the others
+    proven: list[tuple[float, bool]]  # rates with a proven threshold, and whether the others kept them
+
+    def covers(self, figure: str) -> bool:
+        low, high = self.forecast.figures[figure][1:]
+        found = self.others[figure]
+        return found is None or (low is not None and high is not None and low - 1e-9 <= found <= high + 1e-9)
+
+
+@dataclass(frozen=True)
+class Data:
+    """All episodes, and what the encoder makes of them."""
+
+    config: RewardTrainConfig
+    table: RewardDataset
+    blank: AnyArray  # rows without an episode
+    cached: CachedFeatures
+
+    @classmethod
+    def open(cls, store: Path, config: RewardTrainConfig, work: Path) -> "Data":
+        """Encodes what is not encoded yet."""
+        table = RewardDataset.from_store(Store.open(store), image_size=config.image_size)
+        rows = np.arange(len(table))
+        everything: dict[Split, AnyArray] = {"train": subsample(table, rows, config.train_fps), "validation": rows}
+        table, everything = add_blank_negatives(table, everything, config.seed)
+        work.mkdir(exist_ok=True)
+        cached = cache_features(table, everything, config, work, lambda _: iter)
+        return cls(config, table, everything["train"][table.episode[everything["train"]] < 0], cached)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=DATA)
+    parser.add_argument("--splits", type=int, default=20)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--only", choices=STRIDES)
+    parser.add_argument(
+        "--quick", action="store_true", help="two splits of small images: whether it runs, not how well"
+    )
+    options = parser.parse_args()
+    config = CONFIG.model_copy(update={"device": options.device, **(QUICK if options.quick else {})})
+    bars = Bars()
+    for name in [options.only] if options.only else STRIDES:
+        with tempfile.TemporaryDirectory() as folder:
+            store = Path(folder) / "store"
+            if name == "simulated":
+                simulate(store, QUICK_POOL if options.quick else POOL)
+            else:
+                if not options.data.is_dir():
+                    raise SystemExit(f"{options.data} is not there; name the folder of g1_bottle with --data")
+                prepare(options.data, store, range(QUICK_KNOWN + QUICK_OTHERS if options.quick else KNOWN + OTHERS))
+            mine = config.model_copy(update={"history_stride": STRIDES[name]})
+            found = run(store, mine, Path(folder) / "work", 2 if options.quick else options.splits, options.jobs)
+        told = tell(name, found)
+        if not options.quick:
+            for figure, share in told.items():
+                bars.at_least(f"coverage_{name}_{figure}", share, 0.9)
+    if options.quick:
+        bars.left_out("in how many of 20 splits the intervals cover and promises are kept")
+    bars.report()
+
+
+def simulate(folder: Path, pool: EpisodeTargets = POOL) -> None:
+    with Store.create(folder) as store:
+        env = PandaConfig(type="lift", obs="both", cameras=("front",), image_size=(64, 64))
+        collect_scripted(env, store, pool)
+
+
+def run(store: Path, config: RewardTrainConfig, work: Path, splits: int, jobs: int) -> list[Outcome]:
+    """Every split in a process of its own; they share what is encoded."""
+    if jobs == 1 or splits == 1:
+        _open(store, config, work)
+        return [one_split(seed) for seed in range(splits)]
+    Data.open(store, config, work)
+    context = get_context("spawn")
+    with ProcessPoolExecutor(min(jobs, splits), context, _open, (store, config, work)) as pool:
+        return list(pool.map(one_split, range(splits)))
+
+
+_data: list[Data] = []  # of this process
+
+
+def _open(store: Path, config: RewardTrainConfig, work: Path) -> None:
+    if resolve_device(config.device).type == "cpu":
+        torch.set_num_threads(1)
+    _data[:] = [Data.open(store, config, work)]
+
+
+def one_split(seed: int) -> Outcome:
+    """Train on the known episodes, read the report, look at the others."""
+    data, table = _data[0], _data[0].table
+    config = data.config.model_copy(update={"seed": seed})
+    ids = np.unique(table.episode[table.episode >= 0])
+    known_count, others_count = (KNOWN, OTHERS) if len(ids) >= KNOWN + OTHERS else (QUICK_KNOWN, QUICK_OTHERS)
+    drawn = np.random.default_rng([seed, 19]).permutation(ids).tolist()
+    splits = split(table, seed, config.val_fraction, config.test_fraction, drawn[:known_count])
+    splits["train"] = np.concatenate([subsample(table, splits["train"], config.train_fps), data.blank])
+    with tempfile.TemporaryDirectory() as folder:
+        common = (data.cached, Path(folder), never_stop, never_stop)
+        models = [train_member(i, config, table, splits, *common)[0].model for i in range(config.ensemble_size)]
+        scored = cross_fit(config, table, splits, *common)
+    assert scored is not None
+    chosen = choose_rule(config, table, scored)
+    others = table.rows_of(drawn[known_count : known_count + others_count])
+    test, seen = (
+        [predict_logits(model, data.cached, table, rows)[:, 0] for model in models] for rows in (splits["test"], others)
+    )
+    known = held_out_predictions(config, table, scored, chosen, splits["test"], test)
+    predictions = episode_predictions(table, others, chosen.calibration, seen)
+    proven = [
+        (step.rate, bool(episode_losses(predictions, step.threshold).mean() <= step.rate))
+        for step in chosen.promise.steps
+        if step.threshold is not None
+    ]
+    figures = make_forecast(predictions, chosen.rule).figures
+    return Outcome(
+        make_forecast(known, chosen.rule, cross_fitted=scored.episodes),
+        {name: figure[0] for name, figure in figures.items()},
+        proven,
+    )
+
+
+def tell(name: str, found: list[Outcome]) -> dict[str, float]:
+    """By figure, in which share of the splits its interval covers; and in which proven rates are kept."""
+    shares = {}
+    for figure in FIGURES:
+        ends = np.array([one.forecast.figures[figure] for one in found], float)
+        shares[figure] = float(np.mean([one.covers(figure) for one in found]))
+        told = [f"{one.others[figure]:.3g}" if one.others[figure] is not None else "-" for one in found]
+        print(
+            f"{name}, {figure}: the interval covers the others' figure in {shares[figure]:.0%} of {len(found)} splits; "
+            f"measured {np.nanmedian(ends[:, 0]):.3g} (median), interval {np.nanmedian(ends[:, 1]):.3g} to "
+            f"{np.nanmedian(ends[:, 2]):.3g}; others: {', '.join(told)}",
+            flush=True,
+        )
+    promises = [kept for one in found for kept in one.proven]
+    if promises:
+        shares["promise"] = float(np.mean([kept for _, kept in promises]))
+        rates = sorted({rate for rate, _ in promises})
+        print(
+            f"{name}: {len(promises)} rates were proven ({', '.join(f'{rate:.0%}' for rate in rates)}), "
+            f"{shares['promise']:.0%} were kept on the others",
+            flush=True,
+        )
+    return shares
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+"""What a judge will show on other episodes: 95% prediction intervals, by the episodes that it was measured on.
+
+    forecast = make_forecast(predictions, rule)
+    forecast.figures["fpr"]      # (measured, low, high): of ten other episodes, at most so many failure frames pass
+
+A confidence interval (metrics.py) is for the rate of all episodes there could be. Ten others have a rate of their own,
+which is as likely to lie outside of it as their number is small; who tries a judge on ten episodes wants to know what
+these may show. Both count episodes, since the frames of one are right or wrong together.
+
+How: ten others are drawn again and again from the known episodes, one after the other, and each that was drawn is in
+the urn once more (Pólya): rates that are not known well vary from draw to draw as they should. In the urn from the
+start is one episode of a kind that was not among the known: for the upper end of a figure the highest that an episode
+can have, for the lower end the lowest. Of n episodes that are alike and independent the next is above all of them with
+a chance of 1 / (n + 1), and that is its share. For quantiles, which depend on ranks alone, the interval so found is
+exact whatever the distribution (Hill 1968); for rates it is an approximation, which benchmarks/coverage.py tries.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from plaudit.config import Config
+from plaudit.judges.metrics import EpisodeMetrics, causal_metrics, offline_metrics
+from plaudit.judges.predictions import EpisodePrediction
+from plaudit.rule import DecisionRule
+from plaudit.types import AnyArray
+
+AHEAD = 10  # other episodes, whose figures are forecast
+LEVEL = 0.95
+_DRAWS = 4000
+
+Figure = tuple[float | None, float | None, float | None]  # measured, low, high; None where there is nothing to measure
+
+FIGURES = {
+    "fpr": "false-positive rate (frames)",
+    "recall": "recall (frames)",
+    "onset_median": "success-onset error, causal: median",
+    "onset_p90": "success-onset error, causal: 90th percentile",
+    "cutoff_median": "success-onset error, offline: median",
+    "cutoff_p90": "success-onset error, offline: 90th percentile",
+}
+
+
+class Forecast(Config):
+    """Figures as they were measured, and between what they will be on other episodes."""
+
+    episodes: int  # that it rests on
+    cross_fitted: int = 0  # of these, scored by a model that did not learn from them; the others are test episodes
+    why_not: str = ""  # why none was
+    ahead: int = AHEAD
+    figures: dict[str, Figure]  # of FIGURES; rates as fractions, errors in frames
+    with_twice: dict[str, Figure]  # the same if it rested on twice as many episodes like these
+
+    def sentence(self) -> str:
+        """For people: what it rests on, and why on no more."""
+        if self.cross_fitted:
+            return (
+                f"measured on {self.episodes:,} episodes, of which {self.cross_fitted:,} were cross-fitted: scored by "
+                "a model that did not learn from them, at a threshold that they did not choose"
+            )
+        return f"measured on {self.episodes:,} test episodes alone, and so with wide intervals: {self.why_not}"
+
+
+def make_forecast(
+    predictions: Sequence[EpisodePrediction],
+    rule: DecisionRule,
+    *,
+    cross_fitted: int = 0,
+    why_not: str = "",
+    ahead: int = AHEAD,
+    seed: int = 0,
+) -> Forecast:
+    """Of episodes that the judge did not learn from, at its rule."""
+    known = [one for one in predictions if one.has_target.any()]
+    table, longest = _table(known, rule), max(len(one.target) for one in known)
+    return Forecast(
+        episodes=len(known),
+        cross_fitted=cross_fitted,
+        why_not="" if cross_fitted else why_not,
+        ahead=ahead,
+        figures=_forecast(table, longest, ahead, seed),
+        with_twice=_forecast(np.vstack([table, table]), longest, ahead, seed),
+    )
+
+
+def _forecast(table: AnyArray, longest: int, ahead: int, seed: int) -> dict[str, Figure]:
+    drawn = draw_others(len(table), ahead, seed)
+    low, high = (_figures(np.vstack([table, one]), drawn) for one in (_lowest(table), _highest(table, longest)))
+    measured = _figures(table, np.arange(len(table))[None])
+    return {name: _figure(float(measured[name][0]), low[name], high[name]) for name in FIGURES}
+
+
+def draw_others(known: int, ahead: int, seed: int = 0) -> AnyArray:
+    """[D, ahead] which of the known episodes others are like; `known` where they are like none of them."""
+    rng = np.random.default_rng(seed)
+    drawn = np.empty((_DRAWS, ahead), int)
+    for number in range(ahead):
+        ball = rng.integers(known + 1 + number, size=_DRAWS)
+        again = np.maximum(ball - known - 1, 0)
+        drawn[:, number] = np.where(ball <= known, ball, drawn[np.arange(_DRAWS), again])
+    return drawn
+
+
+# The columns of a table of episodes
+_PASSED, _FAILURES, _FOUND, _SUCCESSES, _ONSET, _CUTOFF = range(6)
+
+
+def _table(episodes: Sequence[EpisodePrediction], rule: DecisionRule) -> AnyArray:
+    """[E, 6] failure frames that pass and all, success frames that are found and all, and errors of the first success,
+    causal and offline; NaN for those of an episode that has none."""
+    live = rule if rule.causal else rule.model_copy(update={"decode": "k_of_n"})
+    rows = []
+    for one in episodes:
+        above = one.predicted(rule.threshold)
+        counts = [float(n) for kind in (0, 1) for n in (above[one.target == kind].sum(), (one.target == kind).sum())]
+        errors = [causal_metrics([one], live), offline_metrics([one], rule.cutoff_offset, rule.threshold)]
+        rows.append([*counts, *map(_error, errors)])
+    return np.array(rows, float).reshape(-1, 6)
+
+
+def _error(decode: EpisodeMetrics) -> float:
+    return decode.onset_median  # of a single episode
+
+
+def _lowest(table: AnyArray) -> AnyArray:
+    """The row of an episode whose figures are all as low as can be."""
+    failures, successes = table[:, [_FAILURES, _SUCCESSES]].mean(axis=0)
+    return np.array([0, failures, 0, successes, 0, 0])
+
+
+def _highest(table: AnyArray, longest: int) -> AnyArray:
+    """And as high: every frame is predicted a success, and an error is as long as the longest episode."""
+    failures, successes = table[:, [_FAILURES, _SUCCESSES]].mean(axis=0)
+    return np.array([failures, failures, successes, successes, longest, longest])
+
+
+def _figures(table: AnyArray, drawn: AnyArray) -> dict[str, AnyArray]:
+    """Each figure [D] of drawn episodes [D, n]."""
+    passed, failures, found, successes, onset, cutoff = np.moveaxis(table[drawn], -1, 0)
+    with np.errstate(invalid="ignore"):
+        return {
+            "fpr": passed.sum(axis=1) / failures.sum(axis=1),
+            "recall": found.sum(axis=1) / successes.sum(axis=1),
+            "onset_median": _quantile(onset, 0.5),
+            "onset_p90": _quantile(onset, 0.9),
+            "cutoff_median": _quantile(cutoff, 0.5),
+            "cutoff_p90": _quantile(cutoff, 0.9),
+        }
+
+
+def _quantile(values: AnyArray, q: float) -> AnyArray:
+    """[D] of those in each row [D, n] that are not NaN, as numpy interpolates; nanquantile goes row by row."""
+    ordered = np.sort(values, axis=1)  # NaN comes last
+    place = q * np.maximum((~np.isnan(values)).sum(axis=1) - 1, 0)
+    below = np.floor(place).astype(int)
+    rows, above = np.arange(len(values)), np.ceil(place).astype(int)
+    return ordered[rows, below] + (place - below) * (ordered[rows, above] - ordered[rows, below])
+
+
+def _figure(measured: float, low: AnyArray, high: AnyArray) -> Figure:
+    """low, high: [D] with the lowest and with the highest that others may have; the ends are draws, the outer ones."""
+    if math.isnan(measured):
+        return None, None, None
+    tail = (1 - LEVEL) / 2
+    ends = (
+        float(np.nanquantile(low, tail, method="lower")),
+        float(np.nanquantile(high, 1 - tail, method="higher")),
+    )
+    return measured, min(ends[0], measured), max(ends[1], measured)
