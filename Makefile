@@ -130,6 +130,7 @@ bench: $(VENV)/.ready-bench $(SIMULATORS)/.ready
 	PYTHONPATH=tests $(BIN)/python benchmarks/tune.py --quick
 	[ ! -d ../shared/data/g1_bottle ] || $(BIN)/python benchmarks/real_images.py --quick
 	[ ! -d ../shared/data/g1_bottle ] || $(BIN)/python benchmarks/judges.py --quick
+	[ ! -d ../shared/data/g1_bottle ] || $(BIN)/python benchmarks/coverage.py --quick
 	$(BIN)/python benchmarks/round_trip.py --quick
 	$(BIN)/python benchmarks/pickcube.py --quick
 	$(BIN)/python benchmarks/rtc.py --quick

@@ -91,7 +91,7 @@ def main() -> None:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--only", choices=STRIDES)
     parser.add_argument(
-        "--quick", action="store_true", help="two splits of small images: whether it runs, not how well"
+        "--quick", action="store_true", help="two splits of few episodes: whether it runs, not how well"
     )
     options = parser.parse_args()
     config = CONFIG.model_copy(update={"device": options.device, **(QUICK if options.quick else {})})

@@ -152,22 +152,21 @@ def _evaluated(
         rows = splits["validation"]
         scored = OutOfFold(rows, _logits(store, model, table, rows, progress("scoring validation")))
     chosen = choose_rule(config, table, scored)
-    rule = chosen.rule
     # Measure on episodes that decided nothing, or by thresholds that the others chose.
     logits = _logits(store, model, table, splits["test"], progress("scoring test"))
     predictions = held_out_predictions(config, table, scored, chosen, splits["test"], logits)
-    metrics = compute_metrics(predictions, rule)
+    metrics = compute_metrics(predictions, chosen.rule)
     promise = chosen.promise
     if scored.episodes or not np.array_equal(splits["test"], splits["validation"]):
-        promise = promise.bounded_by(episode_losses(predictions, rule.threshold))
+        promise = promise.bounded_by(episode_losses(predictions, chosen.threshold.value))
     calibration = chosen.calibration
     found = {
         "calibration": tuple((c.temperature, c.bias) for c in calibration.members),
         "ensemble_calibration": (calibration.lowest.temperature, calibration.lowest.bias),
         "threshold": {name: float(value) for name, value in vars(chosen.threshold).items()},
         "promise": promise,
-        "forecast": _forecast(config, predictions, rule, scored.episodes),
-        "cutoff_offset": rule.cutoff_offset,
+        "forecast": _forecast(config, predictions, chosen.rule, scored.episodes),
+        "cutoff_offset": chosen.rule.cutoff_offset,
         "scores": metrics.to_json(),
         "value_order": None if config.predict_success else _value_order(predictions),
         "training": {
