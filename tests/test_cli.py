@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
@@ -18,6 +17,7 @@ from command import plaudit
 from conftest import counting_episode, labeled_store
 from plaudit.cli.common import ProgressLines, epochs_bar, progress
 from plaudit.data.store import Store
+from plaudit.judges.epochs import EpochMetrics
 from waiting import stretch
 
 
@@ -196,8 +196,11 @@ def test_a_training_tells_its_epochs_and_estimates_by_those_of_this_run(monkeypa
     with epochs_bar(epochs=20) as (watch, _):
         for epoch in range(11, 21):  # resumed after ten
             clock.now += 120
-            assert watch(SimpleNamespace(member=0, epoch=epoch, train_loss=0.25, validation_loss=0.5))
-    lines = capsys.readouterr().err.splitlines()
+            assert watch(EpochMetrics(0, epoch, 0.25, 1.0, validation_loss=0.5, best=True, seconds=0.0))
+        clock.now += 120
+        assert watch(EpochMetrics(0, 10, 0.25, 1.0, validation_loss=0.5, best=True, seconds=0.0, fold=2))
+    *lines, last = capsys.readouterr().err.splitlines()
+    assert "6 of 20 (30%), cross-fitting, fold 2 of 5, loss 0.250" in last
     assert lines[0] == "training: 11 of 20 (55%), loss 0.250, 0.500 held out, 0:02:00 elapsed"
     assert lines[1].endswith("12 of 20 (60%), loss 0.250, 0.500 held out, 0:04:00 elapsed, about 0:16:00 left")
     assert len(lines) == 10
