@@ -25,7 +25,7 @@ Choices:
   {_LEARNERS}
   env=      {_ENVS}
   robot=    igris_b, igris_c, lerobot, sim (in place of env=)
-  judge=    classifier, vlm, simulator, human, cascade, noisy; or the folder of a classifier
+  judge=    classifier, progress, vlm, simulator, human, cascade, noisy; or the folder of a classifier
   policy.inference=  rtc, sequential (--inference_algorithm)
 
 {_OWN}

@@ -212,11 +212,12 @@ def _listen_to_topic(send: Send, robot: Any) -> Iterator[None]:
 @contextmanager
 def _reading(descriptor: int, receive: Callable[[bytes], None], lost: Callable[[], None]) -> Iterator[None]:
     """Read a device in a thread. lost: called when it is gone"""
-    done = threading.Event()
+    done, readable = threading.Event(), select.poll()  # `select.select` knows descriptors up to 1023 only
+    readable.register(descriptor, select.POLLIN)
 
     def read() -> None:
         while not done.is_set():
-            if not select.select([descriptor], [], [], POLL_S)[0]:
+            if not readable.poll(POLL_S * 1000):
                 continue
             try:
                 data = os.read(descriptor, 64 * EVENT.size)
