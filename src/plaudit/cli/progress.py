@@ -92,6 +92,6 @@ def _print_result(fitted: "TrainResult", folder: Path) -> None:
     for problem in fitted.model.config.problems:
         tell("problem", f"a negative control failed, {problem}")
     out.print(
-        f"the model is in {folder}: judge.progress={folder} reward.shaping=1 in plaudit train and online, --config "
+        f"the model is in {folder}: judge.progress={folder} reward.shaping=0.3 in plaudit train and online, --config "
         f"{folder} in plaudit label and judge; look at {folder / 'report.html'} first"
     )
