@@ -1,6 +1,7 @@
 """A model of progress, learned from demonstrations in which a square slides to the right."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,9 +34,10 @@ def folder(tmp_path_factory) -> Path:
     return folder / "model"
 
 
-def values(folder: Path, places: FloatArray) -> FloatArray:
+def values(folder: Path, places: FloatArray, seed: int = 77) -> FloatArray:
     """The model's, of an episode that it has not seen."""
-    [scores] = load_named_judge(str(folder)).build().score([sliding_episode(places, seed=77)])
+    judge: Any = load_named_judge(str(folder)).build()
+    [scores] = judge.score([sliding_episode(places, seed)])
     return scores.progress
 
 
@@ -49,7 +51,8 @@ def test_its_values_rise_with_the_task_and_fall_when_the_scene_moves_backwards(f
 
 def test_it_fails_every_control_that_a_clock_would_pass(folder):
     """Backwards, its values are those of the episode backwards; where nothing moves, there is one value."""
-    judge, episode = load_named_judge(str(folder)).build(), sliding_episode(ACROSS, seed=77)
+    judge: Any = load_named_judge(str(folder)).build()
+    episode = sliding_episode(ACROSS, seed=77)
     target = (np.arange(12) == 11).astype(np.float32)
     controls = [control.episode for make in (frozen_frame, time_reversed) if (control := make(episode, target))]
     ahead, still, back = (scores.progress for scores in judge.score([episode, *controls]))
@@ -80,12 +83,7 @@ def test_the_folder_labels_a_store_as_a_judge_of_progress(folder, tmp_path):
     said = plaudit("label", "store", "--config", folder, cwd=tmp_path)
     assert "2 episodes of store labeled by progress" in said
     labels = Store.open(tmp_path / "store").ledger.labels(1, ["progress"])
-    assert labels.scores.progress == pytest.approx(values_of(folder, 1), abs=1e-4)
-
-
-def values_of(folder: Path, seed: int) -> FloatArray:
-    [scores] = load_named_judge(str(folder)).build().score([sliding_episode(np.linspace(0, 1, 8 + seed), seed)])
-    return scores.progress
+    assert labels.scores.progress == pytest.approx(values(folder, np.linspace(0, 1, 9), seed=1), abs=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -120,8 +118,8 @@ def beside(progress: tuple[float, ...] = (0.1, 0.5, 0.9)) -> JudgeWithProgress:
 
 
 def test_one_judge_says_what_succeeded_and_the_other_how_far_it_is():
-    judge, episode = beside(), noise_episode(steps=2)
-    [scores] = judge.score([episode])
+    judge: Any = beside()
+    [scores] = judge.score([noise_episode(steps=2)])
     stream, seen = judge.stream(1), Observation({}, np.zeros((1, 2), np.float32))
     live = [stream.reset(seen), stream.step(seen, {}), stream.step(seen, {})]
     assert scores.success_prob.tolist() == pytest.approx([0, 0.2, 1]) == [one.success_prob[0] for one in live]

@@ -161,4 +161,4 @@ class ClassifierJudgeConfig(JudgeConfig):
 class ProgressJudgeConfig(ClassifierJudgeConfig):
     """Of a model of progress, which `plaudit train-progress` makes."""
 
-    type: Literal["progress"] = PROGRESS
+    type: Literal["classifier", "progress"] = PROGRESS
