@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few episodes, one member")
     options = parser.parse_args()
     bars = Bars()
-    sizes = {"known": 48, "others": 48, "members": 1, "epochs": 3} if options.quick else {}
+    sizes = {"known": 36, "others": 36, "members": 1, "epochs": 2} if options.quick else {}
     for seed in [0] if options.quick else map(int, options.seeds.split(",")):
         found = measure(seed, **sizes)
         for kind, counts in found.items():

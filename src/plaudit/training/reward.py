@@ -45,9 +45,10 @@ class RolloutJudge:
 
     def flag(self, rollout: RolloutBatch) -> RolloutBatch:
         """With the episodes named that are unlike what a classifier learned from."""
-        if not isinstance(self.judge, ClassifierJudge) or self.judge.model.familiar is None:
+        judge = _verdict(self.judge)
+        if not isinstance(judge, ClassifierJudge) or judge.model.familiar is None:
             return rollout
-        model, familiar, reasons = self.judge.model, self.judge.model.familiar, []
+        model, familiar, reasons = judge.model, judge.model.familiar, []
         for n, steps in enumerate(rollout.length.tolist()):
             prob = rollout.success_prob[: steps + 1, n]
             frames = {camera: images[: steps + 1, n] for camera, images in rollout.images.items()}
@@ -164,7 +165,7 @@ def describe_judge(config: TrainingConfig) -> tuple[str, ...]:
     cameras = ", ".join(f"{camera} {height}x{width}" for camera, (height, width) in verdict.model.cameras.items())
     block = config.reward.reward_model or RewardModelBlock()
     line = f"{line}; cameras: {cameras}"
-    return line, certificate, *verdict.model.warnings, *_block_warnings(block, verdict.model.config)
+    return line, certificate, *verdict.warnings, *_block_warnings(block, verdict.model.config)
 
 
 def check_robot_judge(config: TrainingConfig, refusal: str) -> None:
