@@ -65,11 +65,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
     return (yield)
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True)
 def descriptors_stay_few() -> Iterator[None]:
     """A run that is over holds its files until the garbage is collected; many machines allow a process 1,024."""
     yield
-    if len(os.listdir("/proc/self/fd")) > 300:
+    if len(os.listdir("/dev/fd")) > 300:
         gc.collect()
 
 
