@@ -21,6 +21,7 @@ from plaudit.cli.label import (
     named_store,
     report_failures,
 )
+from plaudit.cli.plan import plan_
 from plaudit.cli.tune import tune_
 from plaudit.errors import DataError, TargetNotEmpty, did_you_mean
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 judge = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 judge.command("exam")(exam_)
 judge.command("tune")(tune_)
+judge.command("plan")(plan_)
 
 JudgeOption = Annotated[
     str | None, typer.Option("--judge", help="vlm, classifier, simulator, or my_package.my_module:MyConfig.")

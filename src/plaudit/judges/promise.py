@@ -208,13 +208,24 @@ def upper_bound(losses: AnyArray, confidence: float) -> float:
     return high
 
 
-def episodes_needed(rate: float, confidence: float) -> int:
-    """To prove a rate without a single mistake; with some it takes more."""
-    each = _log_factors(np.zeros(1), rate)[:, 0]
-    low, high = 0, math.ceil(-2 * math.log((1 - confidence) * _WEIGHTS[0]) / each[0])  # not enough, enough
+def episodes_needed(rate: float, confidence: float, actual: float = 0.0) -> int:
+    """To prove a rate without a single mistake, or where as many episodes are wrong as `actual` says, below the rate.
+
+    How many are wrong is a matter of luck: this is where the count is the expected one, which is as likely to be more.
+    """
+    right, wrong = (_log_factors(np.full(1, loss), rate)[:, 0] for loss in (0.0, 1.0))
+
+    def enough(episodes: int) -> bool:
+        mistakes = math.ceil(actual * episodes)
+        lost = mistakes * wrong if mistakes else 0.0
+        return _log_capital((episodes - mistakes) * right + lost) >= -math.log(1 - confidence)
+
+    low, high = 0, 1  # not enough, enough
+    while not enough(high):
+        low, high = high, 2 * high
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if _log_capital(middle * each) >= -math.log(1 - confidence) else (middle, high)
+        low, high = (low, middle) if enough(middle) else (middle, high)
     return high
 
 

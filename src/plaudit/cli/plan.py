@@ -1,0 +1,125 @@
+"""`plaudit judge plan`: how good a judge must be for a task, and what it takes to know."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from plaudit.cli.common import finite, out, stop, tell
+from plaudit.errors import DataError
+
+if TYPE_CHECKING:
+    from plaudit.judges.plan import PlanTable
+
+
+def plan_(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="With --measure: keys of 'plaudit train' for its runs."),
+    ] = None,
+    *,
+    env: Annotated[str, typer.Option("--env", help="The task: lift, pick_place, push; others with --measure.")],
+    success: Annotated[float, typer.Option(min=0, max=1, help="The true success rate wanted.", callback=finite)] = 0.9,
+    precision: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Of a judge, in episodes half of which succeed.", callback=finite),
+    ] = None,
+    recall: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Of the same judge, in episodes.", callback=finite)
+    ] = None,
+    tricks: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of near successes that it takes for success.", callback=finite)
+    ] = 0.0,
+    late_by: Annotated[int, typer.Option(min=0, help="Episodes that are over before its labels come.")] = 0,
+    certificate: Annotated[
+        Path | None, typer.Option(help="Of an examined judge, in place of --precision and --recall.")
+    ] = None,
+    labels: Annotated[int | None, typer.Option(help="What so many labeled episodes would prove.")] = None,
+    confidence: Annotated[
+        float, typer.Option(min=0.5, max=0.999, help="How sure a proof must be.", callback=finite)
+    ] = 0.9,
+    table: Annotated[Path | None, typer.Option(help="Runs of --measure, in place of those of the package.")] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="First make the runs that --table lacks, about a minute each.")
+    ] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="With --measure: runs at a time.")] = 2,
+) -> None:
+    """Say how good a judge must be for a task.
+
+    Predicts the true success of a policy that learns from a judge with given errors, from runs with simulated noisy
+    judges: what each kind of error costs, the precision and recall that a success rate needs, and how many episodes to
+    label to prove them.
+    """
+    from plaudit.judges.plan import PlanTable
+    from plaudit.report.plan import (
+        judge_sentences,
+        labels_sentence,
+        needs_sentences,
+        needs_table,
+        success_table,
+    )
+
+    cases = _cases(precision, recall, tricks, late_by, certificate)
+    if words and not measure:
+        raise DataError(f"{words[0]}: the runs of a table are made; keys of 'plaudit train' go with --measure")
+    if measure:
+        known = _measure(env, table or Path(f"runs/judge_plan/{env}.json"), jobs, tuple(words or ()))
+    else:
+        known = PlanTable.built_in() if table is None else PlanTable.load(table)
+    plan = known.plan(env)
+    proven = [] if labels is None else [labels_sentence(plan, labels, confidence)]
+    judged = judge_sentences(plan, cases)
+    needs = needs_sentences(plan, success, confidence)
+    for learner, keys in plan.recipes.items():
+        out.print(f"{learner}: plaudit train {keys}")
+    out.print("", success_table(plan), sep="\n")
+    if success <= plan.best:
+        out.print("", f"for {success:.0%} true success:", needs_table(plan, success), sep="\n")
+    for sentence in [*needs, *judged, *proven]:
+        tell("note", sentence)
+
+
+def _cases(
+    precision: float | None, recall: float | None, tricks: float, late_by: int, certificate: Path | None
+) -> dict[str, dict[str, float]]:
+    """name -> errors of the judges that were asked about."""
+    from plaudit.judges.certificate import load_certificate
+    from plaudit.judges.plan import noise_of, noise_of_certificate
+
+    if (precision is None) != (recall is None):
+        raise DataError("--precision and --recall go together: --precision 0.9 --recall 0.8")
+    if certificate is not None and precision is not None:
+        raise DataError("--certificate has the precision and recall of its judge; leave out one of the two")
+    more = {"tricks": tricks, "late_by": float(late_by)}
+    if certificate is not None:
+        measured, worst = noise_of_certificate(load_certificate(certificate))
+        return {"as examined": {**measured, **more}, "at the bad ends of its intervals": {**worst, **more}}
+    if precision is not None and recall is not None:
+        return {"this judge": {**noise_of(precision, recall), **more}}
+    return {"this judge": more} if any(more.values()) else {}
+
+
+def _measure(env: str, path: Path, jobs: int, keys: tuple[str, ...]) -> "PlanTable":
+    """The runs of a file, and those that it lacks, which are added one by one."""
+    from plaudit.judges.plan import PlanTable
+    from plaudit.training.noise_runs import LEVELS, make_runs, recipe, settings_to_run
+
+    known = PlanTable.load(path) if path.exists() else PlanTable(recipes={})
+    recipes = {learner: recipe(env, learner, keys) for learner in LEVELS}
+    if known.recipes.get(env, recipes) != recipes:
+        raise DataError(f"{path} has runs of {env} with other keys; name another file with --table")
+    runs = list(known.runs)
+    done = {(run.env, run.learner, str(run.noise), run.seed) for run in runs}
+    settings = settings_to_run(env, more=keys)
+    missing = [one for one in settings if (one.env, one.learner, str(one.noise), one.seed) not in done]
+    try:
+        for count, run in enumerate(make_runs(missing, jobs), 1):
+            runs.append(run)
+            runs.sort(key=lambda one: (one.env, one.learner))  # ppo, then sac
+            known = PlanTable(recipes={**known.recipes, env: recipes}, runs=tuple(runs))
+            known.save(path)
+            out.print(f"{count} of {len(missing)}: {run.learner} {run.noise or 'never wrong'}: {run.success:.0%}")
+    except KeyboardInterrupt:
+        stop(f"interrupted; {len(runs)} runs are in {path}, and the same command makes the others")
+    out.print(f"{path} has {len(runs)} runs; --table {path} takes them again")
+    return known

@@ -1,0 +1,245 @@
+"""How good must a judge be? True success under a judge's errors, predicted from runs with noisy judges.
+
+    table = PlanTable.built_in()
+    plan = table.plan("pick_place")
+    plan.predict({"false_positives": 0.1, "misses": 0.2}).success
+    plan.allowed(0.9)                    # how often it may be wrong of both kinds for 90% true success
+    noise_of(precision=0.9, recall=0.8)  # the noise of a judge that is described so
+
+The model has nothing of its own: for each kind of error it goes through the mean success of the runs that were made
+(judges/noisy.py, training/noise_runs.py), straight from level to level, never rising with more errors. Errors of
+several kinds cost what each costs alone, as shares of what is left. Between the levels that were run it interpolates;
+beyond them it says so and keeps the last value, which is the best that can be true. All of it holds for one task, one
+recipe and one length of run; errors that were run with another learner (late labels need replay) enter as the share of
+its own success that they leave.
+
+Precision depends on how often the policy succeeds, and a false-positive rate does not. So a precision here is that
+among episodes of which half succeed, unless it is known to be of others.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from pydantic import Field, ValidationError
+
+from plaudit.config import Config
+from plaudit.data.checked_json import decode_checked, encode_checked
+from plaudit.data.disk import write_atomic
+from plaudit.errors import BadFile, DataError, did_you_mean
+from plaudit.judges.certificate import Certificate
+from plaudit.judges.noisy import KINDS
+from plaudit.types import AnyArray
+from plaudit.untrusted import Root
+
+TABLE_FILE = "plan_table.json"
+MAX_BYTES = 1 << 22
+_HALVINGS = 30  # of a bisection
+Noise = Mapping[str, float]  # kind -> level, of KINDS; what is not named is 0
+
+
+class NoiseRun(Config):
+    """A training run with a noisy judge, and what came of it."""
+
+    env: str
+    learner: str
+    noise: dict[str, float]
+    seed: int
+    success: float = Field(ge=0, le=1)  # in truth, mean of the evaluations in the last quarter of the run
+
+
+class PlanTable(Config):
+    """Runs that predictions are made from."""
+
+    recipes: dict[str, dict[str, str]]  # env -> learner -> the keys of `plaudit train` that its runs share
+    runs: tuple[NoiseRun, ...] = ()  # of a task, those of its main learner first
+
+    @classmethod
+    def built_in(cls) -> Self:
+        """Of the built-in tasks; benchmarks/plan.py makes it."""
+        return cls.load(Path(__file__).with_name(TABLE_FILE))
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """What `save` wrote."""
+        try:
+            return cls.model_validate(decode_checked(Root(path.parent, follow_links=True).read(path, MAX_BYTES)))
+        except FileNotFoundError:
+            raise BadFile(path, "there is no such table; plaudit judge plan --measure makes one") from None
+        except (ValidationError, ValueError) as error:
+            if isinstance(error, BadFile):
+                raise
+            raise BadFile(path, "this is no table of plaudit judge plan --measure; name another file") from error
+
+    def save(self, path: Path) -> None:
+        """Write the file, whole or not at all."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, encode_checked(self.model_dump(mode="json")))
+
+    def plan(self, env: str) -> "Plan":
+        """Of one task."""
+        runs = [run for run in self.runs if run.env == env]
+        if not runs:
+            known = sorted({run.env for run in self.runs})
+            raise DataError(
+                f"no runs with noisy judges are known for '{env}'; {did_you_mean(env, known)} (or measure it first: "
+                f"plaudit judge plan --env {env} --measure)"
+            )
+        if not any(not run.noise and run.learner == runs[0].learner for run in runs):
+            raise DataError(f"the runs of '{env}' lack those without noise; plaudit judge plan --measure makes them")
+        return Plan(env, self.recipes[env], runs)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """True success to expect."""
+
+    success: float  # mean over runs
+    spread: float  # standard deviation from run to run
+    beyond: tuple[str, ...] = ()  # kinds of error that are worse than in any run: success is at most this
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Success under one kind of error, from none on."""
+
+    levels: AnyArray  # [L] ascending, the first 0
+    means: AnyArray  # [L] of the runs at each level, never rising
+    spreads: AnyArray  # [L] standard deviations
+    counts: AnyArray  # [L] runs
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Predictions for one task."""
+
+    env: str
+    recipes: Mapping[str, str]  # learner -> keys
+    runs: Sequence[NoiseRun]
+
+    @cached_property
+    def curves(self) -> dict[str, Curve]:
+        """Of each kind of error that was run alone."""
+        return {kind: _curve(found) for kind in KINDS if len(found := self._levels(kind)) > 1}
+
+    def _levels(self, kind: str) -> dict[float, list[float]]:
+        """level -> success of the runs with this kind of error alone, or with none, of the same learner."""
+        learner = next((run.learner for run in self.runs if set(run.noise) == {kind}), None)
+        found: dict[float, list[float]] = {}
+        for run in self.runs:
+            if run.learner == learner and set(run.noise) <= {kind}:
+                found.setdefault(run.noise.get(kind, 0.0), []).append(run.success)
+        return dict(sorted(found.items()))
+
+    @property
+    def clean(self) -> list[float]:
+        """Success of the main learner's runs where the judge is never wrong."""
+        return [run.success for run in self.runs if not run.noise and run.learner == self.runs[0].learner]
+
+    @property
+    def best(self) -> float:
+        """Its mean."""
+        return float(np.mean(self.clean))
+
+    def predict(self, noise: Noise) -> Prediction:
+        """Success under errors of one kind or several."""
+        kept, spreads, beyond = 1.0, [_spread(self.clean)], []
+        for kind, level in noise.items():
+            if not level:
+                continue
+            if kind not in self.curves:
+                raise DataError(f"no run of '{self.env}' has a judge with {kind.replace('_', ' ')}; measure them first")
+            curve = self.curves[kind]
+            kept *= float(np.interp(level, curve.levels, curve.means)) / max(curve.means[0], 1e-9)
+            spreads.append(float(np.interp(level, curve.levels, curve.spreads)))
+            if level > curve.levels[-1]:
+                beyond.append(kind)
+        return Prediction(self.best * kept, max(spreads), tuple(beyond))
+
+    def highest(self, success: float, *kinds: str, given: Noise | None = None) -> float | None:
+        """The highest level of errors, the same for all these kinds, at which success is still expected.
+
+        At most the highest that was run; None where even without these errors it is not.
+        given: errors of other kinds that there are anyway
+        """
+
+        def enough(level: float) -> bool:
+            return self.predict({**(given or {}), **dict.fromkeys(kinds, level)}).success >= success - 1e-9
+
+        low, high = 0.0, float(min(self.curves[kind].levels[-1] for kind in kinds))
+        if not enough(low):
+            return None
+        if enough(high):
+            return high
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if enough(middle) else (low, middle)
+        return low
+
+
+def _curve(levels: Mapping[float, Sequence[float]]) -> Curve:
+    counts = np.array([len(found) for found in levels.values()])
+    means = _falling(np.array([np.mean(found) for found in levels.values()]), counts)
+    return Curve(np.array(list(levels)), means, np.array([_spread(found) for found in levels.values()]), counts)
+
+
+def _spread(values: Sequence[float]) -> float:
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+def _falling(values: AnyArray, weights: AnyArray) -> AnyArray:
+    """The nearest values that never rise: neighbors that do are averaged (pool adjacent violators)."""
+    blocks: list[list[float]] = []  # mean, weight, length
+    for value, weight in zip(values, weights, strict=True):
+        blocks.append([value, weight, 1])
+        while len(blocks) > 1 and blocks[-2][0] < blocks[-1][0]:
+            value, weight, length = blocks.pop()
+            before = blocks[-1]
+            total = before[1] + weight
+            blocks[-1] = [(before[0] * before[1] + value * weight) / total, total, before[2] + length]
+    return np.concatenate([np.full(int(length), mean) for mean, _, length in blocks])
+
+
+# Judges in the words of their reports
+
+
+def noise_of(precision: float, recall: float, success_share: float = 0.5) -> dict[str, float]:
+    """False positives and misses of a judge with this precision and recall of episodes.
+
+    success_share: share of the episodes they were measured on that succeed
+    """
+    if not 0 < precision <= 1 or not 0 <= recall <= 1:
+        raise DataError(f"precision {precision:g} and recall {recall:g}: both are shares, and a precision is above 0")
+    false = recall * success_share * (1 - precision) / (precision * (1 - success_share))
+    if false > 1:
+        raise DataError(
+            f"no judge has a precision of {precision:.0%} with a recall of {recall:.0%} where {success_share:.0%} of "
+            "the episodes succeed: it would call more failures a success than there are; check the two"
+        )
+    return {"false_positives": false, "misses": 1 - recall}
+
+
+def precision_of(false_positives: float, misses: float) -> float:
+    """Precision where half of the episodes succeed."""
+    called = 1 - misses + false_positives
+    return (1 - misses) / called if called else math.nan
+
+
+def noise_of_certificate(certificate: Certificate) -> tuple[dict[str, float], dict[str, float]]:
+    """The errors of an examined judge: as it was measured, and at the bad ends of its intervals."""
+    share = certificate.data.successes / certificate.data.episodes
+    precision, recall = (certificate.figures[name] for name in ("precision", "recall"))
+    if not 0 < share < 1 or not precision.value or recall.value is None:
+        raise DataError(
+            "this certificate says nothing of precision or recall: the episodes of its exam all end alike, or the "
+            "judge called none a success; examine it on both kinds"
+        )
+    worst = {"false_positives": 1.0, "misses": 1 - (recall.low or 0.0)}
+    if precision.low:
+        false = recall.value * share * (1 - precision.low) / (precision.low * (1 - share))
+        worst["false_positives"] = min(1.0, false)
+    return noise_of(precision.value, recall.value, share), worst

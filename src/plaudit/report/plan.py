@@ -1,0 +1,153 @@
+"""What `plaudit judge plan` says: tables of success to expect, and sentences about what to buy for it."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from rich.table import Table
+
+from plaudit.errors import DataError
+from plaudit.judges.noisy import KINDS
+from plaudit.judges.plan import Noise, Plan, PlanTable, Prediction, precision_of
+from plaudit.judges.promise import episodes_needed, upper_bound
+from plaudit.report.text import format_count
+
+RECALLS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)  # that precision is asked for
+WORDS = {
+    "false_positives": "of failures called a success at a random moment",
+    "misses": "of successes never seen",
+    "tricks": "of near successes passing for a success",
+    "late_by": "episodes late",
+}
+BOTH = ("false_positives", "misses")
+
+
+def describe_noise(noise: Noise) -> str:
+    """10% of successes never seen, 64 episodes late."""
+    parts = [
+        f"{level:g} {WORDS[kind]}" if kind == "late_by" else f"{level:.0%} {WORDS[kind]}"
+        for kind, level in noise.items()
+        if level
+    ]
+    return ", ".join(parts) or "never wrong"
+
+
+def describe_prediction(found: Prediction) -> str:
+    """93% +- 2, or at most that where nothing so noisy was run."""
+    most = "at most " if found.beyond else ""
+    return f"{most}{found.success:.0%} +- {100 * found.spread:.0f}"
+
+
+def success_table(plan: Plan) -> Table:
+    """Success under each level of errors that was run, and under false positives and misses together."""
+    runs = {learner: sum(run.learner == learner for run in plan.runs) for learner in plan.recipes}
+    made = ", ".join(f"{count} of {learner}" for learner, count in runs.items() if count)
+    table = Table("the judge is wrong", "true success", box=None, pad_edge=False, title=f"{plan.env}: {made} runs")
+    for noise in _rows(plan):
+        table.add_row(describe_noise(noise), describe_prediction(plan.predict(noise)))
+    return table
+
+
+def _rows(plan: Plan) -> list[dict[str, float]]:
+    alone = [{kind: float(level)} for kind, curve in plan.curves.items() for level in curve.levels[1:]]
+    levels = plan.curves["false_positives"].levels[1:] if set(BOTH) <= set(plan.curves) else ()
+    return [{}, *alone, *(dict.fromkeys(BOTH, float(level)) for level in levels)]
+
+
+def needs_table(plan: Plan, success: float) -> Table:
+    """The precision that a judge of each recall needs."""
+    table = Table("recall", "precision", "false positives", box=None, pad_edge=False)
+    for recall, false, most in _needs(plan, success):
+        precision = f"{precision_of(false, 1 - recall):.0%}"
+        table.add_row(f"{recall:.0%}", precision, f"{false:.0%}{' or more' if false >= most else ''}")
+    return table
+
+
+def _needs(plan: Plan, success: float) -> list[tuple[float, float, float]]:
+    """Recall, the false-positive rate that it allows, and the highest that was run."""
+    top = float(plan.curves["false_positives"].levels[-1])
+    worst = 1 - float(plan.curves["misses"].levels[-1])
+    found = [
+        (recall, plan.highest(success, "false_positives", given={"misses": 1 - recall}))
+        for recall in RECALLS
+        if recall >= worst - 1e-9
+    ]
+    return [(recall, false, top) for recall, false in found if false is not None]
+
+
+def needs_sentences(plan: Plan, success: float, confidence: float) -> list[str]:
+    """What a judge must be for this success, and what it takes to prove that of one."""
+    if not set(BOTH) <= set(plan.curves):
+        raise DataError(
+            f"the runs of '{plan.env}' lack false positives or misses; plaudit judge plan --measure adds them"
+        )
+    if success > plan.best:
+        return [
+            f"no judge brings {plan.env} to {success:.0%} with this recipe, which comes to {plan.best:.0%} where the "
+            "judge is never wrong; ask for less, or train longer (--measure run.max_steps=200000)"
+        ]
+    rate = plan.highest(success, *BOTH)
+    assert rate is not None
+    lines = [_trick_sentence(plan, success)] if "tricks" in plan.curves else []
+    if rate <= 0:
+        return [*lines, f"for {success:.0%} the judge has to be right about every episode, which nothing proves"]
+    each = [_proof(rate, confidence, actual) for actual in (0.0, rate / 2)]
+    return [
+        *lines,
+        f"for {success:.0%} it may be wrong about {rate:.0%} of failures and {rate:.0%} of successes, which is a "
+        f"precision of {precision_of(rate, rate):.0%} where half of the episodes succeed",
+        f"to prove that with {confidence:.0%} confidence, label {format_count(2 * each[0], 'episode')} that it has not "
+        f"seen, half of them successes, where it is wrong about none, and about {2 * each[1]:,} where it is wrong "
+        "half as often as it may be",
+        "how many episodes it must learn from to become that good is not predicted: train it, examine it (plaudit "
+        "judge exam), label more of what it gets wrong, and repeat",
+    ]
+
+
+def _proof(rate: float, confidence: float, actual: float) -> int:
+    """Episodes of one kind; both rates are to hold at once, so each has half of the doubt."""
+    return episodes_needed(rate, (1 + confidence) / 2, actual)
+
+
+def _trick_sentence(plan: Plan, success: float) -> str:
+    share = plan.highest(success, "tricks")
+    top = float(plan.curves["tricks"].levels[-1])
+    most = "all" if share == top == 1 else f"up to {share or 0:.0%}"
+    return f"of near successes {most} may pass for a success, where it makes no other error"
+
+
+def labels_sentence(plan: Plan, labels: int, confidence: float) -> str:
+    """What so many labeled episodes can prove at best, and what that is worth."""
+    if labels < 2:
+        raise DataError(
+            f"--labels {labels}: nothing is proven without a success and a failure; give at least 2, or leave it out"
+        )
+    rate = upper_bound(np.zeros(labels // 2), (1 + confidence) / 2)
+    found = plan.predict(dict.fromkeys(BOTH, rate))
+    return (
+        f"{labels:,} labeled episodes, half of them successes, prove at best that it is wrong about {rate:.0%} of each "
+        f"kind or less, {confidence:.0%} confidence: true success of {describe_prediction(found)} to expect at worst"
+    )
+
+
+def judge_sentences(plan: Plan, cases: Mapping[str, Noise]) -> list[str]:
+    """What to expect of judges by name."""
+    lines = []
+    for name, noise in cases.items():
+        found = plan.predict(noise)
+        lines.append(f"{name}: {describe_noise(noise)}: true success of {describe_prediction(found)} to expect")
+        if found.beyond:
+            kinds = " and ".join(kind.replace("_", " ") for kind in found.beyond)
+            lines.append(f"no run had so many {kinds}: it may be far less; measure it (--measure)")
+    return lines
+
+
+def markdown_table(table: PlanTable) -> str:
+    """For docs: success of all tasks, and what 90% needs."""
+    plans = [table.plan(env) for env in table.recipes]
+    rows: list[Sequence[str]] = [("the judge is wrong", *(f"`{plan.env}`" for plan in plans))]
+    rows.append(["---"] * (len(plans) + 1))
+    seen = {str(noise): noise for plan in plans for noise in _rows(plan)}
+    for noise in sorted(seen.values(), key=lambda noise: [KINDS.index(kind) for kind in noise]):
+        cells = [describe_prediction(p.predict(noise)) if set(noise) <= set(p.curves) else "-" for p in plans]
+        rows.append((describe_noise(noise), *cells))
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)

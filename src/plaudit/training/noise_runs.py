@@ -1,0 +1,126 @@
+"""Training runs with noisy judges: what the predictions of `plaudit judge plan` are made from.
+
+    for run in make_runs(settings_to_run("lift", SEEDS), jobs=2):
+        ...                                                  # a NoiseRun each, as they end
+
+The recipe learns fast enough to be run a hundred times: PPO on states that has cloned demonstrations. Late labels are
+for learners of replay, and are run with SAC. True success is the mean of the evaluations in the last quarter of a run:
+a single one may fall on a bad moment of the policy. Each run is a process of one thread.
+"""
+
+import multiprocessing
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import TimeoutError as Late
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from plaudit.judges.plan import NoiseRun
+from plaudit.training.config import TrainingConfig
+from plaudit.training.config_file import load_training_config
+from plaudit.training.run_folder import RunFolder
+from plaudit.training.trainer import Trainer
+
+RECIPES = {  # learner -> keys
+    "ppo": "learner=ppo run.num_envs=128 demos.noise=0.05",
+    "sac": "learner=sac learner.batch_size=128 learner.n_step=3 learner.tau=0.01 demos.scripted=20 run.max_steps=20000",
+}
+PPO_TASKS = {  # what PPO needs beside, so that it has learned the task by the end
+    "lift": "learner.gamma=0.97 learner.num_minibatches=4 learner.target_kl=0.03 learner.pretrain_updates=500 "
+    "demos.scripted=5 run.max_steps=24000",
+    "push": "learner.gamma=0.99 learner.gae_lambda=0.95 learner.num_minibatches=2 learner.target_kl=0.01 "
+    "learner.lr=5e-4 learner.log_std_init=-2 learner.pretrain_updates=2000 demos.scripted=60 run.max_steps=45000",
+    "pick_place": "learner.gamma=0.97 learner.num_minibatches=4 learner.target_kl=0.03 learner.pretrain_updates=1000 "
+    "demos.scripted=40 run.max_steps=40000",
+}
+EVALUATIONS = 8  # in a run
+EPISODES = 64  # in an evaluation
+SEEDS = (0, 1, 2)  # of the runs that predictions are made from
+LEVELS: dict[str, dict[str, tuple[float, ...]]] = {  # learner -> kind of error -> levels
+    "ppo": {"false_positives": (0.4, 0.8), "misses": (0.4, 0.8), "tricks": (0.5, 1.0)},
+    "sac": {"late_by": (64,)},
+}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A run to make."""
+
+    env: str
+    noise: dict[str, float] = field(default_factory=dict)
+    seed: int = 0
+    learner: str = "ppo"
+    more: tuple[str, ...] = ()  # keys that differ from our recipe
+
+    @property
+    def words(self) -> list[str]:
+        """As `plaudit train` takes them."""
+        noise = [f"judge.{kind}={level:g}" for kind, level in self.noise.items()]
+        own = [f"run.seed={self.seed}", "judge=noisy", f"judge.seed={self.seed}", *noise]
+        return [*recipe(self.env, self.learner, self.more).split(), *own, "env.num_threads=1", "audit.fraction=0"]
+
+    @property
+    def config(self) -> TrainingConfig:
+        """The same, checked."""
+        return load_training_config("train", None, self.words)
+
+
+def recipe(env: str, learner: str, more: Sequence[str] = ()) -> str:
+    """The keys that all runs of a task with a learner share. more: that differ from ours"""
+    own = PPO_TASKS.get(env, PPO_TASKS["pick_place"]) if learner == "ppo" else ""
+    return " ".join([f"env={env} {RECIPES[learner]} {own}".strip(), *more])
+
+
+def settings_to_run(env: str, seeds: Iterable[int] = SEEDS, more: tuple[str, ...] = ()) -> list[Setting]:
+    """No errors, and each kind alone at its levels; all of one seed before the next."""
+    return [
+        Setting(env, noise, seed, learner, more)
+        for seed in seeds
+        for learner, kinds in LEVELS.items()
+        for noise in [{}, *({kind: level} for kind, levels in kinds.items() for level in levels)]
+    ]
+
+
+def make_run(setting: Setting) -> NoiseRun:
+    """Train, and say what came of it."""
+    config = setting.config
+    assert config.max_steps is not None
+    freq = max(1, config.max_steps // EVALUATIONS)
+    evaluation = config.evaluation.model_copy(update={"freq": freq, "episodes": EPISODES})
+    run = config.run.model_copy(update={"checkpoint_freq": config.max_steps, "device": "cpu", "num_threads": 1})
+    config = config.model_copy(update={"evaluation": evaluation, "run": run})
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = RunFolder.create(Path(temporary) / "run", config)
+        with Trainer(folder, _quiet) as trainer:
+            trainer.run(lambda _: True)
+        lines = [line for line in folder.metrics() if "eval/success_once" in line]
+    last = [line["eval/success_once"] for line in lines if line["step"] > 0.75 * config.max_steps]
+    asked = {"env": setting.env, "learner": setting.learner, "noise": setting.noise, "seed": setting.seed}
+    return NoiseRun(**asked, success=round(float(np.mean(last)), 4))
+
+
+def make_runs(settings: Sequence[Setting], jobs: int, seconds: float | None = None) -> Iterator[NoiseRun]:
+    """Each as it ends; none begins where a setting is wrong. seconds: what has not ended by then is left out"""
+    for setting in settings:
+        _ = setting.config
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        futures = [pool.submit(make_run, setting) for setting in settings]
+        try:
+            for done in as_completed(futures, timeout=seconds):
+                yield done.result()
+        except Late:
+            pass
+        finally:
+            for future in futures:
+                future.cancel()
+            for process in list(pool._processes.values()):
+                process.kill()
+
+
+def _quiet(_: str) -> Any:
+    return iter
