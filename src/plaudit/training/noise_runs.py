@@ -9,10 +9,10 @@ a single one may fall on a bad moment of the policy. Each run is a process of on
 """
 
 import multiprocessing
+import signal
 import tempfile
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,19 +107,15 @@ def make_runs(settings: Sequence[Setting], jobs: int, seconds: float | None = No
     """Each as it ends; none begins where a setting is wrong. seconds: what has not ended by then is left out"""
     for setting in settings:
         _ = setting.config
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
-        futures = [pool.submit(make_run, setting) for setting in settings]
-        try:
-            for done in as_completed(futures, timeout=seconds):
-                yield done.result()
-        except Late:
-            pass
-        finally:
-            for future in futures:
-                future.cancel()
-            for process in list(pool._processes.values()):
-                process.kill()
+    ends = None if seconds is None else time.monotonic() + seconds
+    quiet = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_IGN)}  # Ctrl-C is for whoever waits
+    with multiprocessing.get_context("spawn").Pool(jobs, **quiet) as pool:
+        found = pool.imap_unordered(make_run, settings)
+        for _ in settings:
+            try:
+                yield found.next(None if ends is None else ends - time.monotonic())
+            except multiprocessing.TimeoutError:
+                return
 
 
 def _quiet(_: str) -> Any:
