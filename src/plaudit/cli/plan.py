@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def plan_(
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="With --measure: keys of 'plaudit train' for its runs."),
+        typer.Argument(metavar="KEY=VALUE", help="With --measure: keys of 'plaudit train' for its runs."),
     ] = None,
     *,
     env: Annotated[str, typer.Option("--env", help="The task: lift, pick_place, push; others with --measure.")],

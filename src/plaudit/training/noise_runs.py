@@ -3,9 +3,10 @@
     for run in make_runs(settings_to_run("lift", SEEDS), jobs=2):
         ...                                                  # a NoiseRun each, as they end
 
-The recipe learns fast enough to be run a hundred times: PPO on states that has cloned demonstrations. Late labels are
-for learners of replay, and are run with SAC. True success is the mean of the evaluations in the last quarter of a run:
-a single one may fall on a bad moment of the policy. Each run is a process of one thread.
+The recipe learns fast enough to be run a hundred times: PPO on states that has cloned demonstrations, which are known
+to succeed, so that no judge labels them. Late labels are for learners of replay, and are run with SAC. True success is
+the mean of the evaluations in the last quarter of a run: a single one may fall on a bad moment of the policy. Each run
+is a process of one thread.
 """
 
 import multiprocessing
@@ -26,7 +27,7 @@ from plaudit.training.run_folder import RunFolder
 from plaudit.training.trainer import Trainer
 
 RECIPES = {  # learner -> keys
-    "ppo": "learner=ppo run.num_envs=128 demos.noise=0.05",
+    "ppo": "learner=ppo run.num_envs=128 demos.noise=0.05 demos.relabel=false",
     "sac": "learner=sac learner.batch_size=128 learner.n_step=3 learner.tau=0.01 demos.scripted=20 run.max_steps=20000",
 }
 PPO_TASKS = {  # what PPO needs beside, so that it has learned the task by the end
