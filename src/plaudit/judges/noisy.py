@@ -12,7 +12,7 @@ Four kinds of error, alone or together:
 Which episodes are hit is drawn from the first frame of each and the judge's seed. So the same episode gets the same
 labels live, when it is labeled afterwards and in a run that was resumed, as of a real judge. An error is drawn once an
 episode, not once a frame: a real judge is wrong about an episode as a whole, and errors of single frames are what a
-rule of k of n frames is for.
+rule of k of n frames is for. `plaudit judge plan` predicts what such a judge costs.
 """
 
 import hashlib

@@ -91,10 +91,12 @@ def needs_sentences(plan: Plan, success: float, confidence: float) -> list[str]:
     if rate <= 0:
         return [*lines, f"for {success:.0%} the judge has to be right about every episode, which nothing proves"]
     each = [_proof(rate, confidence, actual) for actual in (0.0, rate / 2)]
+    worst = min(plan.curves[kind].levels[-1] for kind in BOTH)
+    capped = ", and no run was worse than that" if rate >= worst else ""
     return [
         *lines,
         f"for {success:.0%} it may be wrong about {rate:.0%} of failures and {rate:.0%} of successes, which is a "
-        f"precision of {precision_of(rate, rate):.0%} where half of the episodes succeed",
+        f"precision of {precision_of(rate, rate):.0%} where half of the episodes succeed{capped}",
         f"to prove that with {confidence:.0%} confidence, label {format_count(2 * each[0], 'episode')} that it has not "
         f"seen, half of them successes, where it is wrong about none, and about {2 * each[1]:,} where it is wrong "
         "half as often as it may be",
