@@ -38,7 +38,7 @@ CHECK_SEEDS = (100, 101, 102, 103, 104)
 WITHIN = 0.05  # of predicted and achieved success
 PACKAGED = Path(plaudit.judges.__file__).with_name(TABLE_FILE)
 DOCS = Path(__file__).parent.parent / "docs" / "judges.md"
-BEGIN, END = "<!-- made by benchmarks/plan.py --docs -->\n", "<!-- end -->"
+BEGIN, END = "<!-- made by benchmarks/plan.py -->\n", "<!-- end -->"
 QUICK = ("run.max_steps=1500", "learner.pretrain_updates=100", "run.num_envs=16", "demos.scripted=4")
 
 
