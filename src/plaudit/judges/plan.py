@@ -140,6 +140,14 @@ class Plan:
         """Success of the main learner's runs where the judge is never wrong."""
         return [run.success for run in self.runs if not run.noise and run.learner == self.runs[0].learner]
 
+    def _by_noise(self) -> dict[str, list[float]]:
+        """noise -> success of the main learner's runs with it, those without any first."""
+        found: dict[str, list[float]] = {"{}": self.clean}
+        for run in self.runs:
+            if run.noise and run.learner == self.runs[0].learner:
+                found.setdefault(str(run.noise), []).append(run.success)
+        return found
+
     @property
     def best(self) -> float:
         """Its mean."""
@@ -147,7 +155,7 @@ class Plan:
 
     def predict(self, noise: Noise) -> Prediction:
         """Success under errors of one kind or several."""
-        kept, spreads, beyond = 1.0, [_spread(self.clean)], []
+        kept, spreads, beyond = 1.0, [float(_spreads(list(self._by_noise().values()))[0])], []
         for kind, level in noise.items():
             if not level:
                 continue
@@ -184,11 +192,16 @@ class Plan:
 def _curve(levels: Mapping[float, Sequence[float]]) -> Curve:
     counts = np.array([len(found) for found in levels.values()])
     means = _falling(np.array([np.mean(found) for found in levels.values()]), counts)
-    return Curve(np.array(list(levels)), means, np.array([_spread(found) for found in levels.values()]), counts)
+    return Curve(np.array(list(levels)), means, _spreads(list(levels.values())), counts)
 
 
-def _spread(values: Sequence[float]) -> float:
-    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+def _spreads(groups: Sequence[Sequence[float]]) -> AnyArray:
+    """[G] standard deviations of each group; of one or two runs, which say little of how far others will be, not less
+    than that of all runs around the means of their groups."""
+    squares = [float(np.sum((np.asarray(group) - np.mean(group)) ** 2)) for group in groups]
+    own = [math.sqrt(square / max(1, len(group) - 1)) for square, group in zip(squares, groups, strict=True)]
+    pooled = math.sqrt(sum(squares) / max(1, sum(len(group) - 1 for group in groups)))
+    return np.array([one if len(group) > 2 else max(one, pooled) for one, group in zip(own, groups, strict=True)])
 
 
 def _falling(values: AnyArray, weights: AnyArray) -> AnyArray:
