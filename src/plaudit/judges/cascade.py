@@ -179,7 +179,7 @@ class Stage:
 
 
 class Cascade:
-    """A `Judge`."""
+    """A `Judge` of whole episodes: who decides one may depend on its last frame, so it is not for judging live."""
 
     rule = DecisionRule(decode="per_frame")
 
