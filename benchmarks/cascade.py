@@ -1,23 +1,24 @@
 """A cascade and a scripted person: how much of the person's time does a run need, and what does it cost in success?
 
-    python benchmarks/cascade.py [--seeds N] [--episodes N] [--keep FOLDER] [--quick]
+    python benchmarks/cascade.py [--seeds N] [--episodes N] [--seconds S] [--keep FOLDER] [--quick]
 
 1. The person labels episodes of `lift`: some to train a small classifier on, others to prove what each model may decide
    alone (at most 15% of the failures called a success, and of the successes a failure, 90% confidence).
 2. A new store is labeled by a cascade of that classifier, a model that is wrong about 1% of the episodes in place of a
    vision-language model, and the person, who answers what they are asked.
-3. SAC learns online from that cascade, and from a person who labels everything, on the same seeds. (Left out by
-   --quick.)
+3. SAC learns online from that cascade, and from a person who labels everything, on the same seeds.
 
 The person knows the truth and takes 30 s an episode. All that they look at counts: the episodes of step 1 too, which
-whoever labels everything does not need. What is true is read nowhere else but for measuring.
+whoever labels everything does not need. What is true is read nowhere else but by the stand-in and for measuring.
+--quick does 1 and 3 with a lamp to turn up in place of the robot.
 """
 
 import argparse
 import json
+import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from multiprocessing import get_context
@@ -26,80 +27,149 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from bars import Bars
-from plaudit.config import parse
-from plaudit.data.store import Store
-from plaudit.envs.panda.config import PandaConfig
-from plaudit.judges.cascade import CascadeConfig
-from plaudit.judges.classifier.config import RewardTrainConfig
-from plaudit.judges.classifier.encoders.small import SmallConfig
-from plaudit.judges.classifier.judge import ClassifierJudgeConfig
-from plaudit.judges.config import HUMAN, JudgeConfig
-from plaudit.judges.evaluation import load_reference_labels, score_episodes
-from plaudit.judges.human.queue import REQUESTS
-from plaudit.judges.labeling import LabelRunner, StoreQueue
-from plaudit.judges.noisy import NoisyJudgeConfig
-from plaudit.judges.rights import prove_rights
-from plaudit.registry import JUDGE_REGISTRY
-from plaudit.rollout.collector import EpisodeTargets
-from plaudit.rollout.scripted import collect_scripted
-from plaudit.training.cascade_ledger import CascadeLedger
-from plaudit.training.config_file import load_training_config
-from plaudit.training.demos import open_demos
-from plaudit.training.online import OnlineTrainer
-from plaudit.training.progress import OnlineProgress
-from plaudit.training.reward_model import train_and_save
-from plaudit.training.run_folder import RunFolder
-from plaudit.training.worker_group import LocalWorkers
-from plaudit.types import Labels
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
+
+import glow  # noqa: E402 - of the tests: the lamp
+from bars import Bars  # noqa: E402
+from plaudit.config import parse  # noqa: E402
+from plaudit.data.store import Store  # noqa: E402
+from plaudit.envs.panda.config import PandaConfig  # noqa: E402
+from plaudit.judges.cascade import CascadeConfig  # noqa: E402
+from plaudit.judges.classifier.config import RewardTrainConfig  # noqa: E402
+from plaudit.judges.classifier.encoders.small import SmallConfig  # noqa: E402
+from plaudit.judges.classifier.judge import ClassifierJudgeConfig  # noqa: E402
+from plaudit.judges.config import HUMAN, JudgeConfig  # noqa: E402
+from plaudit.judges.detector import SuccessDetector  # noqa: E402
+from plaudit.judges.evaluation import load_reference_labels, score_episodes  # noqa: E402
+from plaudit.judges.human.queue import REQUESTS  # noqa: E402
+from plaudit.judges.labeling import LabelRunner, StoreQueue  # noqa: E402
+from plaudit.judges.noisy import NoisyJudgeConfig  # noqa: E402
+from plaudit.judges.rights import prove_rights  # noqa: E402
+from plaudit.judges.simulator import SimulatorJudge  # noqa: E402
+from plaudit.registry import JUDGE_REGISTRY  # noqa: E402
+from plaudit.rollout.collector import EpisodeTargets  # noqa: E402
+from plaudit.rollout.scripted import collect_scripted  # noqa: E402
+from plaudit.rollout.vector import collect_rollout  # noqa: E402
+from plaudit.training.cascade_ledger import CascadeLedger  # noqa: E402
+from plaudit.training.config_file import load_training_config  # noqa: E402
+from plaudit.training.demos import open_demos  # noqa: E402
+from plaudit.training.online import OnlineTrainer  # noqa: E402
+from plaudit.training.progress import OnlineProgress  # noqa: E402
+from plaudit.training.reward_model import train_and_save  # noqa: E402
+from plaudit.training.run_folder import RunFolder  # noqa: E402
+from plaudit.training.worker_group import LocalWorkers  # noqa: E402
+from plaudit.types import Labels  # noqa: E402
 
 ENV = PandaConfig(type="lift", obs="both", image_size=(48, 48), cameras=("front", "side"))
-CLASSIFIER = RewardTrainConfig(
-    encoder=SmallConfig(), train_fps=None, epochs=8, batch_size=64, lr=1e-3, test_fraction=0, label_sources=("human",)
-)
-TO_LEARN, TO_PROVE = EpisodeTargets(26, 26), EpisodeTargets(16, 16)  # that the person labels before all others
+LAMP = glow.GlowConfig(goal=glow.WITHIN_REACH)
 SECOND = NoisyJudgeConfig(false_positives=0.01, misses=0.01, cost_s=5.0)  # stands in for a vision-language model
 MAX_ERROR, CONFIDENCE = 0.15, 0.9
 PERSON_S = 30.0  # that an episode takes the person
 BUDGET = 4.0  # minutes of the person an hour: 8 episodes at first, and few more in the minutes that a run takes here
 CHECK = 0.005  # of the episodes, that go to the person by lot
-NEW = EpisodeTargets(60, 60)  # to be labeled by the cascade
+NEW = 120  # episodes of a store to be labeled by the cascade
+
+
+def collect_lift(store: Store, episodes: int, seed: int) -> None:
+    """Scripted ones, of which half succeed."""
+    collect_scripted(ENV, store, EpisodeTargets(episodes // 2, episodes // 2), seed=seed)
+
+
+def collect_lamps(store: Store, episodes: int, seed: int) -> None:
+    """Lamps that are turned up or down at random, of which half succeed."""
+    wanted, number = {True: episodes // 2, False: episodes // 2}, 64
+    env, judge = LAMP.build(number), SimulatorJudge()
+    for first in range(seed, seed + 100 * number, number):
+        rng = np.random.default_rng(first)
+        drift = rng.uniform(-0.3, 0.5, (number, 1))
+        played = collect_rollout(
+            env,
+            lambda _, rng=rng, drift=drift: (drift + rng.normal(0, 0.4, drift.shape)).astype(np.float32),
+            range(first, first + number),
+            SuccessDetector(judge, number),
+        )
+        for episode, labels in played.episodes(env, judge):
+            if wanted[labels.success_once]:
+                wanted[labels.success_once] -= 1
+                store.append(episode)
+        if not any(wanted.values()):
+            return
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is done, and what the person labels before anything is decided."""
+
+    collect: Callable[[Store, int, int], None]  # adds so many episodes, from a seed on
+    learn: int  # episodes to train the classifier on
+    prove: int  # episodes to prove what stages may decide alone
+    classifier: RewardTrainConfig
+    run: str  # its keys
+    episodes: int  # of a run
+
+
+SMALL = RewardTrainConfig(encoder=SmallConfig(), train_fps=None, lr=1e-3, test_fraction=0, label_sources=("human",))
+TASKS = {
+    "lift": Task(
+        collect_lift,
+        learn=40,
+        prove=32,
+        classifier=SMALL.model_copy(update={"epochs": 8, "batch_size": 64}),
+        run="""env=lift env.obs=both env.image_size=[48,48] env.cameras=[front,side] demos.scripted=20
+            demos.relabel=false learner.utd_ratio=0.2 policy.inference.max_episode_steps=40 evaluation.freq=8000""",
+        episodes=900,
+    ),
+    "lamp": Task(
+        collect_lamps,
+        learn=24,
+        prove=32,
+        classifier=SMALL.model_copy(update={"encoder": SmallConfig(widths=(4, 8)), "epochs": 20, "hidden_dim": 16}),
+        run=f"""env=glow env.goal={glow.WITHIN_REACH} learner.hidden_dims=[32] learner.batch_size=32
+            learner.utd_ratio=0.25 policy.inference.max_episode_steps=12 evaluation.freq=2400""",
+        episodes=700,
+    ),
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=3, help="runs with the cascade, and as many with the person")
-    parser.add_argument("--episodes", type=int, default=1100, help="of each run")
+    parser.add_argument("--seeds", type=int, help="runs with the cascade, and as many with the person; 3, quick: 1")
+    parser.add_argument("--episodes", type=int, help="of each run; 900, quick: 700")
     parser.add_argument("--seconds", type=float, default=3600.0, help="after which a run ends with fewer")
     parser.add_argument("--keep", type=Path, help="where to leave everything; a temporary folder when not given")
-    parser.add_argument("--quick", action="store_true", help="label a store, without the runs")
+    parser.add_argument("--quick", action="store_true", help="a lamp in place of the robot, and no store")
     options = parser.parse_args()
+    task, seeds = ("lamp", options.seeds or 1) if options.quick else ("lift", options.seeds or 3)
+    jobs = [(judge, seed) for judge in ("cascade", "human") for seed in range(1, seeds + 1)]
+    limits = (options.episodes or TASKS[task].episodes, options.seconds)
     bars = Bars()
-    with tempfile.TemporaryDirectory() as temporary:
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        ProcessPoolExecutor(len(jobs) + 1, mp_context=get_context("spawn")) as pool,
+    ):
         folder = options.keep or Path(temporary)
+        runs = [pool.submit(run, folder, task, *job, *limits) for job in jobs]
         if options.quick:
-            tell_store(label_a_store(folder / "store"), bars)
-            bars.left_out("the person's time and the final success of online runs")
+            bars.left_out("the same on lift, and a store that is labeled")
         else:
-            jobs = [(judge, seed) for judge in ("cascade", "human") for seed in range(1, options.seeds + 1)]
-            with ProcessPoolExecutor(len(jobs) + 1, mp_context=get_context("spawn")) as pool:
-                runs = [pool.submit(run, folder, *job, options.episodes, options.seconds) for job in jobs]
-                tell_store(pool.submit(label_a_store, folder / "store").result(), bars)
-                tell_runs([one.result() for one in runs], bars)
+            tell_store(pool.submit(label_a_store, folder / "store").result(), bars)
+        tell_runs([one.result() for one in runs], bars)
     bars.report()
 
 
 # What the person labels before anything is decided
 
 
-def prepared(folder: Path, seed: int) -> list[Path]:
+def prepared(task: Task, folder: Path, seed: int) -> list[Path]:
     """A classifier that has learned from the person's labels and the model after it, as files that say what each may
     decide alone."""
-    for name, targets, first in (("learn", TO_LEARN, 0), ("prove", TO_PROVE, 10_000)):
+    for name, count, first in (("learn", task.learn, 0), ("prove", task.prove, 10_000)):
         with Store.create(folder / name) as store:
-            collect_scripted(ENV, store, targets, seed=20_000 * seed + first)
+            task.collect(store, count, 20_000 * seed + first)
             answer(store, store.ids)
-    train_and_save(Store.open(folder / "learn"), folder / "model", CLASSIFIER.model_copy(update={"seed": seed}), *QUIET)
+    settings = task.classifier.model_copy(update={"seed": seed})
+    train_and_save(Store.open(folder / "learn"), folder / "model", settings, *QUIET)
     # Forced: with so few episodes a frame of pure noise may pass for success, and no camera shows one here.
     classifier = ClassifierJudgeConfig(model=folder / "model", force=True)
     known = Store.open(folder / "prove")
@@ -112,8 +182,7 @@ def with_rights(known: Store, config: JudgeConfig, path: Path) -> Path:
     predictions, _ = score_episodes(known, judge, load_reference_labels(known, ("human",)))
     rights = prove_rights(predictions, judge.rule, judge.id.fingerprint, MAX_ERROR, CONFIDENCE)
     print(f"{judge.id.source}: {rights.sentence()}", flush=True)
-    tree = JUDGE_REGISTRY.dump(config.model_copy(update={"rights": rights}))
-    path.write_text(json.dumps(tree))
+    path.write_text(json.dumps(JUDGE_REGISTRY.dump(config.model_copy(update={"rights": rights}))))
     return path
 
 
@@ -137,10 +206,10 @@ def true_targets(store: Store, episode_id: int) -> np.ndarray:
 
 def label_a_store(folder: Path) -> tuple[CascadeLedger, "Accuracy"]:
     """By the cascade, until nobody is asked any more."""
-    stages = prepared(folder, seed=0)
+    stages = prepared(TASKS["lift"], folder, 0)
     config = parse(CascadeConfig, {"stages": [*map(str, stages), HUMAN], "check": CHECK})
     with Store.create(folder / "new") as store:
-        collect_scripted(ENV, store, NEW, seed=1_000_000)
+        collect_lift(store, NEW, 1_000_000)
         LabelRunner(config.build(), StoreQueue(store)).run()
         tally = CascadeLedger(config)
         answer(store, tally.requested(store))
@@ -206,22 +275,16 @@ def tell_runs(outcomes: Sequence[Outcome], bars: Bars) -> None:
     bars.at_least("cascade_label_accuracy", right / labeled, 0.98)
 
 
-def run(folder: Path, judge: str, seed: int, episodes: int, seconds: float) -> Outcome:
+def run(folder: Path, name: str, judge: str, seed: int, episodes: int, seconds: float) -> Outcome:
     """One online run, one call after the other."""
     torch.set_num_threads(1)
-    began, folder = time.monotonic(), folder / f"{judge}_{seed}"
-    words = f"""env=lift learner=sac env.obs=both env.image_size=[48,48] env.cameras=[{",".join(ENV.cameras)}]
-        policy.cameras=[] policy.inference=sequential demos.scripted=20 demos.relabel=false learner.utd_ratio=0.15
-        policy.inference.max_episode_steps=40 run.seed={seed} run.max_episodes={episodes} evaluation.freq=8000
-        evaluation.episodes=100 audit.fraction=0 judge.window.open=false"""
-    before = 0
+    began, folder, task, before = time.monotonic(), folder / f"{judge}_{seed}", TASKS[name], 0
+    words = f"""{task.run} learner=sac policy.cameras=[] policy.inference=sequential run.seed={seed}
+        run.max_episodes={episodes} evaluation.episodes=100 audit.fraction=0 judge.window.open=false judge={judge}"""
     if judge == "cascade":
-        stages = ",".join(map(str, prepared(folder, seed)))
-        before = sum(len(Store.open(folder / name)) for name in ("learn", "prove"))
-        words += f""" judge=cascade judge.stages=[{stages},human] judge.check={CHECK} judge.budget={BUDGET}
-            judge.retrain=null"""
-    else:
-        words += " judge=human"
+        stages = ",".join(map(str, prepared(task, folder, seed)))
+        before = task.learn + task.prove
+        words += f""" judge.stages=[{stages},human] judge.check={CHECK} judge.budget={BUDGET} judge.retrain=null"""
     opened = RunFolder.open(folder / "run", load_training_config("online", None, words.split()))
     open_demos(opened, lambda _: iter)
     workers = LocalWorkers(opened, serial=True)
