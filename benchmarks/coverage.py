@@ -7,6 +7,9 @@ simulated ones (`lift`, scripted successes and failures). On the known ones a mo
 does on a processor, with its split, its members and its five folds; then the figures of the others are compared with
 the prediction intervals in its report, and the false positives of the others with each rate that is proven for a
 threshold. The encoder stands still, so every image is encoded once for all splits.
+
+Six times as many models as splits are trained, times the members. So a processor trains smaller ones: a single member
+of single frames, 96x128, ten a second. With a GPU they are those of `plaudit train-reward`, of every frame.
 """
 
 import argparse
@@ -14,7 +17,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -44,8 +47,18 @@ POOL = EpisodeTargets(45, 45)  # simulated episodes, of which each split has 30
 QUICK_KNOWN, QUICK_OTHERS, QUICK_POOL = 12, 4, EpisodeTargets(8, 8)
 FIGURES = ("fpr", "recall", "onset_median", "onset_p90")
 CONFIG = RewardTrainConfig(freeze_encoder=True, num_history_frames=3, ensemble_size=3)
+ON_A_PROCESSOR = {
+    "ensemble_size": 1,
+    "num_history_frames": 0,
+    "num_spatial_blocks": 2,
+    "num_augmented_views": 2,
+    "image_size": (96, 128),
+    "epochs": 6,
+    "lr": 1e-3,
+}
+EVERY = {"real": 3, "simulated": 1}  # frame that is looked at, on a processor
 STRIDES = {"real": 6, "simulated": 2}  # frames of the history, 0.2 s apart
-QUICK = {"epochs": 2, "ensemble_size": 1, "num_augmented_views": 1, "train_fps": 3.0, "image_size": (64, 96)}
+QUICK = {**ON_A_PROCESSOR, "epochs": 2, "num_augmented_views": 1, "image_size": (64, 96)}
 
 
 @dataclass(frozen=True)
@@ -72,9 +85,9 @@ class Data:
     cached: CachedFeatures
 
     @classmethod
-    def open(cls, store: Path, config: RewardTrainConfig, work: Path) -> "Data":
+    def open(cls, store: Path, config: RewardTrainConfig, work: Path, every: int) -> "Data":
         """Encodes what is not encoded yet."""
-        table = RewardDataset.from_store(Store.open(store), image_size=config.image_size)
+        table = thinned(RewardDataset.from_store(Store.open(store), image_size=config.image_size), every)
         rows = np.arange(len(table))
         everything: dict[Split, AnyArray] = {"train": subsample(table, rows, config.train_fps), "validation": rows}
         table, everything = add_blank_negatives(table, everything, config.seed)
@@ -94,7 +107,9 @@ def main() -> None:
         "--quick", action="store_true", help="two splits of few episodes: whether it runs, not how well"
     )
     options = parser.parse_args()
-    config = CONFIG.model_copy(update={"device": options.device, **(QUICK if options.quick else {})})
+    on_cpu = resolve_device(options.device).type == "cpu"
+    changes = QUICK if options.quick else ON_A_PROCESSOR if on_cpu else {}
+    config = CONFIG.model_copy(update={"device": options.device, **changes})
     bars = Bars()
     for name in [options.only] if options.only else STRIDES:
         with tempfile.TemporaryDirectory() as folder:
@@ -105,8 +120,10 @@ def main() -> None:
                 if not options.data.is_dir():
                     raise SystemExit(f"{options.data} is not there; name the folder of g1_bottle with --data")
                 prepare(options.data, store, range(QUICK_KNOWN + QUICK_OTHERS if options.quick else KNOWN + OTHERS))
-            mine = config.model_copy(update={"history_stride": STRIDES[name]})
-            found = run(store, mine, Path(folder) / "work", 2 if options.quick else options.splits, options.jobs)
+            size = config.image_size if name == "real" else None
+            mine = config.model_copy(update={"history_stride": STRIDES[name], "image_size": size})
+            where = (store, mine, Path(folder) / "work", EVERY[name] if on_cpu else 1)
+            found = run(where, 2 if options.quick else options.splits, options.jobs)
         told = tell(name, found)
         if not options.quick:
             for figure, share in told.items():
@@ -122,24 +139,39 @@ def simulate(folder: Path, pool: EpisodeTargets = POOL) -> None:
         collect_scripted(env, store, pool)
 
 
-def run(store: Path, config: RewardTrainConfig, work: Path, splits: int, jobs: int) -> list[Outcome]:
+def thinned(table: RewardDataset, every: int) -> RewardDataset:
+    """Every so many frames of each episode."""
+    rows = np.flatnonzero(table.frame_index % every == 0)
+    starts = {int(i): n for n, i in reversed(list(enumerate(table.episode[rows])))}
+    columns = {name: getattr(table, name)[rows] for name in ("state", "target", "progress", "episode", "frame_index")}
+    return replace(
+        table,
+        images={camera: images[rows] for camera, images in table.images.items()},
+        fps=table.fps[rows] / every,
+        episode_start=np.array([starts[int(i)] for i in columns["episode"]]),
+        **(columns | {"frame_index": columns["frame_index"] // every}),
+    )
+
+
+Where = tuple[Path, RewardTrainConfig, Path, int]  # the arguments of Data.open
+
+
+def run(where: Where, splits: int, jobs: int) -> list[Outcome]:
     """Every split in a process of its own; they share what is encoded."""
+    _open(*where)
     if jobs == 1 or splits == 1:
-        _open(store, config, work)
         return [one_split(seed) for seed in range(splits)]
-    Data.open(store, config, work)
-    context = get_context("spawn")
-    with ProcessPoolExecutor(min(jobs, splits), context, _open, (store, config, work)) as pool:
+    with ProcessPoolExecutor(min(jobs, splits), get_context("spawn"), _open, where) as pool:
         return list(pool.map(one_split, range(splits)))
 
 
 _data: list[Data] = []  # of this process
 
 
-def _open(store: Path, config: RewardTrainConfig, work: Path) -> None:
+def _open(store: Path, config: RewardTrainConfig, work: Path, every: int) -> None:
     if resolve_device(config.device).type == "cpu":
         torch.set_num_threads(1)
-    _data[:] = [Data.open(store, config, work)]
+    _data[:] = [Data.open(store, config, work, every)]
 
 
 def one_split(seed: int) -> Outcome:
