@@ -70,3 +70,9 @@ def bright_store(folder: Path, successes: int = 3, failures: int = 3, source: st
         labels = Labels.from_cutoff(steps=STEPS, cutoff=CUT if number < successes else None, source=source)
         store.ledger.append(store.append(episode), labels)
     return store
+
+
+def ramp(top: int, **facts: object) -> Episode:
+    """Brighter with every frame, up to a brightness."""
+    episode = counting_episode(STEPS, **facts)
+    return replace(episode, frames={"front": np.minimum(episode.frames["front"], top)})

@@ -11,8 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from brightness import NAME, STEPS
-from chat_server import ChatServer
+from brightness import NAME, STEPS, ramp
 from conftest import counting_episode
 from plaudit.config import parse
 from plaudit.data.store import Store
@@ -24,7 +23,7 @@ from plaudit.judges.predictions import EpisodePrediction
 from plaudit.judges.rights import episode_score, prove_rights
 from plaudit.rule import DecisionRule
 from plaudit.trust import allow_code
-from plaudit.types import Episode, Labels
+from plaudit.types import Labels
 
 PROBS = st.lists(st.floats(0, 1, width=32), min_size=1, max_size=20)
 
@@ -40,12 +39,6 @@ def stage(cut: float, **more: object) -> dict[str, object]:
 
 def cascade(*stages: object, check: float = 0.0, **more: object) -> CascadeConfig:
     return parse(CascadeConfig, {"stages": list(stages), "check": check, **more})
-
-
-def ramp(top: int, **facts: object) -> Episode:
-    """Brighter with every frame, up to a brightness."""
-    episode = counting_episode(STEPS, **facts)
-    return replace(episode, frames={"front": np.minimum(episode.frames["front"], top)})
 
 
 def answers(config: CascadeConfig, *tops: int) -> list[Labels]:
@@ -172,24 +165,6 @@ def test_a_stage_that_fails_on_an_episode_passes_it_on_and_one_that_is_away_is_w
     monkeypatch.setattr(away, "score", lambda episodes: [JudgeError("no such camera")] * len(episodes))
     (passed_on,) = label_episodes(judge, [ramp(4)])
     assert isinstance(passed_on, Labels) and "fails (no such camera)" in passed_on.note
-
-
-def test_a_vision_language_model_is_asked_only_where_the_stage_before_is_unsure(plain):
-    with ChatServer(plain) as server:
-        endpoint = {"base_url": server.url, "retries": 0}
-        keys = {"type": "vlm", "model": "tiny", "backend": "openai", "image_size": 64, "endpoint": endpoint}
-        keys["rule"] = {"threshold": 2.0}  # it never sees success
-        print_ = load_judge_config(None, "vlm", keys).build().id.fingerprint
-        judge = cascade(stage(4), {**keys, "rights": rights(4, fingerprint=print_, failure_to=1.0)}, "human").build()
-        found = label_episodes(judge, [ramp(2), ramp(3), ramp(4)])
-        assert [one.note.partition(":")[0] for one in found if isinstance(one, Labels)] == [
-            "decided by BrightnessConfig, 1 s",
-            "decided by vlm, 6 s",
-            "undecided, 6 s",  # the first leans to success
-        ]
-        assert len(server.requests) == 2 * (STEPS + 1)
-        server.always = (503, {}, "busy")
-        assert isinstance(label_episodes(judge, [ramp(3)])[0], JudgeUnavailable)  # it is waited for
 
 
 def test_rights_of_another_model_or_rule_are_none_and_it_is_told():

@@ -8,10 +8,16 @@ from typing import Any
 import pytest
 from numpy.testing import assert_allclose
 
+from brightness import NAME, STEPS, ramp
 from chat_server import ChatServer
-from plaudit.errors import JudgeError, MissingExtra
+from plaudit.config import parse
+from plaudit.errors import JudgeError, JudgeUnavailable, MissingExtra
+from plaudit.judges.cascade import CascadeConfig
+from plaudit.judges.labeling import label_episodes
 from plaudit.judges.vlm.endpoint import TokenLogprob, logit_of
 from plaudit.judges.vlm.judge import VlmJudgeConfig
+from plaudit.registry import JUDGE_REGISTRY
+from plaudit.types import Labels
 from tiny_vlm import moving
 
 BUSY = (429, {"Retry-After": "0.3"}, '{"error": {"message": "slow down"}}')
@@ -148,3 +154,23 @@ def test_without_the_client_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "openai", None)
     with pytest.raises(MissingExtra, match=r"openai is not installed; run: pip install 'plaudit\[vlm\]'"):
         scorer_of("http://127.0.0.1:1/v1")
+
+
+def test_in_a_cascade_it_is_asked_only_where_the_stage_before_is_unsure(server):
+    """The first stage is sure of what stays dark, and unsure of what is as bright as 3 or 4."""
+    tried = {"max_error": 0.05, "confidence": 0.9, "failures": 60, "successes": 60, "k": 2, "n": 3}
+    first = {"type": NAME, "rights": {"fingerprint": "cut 4", **tried, "success_from": 0.9, "failure_to": 0.1}}
+    endpoint = {"base_url": server.url, "retries": 0}
+    vlm = VlmJudgeConfig(model="tiny", backend="openai", image_size=64, endpoint=endpoint, rule={"threshold": 2.0})
+    rights = {"fingerprint": vlm.build().id.fingerprint, **tried, "failure_to": 1.0}  # it never sees success
+    second = {**JUDGE_REGISTRY.dump(vlm), "rights": rights}
+    judge = parse(CascadeConfig, {"stages": [first, second, "human"], "check": 0.0}).build()
+    found = label_episodes(judge, [ramp(2), ramp(3), ramp(4)])
+    assert [one.note.partition(":")[0] for one in found if isinstance(one, Labels)] == [
+        "decided by BrightnessConfig, 1 s",
+        "decided by vlm, 6 s",
+        "undecided, 6 s",  # the first leans to success
+    ]
+    assert len(server.requests) == 2 * (STEPS + 1)
+    server.always = (503, {}, "busy")
+    assert isinstance(label_episodes(judge, [ramp(3)])[0], JudgeUnavailable)  # it is waited for
