@@ -112,7 +112,9 @@ def learn(bars: Bars, name: str, scratch: Path, options: argparse.Namespace) -> 
     seconds = time.monotonic() - began
     adapter = VlmJudgeConfig(model=str(scratch / name))
     found = measured(unseen, adapter)
-    clock = [EpisodePrediction(np.arange(len(one.target)) / 1e3, one.target, one.episode) for one in found]
+    clock = [
+        EpisodePrediction(np.arange(len(one.target), dtype=np.float32) / 1e3, one.target, one.episode) for one in found
+    ]
     print(
         f"{name}: {len(known)} episodes, {tuned.best_epoch} of {len(tuned.history)} epochs in {seconds:.0f} s on "
         f"{resolve_device('auto')}; frame ROC AUC on {len(found)} unseen episodes {before:.3f} before, "

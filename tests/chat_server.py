@@ -6,6 +6,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 
 class ChatServer:
@@ -14,7 +15,7 @@ class ChatServer:
     def __init__(self, plain):
         self.plain = plain
         self.faults = deque()  # one a request: (status, headers, body), seconds to wait, or None for an answer
-        self.always = None  # the fault of all further ones
+        self.always: Any = None  # the fault of all further ones
         self.requests = []  # bodies, as they came
         self.texts = deque()  # what it writes when asked for words
         self._one_at_a_time = threading.Lock()

@@ -6,7 +6,7 @@ judge "glow:DazzledConfig" is such a model that cannot label lamps that begin to
 "glow:ForgetfulConfig" is SAC whose first update fails.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,7 +56,9 @@ class Glow:
 
     def __init__(self, config: GlowConfig, num_envs: int):
         self.num_envs, self._config = num_envs, config
-        self.cameras = {} if config.obs == "state" else dict.fromkeys(config.cameras, config.image_size)
+        self.cameras: Mapping[str, tuple[int, int]] = (
+            {} if config.obs == "state" else dict.fromkeys(config.cameras, config.image_size)
+        )
 
     def reset(self, seeds: Sequence[int]) -> Observation:
         self._light = np.array([np.random.default_rng(seed).uniform(0.2, 0.4) for seed in seeds])

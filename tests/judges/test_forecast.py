@@ -28,7 +28,9 @@ def test_the_intervals_hold_the_figures_of_ten_others_in_nine_of_ten_data_sets()
         forecast = make_forecast(episodes(rng, 20), RULE)
         others = make_forecast(episodes(rng, AHEAD), RULE).figures
         for name, (_, low, high) in forecast.figures.items():
-            covered[name].append(low <= others[name][0] <= high)
+            found = others[name][0]
+            assert low is not None and high is not None and found is not None
+            covered[name].append(low <= found <= high)
     assert min(np.mean(held) for held in covered.values()) >= 0.9
 
 

@@ -288,7 +288,8 @@ def test_a_model_of_progress_shapes_what_another_judge_pays(tmp_path: Path, know
         labels, episode = store.ledger.labels(0), store.episode(0)
         light = episode.frames["front"][:, 0, 0, 0]
         assert labels.judge.source == "simulator" and labels.success[1:].tolist() == (light[1:] >= 0.8 * 255).tolist()
-        assert np.corrcoef(labels.scores.progress, light)[0, 1] > 0.5
+        progress = labels.scores.progress
+        assert progress is not None and np.corrcoef(progress, light)[0, 1] > 0.5
 
 
 def _progress_alone(model: RewardModel, folder: Path) -> Path:

@@ -66,7 +66,7 @@ class JudgeMonitor:
         news."""
         *before, version = self.store.ledger.history(episode)[:number]
         said = [v for v in before if v.source in self._sources]
-        return version.labels().labeled.any() and not any(v.labels().labeled.any() for v in said)
+        return bool(version.labels().labeled.any()) and not any(v.labels().labeled.any() for v in said)
 
     def _retrain(self) -> JudgeConfig | None:
         if self._retrainer is None or self._closed:

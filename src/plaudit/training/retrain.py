@@ -146,7 +146,9 @@ def current_judge(first: JudgeConfig, folder: Path) -> JudgeConfig:
     """
     if isinstance(first, CascadeConfig):
         stage = classifier_stage(first)
-        found = stage if stage is None else current_judge(stage, folder)
+        if stage is None:
+            return first
+        found = current_judge(stage, folder)
         return first if found is stage else first.with_models([found if s is stage else s for s in first.models])
     promotion = last_promotion(folder) if isinstance(first, ClassifierJudgeConfig) else None
     if promotion is None or promotion.model is None:

@@ -21,7 +21,7 @@ from plaudit.judges.classifier.judge import ClassifierJudge, ClassifierJudgeConf
 from plaudit.judges.classifier.training import never_stop
 from plaudit.judges.config import judge_warnings
 from plaudit.judges.labeling import label_episodes
-from plaudit.types import Episode
+from plaudit.types import Episode, Labels, Scores
 
 RNG = np.random.default_rng(0)
 CONFIG = RewardTrainConfig(
@@ -103,21 +103,30 @@ def starting_done(seed: int) -> Episode:
     return replace(episode, frames={name: frames[order] for name, frames in episode.frames.items()})
 
 
+def scored(judge: ClassifierJudge, *episodes: Episode) -> list[Scores]:
+    return [scores for scores in judge.score(episodes) if isinstance(scores, Scores)]
+
+
+def labeled(judge: ClassifierJudge, *episodes: Episode) -> list[Labels]:
+    return [labels for labels in label_episodes(judge, episodes) if isinstance(labels, Labels)]
+
+
 def test_a_trained_model_flags_another_ground_and_a_start_like_success(folder):
     judge = ClassifierJudge(RewardModel.from_pretrained(folder))
-    known = [scores.unlike for scores in judge.score([square_episode(seed % 2 == 0, 100 + seed) for seed in range(20)])]
-    assert sum(map(bool, known)) <= 1
-    assert all("its frames look like none" in s.unlike for s in judge.score([brighter(square_episode(True, 200))]))
-    (scores,) = judge.score([starting_done(300)])
+    known = scored(judge, *(square_episode(seed % 2 == 0, 100 + seed) for seed in range(20)))
+    assert len(known) == 20 and sum(bool(scores.unlike) for scores in known) <= 1
+    (scores,) = scored(judge, brighter(square_episode(True, 200)))
+    assert "its frames look like none" in scores.unlike
+    (scores,) = scored(judge, starting_done(300))
     assert "it starts like success" in scores.unlike and scores.success_prob[0] > judge.rule.threshold
 
 
 def test_what_is_flagged_is_withheld_where_the_setting_says_so(folder):
     strange, plain = brighter(square_episode(True, 200)), square_episode(True, 201)
     judge = ClassifierJudgeConfig(model=folder, unlike="skip").build()
-    withheld, labeled = label_episodes(judge, [strange, plain])
-    assert withheld.withheld and not labeled.withheld and labeled.success_once
-    paid, _ = label_episodes(ClassifierJudgeConfig(model=folder).build(), [strange, plain])
+    withheld, other = labeled(judge, strange, plain)
+    assert withheld.withheld and not other.withheld and other.success_once
+    paid, _ = labeled(ClassifierJudgeConfig(model=folder).build(), strange, plain)
     assert not paid.withheld and paid.judge != withheld.judge
 
 
@@ -140,7 +149,7 @@ def test_a_model_of_an_earlier_version_flags_nothing_and_says_so_where_it_is_ask
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     config = ClassifierJudgeConfig(model=tmp_path, unlike="skip")
     judge = config.build()
-    assert judge.score([brighter(square_episode(True, 200))])[0].unlike == ""
+    assert scored(judge, brighter(square_episode(True, 200)))[0].unlike == ""
     assert any("cannot tell" in warning for warning in judge_warnings(config, judge))
     assert judge.id == ClassifierJudgeConfig(model=tmp_path).build().id  # its labels are the same
     assert RewardModel.from_pretrained(folder).fingerprint == judge.model.fingerprint  # as are its scores

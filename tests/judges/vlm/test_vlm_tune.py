@@ -4,6 +4,7 @@ import json
 import shutil
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,7 +78,8 @@ def test_the_folder_says_what_it_is_and_peft_itself_loads_it(adapter, known, tin
     assert {path.suffix for path in adapter.iterdir()} == {".json", ".jsonl", ".safetensors", ""}
     config = VlmJudgeConfig(model=str(adapter))
     plain = transformers.Qwen3VLForConditionalGeneration.from_pretrained(tiny)
-    theirs = peft.PeftModel.from_pretrained(plain, adapter).base_model.model.eval()
+    tuned: Any = peft.PeftModel.from_pretrained(plain, adapter)
+    theirs = tuned.base_model.model.eval()
     backend = config.load_backend()
     assert isinstance(backend, Qwen3VLBackend)
     packed = backend.pack(0, known.episode(0))

@@ -18,6 +18,7 @@ from pydantic import PositiveInt, field_validator
 
 from plaudit.config import Config
 from plaudit.errors import EnvError, InvalidAction, MissingExtra, UnknownName, did_you_mean
+from plaudit.protocols import VecEnv
 from plaudit.types import AnyArray, BoolArray, FloatArray, Observation
 
 Size = tuple[int, int]  # H, W
@@ -58,7 +59,7 @@ class AdapterConfig(Config):
         """Make one environment."""
         raise NotImplementedError
 
-    def build(self, num_envs: int = 1) -> "SyncVecEnv":
+    def build(self, num_envs: int = 1) -> VecEnv:
         """Make `num_envs` environments, stepped together."""
         return SyncVecEnv([self.make() for _ in range(num_envs)])
 
@@ -178,7 +179,8 @@ def action_bounds(space: gym.Space[Any], name: str) -> tuple[FloatArray, FloatAr
 
 def scale_actions(actions: AnyArray, low: FloatArray, high: FloatArray) -> FloatArray:
     """From [-1, 1] to the simulator's own bounds [A]."""
-    return low + (np.clip(np.asarray(actions, np.float32), -1.0, 1.0) + 1) / 2 * (high - low)
+    fraction = (np.asarray(actions, np.float32).clip(-1.0, 1.0) + 1) / 2
+    return (low + fraction * (high - low)).astype(np.float32)
 
 
 def check_actions(actions: AnyArray, num_envs: int, action_dim: int) -> None:

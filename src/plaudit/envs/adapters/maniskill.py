@@ -15,7 +15,6 @@ import numpy as np
 from plaudit.envs.adapters.base import (
     AdaptedEnv,
     AdapterConfig,
-    SyncVecEnv,
     action_bounds,
     check_actions,
     check_id,
@@ -23,6 +22,7 @@ from plaudit.envs.adapters.base import (
     scale_actions,
 )
 from plaudit.errors import EnvError, UnknownName, did_you_mean
+from plaudit.protocols import VecEnv
 from plaudit.types import AnyArray, BoolArray, Observation
 
 OBS_MODES = {"state": "state", "pixels": "rgb", "both": "rgb+state"}  # ours -> ManiSkill's
@@ -46,7 +46,7 @@ class ManiSkillConfig(AdapterConfig):
     sim_backend: Literal["auto", "physx_cpu", "physx_cuda"] = "auto"  # where physics runs; auto: a GPU for two or more
     reward: Literal["normalized_dense", "dense", "sparse", "none"] | None = None  # None: the task's own choice
 
-    def build(self, num_envs: int = 1) -> "SyncVecEnv | BatchVecEnv":
+    def build(self, num_envs: int = 1) -> VecEnv:
         """Make `num_envs` environments: in one batch where there is a GPU for it, else one after the other."""
         batch = self.sim_backend == "physx_cuda" or (self.sim_backend == "auto" and num_envs > 1 and _has_gpu())
         return (

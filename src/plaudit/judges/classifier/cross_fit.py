@@ -46,7 +46,7 @@ def fold_splits(
     """Of each fold: rows to learn from, to choose the epoch by, and to score; [] where there are too few episodes."""
     ids = np.unique(table.episode[np.concatenate([splits["train"], splits["validation"]])])
     unscored = [
-        EpisodePrediction(np.zeros(len(rows)), table.target[rows], int(i))
+        EpisodePrediction(np.zeros(len(rows), np.float32), table.target[rows], int(i))
         for i in ids[ids >= 0]
         for rows in [table.rows_of([i])]
     ]
@@ -57,8 +57,8 @@ def fold_splits(
             inner = split(table, config.seed, config.val_fraction, 0.0, [one.episode for one in others])
         except JudgeError:  # one of its parts has frames of one kind only
             return []
-        parts = inner | {"test": table.rows_of([one.episode for one in held_out])}
-        rows: dict[Split, AnyArray] = {name: subsample(table, part, config.train_fps) for name, part in parts.items()}
+        parts: dict[Split, AnyArray] = {**inner, "test": table.rows_of([one.episode for one in held_out])}
+        rows = {name: subsample(table, part, config.train_fps) for name, part in parts.items()}
         found.append(rows | {"train": np.concatenate([rows["train"], blank])})
     return found
 

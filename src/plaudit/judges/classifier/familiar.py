@@ -108,7 +108,7 @@ class Familiar:
         for fold in range(min(FOLDS, len(views))):
             left_out = np.arange(len(views)) % FOLDS == fold
             others = cls._known([view for view, out in zip(views, left_out, strict=True) if not out])
-            for number in np.flatnonzero(left_out):
+            for number in np.flatnonzero(left_out).tolist():
                 distances[number] = others._distances(views[number])
         limits = np.maximum(np.quantile(distances, 0.8, axis=0), 1e-6)  # of each, as units
         limits *= _limit((distances / limits).max(axis=1))  # of both together

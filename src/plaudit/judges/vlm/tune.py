@@ -154,7 +154,9 @@ def _split(targets: Mapping[int, FloatArray], config: TuneConfig) -> dict[Split,
     splits = split_episodes(succeeded, config.seed, config.val_fraction, 0.0)
     used: tuple[Split, ...] = ("train", "validation")
     nothing = [np.zeros(0, np.float32)]
-    frames = {part: np.concatenate([*(targets[i] for i in splits[part]), *nothing]) for part in used}
+    frames: dict[Split, FloatArray] = {
+        part: np.concatenate([*(targets[i] for i in splits[part]), *nothing]) for part in used
+    }
     check_split(frames, np.concatenate([*targets.values()]), len(targets))
     return {part: splits[part] for part in used}
 
