@@ -13,7 +13,7 @@ from plaudit.types import Episode, Labels
 from training_runs import train_config
 
 STEPS = 5  # of an episode here
-MANY = 600
+MANY = 250
 
 
 def episodes(success: bool, near: float = 0.0) -> list[Episode]:
@@ -40,17 +40,17 @@ def test_it_says_the_same_live_afterwards_and_again():
 
 
 def test_failures_are_called_successes_as_often_as_told():
-    assert called(False, false_positives=0.3).mean() == pytest.approx(0.3, abs=0.06)
+    assert called(False, false_positives=0.3).mean() == pytest.approx(0.3, abs=0.09)
     assert not called(False, misses=0.5).any()
 
 
 def test_successes_are_missed_as_often_as_told():
-    assert called(True, misses=0.3).mean() == pytest.approx(0.7, abs=0.06)
+    assert called(True, misses=0.3).mean() == pytest.approx(0.7, abs=0.09)
     assert called(True).all()
 
 
 def test_a_trick_passes_only_where_success_is_near():
-    assert called(False, near=0.6, tricks=0.3).mean() == pytest.approx(0.3, abs=0.06)
+    assert called(False, near=0.6, tricks=0.3).mean() == pytest.approx(0.3, abs=0.09)
     assert called(False, near=0.6, tricks=1).all() and not called(False, near=0.5, tricks=1).any()
 
 
