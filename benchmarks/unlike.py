@@ -64,10 +64,12 @@ def main() -> None:
             print(f"{counts['wrong and flagged']} of {counts['wrong']} wrong verdicts flagged", flush=True)
         strange = found["start"] + found["background"]
         bars.at_most(f"unlike_{seed}_familiar_flagged", share(found["familiar"], "flagged", "episodes"), FAMILIAR)
+        background = share(found["background"], "wrong and flagged", "wrong")
+        bars.at_least(f"unlike_{seed}_wrong_flagged_background", background, FLAGGED)
         if not options.quick:
             bars.at_least(f"unlike_{seed}_wrong_flagged", share(strange, "wrong and flagged", "wrong"), FLAGGED)
     if options.quick:
-        bars.left_out("how many wrong verdicts on other starts and backgrounds are flagged")
+        bars.left_out("how many wrong verdicts on other starts and backgrounds together are flagged")
     bars.report()
 
 

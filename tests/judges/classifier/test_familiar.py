@@ -132,7 +132,7 @@ def test_what_is_flagged_is_withheld_where_the_setting_says_so(folder):
 
 def test_label_says_how_many_are_unlike_and_what_became_of_them(folder, tmp_path):
     with Store.create(tmp_path / "s") as store:
-        for episode in (square_episode(True, 1), brighter(square_episode(True, 200))):
+        for episode in (square_episode(True, 101), brighter(square_episode(True, 200))):
             store.append(episode)
     words = ("label", "s", "--judge", "classifier", "--model", folder, "force=true")
     said = " ".join(plaudit(*words, cwd=tmp_path).split())

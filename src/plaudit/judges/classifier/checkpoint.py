@@ -230,12 +230,13 @@ class RewardModel:
         return EpisodeView.of(self.features({name: images[picked] for name, images in frames.items()}), prob, members)
 
     def features(self, images: Mapping[str, Images]) -> FloatArray:
-        """[B, D] the first member's encoder features of B frames, pooled, one camera after the other."""
+        """[B, D] the first member's encoder features of B frames and their colors, pooled, camera by camera."""
         with torch.inference_mode():
-            parts = [
-                torch.cat([pooled(self._running[0].encode(batch[n], name)) for n, name in enumerate(self.cameras)], 1)
-                for batch in self._mini_batches(images, None)
-            ]
+            parts: list[Tensor] = []
+            for batch in self._mini_batches(images, None):
+                grids = [self._running[0].encode(batch[n], name) for n, name in enumerate(self.cameras)]
+                colors = [pixels.permute(0, 3, 1, 2).float() / 255 for pixels in batch]
+                parts.append(torch.cat([pooled(grid) for grid in (*grids, *colors)], dim=1))
             return torch.cat(parts).cpu().numpy()
 
     def score_frames(self, images: Mapping[str, Images], state: FloatArray | None = None) -> Scores:

@@ -4,7 +4,8 @@
     familiar.reason(view)                          # why an episode is unlike them; "" where it is not
 
 A network answers whatever it is shown, with no less certainty on a table that it has never seen. Four signs say that it
-is out of its depth: frames whose encoder features are far from those of all known episodes (nearest neighbors), a start
+is out of its depth: frames whose encoder features and colors (which an encoder may have learned to ignore, or not
+learned at all) are far from those of all known episodes (nearest neighbors), a start
 outside the range of known starts (Mahalanobis distance along the directions in which these differ: the neighbors of a
 start are far apart anyway), members that disagree on whether the episode succeeds, and a start that already looks like
 success where no known one did. Limits follow from the known episodes themselves, each compared with others only:
