@@ -46,7 +46,7 @@ KNOWN, OTHERS = 20, 10  # episodes
 POOL = EpisodeTargets(45, 45)  # simulated episodes, of which each split has 30
 QUICK_KNOWN, QUICK_OTHERS, QUICK_POOL = 12, 4, EpisodeTargets(8, 8)
 FIGURES = ("fpr", "recall", "onset_median", "onset_p90")
-CONFIG = RewardTrainConfig(freeze_encoder=True, num_history_frames=3, ensemble_size=3)
+CONFIG = RewardTrainConfig(freeze_encoder=True, cross_fit=True, num_history_frames=3, ensemble_size=3)
 ON_A_PROCESSOR = {
     "ensemble_size": 1,
     "num_history_frames": 0,

@@ -39,12 +39,6 @@ def test_with_less_it_looks_at_fewer_views(table, tmp_path, monkeypatch):
     assert choice.settings["num_augmented_views"] == 2 and choice.seconds == 500
 
 
-def test_with_less_still_it_is_not_cross_fitted_and_says_so(table, tmp_path, monkeypatch):
-    choice = choose(table, tmp_path / "work", monkeypatch, lambda config: 700 if config.cross_fits else 300)
-    assert choice.settings["cross_fit"] is False and choice.settings["num_augmented_views"] == 4
-    assert "no cross-fitting" in str(choice)
-
-
 def test_what_is_set_stays(table, tmp_path, monkeypatch):
     given = {"ensemble_size": 1, "num_history_frames": 0, "image_size": (32, 32), "freeze_encoder": "stem"}
     choice = choose(table, tmp_path / "work", monkeypatch, lambda config: 1e9, **given)
@@ -78,7 +72,7 @@ def test_the_estimate_is_of_images_and_steps(table, tmp_path):
     assert speed.image_s > 0 and speed.step_s > 0
     parts = {"train": np.arange(128), "validation": np.arange(10), "test": np.arange(20)}
     known = replace(speed, image_s=1.0, step_s=100.0)
-    alone = config.model_copy(update={"cross_fit": False})
+    folds = config.model_copy(update={"cross_fit": True})
     images, epochs = 4 * 128 + 10 + 4 * 20, 0.8 * 15  # views to learn from; scorings, and controls of test episodes
-    assert budget._estimate(alone, table, parts, known) == images + epochs * 100
-    assert budget._estimate(config, table, parts, known) == images + epochs * 100 * (1 + 5 * 1)  # and five folds
+    assert budget._estimate(config, table, parts, known) == images + epochs * 100
+    assert budget._estimate(folds, table, parts, known) == images + epochs * 100 * (1 + 5 * 1)  # and five folds

@@ -22,6 +22,7 @@ from plaudit.training.reward_model import train_and_save
 CONFIG = RewardTrainConfig(
     encoder=SmallConfig(widths=(4, 8)),
     freeze_encoder=True,
+    cross_fit=True,
     epochs=2,
     lr=1e-2,
     batch_size=32,
@@ -101,7 +102,7 @@ def test_one_that_was_stopped_in_a_fold_goes_on_there_and_ends_alike(tmp_path, s
     "episodes, changes, why",
     [
         (3, {}, "too few for five folds"),
-        (6, {"freeze_encoder": False}, "the encoder was trained"),
+        (6, {"cross_fit": False}, "they were not cross-fitted"),
     ],
 )
 def test_without_it_the_report_says_why_and_has_wide_intervals(tmp_path, episodes, changes, why):

@@ -41,7 +41,7 @@ CONFIG = RewardTrainConfig(
     latent_dim=16,
     num_augmented_views=2,
 )
-FROZEN = CONFIG.model_copy(update={"freeze_encoder": True, "cross_fit": False, "lr": 1e-2})
+FROZEN = CONFIG.model_copy(update={"freeze_encoder": True, "lr": 1e-2})
 
 
 def going(epoch: EpochMetrics) -> bool:

@@ -2,8 +2,8 @@
 
 With a GPU the encoder itself learns. On two cores that takes hours, so here it stands still: what it makes of each
 image is computed once, and only the small networks after it learn. What is lost is made up for by what costs little
-then: a short history of frames and three members. Larger images, cross-fitting and more augmented copies of each image
-are better and slower, so they are chosen last, in that order, by timing the encoder on a few of the images themselves.
+then: a short history of frames and three members. Larger images and more augmented copies of each are better and
+slower, so they are chosen last, by timing the encoder on a few of the images themselves.
 """
 
 import json
@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from math import ceil, sqrt
 from pathlib import Path
 from typing import Any, TypeVar
@@ -55,7 +54,6 @@ class Choice:
             f"{n} members" if (n := self.settings.get("ensemble_size")) else "",
             f"images of {size[0]}x{size[1]}" if size else "",
             f"{n} augmented views" if (n := self.settings.get("num_augmented_views")) else "",
-            "" if self.settings.get("cross_fit", True) else "no cross-fitting",
         ]
         return f"{', '.join(filter(None, words))}; about {max(1, round(self.seconds / 60))} minutes"
 
@@ -113,14 +111,12 @@ def _first_that_fits(
     }
     if "num_history_frames" in config.model_fields_set:
         del wanted["history_stride"]
-    more = config.model_copy(update=_unset(config, wanted)).cross_fits and "cross_fit" not in config.model_fields_set
-    others: tuple[dict[str, Any], ...] = ({}, {"cross_fit": False}) if more else ({},)
     sizes = list(dict.fromkeys(_size_of(table.cameras, pixels) for pixels in PIXELS))
     choice = Choice({}, 0.0)
     for size in progress(sizes):
         speed = None
-        for other, views in product(others, VIEWS):
-            settings = _unset(config, wanted | {"image_size": size, "num_augmented_views": views} | other)
+        for views in VIEWS:
+            settings = _unset(config, wanted | {"image_size": size, "num_augmented_views": views})
             changed = config.model_copy(update=settings)
             speed = speed or measure_speed(changed, table)
             choice = Choice(settings, _estimate(changed, table, splits, speed))
@@ -170,13 +166,13 @@ def measure_speed(config: RewardTrainConfig, table: RewardDataset) -> Speed:
 
 def _estimate(config: RewardTrainConfig, table: RewardDataset, splits: Mapping[Split, AnyArray], speed: Speed) -> float:
     """Seconds of a training: frames to learn from in every view, others to measure on, and the steps."""
-    rows = rows_to_learn(table, splits, config.train_fps, cross_fit=config.cross_fits)
+    rows = rows_to_learn(table, splits, config.train_fps, cross_fit=config.cross_fit)
     learned = np.unique(table.history_indices(rows, 1 + config.num_history_frames, config.history_stride))
     cached = len(learned) * config.num_augmented_views + len(np.setdiff1d(splits["validation"], learned))
     times = 1 if config.num_history_frames else 1 + CONTROLS  # a model with a history encodes no test frame twice
     scored = len(splits["validation"]) + times * len(splits["test"])
     steps = ceil(len(splits["train"]) / config.batch_size)
-    if config.cross_fits:
+    if config.cross_fit:
         fold = (1 - 1 / NUM_FOLDS) * (1 - config.val_fraction) * len(rows)
         steps += NUM_FOLDS * ceil(fold / config.batch_size)
     epochs = EPOCHS * config.epochs * config.ensemble_size

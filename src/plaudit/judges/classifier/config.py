@@ -31,9 +31,8 @@ class RewardTrainConfig(NetworkConfig):
     val_fraction: float = Field(default=0.15, gt=0, lt=0.5)
     test_fraction: float = Field(default=0.15, ge=0, lt=0.5)
     # Whether the threshold and the calibration are chosen, and figures measured, on all of these episodes, each scored
-    # by one of five models that did not learn from it. None: where the whole encoder stands still, so that these five
-    # cost little.
-    cross_fit: bool | None = None
+    # by one of five models that did not learn from it. On trial: these models' logits may be of another scale.
+    cross_fit: bool = False
     train_fps: PositiveFloat | None = 10.0  # learn from at most so many frames a second, neighbors are nearly alike
     epochs: PositiveInt = 15  # at most
     patience: PositiveInt = 6  # epochs without a better held-out loss before it stops
@@ -65,12 +64,6 @@ class RewardTrainConfig(NetworkConfig):
         """Whether only the first part of the encoder is frozen."""
         parts = self.encoder.supports_partial_freeze and self.head == "serl"
         return self.frozen and parts and self.freeze_encoder in (None, "stem")
-
-    @property
-    def cross_fits(self) -> bool:
-        """Whether five more models are trained to score every episode by one that did not learn from it."""
-        frozen = self.frozen and not self.freezes_stem and self.predict_success
-        return frozen if self.cross_fit is None else self.cross_fit
 
     def classifier_config(self, cameras: Mapping[str, tuple[int, int]], state_dim: int) -> ClassifierConfig:
         """The network for frames of these sizes, and for a state of so many numbers where it is to see that."""

@@ -107,7 +107,7 @@ def cache_features(
     device = resolve_device(config.device)
     model = config.build_member(config.classifier_config(table.cameras, table.state_dim), 0)
     to_channels_last(model, device).eval()
-    rows = rows_to_learn(table, splits, config.train_fps, cross_fit=config.cross_fits)
+    rows = rows_to_learn(table, splits, config.train_fps, cross_fit=config.cross_fit)
     learned = np.unique(table.history_indices(rows, model.config.num_frames, model.config.history_stride))
     measured = np.union1d(splits["validation"], learned)
     wanted = [measured, *[learned] * (config.num_augmented_views - 1)]

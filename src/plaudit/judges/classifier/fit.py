@@ -118,7 +118,7 @@ def train_reward_model(
         member, _, epochs = train_member(number, config, table, splits, cached, work_dir, on_epoch_end, on_step)
         members.append(member)
         history += epochs
-    scored = cross_fit(config, table, splits, cached, work_dir, on_epoch_end, on_step) if config.cross_fits else None
+    scored = cross_fit(config, table, splits, cached, work_dir, on_epoch_end, on_step) if config.cross_fit else None
     return _evaluated(store, config, table, splits, members, scored, history, begun, progress)
 
 
@@ -257,11 +257,7 @@ def _forecast(
     """Of a model of success; and why no episode was cross-fitted, if none was."""
     if not config.predict_success:
         return None
-    why_not = "cross_fit is false, as it was set or as the time allowed"
-    if config.cross_fits:
-        why_not = "the episodes are too few for five folds"
-    elif config.cross_fit is None:
-        why_not = "the encoder was trained, and to train it five more times takes long (cross_fit=true does it)"
+    why_not = "the episodes are too few for five folds" if config.cross_fit else "they were not cross-fitted"
     return make_forecast(predictions, rule, cross_fitted=cross_fitted, why_not=why_not)
 
 

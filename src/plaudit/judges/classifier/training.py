@@ -160,7 +160,7 @@ def train_member(
         on_epoch_end,
         on_step,
     )
-    if number < config.ensemble_size - 1 or config.cross_fits:  # so that a stop in the next one does not cost this one
+    if number < config.ensemble_size - 1 or config.cross_fit:  # so that a stop in the next one does not cost this one
         member.save(checkpoints, history)
     member.model.load_state_dict(member.best.state_dict())
     return member, features, history
