@@ -213,24 +213,29 @@ def _tell_evaluation(title: str, found: "JudgeEvaluation", target: Path) -> None
         raise typer.Exit(1)
 
 
+TargetFprOption = Annotated[
+    float, typer.Option(min=0, max=1, help="False-positive rate (frames) to aim for.", callback=finite)
+]
+ConfidenceOption = Annotated[
+    float, typer.Option(min=0.5, max=0.999, help="How sure that rate must be on episodes to come.", callback=finite)
+]
+MaxErrorOption = Annotated[
+    float,
+    typer.Option(
+        min=0.001, max=0.5, help="Failures, or successes, that it may get wrong in a cascade.", callback=finite
+    ),
+]
+
+
 @judge.command("calibrate")
 def calibrate_(
     words: WordsArgument = None,
     name: JudgeOption = None,
     config: ConfigOption = None,
     model: ModelOption = None,
-    target_fpr: Annotated[
-        float, typer.Option(min=0, max=1, help="False-positive rate (frames) to aim for.", callback=finite)
-    ] = 0.01,
-    promise_confidence: Annotated[
-        float, typer.Option(min=0.5, max=0.999, help="How sure that rate must be on episodes to come.", callback=finite)
-    ] = 0.9,
-    max_error: Annotated[
-        float,
-        typer.Option(
-            min=0.001, max=0.5, help="Failures, or successes, that it may get wrong in a cascade.", callback=finite
-        ),
-    ] = 0.05,
+    target_fpr: TargetFprOption = 0.01,
+    promise_confidence: ConfidenceOption = 0.9,
+    max_error: MaxErrorOption = 0.05,
     reference: ReferenceOption = None,
     episodes: EpisodesOption = None,
     include_training: IncludeOption = False,

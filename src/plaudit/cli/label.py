@@ -44,9 +44,7 @@ def label_(
     words: WordsArgument = None,
     judge: Annotated[
         str | None,
-        typer.Option(
-            help="vlm, human, classifier, simulator, cascade, or my_package.my_module:MyConfig.", show_default=False
-        ),
+        typer.Option(help="vlm, human, classifier, simulator, cascade, or package.module:Config.", show_default=False),
     ] = None,
     config: ConfigOption = None,
     model: ModelOption = None,

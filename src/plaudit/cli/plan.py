@@ -47,13 +47,7 @@ def plan_(
     label to prove them.
     """
     from plaudit.judges.plan import PlanTable
-    from plaudit.report.plan import (
-        judge_sentences,
-        labels_sentence,
-        needs_sentences,
-        needs_table,
-        success_table,
-    )
+    from plaudit.report.plan import judge_sentences, labels_sentence, needs_sentences, needs_table, success_table
 
     cases = _cases(precision, recall, tricks, late_by, certificate)
     if words and not measure:

@@ -12,6 +12,21 @@ from plaudit.cli.label import ConfigOption, WordsArgument, named_store
 
 _FLAGS = ("rank", "alpha", "epochs", "batch_size", "lr", "seed")  # handed on as they are
 
+AlphaOption = Annotated[
+    float | None, typer.Option(help="What it adds is scaled by alpha / rank.", callback=finite, show_default="32")
+]
+EpochsOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Maximum number; it stops early when the validation loss stops falling.", show_default="15"
+    ),
+]
+BatchOption = Annotated[int | None, typer.Option(min=1, help="Episodes of a gradient step.", show_default="2")]
+LrOption = Annotated[
+    float | None,
+    typer.Option(help="Learning rate; follows a cosine schedule to zero.", callback=finite, show_default="0.0001"),
+]
+
 
 def tune_(
     context: typer.Context,
@@ -24,23 +39,11 @@ def tune_(
     reference: ReferenceOption = None,
     episodes: EpisodesOption = None,
     rank: Annotated[int | None, typer.Option(min=1, help="Of the adapter.", show_default="16")] = None,
-    alpha: Annotated[
-        float | None, typer.Option(help="What it adds is scaled by alpha / rank.", callback=finite, show_default="32")
-    ] = None,
+    alpha: AlphaOption = None,
     vision: Annotated[bool, typer.Option("--vision", help="Adapt the vision encoder too.")] = False,
-    epochs: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Maximum number; it stops early when the validation loss stops falling.", show_default="15"
-        ),
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(min=1, help="Episodes of a gradient step.", show_default="2")
-    ] = None,
-    lr: Annotated[
-        float | None,
-        typer.Option(help="Learning rate; follows a cosine schedule to zero.", callback=finite, show_default="0.0001"),
-    ] = None,
+    epochs: EpochsOption = None,
+    batch_size: BatchOption = None,
+    lr: LrOption = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of everything random.")] = None,
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,

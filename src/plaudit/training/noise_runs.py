@@ -85,17 +85,18 @@ def settings_to_run(env: str, seeds: Iterable[int] = SEEDS, more: tuple[str, ...
 def make_run(setting: Setting) -> NoiseRun:
     """Train, and say what came of it."""
     config = setting.config
-    assert config.max_steps is not None
-    freq = max(1, config.max_steps // EVALUATIONS)
+    steps = config.max_steps
+    assert steps is not None
+    freq = max(1, steps // EVALUATIONS)
     evaluation = config.evaluation.model_copy(update={"freq": freq, "episodes": EPISODES})
-    run = config.run.model_copy(update={"checkpoint_freq": config.max_steps, "device": "cpu", "num_threads": 1})
+    run = config.run.model_copy(update={"checkpoint_freq": steps, "device": "cpu", "num_threads": 1})
     config = config.model_copy(update={"evaluation": evaluation, "run": run})
     with tempfile.TemporaryDirectory() as temporary:
         folder = RunFolder.create(Path(temporary) / "run", config)
         with Trainer(folder, _quiet) as trainer:
             trainer.run(lambda _: True)
         lines = [line for line in folder.metrics() if "eval/success_once" in line]
-    last = [line["eval/success_once"] for line in lines if line["step"] > 0.75 * config.max_steps]
+    last = [line["eval/success_once"] for line in lines if line["step"] > 0.75 * steps]
     asked = {"env": setting.env, "learner": setting.learner, "noise": setting.noise, "seed": setting.seed}
     return NoiseRun(**asked, success=round(float(np.mean(last)), 4))
 
