@@ -72,7 +72,7 @@ class Outcome:
     def covers(self, figure: str) -> bool:
         low, high = self.forecast.figures[figure][1:]
         found = self.others[figure]
-        return found is None or (low is not None and high is not None and low - 1e-9 <= found <= high + 1e-9)
+        return None not in (found, low, high) and low - 1e-9 <= found <= high + 1e-9  # type: ignore[operator]
 
 
 @dataclass(frozen=True)
