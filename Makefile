@@ -126,6 +126,8 @@ bench: $(VENV)/.ready-bench $(SIMULATORS)/.ready
 	$(BIN)/python benchmarks/trust.py --quick
 	$(BIN)/python benchmarks/progress.py --quick
 	$(BIN)/python benchmarks/unlike.py --quick
+	$(BIN)/python benchmarks/cascade.py --quick
+	$(BIN)/python benchmarks/plan.py --quick
 	$(BIN)/python benchmarks/vlm.py --quick
 	PYTHONPATH=tests $(BIN)/python benchmarks/tune.py --quick
 	[ ! -d ../shared/data/g1_bottle ] || $(BIN)/python benchmarks/real_images.py --quick
