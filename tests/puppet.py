@@ -15,6 +15,7 @@ from plaudit.errors import PolicyUnavailable, RobotSilent
 from plaudit.policies.config import PolicyConfig
 from plaudit.protocols import Normalizer
 from plaudit.robots.config import RobotConfig
+from plaudit.robots.limiter import CommandLimiter
 from plaudit.rollout.teleop import TeleopConfig
 from plaudit.types import AnyArray, FloatArray, Observation, PolicyWeights
 
@@ -83,6 +84,29 @@ class Puppet:
     def _write(self, line: str) -> None:
         with self._config.log.open("a") as log:
             log.write(line + "\n")
+
+
+class WalkerConfig(PuppetConfig):
+    def build(self) -> "Walker":
+        return Walker(self)
+
+
+class Walker(Puppet):
+    """A puppet that moves to its start pose in thirty commands, each a line "move"."""
+
+    def __init__(self, config: PuppetConfig):
+        super().__init__(config)
+        self.limiter = CommandLimiter(config.limits(self.action_dim), config.fps)
+
+    def reset(self, seed: int | None = None) -> Observation:
+        for _ in range(30):
+            self.limiter.limit(np.zeros(self.action_dim))
+            self._write("move")
+            time.sleep(0.005)
+        return super().reset(seed)
+
+    def act(self, action: FloatArray) -> None:
+        super().act(self.limiter.limit(action))
 
 
 class CounterConfig(PolicyConfig):

@@ -28,7 +28,7 @@ from plaudit.rollout.rtc import Rtc
 from plaudit.rollout.sequential import Sequential
 from plaudit.rollout.teleop import AXIS, BUTTON, EVENT, KeyboardConfig
 from pty_process import PtyProcess
-from puppet import CounterConfig, Puppet, PuppetConfig, lines
+from puppet import CounterConfig, Puppet, PuppetConfig, WalkerConfig, lines
 from twins import robot_config
 from waiting import wait_until
 
@@ -143,6 +143,37 @@ def test_an_emergency_stop_is_that_of_the_robot_and_waits_to_be_released(attende
         "released; the robot moves again at the next start",
         "release: the emergency stop is not engaged, so nothing was done",
     ]
+
+
+def test_an_emergency_stop_that_was_released_before_anybody_looked_still_ends_the_episode_and_waits_for_a_start():
+    script = Script(gate=False)
+    assert script.operator.wait_until_ready() and not script.operator.end_reason()
+    script.operator.emergency_stop.engage("topic")
+    script.operator.emergency_stop.release("topic")
+    assert script.operator.end_reason() == "emergency stop"
+    script.operator.finish(None)
+    assert script.operator.wait_until_ready() and script.phases == ["episode", "idle", "gate", "episode"]
+    assert not script.operator.end_reason()
+
+
+def test_after_an_emergency_stop_on_the_way_to_the_start_pose_the_same_episode_waits_for_a_start(tmp_path):
+    log, script, done = tmp_path / "log", Script(gate=False), []
+    config = InferenceConfig(max_episode_steps=3, realtime=False)
+    with (
+        Sequential(WalkerConfig(log=log), CounterConfig(), config) as engine,
+        Store.create(tmp_path / "store") as store,
+    ):
+        record = record_attended(engine, store, script.operator, 2, seed=3)
+        thread = threading.Thread(target=lambda: done.extend(record))
+        thread.start()
+        wait_until(lambda: lines(log, "move"))
+        script.operator.send(OperatorCommand.ESTOP)
+        wait_until(lambda: script.operator.status.phase == "held")
+        moved = len(lines(log, "move"))
+        script.operator.send(OperatorCommand.RELEASE)
+        thread.join()
+    assert [one.episode.meta["seed"] for one in done] == [3, 4] and len(lines(log, "move")) == moved + 2 * 30
+    assert script.phases == ["episode", "idle", "held", "gate", "episode", "idle", "episode", "idle"]
 
 
 def test_stop_ends_the_run_and_keeps_the_episode(attended, tmp_path):

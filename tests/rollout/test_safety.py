@@ -14,7 +14,7 @@ from plaudit.rollout.engine import InferenceConfig, record_episodes
 from plaudit.rollout.rtc import Rtc
 from plaudit.rollout.sequential import Sequential
 from plaudit.types import HUMAN, Observation
-from puppet import CounterConfig, HandConfig, Puppet, PuppetConfig, lines, received
+from puppet import CounterConfig, HandConfig, Puppet, PuppetConfig, WalkerConfig, lines, received
 from waiting import wait_until
 
 both = pytest.mark.parametrize("kind", [Rtc, Sequential])
@@ -75,6 +75,24 @@ def test_an_emergency_stop_ends_the_episode_and_nothing_moves_until_it_is_releas
         engine.stop()
         waiting.join()
         assert second[0].meta["ended"] == "stopped"
+
+
+@both
+def test_an_emergency_stop_on_the_way_to_the_start_pose_begins_the_same_episode_again(kind, log):
+    with kind(WalkerConfig(log=log), CounterConfig(), InferenceConfig(max_episode_steps=3)) as engine:
+        done: list = []
+        driving = threading.Thread(target=lambda: done.extend(engine.episodes(2, seed=7)))
+        driving.start()
+        wait_until(lambda: lines(log, "move"))
+        engine.emergency_stop.engage("operator")
+        wait_until(lambda: lines(log, "hold"))
+        moved = len(lines(log, "move"))
+        driving.join(0.3)
+        assert len(lines(log, "move")) == moved < 30  # held
+        engine.emergency_stop.release()
+        driving.join()
+    assert [(episode.meta["seed"], episode.steps) for episode in done] == [(7, 3), (8, 3)]
+    assert lines(log, "reset") == ["reset 7", "reset 8"] and len(lines(log, "move")) == moved + 2 * 30
 
 
 def test_a_run_that_is_stopped_while_the_robot_is_held_ends(log):

@@ -6,7 +6,8 @@
 
 While it is engaged no command gets through `plaudit.robots.limiter.CommandLimiter`, whoever made it; the robot holds.
 It is one byte for each source in memory that both share, so looking costs nothing and no message can be lost. A
-topic takes back only what it engaged itself: a node that sends "false" all the time does not overrule a person.
+topic takes back only what it engaged itself: a node that sends "false" all the time does not overrule a person. One
+more byte counts, so that a stop is also noticed by who looks after it was released.
 """
 
 import mmap
@@ -17,6 +18,7 @@ from plaudit.errors import RobotError
 
 Source = Literal["operator", "topic", "program"]
 SOURCES: tuple[Source, ...] = ("operator", "topic", "program")
+SIZE = len(SOURCES) + 1  # bytes: a flag for each source, and the count
 
 
 class EmergencyStopped(RobotError):
@@ -30,11 +32,13 @@ class EmergencyStop:
         """descriptor: of a latch that exists, which this takes over; None: a new one"""
         self.descriptor = os.memfd_create("emergency_stop", os.MFD_CLOEXEC) if descriptor is None else descriptor
         if descriptor is None:
-            os.ftruncate(self.descriptor, len(SOURCES))
-        self._flags = mmap.mmap(self.descriptor, len(SOURCES))
+            os.ftruncate(self.descriptor, SIZE)
+        self._flags = mmap.mmap(self.descriptor, SIZE)
 
     def engage(self, source: Source = "program") -> None:
         """Stop the robot; from any thread or process."""
+        if not self._flags[SOURCES.index(source)]:
+            self._flags[-1] = (self._flags[-1] + 1) % 256
         self._flags[SOURCES.index(source)] = 1
 
     def release(self, source: Source | None = None) -> None:
@@ -46,6 +50,11 @@ class EmergencyStop:
     def engaged(self) -> bool:
         """Whether the robot has to hold."""
         return any(self._flags[: len(SOURCES)])
+
+    @property
+    def count(self) -> int:
+        """Another number than before where it was engaged meanwhile."""
+        return self._flags[-1]
 
     @property
     def sources(self) -> tuple[Source, ...]:

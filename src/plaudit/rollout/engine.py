@@ -109,17 +109,17 @@ class EngineBase:
         self, count: int, *, task: str = "", seed: int | None = None, until: Callable[[], str] = str
     ) -> Iterator[Episode]:
         """See `plaudit.protocols.InferenceEngine`."""
-        self._until = until
-        for number in range(count):
-            if not self._released():
-                return
-            episode, error = self._run_episode(task, None if seed is None else seed + number)
+        self._until, number = until, 0
+        while number < count and not self._stopping.is_set():
+            episode, error = None, None
+            if self._released():
+                episode, error = self._run_episode(task, None if seed is None else seed + number)
             if episode is not None:
                 yield episode
             if error is not None:
                 raise error
-            if self._stopping.is_set():
-                return
+            # What the emergency stop ended before its first step, on the way to the start pose, begins again.
+            number += episode is not None or bool(self._reason_to_end())
 
     def recover(self) -> None:
         """See `plaudit.protocols.InferenceEngine`."""
@@ -134,13 +134,12 @@ class EngineBase:
         return "stopped" if self._stopping.is_set() else self._until()
 
     def _released(self) -> bool:
-        """Wait until a person has released the emergency stop; returns whether that happened before `stop()`."""
-        if self.emergency_stop.engaged:
+        """Wait until a person has released the emergency stop; False where the episode is to end before it begins."""
+        if self.emergency_stop.engaged and not self._reason_to_end():
             print("the emergency stop is engaged: nothing moves until it is released", file=sys.stderr, flush=True)
-        while self.emergency_stop.engaged:
-            if self._stopping.wait(RELEASE_POLL_S):
-                return False
-        return True
+        while self.emergency_stop.engaged and not self._reason_to_end():
+            time.sleep(RELEASE_POLL_S)
+        return not self.emergency_stop.engaged
 
     def close(self) -> None:
         """The robot holds, and nothing is left running."""

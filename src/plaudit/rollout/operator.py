@@ -80,6 +80,7 @@ class Operator:
         self._paused = False
         self._end_reason, self._mark = "", ""  # of the current episode
         self.emergency_stop = EmergencyStop()  # of the robot that is attended, see `attend`
+        self._stop_count = 0  # of the emergency stop, when the gate was passed
 
     @property
     def status(self) -> OperatorStatus:
@@ -117,6 +118,7 @@ class Operator:
             self._open = not (self._gate or self._paused)
             self._wait("gate", lambda: self._open or self.emergency_stop.engaged)
             with self._changed:
+                self._stop_count = self.emergency_stop.count
                 if self._open and not self.emergency_stop.engaged and not self._status.stopped:
                     self._end_reason, self._mark = "", ""
                     break
@@ -136,12 +138,18 @@ class Operator:
 
     def end_reason(self) -> str:
         """Why the current episode is to end now; "" to go on."""
-        return self._end_reason
+        return self._end_reason or ("emergency stop" if self._emergency_stopped else "")
+
+    @property
+    def _emergency_stopped(self) -> bool:
+        """Whether anybody engaged the emergency stop since the gate, be it released or not."""
+        return self.emergency_stop.count != self._stop_count
 
     def finish(self, episode: Episode | None) -> Episode | None:
         """The episode is over: returns it with its mark."""
         with self._changed:
             mark = self._mark
+            self._paused |= self._emergency_stopped
         self._enter("idle")
         return episode if episode is None or not mark else replace(episode, meta={**episode.meta, MARK: mark})
 
