@@ -58,7 +58,7 @@ from plaudit.training.online import OnlineTrainer  # noqa: E402
 from plaudit.training.progress import OnlineProgress  # noqa: E402
 from plaudit.training.reward_model import train_and_save  # noqa: E402
 from plaudit.training.run_folder import RunFolder  # noqa: E402
-from plaudit.training.worker_group import LocalWorkers  # noqa: E402
+from plaudit.training.worker_group import LocalWorkerGroup  # noqa: E402
 from plaudit.types import Labels  # noqa: E402
 
 ENV = PandaConfig(type="lift", obs="both", image_size=(48, 48), cameras=("front", "side"))
@@ -287,7 +287,7 @@ def run(folder: Path, name: str, judge: str, seed: int, episodes: int, seconds: 
         words += f""" judge.stages=[{stages},human] judge.check={CHECK} judge.budget={BUDGET} judge.retrain=null"""
     opened = RunFolder.open(folder / "run", load_training_config("online", None, words.split()))
     open_demos(opened, lambda _: iter)
-    workers = LocalWorkers(opened, serial=True)
+    workers = LocalWorkerGroup(opened, serial=True)
     try:
         person = Person(folder / "run/episodes", judge == "human", until=began + seconds)
         end = OnlineTrainer(opened, workers).run(person)

@@ -80,8 +80,8 @@ class Fault:
 
 
 @dataclass
-class Shift:
-    """One robot's part of the day."""
+class RobotDay:
+    """What one robot does in a day, and which faults it meets."""
 
     bench: Bench
     episodes: int
@@ -153,7 +153,7 @@ class Shift:
     def _mark(self) -> Mark:
         store = Store.open(self.bench.run / "episodes")
         weights = (self.bench.run / "policy/model.safetensors").stat().st_mtime
-        newest = check.played_in(store, store.ids[-1:])
+        newest = check.stored_episodes_in(store, store.ids[-1:])
         labels = sum(label.source == "human" for label in store.ledger.since(0))  # a mark says nothing of the judge
         return Mark(newest[-1].first if newest else 0, labels, weights)
 
@@ -207,43 +207,43 @@ class Shift:
         self._start()
 
 
-def tell(bars: Bars, shifts: Sequence[Shift]) -> None:
+def tell(bars: Bars, days: Sequence[RobotDay]) -> None:
     """Compare what there is with what there should be."""
-    figures = [_figures(shift) for shift in shifts]
+    figures = [_figures(day) for day in days]
     total = {name: sum(each[name] for each in figures) for name in figures[0]}
-    bars.at_least("day_episodes", total["episodes"], sum(shift.episodes for shift in shifts))
+    bars.at_least("day_episodes", total["episodes"], sum(day.episodes for day in days))
     bars.exactly("day_episodes_lost", total["episodes_lost"], 0)
     bars.exactly("day_labels_lost", total["labels_lost"], 0)
     bars.exactly("day_commands_outside_limits", total["violations"], 0)
     bars.exactly("day_ticks_without_command", total["idle_ticks"], 0)
     bars.at_most("day_held_fraction", max(each["held_fraction"] for each in figures), 0.01)
-    faults = [fault for shift in shifts for fault in shift.faults]
-    bars.exactly("day_faults_survived", len(faults), sum(len(shift.plan) for shift in shifts))
+    faults = [fault for day in days for fault in day.faults]
+    bars.exactly("day_faults_survived", len(faults), sum(len(day.plan) for day in days))
     for kind in KINDS:
         took = [fault.seconds for fault in faults if fault.kind == kind]
         if took:
             bars.at_most(f"day_{kind}_goes_on_s", max(took), BOUND_S)
-    bars.exactly("day_newest_policy_on_disk", total["newest_policy"], len(shifts))
-    bars.exactly("day_unplanned_restarts", sum(shift.restarts for shift in shifts), 0)
+    bars.exactly("day_newest_policy_on_disk", total["newest_policy"], len(days))
+    bars.exactly("day_unplanned_restarts", sum(day.restarts for day in days), 0)
 
 
-def _figures(shift: Shift) -> dict[str, float]:
-    bench = shift.bench
-    episodes, moved = check.played(bench.run), check.motion(bench.logs())
-    mirror = None if shift.machines is None else shift.machines.mirror(bench.run)
-    lost, marks = check.lost_episodes(episodes, moved), check.lost_marks(episodes, shift.said)
+def _figures(day: RobotDay) -> dict[str, float]:
+    bench = day.bench
+    episodes, moved = check.stored_episodes(bench.run), check.motion(bench.logs())
+    mirror = None if day.machines is None else day.machines.mirror(bench.run)
+    lost, marks = check.lost_episodes(episodes, moved), check.lost_marks(episodes, day.said)
     labels = check.wrong_labels(bench.run, mirror)
     for span in lost:
         print(f"WRONG: {bench.name} moved for {1e-9 * (span[1] - span[0]):.1f} s at {span[0]} and no episode has it")
     for sentence in [*marks, *labels, *moved.violated]:
         print(f"WRONG: {bench.name}: {sentence}")
     spec = EnvSpec(bench.params.proprio_state_dim, bench.params.action_dim, {"head": bench.params.camera_size})
-    spans = [(fault.begin, fault.end) for fault in shift.faults]
+    spans = [(fault.begin, fault.end) for fault in day.faults]
     steps = sum(episode.steps for episode in episodes)
     print(
         f"{bench.name}: {len(episodes)} episodes, {sum(e.discarded for e in episodes)} of them discarded, "
-        f"{steps} steps, {moved.commands} commands, {len(shift.said)} words of the operator, "
-        f"{shift.given} labels by the person"
+        f"{steps} steps, {moved.commands} commands, {len(day.said)} words of the operator, "
+        f"{day.given} labels by the person"
     )
     return {
         "episodes": sum(not episode.discarded for episode in episodes),
@@ -273,15 +273,15 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="day-", dir="/tmp") as temporary, three_hosts() as hosts:
         folder = asked.keep or Path(temporary)
         machines = Machines(hosts, folder)
-        shifts = make_shifts(asked, machines, folder, rng)
+        days = make_days(asked, machines, folder, rng)
         starting = threading.Thread(target=machines.start)
         starting.start()
-        for shift in sorted(shifts, key=lambda shift: shift.machines is not None):  # what needs no node first
-            if shift.machines is not None:
+        for day in sorted(days, key=lambda day: day.machines is not None):  # what needs no node first
+            if day.machines is not None:
                 starting.join()
-            print(f"{shift.bench.name}: {shift.episodes} episodes; {' '.join(shift.plan)}", flush=True)
-            shift.run()
-        tell(bars, shifts)
+            print(f"{day.bench.name}: {day.episodes} episodes; {' '.join(day.plan)}", flush=True)
+            day.run()
+        tell(bars, days)
         machines.stop()
     print(f"{time.monotonic() - begun:.0f} s")
     if asked.quick:
@@ -289,9 +289,9 @@ def main() -> None:
     bars.report()
 
 
-def make_shifts(asked: argparse.Namespace, machines: Machines, folder: Path, rng: random.Random) -> list[Shift]:
+def make_days(asked: argparse.Namespace, machines: Machines, folder: Path, rng: random.Random) -> list[RobotDay]:
     """The morning and the afternoon, with their faults in a random order."""
-    shifts = []
+    days = []
     episodes = 5 if asked.quick else asked.episodes // 2
     kinds = [kind for kind in asked.kinds.split(",") for _ in range(asked.times)]
     plans: dict[str, list[str]] = {"igris_b": [], "igris_c": []}
@@ -304,8 +304,8 @@ def make_shifts(asked: argparse.Namespace, machines: Machines, folder: Path, rng
         rng.shuffle(plan)
         (bench.folder / "runs").mkdir()
         machines.hidden.append(bench.folder / "runs")
-        shifts.append(Shift(bench, episodes, plan, None if asked.quick and served else machines, rng))
-    return shifts
+        days.append(RobotDay(bench, episodes, plan, None if asked.quick and served else machines, rng))
+    return days
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ NOTICED_NS = 300_000_000  # within which an operator's word ends an episode
 
 
 @dataclass(frozen=True)
-class Played:
+class StoredEpisode:
     """An episode that is on disk."""
 
     id: int
@@ -38,23 +38,25 @@ class Played:
         return any(self.first < end and begin < self.last for begin, end in spans)
 
 
-def played(run: Path) -> list[Played]:
+def stored_episodes(run: Path) -> list[StoredEpisode]:
     """All episodes of a run, the discarded ones too, in the order in which they began."""
     found = []
     for folder in (run / "episodes", discarded_folder(run / "episodes")):
         if is_store(folder):
             store = Store.open(folder)
-            found += played_in(store, store.ids, discarded=folder.name != "episodes")
+            found += stored_episodes_in(store, store.ids, discarded=folder.name != "episodes")
     return sorted(found, key=lambda episode: episode.first)
 
 
-def played_in(store: Store, ids: Sequence[int], discarded: bool = False) -> list[Played]:
+def stored_episodes_in(store: Store, ids: Sequence[int], discarded: bool = False) -> list[StoredEpisode]:
     """These episodes of a store."""
     found = []
     for number in ids:
         episode = store.episode(number)
         first, *_, last = episode.frames["head"]
-        found.append(Played(number, episode.steps, read_stamp(first), read_stamp(last), dict(episode.meta), discarded))
+        found.append(
+            StoredEpisode(number, episode.steps, read_stamp(first), read_stamp(last), dict(episode.meta), discarded)
+        )
     return found
 
 
@@ -88,7 +90,7 @@ class Motion:
     def violated(self) -> list[str]:
         return [problem for entries in self.lives for entry in entries for problem in entry["violated"]]
 
-    def idle_ticks(self, episode: Played, hz: float) -> int:
+    def idle_ticks(self, episode: StoredEpisode, hz: float) -> int:
         """Control steps of an episode, after its first command, for which the twin got none."""
         during = [e for entries in self.lives for e in entries if episode.first < e["stamp"] <= episode.last]
         if not during:
@@ -105,13 +107,13 @@ def motion(logs: Sequence[Path]) -> Motion:
     return Motion([entries for path in logs if (entries := read_log(path))])
 
 
-def lost_episodes(episodes: Sequence[Played], moved: Motion) -> list[tuple[int, int]]:
+def lost_episodes(episodes: Sequence[StoredEpisode], moved: Motion) -> list[tuple[int, int]]:
     """Times for which the robot moved and nothing is on disk."""
     spans = [span for span in moved.spans if span[1] - span[0] > SHORT_NS]
     return [span for span in spans if not any(episode.within([span]) for episode in episodes)]
 
 
-def lost_marks(episodes: Sequence[Played], said: Sequence[tuple[int, str]]) -> list[str]:
+def lost_marks(episodes: Sequence[StoredEpisode], said: Sequence[tuple[int, str]]) -> list[str]:
     """What an operator said in the middle of an episode that does not say so."""
     lost = []
     for at, command in said:
@@ -135,7 +137,7 @@ def wrong_labels(run: Path, mirror: Path | None) -> list[str]:
     return wrong
 
 
-def held_fraction(episodes: Sequence[Played], faults: Sequence[tuple[int, int]]) -> float:
+def held_fraction(episodes: Sequence[StoredEpisode], faults: Sequence[tuple[int, int]]) -> float:
     """Of the control steps of episodes that no fault touched, those in which the last command was repeated."""
     quiet = [episode for episode in episodes if not episode.within(faults)]
     return sum(e.meta["held_ticks"] for e in quiet) / max(1, sum(e.steps for e in quiet))

@@ -28,7 +28,7 @@ from plaudit.training.config_file import load_training_config  # noqa: E402
 from plaudit.training.online import OnlineTrainer  # noqa: E402
 from plaudit.training.progress import OnlineProgress  # noqa: E402
 from plaudit.training.run_folder import RunFolder  # noqa: E402
-from plaudit.training.worker_group import LocalWorkers  # noqa: E402
+from plaudit.training.worker_group import LocalWorkerGroup  # noqa: E402
 
 FULL, QUICK = 20_000, 300  # episodes
 STEPS = 12  # of an episode
@@ -77,7 +77,7 @@ def run(folder: Path, episodes: int, trace: bool) -> np.ndarray:
     words = [*glow.online(folder / "judge"), f"run.max_episodes={episodes}", f"run.capacity_gb={CAPACITY}"]
     words += ["learner.utd_ratio=0.02", f"evaluation.freq={STEPS * episodes}", "evaluation.episodes=1"]
     opened = RunFolder.open(folder / "run", load_training_config("online", None, words))
-    workers = LocalWorkers(opened, serial=True)
+    workers = LocalWorkerGroup(opened, serial=True)
     try:
         OnlineTrainer(opened, workers).run(callback)
         if before:

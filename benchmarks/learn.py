@@ -129,7 +129,7 @@ def run_peer(learner: str, task: str, seed: int, seconds: float, steps: int) -> 
     eval_env = env_config.build(EPISODES)
     curve: Curve = []
 
-    class Watch(BaseCallback):
+    class StopCallback(BaseCallback):
         def _on_training_start(self) -> None:
             self.began, self.next = time.monotonic(), EVERY[learner]
 
@@ -155,18 +155,18 @@ def run_peer(learner: str, task: str, seed: int, seconds: float, steps: int) -> 
         # one update for two steps, as ours
         model = SAC("MlpPolicy", env, seed=seed, train_freq=2, gradient_steps=count, device="cpu")
         fill(model, env_config, seed, count)
-    model.learn(10**9, callback=Watch())
+    model.learn(10**9, callback=StopCallback())
     return curve
 
 
-def as_vec_env(base: Any, world: Any, *, dense: bool) -> Any:
+def as_vec_env(base: Any, env: Any, *, dense: bool) -> Any:
     """Our batch of scenes as the peer's vector of environments: an episode ends with success or after 50 steps."""
     from gymnasium import spaces
 
     class Batched(base):
         def __init__(self) -> None:
-            box = spaces.Box(-np.inf, np.inf, (world.state_dim,), np.float32)
-            super().__init__(world.num_envs, box, spaces.Box(-1, 1, (world.action_dim,), np.float32))
+            box = spaces.Box(-np.inf, np.inf, (env.state_dim,), np.float32)
+            super().__init__(env.num_envs, box, spaces.Box(-1, 1, (env.action_dim,), np.float32))
             self.rng = np.random.default_rng(0)
 
         def fresh(self, count: int) -> list[int]:
@@ -174,15 +174,15 @@ def as_vec_env(base: Any, world: Any, *, dense: bool) -> Any:
 
         def reset(self) -> Any:
             self.steps = np.zeros(self.num_envs, int)
-            return world.reset(self.fresh(self.num_envs)).state
+            return env.reset(self.fresh(self.num_envs)).state
 
         def step_async(self, actions: Any) -> None:
             self.actions = actions
 
         def step_wait(self) -> Any:
-            seen, known = world.step(self.actions)
+            seen, known = env.step(self.actions)
             self.steps += 1
-            success, late = known["success"], self.steps >= world.max_steps
+            success, late = known["success"], self.steps >= env.max_steps
             over = late if dense else success | late
             reward = known["reward"] if dense else success.astype(np.float32)
             infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
@@ -192,7 +192,7 @@ def as_vec_env(base: Any, world: Any, *, dense: bool) -> Any:
                 for n in ended:
                     cut = bool(late[n] and (dense or not success[n]))
                     infos[n] = {"terminal_observation": state[n].copy(), "TimeLimit.truncated": cut}
-                begun = world.reset(self.fresh(len(ended)), ended).state
+                begun = env.reset(self.fresh(len(ended)), ended).state
                 state = np.where(over[:, None], begun, state)
                 self.steps[ended] = 0
             return state, reward, over, infos

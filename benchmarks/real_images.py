@@ -58,7 +58,7 @@ QUICK = {"epochs": 1, "num_augmented_views": 1, "train_fps": 2.0, "image_size": 
 
 
 @dataclass(frozen=True)
-class Judged:
+class UnseenEpisode:
     """One unseen episode, up to where the bottle is let go."""
 
     probability: np.ndarray  # [F]
@@ -128,7 +128,7 @@ def read(data: Path, name: str) -> dict[int, int]:
 def compare(setting: str, config: RewardTrainConfig, data: Path, episodes: int) -> None:
     """Every known episode is judged once by a model that did not know it."""
     for name, more in (("one_image", {}), ("state_and_history", BOTH)):
-        judged: list[Judged] = []
+        judged: list[UnseenEpisode] = []
         for fold in range(FOLDS):
             mine = [i for i in range(episodes) if i % FOLDS == fold]
             chosen = config.model_copy(update={**SETTINGS[setting], **more, "seed": config.seed + fold})
@@ -140,7 +140,7 @@ def compare(setting: str, config: RewardTrainConfig, data: Path, episodes: int) 
                     Store.open(known), chosen, Path(folder) / name, lambda _: True, lambda _: iter
                 ).model
                 judged += judge(model, Store.open(unseen))
-        errors = cutoff_errors(judged)
+        errors = cutoff_decode_errors(judged)
         print(
             f"{setting}, {name}: {accuracy(judged):.1%} of the frames of {len(judged)} known episodes right, each "
             f"unseen once; cutoffs off by {np.median(errors):g} frames in the median ({sorted(errors)})",
@@ -180,7 +180,7 @@ def measure(
     trained = time.monotonic() - began
     judged = judge(fitted.model, Store.open(unseen))
     right = accuracy(judged)
-    errors = cutoff_errors(judged)
+    errors = cutoff_decode_errors(judged)
     clock, swapped, ordered = (
         clock_accuracy(Store.open(known), judged),
         swapped_accuracy(judged),
@@ -209,7 +209,7 @@ def quiet(what: str) -> type[iter]:  # type: ignore[valid-type]
     return iter  # type: ignore[return-value]
 
 
-def judge(model: RewardModel, store: Store) -> list[Judged]:
+def judge(model: RewardModel, store: Store) -> list[UnseenEpisode]:
     found = []
     for episode_id, episode in store:
         labels = store.ledger.labels(episode_id)
@@ -220,7 +220,7 @@ def judge(model: RewardModel, store: Store) -> list[Judged]:
         probability = model.score_episode(episode).success_prob[known]
         cutoff = int(np.argmax(truth == 1))
         found.append(
-            Judged(
+            UnseenEpisode(
                 probability=probability,
                 truth=truth[known] == 1,
                 scored=np.abs(known + 0.5 - cutoff) > NEAR,
@@ -232,17 +232,17 @@ def judge(model: RewardModel, store: Store) -> list[Judged]:
     return found
 
 
-def accuracy(judged: list[Judged]) -> float:
+def accuracy(judged: list[UnseenEpisode]) -> float:
     right = [((e.probability >= 0.5) == e.truth)[e.scored] for e in judged]
     return float(np.concatenate(right).mean())
 
 
-def cutoff_errors(judged: list[Judged]) -> list[int]:
+def cutoff_decode_errors(judged: list[UnseenEpisode]) -> list[int]:
     """Frames; of a success that was never seen, all there are."""
     return [abs(e.decoded - e.cutoff) if e.decoded is not None else len(e.truth) for e in judged]
 
 
-def clock_accuracy(known: Store, judged: list[Judged]) -> float:
+def clock_accuracy(known: Store, judged: list[UnseenEpisode]) -> float:
     """Of a judge that only knows how far the episode has come, and calls success from the known episodes' median on."""
     turns = []
     for episode_id, episode in known:
@@ -253,7 +253,7 @@ def clock_accuracy(known: Store, judged: list[Judged]) -> float:
     return float(np.concatenate(right).mean())
 
 
-def swapped_accuracy(judged: list[Judged], seed: int = 0) -> float:
+def swapped_accuracy(judged: list[UnseenEpisode], seed: int = 0) -> float:
     """With time left and all else shuffled: each frame gets the score of another episode's frame at the same moment."""
     rng, right = np.random.default_rng(seed), []
     for number, mine in enumerate(judged):
@@ -264,7 +264,7 @@ def swapped_accuracy(judged: list[Judged], seed: int = 0) -> float:
     return float(np.mean(right))
 
 
-def pairs_in_order(judged: list[Judged]) -> float:
+def pairs_in_order(judged: list[UnseenEpisode]) -> float:
     """Of pairs of frames of one moment, of which one shows success: how often that one has the higher score."""
     moment, score, truth = (
         np.concatenate([getattr(e, name)[e.scored] for e in judged]) for name in ("moment", "probability", "truth")

@@ -40,7 +40,7 @@ from rtc_task import (
     GalleryConfig,
     SlowedConfig,
     StaringConfig,
-    World,
+    TrackingTask,
     chunks_of,
     flow_config,
 )
@@ -99,8 +99,8 @@ def trained(folder: Path, moments: int, steps: int) -> PolicySpec:
     """A policy that was fitted to the expert's chunks at so many moments, with so many updates."""
     if not (folder / "policy.yaml").exists():
         begun, rng = time.monotonic(), np.random.default_rng(0)
-        world = World.anywhere(moments, rng)
-        seen, chunks = world.state, chunks_of(world, rng)
+        task = TrackingTask.anywhere(moments, rng)
+        seen, chunks = task.state, chunks_of(task, rng)
         normalizer, policy = Normalizer.of(seen, chunks), flow_config().build()
         trainer = train_flow(policy, Observation({}, seen), chunks, normalizer, steps=steps, random_shift_pad=0)
         save_policy(folder, policy.config, trainer.weights(), normalizer)

@@ -4,7 +4,7 @@ Commands are points that a spring pulls the robot to, as the joint targets of an
 rest at the last, and the target moves on. The post stands in between and may be passed on either side: the expert takes
 both, so that two chunks in a row may disagree, and the average of the two sides is the post.
 
-The world runs by the clock, not by the calls: a robot that is looked at late has moved meanwhile.
+The environment runs by the clock, not by the calls: a robot that is looked at late has moved meanwhile.
 """
 
 import mmap
@@ -23,7 +23,7 @@ from plaudit.robots.config import RobotConfig
 from plaudit.types import AnyArray, FloatArray, Observation, PolicyWeights
 
 RATE = 50.0  # commands a second
-DT = 0.005  # s, of the world
+DT = 0.005  # s, of a step of the simulation
 EACH = round(1 / RATE / DT)  # of these, a command
 HORIZON = 40  # commands of a chunk
 STIFF, DAMPED = 225.0, 30.0  # of the spring: critically damped, 1/15 s
@@ -35,8 +35,8 @@ JUDGED = 50  # of them, the last ones, are judged; nine in ten have to be near
 
 
 @dataclass(frozen=True, eq=False)
-class World:
-    """N scenes."""
+class TrackingTask:
+    """N environments: a mass on a spring that follows a moving target around a post."""
 
     place: AnyArray  # [N, 2] m
     speed: AnyArray  # [N, 2] m/s
@@ -46,7 +46,7 @@ class World:
     phase: AnyArray  # [N] rad
 
     @classmethod
-    def starts(cls, count: int, rng: np.random.Generator) -> "World":
+    def starts(cls, count: int, rng: np.random.Generator) -> "TrackingTask":
         return cls(
             place=np.stack([rng.uniform(-0.75, -0.6, count), rng.uniform(-0.08, 0.08, count)], axis=1),
             speed=np.zeros((count, 2)),
@@ -57,7 +57,7 @@ class World:
         )
 
     @classmethod
-    def anywhere(cls, count: int, rng: np.random.Generator) -> "World":
+    def anywhere(cls, count: int, rng: np.random.Generator) -> "TrackingTask":
         """Moments of episodes, and such as noise may lead to: to learn from."""
         start = cls.starts(count, rng)
         kind = rng.integers(3, size=count)[:, None]
@@ -83,7 +83,7 @@ class World:
         parts = [self.place, self.speed, self.target, self.drift, self.turning[:, None]]
         return np.concatenate(parts, axis=1).astype(np.float32)
 
-    def moved(self, command: AnyArray) -> "World":
+    def moved(self, command: AnyArray) -> "TrackingTask":
         pull = STIFF * (command - self.place) - DAMPED * self.speed
         speed = self.speed + DT * pull
         return replace(self, place=self.place + DT * speed, speed=speed, phase=self.phase + DT * self.turning)
@@ -97,32 +97,32 @@ class World:
         return np.linalg.norm(self.place - self.target, axis=1) < NEAR
 
 
-def expert(world: World, side: AnyArray) -> AnyArray:
+def expert(task: TrackingTask, side: AnyArray) -> AnyArray:
     """[N, 2] commands; side [N]: +1 or -1, where the post is passed while that is still open."""
-    ahead = world.target - world.place
+    ahead = task.target - task.place
     way = np.linalg.norm(ahead, axis=1, keepdims=True)
     ahead = ahead / np.maximum(way, 1e-6)
     across = np.stack([-ahead[:, 1], ahead[:, 0]], axis=1)
-    to_post = POST - world.place
+    to_post = POST - task.place
     before = (to_post * ahead).sum(axis=1)  # m to go until beside the post
     offset = -(to_post * across).sum(axis=1)  # m, of the straight way beside it
     side = np.where(np.abs(offset) > 0.06, np.sign(offset), side)
     blocked = (before > -0.02) & (before < way[:, 0]) & (np.abs(offset) < CLEARANCE - 0.02)
-    around = POST + CLEARANCE * side[:, None] * across - world.place
+    around = POST + CLEARANCE * side[:, None] * across - task.place
     around *= TOP_SPEED / np.maximum(np.linalg.norm(around, axis=1, keepdims=True), 1e-6)
-    chase = 6.0 * (world.target - world.place) + world.drift
+    chase = 6.0 * (task.target - task.place) + task.drift
     chase *= np.minimum(1, TOP_SPEED / np.maximum(np.linalg.norm(chase, axis=1, keepdims=True), 1e-6))
     wanted = np.where(blocked[:, None], around, chase)
-    return world.place + (DAMPED / STIFF) * wanted
+    return task.place + (DAMPED / STIFF) * wanted
 
 
-def chunks_of(world: World, rng: np.random.Generator) -> FloatArray:
+def chunks_of(task: TrackingTask, rng: np.random.Generator) -> FloatArray:
     """[N, H, 2] what the expert does from here on."""
-    side, commands = rng.choice([-1, 1], len(world.place)), []
+    side, commands = rng.choice([-1, 1], len(task.place)), []
     for _ in range(HORIZON):
-        commands.append(expert(world, side))
+        commands.append(expert(task, side))
         for _ in range(EACH):
-            world = world.moved(commands[-1])
+            task = task.moved(commands[-1])
     return np.stack(commands, axis=1).astype(np.float32)
 
 
@@ -142,8 +142,8 @@ class Chase:
         self.last_command: FloatArray | None = None
 
     def reset(self, seed: int | None = None) -> Observation:
-        self._world, self._command = World.starts(1, np.random.default_rng(seed)), None
-        self._track, self._near, self._hit = [self._world.place[0]] * 4, [], False
+        self._task, self._command = TrackingTask.starts(1, np.random.default_rng(seed)), None
+        self._track, self._near, self._hit = [self._task.place[0]] * 4, [], False
         return self._observation()
 
     def act(self, action: FloatArray) -> None:
@@ -178,15 +178,15 @@ class Chase:
             return
         due = round((time.monotonic() - self._begun) / DT)
         while self._made < due:
-            self._world = self._world.moved(self._command)
+            self._task = self._task.moved(self._command)
             self._made += 1
-            self._hit |= bool(self._world.hit[0])
+            self._hit |= bool(self._task.hit[0])
             if self._made % EACH == 0:
-                self._track.append(self._world.place[0])
-                self._near.append(bool(self._world.near[0]))
+                self._track.append(self._task.place[0])
+                self._near.append(bool(self._task.near[0]))
 
     def _observation(self) -> Observation:
-        return Observation({}, self._world.state[0])
+        return Observation({}, self._task.state[0])
 
 
 class SlowedConfig(PolicyConfig):

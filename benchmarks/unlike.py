@@ -47,7 +47,7 @@ PLAN = [kind for pair in zip(SUCCESSES * 2, [o for o in OUTCOMES if o not in SUC
 JUDGE = {"lr": 2e-3, "batch_size": 16, "label_smoothing": 0, "dropout": 0, "num_history_frames": 1, "history_stride": 1}
 NUM_ENVS = 16
 
-Recorded = list[tuple[Episode, Labels]]
+LabeledEpisodes = list[tuple[Episode, Labels]]
 
 
 def main() -> None:
@@ -97,9 +97,9 @@ def measure(
     }
 
 
-def record(episodes: int, backgrounds: Sequence[str], *, left: bool, seed: int) -> Recorded:
+def record(episodes: int, backgrounds: Sequence[str], *, left: bool, seed: int) -> LabeledEpisodes:
     """Scripted episodes on these backgrounds, in turn, with the simulator's labels."""
-    found: Recorded = []
+    found: LabeledEpisodes = []
     for number, background in enumerate(backgrounds):
         seeds, wanted = starts(left, 1_000_000 * seed + 100_000 * number), episodes // len(backgrounds)
         with closing(PandaConfig(type="pick_place", obs="both", cameras=("front", "side")).build(NUM_ENVS)) as env:
@@ -124,7 +124,7 @@ def starts(left: bool, first: int) -> Iterator[int]:
             yield seed
 
 
-def tally(judge: ClassifierJudge, recorded: Recorded) -> Counter[str]:
+def tally(judge: ClassifierJudge, recorded: LabeledEpisodes) -> Counter[str]:
     """How many episodes are flagged, judged wrongly, and both."""
     counts: Counter[str] = Counter(episodes=len(recorded))
     for episode, true in recorded:

@@ -3,13 +3,13 @@
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from plaudit.judges.human.queue import Order
+from plaudit.judges.human.queue import QueueOrder
 from plaudit.training import labeling_window
 
 UNTIL = 2
 
 
-def window(connection: Connection, store: Path, order: Order, name: str) -> None:
+def window(connection: Connection, store: Path, order: QueueOrder, name: str) -> None:
     from PySide6.QtCore import QTimer
 
     from plaudit.judges.human import window as shown

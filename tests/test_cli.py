@@ -149,7 +149,7 @@ def test_ctrl_c_keeps_what_was_imported_and_the_same_command_goes_on(tmp_path):
     assert len(Store.open(tmp_path / "s")) == 40
 
 
-class Clock:
+class FakeClock:
     """Stands still until it is moved on."""
 
     def __init__(self, monkeypatch):
@@ -158,7 +158,7 @@ class Clock:
 
 
 def test_where_there_is_no_terminal_a_line_stands_in_for_the_bar_now_and_then(monkeypatch, capsys):
-    clock = Clock(monkeypatch)
+    clock = FakeClock(monkeypatch)
     for _ in progress("importing")(range(200)):
         clock.now += 3
     lines = capsys.readouterr().err.splitlines()
@@ -167,7 +167,7 @@ def test_where_there_is_no_terminal_a_line_stands_in_for_the_bar_now_and_then(mo
 
 
 def test_work_that_is_slow_is_told_each_minute_and_never_twice_in_ten_seconds(monkeypatch, capsys):
-    clock = Clock(monkeypatch)
+    clock = FakeClock(monkeypatch)
     for item in progress("judging")(range(100)):
         clock.now += 31 if item < 4 else 1
     lines = capsys.readouterr().err.splitlines()
@@ -176,7 +176,7 @@ def test_work_that_is_slow_is_told_each_minute_and_never_twice_in_ten_seconds(mo
 
 
 def test_work_that_is_soon_done_says_nothing(monkeypatch, capsys):
-    clock = Clock(monkeypatch)
+    clock = FakeClock(monkeypatch)
     for _ in progress("checking")(range(9)):
         clock.now += 1
     assert capsys.readouterr().err == ""
@@ -184,7 +184,7 @@ def test_work_that_is_soon_done_says_nothing(monkeypatch, capsys):
 
 def test_what_goes_beyond_its_total_has_no_time_left(monkeypatch, capsys):
     """The last rollout of a training may."""
-    clock, lines = Clock(monkeypatch), ProgressLines("training", 30)
+    clock, lines = FakeClock(monkeypatch), ProgressLines("training", 30)
     for done in (16, 32):
         clock.now += 20
         lines.update(done)
@@ -192,7 +192,7 @@ def test_what_goes_beyond_its_total_has_no_time_left(monkeypatch, capsys):
 
 
 def test_a_training_tells_its_epochs_and_estimates_by_those_of_this_run(monkeypatch, capsys):
-    clock = Clock(monkeypatch)
+    clock = FakeClock(monkeypatch)
     with epochs_bar(epochs=20) as (watch, _):
         for epoch in range(11, 21):  # resumed after ten
             clock.now += 120
@@ -207,7 +207,7 @@ def test_a_training_tells_its_epochs_and_estimates_by_those_of_this_run(monkeypa
 
 
 def test_an_import_with_its_output_in_a_file_reports_its_progress(tmp_path, monkeypatch):
-    clock = Clock(monkeypatch)
+    clock = FakeClock(monkeypatch)
     write_v21(tmp_path / "in", lengths=(3, 3, 3, 3))
     append = Store.append
 

@@ -57,7 +57,7 @@ def test_a_comment_belongs_to_its_own_key(tmp_path):
 
 
 def test_a_heading_of_several_keys_is_no_comment_of_the_first(tmp_path):
-    assert re.search(r"allow_download: false +# Whether to fetch", plaudit("config", "show", "judge.vlm", cwd=tmp_path))
+    assert re.search(r"local_files_only: true +# False: fetch", plaudit("config", "show", "judge.vlm", cwd=tmp_path))
 
 
 def test_an_example_is_copied_and_nothing_is_overwritten(tmp_path):

@@ -164,7 +164,7 @@ def test_a_policy_on_another_machine_likewise(tmp_path):
 
 
 def test_a_file_does_not_download(tmp_path):
-    path = written(tmp_path, "judge.yaml", "type: vlm\nmodel: somebody/model\nallow_download: true\n")
+    path = written(tmp_path, "judge.yaml", "type: vlm\nmodel: somebody/model\nlocal_files_only: false\n")
     with pytest.raises(ConfigError, match=r"add --allow-host huggingface\.co"):
         load_judge_config(path, None)
     allow_host("huggingface.co")

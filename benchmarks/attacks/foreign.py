@@ -48,7 +48,7 @@ def files_of_somebody(folder: Path, rng: np.random.Generator, quick: bool) -> di
     servers = [line for host in hosts for line in judges(written, endpoint(host))]
     for host in hosts:
         servers += policies(written, {"type": "openpi", "action_dim": 1, "openpi_model": {"host": host}})
-    servers += judges(written, {"type": "vlm", "model": "somebody/model", "allow_download": True})
+    servers += judges(written, {"type": "vlm", "model": "somebody/model", "local_files_only": False})
     servers += models(written, {"type": "transformers", "name": "somebody/model", "download": True})
     tried = {"import code": code, "read variables": secrets, "call servers": servers}
     if not quick:

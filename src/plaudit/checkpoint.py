@@ -6,7 +6,6 @@ with what is not one. No pickles: a checkpoint from somebody else is data.
 
 import errno
 import json
-import os
 import re
 import shutil
 from collections.abc import Mapping
@@ -26,7 +25,6 @@ from plaudit.untrusted import MAX_JSON, parse_json, read_own, readable, shown
 
 FORMAT = 1
 TENSORS, STATE = "model.safetensors", "state.json"
-_OLD_NAMES = {TENSORS: "state.safetensors", STATE: "facts.json"}  # of earlier versions, which are read
 INCOMPLETE = "this is not a whole checkpoint: {}"
 VERSION = "version"  # of a learner, among dumped tensors
 
@@ -98,7 +96,7 @@ def load_dumped(data: bytes, learner: Stateful | Learner) -> None:
 def load_checkpoint(folder: Path, learner: Stateful | Learner) -> dict[str, Any]:
     """Put a learner into the state that was saved; returns the caller's state."""
     state = read_state(folder)
-    tensors = read_safetensors(_path(folder, TENSORS), INCOMPLETE)
+    tensors = read_safetensors(folder / TENSORS, INCOMPLETE)
     own = learner.state_dict()
     model = {name: tensor for name, tensor in tensors.items() if name.startswith("model/")}
     for name in sorted({n for n in own if n.startswith("model/")} ^ set(model)):
@@ -113,15 +111,9 @@ def load_checkpoint(folder: Path, learner: Stateful | Learner) -> dict[str, Any]
     return state
 
 
-def _path(folder: Path, name: str) -> Path:
-    """A file of a checkpoint, by the name that it has there."""
-    old = folder / _OLD_NAMES[name]
-    return old if os.path.lexists(old) and not os.path.lexists(folder / name) else folder / name
-
-
 def read_state(folder: Path) -> dict[str, Any]:
     """What a checkpoint says of itself, and the caller's state."""
-    path = _path(folder, STATE)
+    path = folder / STATE
     with readable(path, INCOMPLETE, INCOMPLETE.format("there is no such file")):
         state = parse_json(read_own(path, MAX_JSON))
     if not isinstance(state, dict) or type(state.get("version")) is not int or type(state.get("step", 0)) is not int:

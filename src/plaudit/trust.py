@@ -112,11 +112,11 @@ def check_host(address: str) -> str:
     return address
 
 
-def check_download(asked: bool) -> bool:
-    """Whether a model may be fetched from the hub."""
-    if asked:
+def check_local_files_only(local: bool) -> bool:
+    """Where it is not set, a model may be fetched from the hub."""
+    if not local:
         check_host(HUB)
-    return asked
+    return local
 
 
 def check_key_variable(name: str) -> str:
@@ -223,4 +223,4 @@ def _strings(tree: Any) -> Iterator[str]:
 CodeName = Annotated[str, AfterValidator(check_code)]
 ServerUrl = Annotated[str, AfterValidator(check_no_secret), AfterValidator(check_host)]
 KeyVariable = Annotated[str, AfterValidator(check_key_variable)]
-Download = Annotated[bool, AfterValidator(check_download)]
+LocalFilesOnly = Annotated[bool, AfterValidator(check_local_files_only)]

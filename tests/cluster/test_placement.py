@@ -69,11 +69,6 @@ def test_a_part_may_have_another_role():
     assert Placement(config, THREE).options("replay")["resources"] == {"labeling_pc": SHARE}
 
 
-def test_a_config_of_an_earlier_run_says_trainer():
-    config = parse(ClusterConfig, {"workers": {"trainer": "labeling"}})
-    assert Placement(config, THREE).options("learner")["resources"] == {"labeling_pc": SHARE}
-
-
 def test_the_placement_of_the_reward_tutorial():
     """All on GPU 0, and the reward, which may use 0 and 1, on the one that nobody else uses."""
     config = parse(ClusterConfig, {"component_placement": SPEC})

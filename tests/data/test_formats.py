@@ -53,7 +53,7 @@ def write_npy(path: Path, images: np.ndarray, labels: list[float], camera: str =
     np.save(path, tree, allow_pickle=True)
 
 
-def test_npy_trajectories_become_episodes_with_a_verdict_on_each_frame(tmp_path):
+def test_npy_trajectories_become_episodes_with_a_label_on_each_frame(tmp_path):
     images = np.random.default_rng(0).random((4, 3, 8, 12), dtype=np.float32)
     write_npy(tmp_path / "in/positive/000000.npy", images, [0, 0, 1, 1])
     write_npy(tmp_path / "in/negative/000000.npy", images[:3], [0, 0, 0])

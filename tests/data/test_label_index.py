@@ -14,7 +14,7 @@ from plaudit.types import Labels
 MANY = 2000
 
 
-def verdict(source: str = "classifier", **rest) -> Labels:
+def make_labels(source: str = "classifier", **rest) -> Labels:
     return Labels.from_cutoff(steps=4, cutoff=3, source=source, **rest)
 
 
@@ -29,13 +29,13 @@ def kept(ledger: Ledger) -> int:
         tracemalloc.stop()
 
 
-def test_a_ledger_of_thousands_of_verdicts_takes_little_memory(store):
-    store.ledger.extend((i, verdict(note=f"of episode {i}")) for i in range(MANY))
+def test_a_ledger_of_thousands_of_labels_takes_little_memory(store):
+    store.ledger.extend((i, make_labels(note=f"of episode {i}")) for i in range(MANY))
     assert kept(store.ledger) < 150 * MANY
 
 
-def test_verdicts_on_ids_far_apart_take_little_memory_too(store):
-    store.ledger.extend((i * 10**9, verdict()) for i in range(200))
+def test_labels_on_ids_far_apart_take_little_memory_too(store):
+    store.ledger.extend((i * 10**9, make_labels()) for i in range(200))
     assert kept(store.ledger) < 100_000
     assert [v.episode for v in store.ledger.history(7 * 10**9)] == [7 * 10**9]
     assert store.ledger.newest(5) is None and store.ledger.newest(-5) is None
@@ -43,14 +43,14 @@ def test_verdicts_on_ids_far_apart_take_little_memory_too(store):
 
 def test_an_id_that_was_far_off_has_one_history_when_the_others_have_caught_up(store):
     far = 1500
-    store.ledger.append(far, verdict(note="first"))
-    store.ledger.extend((i, verdict()) for i in range(far))
-    store.ledger.append(far, verdict(note="second"))
+    store.ledger.append(far, make_labels(note="first"))
+    store.ledger.extend((i, make_labels()) for i in range(far))
+    store.ledger.append(far, make_labels(note="second"))
     assert [(v.number, v.labels().note) for v in store.ledger.history(far)] == [(1, "first"), (2, "second")]
 
 
 def test_a_version_is_read_from_the_file_it_came_from_after_a_repair_has_replaced_it(store):
-    store.ledger.append(0, verdict(note="of the old file"))
+    store.ledger.append(0, make_labels(note="of the old file"))
     old = store.ledger.newest(0)
     lines = (store.folder / "labels").read_bytes()
     (store.folder / "new").write_bytes(lines.replace(b"of the old file", b"of another one."))
@@ -59,13 +59,13 @@ def test_a_version_is_read_from_the_file_it_came_from_after_a_repair_has_replace
 
 
 def test_versions_outlive_their_ledger(store):
-    store.ledger.append(0, verdict(note="still here"))
+    store.ledger.append(0, make_labels(note="still here"))
     newest = Ledger(store.ledger.path).newest(0)
     assert newest.labels().note == "still here"
 
 
 def test_a_line_that_went_bad_since_it_was_read_is_not_served(store):
-    store.ledger.append(0, verdict(note="sound"))
+    store.ledger.append(0, make_labels(note="sound"))
     newest = store.ledger.newest(0)
     path = store.ledger.path
     path.write_bytes(path.read_bytes().replace(b"sound", b"sOund"))
@@ -73,25 +73,25 @@ def test_a_line_that_went_bad_since_it_was_read_is_not_served(store):
         newest.labels()
 
 
-def test_another_verdict_in_the_same_place_is_not_served(store, tmp_path):
-    store.ledger.append(0, verdict(time=5.0))
+def test_another_label_in_the_same_place_is_not_served(store, tmp_path):
+    store.ledger.append(0, make_labels(time=5.0))
     newest = store.ledger.newest(0)
     with Store.create(tmp_path / "other") as other:
-        other.ledger.append(1, verdict(time=5.0))
+        other.ledger.append(1, make_labels(time=5.0))
         store.ledger.path.write_bytes(other.ledger.path.read_bytes())
     with pytest.raises(StoreDamaged, match="other labels stand where those of episode 0 were read"):
         newest.labels()
 
 
-def test_a_verdict_nobody_could_read_again_is_not_written(store):
+def test_a_label_nobody_could_read_again_is_not_written(store):
     with pytest.raises(DataError, match="these labels cannot be stored"):
-        store.ledger.append(1 << 70, verdict())
+        store.ledger.append(1 << 70, make_labels())
     assert len(Ledger(store.ledger.path)) == 0
 
 
 def test_a_line_that_is_told_twice_counts_once(store):
     """As after a Ctrl-C between the row and the journal's own count."""
-    store.ledger.append(0, verdict())
+    store.ledger.append(0, make_labels())
     line, rows = store.ledger.newest(0).line, LabelIndex(store.ledger._journal.held)
     rows.add(line, 100, 50)
     rows._newest[0] = NONE

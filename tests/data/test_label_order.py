@@ -15,7 +15,7 @@ from plaudit.errors import DataError, StoreDamaged
 from plaudit.types import Labels
 
 
-def verdict(cutoff: int | None, source: str) -> Labels:
+def make_labels(cutoff: int | None, source: str) -> Labels:
     return Labels.from_cutoff(steps=4, cutoff=cutoff, source=source)
 
 
@@ -29,7 +29,7 @@ def one(store) -> Store:
 def labeled_by(store: Store, *sources: str) -> Store:
     """Each says success from another frame on: the first from frame 1, the next from frame 2."""
     for number, source in enumerate(sources, start=1):
-        store.ledger.append(0, verdict(number, source))
+        store.ledger.append(0, make_labels(number, source))
     return store
 
 
@@ -70,7 +70,7 @@ def test_who_asks_for_one_source_gets_its_newest(one):
     labeled_by(one, "classifier", "human", "classifier")
     assert one.ledger.labels(0, {"classifier"}).targets.tolist() == [0, 0, 0, 1, 1]
     one.ledger.restore(0, 1)
-    one.ledger.append(0, verdict(4, "classifier"))
+    one.ledger.append(0, make_labels(4, "classifier"))
     assert one.ledger.current(0, ["classifier"]).number == 5
     assert one.ledger.labels(0, {"classifier", "vlm"}).judge.source == "classifier"
 

@@ -14,7 +14,7 @@ from plaudit.types import JudgeId, Labels, Scores
 from waiting import stretch
 
 
-def verdict(cutoff: int | None, source: str = "human", **rest) -> Labels:
+def make_labels(cutoff: int | None, source: str = "human", **rest) -> Labels:
     return Labels.from_cutoff(steps=4, cutoff=cutoff, source=source, **rest)
 
 
@@ -38,15 +38,15 @@ def test_every_field_of_labels_comes_back(store, progress):
     assert store.ledger.newest(3).judge == labels.judge
 
 
-def test_the_newest_verdict_wins_and_none_is_lost(store):
-    assert [store.ledger.append(0, verdict(c)) for c in (3, 2, None)] == [1, 2, 3]
+def test_the_newest_label_wins_and_none_is_lost(store):
+    assert [store.ledger.append(0, make_labels(c)) for c in (3, 2, None)] == [1, 2, 3]
     assert not store.ledger.labels(0).success_once
     assert [v.labels().success.sum() for v in store.ledger.history(0)] == [2, 3, 0]
 
 
 def test_any_version_can_be_restored_and_restoring_is_a_version_too(store):
-    store.ledger.append(0, verdict(3))
-    store.ledger.append(0, verdict(None, source="classifier"))
+    store.ledger.append(0, make_labels(3))
+    store.ledger.append(0, make_labels(None, source="classifier"))
     assert store.ledger.restore(0, 1) == 3
     newest = store.ledger.newest(0)
     assert (newest.number, newest.restored_from, newest.source) == (3, 1, "human")
@@ -55,20 +55,20 @@ def test_any_version_can_be_restored_and_restoring_is_a_version_too(store):
 
 
 def test_the_newest_of_certain_judges_can_be_asked_for(store):
-    store.ledger.append(0, verdict(3, source="human"))
-    store.ledger.append(0, verdict(1, source="classifier"))
+    store.ledger.append(0, make_labels(3, source="human"))
+    store.ledger.append(0, make_labels(1, source="classifier"))
     assert store.ledger.newest(0).source == "classifier"
     assert store.ledger.newest(0, sources={"human"}).number == 1
     assert store.ledger.labels(0, sources={"vlm"}) is None
 
 
 def test_labels_without_a_time_get_the_time_they_were_given(store):
-    store.ledger.append(0, verdict(3))
+    store.ledger.append(0, make_labels(3))
     assert store.ledger.labels(0).time > 1.7e9
 
 
 def test_an_unknown_version_is_named(store):
-    store.ledger.append(0, verdict(3))
+    store.ledger.append(0, make_labels(3))
     with pytest.raises(DataError, match="episode 0 has versions 1 to 1, not version 2"):
         store.ledger.restore(0, 2)
     with pytest.raises(DataError, match="episode 5 has no labels, not version 1"):
@@ -76,20 +76,20 @@ def test_an_unknown_version_is_named(store):
 
 
 def test_a_full_disk_stores_no_label_and_says_so(store, monkeypatch):
-    store.ledger.append(0, verdict(3))
+    store.ledger.append(0, make_labels(3))
 
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch, pytest.raises(StoreFull, match=r"is full .*: these labels were not stored"):
         patch.setattr("plaudit.data.journal.write_at", full)
-        store.ledger.append(0, verdict(1))
+        store.ledger.append(0, make_labels(1))
     assert len(store.ledger.history(0)) == len(Store.open(store.folder).ledger.history(0)) == 1
-    assert store.ledger.append(0, verdict(1)) == 2
+    assert store.ledger.append(0, make_labels(1)) == 2
 
 
 def test_two_versions_of_one_episode_in_one_call_are_numbered_in_order(store):
-    assert store.ledger.extend([(0, verdict(3)), (1, verdict(3)), (0, verdict(2))]) == [1, 1, 2]
+    assert store.ledger.extend([(0, make_labels(3)), (1, make_labels(3)), (0, make_labels(2))]) == [1, 1, 2]
 
 
 def test_several_processes_label_at_once(store):
@@ -111,6 +111,6 @@ def test_several_processes_label_at_once(store):
 
 def test_versions_are_found_in_the_order_they_came(store):
     for episode_id, source in ((1, "human"), (0, "vlm"), (1, "vlm")):
-        store.ledger.append(episode_id, verdict(1, source))
+        store.ledger.append(episode_id, make_labels(1, source))
     assert [(v.episode, v.source, v.number) for v in store.ledger.since(1)] == [(0, "vlm", 1), (1, "vlm", 2)]
     assert store.ledger.since(3) == []

@@ -21,7 +21,7 @@ def nth(n: int) -> Episode:
     return counting_episode(steps=2 + n % 3, first=n, size=(4, 4 + n % 2), meta={"n": n})
 
 
-def verdict(n: int) -> Labels:
+def make_labels(n: int) -> Labels:
     return Labels.from_cutoff(steps=nth(n).steps, cutoff=1, source="human", note=str(n))
 
 
@@ -37,7 +37,7 @@ def recorded_run(folder: Path, capacity: int | None = None) -> tuple[RecordedDis
             episodes += store.extend([nth(n) for n in batch])
             said.append((len(disk.calls), list(episodes), list(labels)))
             for n in batch:
-                store.ledger.append(n, verdict(n))
+                store.ledger.append(n, make_labels(n))
                 labels.append(n)
                 said.append((len(disk.calls), list(episodes), list(labels)))
             if batch == [4]:

@@ -107,7 +107,7 @@ def test_steps_that_were_not_judged_are_not_sampled(tmp_path):
     assert set(all_transitions(ReplaySampler(store, n_step=2, seed=0))) == {(0, 2), (0, 3), (0, 4)}
 
 
-def test_a_new_verdict_counts_at_the_next_refresh_and_an_excluded_episode_goes(tmp_path):
+def test_a_new_label_counts_at_the_next_refresh_and_an_excluded_episode_goes(tmp_path):
     store = labeled_store(tmp_path / "s", counting_episode(4), counting_episode(4))
     replay = ReplaySampler(store, seed=0)
     store.ledger.append(0, Labels.from_cutoff(steps=4, cutoff=1, source="human"))

@@ -174,8 +174,8 @@ def test_a_simulator_cannot_be_asked_about_episodes_that_are_made_up(tmp_path):
 
 
 def ledger(store: Store, source: str) -> JudgeEvaluation:
-    verdicts = {i: labels for i in store.ids if (labels := store.ledger.labels(i, {source}))}
-    return compare_labels(store, verdicts, load_reference_labels(store, ("human",)), DecisionRule())
+    predictions = {i: labels for i in store.ids if (labels := store.ledger.labels(i, {source}))}
+    return compare_labels(store, predictions, load_reference_labels(store, ("human",)), DecisionRule())
 
 
 def test_labels_that_are_there_are_measured_by_yes_and_no(bright):

@@ -24,9 +24,9 @@ EXAMPLES = Path(__file__).parents[2] / "examples/configs"
 
 
 def said(judge: Any, *episodes: Episode) -> Any:
-    """Of one episode its verdict, of several a list of them."""
-    verdicts = label_episodes(judge, list(episodes))
-    return verdicts[0] if len(episodes) == 1 else verdicts
+    """Of one episode its labels, of several a list of them."""
+    predictions = label_episodes(judge, list(episodes))
+    return predictions[0] if len(episodes) == 1 else predictions
 
 
 # The simulator

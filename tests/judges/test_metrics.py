@@ -1,6 +1,5 @@
 import json
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -128,24 +127,3 @@ def test_episodes_that_are_called_at_their_first_frame_are_counted():
     ]
     scores = compute_metrics(episodes, SINGLE)
     assert (scores.first_frame_positives, scores.first_frame_fp) == (2, 1)
-    old = {name: value for name, value in scores.to_json().items() if not name.startswith("first_frame_")}
-    assert JudgeMetrics.from_json(old).first_frame_positives == 0  # of a report of an earlier version
-
-
-def test_files_of_earlier_versions_are_read():
-    scores = compute_metrics(small_set(), SINGLE)
-    old = scores.to_json()
-    causal, offline = old.pop("causal"), old.pop("offline")
-    old |= {"episodes_hit": causal["tp"], "episodes_missed": causal["fn"]}
-    old |= {"episodes_false": causal["fp"], "episodes_rejected": causal["tn"]}
-    old |= {"cutoff_median": causal["onset_median"], "cutoff_p90": causal["onset_p90"]}
-    old |= {"decoded_median": None, "decoded_p90": offline["onset_p90"]}
-    old |= {"decoded_missed": offline["fn"], "decoded_false": offline["fp"]}
-    old["start_called"] = old.pop("first_frame_positives")
-    read = JudgeMetrics.from_json(old)
-    assert replace(read.causal, errors=scores.causal.errors) == scores.causal
-    assert (read.offline.tp, read.offline.tn, read.roc_auc) == (scores.offline.tp, scores.offline.tn, scores.roc_auc)
-    assert math.isnan(read.offline.onset_median)
-    line = {"episode": 7, "truth": [0, None], "probability": [0.25, 0.5]}
-    found = EpisodePrediction.from_json(line)
-    assert found.to_json() == {"episode": 7, "target": [0, None], "success_prob": [0.25, 0.5]}

@@ -65,14 +65,6 @@ def test_facts_that_no_checkpoint_has_are_refused(tmp_path: Path, facts):
         load_checkpoint(tmp_path / "c", taught(0))
 
 
-def test_a_checkpoint_of_an_earlier_version_is_loaded(tmp_path: Path):
-    save_checkpoint(tmp_path / "c", taught(3), {"step": 7})
-    for name, old in {"model.safetensors": "state.safetensors", "state.json": "facts.json"}.items():
-        (tmp_path / "c" / name).rename(tmp_path / "c" / old)
-    learner = taught(0)
-    assert load_checkpoint(tmp_path / "c", learner)["step"] == 7 and learner.version == taught(3).version
-
-
 def test_an_interrupted_save_leaves_no_checkpoint_behind(tmp_path: Path):
     part = tmp_path / ".c.part"
     part.mkdir()

@@ -16,7 +16,7 @@ def decode(data: bytes) -> StampedMessage:
     return StampedMessage(int(data) * 1_000_000)
 
 
-class Clock:
+class FakeClock:
     now = 100.0
 
     def monotonic(self) -> float:
@@ -25,7 +25,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    clock = Clock()
+    clock = FakeClock()
     monkeypatch.setattr(streams, "time", clock)
     return clock
 

@@ -13,7 +13,7 @@ from waiting import wait_until
 LIMITS = {"joint_max_velocity": 1.5, "joint_max_acceleration": 10.0}
 
 
-class Clock:
+class FakeClock:
     """Of the twin; a command a tick unless a test says otherwise."""
 
     def __init__(self):
@@ -33,7 +33,7 @@ def receive(commands, sent=1.0, arrived=1.0, measured=0.0):
 
     sent, arrived: ticks from one to the next, by the sender's clock and by the twin's
     """
-    clock = Clock()
+    clock = FakeClock()
     monitor = new_monitor(clock)
     monitor.measured(np.array([measured]))
     found = []
@@ -55,7 +55,7 @@ def test_one_that_was_lost_is_no_jump():
 
 
 def test_ticks_without_a_command_are_counted_and_pauses_are_not():
-    monitor = new_monitor(Clock())
+    monitor = new_monitor(FakeClock())
     for at in (0, 1, 2, 4.1, 5, 8, 30, 31):  # ticks; after 8 the robot waited for an operator
         monitor.receive(np.zeros(1, np.float32), int(1e9 * (1000 + at / 10)))
     assert monitor.skipped == 1 + 2
@@ -84,7 +84,7 @@ def test_staying_where_it_is_is_always_right():
 
 
 def test_a_start_from_any_position_that_was_just_measured_is_right():
-    monitor = new_monitor(Clock())
+    monitor = new_monitor(FakeClock())
     for position in (0.0, -0.04):  # it has moved back and holds there
         monitor.measured(np.array([position]))
     for number, command in enumerate((0.0, 0.08)):  # by 0.04, then by 0.08: within 0.05 more

@@ -41,7 +41,7 @@ def test_success_need_not_end_an_episode():
     assert played.reward[:, 0].tolist() == [1, 2, 3, 4, 5]
 
 
-def test_a_round_is_cut_into_episodes_with_their_verdicts():
+def test_a_round_is_cut_into_episodes_with_their_labels():
     simulation = CountingSimulation(2)
     (short, said), (long, _) = play(simulation, [2, 9]).episodes(simulation, SimulatorJudge())
     assert (short.steps, long.steps) == (2, 5)

@@ -85,7 +85,7 @@ def test_targets_make_a_wrapper_done(store: Store):
     assert env.done and len(store) == 1 and env.collector.quota.surplus["success"] == 0
 
 
-def test_a_verdict_that_is_not_there_is_named(store: Store):
+def test_a_label_that_is_not_there_is_named(store: Store):
     env = DataCollectorWrapper(Counting(), store, success_key="is_success")
     env.reset()
     with pytest.raises(EnvError, match="info has no 'is_success'; it has: success, grasp"):

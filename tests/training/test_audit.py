@@ -184,12 +184,6 @@ def test_an_audit_survives_a_checkpoint():
     assert again.state_dict() == audit.state_dict()
 
 
-def test_a_checkpoint_of_an_earlier_version_keeps_its_alarm_and_its_config_is_read():
-    audit = Audit(parse(AuditConfig, {"fraction": 0.5, "max_gap": 0.3, "min_episodes": 20, "window": 60}))
-    audit.load_state_dict({"newest": [[True, False]], "alarm": "judged 90%, true 40%", "since": 20})
-    assert audit.alarm == "judged 90%, true 40%" and audit.blocks_learning and audit.num_episodes == 0
-
-
 def test_a_budget_of_nothing_is_refused():
     with pytest.raises(ConfigError, match="minutes_per_hour"):
         parse(AuditConfig, {"minutes_per_hour": 0})

@@ -30,7 +30,7 @@ from plaudit.training.progress import OnlineProgress
 from plaudit.training.replay_buffer import ReplayBuffer
 from plaudit.training.retrain import current_judge
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.worker_group import LocalWorkers
+from plaudit.training.worker_group import LocalWorkerGroup
 from plaudit.training.workers.judge import JudgeBundle
 from plaudit.types import JudgeId, Labels, Scores
 
@@ -68,7 +68,7 @@ def test_a_run_learns_from_what_stages_and_the_human_decide_and_from_nothing_els
         "evaluation.freq=9999",
     )
     folder = RunFolder.open(tmp_path / "run", load_training_config("online", None, [*asked, "audit.fraction=0"]))
-    workers = LocalWorkers(folder, serial=True)
+    workers = LocalWorkerGroup(folder, serial=True)
     requests = tmp_path / "run/episodes/label_requests.json"
 
     def watch(now: OnlineProgress) -> bool:
@@ -148,7 +148,7 @@ def test_a_human_is_asked_about_lots_and_disputes_first_and_no_more_than_the_bud
     assert tally.metrics()["judge/human_s"] == 60
 
 
-def test_what_a_cascade_leaves_undecided_is_no_verdict_for_its_audit(tmp_path):
+def test_what_a_cascade_leaves_undecided_is_no_label_for_its_audit(tmp_path):
     store, audit = Store.create(tmp_path / "store"), LedgerAudit(AuditConfig(), "cascade")
     store.append(counting_episode(4))
     store.ledger.append(0, undecided(1.0, "unsure"))

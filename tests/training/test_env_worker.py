@@ -26,7 +26,7 @@ LEARNER = QChunkConfig(horizon=4, num_samples=2, hidden_dims=(8,)).build(EnvSpec
 POLICY = PolicySpec(policy=LEARNER.policy_config().model_dump(mode="json"))
 
 
-class Shelf(ReplayBuffer):
+class FlakyReplayBuffer(ReplayBuffer):
     """Keeps what it is given; the first `failures` times it does not answer."""
 
     def __init__(self, failures: int = 0):
@@ -44,7 +44,7 @@ class Shelf(ReplayBuffer):
         return len(self.kept) - 1
 
 
-class Publisher(StateManager):
+class FlakyStateManager(StateManager):
     """Has version 1, does not answer the second time, and has version 2 once the robot has moved.
 
     moved: a file that says so
@@ -75,9 +75,9 @@ def make_config(tmp_path: Path, *words: str) -> TrainingConfig:
 
 @contextmanager
 def worker(
-    asked: TrainingConfig, shelf: Shelf, state: StateManager, policy: PolicySpec = POLICY, **options: bool
+    asked: TrainingConfig, replay: FlakyReplayBuffer, state: StateManager, policy: PolicySpec = POLICY, **options: bool
 ) -> Iterator[EnvWorker]:
-    env = EnvWorker(asked, SerialHandle("replay buffer", shelf), SerialHandle("state manager", state), **options)
+    env = EnvWorker(asked, SerialHandle("replay buffer", replay), SerialHandle("state manager", state), **options)
     env.load_policy(policy)
     try:
         yield env
@@ -87,7 +87,7 @@ def worker(
 
 @pytest.mark.parametrize("algorithm", ["sequential", pytest.param("rtc", marks=pytest.mark.slow)])
 def test_weights_that_come_while_it_moves_are_acted_with_in_the_same_episode(tmp_path, algorithm):
-    shelf = Shelf()
+    replay = FlakyReplayBuffer()
     chunks = (
         "learner=qchunk",
         "policy.inference.realtime=true",
@@ -95,9 +95,9 @@ def test_weights_that_come_while_it_moves_are_acted_with_in_the_same_episode(tmp
         "policy.update_within_episode=true",
         f"env.moved={tmp_path / 'moved'}",
     )
-    with worker(make_config(tmp_path, *chunks), shelf, Publisher(tmp_path / "moved")) as env:
+    with worker(make_config(tmp_path, *chunks), replay, FlakyStateManager(tmp_path / "moved")) as env:
         played = env.rollout(seed=3)
-    (episode,) = shelf.kept.values()
+    (episode,) = replay.kept.values()
     assert (played.version, played.steps, played.ended) == (1, 12, "steps")
     ((step, version),) = episode.meta["weights_changed"]
     assert version == 2 and 1 <= step <= 11
@@ -106,8 +106,8 @@ def test_weights_that_come_while_it_moves_are_acted_with_in_the_same_episode(tmp
 def test_a_robot_is_connected_once_to_be_described_and_driven(tmp_path, monkeypatch):
     built, build = [], glow.GlowConfig.build
     monkeypatch.setattr(glow.GlowConfig, "build", lambda config, count: built.append(count) or build(config, count))
-    config, shelf = make_config(tmp_path), Shelf()
-    env = EnvWorker(config, SerialHandle("replay buffer", shelf), SerialHandle("state manager", Publisher()))
+    config, replay = make_config(tmp_path), FlakyReplayBuffer()
+    env = EnvWorker(config, SerialHandle("replay buffer", replay), SerialHandle("state manager", FlakyStateManager()))
     try:
         assert (env.describe().state_dim, env.describe().action_dim) == (2, 1)
         with pytest.raises(WorkerLost):
@@ -119,25 +119,25 @@ def test_a_robot_is_connected_once_to_be_described_and_driven(tmp_path, monkeypa
 
 
 def test_an_episode_that_could_not_be_handed_over_is_handed_over_next(tmp_path):
-    shelf = Shelf(failures=2)
-    with worker(make_config(tmp_path), shelf, Publisher()) as env:
+    replay = FlakyReplayBuffer(failures=2)
+    with worker(make_config(tmp_path), replay, FlakyStateManager()) as env:
         for _ in range(2):
             with pytest.raises(WorkerLost):
                 env.rollout(seed=3)
         assert env.rollout(seed=4).id == 0
-    (episode,) = shelf.kept.values()
+    (episode,) = replay.kept.values()
     assert episode.meta["seed"] == 3  # the one that was played, and no other
 
 
 def test_an_episode_that_could_not_be_handed_over_outlives_the_robots_process(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    away, back, config = Shelf(failures=1), Shelf(), make_config(tmp_path)
-    with worker(config, away, Publisher(), keep_unsent=True) as env, pytest.raises(WorkerLost):
+    away, back, config = FlakyReplayBuffer(failures=1), FlakyReplayBuffer(), make_config(tmp_path)
+    with worker(config, away, FlakyStateManager(), keep_unsent=True) as env, pytest.raises(WorkerLost):
         env.rollout(seed=3)
-    with worker(config, back, Publisher(), keep_unsent=True):
+    with worker(config, back, FlakyStateManager(), keep_unsent=True):
         ((key, episode),) = back.kept.items()
     assert (episode.steps, episode.meta["seed"], len(key)) == (12, 3, 32) and "unsent" not in episode.meta
-    with worker(config, again := Shelf(), Publisher(), keep_unsent=True) as env:
+    with worker(config, again := FlakyReplayBuffer(), FlakyStateManager(), keep_unsent=True) as env:
         assert not again.kept
         env.rollout(seed=4)
     assert not list((tmp_path / ".plaudit/unsent").glob("*/*"))
@@ -146,24 +146,24 @@ def test_an_episode_that_could_not_be_handed_over_outlives_the_robots_process(tm
 def test_an_episode_is_written_down_while_handing_it_over_takes_long(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr("plaudit.training.unsent.KEEP_AFTER_S", 0.01)
-    shelf, written = Shelf(), []
-    add, here = shelf.add, tmp_path / ".plaudit/unsent"
+    replay, written = FlakyReplayBuffer(), []
+    add, here = replay.add, tmp_path / ".plaudit/unsent"
 
     def slow(episode, key):
         wait_until(lambda: any(len(Store.open(path)) for path in here.glob("*/*") if is_store(path)))
         written.append(key)
         return add(episode, key)
 
-    monkeypatch.setattr(shelf, "add", slow)
-    with worker(make_config(tmp_path), shelf, Publisher(), keep_unsent=True) as env:
+    monkeypatch.setattr(replay, "add", slow)
+    with worker(make_config(tmp_path), replay, FlakyStateManager(), keep_unsent=True) as env:
         env.rollout(seed=3)
-    assert list(shelf.kept) == written and not list(here.glob("*/*"))
+    assert list(replay.kept) == written and not list(here.glob("*/*"))
 
 
 @pytest.mark.parametrize("failures", [0, 2])
 def test_when_the_robot_fails_what_there_is_of_the_episode_and_the_reason_are_kept(tmp_path, monkeypatch, failures):
     """Also where the episode cannot be handed over at once."""
-    shelf, steps = Shelf(failures), iter(range(100))
+    replay, steps = FlakyReplayBuffer(failures), iter(range(100))
     works = glow.Glow.step
 
     def fails(self, actions, active):
@@ -172,20 +172,20 @@ def test_when_the_robot_fails_what_there_is_of_the_episode_and_the_reason_are_ke
         return works(self, actions, active)
 
     monkeypatch.setattr(glow.Glow, "step", fails)
-    with worker(make_config(tmp_path), shelf, Publisher()) as env:
+    with worker(make_config(tmp_path), replay, FlakyStateManager()) as env:
         for _ in range(failures):
             with pytest.raises(WorkerLost):
                 env.rollout(seed=3)
         with pytest.raises(RolloutError, match="the lamp fell off the table"):
             env.rollout(seed=3)
-    (episode,) = shelf.kept.values()
+    (episode,) = replay.kept.values()
     assert episode.steps == 5
     assert "the lamp fell off the table" in episode.meta["ended"]
 
 
 def test_an_episode_that_is_stopped_before_it_begins_is_none(tmp_path, monkeypatch):
-    shelf, resets = Shelf(), glow.Glow.reset
-    with worker(make_config(tmp_path), shelf, Publisher()) as env:
+    replay, resets = FlakyReplayBuffer(), glow.Glow.reset
+    with worker(make_config(tmp_path), replay, FlakyStateManager()) as env:
 
         def stopped(self, *arguments):
             env.stop()
@@ -193,7 +193,7 @@ def test_an_episode_that_is_stopped_before_it_begins_is_none(tmp_path, monkeypat
 
         monkeypatch.setattr(glow.Glow, "reset", stopped)
         assert env.rollout(seed=3) is None
-    assert not shelf.kept
+    assert not replay.kept
 
 
 @pytest.mark.parametrize(
@@ -207,13 +207,13 @@ def test_what_it_explores_is_new_after_every_start_and_the_same_for_the_same_see
 
     def explored(folder: str, seed: int) -> list[float]:
         """The actions of the first episode after a start of the robot's process, from the same light."""
-        state, shelf = StateManager(tmp_path / folder), Shelf()
+        state, replay = StateManager(tmp_path / folder), FlakyReplayBuffer()
         if not state.version:
             state.publish(same)
         policy = config.build(EnvSpec(2, 1, {}), seed, "cpu").policy_config(explore=True)
-        with worker(asked, shelf, state, PolicySpec(policy=policy.model_dump(mode="json"))) as env:
+        with worker(asked, replay, state, PolicySpec(policy=policy.model_dump(mode="json"))) as env:
             env.rollout(seed=3)
-        (episode,) = shelf.kept.values()
+        (episode,) = replay.kept.values()
         return episode.actions[:, 0].tolist()
 
     first, restarted, restarted_again = (explored("run", 0) for _ in range(3))

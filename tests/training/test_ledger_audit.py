@@ -24,7 +24,7 @@ def labels(success: bool, source: str, model: str = "", time: float = 0.0) -> La
 
 
 def played(store: Store, judged: bool, true: bool | None, model: str = "one", time: float = 0.0) -> int:
-    """An episode of a simulator (true is None: of a robot) and the judge's verdict on it."""
+    """An episode of a simulator (true is None: of a robot) and the judge's label of it."""
     flags = {} if true is None else {"success": np.array([False, False, true, true])}
     episode_id = store.append(counting_episode(4, privileged=flags))
     store.ledger.append(episode_id, labels(judged, "classifier", model, time))
@@ -196,7 +196,7 @@ def test_the_simulators_word_stands_in_the_ledger_once_and_outlives_the_episode(
     assert again.metrics() == audit.metrics() and (again.current.num_episodes, again.current.gap) == (5, 1.0)
 
 
-def test_the_learner_never_sees_the_simulators_verdict(store):
+def test_the_learner_never_sees_the_simulators_label(store):
     """Audited truth is on top in the ledger; a replay by the judge's source pays what the judge said."""
     several(store, 3, judged=True, true=False)
     several(store, 3, judged=False, true=True)

@@ -27,7 +27,7 @@ from plaudit.training.online import Callback, OnlineTrainer
 from plaudit.training.progress import OnlineProgress
 from plaudit.training.retrain import PromotionDecision, Retrainer
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.worker_group import LocalWorkers
+from plaudit.training.worker_group import LocalWorkerGroup
 from plaudit.training.workers.env import EnvWorker
 from plaudit.training.workers.judge import JudgeWorker
 from plaudit.training.workers.learner import LearnerWorker
@@ -67,7 +67,7 @@ def sit(tmp_path: Path, *more: str, stop_after: int | None = None, cut: float = 
 def run_of(tmp_path: Path, *words: str, watch: Callback = lambda now: True) -> OnlineProgress:
     config = load_training_config("online", None, words)
     folder = RunFolder.open(tmp_path / "run", config)
-    workers = LocalWorkers(folder, serial=True)
+    workers = LocalWorkerGroup(folder, serial=True)
     try:
         return OnlineTrainer(folder, workers).run(watch)
     finally:
@@ -164,7 +164,7 @@ def test_a_run_whose_judge_was_wrong_goes_on_with_another(tmp_path):
     assert (end.progress.alarm, end.progress.episodes, end.progress.replay.outdated) == (None, 30, 0)
 
 
-class LearnerElsewhere(LocalWorkers):
+class LearnerElsewhere(LocalWorkerGroup):
     """Its learner is on a machine that has what the config asks for."""
 
     def __init__(self, folder):
@@ -192,7 +192,7 @@ class Hangs(SerialHandle):
         return Future() if method.__name__ in self.busy_with else super().submit(method, *args, **kwargs)
 
 
-class HangingJudge(LocalWorkers):
+class HangingJudge(LocalWorkerGroup):
     """Its judge never comes to an end."""
 
     def __init__(self, folder):
@@ -311,7 +311,7 @@ class Forgetful(LearnerWorker):
         return info
 
 
-class ForgetfulLearner(LocalWorkers):
+class ForgetfulLearner(LocalWorkerGroup):
     def __init__(self, folder):
         super().__init__(folder, serial=True)
         self.learner = self._slot("learner", Forgetful(folder.config, folder.path, self.replay, self.state))
@@ -343,7 +343,7 @@ class Pressed(EnvWorker):
         raise KeyboardInterrupt
 
 
-class Interrupted(LocalWorkers):
+class Interrupted(LocalWorkerGroup):
     def __init__(self, folder):
         super().__init__(folder, serial=True)
         self.env = self._slot("env", Pressed(folder.config, self.replay, self.state))
@@ -360,7 +360,7 @@ def test_ctrl_c_in_the_middle_of_a_part_is_no_failure_of_that_part(tmp_path):
     assert not (tmp_path / "run/failures.log").exists()
 
 
-class FullDisk(LocalWorkers):
+class FullDisk(LocalWorkerGroup):
     """The disk is full for the first few episodes."""
 
     full = 3
@@ -507,7 +507,7 @@ def test_both_learners_learn_from_pixels_or_states_with_demonstrations(tmp_path,
         words += ["learner.pretrain_updates=20", "learner.horizon=3", "learner.num_samples=4"]
     config = load_training_config("online", None, words)
     folder = RunFolder.open(tmp_path / "run", config)
-    workers = LocalWorkers(folder, serial=True)
+    workers = LocalWorkerGroup(folder, serial=True)
     waits: set[str] = set()
 
     def watch(now: OnlineProgress) -> bool:
@@ -555,7 +555,7 @@ def test_a_judge_that_was_wrong_is_replaced_and_says_everything_again(tmp_path, 
     audit += ("run.max_episodes=40", "learner.utd_ratio=0.1")
     config = load_training_config("online", None, asked(tmp_path, *audit, cut=0.3))
     folder = RunFolder.open(tmp_path / "run", config)
-    workers = LocalWorkers(folder, serial=True)
+    workers = LocalWorkerGroup(folder, serial=True)
     alarms: list[str | None] = []
 
     def watch(now: OnlineProgress) -> bool:
@@ -618,7 +618,7 @@ def test_nobody_audits_the_simulator_and_nobody_is_waited_for(tmp_path):
     assert audited.human_audits
 
 
-class HangingLearner(LocalWorkers):
+class HangingLearner(LocalWorkerGroup):
     """Workers are busy at the same time, and the learner never comes to an end."""
 
     def __init__(self, folder):
@@ -640,7 +640,7 @@ def test_a_learner_that_hangs_does_not_keep_a_run_from_being_stopped(tmp_path):
     assert load_policy(folder.policy / "policy.yaml").build().components
 
 
-class ElsewhereState(LocalWorkers):
+class ElsewhereState(LocalWorkerGroup):
     """Its state manager writes to another machine's disk."""
 
     def __init__(self, folder):
@@ -669,7 +669,7 @@ def test_a_person_in_charge_labels_in_their_own_time(tmp_path):
     ]
     config = load_training_config("online", None, [*words, "judge=human", "judge.window.open=false"])
     folder = RunFolder.open(tmp_path / "run", config)
-    workers = LocalWorkers(folder, serial=True)
+    workers = LocalWorkerGroup(folder, serial=True)
     waited: list[int] = []
 
     def watch(now: OnlineProgress) -> bool:
@@ -762,7 +762,7 @@ def test_the_same_run_does_the_same_whatever_the_clock_says(tmp_path, monkeypatc
             jumping_clocks(monkeypatch, seed=3)
         config = load_training_config("online", None, [*words, f"run.name={name}"])
         folder = RunFolder.open(tmp_path / name, config)
-        workers = LocalWorkers(folder, serial=True)
+        workers = LocalWorkerGroup(folder, serial=True)
         end = OnlineTrainer(folder, workers).run(lambda now: True)
         workers.close()
         folder.close()
@@ -782,7 +782,7 @@ def test_an_operator_starts_marks_and_discards_the_episodes_of_a_run_and_stops_i
     words = [word for word in asked(tmp_path, *robot, *endless) if not word.startswith("env=")]
     config = load_training_config("online", None, words)
     run = RunFolder.create(tmp_path / "run", config.model_copy(update={"operator": OperatorConfig(auto=False)}))
-    workers, answers = LocalWorkers(run), ["failure", "discard", "success", "end", "stop"]
+    workers, answers = LocalWorkerGroup(run), ["failure", "discard", "success", "end", "stop"]
 
     def watch(now: OnlineProgress) -> bool:
         if now.operator.phase == "gate":

@@ -17,7 +17,7 @@ from plaudit.training.config_file import load_training_config
 from plaudit.training.online import Callback, OnlineTrainer
 from plaudit.training.progress import OnlineProgress
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.worker_group import LocalWorkers
+from plaudit.training.worker_group import LocalWorkerGroup
 
 
 def run_of(
@@ -27,7 +27,7 @@ def run_of(
     glow.saved(glow.bright_model(0.8), tmp_path / "judge")
     config = load_training_config("online", None, [*glow.online(tmp_path / "judge"), *more])
     folder = RunFolder.open(tmp_path / "run", config)
-    workers = LocalWorkers(folder, serial=True)
+    workers = LocalWorkerGroup(folder, serial=True)
     try:
         return OnlineTrainer(folder, workers).run(watch)
     finally:

@@ -35,7 +35,7 @@ def episode(steps: int = 4, value: int = 0) -> Episode:
     )
 
 
-def verdict(steps: int = 4, reward: float = 1.0, model: str = "m1") -> Labels:
+def make_labels(steps: int = 4, reward: float = 1.0, model: str = "m1") -> Labels:
     found = Labels.from_targets(np.append(0, np.full(steps, reward)), source="classifier")
     return replace(found, judge=JudgeId("classifier", model, RULE))
 
@@ -56,7 +56,7 @@ def test_one_that_was_killed_knows_what_it_was_given(tmp_path):
     first = ReplayBuffer(tmp_path)
     first.add(episode(4), "a")
     first.add(episode(6), "b")
-    first.add_labels({EpisodeRef("episodes", 0): verdict()}, {EpisodeRef("episodes", 1): "no camera"}, WHO)
+    first.add_labels({EpisodeRef("episodes", 0): make_labels()}, {EpisodeRef("episodes", 1): "no camera"}, WHO)
     before = first.stats(WHO)
     first.close()
     again = ReplayBuffer(tmp_path)
@@ -79,16 +79,16 @@ def test_steps_are_counted_although_old_episodes_go(tmp_path):
 def test_labels_that_come_twice_are_kept_once(replay, tmp_path):
     replay.add(episode(), "a")
     for _ in range(2):
-        replay.add_labels({EpisodeRef("episodes", 0): verdict()}, {}, WHO)
+        replay.add_labels({EpisodeRef("episodes", 0): make_labels()}, {}, WHO)
     assert len(Store.open(tmp_path / "episodes").ledger) == 1
-    replay.add_labels({EpisodeRef("episodes", 0): verdict(reward=0.0)}, {}, WHO)
+    replay.add_labels({EpisodeRef("episodes", 0): make_labels(reward=0.0)}, {}, WHO)
     assert len(Store.open(tmp_path / "episodes").ledger) == 2
 
 
 def test_another_judge_finds_everything_to_do_again(replay):
     for key in "ab":
         replay.add(episode(), key)
-    replay.add_labels({EpisodeRef("episodes", 0): verdict()}, {}, WHO)
+    replay.add_labels({EpisodeRef("episodes", 0): make_labels()}, {}, WHO)
     assert replay.pending(WHO) == [EpisodeRef("episodes", 1)]
     new = JudgeId("classifier", "m2", RULE)
     assert replay.pending(new) == [
@@ -105,7 +105,7 @@ def test_what_a_judge_failed_on_waits_behind_the_others_and_is_counted(replay):
     replay.add_labels({}, {EpisodeRef("episodes", 0): "the endpoint is down"}, WHO)
     assert replay.pending(WHO) == [EpisodeRef("episodes", 1), EpisodeRef("episodes", 0)]
     assert replay.stats(WHO).failed == 1
-    replay.add_labels({EpisodeRef("episodes", 0): verdict()}, {}, WHO)
+    replay.add_labels({EpisodeRef("episodes", 0): make_labels()}, {}, WHO)
     assert (replay.stats(WHO).failed, replay.stats(WHO).unlabeled) == (0, 1)
 
 
@@ -115,7 +115,7 @@ def test_demonstrations_are_judged_first_and_into_a_file_of_the_run(tmp_path):
     service = ReplayBuffer(tmp_path / "run", demos=tmp_path / "demos")
     service.add(episode(), "a")
     assert service.pending(WHO) == [EpisodeRef("demos", 0), EpisodeRef("episodes", 0)]
-    service.add_labels({EpisodeRef("demos", 0): verdict()}, {}, WHO)
+    service.add_labels({EpisodeRef("demos", 0): make_labels()}, {}, WHO)
     assert service.stats(WHO).demos_unlabeled == 0
     assert len(Store.open(tmp_path / "demos").ledger) == 0
     service.close()
@@ -124,7 +124,7 @@ def test_demonstrations_are_judged_first_and_into_a_file_of_the_run(tmp_path):
 def test_a_learner_sees_its_judge_and_nobody_else(replay, tmp_path):
     """What a simulator knows may stand in the same ledger, for an audit."""
     replay.add(episode(), "a")
-    replay.add_labels({EpisodeRef("episodes", 0): verdict(reward=0.0)}, {}, WHO)
+    replay.add_labels({EpisodeRef("episodes", 0): make_labels(reward=0.0)}, {}, WHO)
     truth = Labels.from_targets([0, 1, 1, 1, 1], source="simulator")
     Store.open(tmp_path / "episodes").ledger.append(0, truth)
     options = SampleOptions(source="classifier", gamma=0.9, cameras=("front",))
@@ -134,7 +134,7 @@ def test_a_learner_sees_its_judge_and_nobody_else(replay, tmp_path):
 def test_served_batches_are_those_of_the_disk(replay):
     for value in range(3):
         replay.add(episode(value=value), str(value))
-    replay.add_labels({EpisodeRef("episodes", i): verdict(reward=i) for i in range(3)}, {}, WHO)
+    replay.add_labels({EpisodeRef("episodes", i): make_labels(reward=i) for i in range(3)}, {}, WHO)
     options = SampleOptions(source="classifier", gamma=0.9, cameras=("front",), seed=7)
     near, far = (
         make_sampler(replay.location(), options).sample(32),
@@ -148,17 +148,17 @@ def test_served_batches_are_those_of_the_disk(replay):
 def test_new_episodes_can_be_sampled_once_they_are_judged(replay):
     options = SampleOptions(source="classifier", gamma=0.9, seed=0)
     replay.add(episode(value=1), "a")
-    replay.add_labels({EpisodeRef("episodes", 0): verdict()}, {}, WHO)
+    replay.add_labels({EpisodeRef("episodes", 0): make_labels()}, {}, WHO)
     assert set(replay.sample(16, options).episode) == {0}
     replay.add(episode(value=2), "b")
     assert set(replay.sample(16, options).episode) == {0}
-    replay.add_labels({EpisodeRef("episodes", 1): verdict()}, {}, WHO)
+    replay.add_labels({EpisodeRef("episodes", 1): make_labels()}, {}, WHO)
     assert set(replay.sample(64, options).episode) == {0, 1}
 
 
 def test_a_learner_learns_in_the_units_of_the_policy_on_the_robot(replay):
     replay.add(episode(value=6), "a")
-    replay.add_labels({EpisodeRef("episodes", 0): verdict()}, {}, WHO)
+    replay.add_labels({EpisodeRef("episodes", 0): make_labels()}, {}, WHO)
     units = Normalizer(
         {STATE: Stats(np.float32([2, 0]), np.float32([4, 3])), ACTION: Stats(np.float32([5]), np.float32([2]))}
     )
@@ -187,7 +187,7 @@ def fail(replay: ReplayBuffer, times: int, *items: EpisodeRef, who: JudgeId = WH
 def test_an_episode_that_the_judge_fails_on_again_and_again_is_unlabelable_and_nobody_waits_for_it(replay):
     for key in "abc":
         replay.add(episode(), key)
-    replay.add_labels({EpisodeRef("episodes", 0): verdict()}, {}, WHO)
+    replay.add_labels({EpisodeRef("episodes", 0): make_labels()}, {}, WHO)
     fail(replay, ATTEMPTS - 1, EpisodeRef("episodes", 2))
     assert replay.pending(WHO) == [EpisodeRef("episodes", 1), EpisodeRef("episodes", 2)]
     assert (replay.stats(WHO).unlabeled, replay.stats(WHO).failed, replay.stats(WHO).skipped) == (2, 1, 0)
@@ -255,7 +255,9 @@ def test_what_an_operator_marked_is_labeled_at_once_and_no_judge_is_asked(replay
     assert set(batch.episode.tolist()) == {0, 1}
     rewarded = batch.reward == 1
     assert set(zip(batch.episode[rewarded].tolist(), batch.step[rewarded].tolist())) == {(0, 3)}
-    replay.add_labels({EpisodeRef("episodes", 1): verdict(reward=1.0)}, {}, WHO)  # a judge that was asked nevertheless
+    replay.add_labels(
+        {EpisodeRef("episodes", 1): make_labels(reward=1.0)}, {}, WHO
+    )  # a judge that was asked nevertheless
     again = replay.sample(256, SampleOptions(source="classifier", gamma=0.9))
     assert not again.reward[again.episode == 1].any()
 

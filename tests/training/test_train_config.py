@@ -145,7 +145,6 @@ def test_a_config_reads_the_same_after_it_was_written(tmp_path: Path):
         (["judge=a.pt", "reward.resnet.checkpoint_path=b"], "'judge' names who decides already; write one of them"),
         (["judge=a.pt", "env.obs=state"], "a judge sees camera images; write env.obs=both"),
         (["judge=a.pt", "judge.rule.k=3", "judge.rule.n=2"], "3 of the last 2 frames can never be above"),
-        (["judge=a.pt", "audit.max_gap=0.3"], "write 'audit.max_false', of the successes by the judge"),
         (["judge=a.pt", "reward.mode=multiply"], "'replace', 'add' or 'terminal'"),
         (
             ["reward.reward_type=binary", "reward.resnet.reward_type=continuous"],

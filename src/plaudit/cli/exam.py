@@ -8,7 +8,7 @@ import typer
 
 from plaudit.cli.common import AllowCode, AllowHost, out, progress, stop, tell
 from plaudit.cli.data import EpisodesOption, chosen_ids
-from plaudit.cli.label import check_free, free_folder
+from plaudit.cli.label import check_output_path, free_folder
 from plaudit.errors import DataError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def exam_(
 
     names, folder, overrides = _judges_and_store(words or [])
     store = Store.open(folder)
-    check_free(output_dir)
+    check_output_path(output_dir)
     asked = None if reference is None else [who.strip() for who in reference.split(",")]
     ids = chosen_ids(store, episodes)
     if check:

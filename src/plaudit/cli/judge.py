@@ -15,7 +15,7 @@ from plaudit.cli.label import (
     DecodeOption,
     ModelOption,
     WordsArgument,
-    check_free,
+    check_output_path,
     free_folder,
     load_judge,
     named_store,
@@ -94,7 +94,7 @@ def eval_(
     store = Store.open(folder)
     if (name == "ledger") != (source is not None):
         raise DataError("--judge ledger and --source go together: --judge ledger --source human")
-    check_free(output_dir)
+    check_output_path(output_dir)
     asked = None if reference is None else [who.strip() for who in reference.split(",")]
     ids = chosen_ids(store, episodes)
     try:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from plaudit.protocols import Judge
 
 Decode = Literal["k_of_n", "per_frame", "cutoff"]
-Order = Literal["unlabeled", "disagreement", "unlabelled"]  # the last is the old spelling of the first
+QueueOrder = Literal["unlabeled", "disagreement"]
 
 WordsArgument = Annotated[
     list[str] | None,
@@ -55,7 +55,7 @@ def label_(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")] = False,
     batch: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Episodes that are labeled at once.")] = 8,
-    order: Annotated[Order, typer.Option(help="With --judge human: which episodes come first.")] = "unlabeled",
+    order: Annotated[QueueOrder, typer.Option(help="With --judge human: which episodes come first.")] = "unlabeled",
     name: Annotated[str, typer.Option(help="With --judge human: the labeler's name, kept with the labels.")] = "",
     action_log: Annotated[
         Path | None,
@@ -144,7 +144,7 @@ def _few(ids: Sequence[int]) -> str:
     return ", ".join(map(str, ids)) if len(ids) <= 8 else f"{', '.join(map(str, ids[:6]))}, ... {ids[-1]}"
 
 
-def _open_window(folder: Path, options: "ReadOptions", order: Order, name: str, action_log: Path | None) -> None:
+def _open_window(folder: Path, options: "ReadOptions", order: QueueOrder, name: str, action_log: Path | None) -> None:
     from plaudit.judges.human.app import run_labeling_app
 
     done = run_labeling_app(
@@ -236,7 +236,7 @@ def _tell_unlike(judge: "Judge", unlike: Mapping[int, str]) -> None:
     )
 
 
-def check_free(output: Path | None) -> None:
+def check_output_path(output: Path | None) -> None:
     """Refuse a folder that holds something."""
     if output is not None and output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise TargetNotEmpty(f"{output} is there already; nothing was measured, name another with --output-dir")

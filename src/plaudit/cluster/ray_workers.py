@@ -32,7 +32,7 @@ from plaudit.training.handles import Handle, Slot
 from plaudit.training.replay_buffer import ReplayBuffer
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.state_manager import StateManager
-from plaudit.training.worker_group import Workers, replay_options
+from plaudit.training.worker_group import WorkerGroup, replay_options
 from plaudit.training.workers.env import EnvWorker
 from plaudit.training.workers.human import HumanLabelWorker
 from plaudit.training.workers.judge import JudgeWorker
@@ -276,7 +276,7 @@ def first_of_all(calls: Sequence[Future[Any]], after: Sequence[Future[Any]] = ()
     return result
 
 
-class RayWorkers(Workers):
+class RayWorkerGroup(WorkerGroup):
     """The workers of a run as actors, all created at once, so that they start in parallel."""
 
     def __init__(self, run: RunFolder, cluster: Cluster):

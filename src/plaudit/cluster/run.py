@@ -5,18 +5,18 @@ from contextlib import contextmanager
 
 from plaudit.training.cluster_config import WorkerName
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.worker_group import LocalWorkers, Workers
+from plaudit.training.worker_group import LocalWorkerGroup, WorkerGroup
 
 
 @contextmanager
-def workers_for(folder: RunFolder, address: str | None, *, serial: bool = False) -> Iterator[Workers]:
+def workers_for(folder: RunFolder, address: str | None, *, serial: bool = False) -> Iterator[WorkerGroup]:
     """
     address: of a cluster's head; "auto" for the cluster that this machine belongs to, or else one of its own; "local"
         for one of its own; None for this process
     serial: in this process, one call after the other
     """
     if address is None:
-        workers: Workers = LocalWorkers(folder, serial=serial)
+        workers: WorkerGroup = LocalWorkerGroup(folder, serial=serial)
         try:
             yield workers
         finally:
@@ -28,9 +28,9 @@ def workers_for(folder: RunFolder, address: str | None, *, serial: bool = False)
     has_model = not config.human_labels and config.judge.config.requires_gpu
     requires_gpu: list[WorkerName] = ["labeler"] if has_model else []
     with connected(None if address == "auto" else address, config.cluster, requires_gpu) as cluster:
-        from plaudit.cluster.ray_workers import RayWorkers
+        from plaudit.cluster.ray_workers import RayWorkerGroup
 
-        workers = RayWorkers(folder, cluster)
+        workers = RayWorkerGroup(folder, cluster)
         try:
             yield workers
         finally:

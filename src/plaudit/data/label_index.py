@@ -45,7 +45,7 @@ class _Row(NamedTuple):
     model: int
 
 
-Decoded = TypeVar("Decoded")
+T = TypeVar("T")
 _ROW = struct.Struct("<qqdIIIIII")
 _TIME = struct.Struct("<d")
 _INVALID_LINE = (KeyError, TypeError, ValueError, OverflowError, zlib.error)  # what a line made by hand may raise
@@ -87,9 +87,9 @@ class LabelVersion:
     @property
     def judge(self) -> JudgeId:
         """Whose labels these are."""
-        return judge_of(self.line)
+        return parse_judge_id(self.line)
 
-    def _decoded(self, decode: Callable[[Record], Decoded]) -> Decoded:
+    def _decoded(self, decode: Callable[[Record], T]) -> T:
         line = self.line
         try:
             return decode(line)
@@ -293,14 +293,14 @@ def decode_labels(line: Record) -> Labels:
     return Labels(
         success=flags[:frames],
         labeled=flags[frames:],
-        judge=judge_of(line),
+        judge=parse_judge_id(line),
         scores=Scores(arrays[0], arrays[1] if count == 2 else None, unlike=line.get("unlike", "")) if arrays else None,
         time=line["time"],
         note=line["note"],
     )
 
 
-def judge_of(line: Record) -> JudgeId:
+def parse_judge_id(line: Record) -> JudgeId:
     """Whose labels a line has. A rule of the first format never equals one of today."""
     rule, threshold = line.get("rule", ""), line.get("threshold")
     if line.get("format", 1) == 1 and (rule or threshold is not None):
@@ -326,7 +326,7 @@ def _decode_format_1(line: Record) -> Labels:
     return Labels(
         success=success & labeled,
         labeled=labeled,
-        judge=judge_of(line),
+        judge=parse_judge_id(line),
         scores=None if prob is None else Scores(prob),
         time=line["time"],
         note=line["note"],

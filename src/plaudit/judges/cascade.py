@@ -235,7 +235,7 @@ class _Case:
     by_lot: bool
     cost_s: float = 0.0
     heard: list[str] = field(default_factory=list)
-    verdicts: set[bool] = field(default_factory=set)
+    predictions: set[bool] = field(default_factory=set)
     failure: PlauditError | None = None  # of a stage
     ended: bool = False  # whether a stage has given the answer
     found: Scores | PlauditError | None = None  # which
@@ -243,7 +243,7 @@ class _Case:
     @property
     def closed(self) -> bool:
         """Whether no other stage is asked."""
-        return self.by_lot or self.ended or len(self.verdicts) > 1
+        return self.by_lot or self.ended or len(self.predictions) > 1
 
     def hear(self, stage: Stage, answer: Labels | PlauditError | None, *, first: bool) -> None:
         """What a stage says of it. first: nobody was asked before"""
@@ -255,7 +255,7 @@ class _Case:
             self.heard.append(f"{stage.name} fails ({answer})")
         else:
             labels = released(answer)  # what it withholds is passed on
-            self.verdicts.add(labels.success_once)
+            self.predictions.add(labels.success_once)
             strange = f" and finds it unlike the others ({unlike})" if (unlike := stage.unlike(labels)) else ""
             self.heard.append(f"{stage.name} says {'success' if labels.success_once else 'failure'}{strange}")
             if not self.closed and stage.decides(labels):
@@ -266,9 +266,9 @@ class _Case:
         """To whoever asked the cascade."""
         if self.ended:
             return self.found
-        if self.failure is not None and not self.verdicts:
+        if self.failure is not None and not self.predictions:
             return self.failure
-        why = BY_LOT if self.by_lot else DISAGREE if len(self.verdicts) > 1 else UNSURE
+        why = BY_LOT if self.by_lot else DISAGREE if len(self.predictions) > 1 else UNSURE
         note = CascadeNote("", self.cost_s, f"{why} ({', '.join(self.heard)})" if self.heard else why)
         return Scores(np.full(self.episode.steps + 1, np.nan, np.float32), note=str(note))
 

@@ -22,7 +22,7 @@ from plaudit.data.disk import write_atomic
 from plaudit.errors import BadFile, JudgeError
 from plaudit.judges.config import JUDGE_FILE, own_kind
 from plaudit.judges.metrics import RateCI
-from plaudit.judges.progress import verdict_id
+from plaudit.judges.progress import judge_id_without_progress
 from plaudit.rule import without_unlike
 from plaudit.types import JudgeId
 from plaudit.untrusted import Root
@@ -166,7 +166,7 @@ def certificate_status(path: Path | None, judge: JudgeId | None) -> tuple[str, s
         how = "plaudit judge exam JUDGE STORE makes one, on episodes that the judge has not seen"
         return f"none; {how}", f"its judge has no certificate; {how}"
     try:
-        found = load_certificate(path, None if judge is None else verdict_id(judge))
+        found = load_certificate(path, None if judge is None else judge_id_without_progress(judge))
     except (BadFile, JudgeError) as error:
         return str(error), str(error)
     return found.line, "" if found.passed else f"its judge failed its exam: {found.problems[0]}"

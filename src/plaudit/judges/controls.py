@@ -79,9 +79,8 @@ class ControlResult:
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Self:
-        """Of a model's folder, of earlier versions too."""
-        old = {"called": "num_false_positives", "limit": "max_fpr"}
-        return cls(**{old.get(name, name): value for name, value in tree.items()})
+        """Of a model's folder."""
+        return cls(**tree)
 
 
 def run_controls(

@@ -198,10 +198,10 @@ class JudgeMetrics:
     fpr_high: float
     causal: EpisodeMetrics  # k of n frames at the threshold, as decided live
     offline: EpisodeMetrics  # one cutoff, decoded from the whole episode
-    first_frame_positives: int = 0  # episodes predicted a success at their first frame; not in the oldest files
-    first_frame_fp: int = 0  # of these, the ones that do not begin with success
-    recall_low: float = 0.0  # 95% confidence interval of it, by episodes; not in earlier files
-    recall_high: float = 1.0
+    first_frame_positives: int  # episodes predicted a success at their first frame
+    first_frame_fp: int  # of these, the ones that do not begin with success
+    recall_low: float  # 95% confidence interval of it, by episodes
+    recall_high: float
 
     @property
     def recall_interval(self) -> RateCI:
@@ -213,8 +213,8 @@ class JudgeMetrics:
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Self:
-        """What `to_json` returned, of earlier versions too."""
-        values = _none_to_nan(tree if "causal" in tree else _nested(tree))
+        """What `to_json` returned."""
+        values = _none_to_nan(tree)
         for name in ("causal", "offline"):
             episodes: dict[str, Any] = {**_none_to_nan(values[name]), "errors": tuple(values[name]["errors"])}
             values[name] = EpisodeMetrics(**episodes)
@@ -243,21 +243,6 @@ def nan_to_none(value: Any) -> Any:
 
 def _none_to_nan(tree: Mapping[str, Any]) -> dict[str, Any]:
     return {name: math.nan if value is None else value for name, value in tree.items()}
-
-
-def _nested(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """The metrics of an earlier version, which had no `EpisodeMetrics`."""
-    old = dict(tree)
-    tp, fn, fp, tn = (old.pop(f"episodes_{name}") for name in ("hit", "missed", "false", "rejected"))
-    cutoff_fn, cutoff_fp = old.pop("decoded_missed"), old.pop("decoded_false")
-    causal = (tp, fn, fp, tn, old.pop("cutoff_median"), old.pop("cutoff_p90"))
-    offline = (
-        *(tp + fn - cutoff_fn, cutoff_fn, cutoff_fp, fp + tn - cutoff_fp),
-        *(old.pop("decoded_median"), old.pop("decoded_p90")),
-    )
-    positives = {"first_frame_positives": old.pop("start_called", 0), "first_frame_fp": old.pop("start_false", 0)}
-    episodes = {"causal": asdict(EpisodeMetrics(*causal)), "offline": asdict(EpisodeMetrics(*offline))}
-    return {**old, **positives, **episodes}
 
 
 def compute_metrics(episodes: Sequence[EpisodePrediction], rule: DecisionRule, seed: int = 0) -> JudgeMetrics:

@@ -63,10 +63,8 @@ class EpisodePrediction:
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Self:
-        """What `to_json` returned, of earlier versions too."""
-        prob = tree["success_prob"] if "success_prob" in tree else tree["probability"]
-        target = tree["target"] if "target" in tree else tree["truth"]
-        return cls(np.array(prob, np.float32), np.array(target, np.float32), tree["episode"])
+        """What `to_json` returned."""
+        return cls(np.array(tree["success_prob"], np.float32), np.array(tree["target"], np.float32), tree["episode"])
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""The values of a model of progress beside another judge's verdict: what potential-based shaping takes.
+"""The values of a model of progress beside another judge: what potential-based shaping takes.
 
     judge = JudgeWithProgress(SimulatorJudge(), progress)     # of `judge.progress=runs/progress`
 
@@ -61,8 +61,8 @@ def _together(scores: Any, value: Any) -> Scores | PlauditError | None:
     return scores if not isinstance(scores, Scores) else value
 
 
-def verdict_id(judge: JudgeId) -> JudgeId:
-    """Of who says what succeeded, without the model of progress beside it."""
+def judge_id_without_progress(judge: JudgeId) -> JudgeId:
+    """Of the judge alone, without the model of progress beside it."""
     return replace(judge, fingerprint=judge.fingerprint.partition("+")[0])
 
 

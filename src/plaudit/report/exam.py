@@ -63,7 +63,7 @@ def write_exam_report(path: Path, examined: Examined) -> None:
     first = certificates[0]
     title = f"Exam: {first.name}" if len(examined) == 1 else f"Exam of {len(examined)} judges"
     blocks: list[Block] = [
-        *(Text(_verdict(certificate), "warning") for certificate in certificates if not certificate.passed),
+        *(Text(_failure_message(certificate), "warning") for certificate in certificates if not certificate.passed),
         Section("Result", [_ranking(certificates), Row(_interval_charts(certificates))]),
         Section("P(success) over time", [Row([_trace_chart(*one) for one in examined]), Text(_ABOUT_TIME, "muted")]),
         Section("Figures", [_figure_table(certificates), Text(_ABOUT_FIGURES, "muted")]),
@@ -118,7 +118,7 @@ def _summary(certificates: Sequence[Certificate]) -> str:
     )
 
 
-def _verdict(certificate: Certificate) -> str:
+def _failure_message(certificate: Certificate) -> str:
     """The first reason, which is the one that explains the others."""
     rest = len(certificate.problems) - 1
     return f"{certificate.name} did not pass: {certificate.problems[0]}{f'; and {rest} more' * bool(rest)}."

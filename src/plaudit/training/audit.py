@@ -29,7 +29,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, astuple, dataclass
 from typing import Any, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from plaudit.config import Config
 from plaudit.training.confidence import Checks, ErrorTest
@@ -43,7 +43,6 @@ ALLOWED_ANYWAY = 0.02
 NEXT = 10  # successes by the judge that are all audited when one was found to be false, or after a leap
 LEAP, NEWEST, BEFORE = 0.2, 20, 100  # a leap: the newest so many episodes succeed so much more often than those before
 CORRECTED, FALSE, MISSED = "audit/corrected_success_rate", "audit/false_successes", "audit/missed_successes"
-RETIRED_KEYS = ("max_gap", "min_episodes")  # in run folders of earlier versions
 
 
 class AuditConfig(Config):
@@ -59,16 +58,9 @@ class AuditConfig(Config):
     minutes_per_hour: float | None = Field(default=None, gt=0, le=60)  # of a human's time for audits; None: no limit
     minutes_per_episode: float = Field(default=0.5, gt=0)  # that one takes a human
 
-    @model_validator(mode="before")
-    @classmethod
-    def _leave_out_retired(cls, values: Any) -> Any:
-        if not isinstance(values, Mapping):
-            return values
-        return {key: value for key, value in values.items() if key not in RETIRED_KEYS}
-
 
 @dataclass
-class Verdict:
+class AuditedPrediction:
     """What the judge said of an episode, and what came of its audit."""
 
     success: bool  # by the judge
@@ -78,7 +70,7 @@ class Verdict:
     actual: bool | None = None  # None: nobody has told
 
     def count(self, checks: Checks) -> None:
-        """Add it to those with the same verdict."""
+        """Add it to those with the same prediction."""
         checks.add(self.probability, None if self.actual is None else self.actual != self.success, self.drawn)
 
 
@@ -118,9 +110,9 @@ class Audit:
     def restart(self, number: int) -> None:
         """Forget everything but how many judges there were, as for another judge."""
         self.number = number
-        self._verdicts: dict[int, Verdict] = {}  # of the newest episodes
+        self._predictions: dict[int, AuditedPrediction] = {}  # of the newest episodes
         self._older = {True: Checks(), False: Checks()}  # success by the judge -> episodes that left the window
-        self._late: dict[int, Verdict] = {}  # those of them that wait for an answer
+        self._late: dict[int, AuditedPrediction] = {}  # those of them that wait for an answer
         self._tests = {True: ErrorTest(self.config.max_false), False: ErrorTest(self.config.max_missed)}
         self._recent: deque[bool] = deque(maxlen=NEWEST + BEFORE)  # successes by the judge
         self._num_judged = 0
@@ -144,24 +136,24 @@ class Audit:
         probability = affordable if (disputed or withheld) and usual else usual
         drawn = hashed_uniform(self._seed, "audit", episode) < probability
         weight = 0.0 if withheld else usual / probability if usual else 1.0
-        self._verdicts[episode] = Verdict(success, probability, weight, drawn)
+        self._predictions[episode] = AuditedPrediction(success, probability, weight, drawn)
         allowed = self.config.max_missed if success else ALLOWED_ANYWAY
         self._tests[not success].allow(allowed * affordable * self._probability(not success))
         self._look_ahead(success)
-        while len(self._verdicts) > self.config.window:
-            self._leave_window(next(iter(self._verdicts)))
+        while len(self._predictions) > self.config.window:
+            self._leave_window(next(iter(self._predictions)))
         return drawn
 
     def probability(self, episode: int) -> float:
         """With which one of the newest episodes was to be drawn."""
-        return self._verdicts[episode].probability
+        return self._predictions[episode].probability
 
     def _leave_window(self, episode: int) -> None:
-        verdict = self._verdicts.pop(episode)
-        if verdict.drawn and verdict.actual is None:
-            self._late[episode] = verdict
+        prediction = self._predictions.pop(episode)
+        if prediction.drawn and prediction.actual is None:
+            self._late[episode] = prediction
         else:
-            verdict.count(self._older[verdict.success])
+            prediction.count(self._older[prediction.success])
 
     def _probability(self, success: bool) -> float:
         """With which an episode is drawn now."""
@@ -182,20 +174,20 @@ class Audit:
 
     def add(self, episode: int, actual: bool) -> None:
         """What is true of an episode that was drawn; for the alarm, the first answer counts."""
-        verdict = self._verdicts.get(episode) or self._late.get(episode)
-        if verdict is None or not verdict.drawn:
+        prediction = self._predictions.get(episode) or self._late.get(episode)
+        if prediction is None or not prediction.drawn:
             return
-        is_new, verdict.actual = verdict.actual is None, bool(actual)
+        is_new, prediction.actual = prediction.actual is None, bool(actual)
         if self._late.pop(episode, None) is not None:
-            verdict.count(self._older[verdict.success])
+            prediction.count(self._older[prediction.success])
         if is_new:
-            self._test(verdict)
+            self._test(prediction)
 
-    def _test(self, verdict: Verdict) -> None:
-        error = verdict.actual != verdict.success
-        if verdict.weight:
-            self._tests[verdict.success].add(error, verdict.weight)
-        if error and verdict.success:
+    def _test(self, prediction: AuditedPrediction) -> None:
+        error = prediction.actual != prediction.success
+        if prediction.weight:
+            self._tests[prediction.success].add(error, prediction.weight)
+        if error and prediction.success:
             self._dense = max(self._dense, NEXT)
         if self.alarm is None and self._log_evidence() >= -math.log(self._alpha):
             self.alarm = self._alarm_message()
@@ -237,8 +229,8 @@ class Audit:
     @property
     def judge_success_rate(self) -> float:
         """Of the newest episodes, the fraction that succeed by the judge; NaN before there is one."""
-        verdicts = self._verdicts.values()
-        return sum(verdict.success for verdict in verdicts) / len(verdicts) if verdicts else math.nan
+        predictions = self._predictions.values()
+        return sum(prediction.success for prediction in predictions) / len(predictions) if predictions else math.nan
 
     @property
     def corrected_success(self) -> Estimate:
@@ -247,7 +239,7 @@ class Audit:
         This is prediction-powered inference with known probabilities. The interval is right 95 times of 100 whenever
         it is looked at; it is not one that holds at all moments together.
         """
-        checks, total = self._checks(self._verdicts.values()), len(self._verdicts)
+        checks, total = self._checks(self._predictions.values()), len(self._predictions)
         if not total:
             return Estimate(math.nan, 0.0, 1.0)
         successes, failures = checks[True], checks[False]
@@ -284,13 +276,13 @@ class Audit:
         return {name: wrong / of for name, (wrong, of) in rates.items() if of > 0}
 
     def _all(self) -> dict[bool, Checks]:
-        newest = self._checks([*self._late.values(), *self._verdicts.values()])
+        newest = self._checks([*self._late.values(), *self._predictions.values()])
         return {success: self._older[success].merged(newest[success]) for success in (True, False)}
 
-    def _checks(self, verdicts: Iterable[Verdict]) -> dict[bool, Checks]:
+    def _checks(self, predictions: Iterable[AuditedPrediction]) -> dict[bool, Checks]:
         checks = {True: Checks(), False: Checks()}
-        for verdict in verdicts:
-            verdict.count(checks[verdict.success])
+        for prediction in predictions:
+            prediction.count(checks[prediction.success])
         return checks
 
     def _estimate(self, checks: Checks, total: int) -> Estimate:
@@ -304,8 +296,8 @@ class Audit:
         return {
             "number": self.number,
             "alarm": self.alarm,
-            "verdicts": [[episode, *astuple(verdict)] for episode, verdict in self._verdicts.items()],
-            "late": [[episode, *astuple(verdict)] for episode, verdict in self._late.items()],
+            "predictions": [[episode, *astuple(prediction)] for episode, prediction in self._predictions.items()],
+            "late": [[episode, *astuple(prediction)] for episode, prediction in self._late.items()],
             "older": [asdict(self._older[success]) for success in (True, False)],
             "tests": [self._tests[success].state_dict() for success in (True, False)],
             "recent": list(self._recent),
@@ -313,13 +305,11 @@ class Audit:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """What `state_dict` returned. Of a checkpoint of earlier versions only the alarm counts."""
-        self.restart(state.get("number", 1))
+        """What `state_dict` returned."""
+        self.restart(state["number"])
         self.alarm = state["alarm"]
-        if "verdicts" not in state:
-            return
-        self._verdicts = {episode: Verdict(*rest) for episode, *rest in state["verdicts"]}
-        self._late = {episode: Verdict(*rest) for episode, *rest in state["late"]}
+        self._predictions = {episode: AuditedPrediction(*rest) for episode, *rest in state["predictions"]}
+        self._late = {episode: AuditedPrediction(*rest) for episode, *rest in state["late"]}
         for success, older, test in zip((True, False), state["older"], state["tests"], strict=True):
             self._older[success] = Checks(**older)
             self._tests[success].load_state_dict(test)

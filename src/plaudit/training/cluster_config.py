@@ -7,7 +7,7 @@ nodes, the head's first; where there is no GPU at all the numbers count nodes. O
 contradict.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -40,14 +40,6 @@ class WorkerRoles(Config):
     state: Role = "training"
     env: Role = "inference"
     labeler: Role = "labeling"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _rename_trainer(cls, values: Any) -> Any:
-        """The configs of earlier run folders have `trainer`."""
-        if not isinstance(values, dict) or "trainer" not in values or "learner" in values:
-            return values
-        return {"learner" if name == "trainer" else name: role for name, role in values.items()}
 
 
 class ClusterConfig(Config):

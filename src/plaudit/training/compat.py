@@ -28,7 +28,7 @@ _COLLECT_SYNONYMS = {"max_positive_trajectories": "target_success", "max_negativ
 
 _LEARNER = "write 'learner': its keys are type (sac, qchunk, ppo), gamma, lr, batch_size, utd_ratio, ..."
 _JUDGE = "write 'judge': type is classifier, vlm, simulator, human or cascade"
-# Keys of RLinf, LeRobot and SERL, of earlier versions, and what to write instead. A longer key wins.
+# Keys of RLinf, LeRobot and SERL, and what to write instead. A longer key wins.
 OTHER_NAMES: Mapping[str, str] = {
     "steps": "write 'run.max_steps'",
     "max_steps": "write 'run.max_steps' for the run, 'policy.inference.max_episode_steps' for an episode on a robot",
@@ -39,36 +39,16 @@ OTHER_NAMES: Mapping[str, str] = {
     "num_envs": "write 'run.num_envs'",
     "num_workers": "write 'cluster.num_learners'",
     "capacity_gb": "write 'run.capacity_gb'",
-    "checkpoint_every": "write 'run.checkpoint_freq', in env steps",
     "checkpoint": "write 'run.checkpoint_freq', in env steps",
     "checkpointing": "write 'run.checkpoint_freq', in env steps",
-    "scripted_demos": "write 'demos.scripted'",
-    "policy_cameras": "write 'policy.cameras'",
-    "executor": "write 'policy.inference'",
     "rollout": "write 'policy.inference' for how a robot is driven, 'run.num_envs' for a simulation",
-    "takeover": "write 'teleop'",
-    "units": "write 'policy.normalizer'",
     "retrain": "write 'judge.retrain'",
     "window": "write 'judge.window'",
-    "labeler": _JUDGE,
     "reward_labeler": _JUDGE,
     "reward_model": "write 'judge: {type: classifier, model: ...}'",
     "reward_training": "a reward model is trained by 'plaudit train-reward --config FILE'",
-    "reward.model": "write 'judge: {type: classifier, model: ...}', or 'judge: FOLDER'",
-    "reward.kind": "write 'reward.env_reward'",
-    "reward.end_on_success": "write 'reward.terminate_on_success'",
     "reward.threshold": "write 'judge.rule.threshold'",
-    "reward.confirm": "write 'judge.rule.k' and 'judge.rule.n'",
-    "reward.force": "write 'judge.force'",
     "reward.device": "write 'judge.device'",
-    "reward.place": "leave it out: a model on another GPU needs only 'judge.device: cuda:1'",
-    "reward.audit_share": "write 'audit.fraction'",
-    "reward.alarm_gap": "write 'audit.max_false', of the successes by the judge",
-    "audit.max_gap": "write 'audit.max_false', of the successes by the judge, and 'audit.max_missed', of all episodes",
-    "audit.min_episodes": "leave it out: the alarm holds from the first audited episode on",
-    "reward.on_alarm": "write 'audit.on_alarm'",
-    "evaluation.every": "write 'evaluation.freq', in env steps",
-    "evaluation.stop_at": "write 'evaluation.stop_success_rate'",
     "trainer": _LEARNER,
     "train": _LEARNER,
     "training": _LEARNER,
@@ -107,8 +87,6 @@ OTHER_NAMES: Mapping[str, str] = {
     "runner.save_interval": "write 'run.checkpoint_freq'",
     "runner": "write 'run': max_steps, max_episodes, checkpoint_freq, ...",
     "cluster.num_nodes": "leave it out: nodes are those that 'plaudit cluster start' started",
-    "cluster.parts": "write 'cluster.workers'",
-    "cluster.trainer_workers": "write 'cluster.num_learners'",
 }
 
 

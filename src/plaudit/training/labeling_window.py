@@ -28,7 +28,7 @@ from plaudit.data.store import Store, is_store
 from plaudit.errors import PlauditError
 from plaudit.judges.config import HUMAN
 from plaudit.judges.human.app import run_labeling_app
-from plaudit.judges.human.queue import Order
+from plaudit.judges.human.queue import QueueOrder
 from plaudit.rollout.processes import ChildProcess, exit_with_parent, send
 from plaudit.types import Episode
 
@@ -41,7 +41,7 @@ class LabelingWindowConfig(Config):
     """The labeling window of a human who labels or audits."""
 
     labeler: str = ""  # who labels; it stands in the notes of the labels
-    order: Order = "unlabeled"
+    order: QueueOrder = "unlabeled"
     open: bool = True  # open one from here; false: a human opens it
     reopen_after_s: float | None = Field(default=None, ge=0)  # a closed one opens again; None: not by itself
 
@@ -157,7 +157,7 @@ class Window:
         self._child = None
 
 
-def window(connection: Connection, store: Path, order: Order, name: str) -> None:
+def window(connection: Connection, store: Path, order: QueueOrder, name: str) -> None:
     """The process: until the person closes the window, or whoever opened it is gone."""
     exit_with_parent(connection, GRACE)
     try:

@@ -106,20 +106,20 @@ class LedgerAudit:
         self._ledger_version += len(new)
         for version in new:
             if version.source == self.source:
-                self._read_verdict(version)
+                self._read_prediction(version)
             elif version.source in self._references:
                 self._read_answer(version)
             elif version.episode not in self._models:
                 self._opinions[version.episode] = version.labels().success_once
 
-    def _read_verdict(self, version: LabelVersion) -> None:
+    def _read_prediction(self, version: LabelVersion) -> None:
         episode, self.fingerprint, labels = version.episode, version.model, version.labels()
         if version.model not in self._audits:
             self._audits[version.model] = Audit(self.config, self._seed, number=len(self._audits) + 1)
         self._withheld.pop(episode, None)
         if withheld := awaits_audit(labels):
             self._withheld[episode] = labels
-        if episode in self._models or not (withheld or labels.labeled.any()):  # what it leaves undecided is no verdict
+        if episode in self._models or not (withheld or labels.labeled.any()):  # undecided: no prediction
             return
         self._models[episode] = version.model
         success, opinion = released(labels).success_once, self._opinions.pop(episode, None)

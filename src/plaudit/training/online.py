@@ -48,7 +48,7 @@ from plaudit.training.reward import check_robot_judge
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.schedule import OnlineSchedule
 from plaudit.training.state_manager import PolicyStatus, StateManager, writes_here
-from plaudit.training.worker_group import Workers
+from plaudit.training.worker_group import WorkerGroup
 from plaudit.training.workers.env import EnvWorker, EpisodeInfo
 from plaudit.training.workers.human import WHO, HumanLabelWorker
 from plaudit.training.workers.judge import JudgeBundle, JudgeWorker, LabelReport
@@ -73,7 +73,7 @@ class OnlineTrainer:
     end = trainer.run(lambda progress: True)
     """
 
-    def __init__(self, folder: RunFolder, workers: Workers):
+    def __init__(self, folder: RunFolder, workers: WorkerGroup):
         self.config, self._folder, self.workers = folder.config, folder, workers
         self._failures = FailureLog(folder, workers.clock, self.config.run.worker_timeout_s)
         self._recount = False  # whether the learner may have made other updates than it has told of

@@ -45,7 +45,7 @@ class RolloutJudge:
 
     def flag(self, rollout: RolloutBatch) -> RolloutBatch:
         """With the episodes named that are unlike what a classifier learned from."""
-        judge = _verdict(self.judge)
+        judge = _without_progress(self.judge)
         if not isinstance(judge, ClassifierJudge) or judge.model.familiar is None:
             return rollout
         model, familiar, reasons = judge.model, judge.model.familiar, []
@@ -106,7 +106,7 @@ def live_judge(config: TrainingConfig) -> LiveJudge:
     if getattr(settings, "device", None) == "auto":
         settings = settings.model_copy(update={"device": config.run.device})
     judge = settings.build_with_progress(config.run.device)
-    if not isinstance(_verdict(judge), LiveJudge) or not isinstance(judge, LiveJudge):
+    if not isinstance(_without_progress(judge), LiveJudge) or not isinstance(judge, LiveJudge):
         raise JudgeError(
             f"judge '{config.judge.name}' scores whole episodes, and a synchronous run needs its decision after every "
             "step; use plaudit online, or train a classifier on its labels (plaudit train-reward)"
@@ -114,8 +114,8 @@ def live_judge(config: TrainingConfig) -> LiveJudge:
     return judge
 
 
-def _verdict(judge: Judge) -> Judge:
-    """Who says what succeeded."""
+def _without_progress(judge: Judge) -> Judge:
+    """The judge that decides success, without the model of progress beside it."""
     return judge.judge if isinstance(judge, JudgeWithProgress) else judge
 
 
@@ -125,15 +125,15 @@ def check_judge_fits(judge: LiveJudge, config: TrainingConfig, cameras: Mapping[
     cameras: of the environment, name -> size
     """
     judge.rule.tracker(1)  # refuses a rule that needs whole episodes
-    verdict, value = _verdict(judge), judge.progress if isinstance(judge, JudgeWithProgress) else None
-    for one in (verdict, value):
+    decider, value = _without_progress(judge), judge.progress if isinstance(judge, JudgeWithProgress) else None
+    for one in (decider, value):
         if isinstance(one, ClassifierJudge):
             _check_cameras(one.model.cameras, cameras, any_size=one.model.classifier.any_size)
-    if not isinstance(verdict, ClassifierJudge):
+    if not isinstance(decider, ClassifierJudge):
         return
-    check_measures_progress(verdict.model, config)
+    check_measures_progress(decider.model, config)
     if config.reward.reward_model is not None:
-        _compare_with_block(config.reward.reward_model, verdict.model.config)
+        _compare_with_block(config.reward.reward_model, decider.model.config)
 
 
 def check_measures_progress(model: RewardModel, config: TrainingConfig) -> None:
@@ -156,16 +156,16 @@ def describe_judge(config: TrainingConfig) -> tuple[str, ...]:
     line += f"; reward: {reward.mode}, {reward.reward_type}{shaped}"
     if isinstance(judge, JudgeWithProgress):
         line += f"; progress: {config.judge.config.progress} {judge.progress.id.fingerprint}"
-    verdict = _verdict(judge)
+    decider = _without_progress(judge)
     if not config.judge.config.needs_certificate:
         return (line,)
     certificate = f"certificate: {certificate_status(config.judge.certificate_path, judge.id)[0]}"
-    if not isinstance(verdict, ClassifierJudge):
+    if not isinstance(decider, ClassifierJudge):
         return line, certificate
-    cameras = ", ".join(f"{camera} {height}x{width}" for camera, (height, width) in verdict.model.cameras.items())
+    cameras = ", ".join(f"{camera} {height}x{width}" for camera, (height, width) in decider.model.cameras.items())
     block = config.reward.reward_model or RewardModelBlock()
     line = f"{line}; cameras: {cameras}"
-    return line, certificate, *verdict.warnings, *_block_warnings(block, verdict.model.config)
+    return line, certificate, *decider.warnings, *_block_warnings(block, decider.model.config)
 
 
 def check_robot_judge(config: TrainingConfig, refusal: str) -> None:

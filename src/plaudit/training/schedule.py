@@ -11,7 +11,7 @@ from plaudit.training.config import TrainingConfig
 from plaudit.training.monitor import JudgeMonitor
 from plaudit.training.progress import OnlineProgress
 from plaudit.training.seeds import train_seed
-from plaudit.training.worker_group import Workers
+from plaudit.training.worker_group import WorkerGroup
 from plaudit.training.workers.learner import LearnerInfo
 
 UPDATE_CALL_S = 0.5  # for which the learner is given work at a time; it publishes weights in between
@@ -23,7 +23,7 @@ class OnlineSchedule:
     """Of one session of a run."""
 
     config: TrainingConfig
-    workers: Workers
+    workers: WorkerGroup
     monitor: JudgeMonitor
     learner: LearnerInfo
     progress: OnlineProgress

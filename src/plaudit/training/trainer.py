@@ -31,7 +31,7 @@ from plaudit.training.progress import Progress, RolloutStats
 from plaudit.training.reward import RolloutJudge, describe_judge
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.seeds import train_seed
-from plaudit.training.updates import ProgressBar, RunEpisodes, Stopped, make_updates
+from plaudit.training.updates import ProgressBar, RunEpisodes, ShouldStop, make_updates
 
 Callback = Callable[[Progress], bool]  # called after each rollout; returns whether to continue
 
@@ -103,7 +103,7 @@ class Trainer:
         self.judge.relabel(store, self._progress_bar)
         return episodes
 
-    def run(self, callback: Callback, stopped: Stopped = lambda: False) -> Progress:
+    def run(self, callback: Callback, should_stop: ShouldStop = lambda: False) -> Progress:
         """To the end, or until it is asked to stop; starts from the newest checkpoint."""
         progress, rollout = self._resume()
         start = time.monotonic() - progress.elapsed_s
@@ -111,7 +111,7 @@ class Trainer:
         while going:
             # Collect a rollout, store it and learn from it.
             rollout = rollout or self._collect(progress)
-            rollout.metrics |= self.updates.learn(stopped)
+            rollout.metrics |= self.updates.learn(should_stop)
             now = self._advance(progress, rollout, time.monotonic() - start)
             if self.updates.pending:
                 progress = replace(progress, elapsed_s=now.elapsed_s)
@@ -224,9 +224,9 @@ class Trainer:
         if state["judge"] == self.judge.judge.id.fingerprint:
             self.audit.load_state_dict(state["audit"])
         else:  # another judge is audited from the start
-            self.audit.restart(number=state["audit"].get("number", 1) + 1)
+            self.audit.restart(number=state["audit"]["number"] + 1)
         progress.alarm = self.audit.alarm
-        rollout = state.get("rollout")  # checkpoints of earlier versions have none
+        rollout = state["rollout"]
         return progress, None if rollout is None else RolloutStats(**rollout)
 
 

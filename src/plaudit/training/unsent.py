@@ -1,7 +1,7 @@
 """Episodes that a robot has recorded and cannot hand over, on the disk of the robot's machine.
 
     unsent = UnsentEpisodes(store_id)
-    unsent.hand_over(add)                # what a process before this one could not
+    unsent.resend(add)                # what a process before this one could not
     with unsent.kept(episode, key):      # on disk once this takes long or fails; gone again when it has worked
         add(episode, key)
 
@@ -32,7 +32,7 @@ class UnsentEpisodes:
     def __init__(self, store_id: str):
         self._folder = Path.home() / UNSENT / store_id[:12]
 
-    def hand_over(self, add: Callable[[Episode, str], object]) -> None:
+    def resend(self, add: Callable[[Episode, str], object]) -> None:
         """Give what is here to `add`, which may have got it before, and forget it."""
         for folder in sorted(self._folder.glob("*")):
             # One, or none where the process ended while it was written.

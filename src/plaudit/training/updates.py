@@ -1,7 +1,7 @@
 """How learners learn from the rollouts of `plaudit train`: from each as a whole, or by batches of replay.
 
     updates.add(rollout, step)
-    metrics = updates.learn(stopped)      # updates.pending: it was stopped between two updates
+    metrics = updates.learn(should_stop)      # updates.pending: it was stopped between two updates
 
 Replay is on disk and the count of updates that are due is in the checkpoint, so the learners of replay stop between any
 two updates and go on exactly there. PPO's one update of a rollout is not divided: a checkpoint would have to keep the
@@ -23,7 +23,7 @@ from plaudit.training.reward import RolloutJudge
 from plaudit.types import Observation
 
 ProgressBar = Callable[[str], Any]  # name -> a function that wraps a sequence in a progress bar
-Stopped = Callable[[], bool]  # asked before each update from replay: whether to stop there
+ShouldStop = Callable[[], bool]  # asked before each update from replay: whether to stop there
 
 
 class RunEpisodes:
@@ -64,7 +64,7 @@ class Updates(ABC):
         """Take a rollout that started at this step, to learn from it."""
 
     @abstractmethod
-    def learn(self, stopped: Stopped) -> Mapping[str, float]:
+    def learn(self, should_stop: ShouldStop) -> Mapping[str, float]:
         """Make the updates that are due, or some if asked to stop in between; returns metrics."""
 
     @property
@@ -105,7 +105,7 @@ class OnPolicyUpdates(Updates):
         if self._episodes is not None:
             self._episodes.add(rollout)
 
-    def learn(self, stopped: Stopped) -> Mapping[str, float]:
+    def learn(self, should_stop: ShouldStop) -> Mapping[str, float]:
         rollout, self._rollout = self._rollout, None
         return self._learner.update(rollout)
 
@@ -169,9 +169,9 @@ class OffPolicyUpdates(Updates):
         config = self._learner.config
         self._updates_due += config.updates_due(step + rollout.steps) - config.updates_due(step)
 
-    def learn(self, stopped: Stopped) -> Mapping[str, float]:
+    def learn(self, should_stop: ShouldStop) -> Mapping[str, float]:
         metrics: dict[str, Any] = {}
-        while self.pending and not stopped():
+        while self.pending and not should_stop():
             metrics |= self._update()
             self._updates_due -= 1
         return {name: float(value) for name, value in metrics.items()}

@@ -27,7 +27,7 @@ W = TypeVar("W")
 TURN_S = 1.0  # that a turn counts in which something was done, where calls are made one after the other
 
 
-class Workers:
+class WorkerGroup:
     """Who works for a run. Subclasses make them."""
 
     serial: bool = False  # whether they work one after the other, so that nothing happens while the loop waits
@@ -97,7 +97,7 @@ def replay_options(folder: RunFolder) -> dict[str, Any]:
     }
 
 
-class LocalWorkers(Workers):
+class LocalWorkerGroup(WorkerGroup):
     """Everything in this process: in threads, or one call after the other."""
 
     def __init__(self, folder: RunFolder, *, serial: bool = False):

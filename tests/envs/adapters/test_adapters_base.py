@@ -65,7 +65,7 @@ def test_an_observation_is_a_copy():
     assert first["state"].tolist() == [0, 0]
 
 
-def test_the_simulators_verdict_is_in_info():
+def test_the_simulators_label_is_in_info():
     env = adapted(ODD)
     assert [env.step(np.array(a, np.float32))[4]["success"] for a in ([-1, 0], [1, 0])] == [False, True]
 

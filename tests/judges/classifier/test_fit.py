@@ -477,27 +477,3 @@ def test_a_model_that_calls_a_white_image_success_is_saved_marked_and_refused(tm
     with pytest.raises(JudgeError, match="is marked as not to be trusted: blank white"):
         load_reward_model(tmp_path / "model")
     assert load_reward_model(tmp_path / "model", force=True).fingerprint == fitted.model.fingerprint
-
-
-def test_a_model_of_an_earlier_version_is_read_by_the_new_names(tmp_path):
-    model = tiny_model(num_history_frames=2)
-    saved(model, tmp_path / "model")
-    tree = json.loads((tmp_path / "model/model.json").read_text())
-    old = {"num_history_frames": "history", "predict_progress": "progress", "freeze_stem": "split_encoder"}
-    tree["classifier"] = {old.get(name, name): value for name, value in tree["classifier"].items()}
-    tree["shared_encoder"], tree["cutoff_shift"] = tree.pop("frozen_encoder"), tree.pop("cutoff_offset")
-    tree["training"]["config"] = {
-        "members": 3,
-        "freeze_encoder": "body",
-        "encoder": {"normalise": "unit", "download": False},
-        "augment": {"colour": 0.1},
-    }
-    (tmp_path / "model/model.json").write_text(json.dumps(tree))
-    read = load_reward_model(tmp_path / "model", "cpu")
-    assert read.fingerprint == model.fingerprint
-    assert read.config.training["config"] == {
-        "ensemble_size": 3,
-        "freeze_encoder": "stem",
-        "encoder": {"normalize": "unit", "allow_download": False},
-        "augment": {"color": 0.1},
-    }

@@ -111,7 +111,7 @@ def test_weights_that_fill_only_a_part_are_refused(tmp_path):
 
 def test_nothing_is_downloaded_unasked():
     pytest.importorskip("transformers")
-    with pytest.raises(JudgeError, match=r"cannot load 'nobody/nothing'.*set allow_download: true"):
+    with pytest.raises(JudgeError, match=r"cannot load 'nobody/nothing'.*set local_files_only: false"):
         TransformersConfig(name="nobody/nothing").build()
 
 

@@ -15,7 +15,7 @@ from plaudit.judges.classifier.judge import ClassifierJudge, ClassifierJudgeConf
 from plaudit.judges.config import load_named_judge
 from plaudit.judges.controls import frozen_frame, time_reversed
 from plaudit.judges.metrics import value_order
-from plaudit.judges.progress import JudgeWithProgress, describe_progress, verdict_id
+from plaudit.judges.progress import JudgeWithProgress, describe_progress, judge_id_without_progress
 from plaudit.types import FloatArray, Labels, Observation
 from sliding_square import sliding_episode, sliding_store
 from tiny_reward import noise_episode, tiny_model
@@ -126,10 +126,13 @@ def test_one_judge_says_what_succeeded_and_the_other_how_far_it_is():
     assert scores.progress.tolist() == pytest.approx([0.1, 0.5, 0.9]) == [one.progress[0] for one in live]
 
 
-def test_either_judge_changed_makes_other_labels_and_the_verdict_keeps_its_certificate():
+def test_either_judge_changed_makes_other_labels_and_the_label_keeps_its_certificate():
     judge, other = beside(), ClassifierJudge(tiny_model(predict_success=False, predict_progress=True))
     changed = JudgeWithProgress(judge.judge, other)
-    assert changed.id != judge.id and verdict_id(changed.id) == verdict_id(judge.id) == judge.judge.id
+    assert (
+        changed.id != judge.id
+        and judge_id_without_progress(changed.id) == judge_id_without_progress(judge.id) == judge.judge.id
+    )
 
 
 @pytest.mark.parametrize(

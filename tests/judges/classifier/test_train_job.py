@@ -188,7 +188,7 @@ def test_a_local_folder_or_file_of_weights_may_stand_for_the_name(tmp_path):
 def test_another_network_of_the_hub_is_transformers_business(tmp_path):
     tree = {**LEROBOT, "policy": {**LEROBOT["policy"], "model_name": "facebook/dinov2-small"}}
     encoder = read(tmp_path, tree)[0].encoder
-    assert (encoder.type, encoder.name, encoder.allow_download) == ("transformers", "facebook/dinov2-small", False)
+    assert (encoder.type, encoder.name, encoder.local_files_only) == ("transformers", "facebook/dinov2-small", True)
 
 
 def test_the_maniskill_block_is_read(tmp_path):

@@ -12,7 +12,7 @@ from plaudit.judges.human.annotation import FrameAnnotation
 NAN = float("nan")
 
 
-def verdict(*frames: float) -> FrameAnnotation:
+def annotation(*frames: float) -> FrameAnnotation:
     return FrameAnnotation(np.array(frames, np.float32))
 
 
@@ -25,12 +25,12 @@ def verdict(*frames: float) -> FrameAnnotation:
         (FrameAnnotation.unlabeled(4).all_failure(), "0x4", "no success"),
         (FrameAnnotation.unlabeled(4).as_excluded(), "excluded", "excluded"),
         (FrameAnnotation.unlabeled(4).all_failure().set_range(1, 2, 1), "0x1 1x2 0x1", "success in 1 to 2"),
-        (verdict(0, 1, 0, 1), "0x1 1x1 0x1 1x1", "success in 1, 3"),
-        (verdict(NAN, 1, 0, NAN), "?x1 1x1 0x1 ?x1", "success in 1, 2 not labeled"),
-        (verdict(1, 0, 1, 0, 1, 0, 1, 0), "1x1 0x1 1x1 0x1 1x1 0x1 1x1 0x1", "success in 4 ranges"),
+        (annotation(0, 1, 0, 1), "0x1 1x1 0x1 1x1", "success in 1, 3"),
+        (annotation(NAN, 1, 0, NAN), "?x1 1x1 0x1 ?x1", "success in 1, 2 not labeled"),
+        (annotation(1, 0, 1, 0, 1, 0, 1, 0), "1x1 0x1 1x1 0x1 1x1 0x1 1x1 0x1", "success in 4 ranges"),
     ],
 )
-def test_a_verdict_is_a_short_text_that_reads_back_and_a_few_words(said, text, words):
+def test_a_label_is_a_short_text_that_reads_back_and_a_few_words(said, text, words):
     back = FrameAnnotation.from_rle(said.rle, len(said.frames))
     assert (said.rle, said.summary) == (text, words)
     assert np.array_equal(back.frames, said.frames, equal_nan=True) and back.excluded == said.excluded

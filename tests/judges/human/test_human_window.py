@@ -43,7 +43,7 @@ def color_at(widget, x: float, y: float) -> str:
     return widget.grab().toImage().pixelColor(round(x), round(y)).name()
 
 
-def test_the_strip_has_a_colour_for_each_verdict(window):
+def test_the_strip_has_a_colour_for_each_label(window):
     replay_actions(window.session, "Right 0 Right 1 @0")
     window._draw_episode()
     strip = window.timeline
@@ -102,7 +102,7 @@ def test_a_repeated_first_frame_is_not_shown(qtbot, tmp_path):
     assert window.slider.maximum() == 3
 
 
-def test_the_frame_around_the_picture_says_the_verdict(window):
+def test_the_frame_around_the_picture_says_the_label(window):
     place = window.cameras.places()["front"]
     seen = []
     for name in ("clear", "label_failure", "label_success"):

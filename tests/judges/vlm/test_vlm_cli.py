@@ -41,8 +41,8 @@ def store(tmp_path, tiny):
     with Store.create(tmp_path / "data") as store:
         for number in range(EPISODES):
             cutoff = 3 if number % 2 else None
-            verdict = Labels.from_cutoff(steps=STEPS, cutoff=cutoff, source="human")
-            store.ledger.append(store.append(moving(STEPS, seed=number)), verdict)
+            label = Labels.from_cutoff(steps=STEPS, cutoff=cutoff, source="human")
+            store.ledger.append(store.append(moving(STEPS, seed=number)), label)
     judge = {"type": "vlm", "model": str(tiny), "image_size": 64, "max_new_tokens": 4}
     (tmp_path / "judge.yaml").write_text(yaml.safe_dump(judge))
     return tmp_path / "data"

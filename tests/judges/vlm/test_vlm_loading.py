@@ -49,7 +49,7 @@ def test_a_folder_of_a_model_without_images_is_refused(tiny, tmp_path):
 
 @pytest.mark.parametrize("model", ["no/such-model", "nowhere/at/all"])
 def test_a_model_that_is_not_here_is_not_fetched(model):
-    with pytest.raises(JudgeError, match="set allow_download: true for a model of the hub"):
+    with pytest.raises(JudgeError, match="set local_files_only: false for a model of the hub"):
         VlmJudgeConfig(model=model).load_backend()
 
 

@@ -36,7 +36,6 @@ from plaudit.judges.calibration import EnsembleCalibration, PlattScaling
 from plaudit.judges.classifier.familiar import EpisodeView, Familiar, compared_frames, pooled
 from plaudit.judges.classifier.gpu_inference import CompiledBatches, bf16_copies
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, Size
-from plaudit.judges.classifier.old_names import rename_old_keys
 from plaudit.judges.config import TrainingDataInfo
 from plaudit.judges.forecast import Forecast
 from plaudit.judges.promise import Promise
@@ -146,7 +145,7 @@ class RewardModel:
         folder = Path(folder)
         if not (folder / "model.json").is_file():
             raise BadFile(folder, "this is not a reward model: it has no model.json; 'plaudit train-reward' makes one")
-        config = load(RewardModelConfig, folder / "model.json", translate=rename_old_keys)
+        config = load(RewardModelConfig, folder / "model.json")
         check_controls_passed(folder, config, force)
         members: list[BinaryRewardClassifier] = []
         for number in range(len(config.calibration)):
@@ -371,7 +370,7 @@ def load_state_dict_strict(
 
 def _fingerprint(members: Sequence[BinaryRewardClassifier], config: RewardModelConfig) -> str:
     """Of all that decides its numbers: weights, cameras, preprocessing, what it sees beside the images, calibration."""
-    not_decisive: dict[str, Any] = {"dropout": True, "encoder": {"allow_download"}}  # for training, and for loading
+    not_decisive: dict[str, Any] = {"dropout": True, "encoder": {"local_files_only"}}  # for training, and for loading
     classifier = config.classifier.model_dump(mode="json", exclude=not_decisive)
     fields = ClassifierConfig.model_fields
     # A model that has none of these is the one that it was before.

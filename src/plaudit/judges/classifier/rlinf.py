@@ -37,7 +37,6 @@ from plaudit.judges.classifier.encoders import feature_map_size
 from plaudit.judges.classifier.encoders.resnet import BLOCKS, Arch, ResnetConfig
 from plaudit.judges.classifier.encoders.resnet10 import Resnet10Config
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
-from plaudit.judges.classifier.old_names import rename_old_keys
 from plaudit.judges.classifier.rlinf_export import rlinf_can_load, rlinf_tensors
 from plaudit.judges.epochs import EpochMetrics
 from plaudit.torch_file import read_safetensors, read_torch
@@ -128,7 +127,7 @@ def _ours(path: Path, described: Any, tensors: Mapping[str, Tensor], device: str
         raise BadFile(path, "its description is no mapping of keys to values; train or copy the model again")
     try:
         with from_file(path):
-            config = parse(RewardModelConfig, rename_old_keys(described))
+            config = parse(RewardModelConfig, described)
     except ConfigError as error:
         raise BadFile(path, f"its description does not fit this version of plaudit: {error}") from error
     with numbers_at_most(fitting(tensor.shape for tensor in tensors.values()), path):

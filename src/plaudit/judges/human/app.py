@@ -22,7 +22,7 @@ from plaudit.data.formats import ReadOptions
 from plaudit.data.store import is_store
 from plaudit.data.transfer import import_dataset
 from plaudit.errors import DataError, DisplayError, MissingExtra, StoreLocked
-from plaudit.judges.human.queue import Order
+from plaudit.judges.human.queue import QueueOrder
 from plaudit.judges.human.session import Session
 from plaudit.types import ProgressFn
 
@@ -48,7 +48,7 @@ class LabelingSummary:
 def run_labeling_app(
     store_path: Path,
     *,
-    order: Order = "unlabeled",
+    order: QueueOrder = "unlabeled",
     name: str = "",
     action_log: Path | None = None,
     poll: bool = True,

@@ -132,7 +132,7 @@ class DraftStore:
         newest = max(own, key=lambda drafts: drafts.path.stat().st_mtime)
         for other in own:
             if other is not newest:
-                newest._take_over(other)
+                newest._merge(other)
         return newest
 
     def change(self, episode: int, frame: int, after: str | None, what: str) -> None:
@@ -206,7 +206,7 @@ class DraftStore:
                 ) from error
         return lines[0].get("by", "") if lines else None
 
-    def _take_over(self, other: "DraftStore") -> None:
+    def _merge(self, other: "DraftStore") -> None:
         """The drafts of a session that ran beside ours; where both have one, ours counts and theirs is an undo away."""
         for episode, theirs in other.history.drafts.items():
             ours = self.history.drafts.get(episode)

@@ -35,7 +35,7 @@ from plaudit.types import Labels
 from plaudit.untrusted import parse_json
 
 REQUESTS = "label_requests.json"  # in a store's folder
-Order = Literal["unlabeled", "disagreement", "unlabelled"]  # the last is the old spelling of the first
+QueueOrder = Literal["unlabeled", "disagreement"]
 AT_A_TIME = 100  # episodes whose judges are compared in one go: some 50 ms
 
 
@@ -84,7 +84,7 @@ class LabelRequests:
 class Queue:
     """The episodes of a store in the order a person should see them."""
 
-    def __init__(self, store: Store, order: Order, drafts: Collection[int]):
+    def __init__(self, store: Store, order: QueueOrder, drafts: Collection[int]):
         """drafts: the episodes with an unfinished label, now and later; they need a label, whatever the ledger has"""
         self.order = order
         self.rows: list[int] = []

@@ -22,7 +22,7 @@ from plaudit.data.store import Store
 from plaudit.errors import DataError, EpisodeNotFound, StoreError
 from plaudit.judges.human.annotation import SOURCE, FrameAnnotation
 from plaudit.judges.human.drafts import DraftStore, Edit
-from plaudit.judges.human.queue import Order, Queue
+from plaudit.judges.human.queue import Queue, QueueOrder
 from plaudit.rule import threshold_of
 from plaudit.types import Episode, FloatArray
 
@@ -109,7 +109,7 @@ def load_existing_labels(ledger: Ledger, episode_id: int, episode: Episode) -> l
 class Session:
     """Open with `Session.open`; use as a context manager."""
 
-    def __init__(self, store: Store, drafts: DraftStore, order: Order, name: str):
+    def __init__(self, store: Store, drafts: DraftStore, order: QueueOrder, name: str):
         """Not for users: see `open`."""
         self.store, self.drafts, self.name = store, drafts, name
         self.queue = Queue(store, order, drafts.history.drafts)
@@ -121,7 +121,7 @@ class Session:
         self.completed = 0  # in this session
 
     @classmethod
-    def open(cls, folder: str | Path, *, order: Order = "unlabeled", name: str = "") -> Self:
+    def open(cls, folder: str | Path, *, order: QueueOrder = "unlabeled", name: str = "") -> Self:
         """
         order: which episodes come first (queue.py)
         name: who labels; it stands in the labels' notes, and finds one's own drafts again

@@ -45,7 +45,7 @@ class Layout:
 
 
 @dataclass(frozen=True, eq=False)
-class Piece:
+class ChatSegment:
     """A part of a chat, counted from its own beginning."""
 
     ids: IntArray  # [l]
@@ -60,12 +60,12 @@ class ChatTemplate:
     def __init__(self, tokenizer: Any, template: str):
         self._tokenizer, self._template = tokenizer, template
         self.image_id: int = tokenizer.convert_tokens_to_ids(IMAGE)
-        self._pieces = lru_cache(maxsize=64)(self._cut)  # most episodes of a store have the same task
+        self._segments = lru_cache(maxsize=64)(self._cut)  # most episodes of a store have the same task
         self._cut("", "", ("camera",), ((TOKEN, TOKEN),))  # a template that will not do is told of before any episode
 
     def layout(self, prompt: FramePrompt, sizes: Sequence[Size]) -> Layout:
         """The tokens of a chat. sizes: of the cameras' images, as the model sees them"""
-        head, step = self._pieces(prompt.system_prompt, prompt.question, tuple(prompt.frames), tuple(sizes))
+        head, step = self._segments(prompt.system_prompt, prompt.question, tuple(prompt.frames), tuple(sizes))
         more = np.arange(prompt.num_frames - 1)  # steps after the head
         starts = len(head.ids) + more * len(step.ids)
         later = (head.advance + more * step.advance)[:, None] + step.positions[:, None, :]  # [3, F-1, l]
@@ -85,7 +85,7 @@ class ChatTemplate:
             messages, chat_template=self._template, tokenize=False, add_generation_prompt=True
         )
 
-    def piece(self, text: str, sizes: Sequence[Size]) -> Piece:
+    def segment(self, text: str, sizes: Sequence[Size]) -> ChatSegment:
         """The tokens of a text. sizes: of the images in it, in order"""
         ids = np.array(self._tokenizer(text, add_special_tokens=False)["input_ids"], np.int64)
         assert np.count_nonzero(ids == self.image_id) == len(sizes)
@@ -99,11 +99,11 @@ class ChatTemplate:
                 places.append(begin + np.arange(rows * across))
             begin, now = begin + rows * across, now + max(rows, across)
         counts = [part.shape[1] for part in columns]
-        return Piece(np.repeat(ids, counts), np.concatenate(columns, axis=1), places, now)
+        return ChatSegment(np.repeat(ids, counts), np.concatenate(columns, axis=1), places, now)
 
     def _cut(
         self, system_prompt: str, question: str, cameras: tuple[str, ...], sizes: tuple[Size, ...]
-    ) -> tuple[Piece, Piece]:
+    ) -> tuple[ChatSegment, ChatSegment]:
         """What a chat begins with, up to the first answer, and what each further frame adds."""
         no_frames = dict.fromkeys(cameras, np.zeros((0, 1, 1, 3), np.uint8))
         prompt = FramePrompt(system_prompt, question, no_frames, np.arange(0))
@@ -115,7 +115,7 @@ class ChatTemplate:
             raise JudgeError(
                 f"this model's chat template shows {one.count(IMAGE)} images where {len(cameras)} were given"
             )
-        return self.piece(one, sizes), self.piece(two[len(one) :], sizes)
+        return self.segment(one, sizes), self.segment(two[len(one) :], sizes)
 
 
 def image(camera: str, number: int) -> Message:

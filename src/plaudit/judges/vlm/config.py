@@ -19,7 +19,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_va
 from plaudit.config import Config, load
 from plaudit.judges.certificate import certificate_beside
 from plaudit.judges.config import ADAPTER_FILE, JudgeConfig, TrainingDataInfo
-from plaudit.trust import Download, KeyVariable, ServerUrl
+from plaudit.trust import KeyVariable, LocalFilesOnly, ServerUrl
 
 SYSTEM_PROMPT = "A robot works on a task, and you see it frame by frame. The task: {task}"
 QUESTION = "Is the task complete in this frame? Answer Yes or No."
@@ -95,8 +95,8 @@ class VlmSettings(PromptSettings, JudgeConfig):
 
     # transformers
 
-    # Whether to fetch the model from the hub when it is not here; in a file, with --allow-host huggingface.co.
-    allow_download: Download = False
+    # False: fetch the model from the hub when it is not here; in a file, with --allow-host huggingface.co.
+    local_files_only: LocalFilesOnly = True
     device: str = "auto"  # cuda where there is one, cpu otherwise
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"  # auto: bfloat16 on a GPU, float32 on a processor
     attention: Literal["auto", "flash_attention_2", "sdpa"] = "auto"  # auto: the first where it is installed, on a GPU

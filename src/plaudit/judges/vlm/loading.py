@@ -135,7 +135,7 @@ def fingerprint_of(folder: Path, template: str) -> str:
 def _from_hub(config: VlmSettings, loader: Any, **options: Any) -> Any:
     with _load_errors(config.model):
         return loader.from_pretrained(
-            config.model, local_files_only=not config.allow_download, trust_remote_code=False, **options
+            config.model, local_files_only=config.local_files_only, trust_remote_code=False, **options
         )
 
 
@@ -147,8 +147,8 @@ def _load_errors(name: str) -> Iterator[None]:
         reason = " ".join(next((line for line in str(error).splitlines() if line.strip()), "").split())
         raise JudgeError(
             f"transformers cannot load '{name}' ({reason}); name a folder with config.json, tokenizer and "
-            "weights, or set allow_download: true for a model of the hub; models with code of their own are not run, "
-            "serve such a model with vLLM and set backend: openai"
+            "weights, or set local_files_only: false for a model of the hub; models with code of their own are not "
+            "run, serve such a model with vLLM and set backend: openai"
         ) from error
 
 
@@ -156,7 +156,7 @@ def _folder(config: VlmSettings) -> Path:
     if Path(config.model).is_dir():
         return Path(config.model)
     cached_file = import_module("transformers.utils").cached_file
-    return Path(cached_file(config.model, "config.json", local_files_only=not config.allow_download)).parent
+    return Path(cached_file(config.model, "config.json", local_files_only=config.local_files_only)).parent
 
 
 def _template(folder: Path, tokenizer: Any) -> str:

@@ -199,7 +199,7 @@ class Qwen3VLBackend(VlmBackend):
         """Of transformers' own forward, for a chat that asks for words."""
         sizes = [size_of(images.shape, self.config.image_size) for images in prompt.frames.values()]
         text = self._chat_template.render(explanation_prompt(prompt, self.config.explain_prompt, image))
-        return self._inputs(self._chat_template.piece(text, sizes * prompt.num_frames).ids, prompt, sizes)
+        return self._inputs(self._chat_template.segment(text, sizes * prompt.num_frames).ids, prompt, sizes)
 
     def _inputs(self, tokens: IntArray, prompt: FramePrompt, sizes: Sequence[Size]) -> dict[str, Tensor]:
         """Of transformers' own forward: these tokens and the frames that are shown."""

@@ -116,7 +116,7 @@ class EnvWorker:
         """What a process before this one could not hand over."""
         if self._keep_unsent:
             self._kept = UnsentEpisodes(self._replay.call(ReplayBuffer.location).store_id)
-            self._kept.hand_over(lambda episode, key: self._replay.call(ReplayBuffer.add, episode, key))
+            self._kept.resend(lambda episode, key: self._replay.call(ReplayBuffer.add, episode, key))
 
     def load_policy(self, policy: PolicySpec) -> str:
         """Let this policy drive the robot; returns how long it takes to infer, for people.

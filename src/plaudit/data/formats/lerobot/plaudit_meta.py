@@ -57,7 +57,7 @@ def _extra(entry: Mapping[str, Any]) -> PlauditMeta:
         reward_frame=str(entry.get("reward_frame")),
         source=source[:100] if isinstance(source, str) else "dataset",
         start=number(entry.get("start")),
-        final_success=number(entry.get("final_verdict")),
+        final_success=number(entry.get("final_success")),
         final_state=state if sound else None,
         images={camera: value for camera, value in images.items() if isinstance(value, bytes)},
     )

@@ -213,7 +213,7 @@ def _sidecar(root: Root, columns: Columns, labels: Mapping[int, EpisodeLabels], 
                 "reward_frame": reward_frame,
                 "source": given.judge.source if given else None,
                 "start": float(given.success[0]) if given and given.labeled[0] else None,
-                "final_verdict": float(given.targets[-1]) if given else None,
+                "final_success": float(given.targets[-1]) if given else None,
             }
         )
     return pa.Table.from_pylist(rows)

@@ -209,7 +209,7 @@ def _sidecar(item: LabeledEpisode, index: int, layout: Layout) -> dict[str, Any]
         "reward_frame": layout.reward_frame,
         "source": labels.judge.source if labels else None,
         "start": float(labels.success[0]) if labels and labels.labeled[0] else None,
-        "final_verdict": float(labels.targets[-1]) if labels else None,
+        "final_success": float(labels.targets[-1]) if labels else None,
         "final_state": None,
     }
     if episode.padded != "last":

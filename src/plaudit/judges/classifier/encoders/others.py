@@ -1,7 +1,7 @@
 """Any image network of torchvision or transformers as an encoder, cut off after its last map of features.
 
     encoder: {type: torchvision, name: resnet18}
-    encoder: {type: transformers, name: facebook/dinov2-small, allow_download: true}
+    encoder: {type: transformers, name: facebook/dinov2-small, local_files_only: false}
 
 Neither package is needed by the rest of ours, so each is imported where it is used. Nothing is downloaded unless the
 config says so (one in a file needs --allow-host huggingface.co besides), and code that comes with a model is never run.
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from plaudit.errors import JudgeError, MissingExtra, MissingPackage, UnknownName, did_you_mean
 from plaudit.judges.classifier.encoders import IMAGENET_MEAN, IMAGENET_STD, Channels, EncoderConfig, features_of
-from plaudit.trust import Download
+from plaudit.trust import LocalFilesOnly
 from plaudit.untrusted import read_json_object
 
 # What torchvision calls the parts that come after the last map.
@@ -39,7 +39,7 @@ class TorchvisionConfig(EncoderConfig):
     type: Literal["torchvision"] = "torchvision"
     name: str  # as `torchvision.models.list_models()` gives it: resnet18, efficientnet_b0, convnext_tiny, ...
     weights: str | None = "DEFAULT"  # a name of torchvision's weights for it; None: random
-    allow_download: Download = False  # whether to fetch the weights when they are not on this machine
+    local_files_only: LocalFilesOnly = True  # false: fetch the weights when they are not on this machine
 
     @property
     def pretrained(self) -> bool:
@@ -60,15 +60,15 @@ class TorchvisionConfig(EncoderConfig):
             raise UnknownName(f"torchvision has no weights '{self.weights}' of {self.name}; {suggestion}")
         weights = published[self.weights]
         file = Path(torch.hub.get_dir()) / "checkpoints" / Path(urlparse(weights.url).path).name
-        if not self.allow_download and not file.is_file():
+        if self.local_files_only and not file.is_file():
             raise JudgeError(
-                f"the weights of torchvision's {self.name} are not on this machine ({file}); set allow_download: true, "
-                f"or put {weights.url} there"
+                f"the weights of torchvision's {self.name} are not on this machine ({file}); set "
+                f"local_files_only: false, or put {weights.url} there"
             )
         return weights
 
     def architecture_config(self) -> Self:
-        return self.model_copy(update={"weights": None, "allow_download": False})
+        return self.model_copy(update={"weights": None, "local_files_only": True})
 
 
 class TorchvisionEncoder(nn.Module):
@@ -103,7 +103,7 @@ class TransformersConfig(EncoderConfig):
 
     type: Literal["transformers"] = "transformers"
     name: str  # a folder, or the name of a model on the hub
-    allow_download: Download = False  # whether to fetch it from the hub when it is not on this machine
+    local_files_only: LocalFilesOnly = True  # false: fetch it from the hub when it is not on this machine
     # Of the pixels, 0 to 255; None: as the model's own preprocessing has it.
     mean: Channels | None = None
     std: Channels | None = None
@@ -133,7 +133,7 @@ class TransformersConfig(EncoderConfig):
         mean, std = (self.mean, self.std) if self.mean is not None and self.std is not None else self._preprocessing()
         architecture = {key: value for key, value in tree.items() if key not in NOT_SHAPE}
         return self.model_copy(
-            update={"architecture": architecture, "mean": mean, "std": std, "allow_download": False},
+            update={"architecture": architecture, "mean": mean, "std": std, "local_files_only": True},
         )
 
     def _filled(self, loader: Any, config: Any) -> Any:
@@ -150,13 +150,13 @@ class TransformersConfig(EncoderConfig):
     def _from_folder(self, loader: Any, **options: Any) -> Any:
         try:
             return loader.from_pretrained(
-                self.name, local_files_only=not self.allow_download, trust_remote_code=False, **options
+                self.name, local_files_only=self.local_files_only, trust_remote_code=False, **options
             )
         except (OSError, ValueError, RuntimeError) as error:
             reason = str(error).split("\n")[0]
             raise JudgeError(
                 f"transformers cannot load '{self.name}' ({reason}); name a folder with config.json and weights, or "
-                "set allow_download: true for a model of the hub; models that bring code of their own are not run"
+                "set local_files_only: false for a model of the hub; models that bring code of their own are not run"
             ) from error
 
     def _preprocessing(self) -> tuple[Channels, Channels]:
@@ -169,7 +169,7 @@ class TransformersConfig(EncoderConfig):
             path = cached_file(
                 self.name,
                 file,
-                local_files_only=not self.allow_download,
+                local_files_only=self.local_files_only,
                 _raise_exceptions_for_gated_repo=False,
                 _raise_exceptions_for_missing_entries=False,
                 _raise_exceptions_for_connection_errors=False,
