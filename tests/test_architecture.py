@@ -30,6 +30,7 @@ ROOMS = [
     "devices",
     "torch_file",
     "checkpoint",
+    "optim",
     "contracts",
     "envs",
     "robots",
@@ -131,6 +132,14 @@ for module in modules:
     importlib.import_module(f"plaudit.{module}")
     for package in set(unwanted.split(",")) & set(sys.modules):
         sys.exit(f"plaudit.{module} imports {package}")
+if "torch" in sys.modules:
+    import torch
+    from plaudit.learners.base import make_adam, optimizer_step
+    net = torch.nn.Linear(1, 1)
+    optimizer = make_adam(0.1, net)
+    optimizer_step(optimizer, net(torch.ones(1)).sum())
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert "torch._dynamo" not in sys.modules, "whoever trains imports torch's compiler"
 """
 
 

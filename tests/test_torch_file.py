@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, _utils, nn
 
 from plaudit.errors import BadFile, UnsafeFile
+from plaudit.optim import Adam
 from plaudit.torch_file import read_torch
 
 
@@ -36,7 +37,7 @@ def assert_same(ours: Any, theirs: Any) -> None:
 @pytest.mark.parametrize("zipped", [True, False])
 def test_what_torch_saves_is_read_as_torch_reads_it(tmp_path, zipped):
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
-    optimizer = torch.optim.Adam(net.parameters())
+    optimizer = Adam(net.parameters())
     net(torch.randn(5, 3)).sum().backward()
     optimizer.step()
     grid = torch.arange(24.0).reshape(4, 6)

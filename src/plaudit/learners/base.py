@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from plaudit.checkpoint import Stateful
+from plaudit.optim import Adam
 from plaudit.policies.networks import ObsTensors, random_shift, seeded, weights_of
 from plaudit.types import EnvSpec, PolicyWeights
 
@@ -50,10 +51,10 @@ class LearnerBase(Stateful):
         return weights_of(self.version, self.components)
 
 
-def make_adam(lr: float, *modules: nn.Module, eps: float = 1e-8) -> torch.optim.Adam:
+def make_adam(lr: float, *modules: nn.Module, eps: float = 1e-8) -> Adam:
     """Adam over the parameters of modules."""
     parameters = [parameter for module in modules for parameter in module.parameters()]
-    return torch.optim.Adam(parameters, lr=lr, eps=eps, fused=True)
+    return Adam(parameters, lr=lr, eps=eps, fused=True)
 
 
 def optimizer_step(optimizer: torch.optim.Optimizer, loss: Tensor, sync: GradSync | None = None) -> None:

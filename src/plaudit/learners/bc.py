@@ -21,6 +21,7 @@ from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.errors import PolicyError
 from plaudit.learners.config import BCConfig
+from plaudit.optim import AdamW
 from plaudit.policies.flow import FlowPolicy
 from plaudit.policies.flow_network import matching_loss
 from plaudit.policies.networks import random_shift, to_tensor, weights_of
@@ -57,7 +58,7 @@ class FlowBC(Stateful):
         self.version = 0
         self.rng = torch.Generator(policy.device).manual_seed(config.seed)
         self.net = nn.ModuleDict(dict(policy.components))
-        self.optimizers = {"all": torch.optim.AdamW(self.net.parameters(), lr=config.lr, weight_decay=1e-4, fused=True)}
+        self.optimizers = {"all": AdamW(self.net.parameters(), lr=config.lr, weight_decay=1e-4, fused=True)}
 
     def update(self, windows: ActionWindows) -> Mapping[str, float]:
         """One gradient step; returns metrics."""

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from plaudit.learners.base import LearnerBase, augment, make_adam, optimizer_step, sample_critics, soft_update
 from plaudit.learners.config import CriticEnsembleConfig
+from plaudit.optim import Adam
 from plaudit.policies.config import ActorConfig, GaussianConfig
 from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors, TanhGaussian, obs_to_tensors
 from plaudit.rollout.vector import ActFn
@@ -72,7 +73,7 @@ class Sac(LearnerBase):
         self.optimizers = {
             "critic": make_adam(config.lr, self.net.critic_encoder, self.net.critic),
             "actor": make_adam(config.lr, self.net.actor_encoder, self.net.actor),
-            "temperature": torch.optim.Adam([self.net.log_temperature], lr=config.lr),
+            "temperature": Adam([self.net.log_temperature], lr=config.lr),
         }
 
     @property

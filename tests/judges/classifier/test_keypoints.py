@@ -8,6 +8,7 @@ from plaudit.config import parse
 from plaudit.errors import ConfigError
 from plaudit.judges.classifier.encoders import feature_map_size
 from plaudit.judges.classifier.encoders.keypoints import KeypointsConfig
+from plaudit.optim import Adam
 
 SIDE = 32
 
@@ -26,7 +27,7 @@ def test_a_linear_layer_reads_a_place_off_keypoints():
     rng = torch.Generator().manual_seed(1)
     encoder = KeypointsConfig(widths=(8, 8)).build()
     readout = nn.Linear(encoder.channels, 2)
-    optimizer = torch.optim.Adam([*encoder.parameters(), *readout.parameters()], lr=2e-2)
+    optimizer = Adam([*encoder.parameters(), *readout.parameters()], lr=2e-2)
     for _ in range(100):
         images, places = spots(16, rng)
         loss = (readout(encoder(images).flatten(1)) - places / SIDE).square().mean()

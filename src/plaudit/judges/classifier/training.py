@@ -24,6 +24,7 @@ from plaudit.judges.classifier.dataset import RewardDataset, Split
 from plaudit.judges.classifier.features import CachedFeatures, FeatureSource, OnlineFeatures, predict_logits
 from plaudit.judges.classifier.model import BinaryRewardClassifier
 from plaudit.judges.epochs import EpochMetrics, EpochTrainer, StepMetrics, never_stop, train_epochs
+from plaudit.optim import AdamW
 from plaudit.types import AnyArray
 
 
@@ -45,7 +46,7 @@ class EnsembleMember(EpochTrainer):
         self.rng = torch.Generator().manual_seed(seed)
         self.dropout_seed = seed
         super().__init__(
-            torch.optim.AdamW(self._groups(), lr=config.lr, weight_decay=config.weight_decay),
+            AdamW(self._groups(), lr=config.lr, weight_decay=config.weight_decay),
             epochs=config.epochs,
             patience=config.patience,
             steps=math.ceil(len(rows) / config.batch_size),

@@ -52,6 +52,7 @@ from plaudit.judges.vlm.judge import VlmJudge
 from plaudit.judges.vlm.loading import LoadedVlm
 from plaudit.judges.vlm.local import PackedEpisode, Qwen3VLBackend
 from plaudit.judges.vlm.prompt import FramePrompt, build_prompt
+from plaudit.optim import AdamW
 from plaudit.rule import DecisionRule
 from plaudit.types import ByteArray, Episode, FloatArray
 
@@ -211,7 +212,7 @@ class Tuner(EpochTrainer):
         self.rng = torch.Generator().manual_seed(config.seed)  # a part of every state; showings have their own
         steps = math.ceil(len(splits["train"]) / config.batch_size)
         super().__init__(
-            torch.optim.AdamW(learning, lr=config.lr, weight_decay=config.weight_decay),
+            AdamW(learning, lr=config.lr, weight_decay=config.weight_decay),
             epochs=config.epochs,
             patience=config.patience,
             steps=steps,
