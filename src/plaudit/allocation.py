@@ -52,7 +52,7 @@ class _Counted(TorchFunctionMode):
             self._left -= _size(args, kwargs.get("size"))
         elif func in _COUNTED:
             self._left -= max((int(abs(n)) for n in args if isinstance(n, int | float)), default=0)
-        if self._left < 0 or (func in _CONVOLUTIONS and _convolved(args, kwargs) > self._most):
+        if self._left < 0 or (func in _CONVOLUTIONS and _conv_output_size(args, kwargs) > self._most):
             raise BadFile(
                 self._path,
                 "the network that this describes needs more numbers than its weights have; copy it again from its "
@@ -67,7 +67,7 @@ def _size(args: tuple[Any, ...], size: Any) -> int:
     return math.prod(n for n in ([size] if isinstance(size, int) else size) if isinstance(n, int))
 
 
-def _convolved(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+def _conv_output_size(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
     """About how many numbers come out of a convolution."""
     images, weight = (args[0], args[1]) if len(args) > 1 else (kwargs["input"], kwargs["weight"])
     stride = kwargs.get("stride", args[3] if len(args) > 3 else 1)

@@ -21,7 +21,7 @@ from plaudit.data.disk import disk_error, sync
 from plaudit.errors import BadFile
 from plaudit.protocols import Learner
 from plaudit.torch_file import read_safetensors
-from plaudit.untrusted import MAX_JSON, parse_json, read_own, readable, shown
+from plaudit.untrusted import MAX_JSON, brief, parse_json, read_own, readable
 
 FORMAT = 1
 TENSORS, STATE = "model.safetensors", "state.json"
@@ -119,7 +119,7 @@ def read_state(folder: Path) -> dict[str, Any]:
     if not isinstance(state, dict) or type(state.get("version")) is not int or type(state.get("step", 0)) is not int:
         raise BadFile(folder, f"this is not a whole checkpoint: {path.name} does not say its version or its step")
     if state.get("format") != FORMAT:
-        raise BadFile(folder, f"written as format {shown(state.get('format'))}; this version of plaudit reads {FORMAT}")
+        raise BadFile(folder, f"written as format {brief(state.get('format'))}; this version of plaudit reads {FORMAT}")
     return state
 
 

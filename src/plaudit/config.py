@@ -24,8 +24,8 @@ from pydantic_core import ErrorDetails
 
 from plaudit.errors import ConfigError, ContractError, did_you_mean
 from plaudit.trust import from_file, hide_secrets
-from plaudit.untrusted import check_yaml, shown
-from plaudit.yaml_file import filled, first_line, read_yaml, unreadable
+from plaudit.untrusted import brief, check_yaml
+from plaudit.yaml_file import first_line, merge_overrides, read_yaml, unreadable
 
 LONGEST = 200  # characters of a key or a value that a sentence repeats
 MOST_PROBLEMS = 20  # that are told of one config
@@ -153,7 +153,7 @@ def read_values(
     for block in typed:
         _drop_if_retyped(file_tree, override_tree, block)
     try:
-        merged: Any = filled(file_tree, override_tree)
+        merged: Any = merge_overrides(file_tree, override_tree)
     except unreadable() as error:
         raise ConfigError([((), f"{path or 'command line'}: {first_line(error)}")]) from error
     return merged, override_tree
@@ -269,7 +269,7 @@ def _problems(cls: type[BaseModel], detail: ErrorDetails) -> list[tuple[Location
         message = hide_secrets(str(inner))
         return [(where, f"key '{key}': {message}" if where else message)]  # a mistake of the whole has no key
     found = json.dumps(detail["input"], default=str)
-    found = hide_secrets(found if len(found) <= LONGEST else shown(detail["input"]), key)
+    found = hide_secrets(found if len(found) <= LONGEST else brief(detail["input"]), key)
     return [(where, f"key '{key}' is {found}: {detail['msg'][:300].lower()}")]
 
 

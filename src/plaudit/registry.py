@@ -132,7 +132,7 @@ class Registry:
         if ":" in name:
             check_code(name, self._known_paths())
         if name not in self._found:
-            self._found[name] = self._load(name, name) if ":" in name else self._claimed(name)
+            self._found[name] = self._load(name, name) if ":" in name else self._resolve(name)
         return self._found[name]
 
     def name_of(self, config: BaseModel) -> str:
@@ -188,7 +188,7 @@ class Registry:
         ours = [self._builtin[name]] if name in self._builtin else []
         return ours + [point.value for point in self._points() if point.name == name]
 
-    def _claimed(self, name: str) -> type[BaseModel]:
+    def _resolve(self, name: str) -> type[BaseModel]:
         found = [self._load(name, target) for target in self._targets(name)]
         if name in self._registered:  # also by a module that was imported just now
             found.append(self._registered[name])

@@ -165,7 +165,7 @@ def labels_from_scores(judge: JudgeId, rule: DecisionRule, episode: Episode, sco
     return Labels(success & labeled, labeled, judge, replace(scores, success_prob=prob), note=note)
 
 
-def released(labels: Labels) -> Labels:
+def release(labels: Labels) -> Labels:
     """What was withheld, as the judge's rule decides; other labels as they are."""
     if not labels.withheld or labels.scores is None:
         return labels

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from plaudit.errors import BadFile
-from plaudit.untrusted import Root, parse_json, shown
+from plaudit.untrusted import Root, brief, parse_json
 
 MAX_HEAD = 16 << 20  # bytes; about 100 for each tensor
 MAX_TENSORS = 100_000
@@ -30,7 +30,7 @@ def check_safetensors(path: Path) -> dict[str, Shape]:
     except ValueError as error:
         raise BadFile(path, f"this is no safetensors file: its head is no JSON ({str(error)[:100]})") from error
     if not isinstance(tree, dict) or len(tree) > MAX_TENSORS:
-        raise BadFile(path, f"this is no safetensors file: its head is {shown(tree)}")
+        raise BadFile(path, f"this is no safetensors file: its head is {brief(tree)}")
     return {name: _shape(path, name, entry) for name, entry in tree.items() if name != "__metadata__"}
 
 
@@ -38,5 +38,5 @@ def _shape(path: Path, name: str, entry: object) -> Shape:
     shape = entry.get("shape") if isinstance(entry, dict) else None
     sound = isinstance(shape, list) and len(shape) <= 32 and all(type(n) is int and 0 <= n < 1 << 40 for n in shape)
     if not isinstance(shape, list) or not sound:
-        raise BadFile(path, f"this is no safetensors file: tensor {shown(name)} has a shape that none has")
+        raise BadFile(path, f"this is no safetensors file: tensor {brief(name)} has a shape that none has")
     return tuple(shape)

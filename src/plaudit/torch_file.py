@@ -27,7 +27,7 @@ from torch import Tensor
 from plaudit.data.unpickle import BoundedUnpickler, Damaged, Measured, Resolver
 from plaudit.errors import UnsafeFile
 from plaudit.safetensors_file import check_safetensors
-from plaudit.untrusted import Root, readable, shown, unreadable
+from plaudit.untrusted import Root, brief, readable, unreadable
 
 ZIP = b"PK\x03\x04"
 LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # a pickle of torch's magic number
@@ -209,8 +209,8 @@ def read_torch(path: Path) -> Any:
     except UnsafeFile as error:
         raise UnsafeFile(
             path,
-            f"this file holds more than plain tensors, which could run code; nothing was run ({_asked(error, path)}). "
-            "Save the network's state_dict() alone where you trust it",
+            "this file holds more than plain tensors, which could run code; nothing was run "
+            f"({_requested(error, path)}). Save the network's state_dict() alone where you trust it",
         ) from error
 
 
@@ -221,7 +221,7 @@ def read_safetensors(path: Path, sentence: str) -> dict[str, Tensor]:
         return load_file(path)
 
 
-def _asked(error: UnsafeFile, path: Path) -> str:
+def _requested(error: UnsafeFile, path: Path) -> str:
     return str(error).removeprefix(f"{path}: ").partition(",")[0].removeprefix("this pickle ")
 
 
@@ -257,13 +257,13 @@ def _read_archive(file: IO[bytes], size: int, path: Path) -> Any:
         def content(name: str) -> bytearray:
             entry = entries.get(f"{home}/{name}")
             if entry is None:
-                raise Damaged(f"it has no {shown(name)}")
+                raise Damaged(f"it has no {brief(name)}")
             data = bytearray(entry.file_size)
             careful.most = size
             with archive.open(entry) as opened:
                 stream: Any = opened
                 if stream.readinto(data) != len(data):
-                    raise Damaged(f"{shown(name)} is cut short")
+                    raise Damaged(f"{brief(name)} is cut short")
             return data
 
         if f"{home}/byteorder" in entries and content("byteorder") != b"little":

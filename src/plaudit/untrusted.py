@@ -54,7 +54,7 @@ class TooMuch(ValueError):
     """A text of more values, or of more levels, than are read."""
 
 
-def shown(value: Any, most: int = 60) -> str:
+def brief(value: Any, most: int = 60) -> str:
     """A value of a foreign file, short enough for a sentence whatever it is."""
     if isinstance(value, int) and value.bit_length() > 200:
         return f"a number of {value.bit_length():,} bits"
@@ -68,7 +68,7 @@ def shown(value: Any, most: int = 60) -> str:
 
 def file_name(text: Any, most: int = 100) -> str:
     """A name of somebody else as a part of the name of a file: nothing in it leads elsewhere or is too long."""
-    plain = re.sub(r"[^\w.@+-]", "_", text if isinstance(text, str) else shown(text))[:most]
+    plain = re.sub(r"[^\w.@+-]", "_", text if isinstance(text, str) else brief(text))[:most]
     return plain if plain.strip(".") else "_"
 
 
@@ -86,11 +86,11 @@ class Root:
     def inside(self, relative: Any) -> Path:
         """The place of a file that a foreign file names; nothing is opened."""
         if not isinstance(relative, str) or not relative or len(relative) > 1000:
-            raise BadFile(self.path, f"{shown(relative)} is no path within this data set")
+            raise BadFile(self.path, f"{brief(relative)} is no path within this data set")
         odd = relative.startswith(("/", "\\", "~")) or "\0" in relative or "://" in relative
         if odd or ".." in re.split(r"[/\\]", relative):
             raise BadFile(
-                self.path, f"its files name {shown(relative)}, which lies outside of this folder; it was not opened"
+                self.path, f"its files name {brief(relative)}, which lies outside of this folder; it was not opened"
             )
         return self.path / relative
 
@@ -231,7 +231,7 @@ def read_json_object(path: Path) -> dict[str, Any]:
     """A JSON file that holds an object."""
     tree = read_json(path)
     if not isinstance(tree, dict):
-        raise BadFile(path, f"this is {shown(tree)} where names and values stand; copy it again from its source")
+        raise BadFile(path, f"this is {brief(tree)} where names and values stand; copy it again from its source")
     return tree
 
 
@@ -258,7 +258,7 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     for line in lines:
         wrong = next((name for name, value in line.items() if not isinstance(value, int | float)), None)
         if wrong is not None or "step" not in line:
-            what = "a line without a step" if wrong is None else f"{shown(wrong)}, which is {shown(line[wrong])}"
+            what = "a line without a step" if wrong is None else f"{brief(wrong)}, which is {brief(line[wrong])}"
             raise BadFile(path, f"metrics are numbers by name, and here is {what}; copy it again from its source")
     return lines
 

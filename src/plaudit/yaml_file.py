@@ -18,7 +18,7 @@ import yaml
 
 from plaudit.errors import BadFile, ConfigError, did_you_mean
 from plaudit.trust import PLACES
-from plaudit.untrusted import MAX_JSON, MAX_YAML, check_yaml, parse_json, read_own, shown
+from plaudit.untrusted import MAX_JSON, MAX_YAML, brief, check_yaml, parse_json, read_own
 
 MAX_FILLED = 10_000  # values of a file that OmegaConf goes through, a few seconds
 MOST_LETTERS = 16 << 20  # of all values, with templates filled in
@@ -49,19 +49,19 @@ def read_yaml(path: Path) -> dict[Any, Any]:
         advice = did_you_mean(path.name, beside) if beside else none
         raise ConfigError([((), f"{path}: there is no such file; {advice}")])
     try:
-        tree = _parsed(path)
+        tree = _parse(path)
     except BadFile as error:
         raise ConfigError([((), str(error))]) from error
     except unreadable() as error:
         kind = "JSON" if path.suffix == ".json" else "YAML"
         raise ConfigError([((), f"{path}: this is not valid {kind}: {first_line(error)}")]) from error
     if not isinstance(tree, dict):
-        raise ConfigError([((), f"{path}: a config is a mapping of keys to values, this is {shown(tree)}")])
+        raise ConfigError([((), f"{path}: a config is a mapping of keys to values, this is {brief(tree)}")])
     _check_templates(path, tree)
     return tree
 
 
-def _parsed(path: Path) -> Any:
+def _parse(path: Path) -> Any:
     if path.suffix == ".json":  # a reward model's has hundreds of KB, which YAML's parser would take seconds for
         return parse_json(read_own(path, MAX_JSON))
     text = read_own(path, 4 * MAX_YAML).decode()
@@ -74,7 +74,7 @@ def _parsed(path: Path) -> Any:
         return text.strip()
 
 
-def filled(tree: dict[Any, Any], overrides: Any) -> Any:
+def merge_overrides(tree: dict[Any, Any], overrides: Any) -> Any:
     """The same with overrides in their places and templates filled in, as OmegaConf does it."""
     if not overrides and not any(isinstance(value, str) and "${" in value for _, value in _leaves(tree)):
         return tree  # a reward model's description: OmegaConf would take half a minute for 50,000 values

@@ -9,7 +9,7 @@ import pytest
 from plaudit.config import read_values
 from plaudit.data.cutoffs import read_cutoffs
 from plaudit.errors import BadFile, ConfigError
-from plaudit.untrusted import Root, check_yaml, parse_json, parse_yaml, read_metrics, shown, understood
+from plaudit.untrusted import Root, brief, check_yaml, parse_json, parse_yaml, read_metrics, understood
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../a", "a/../../b", "http://x/y", "~/a", "a\0b", "", 3, "a" * 2000])
@@ -166,6 +166,6 @@ def test_a_label_file_with_a_range_that_no_store_has_is_refused(tmp_path, text):
 
 
 def test_a_value_of_any_size_is_shown_in_a_few_words():
-    assert shown(10**5000) == "a number of 16,610 bits"
-    assert len(shown("x" * 10**6)) < 80
-    assert shown([0] * 1000) == "a list of 1,000"
+    assert brief(10**5000) == "a number of 16,610 bits"
+    assert len(brief("x" * 10**6)) < 80
+    assert brief([0] * 1000) == "a list of 1,000"

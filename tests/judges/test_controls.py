@@ -12,7 +12,7 @@ from plaudit.judges.controls import (
     frozen_frame,
     run_controls,
     time_reversed,
-    truncated,
+    truncate,
 )
 from plaudit.rule import DecisionRule
 from plaudit.types import Episode, JudgeId, Scores
@@ -122,7 +122,7 @@ def test_backwards_only_what_comes_after_the_success_was_undone_is_asked():
 
 
 def test_truncated_ends_three_frames_before_the_first_success():
-    control = truncated(*held_out()[0])
+    control = truncate(*held_out()[0])
     assert numbers(control.episode).tolist() == list(range(11))
     assert control.mask.all() and control.episode.steps == 10
 
@@ -138,10 +138,10 @@ def test_blank_episodes_are_short_and_stand_where_the_episode_begins():
 def test_a_repeated_observation_is_not_asked():
     (first, truth), (last, _) = held_out(1, padded="first")[0], held_out(1, padded="last")[0]
     assert (numbers(frozen_frame(first, truth).episode) == 1).all()
-    assert truncated(first, truth).mask.tolist() == [False] + [True] * 10
+    assert truncate(first, truth).mask.tolist() == [False] + [True] * 10
     assert not time_reversed(first, truth).mask[-1] and time_reversed(first, truth).episode.padded == "last"
     assert time_reversed(last, truth).episode.padded == "first"
-    assert truncated(last, truth).episode.padded == "none"
+    assert truncate(last, truth).episode.padded == "none"
 
 
 def test_frames_without_a_truth_are_not_asked():
@@ -149,7 +149,7 @@ def test_frames_without_a_truth_are_not_asked():
     truth = truth.copy()
     truth[:4] = np.nan
     assert (numbers(frozen_frame(episode, truth).episode) == 4).all()
-    assert np.flatnonzero(truncated(episode, truth).mask).tolist() == list(range(4, 11))
+    assert np.flatnonzero(truncate(episode, truth).mask).tolist() == list(range(4, 11))
     assert time_reversed(episode, truth).mask.sum() == 7
 
 

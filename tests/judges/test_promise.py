@@ -111,7 +111,7 @@ def test_a_rate_of_zero_is_never_promised():
 
 def test_what_others_showed_of_the_threshold_is_said():
     known = [*failures(np.random.default_rng(0), 12), *successes(12)]
-    promise = make_promise(known, 0.01, CONFIDENCE).bounded_by(
+    promise = make_promise(known, 0.01, CONFIDENCE).with_bound(
         episode_losses(failures(np.random.default_rng(1), 9), 0.9)
     )
     assert promise.bound_episodes == 9 and promise.bound is not None and 0.1 < promise.bound < 0.5

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from conftest import counting_episode
 from plaudit.config import parse
 from plaudit.errors import ConfigError, JudgeError
-from plaudit.rule import DecisionRule, labels_from_scores, released, threshold_of, without_unlike
+from plaudit.rule import DecisionRule, labels_from_scores, release, threshold_of, without_unlike
 from plaudit.types import JudgeId, Scores
 
 PROBS = st.lists(st.floats(0, 1, width=32) | st.just(float("nan")), min_size=1, max_size=30)
@@ -122,7 +122,7 @@ def test_an_episode_unlike_what_the_judge_learned_from_is_labeled_by_the_setting
     found = labels(0.1, 0.9, 0.8, unlike="another table", rule_unlike=setting)
     assert found.withheld == withheld and found.labeled.any() != withheld
     assert found.scores.unlike == "another table" and "another table" in found.note
-    assert released(found).targets.tolist() == labels(0.1, 0.9, 0.8).targets.tolist()
+    assert release(found).targets.tolist() == labels(0.1, 0.9, 0.8).targets.tolist()
     assert not labels(0.1, 0.9, 0.8, rule_unlike=setting).withheld  # one that is not
 
 

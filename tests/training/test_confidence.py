@@ -90,7 +90,7 @@ def test_what_is_checked_with_certainty_is_known():
 
 
 def test_errors_are_weighted_by_the_inverse_of_the_probability():
-    checks = counted(20, 20, 2, probability=1.0).merged(counted(400, 100, 5))
+    checks = counted(20, 20, 2, probability=1.0).merge(counted(400, 100, 5))
     assert checks.errors == pytest.approx(420 * (2 + 4 * 5) / (20 + 4 * 100))
     low, high = checks.bounds(0.05)
     assert 7 < low < 22 < high < 70

@@ -19,7 +19,7 @@ from plaudit.policies.weights import read_weights
 from plaudit.report.run import write_run_report
 from plaudit.rollout.operator import OperatorCommand
 from plaudit.rollout.operator_input import OperatorConfig
-from plaudit.rule import released
+from plaudit.rule import release
 from plaudit.training.config_file import load_training_config
 from plaudit.training.display import Display
 from plaudit.training.handles import SerialHandle, Slot
@@ -105,7 +105,7 @@ def test_episodes_unlike_what_the_judge_learned_from_count_once_the_audit_agrees
     assert end.judge_metrics["judge/unlike_share"] == 1 and end.judge_metrics["audit/episodes"] == 12
     store = Store.open(tmp_path / "run/episodes")
     judged = [store.ledger.labels(i, {"classifier"}) for i in store.ids]
-    right = [released(found).success_once == store.episode(i).success.any() for i, found in zip(store.ids, judged)]
+    right = [release(found).success_once == store.episode(i).success.any() for i, found in zip(store.ids, judged)]
     assert [found.labeled.any() for found in judged] == right and 0 < sum(right) < 12
     assert 0 < end.updates <= 12 * sum(right)
 

@@ -19,7 +19,7 @@ from plaudit.training.replay_buffer import (
     SampleOptions,
     make_sampler,
 )
-from plaudit.training.workers.learner import normalized
+from plaudit.training.workers.learner import normalize_batch
 from plaudit.types import Episode, JudgeId, Labels
 
 RULE = DecisionRule(decode="per_frame").key()
@@ -163,12 +163,12 @@ def test_a_learner_learns_in_the_units_of_the_policy_on_the_robot(replay):
         {STATE: Stats(np.float32([2, 0]), np.float32([4, 3])), ACTION: Stats(np.float32([5]), np.float32([2]))}
     )
     batch = replay.sample(4, SampleOptions(source="classifier", gamma=0.9))
-    inside = normalized(batch, units)
+    inside = normalize_batch(batch, units)
     np.testing.assert_allclose(inside.state, np.tile([1.0, 2.0], (4, 1)), rtol=1e-6)
     np.testing.assert_allclose(inside.next_state, inside.state)
     np.testing.assert_allclose(inside.actions, np.full((4, 1), 0.5), rtol=1e-6)
     np.testing.assert_allclose(units.denormalize_action(inside.actions), batch.actions, rtol=1e-6)
-    assert normalized(batch, None) is batch
+    assert normalize_batch(batch, None) is batch
 
 
 def test_what_a_human_labeled_is_stored_although_a_human_has_no_model(replay, tmp_path):

@@ -87,11 +87,11 @@ def cluster_stop(folder: FolderOption = None) -> None:
 @cluster.command("status")
 def cluster_status(address: AddressOption = "auto", folder: FolderOption = None) -> None:
     """Show the nodes and what runs on them."""
-    from plaudit.cluster.connect import cluster_nodes, joined
+    from plaudit.cluster.connect import cluster_nodes, join_cluster
     from plaudit.cluster.ray_private import actors
     from plaudit.cluster.tables import actors_table, nodes_table
 
-    with joined(address, folder=folder):
+    with join_cluster(address, folder=folder):
         nodes, running = cluster_nodes(), actors()
     out.print(nodes_table(nodes))
     if running:
@@ -107,10 +107,10 @@ def cluster_check(
 ) -> None:
     """Check nodes and measure the connections between them; returns 1 if anything is wrong."""
     from plaudit.cluster.check import check
-    from plaudit.cluster.connect import cluster_nodes, joined
+    from plaudit.cluster.connect import cluster_nodes, join_cluster
     from plaudit.cluster.tables import check_table
 
-    with joined(address, folder=folder):
+    with join_cluster(address, folder=folder):
         results = check([node for node in cluster_nodes() if node.alive], megabytes)
     out.print(check_table(results))
     for result in results:

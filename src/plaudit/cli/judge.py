@@ -252,7 +252,7 @@ def calibrate_(
     alone in a cascade. Writes the judge as a file for --config.
     """
     from plaudit.data.store import Store
-    from plaudit.judges.calibration import calibrate, check_has_probabilities, fitted_rights
+    from plaudit.judges.calibration import calibrate, check_has_probabilities, fit_rights
     from plaudit.judges.config import load_judge_config, save_judge_config
     from plaudit.judges.evaluation import load_reference_labels, resolve_reference, score_episodes
     from plaudit.judges.unseen import SeenEpisodes, record_calibration
@@ -282,7 +282,7 @@ def calibrate_(
     calibrated = record_calibration(store, chosen, built.id, predictions, sources, target_fpr, fit, cross_val)
     fitted = given.model_copy(
         update={"rule": fit.rule, "calibration": fit.calibration, "calibration_record": calibrated}
-        | {"rights": fitted_rights(fit, predictions, built.id.fingerprint, max_error, promise_confidence)}
+        | {"rights": fit_rights(fit, predictions, built.id.fingerprint, max_error, promise_confidence)}
     )
     save_judge_config(output, config, name, flags, overrides, fitted)
     _tell_calibrated(output, fit, calibrated, cross_val)

@@ -60,12 +60,12 @@ def connected(
         "auto" where this machine belongs to one and "local" otherwise
     """
     config = config or ClusterConfig()
-    with joined(address, config) as local:
+    with join_cluster(address, config) as local:
         yield Cluster(Placement(config, cluster_nodes(), requires_gpu, own_versions()), local)
 
 
 @contextmanager
-def joined(
+def join_cluster(
     address: str | None = None, config: ClusterConfig | None = None, folder: Path | None = None
 ) -> Iterator[bool]:
     """Join a cluster, whether or not the workers fit; yields whether it was started by this process.

@@ -13,7 +13,7 @@ from plaudit.data.lines import Record
 from plaudit.data.schema import Schema
 from plaudit.data.segments import Segment, segment_name
 from plaudit.errors import StoreDamaged, StoreError
-from plaudit.untrusted import shown
+from plaudit.untrusted import brief
 
 
 class Catalog:
@@ -71,7 +71,7 @@ class Catalog:
                 self.next_segment = max(self.next_segment, next_segment)
             case other:
                 raise StoreError(
-                    f"{self.root.path}: the journal speaks of {shown(other)}; a newer plaudit wrote it, upgrade"
+                    f"{self.root.path}: the journal speaks of {brief(other)}; a newer plaudit wrote it, upgrade"
                 )
         return []
 

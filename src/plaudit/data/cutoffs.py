@@ -19,7 +19,7 @@ import numpy as np
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, DataError
 from plaudit.types import Episode, FloatArray, Labels
-from plaudit.untrusted import MAX_JSON, parse_json, parse_yaml, read_own, readable, shown
+from plaudit.untrusted import MAX_JSON, brief, parse_json, parse_yaml, read_own, readable
 
 Numbering = Literal["id", "source"]
 After = Literal["failure", "unknown"]
@@ -55,13 +55,13 @@ def _tree(path: Path) -> Any:
 
 
 def _episodes(key: Any, path: Path) -> range:
-    match = re.fullmatch(r"\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?", shown(key).strip("'"))
+    match = re.fullmatch(r"\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?", brief(key).strip("'"))
     if not match:
-        raise BadFile(path, f"{shown(key)} is not an episode number or a range of them like '3-7'")
+        raise BadFile(path, f"{brief(key)} is not an episode number or a range of them like '3-7'")
     first = int(match[1])
     episodes = range(first, int(match[2] or first) + 1)
     if len(episodes) > MAX_EPISODES:
-        raise BadFile(path, f"{shown(key)} is a range of {len(episodes):,} episodes; no store has so many")
+        raise BadFile(path, f"{brief(key)} is a range of {len(episodes):,} episodes; no store has so many")
     return episodes
 
 
@@ -160,7 +160,7 @@ def _ranges(value: Any, end: int) -> list[tuple[int, int, float]]:
             (one[0], max(one[0], end) if one[1] is None else one[1], 1.0 if len(one) == 2 else np.nan) for one in ranges
         ]
     raise DataError(
-        f'{shown(value)} is not a frame, a list of [first, last] or [first, last, "unknown"] ranges, "unknown", or null'
+        f'{brief(value)} is not a frame, a list of [first, last] or [first, last, "unknown"] ranges, "unknown", or null'
     )
 
 

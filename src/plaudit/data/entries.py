@@ -15,7 +15,7 @@ from plaudit.data.lines import Record
 from plaudit.data.schema import Schema
 from plaudit.errors import InvalidEpisode
 from plaudit.types import Episode
-from plaudit.untrusted import shown
+from plaudit.untrusted import brief
 
 MAX_ID = 1 << 53  # every program that reads JSON can count this far
 MAX_SEGMENTS = (1 << 31) - 1
@@ -143,13 +143,13 @@ def is_int_in(value: Any, least: int, most: int) -> bool:
 def _check_metadata(line: Record) -> None:
     for name in ("task", "robot"):
         if not isinstance(line[name], str):
-            raise ValueError(f"its {name} is {shown(line[name])}")
+            raise ValueError(f"its {name} is {brief(line[name])}")
     if not is_time(line["time"]):
-        raise ValueError(f"its time is {shown(line['time'])}")
+        raise ValueError(f"its time is {brief(line['time'])}")
     if not is_number(line["fps"]) or line["fps"] < 0:
-        raise ValueError(f"its fps is {shown(line['fps'])}")
+        raise ValueError(f"its fps is {brief(line['fps'])}")
     if type(line["terminated"]) is not bool or line["repeated"] not in ("none", "first", "last"):
-        raise ValueError(f"its end is {shown(line['terminated'])} and {shown(line['repeated'])}")
+        raise ValueError(f"its end is {brief(line['terminated'])} and {brief(line['repeated'])}")
     if not isinstance(line["crc"], dict) or not isinstance(line["meta"], dict):
         raise ValueError("its checksums or its meta are no mapping")
     if line["origin"] is not None:
@@ -158,7 +158,7 @@ def _check_metadata(line: Record) -> None:
 
 def _check_origin(origin: Any) -> None:
     if not isinstance(origin, Mapping) or set(origin) != {"format", "path", "index", "digest"}:
-        raise ValueError(f"its origin is {shown(origin)}")
+        raise ValueError(f"its origin is {brief(origin)}")
     texts = (origin["format"], origin["path"], origin["digest"])
     if not all(isinstance(text, str) for text in texts) or not is_int_in(origin["index"], 0, MAX_ID):
         raise ValueError("its origin is none")
@@ -171,5 +171,5 @@ def is_number(value: Any) -> bool:
 
 def _check_int(name: str, value: Any, least: int, most: int) -> int:
     if not is_int_in(value, least, most):
-        raise ValueError(f"{name} {shown(value)}, which is not within {least} to {most}")
+        raise ValueError(f"{name} {brief(value)}, which is not within {least} to {most}")
     return value

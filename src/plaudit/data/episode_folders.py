@@ -47,7 +47,7 @@ class EpisodeFolders:
         """Refuse folders that hold something else than episodes of this store, which need not be there yet."""
         store_id = Store.open(store).settings.id if is_store(store) else ""
         for folder in self.paths:
-            _listed(folder, store_id)
+            _list_episodes(folder, store_id)
 
     def update(self, store: Store) -> None:
         """Write the labeled episodes that are not in the folders yet; returns when they would survive a power cut."""
@@ -63,7 +63,7 @@ class EpisodeFolders:
 
     def _open(self, folder: Path, store_id: str) -> list[int]:
         folder.mkdir(parents=True, exist_ok=True)
-        ids = _listed(folder, store_id)
+        ids = _list_episodes(folder, store_id)
         if not (folder / LIST_NAME).exists():
             _write_list(folder, store_id, ids)  # from now on, what is in it is of this store
         return ids
@@ -79,7 +79,7 @@ class EpisodeFolders:
         listed[folder].append(episode_id)
 
 
-def _listed(folder: Path, store_id: str) -> list[int]:
+def _list_episodes(folder: Path, store_id: str) -> list[int]:
     """The episodes of a store that a folder holds; a folder of anything else is refused."""
     if not folder.exists():
         return []

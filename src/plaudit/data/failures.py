@@ -15,7 +15,7 @@ from pathlib import Path
 
 from plaudit.data.disk import disk_errors
 from plaudit.data.entries import MAX_ID, is_int_in, is_time
-from plaudit.data.journal import Journal, Record, damaged
+from plaudit.data.journal import Journal, Record, damage_error
 from plaudit.data.ledger import Ledger
 from plaudit.data.signals import defer_signals
 from plaudit.errors import Replaced
@@ -120,12 +120,12 @@ def _failure(path: Path, line: Record) -> Failure:
     try:
         failure = Failure(**line)
     except TypeError as error:
-        raise damaged(path, f"a line is no failure of a judge ({str(line)[:200]})") from error
+        raise damage_error(path, f"a line is no failure of a judge ({str(line)[:200]})") from error
     texts = (failure.source, failure.model, failure.reason)
     if not all(isinstance(text, str) for text in texts) or not is_time(failure.time):
-        raise damaged(path, f"a line is no failure of a judge ({str(line)[:200]})")
+        raise damage_error(path, f"a line is no failure of a judge ({str(line)[:200]})")
     if not is_int_in(failure.episode, 0, MAX_ID):
-        raise damaged(path, f"a line names no episode ({str(line)[:200]})")
+        raise damage_error(path, f"a line names no episode ({str(line)[:200]})")
     return failure
 
 

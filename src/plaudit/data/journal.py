@@ -60,7 +60,7 @@ class JournalFile:
 
     def __init__(self, path: Path, folder: Folder):
         self.path = path
-        with _missed(path):
+        with _report_missing(path):
             self.descriptor = folder.open(path.name, os.O_RDONLY)
         weakref.finalize(self, os.close, self.descriptor)
         self.identity = identity(os.fstat(self.descriptor))
@@ -70,7 +70,7 @@ class JournalFile:
         with disk_errors(self.path.parent, f"{self.path.name} cannot be read"):
             line = decode(read_at(self.descriptor, offset, length))
         if line is None:
-            raise damaged(self.path, f"the line at byte {offset:,} was sound and fails its checksum now")
+            raise damage_error(self.path, f"the line at byte {offset:,} was sound and fails its checksum now")
         return line.record
 
 
@@ -123,7 +123,7 @@ class Journal:
         exclusive: nobody else may have; where somebody has, nothing is written
         """
         self.folder.check_same()
-        with self._locked() as file:
+        with self._open_locked() as file:
             if self._counted:
                 self._head_file.open()
                 self._head = read_open_head(self._head_file.descriptor)
@@ -153,7 +153,7 @@ class Journal:
 
         Returns the records that other processes appended, and messages.
         """
-        with self._locked() as file:
+        with self._open_locked() as file:
             others, messages = self._catch_up(file), self._quarantine_tail(file)
             if self._counted and self.header is not None and read_head(self.folder, self.path.name) is None:
                 replace_head(self.folder, self.path.name, self.count, self._chain)
@@ -204,20 +204,22 @@ class Journal:
     def _catch_up(self, file: int) -> list[Record]:
         size = os.fstat(file).st_size
         if size < self._offset:
-            raise damaged(self.path, f"it lost its last {self._offset - size:,} bytes while it was open")
+            raise damage_error(self.path, f"it lost its last {self._offset - size:,} bytes while it was open")
         records: list[Record] = []
         while (before := self._offset) < size:
             data = read_at(file, before, min(size - before, MAX_LINE_BYTES))  # a hole of terabytes is a file too
             records += self._take(file, data)
             if self._offset == before:
                 if b"\n" not in data and size - before > len(data):
-                    raise damaged(self.path, f"line {self.lines + 1} is longer than any that is written here")
+                    raise damage_error(self.path, f"line {self.lines + 1} is longer than any that is written here")
                 break
         head = self._head
         if head is not None and self.count < head.count:
-            raise damaged(self.path, f"its last {head.count - self.count} acknowledged line(s) are missing or damaged")
+            raise damage_error(
+                self.path, f"its last {head.count - self.count} acknowledged line(s) are missing or damaged"
+            )
         if head is not None and self.count == head.count and self._chain != head.chain:
-            raise damaged(self.path, "these are not the lines that were written here")
+            raise damage_error(self.path, "these are not the lines that were written here")
         return records
 
     def _take(self, file: int, data: bytes) -> list[Record]:
@@ -229,11 +231,11 @@ class Journal:
             if line is None:
                 # More was appended after it, so this one was complete once.
                 if not self._is_torn(file, self._offset + len(text) + 1):
-                    raise damaged(self.path, f"line {self.lines + 1} fails its checksum")
+                    raise damage_error(self.path, f"line {self.lines + 1} fails its checksum")
                 break
             problem = order_problem(line, self.count, self._chain, self.lines, self.header is not None)
             if problem:
-                raise damaged(self.path, problem)
+                raise damage_error(self.path, problem)
             if line.is_header:
                 self.header = line.record[HEADER_KEY]
             else:
@@ -265,7 +267,7 @@ class Journal:
             return []
         # A whole record with one flipped bit is kept.
         if torn <= MAX_REPAIR_BYTES and repair_lines(read_at(file, self._offset, torn)) is not None:
-            raise damaged(self.path, f"line {self.lines + 1} fails its checksum")
+            raise damage_error(self.path, f"line {self.lines + 1} fails its checksum")
         counted = "the count beside it does not have it" if self._head else "whether it was acknowledged is not known"
         messages = f"{self.path}: {torn:,} bytes of an unfinished last line"
         with Quarantine(self.folder).entry(f"{self.path.name}-tail", f"{messages}; {counted}") as aside:
@@ -275,12 +277,12 @@ class Journal:
         return [f"{messages} were set aside in {aside.path}; {counted}"]
 
     @contextmanager
-    def _locked(self) -> Iterator[int]:
+    def _open_locked(self) -> Iterator[int]:
         """The file, open for writing and locked; raises JournalMissing or Replaced if it is gone.
 
         A repair gives the old file a second name before it puts another in its place, so names are counted last.
         """
-        with _missed(self.path):
+        with _report_missing(self.path):
             opened = self._file.open()
         file = self._file.descriptor
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -295,14 +297,14 @@ class Journal:
 
         opened: another descriptor's, which is to be of the same file
         """
-        with _missed(self.path):
+        with _report_missing(self.path):
             there = self.folder.stat(self.path.name)
         if not (identity(there) == self.held.identity == identity(opened or there)):
             raise Replaced(f"{self.path} was replaced while it was open; open the store again")
         return there
 
 
-def damaged(path: Path, what: str) -> StoreDamaged:
+def damage_error(path: Path, what: str) -> StoreDamaged:
     return StoreDamaged(
         f"{path}: {what}; run 'plaudit data check {path.parent} --repair', "
         "which mends it or sets it aside and keeps a copy of the file"
@@ -310,7 +312,7 @@ def damaged(path: Path, what: str) -> StoreDamaged:
 
 
 @contextmanager
-def _missed(path: Path) -> Iterator[None]:
+def _report_missing(path: Path) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:

@@ -21,10 +21,10 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from plaudit.data.entries import MAX_ID, is_int_in, is_time
-from plaudit.data.journal import JournalFile, Record, damaged
+from plaudit.data.journal import JournalFile, Record, damage_error
 from plaudit.data.label_order import LabelOrder
 from plaudit.types import FloatArray, JudgeId, Labels, Scores
-from plaudit.untrusted import shown
+from plaudit.untrusted import brief
 
 FORMAT = 2  # of a line; the first had none
 MAX_SCORE = 1e30  # of a threshold, which float32 can hold
@@ -71,30 +71,30 @@ class LabelVersion:
         line = self._file.record(self._offset, self._length)
         # A line with other labels fits its own checksum too, where somebody wrote over the file.
         if not is_label_line(line) or _key(line) != (self.episode, self.source, _TIME.pack(self.time)):
-            raise damaged(self._file.path, f"other labels stand where those of episode {self.episode} were read")
+            raise damage_error(self._file.path, f"other labels stand where those of episode {self.episode} were read")
         return line
 
     def labels(self) -> Labels:
-        return self._decoded(decode_labels)
+        return self._decode_line(decode_labels)
 
     def recorded_rewards(self) -> FloatArray | None:
         """[T] rewards that the first format kept with the labels; None where they say no more than success does.
 
         Labels hold no rewards any more; `reward.env_reward=dense` learns from these where the episode has no other.
         """
-        return self._decoded(_recorded_rewards)
+        return self._decode_line(_recorded_rewards)
 
     @property
     def judge(self) -> JudgeId:
         """Whose labels these are."""
         return parse_judge_id(self.line)
 
-    def _decoded(self, decode: Callable[[Record], T]) -> T:
+    def _decode_line(self, decode: Callable[[Record], T]) -> T:
         line = self.line
         try:
             return decode(line)
         except _INVALID_LINE as error:
-            raise damaged(
+            raise damage_error(
                 self._file.path, f"version {self.number} of episode {self.episode}'s labels makes no sense ({error})"
             ) from error
 
@@ -116,7 +116,7 @@ class LabelIndex:
     def add(self, line: Record, offset: int, length: int) -> None:
         """Take in the next line."""
         if not is_label_line(line):
-            raise damaged(self._file.path, f"a line holds no labels ({str(line)[:200]})")
+            raise damage_error(self._file.path, f"a line holds no labels ({str(line)[:200]})")
         episode, count = line["episode"], len(self)
         if count and self._row(count - 1).offset == offset:  # a Ctrl-C came between this and what follows it
             self._newest[episode] = count - 1
@@ -286,7 +286,7 @@ def decode_labels(line: Record) -> Labels:
         return _decode_format_1(line)
     frames, count = line["steps"] + 1, line["scores"]
     if line["format"] != FORMAT or not is_int_in(count, 0, 2):
-        raise ValueError(f"its format is {shown(line['format'])}, with {shown(count)} scores")
+        raise ValueError(f"its format is {brief(line['format'])}, with {brief(count)} scores")
     data = _data(line, (2 + 4 * count) * frames)
     flags = np.frombuffer(data, "u1", 2 * frames).astype(bool)
     arrays = [np.frombuffer(data, "<f4", frames, offset=(2 + 4 * i) * frames) for i in range(count)]
@@ -312,7 +312,7 @@ def _decode_format_1(line: Record) -> Labels:
     """The first format kept a reward and a success of each action, and one number for the first observation."""
     steps, threshold, start = line["steps"], line["threshold"], line["start"]
     if type(line["probability"]) is not bool or not (_is_score(threshold) and _is_score(start)):
-        raise ValueError(f"its threshold is {shown(threshold)}, its first frame {shown(start)}")
+        raise ValueError(f"its threshold is {brief(threshold)}, its first frame {brief(start)}")
     data = _data(line, (9 if line["probability"] else 5) * steps)
     first = np.float32(np.nan if start is None else start)
     labeled = np.append(~np.isnan(first), ~np.isnan(np.frombuffer(data, "<f4", steps)))

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from plaudit.errors import DataError
-from plaudit.untrusted import shown
+from plaudit.untrusted import brief
 
 Tiers = tuple[tuple[str, ...], ...]  # sources of equal standing together, the ones that count most first
 
@@ -48,7 +48,7 @@ def parse_order(text: str) -> Tiers:
     if text == NEWEST:
         return ()
     try:
-        return checked_tiers([[name.strip() for name in tier.split("+")] for tier in text.split(",")])
+        return check_tiers([[name.strip() for name in tier.split("+")] for tier in text.split(",")])
     except ValueError as error:
         raise DataError(
             f"'{text[:100]}' is no order of sources ({error}); write those that count most first, with a + between "
@@ -56,14 +56,14 @@ def parse_order(text: str) -> Tiers:
         ) from error
 
 
-def checked_tiers(tiers: Any) -> Tiers:
+def check_tiers(tiers: Any) -> Tiers:
     """As `store.json` has them; a ValueError where they are none."""
     if not _is_list(tiers) or not all(_is_list(tier) and tier for tier in tiers):
-        raise ValueError(f"its label order is {shown(tiers)}")
+        raise ValueError(f"its label order is {brief(tiers)}")
     names = [name for tier in tiers for name in tier]
     for name in names:
         if not isinstance(name, str) or not 0 < len(name) <= MAX_LENGTH or not name.isprintable() or " " in name:
-            raise ValueError(f"{shown(name)} is no name of a source")
+            raise ValueError(f"{brief(name)} is no name of a source")
         if names.count(name) > 1:
             raise ValueError(f"'{name}' is named twice")
     if len(names) > MAX_NAMES:

@@ -18,7 +18,7 @@ from plaudit.data.disk import disk_errors
 from plaudit.data.formats.base import ReadOptions, RewardFrame
 from plaudit.data.formats.decoder import WorkerProcess, open_in_worker
 from plaudit.data.formats.lerobot.relabel import CopyReport
-from plaudit.data.formats.lerobot.relabel_meta import EpisodeLabels, packed_labels
+from plaudit.data.formats.lerobot.relabel_meta import EpisodeLabels, pack_labels
 from plaudit.data.store import Store
 from plaudit.data.transfer import check_new, new_folder
 from plaudit.errors import DataError
@@ -120,7 +120,7 @@ def write_labeled_copy(
 def _copy(
     source: Path, folder: Path, labels: Mapping[int, EpisodeLabels], how: Mapping[str, Any], progress: ProgressFn
 ) -> CopyReport:
-    told, arrays = packed_labels(labels)
+    told, arrays = pack_labels(labels)
     place = {"path": str(source), "folder": str(folder), "cwd": str(Path.cwd())}
     with closing(WorkerProcess(most=0)) as process:
         process.start()

@@ -19,7 +19,7 @@ from plaudit.data.store import Store
 from plaudit.data.unpickle import load_pickle
 from plaudit.errors import BadFile, DataError, did_you_mean
 from plaudit.types import AnyArray, FloatArray
-from plaudit.untrusted import MAX_JSON, parse_json, read_own, readable, shown
+from plaudit.untrusted import MAX_JSON, brief, parse_json, read_own, readable
 
 STATE, ACTION = "observation.state", "action"
 EPS = 1e-8
@@ -71,12 +71,12 @@ class Normalizer:
         return ((np.asarray(values, np.float32) - stats.mean) / (stats.std + self.eps)).astype(np.float32)
 
     def _stats(self, key: str, values: AnyArray) -> Stats:
-        stats = self._named(key)
+        stats = self._stats_for(key)
         if np.shape(values)[-1:] != stats.mean.shape:
             raise DataError(f"'{key}' has {np.shape(values)[-1:]} values where its statistics have {stats.mean.shape}")
         return stats
 
-    def _named(self, key: str) -> Stats:
+    def _stats_for(self, key: str) -> Stats:
         if key not in self.stats:
             raise DataError(f"there are no statistics of '{key}'; {did_you_mean(key, self.stats)}")
         return self.stats[key]
@@ -94,7 +94,7 @@ class Normalizer:
         stats = {
             k: Stats(r.mean(0, np.float64).astype("f4"), r.std(0, np.float64).astype("f4")) for k, r in rows.items()
         }
-        return cls({**stats, STATE: _moved_where_constant(stats[STATE])})
+        return cls({**stats, STATE: _unit_std_where_constant(stats[STATE])})
 
     @classmethod
     def from_store(cls, store: Store, eps: float = EPS, *, by_range: bool = False) -> Self:
@@ -113,12 +113,12 @@ class Normalizer:
         meta = {"store": str(store.folder), "episodes": len(store)}
         stats = {key: s.range() if by_range and key == ACTION else s.stats() for key, s in sums.items()}
         if STATE in stats:
-            stats[STATE] = _moved_where_constant(stats[STATE])
+            stats[STATE] = _unit_std_where_constant(stats[STATE])
         return cls(stats, eps, meta)
 
-    def widened(self, times: float) -> Self:
+    def widen(self, times: float) -> Self:
         """With room for actions of so many standard deviations within [-1, 1]."""
-        stats = self._named(ACTION)
+        stats = self._stats_for(ACTION)
         return replace(self, stats={**self.stats, ACTION: Stats(stats.mean, times * stats.std)})
 
     def beyond(self, store: Store) -> float:
@@ -184,7 +184,7 @@ class _Sums:
         return Stats(((low + high) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32))
 
 
-def _moved_where_constant(stats: Stats) -> Stats:
+def _unit_std_where_constant(stats: Stats) -> Stats:
     constant = stats.std <= 1e-6 * np.maximum(np.abs(stats.mean), 1)  # but for rounding
     return Stats(stats.mean, np.where(constant, np.float32(1), stats.std))
 
@@ -207,6 +207,6 @@ def _from_pickle(tree: Any, path: Path) -> dict[str, Stats]:
             stats[key] = _stats_of({"mean": tree[f"{prefix}_mean"], "std": tree[f"{prefix}_std"]})
     if not stats:
         raise BadFile(
-            path, f"no mean and std in this statistics file; it has: {', '.join(map(shown, list(tree)[:20]))}"
+            path, f"no mean and std in this statistics file; it has: {', '.join(map(brief, list(tree)[:20]))}"
         )
     return stats

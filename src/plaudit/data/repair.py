@@ -60,7 +60,7 @@ class Inspection:
 
 def inspect_journal(path: Path, *, counted: bool = True) -> Inspection:
     """Look at every line; changes nothing."""
-    with _inspected(Folder(path.parent), path, counted, fcntl.LOCK_SH) as found:
+    with _inspect(Folder(path.parent), path, counted, fcntl.LOCK_SH) as found:
         return found
 
 
@@ -77,7 +77,7 @@ def repair_journal(
     folder = Folder(path.parent)
     with (
         disk_errors(path.parent, f"{path.name} could not be mended"),
-        _inspected(folder, path, counted, fcntl.LOCK_EX) as found,
+        _inspect(folder, path, counted, fcntl.LOCK_EX) as found,
     ):
         names = [path.name, *([head_name(path.name)] if counted else [])]
         found.repairs += [
@@ -93,7 +93,7 @@ def repair_journal(
 
 
 @contextmanager
-def _inspected(folder: Folder, path: Path, counted: bool, how: int) -> Iterator[Inspection]:
+def _inspect(folder: Folder, path: Path, counted: bool, how: int) -> Iterator[Inspection]:
     """What a look at the file finds, while it is locked; it may be missing."""
     if not folder.exists(path.name):
         yield _examine(path, iter(()), read_head(folder, path.name) if counted else None, counted, there=False)

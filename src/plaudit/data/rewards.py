@@ -73,7 +73,7 @@ def compute_rewards(
     last: [T, N] the step that ends each environment's episode; None: the last of all
     """
     if config.env_reward == "dense":
-        return _known(env_info, "reward", "a dense reward of its own").astype(np.float32)
+        return _env_value(env_info, "reward", "a dense reward of its own").astype(np.float32)
     success = decided.success
     reward = success[1:].astype(np.float32)
     if config.reward_type == "continuous" and decided.success_prob is not None:
@@ -87,7 +87,7 @@ def compute_rewards(
         reward = np.where(ends, reward, np.float32(0))
     if config.mode == "add":
         why = "a reward of its own that does not pay for success"
-        reward = reward + _known(env_info, "shaping", why).astype(np.float32)
+        reward = reward + _env_value(env_info, "shaping", why).astype(np.float32)
     if config.shaping:
         phi = potential(decided, env_info)
         reward = reward + np.float32(config.shaping) * (np.float32(gamma) * phi[1:] - phi[:-1])
@@ -107,7 +107,7 @@ def potential(decided: Decisions, env_info: Mapping[str, AnyArray]) -> FloatArra
     return np.where(ended, np.float32(0), decided.progress)
 
 
-def _known(env_info: Mapping[str, AnyArray], name: str, what: str) -> AnyArray:
+def _env_value(env_info: Mapping[str, AnyArray], name: str, what: str) -> AnyArray:
     if name not in env_info:
         raise JudgeError(
             f"this reward needs {what} from the simulation, which gives none ('{name}'); use mode 'replace' and "

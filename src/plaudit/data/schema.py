@@ -15,7 +15,7 @@ from urllib.parse import quote
 import numpy as np
 
 from plaudit.types import Episode
-from plaudit.untrusted import shown
+from plaudit.untrusted import brief
 
 STEPS = "steps"
 
@@ -68,7 +68,7 @@ class Schema:
                 raise ValueError(f"{len(names):,} cameras or privileged values, where at most {MAX_COLUMNS} are stored")
         for camera, height, width in self.cameras:
             if len(quote(camera_column(camera), safe="")) > MAX_NAME_BYTES:  # UnicodeError: half a character
-                raise ValueError(f"the camera's name {shown(camera)} is too long for a file")
+                raise ValueError(f"the camera's name {brief(camera)} is too long for a file")
             if 3 * height * width > MAX_ROW_BYTES:
                 raise ValueError(f"a frame of {height} x {width} pixels is too large")
         wide = 4 * (self.state_dim + self.action_dim)
@@ -115,13 +115,13 @@ def _little(dtype: np.dtype[Any]) -> str:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{shown(value)} is no name")
+        raise ValueError(f"{brief(value)} is no name")
     return value
 
 
 def _check_int(value: Any, least: int, most: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise ValueError(f"{shown(value)} is not within {least} to {most}")
+        raise ValueError(f"{brief(value)} is not within {least} to {most}")
     return value
 
 
@@ -137,12 +137,12 @@ def _few(values: Any) -> Sequence[Any]:
 
 def _number_type(value: Any) -> str:
     if not _NUMBER_TYPE.fullmatch(_text(value)) or np.dtype(value).str != value:
-        raise ValueError(f"{shown(value)} is no type of number")
+        raise ValueError(f"{brief(value)} is no type of number")
     return value
 
 
 def _shape(value: Any) -> tuple[int, ...]:
     sizes = tuple(_check_int(size, 0, MAX_NUMBERS) for size in _few(value))
     if len(sizes) > MAX_DIMENSIONS or math.prod(sizes) > MAX_NUMBERS:
-        raise ValueError(f"a shape of {shown(sizes)} sizes is too large")
+        raise ValueError(f"a shape of {brief(sizes)} sizes is too large")
     return sizes

@@ -13,9 +13,9 @@ from typing import Any, Self
 
 from plaudit.data.checked_json import Tree, decode_checked, encode_checked, parse
 from plaudit.data.disk import Folder
-from plaudit.data.label_order import DEFAULT_ORDER, Tiers, checked_tiers
+from plaudit.data.label_order import DEFAULT_ORDER, Tiers, check_tiers
 from plaudit.errors import StoreDamaged, StoreError
-from plaudit.untrusted import shown
+from plaudit.untrusted import brief
 
 VERSION = 2
 MARKER = "store.json"
@@ -44,15 +44,15 @@ class Settings:
         """A ValueError or KeyError where it is none."""
         version, store_id = tree["version"], tree.get("id", "")
         if tree["format"] != FORMAT or type(version) is not int:
-            raise ValueError(f"it says {shown(tree['format'])}, version {shown(version)}")
+            raise ValueError(f"it says {brief(tree['format'])}, version {brief(version)}")
         if version < 1:
-            raise ValueError(f"there is no version {shown(version)}")
+            raise ValueError(f"there is no version {brief(version)}")
         if version > 1 and not (isinstance(store_id, str) and re.fullmatch("[0-9a-f]{32}", store_id)):
-            raise ValueError(f"its id is {shown(store_id)}")
+            raise ValueError(f"its id is {brief(store_id)}")
         capacity = [tree[name] for name in ("capacity_episodes", "capacity_bytes")]
         if any(c is not None and (type(c) is not int or not 1 <= c <= MAX_CAPACITY) for c in capacity):
-            raise ValueError(f"its capacities are {shown(capacity[0])} and {shown(capacity[1])}")
-        order = checked_tiers(tree.get("label_order", DEFAULT_ORDER))
+            raise ValueError(f"its capacities are {brief(capacity[0])} and {brief(capacity[1])}")
+        order = check_tiers(tree.get("label_order", DEFAULT_ORDER))
         return cls(version, store_id, capacity[0], capacity[1], order)
 
     def to_json(self) -> Tree:
@@ -97,7 +97,7 @@ def read_settings(root: Folder) -> Settings:
 
 
 def too_new(path: Path, version: int) -> StoreError:
-    return StoreError(f"{path} has version {shown(version)}, this plaudit reads {VERSION}; upgrade plaudit")
+    return StoreError(f"{path} has version {brief(version)}, this plaudit reads {VERSION}; upgrade plaudit")
 
 
 def is_store(folder: str | Path) -> bool:

@@ -29,7 +29,7 @@ from numpy.lib import format as npy_format
 
 from plaudit.errors import UnsafeFile
 from plaudit.types import AnyArray
-from plaudit.untrusted import MAX_DEPTH, Root, readable, shown
+from plaudit.untrusted import MAX_DEPTH, Root, brief, readable
 
 MAX_STEPS = 2_000_000  # of a pickle's program: about 150 for a step of an episode
 MAX_NODES = 300_000  # values that it holds, written out where it holds one in several places
@@ -52,7 +52,7 @@ class _Dtype:
 
     def __init__(self, text: Any, align: Any = False, copy: Any = False):
         if not isinstance(text, str) or not (_PLAIN_DTYPE.fullmatch(text) or _OBJECT_DTYPE.fullmatch(text)):
-            raise Damaged(f"a dtype {shown(text)}")
+            raise Damaged(f"a dtype {brief(text)}")
         self.is_object = _OBJECT_DTYPE.fullmatch(text) is not None
         self._text, self._order = text.lstrip("<>|="), "="
 
@@ -383,7 +383,7 @@ class Resolver:
         if type(value) in (list, tuple, set, frozenset):
             return type(value)([self.resolve(item, depth + 1) for item in value])
         if type(value) is int and value.bit_length() > MAX_BITS:
-            raise Damaged(shown(value))
+            raise Damaged(brief(value))
         if value is None or isinstance(value, _PLAIN):
             return value
         raise Damaged(f"a {type(value).__name__} where data should be")

@@ -248,15 +248,15 @@ def calibrate(
             f"failure, and some 50 to be sure of the rate; of those with reference labels {successes} show success and "
             f"{failures} failure"
         )
-    calibration, calibrated = _recalibrated(episodes)
+    calibration, calibrated = _recalibrate(episodes)
     chosen, promise = promised_threshold(calibrated, target_fpr, confidence)
     # A fifth fewer episodes may prove nothing: the rules of the folds are as strict as the proven threshold is on all.
     cross_val = cross_validate(episodes, rule, chosen.fpr if promise.kept else target_fpr, seed)
-    fit = Fit(_with_threshold(rule, calibrated, chosen.value), calibration, promise.bounded_by(cross_val.losses))
+    fit = Fit(_with_threshold(rule, calibrated, chosen.value), calibration, promise.with_bound(cross_val.losses))
     return fit, cross_val
 
 
-def fitted_rights(
+def fit_rights(
     fit: Fit, episodes: Sequence[EpisodePrediction], fingerprint: str, max_error: float, confidence: float
 ) -> Rights:
     """Which episodes the judge may decide alone in a cascade, once it is fitted; a calibration changes no order, so the
@@ -277,11 +277,11 @@ def check_has_probabilities(source: str, episodes: Sequence[EpisodePrediction]) 
 
 def fit_rule(episodes: Sequence[EpisodePrediction], rule: DecisionRule, target_fpr: float) -> Fit:
     """The rule with its threshold and cutoff offset fitted, and the calibration below it."""
-    calibration, calibrated = _recalibrated(episodes)
+    calibration, calibrated = _recalibrate(episodes)
     return Fit(_with_threshold(rule, calibrated, choose_threshold(calibrated, target_fpr).value), calibration)
 
 
-def _recalibrated(episodes: Sequence[EpisodePrediction]) -> tuple[PlattScaling, list[EpisodePrediction]]:
+def _recalibrate(episodes: Sequence[EpisodePrediction]) -> tuple[PlattScaling, list[EpisodePrediction]]:
     prob, target = (np.concatenate([getattr(one, name) for one in episodes]) for name in ("success_prob", "target"))
     calibration = fit_platt(logit(prob), target)
     return calibration, [

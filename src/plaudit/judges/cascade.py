@@ -39,7 +39,7 @@ from plaudit.judges.rights import Rights, episode_score
 from plaudit.judges.unseen import SeenEpisodes
 from plaudit.protocols import Judge
 from plaudit.registry import JUDGE_REGISTRY
-from plaudit.rule import DecisionRule, Decode, released
+from plaudit.rule import DecisionRule, Decode, release
 from plaudit.trust import from_file
 from plaudit.types import Episode, JudgeId, Labels, Scores
 
@@ -254,7 +254,7 @@ class _Case:
             self.failure = answer
             self.heard.append(f"{stage.name} fails ({answer})")
         else:
-            labels = released(answer)  # what it withholds is passed on
+            labels = release(answer)  # what it withholds is passed on
             self.predictions.add(labels.success_once)
             strange = f" and finds it unlike the others ({unlike})" if (unlike := stage.unlike(labels)) else ""
             self.heard.append(f"{stage.name} says {'success' if labels.success_once else 'failure'}{strange}")

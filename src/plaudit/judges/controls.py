@@ -132,7 +132,7 @@ def control_makers(
     """Each makes one control, or None where its episode cannot be made into it: each is as large as its episode."""
     rng = np.random.default_rng(seed)
     chosen = choose_successes(episodes, rng)
-    makers = [partial(make, *one) for make in (frozen_frame, time_reversed, truncated) for one in chosen]
+    makers = [partial(make, *one) for make in (frozen_frame, time_reversed, truncate) for one in chosen]
     blanks = [partial(_same, control) for control in blank_images(chosen[0][0], rng)]  # of a few frames
     wrong = [] if task is None else [partial(wrong_task_control, *one, task) for one in chosen]
     return [*makers, *blanks, *wrong]
@@ -154,7 +154,7 @@ def shift_makers(episodes: Sequence[tuple[Episode, FloatArray]], seed: int = 0) 
     cameras = sorted({camera for episode, _ in chosen for camera in episode.frames})
     dark = cameras if len(cameras) > 1 else []  # with the only one dark, it is a blank
     makers = [partial(dark_camera, *one, camera) for camera in dark for one in chosen]
-    return [*makers, *(partial(shifted, *one, name) for name in SHIFTS for one in chosen)]
+    return [*makers, *(partial(shift_images, *one, name) for name in SHIFTS for one in chosen)]
 
 
 def _same(control: NegativeControl) -> NegativeControl:
@@ -176,7 +176,7 @@ def failed_controls(results: Sequence[ControlResult]) -> list[str]:
 def frozen_frame(episode: Episode, target: FloatArray) -> NegativeControl | None:
     """The first frame with a target for the whole episode; not of an episode that begins with success."""
     first = _first_success(episode, target)
-    failure = np.flatnonzero((_recorded(episode) & (target == 0))[:first])
+    failure = np.flatnonzero((_observed_mask(episode) & (target == 0))[:first])
     if first is None or not len(failure):
         return None
     frozen = _pick(episode, np.full(episode.steps + 1, failure[0]), padded="none")
@@ -188,26 +188,26 @@ def time_reversed(episode: Episode, target: FloatArray, margin: int = ONSET_MARG
     first = _first_success(episode, target)
     if first is None or first - margin < 1:
         return None
-    mask = _recorded(episode) & (target == 0)
+    mask = _observed_mask(episode) & (target == 0)
     mask[first - margin :] = False
     swapped = {"none": "none", "first": "last", "last": "first"}[episode.padded]
     backwards = _pick(episode, np.arange(episode.steps, -1, -1), padded=swapped)
     return NegativeControl("time reversed", backwards, mask[::-1])
 
 
-def truncated(episode: Episode, target: FloatArray, margin: int = ONSET_MARGIN) -> NegativeControl | None:
+def truncate(episode: Episode, target: FloatArray, margin: int = ONSET_MARGIN) -> NegativeControl | None:
     """Cut `margin` frames before the first success; not where fewer than two frames would be left."""
     first = _first_success(episode, target)
     if first is None or first - margin < 2:
         return None
     frames = np.arange(first - margin)
     cut = _pick(episode, frames, padded=episode.padded.replace("last", "none"))
-    return NegativeControl("truncated", cut, (_recorded(episode) & (target == 0))[frames])
+    return NegativeControl("truncated", cut, (_observed_mask(episode) & (target == 0))[frames])
 
 
 def blank_images(episode: Episode, rng: np.random.Generator) -> list[NegativeControl]:
     """Four short episodes in which the cameras show nothing, and the robot stands where this episode begins."""
-    start = np.full(_BLANK_FRAMES, _recorded(episode).argmax())
+    start = np.full(_BLANK_FRAMES, _observed_mask(episode).argmax())
     base = _pick(episode, start, padded="none")
     fills: dict[str, Callable[[ByteArray], ByteArray]] = {
         "black": lambda frames: np.zeros_like(frames),
@@ -227,7 +227,7 @@ def blank_images(episode: Episode, rng: np.random.Generator) -> list[NegativeCon
 
 def wrong_task_control(episode: Episode, target: FloatArray, task: str) -> NegativeControl:
     """As it was, with another task: not even its success is one."""
-    return NegativeControl("wrong task", replace(episode, task=task), _recorded(episode) & ~np.isnan(target))
+    return NegativeControl("wrong task", replace(episode, task=task), _observed_mask(episode) & ~np.isnan(target))
 
 
 # The same seen otherwise: what shows failure still does.
@@ -241,7 +241,7 @@ def dark_camera(episode: Episode, target: FloatArray, camera: str) -> NegativeCo
     return _seen_otherwise(f"{camera} dark", replace(episode, frames=frames), target)
 
 
-def _scaled(frames: ByteArray, factor: float) -> ByteArray:
+def _scale_brightness(frames: ByteArray, factor: float) -> ByteArray:
     table = np.clip(np.rint(np.arange(256) * factor), 0, 255).astype(np.uint8)
     return table[frames]
 
@@ -256,14 +256,14 @@ def _window(frames: ByteArray, top: float, left: float, size: float) -> ByteArra
 
 
 SHIFTS: Mapping[str, Callable[[ByteArray], ByteArray]] = {
-    "brighter": partial(_scaled, factor=1.25),
-    "darker": partial(_scaled, factor=0.75),
+    "brighter": partial(_scale_brightness, factor=1.25),
+    "darker": partial(_scale_brightness, factor=0.75),
     "cropped": partial(_window, top=0.05, left=0.05, size=0.9),
     "shifted": partial(_window, top=0.05, left=0.05, size=1.0),
 }
 
 
-def shifted(episode: Episode, target: FloatArray, name: str) -> NegativeControl | None:
+def shift_images(episode: Episode, target: FloatArray, name: str) -> NegativeControl | None:
     """All cameras with one of `SHIFTS`."""
     frames = {camera: SHIFTS[name](images) for camera, images in episode.frames.items()}
     return _seen_otherwise(name, replace(episode, frames=frames), target)
@@ -272,15 +272,15 @@ def shifted(episode: Episode, target: FloatArray, name: str) -> NegativeControl 
 def another_task(episode: Episode, task: str | None) -> NegativeControl:
     """An episode that shows another task, with the instruction of this one."""
     told = episode if task is None else replace(episode, task=task)
-    return NegativeControl("another task", told, _recorded(episode))
+    return NegativeControl("another task", told, _observed_mask(episode))
 
 
 def _seen_otherwise(name: str, episode: Episode, target: FloatArray) -> NegativeControl | None:
     first = _first_success(episode, target)
     assert first is not None
-    mask = _recorded(episode) & (target == 0)
+    mask = _observed_mask(episode) & (target == 0)
     mask[max(first - ONSET_MARGIN, 0) : first] = False
-    return NegativeControl(name, episode, mask, _recorded(episode) & (target == 1)) if mask.any() else None
+    return NegativeControl(name, episode, mask, _observed_mask(episode) & (target == 1)) if mask.any() else None
 
 
 def _pick(episode: Episode, frames: np.ndarray, *, padded: str) -> Episode:
@@ -297,7 +297,7 @@ def _pick(episode: Episode, frames: np.ndarray, *, padded: str) -> Episode:
     )
 
 
-def _recorded(episode: Episode) -> BoolArray:
+def _observed_mask(episode: Episode) -> BoolArray:
     """[T+1]"""
     mask = np.zeros(episode.steps + 1, bool)
     mask[episode.observed] = True
@@ -307,5 +307,5 @@ def _recorded(episode: Episode) -> BoolArray:
 def _first_success(episode: Episode, target: FloatArray) -> int | None:
     if target.shape != (episode.steps + 1,):
         raise JudgeError(f"target must be [{episode.steps + 1}], one a frame, got {list(target.shape)}")
-    hits = np.flatnonzero(_recorded(episode) & (target == 1))
+    hits = np.flatnonzero(_observed_mask(episode) & (target == 1))
     return int(hits[0]) if len(hits) else None

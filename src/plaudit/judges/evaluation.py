@@ -35,7 +35,7 @@ from plaudit.judges.predictions import EpisodePrediction, FramePrediction, hstac
 from plaudit.judges.simulator import SOURCE as SIMULATOR
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.protocols import Judge
-from plaudit.rule import DecisionRule, released
+from plaudit.rule import DecisionRule, release
 from plaudit.types import Episode, FloatArray, Labels, ProgressFn
 
 BINARY_RULE = DecisionRule(decode="per_frame")  # of labels that are only yes and no
@@ -171,7 +171,7 @@ def compare_labels(
 ) -> JudgeEvaluation:
     """Labels beside their targets; no judge is asked, so there are no controls."""
     failed, notes = failed or {}, list(notes)
-    labels = {i: released(found) for i, found in labels.items() if i in targets}
+    labels = {i: release(found) for i, found in labels.items() if i in targets}
     if not labels:
         why = next(iter(failed.values()), "it has labeled none of them")
         raise JudgeError(f"the judge has no label on any of the {len(targets)} episodes to compare: {why}")
@@ -254,7 +254,7 @@ def score_episodes(
         labels, not_scored = label_ids(store, judge, ids)
         failed |= not_scored | {i: "there is no answer yet" for i in ids if i not in labels and i not in not_scored}
         for i, found in labels.items():
-            prob, target = released(found).frame_probs, targets[i]
+            prob, target = release(found).frame_probs, targets[i]
             labeled = ~np.isnan(target) & ~np.isnan(prob)
             predictions.append(EpisodePrediction(prob[labeled], target[labeled], i))
     return predictions, failed

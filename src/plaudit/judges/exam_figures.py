@@ -146,7 +146,7 @@ def _fpr_at_recall(predictions: Sequence[EpisodePrediction]) -> RateCI:
         below = np.searchsorted(scores[1], threshold_of(weights), "left")
         return float(1 - (failure[below - 1] if below else 0) / failure[-1]) if failure[-1] else math.nan
 
-    found = intervals.weighted(statistic, len(predictions))
+    found = intervals.bootstrap_rate(statistic, len(predictions))
     fixed = false_positive_rate(predictions, threshold_of(np.ones(len(predictions))))
     return RateCI(found.value, found.low, max(found.high, fixed.high))
 

@@ -126,6 +126,6 @@ def quantile(values: Sequence[float], q: float) -> RateCI:
     return RateCI(value, float(min(low, value)), float(max(high, value)))
 
 
-def weighted(statistic: Callable[[AnyArray], float], episodes: int, seed: int = 0) -> RateCI:
+def bootstrap_rate(statistic: Callable[[AnyArray], float], episodes: int, seed: int = 0) -> RateCI:
     """Of a rate that is computed from how often each episode counts, [E]."""
     return percentile_interval(np.array([statistic(one) for one in episode_weights(episodes, seed)]), episodes)

@@ -79,7 +79,7 @@ class Promise(Config):
         """The lowest looser rate for which some threshold is proven."""
         return next((step for step in self.steps if step.rate > self.rate and step.threshold is not None), None)
 
-    def bounded_by(self, losses: FloatArray) -> Self:
+    def with_bound(self, losses: FloatArray) -> Self:
         """The same with what losses [E] of the threshold in use say of it, in episodes that did not choose it."""
         if not len(losses):
             return self

@@ -55,7 +55,7 @@ class SeenEpisodes:
                 "This model does not say which episodes it learned from (an earlier version or another trainer made "
                 "it): the metrics hold only if it has seen none of these."
             )
-        keys |= _unpacked(trained_on or "", "this model")
+        keys |= _unpack(trained_on or "", "this model")
         record = config.resolved().calibration_record if calibrated else None
         if record is not None and record.fitted_on is None:
             notes.append(
@@ -63,7 +63,7 @@ class SeenEpisodes:
                 "it): the metrics hold only if it was others."
             )
         if record is not None:
-            keys |= _unpacked(record.fitted_on or "", "this judge's calibration")
+            keys |= _unpack(record.fitted_on or "", "this judge's calibration")
         return cls(frozenset(keys), tuple(notes))
 
     def choose(self, store: Store, ids: Sequence[int], *, include: bool | None = False) -> ChosenEpisodes:
@@ -115,7 +115,7 @@ def record_calibration(
     )
 
 
-def _unpacked(text: str, whose: str) -> Keys:
+def _unpack(text: str, whose: str) -> Keys:
     try:
         return unpack_keys(text)
     except ValueError as error:

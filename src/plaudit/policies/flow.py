@@ -75,13 +75,13 @@ class FlowPolicy(NetworkPolicy):
         if self.config.guidance == "blend":
             return torch.lerp(self.sample(observation, normalizer, count), target, bound)
         features = encode(self.encoder, observation, normalizer, self.device)
-        return self._flow(count, lambda a, tau: self._guided(a, tau, features, target, bound))
+        return self._flow(count, lambda a, tau: self._guided_velocity(a, tau, features, target, bound))
 
     def _velocity(self, actions: Tensor, tau: float, features: Tensor) -> Tensor:
         with torch.no_grad():
             return self.velocity_net(actions, torch.full((1,), tau, device=self.device), features)
 
-    def _guided(self, actions: Tensor, tau: float, features: Tensor, target: Tensor, bound: Tensor) -> Tensor:
+    def _guided_velocity(self, actions: Tensor, tau: float, features: Tensor, target: Tensor, bound: Tensor) -> Tensor:
         """The velocity, corrected towards a target [H, A] by weights [H, 1]."""
         weight = guidance_weight(tau, self.config.max_guidance_weight)
         if self.config.guidance == "identity":

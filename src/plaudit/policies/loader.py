@@ -31,7 +31,7 @@ from plaudit.registry import POLICY_REGISTRY
 from plaudit.safetensors_file import check_safetensors
 from plaudit.trust import from_file
 from plaudit.types import EnvSpec, PolicyWeights
-from plaudit.untrusted import shown
+from plaudit.untrusted import brief
 from plaudit.yaml_file import dump_yaml
 
 POLICY_FILE, WEIGHTS_FILE = "policy.yaml", "model.safetensors"  # of a policy's folder
@@ -238,5 +238,5 @@ def _resolve(path: Path, name: Path | None) -> Path | None:
     except OSError:  # a name that no file can have
         exists = False
     if not exists:
-        raise BadFile(path, f"it names {shown(str(name))}, and there is no such file beside it")
+        raise BadFile(path, f"it names {brief(str(name))}, and there is no such file beside it")
     return resolved

@@ -277,7 +277,7 @@ class Audit:
 
     def _all(self) -> dict[bool, Checks]:
         newest = self._checks([*self._late.values(), *self._predictions.values()])
-        return {success: self._older[success].merged(newest[success]) for success in (True, False)}
+        return {success: self._older[success].merge(newest[success]) for success in (True, False)}
 
     def _checks(self, predictions: Iterable[AuditedPrediction]) -> dict[bool, Checks]:
         checks = {True: Checks(), False: Checks()}

@@ -110,7 +110,7 @@ class Checks:
                 self.weighted_errors + error / probability,
             )
 
-    def merged(self, other: "Checks") -> "Checks":
+    def merge(self, other: "Checks") -> "Checks":
         """Both together."""
         mine, more = asdict(self), asdict(other)
         both: dict[str, Any] = {key: mine[key] + more[key] for key in mine}

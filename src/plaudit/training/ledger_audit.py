@@ -30,7 +30,7 @@ from plaudit.judges.config import HUMAN
 from plaudit.judges.labeling import label_episodes
 from plaudit.judges.simulator import SOURCE as SIMULATOR
 from plaudit.judges.simulator import SimulatorJudge
-from plaudit.rule import awaits_audit, released
+from plaudit.rule import awaits_audit, release
 from plaudit.training.audit import Audit, AuditConfig
 from plaudit.types import Labels
 
@@ -122,7 +122,7 @@ class LedgerAudit:
         if episode in self._models or not (withheld or labels.labeled.any()):  # undecided: no prediction
             return
         self._models[episode] = version.model
-        success, opinion = released(labels).success_once, self._opinions.pop(episode, None)
+        success, opinion = release(labels).success_once, self._opinions.pop(episode, None)
         disputed = bool(labels.unlike) or opinion not in (None, success)
         affordable = 1.0 if self._budget is None else self._budget.affordable(version.time)
         audit = self._audits[version.model]
@@ -151,7 +151,7 @@ class LedgerAudit:
     def _release(self, store: Store) -> None:
         """What was withheld counts from now on, where whoever was asked says the same; else nobody learns from it."""
         told = {episode: self._answers[episode].labels() for episode in self._withheld.keys() & self._answers.keys()}
-        decided = {episode: released(self._withheld.pop(episode)) for episode in told}
+        decided = {episode: release(self._withheld.pop(episode)) for episode in told}
         confirmed = {
             episode: labels
             for episode, labels in decided.items()

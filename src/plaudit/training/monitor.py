@@ -12,7 +12,7 @@ import numpy as np
 from plaudit.data.store import Store
 from plaudit.errors import TrainingError
 from plaudit.judges.config import JudgeConfig
-from plaudit.rule import released
+from plaudit.rule import release
 from plaudit.training.cascade_ledger import CascadeLedger, counted_sources
 from plaudit.training.config import classifier_of
 from plaudit.training.ledger_audit import LedgerAudit
@@ -55,7 +55,7 @@ class JudgeMonitor:
         self._ledger_version += len(new)
         first = [v for v in new if v.source in self._sources and self._is_first(v.episode, v.number)]
         labels = [version.labels() for version in first]
-        self._successes.extend(released(one).success_once for one in labels)
+        self._successes.extend(release(one).success_once for one in labels)
         self._unlike.extend(bool(one.unlike) for one in labels)
         if self.cascade is not None:
             self.cascade.read_labels(self.store)

@@ -72,7 +72,7 @@ def _choose(folder: RunFolder) -> Normalizer | None:
     if demos is not None:
         return Normalizer.from_store(Store.open(demos), by_range=True)
     acting = config.policy.inference.normalizer
-    return None if acting is None else Normalizer.load(acting).widened(NUM_STD)
+    return None if acting is None else Normalizer.load(acting).widen(NUM_STD)
 
 
 def _check_range(normalizer: Normalizer, demos: Store) -> None:

@@ -39,7 +39,7 @@ from plaudit.errors import EpisodeNotFound
 from plaudit.judges.labeling import stale_episodes
 from plaudit.rollout.attended import SOURCE as OPERATOR
 from plaudit.rollout.attended import discarded_store, is_discarded, label_marked
-from plaudit.rule import released
+from plaudit.rule import release
 from plaudit.training.cascade_ledger import counted_sources
 from plaudit.training.handles import Handle
 from plaudit.types import AnyArray, Batch, Episode, JudgeId, Labels
@@ -302,7 +302,7 @@ class ReplayBuffer:
             ledger.refresh()
             own = {item.id: one for item, one in labels.items() if item.dataset == dataset}
             if dataset == "demos":  # which a person has shown, and nobody audits
-                own = {i: released(one) for i, one in own.items()}
+                own = {i: release(one) for i, one in own.items()}
             new = [(i, part) for i, one in own.items() if not _stands(ledger, i, one) for part in one.with_parts]
             if new:
                 ledger.extend(new)

@@ -50,7 +50,7 @@ class RetrainData:
     def add_labeled(self, store: Store, sources: Collection[str], origin: Origin) -> None:
         """Copy what these sources have labeled, and labels that they have changed; called again, does nothing."""
         with ExitStack() as held:
-            targets = [held.enter_context(_opened(path)) for path in (self.train, self.val)]
+            targets = [held.enter_context(_open_or_create(path)) for path in (self.train, self.val)]
             copies = [_copies(target) for target in targets]
             for episode_id in labeled_episodes(store, sources):
                 current = store.ledger.current(episode_id, sources)
@@ -94,5 +94,5 @@ def _copies(store: Store) -> dict[str, int]:
     return {store.entry(i).line["meta"][META]["key"]: i for i in store.ids}
 
 
-def _opened(path: Path) -> Store:
+def _open_or_create(path: Path) -> Store:
     return Store.open(path, write=True) if is_store(path) else Store.create(path)

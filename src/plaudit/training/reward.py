@@ -60,9 +60,9 @@ class RolloutJudge:
         pairs = rollout.episodes(self._env, self.judge)
         if self._config.judge.is_simulator:
             return pairs
-        return [(replace(e, terminated=e.terminated and not self._ended(labels)), labels) for e, labels in pairs]
+        return [(replace(e, terminated=e.terminated and not self._ends_by(labels)), labels) for e, labels in pairs]
 
-    def _ended(self, labels: Labels) -> bool:
+    def _ends_by(self, labels: Labels) -> bool:
         """Whether the decision on the last frame ended the episode."""
         return self._config.reward.terminates and labels.success_at_end
 
@@ -71,7 +71,7 @@ class RolloutJudge:
         if not self._config.relabels_demos:
             return demos
         labeled = Store.open(demos.folder, labels=path)
-        ids = [i for i in demos.ids if not _excluded(demos, i)]
+        ids = [i for i in demos.ids if not _is_excluded(demos, i)]
         self._label(labeled, ids, progress("labeling demonstrations"))
         if not any(labels.success_once for i in ids if (labels := labeled.ledger.labels(i)) is not None):
             raise JudgeError(
@@ -85,7 +85,7 @@ class RolloutJudge:
         """Label the run's own episodes again that another judge has labeled; excluded ones stay so."""
         if self._config.judge.is_flag_alone:
             return
-        ids = [i for i in store.ids if store.ledger.newest(i) is not None and not _excluded(store, i)]
+        ids = [i for i in store.ids if store.ledger.newest(i) is not None and not _is_excluded(store, i)]
         self._label(store, ids, progress("labeling again"))
 
     def _label(self, store: Store, ids: Sequence[int], progress: ProgressFn) -> None:
@@ -94,7 +94,7 @@ class RolloutJudge:
             raise JudgeError(f"episode {episode_id} of {store.folder}: {message}")
 
 
-def _excluded(store: Store, episode_id: int) -> bool:
+def _is_excluded(store: Store, episode_id: int) -> bool:
     """Whether the labels that count exclude all of an episode; one without labels is not excluded."""
     labels = store.ledger.labels(episode_id)
     return labels is not None and not labels.labeled.any()
@@ -195,7 +195,7 @@ def _compare_with_block(block: RewardModelBlock, facts: RewardModelConfig) -> No
     shape = facts.classifier
     sizes = {(3, *size) for size in (*shape.cameras.values(), *([shape.image_size] if shape.image_size else []))}
     pairs = {
-        "image_keys": (block.image_keys and _named(block.image_keys, shape.cameras), sorted(shape.cameras)),
+        "image_keys": (block.image_keys and _camera_names(block.image_keys, shape.cameras), sorted(shape.cameras)),
         "image_size": (block.image_size and list(block.image_size), [list(size) for size in sorted(sizes)]),
         "hidden_dim": (block.hidden_dim, shape.hidden_dim),
         "num_spatial_blocks": (block.num_spatial_blocks, shape.num_spatial_blocks),
@@ -209,7 +209,7 @@ def _compare_with_block(block: RewardModelBlock, facts: RewardModelConfig) -> No
             )
 
 
-def _named(keys: Sequence[str], cameras: Mapping[str, Size]) -> list[str]:
+def _camera_names(keys: Sequence[str], cameras: Mapping[str, Size]) -> list[str]:
     """A recipe's cameras by the model's names of them."""
     return sorted(name_of_camera(key, cameras, keys) for key in keys)
 

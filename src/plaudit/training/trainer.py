@@ -107,7 +107,7 @@ class Trainer:
         """To the end, or until it is asked to stop; starts from the newest checkpoint."""
         progress, rollout = self._resume()
         start = time.monotonic() - progress.elapsed_s
-        going = rollout is not None or not self._finished(progress)
+        going = rollout is not None or not self._is_finished(progress)
         while going:
             # Collect a rollout, store it and learn from it.
             rollout = rollout or self._collect(progress)
@@ -120,12 +120,12 @@ class Trainer:
             self.folder.log(now.step, {**rollout.metrics, **_speed(now)})
             # Evaluate and save what is due.
             before, progress, rollout = progress.step, now, None
-            finished = self._finished(progress)
-            if finished or _passed(before, progress.step, self.config.evaluation.freq):
+            finished = self._is_finished(progress)
+            if finished or _is_due(before, progress.step, self.config.evaluation.freq):
                 progress.eval_success = self._evaluate(progress.step, start)
-                finished = self._finished(progress)
+                finished = self._is_finished(progress)
             going = callback(progress) and not finished
-            if not going or _passed(before, progress.step, self.config.run.checkpoint_freq):
+            if not going or _is_due(before, progress.step, self.config.run.checkpoint_freq):
                 self._save(progress)
         return progress
 
@@ -179,7 +179,7 @@ class Trainer:
             alarm=self.audit.alarm,
         )
 
-    def _finished(self, progress: Progress) -> bool:
+    def _is_finished(self, progress: Progress) -> bool:
         """Whether the run is over; evaluated at its end in any case."""
         config, target = self.config, self.config.evaluation.stop_success_rate
         if self.collection is not None and self.collection.enough:
@@ -230,7 +230,7 @@ class Trainer:
         return progress, None if rollout is None else RolloutStats(**rollout)
 
 
-def _passed(before: int, now: int, freq: int) -> bool:
+def _is_due(before: int, now: int, freq: int) -> bool:
     """Whether a multiple of `freq` lies between two steps."""
     return now // freq > before // freq
 

@@ -2,7 +2,7 @@
 
     unsent = UnsentEpisodes(store_id)
     unsent.resend(add)                # what a process before this one could not
-    with unsent.kept(episode, key):      # on disk once this takes long or fails; gone again when it has worked
+    with unsent.keep(episode, key):      # on disk once this takes long or fails; gone again when it has worked
         add(episode, key)
 
 While the head of a cluster is away, an episode would be in memory alone, and lost with the process when the node is
@@ -42,7 +42,7 @@ class UnsentEpisodes:
             shutil.rmtree(folder)
 
     @contextmanager
-    def kept(self, episode: Episode, key: str) -> Iterator[None]:
+    def keep(self, episode: Episode, key: str) -> Iterator[None]:
         """Write the episode down unless this is over soon."""
         folder = self._folder / key
         timer = threading.Timer(KEEP_AFTER_S, self._keep, (episode, key, folder))

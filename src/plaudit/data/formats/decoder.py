@@ -227,7 +227,7 @@ class _Reader:
     def _load(self, number: int, where: str) -> tuple[Episode, Labels | None]:
         reply, arrays = self._ask({"op": "load", "number": number}, where)
         self._notes += [note for note in reply["notes"] if note not in self._notes]
-        return _unpacked(reply, arrays)
+        return _unpack_episode(reply, arrays)
 
     def _ask(self, request: dict[str, Any], where: str) -> tuple[dict[str, Any], list[AnyArray]]:
         if not self._process.running:
@@ -248,7 +248,7 @@ def _error(reply: dict[str, Any]) -> Exception:
     return UnknownFormat(sentence) if kind == "UnknownFormat" else DataError(sentence)
 
 
-def _unpacked(reply: dict[str, Any], arrays: list[AnyArray]) -> tuple[Episode, Labels | None]:
+def _unpack_episode(reply: dict[str, Any], arrays: list[AnyArray]) -> tuple[Episode, Labels | None]:
     """What `worker.packed` made of an episode; checked once more where it is made."""
     cameras, privileged, metadata = reply["cameras"], reply["privileged"], reply["metadata"]
     parts = iter(arrays)

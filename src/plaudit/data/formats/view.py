@@ -69,11 +69,11 @@ def _load(source: Source, options: ReadOptions) -> tuple[Episode, Labels | None]
     frames = {name: episode.frames[camera] for name, camera in zip(names.values() or chosen, chosen, strict=True)}
     if options.resize is not None:
         height, width = options.resize
-        frames = {camera: resized(images, height, width) for camera, images in frames.items()}
+        frames = {camera: resize(images, height, width) for camera, images in frames.items()}
     return replace(episode, frames=frames), labels
 
 
-def resized(frames: ByteArray, height: int, width: int) -> ByteArray:
+def resize(frames: ByteArray, height: int, width: int) -> ByteArray:
     """uint8 [T, H, W, 3] to another size, bilinear with antialiasing, as reward models resize what they see."""
     if frames.shape[1:3] == (height, width):
         return frames

@@ -25,7 +25,7 @@ from typing import Any
 from plaudit.data.formats import lerobot, npy, open_dataset, pkl
 from plaudit.data.formats.base import Dataset, ReadOptions
 from plaudit.data.formats.lerobot.relabel import copy_with_labels
-from plaudit.data.formats.lerobot.relabel_meta import unpacked_labels
+from plaudit.data.formats.lerobot.relabel_meta import unpack_labels
 from plaudit.data.formats.wire import CONTROL, FORK, KILL, LENGTH, receive, receive_arrays, send
 from plaudit.errors import BadFile, DataError, PlauditError
 from plaudit.types import AnyArray, Episode, Labels
@@ -150,12 +150,12 @@ def _serve(connection: socket.socket, request: dict[str, Any]) -> None:
             options = ReadOptions(**request["options"])
             os.chdir(request["cwd"])  # so that paths are told as they were given
             work = partial(_open, request["path"], options)
-            answer, arrays, dataset = _guarded(work, request["path"])
+            answer, arrays, dataset = _catch_errors(work, request["path"])
         else:
             assert dataset is not None
             source, known = dataset.sources[request["number"]], dataset
             step = {"load": _load, "digest": _digest, "codecs": _codecs}[request["op"]]
-            answer, arrays, _ = _guarded(partial(step, known, source, limits), source.where)
+            answer, arrays, _ = _catch_errors(partial(step, known, source, limits), source.where)
         send(connection, answer, arrays)
         try:
             request = receive(connection)
@@ -165,7 +165,7 @@ def _serve(connection: socket.socket, request: dict[str, Any]) -> None:
 
 def _copy(connection: socket.socket, request: dict[str, Any]) -> None:
     """Write a copy of a data set with labels; each file is told before it is begun."""
-    labels = unpacked_labels(request["labels"], iter(receive_arrays(connection, request["arrays"], sys.maxsize)))
+    labels = unpack_labels(request["labels"], iter(receive_arrays(connection, request["arrays"], sys.maxsize)))
     limits = _Limits()  # beside what the labels take
     os.chdir(request["cwd"])
     current = request["path"]
@@ -194,13 +194,13 @@ def _copy(connection: socket.socket, request: dict[str, Any]) -> None:
             return {"error": error.strerror or str(error), "kind": "OSError", "errno": error.errno or 0}, (), None
         return {"report": asdict(report)}, (), None
 
-    send(connection, _guarded(work, request["path"])[0])
+    send(connection, _catch_errors(work, request["path"])[0])
 
 
 Answer = tuple[dict[str, Any], Sequence[AnyArray], Dataset | None]
 
 
-def _guarded(work: Callable[[], Answer], where: str) -> Answer:
+def _catch_errors(work: Callable[[], Answer], where: str) -> Answer:
     """What a foreign file leads its decoder to is an answer in a sentence, whatever it is."""
     try:
         return work()
@@ -241,11 +241,11 @@ def _codecs(dataset: Dataset, source: Any, limits: _Limits) -> Answer:
 def _load(dataset: Dataset, source: Any, limits: _Limits) -> Answer:
     limits.renew(source.nbytes())
     episode, labels = source.load()
-    answer, arrays = packed(episode, labels)
+    answer, arrays = pack_episode(episode, labels)
     return {**answer, "notes": list(dataset.notes)}, arrays, None
 
 
-def packed(episode: Episode, labels: Labels | None) -> tuple[dict[str, Any], list[AnyArray]]:
+def pack_episode(episode: Episode, labels: Labels | None) -> tuple[dict[str, Any], list[AnyArray]]:
     """An episode and its labels as JSON values and arrays, for `unpacked`."""
     if episode.origin is None:
         raise DataError("an episode of a data set knows where it comes from")

@@ -156,11 +156,11 @@ def measure_speed(config: RewardTrainConfig, table: RewardDataset) -> Speed:
     with torch.inference_mode():
         encode = partial(_encode, model, frames)
         encode()  # the first time is slower
-        seconds, features = _timed(encode)
+        seconds, features = _time_call(encode)
     batch = torch.arange(config.batch_size * model.config.num_frames) % SAMPLE
     step = partial(_step, model, {camera: grid.clone().contiguous()[batch] for camera, grid in features.items()})
     step()
-    step_s, _ = _timed(step)
+    step_s, _ = _time_call(step)
     return Speed(seconds / SAMPLE, step_s)
 
 
@@ -189,7 +189,7 @@ def _step(model: BinaryRewardClassifier, features: Mapping[str, Tensor]) -> None
     model.classify(embeddings.unflatten(0, (-1, model.config.num_frames))).sum().backward()
 
 
-def _timed(call: Callable[[], T]) -> tuple[float, T]:
+def _time_call(call: Callable[[], T]) -> tuple[float, T]:
     began = time.monotonic()
     result = call()
     return time.monotonic() - began, result

@@ -64,7 +64,7 @@ class RewardDataset:
         cache_dir: a folder on a disk with room for the frames; None: where temporary files go
         demonstrations: successes alone, and episodes without labels are successes that end with their last frame
         """
-        ids = _demonstrations(store, sources) if demonstrations else _labeled(store, sources)
+        ids = _demonstrations(store, sources) if demonstrations else _labeled_ids(store, sources)
         cameras = cameras or sorted(store.episode(ids[0]).frames)
         sizes = _sizes(store, ids, cameras)
         image_size = image_size(sizes) if callable(image_size) else image_size
@@ -78,7 +78,7 @@ class RewardDataset:
             episode = store.episode(episode_id)
             for camera in cameras:
                 shown = episode.frames[name_of_camera(camera, episode.frames, cameras)]
-                images[camera][start : start + len(frames)] = _resized(shown[frames], image_size)
+                images[camera][start : start + len(frames)] = _resize(shown[frames], image_size)
             target = _target(store, episode_id, episode, sources)[frames]
             column = {
                 "state": episode.state[frames],
@@ -112,7 +112,7 @@ class RewardDataset:
         return np.flatnonzero(np.isin(self.episode, list(episodes)))
 
 
-def _labeled(store: Store, sources: Collection[str]) -> list[int]:
+def _labeled_ids(store: Store, sources: Collection[str]) -> list[int]:
     """Episodes with a label of these sources."""
     ids = [i for i in store.ids if store.ledger.newest(i, sources) is not None]
     if not ids:
@@ -287,7 +287,7 @@ def _by(size: Size) -> str:
     return f"{size[0]}x{size[1]}"
 
 
-def _resized(frames: ByteArray, size: Size | None) -> ByteArray:
+def _resize(frames: ByteArray, size: Size | None) -> ByteArray:
     return frames if size is None else resize_images(torch.from_numpy(np.ascontiguousarray(frames)), size).numpy()
 
 

@@ -119,7 +119,7 @@ def train_reward_model(
         members.append(member)
         history += epochs
     scored = cross_fit(config, table, splits, cached, work_dir, on_epoch_end, on_step) if config.cross_fit else None
-    return _evaluated(store, config, table, splits, members, scored, history, begun, progress)
+    return _evaluate(store, config, table, splits, members, scored, history, begun, progress)
 
 
 def existing_parent(path: Path) -> Path:
@@ -127,7 +127,7 @@ def existing_parent(path: Path) -> Path:
     return next(parent for parent in path.absolute().parents if parent.is_dir())
 
 
-def _evaluated(
+def _evaluate(
     store: Store,
     config: RewardTrainConfig,
     table: RewardDataset,
@@ -158,7 +158,7 @@ def _evaluated(
     metrics = compute_metrics(predictions, chosen.rule)
     promise = chosen.promise
     if scored.episodes or not np.array_equal(splits["test"], splits["validation"]):
-        promise = promise.bounded_by(episode_losses(predictions, chosen.threshold.value))
+        promise = promise.with_bound(episode_losses(predictions, chosen.threshold.value))
     calibration = chosen.calibration
     found = {
         "calibration": tuple((c.temperature, c.bias) for c in calibration.members),

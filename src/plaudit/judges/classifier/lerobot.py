@@ -70,7 +70,7 @@ def load_lerobot_classifier(folder: Path, device: str = "auto") -> RewardModel:
         num_spatial_blocks=tensors[kernel].shape[3],
         pixel_stats=stats,
     )
-    ours = {**of_encoder, **_renamed_head(tensors, modules)}
+    ours = {**of_encoder, **_rename_head(tensors, modules)}
     head = ours["head.0.weight"]
     if head.shape[1] == latent * len(cameras):
         ours["head.0.weight"] = columns_by_camera(head, list(cameras), sorted(cameras), latent)
@@ -138,7 +138,7 @@ def _encoder(folder: Path, described: Mapping[str, Any], tensors: dict[str, Tens
     return config, {f"encoder.network.{name}": tensor for name, tensor in tensors.items()}
 
 
-def _renamed_head(tensors: Mapping[str, Tensor], modules: Mapping[str, str]) -> dict[str, Tensor]:
+def _rename_head(tensors: Mapping[str, Tensor], modules: Mapping[str, str]) -> dict[str, Tensor]:
     """All that comes after the encoder; what has no name of ours keeps its own, and is refused then."""
     cameras = {module: camera for camera, module in modules.items()}
     ours: dict[str, Tensor] = {}

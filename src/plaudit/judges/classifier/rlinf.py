@@ -139,12 +139,12 @@ def _ours(path: Path, described: Any, tensors: Mapping[str, Tensor], device: str
 def our_names(path: Path, tensors: Mapping[str, Tensor], shape: ClassifierConfig) -> Mapping[str, Tensor]:
     """The tensors of a network of this shape by our names, in whichever layout they are."""
     if "backbone.conv1.weight" in tensors:
-        return _renamed_backbone(tensors)
+        return _rename_backbone(tensors)
     cameras = _cameras(tensors)
     if not cameras:
         return tensors
     _same_encoder(path, tensors, cameras)
-    return _renamed(tensors, cameras, shape.latent_dim)
+    return _rename_tensors(tensors, cameras, shape.latent_dim)
 
 
 def _cameras(tensors: Mapping[str, Tensor]) -> list[str]:
@@ -212,7 +212,7 @@ def _rlinf_resnet(path: Path, tensors: Mapping[str, Tensor], config: RLinfReward
         head="linear" if single else "mlp",
     )
     member = BinaryRewardClassifier(shape)
-    load_state_dict_strict(member, _renamed_backbone(tensors), path)
+    load_state_dict_strict(member, _rename_backbone(tensors), path)
     seen = f" in {size[0]}x{size[1]}" if today else ""
     warnings = [f"it is taken to see camera '{camera}'{seen}; its file does not say"]
     warnings += _warnings({"arch": arch, "hidden_dim": hidden}, config)
@@ -235,7 +235,7 @@ def _blocks(tensors: Mapping[str, Tensor], stage: int) -> int:
     return len({name.split(".")[2] for name in tensors if name.startswith(f"backbone.layer{stage}.")})
 
 
-def _renamed_backbone(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _rename_backbone(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """By our names. Where the head has layers of its own, the backbone's is one of ImageNet, which nobody uses."""
     places = {"backbone.fc.": "head.0." if "backbone.fc.weight" in tensors else "head.", "backbone.": "encoder."}
     if "classifier.1.weight" in tensors:
@@ -268,7 +268,7 @@ def _arch(path: Path, tensors: Mapping[str, Tensor], counts: list[int]) -> Arch:
     return arch
 
 
-def _renamed(tensors: Mapping[str, Tensor], cameras: list[str], latent: int) -> dict[str, Tensor]:
+def _rename_tensors(tensors: Mapping[str, Tensor], cameras: list[str], latent: int) -> dict[str, Tensor]:
     """By our names; those without one keep theirs, for `load_state_dict_strict` to refuse. Our cameras are in
     alphabetical order."""
     ours: dict[str, Tensor] = {}

@@ -99,9 +99,9 @@ def load_reward_train_job(
     try:
         with from_file(path, [given_keys, theirs]):
             translated = translate(deep_merge(file_tree, theirs), notes)
-            tree = _thawed(deep_merge(translated, given_keys), translated is not file_tree, given_keys)
+            tree = _unfreeze_random(deep_merge(translated, given_keys), translated is not file_tree, given_keys)
             _check_names(tree)
-            job = parse(RewardTrainJob, _completed(_of_folders(tree) if folders else tree))
+            job = parse(RewardTrainJob, _fill_in(_of_folders(tree) if folders else tree))
     except ConfigError as error:
         set_keys = {**given_keys, **theirs}
         raise ConfigError(
@@ -126,7 +126,7 @@ def _of_folders(tree: Tree) -> Tree:
     return tree
 
 
-def _thawed(tree: Tree, foreign: bool, given: Mapping[str, Any]) -> Tree:
+def _unfreeze_random(tree: Tree, foreign: bool, given: Mapping[str, Any]) -> Tree:
     """lerobot's recipes freeze the published ResNet-10; random weights in its place have to learn."""
     encoder = tree.get("encoder")
     random = isinstance(encoder, dict) and encoder.get("type") == "resnet10" and encoder.get("weights") is None
@@ -135,7 +135,7 @@ def _thawed(tree: Tree, foreign: bool, given: Mapping[str, Any]) -> Tree:
     return tree
 
 
-def _completed(tree: Tree) -> Tree:
+def _fill_in(tree: Tree) -> Tree:
     """With what follows: weights of no named encoder are ResNet-10's, a folder lies beside the .pt file."""
     encoder = tree.get("encoder")
     if isinstance(encoder, dict) and "type" not in encoder:

@@ -44,14 +44,16 @@ class RewardManager:
 
     def compute_rewards(self, observations: Observations) -> FloatArray:
         """[B] a reward for each observation; a numpy array of float32, wherever the observations were."""
-        observation = _seen(observations, self.model.cameras, slice(None))
-        return _paid(self.model.score_frames(observation.images, observation.state), self.reward_type, self.threshold)
+        observation = _observation(observations, self.model.cameras, slice(None))
+        return _rewards(
+            self.model.score_frames(observation.images, observation.state), self.reward_type, self.threshold
+        )
 
     def to_device(self, device: str) -> None:
         self.model.to_device(device)
 
 
-def _seen(observations: Observations, cameras: Mapping[str, Size], rows: slice) -> Observation:
+def _observation(observations: Observations, cameras: Mapping[str, Size], rows: slice) -> Observation:
     """Some rows of what a model looks at, in the layout that it takes; a mapping of images has no state."""
     if isinstance(observations, Observation):
         return Observation(_frames(observations.images, cameras, rows), _array(observations.state[rows]))
@@ -72,7 +74,7 @@ def _array(values: Any) -> AnyArray:
     return (values.float() if values.is_floating_point() else values).numpy()
 
 
-def _paid(scores: Scores, reward_type: RewardType, threshold: float) -> FloatArray:
+def _rewards(scores: Scores, reward_type: RewardType, threshold: float) -> FloatArray:
     if reward_type == "continuous":
         return scores.success_prob
     return above_threshold(scores.success_prob, threshold).astype(np.float32)
@@ -124,7 +126,7 @@ class RewardWorker:
         images = observations.images if isinstance(observations, Observation) else observations
         longest = max(map(len, images.values()), default=0)
         starts = range(0, max(longest, 1), size)  # of nothing, too: the model still says which cameras it misses
-        batches = [_seen(observations, model.cameras, slice(start, start + size)) for start in starts]
+        batches = [_observation(observations, model.cameras, slice(start, start + size)) for start in starts]
         return np.concatenate([manager.compute_rewards(batch) for batch in batches])
 
     def save_checkpoint(self, path: str | Path, step: int) -> Path:

@@ -113,13 +113,13 @@ def _show(session: Session, poll: bool, action_log: Path | None) -> None:
 
     app = QApplication.instance() or QApplication([])
     window = LabelWindow(session, poll=poll, action_log=action_log)
-    with _closed_by_signals(window):
+    with _close_on_signals(window):
         window.show()
         app.exec()
 
 
 @contextmanager
-def _closed_by_signals(window: "QWidget") -> "Iterator[None]":
+def _close_on_signals(window: "QWidget") -> "Iterator[None]":
     """Python runs handlers between its own lines, and while Qt waits there are none; a timer makes some."""
     from PySide6.QtCore import QTimer
 

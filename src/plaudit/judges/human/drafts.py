@@ -29,7 +29,7 @@ from plaudit.data.journal import Journal, Record
 from plaudit.data.repair import repair_journal
 from plaudit.data.signals import defer_signals
 from plaudit.errors import ForeignFile, JournalMissing, StoreDamaged, StoreError
-from plaudit.untrusted import shown
+from plaudit.untrusted import brief
 
 
 @dataclass(frozen=True)
@@ -98,13 +98,13 @@ class UndoHistory:
 
 def _whole(value: Any) -> int:
     if not is_int_in(value, 0, MAX_ID):
-        raise ValueError(f"{shown(value)} is no number of an episode or a frame")
+        raise ValueError(f"{brief(value)} is no number of an episode or a frame")
     return value
 
 
 def _text(value: Any) -> str | None:
     if not (value is None or isinstance(value, str)):
-        raise ValueError(f"{shown(value)} is no draft")
+        raise ValueError(f"{brief(value)} is no draft")
     return value
 
 

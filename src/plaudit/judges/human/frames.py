@@ -27,7 +27,7 @@ def torch_frame_to_qimage(frame: "AnyArray | torch.Tensor", layout: Layout | Non
     Floats are clipped, NaN is black. The channels are the axis of 1, 3 or 4, first or last; where both are, as in
     [3, 3, 3], they are taken to be last, as episodes have them, unless `layout` says otherwise.
     """
-    pixels = _bytes(_interleaved(_array(frame), layout))
+    pixels = _bytes(_channels_last(_array(frame), layout))
     height, width, channels = pixels.shape
     return QImage(pixels.data, width, height, width * channels, FORMATS[channels]).copy()
 
@@ -43,7 +43,7 @@ def _array(frame: "AnyArray | torch.Tensor") -> AnyArray:
     return (known.float() if known.dtype == torch.bfloat16 else known).numpy()  # numpy has no bfloat16
 
 
-def _interleaved(frame: AnyArray, layout: Layout | None) -> AnyArray:
+def _channels_last(frame: AnyArray, layout: Layout | None) -> AnyArray:
     """[H, W, C], a view."""
     shape = list(frame.shape)
     if frame.ndim == 2 and layout is None:

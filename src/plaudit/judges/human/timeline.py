@@ -112,8 +112,8 @@ class Timeline(QWidget):
     def paintEvent(self, event: QPaintEvent) -> None:
         if not self._count:
             return
-        self._cells_drawn = self._cells_drawn or self._drawn(self._draw_cells)
-        self._curves_drawn = self._curves_drawn or self._drawn(self._draw_curves)
+        self._cells_drawn = self._cells_drawn or self._draw_layer(self._draw_cells)
+        self._curves_drawn = self._curves_drawn or self._draw_layer(self._draw_curves)
         painter = QPainter(self)
         painter.drawPixmap(0, 0, self._cells_drawn)
         painter.drawPixmap(0, 0, self._curves_drawn)
@@ -139,7 +139,7 @@ class Timeline(QWidget):
         right = x_of(last + 0.5, self._count, self.width()) if last < self._count - 1 else float(self.width())
         return QRectF(left, 0, right - left, CELLS)
 
-    def _drawn(self, draw: Callable[[QPainter], None]) -> QPixmap:
+    def _draw_layer(self, draw: Callable[[QPainter], None]) -> QPixmap:
         """A layer that stays while one scrubs."""
         ratio = self.devicePixelRatioF()
         canvas = QPixmap(self.size() * ratio)

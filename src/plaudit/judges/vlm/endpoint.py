@@ -27,7 +27,7 @@ from pydantic import BaseModel, ValidationError
 from plaudit.errors import JudgeError, JudgeUnavailable, MissingExtra, PlauditError
 from plaudit.judges.vlm.backend import VlmBackend
 from plaudit.judges.vlm.config import VlmSettings
-from plaudit.judges.vlm.images import data_url, resized_frames
+from plaudit.judges.vlm.images import data_url, resize_frames
 from plaudit.judges.vlm.prompt import (
     ANSWER_TOKENS,
     FramePrompt,
@@ -131,7 +131,7 @@ class OpenAIBackend(VlmBackend):
     def _images(self, prompt: FramePrompt) -> Image:
         urls = {
             camera: [data_url(frame, self.endpoint.image_format) for frame in frames]
-            for camera, frames in resized_frames(prompt, self.config.image_size).items()
+            for camera, frames in resize_frames(prompt, self.config.image_size).items()
         }
         return lambda camera, number: {"type": "image_url", "image_url": {"url": urls[camera][number]}}
 

@@ -41,7 +41,7 @@ def _whole(pixels: float) -> int:
     return max(1, round(pixels / TOKEN)) * TOKEN
 
 
-def resized_frames(prompt: FramePrompt, edge: int) -> dict[str, ByteArray]:
+def resize_frames(prompt: FramePrompt, edge: int) -> dict[str, ByteArray]:
     """camera -> uint8 [F, h, w, 3], the frames that are shown, in whole tokens."""
     frames = {camera: torch.from_numpy(prompt.images(camera)) for camera in prompt.frames}
     return {c: resize_images(f, size_of(f.shape, edge)).contiguous().numpy() for c, f in frames.items()}

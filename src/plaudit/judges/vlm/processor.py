@@ -18,7 +18,7 @@ from plaudit.errors import JudgeError, PlauditError
 from plaudit.judges.vlm.backend import VlmBackend
 from plaudit.judges.vlm.chat_template import UNSTABLE_TEMPLATE, image
 from plaudit.judges.vlm.config import VlmSettings
-from plaudit.judges.vlm.images import resized_frames
+from plaudit.judges.vlm.images import resize_frames
 from plaudit.judges.vlm.loading import LoadedVlm, answer_token_ids
 from plaudit.judges.vlm.prompt import (
     FramePrompt,
@@ -88,7 +88,7 @@ class ProcessorBackend(VlmBackend):
 
     def _images(self, prompt: FramePrompt) -> list[Any]:
         """In the order of the chat: all cameras of a frame, then the next frame."""
-        cameras = resized_frames(prompt, self.config.image_size).values()
+        cameras = resize_frames(prompt, self.config.image_size).values()
         return [PilImage.fromarray(frame) for frames in zip(*cameras, strict=True) for frame in frames]
 
     def _inputs(self, messages: list[Message], images: Sequence[Any]) -> dict[str, Tensor]:

@@ -246,7 +246,7 @@ class Tuner(EpochTrainer):
         way = ways[rng.integers(len(ways))] if rng.random() < self.config.altered else ""
         prompt = build_prompt(judge, self._with_other_task(episode, rng) if way == "other task" else episode)
         shown = self._shown_frames(way, target, rng)
-        prompt = self._augmented(replace(prompt, frame_indices=shown), rng)
+        prompt = self._augment(replace(prompt, frame_indices=shown), rng)
         if way == "blank":
             prompt = replace(prompt, frames={c: _blank(images, rng) for c, images in prompt.frames.items()})
         seen = np.where(np.isnan(target), target, 0) if way in ("blank", "other task") else target
@@ -266,7 +266,7 @@ class Tuner(EpochTrainer):
         others = [task for task in self.tasks if task != episode.task] or OTHER_TASKS
         return replace(episode, task=others[rng.integers(len(others))])
 
-    def _augmented(self, prompt: FramePrompt, rng: np.random.Generator) -> FramePrompt:
+    def _augment(self, prompt: FramePrompt, rng: np.random.Generator) -> FramePrompt:
         """Every frame of a camera changed alike, at the size that the model sees."""
         drawn = torch.Generator().manual_seed(int(rng.integers(2**62)))
         every = torch.zeros(prompt.num_frames, dtype=torch.long)

@@ -183,7 +183,7 @@ class EnvWorker:
             self._unsent = _Recorded(episode, uuid.uuid4().hex, began, time.monotonic() - clock)
         recorded, clock = self._unsent, time.monotonic()
         episode = recorded.episode
-        with nullcontext() if self._kept is None else self._kept.kept(episode, recorded.key):
+        with nullcontext() if self._kept is None else self._kept.keep(episode, recorded.key):
             episode_id = self._replay.call(ReplayBuffer.add, episode, recorded.key)
         self._unsent = None
         fault = isinstance(self._failure, RolloutFault)

@@ -161,7 +161,9 @@ class LearnerWorker:
             self._sampler.refresh()
         for _ in range(updates):
             with clock.running():
-                batch = to_torch(normalized(self._sampler.sample(self._batch), self._normalizer), self.learner.device)
+                batch = to_torch(
+                    normalize_batch(self._sampler.sample(self._batch), self._normalizer), self.learner.device
+                )
             for name, number in self.learner.update(batch).items():
                 totals.setdefault(name, []).append(number)
         return {name: float(sum(numbers) / len(numbers)) for name, numbers in totals.items()}  # waits for the GPU once
@@ -193,7 +195,7 @@ class _Clock:
         self.seconds += time.monotonic() - begun
 
 
-def normalized(batch: Batch[AnyArray], normalizer: Normalizer | None) -> Batch[AnyArray]:
+def normalize_batch(batch: Batch[AnyArray], normalizer: Normalizer | None) -> Batch[AnyArray]:
     """In the learner's units, see training/normalization.py; images are left as they are."""
     if normalizer is None:
         return batch

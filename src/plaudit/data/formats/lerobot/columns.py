@@ -53,7 +53,7 @@ def widths_of(features: Features) -> dict[str, int]:
     return {name: _width(feature) for name, feature in features.items() if name not in others and _is_numbers(feature)}
 
 
-def joined(table: pa.Table, names: Sequence[str], where: Path) -> AnyArray:
+def concat_columns(table: pa.Table, names: Sequence[str], where: Path) -> AnyArray:
     """[T, D] of these columns side by side; D = 0 for none."""
     parts = [_matrix(table, name, where) for name in names]
     return np.concatenate([np.zeros((table.num_rows, 0), np.float32), *parts], axis=1)

@@ -19,7 +19,7 @@ from plaudit.data.formats.lerobot.info import FIELDS, DatasetInfo, count, fill, 
 from plaudit.data.formats.lerobot.io_utils import count_rows, read_json_lines, read_table
 from plaudit.data.formats.limits import MAX_TEXT
 from plaudit.errors import BadFile
-from plaudit.untrusted import Root, shown
+from plaudit.untrusted import Root, brief
 
 # What LeRobot takes where info.json names no template.
 _V2_DATA = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
@@ -98,12 +98,12 @@ class _Entries:
             return Row(index, 0, [], error.path, 0, problem=str(error).removeprefix(f"{error.path}: "))
 
     def _row(self, index: int, entry: Mapping[str, Any]) -> Row:
-        data = self._place(self._data_path, index, self._said(entry, "data/"))
+        data = self._place(self._data_path, index, self._template_fields(entry, "data/"))
         length = self._length(entry, data)
         tasks = [self._text(task) for task in _tasks(entry)]
         videos = {}
         for key in self._video_keys:
-            declared = self._said(entry, f"videos/{key}/")
+            declared = self._template_fields(entry, f"videos/{key}/")
             if self._tables and not declared and "{episode_index" not in self._video_path:
                 continue
             start = number(entry.get(f"videos/{key}/from_timestamp", 0.0))
@@ -123,7 +123,7 @@ class _Entries:
         }
         return fill(self._root, template, {"episode_index": index, **chunks, **declared})
 
-    def _said(self, entry: Mapping[str, Any], prefix: str) -> dict[str, int]:
+    def _template_fields(self, entry: Mapping[str, Any], prefix: str) -> dict[str, int]:
         """What an entry says under a prefix of the fields of a template: chunk_index, file_index."""
         keys = {name: f"{prefix}{name}" for name in FIELDS}
         return {name: self._check_int(entry, key) for name, key in keys.items() if entry.get(key) is not None}
@@ -132,7 +132,7 @@ class _Entries:
         value = entry.get(key, default)
         found = count(value)
         if found is None:
-            raise BadFile(self._root.path / "meta", f"the list of episodes says '{key}' is {shown(value)}; correct it")
+            raise BadFile(self._root.path / "meta", f"the list of episodes says '{key}' is {brief(value)}; correct it")
         return found
 
     def _length(self, entry: Mapping[str, Any], data: Path) -> int:
@@ -146,9 +146,9 @@ class _Entries:
         return count_rows(self._root, data)  # a table of its own: nothing else would say where it ends
 
     def _text(self, task: Any) -> str:
-        text = task if isinstance(task, str) else self._names().get(count(task), shown(task))
+        text = task if isinstance(task, str) else self._names().get(count(task), brief(task))
         if len(text) > MAX_TEXT:
-            raise BadFile(self._root.path / "meta", f"a task of {len(text):,} characters, {shown(text)}; shorten it")
+            raise BadFile(self._root.path / "meta", f"a task of {len(text):,} characters, {brief(text)}; shorten it")
         return text
 
 

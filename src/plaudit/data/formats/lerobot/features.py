@@ -10,7 +10,7 @@ from plaudit.data.formats.base import LabeledEpisode, WriteOptions
 from plaudit.data.formats.images import choose
 from plaudit.errors import DataError
 from plaudit.types import AnyArray, Labels
-from plaudit.untrusted import file_name, shown
+from plaudit.untrusted import brief, file_name
 
 STATE, ACTION, IMAGES = "observation.state", "action", "observation.images."
 REWARD, DONE, SUCCESS = "next.reward", "next.done", "next.success"
@@ -49,7 +49,7 @@ class Layout:
         for camera in cameras:
             if file_name(camera) != camera:
                 raise DataError(
-                    f"camera {shown(camera)} is no name that a folder of a LeRobot data set can have; take others with "
+                    f"camera {brief(camera)} is no name that a folder of a LeRobot data set can have; take others with "
                     "--camera"
                 )
         return cls(

@@ -12,7 +12,7 @@ from plaudit.data.formats.lerobot.columns import Features, image_size
 from plaudit.data.formats.lerobot.features import IMAGES
 from plaudit.data.formats.limits import MAX_EDGE, MAX_PIXELS, MAX_WIDTH
 from plaudit.errors import BadFile
-from plaudit.untrusted import Root, shown
+from plaudit.untrusted import Root, brief
 
 MAX_FEATURES = 10_000
 MAX_FPS = 1e6
@@ -40,16 +40,16 @@ class DatasetInfo:
 def parse_info(info: Any, path: Path) -> DatasetInfo:
     """Refuses a description that no data set has, with what is wrong in it."""
     if not isinstance(info, dict):
-        raise BadFile(path, f"this does not describe a LeRobot data set: it is {shown(info)} and no mapping")
+        raise BadFile(path, f"this does not describe a LeRobot data set: it is {brief(info)} and no mapping")
     for key in ("codebase_version", "fps", "features"):
         if key not in info:
             raise BadFile(path, f"this does not describe a LeRobot data set: it lacks '{key}'")
     version = info["codebase_version"]
     if not isinstance(version, str) or not version.startswith(("v2", "v3")) or len(version) > 20:
-        raise BadFile(path, f"LeRobot {shown(version).strip(chr(39))} is not read; v2.0, v2.1 and v3.0 are")
+        raise BadFile(path, f"LeRobot {brief(version).strip(chr(39))} is not read; v2.0, v2.1 and v3.0 are")
     fps = number(info["fps"])
     if fps is None or not 0 < fps <= MAX_FPS:
-        raise BadFile(path, f"'fps' is {shown(info['fps'])}, which is no rate of frames; correct it")
+        raise BadFile(path, f"'fps' is {brief(info['fps'])}, which is no rate of frames; correct it")
     features = _features(info["features"], path)
     images = {key: feature for key, feature in features.items() if feature["dtype"] in ("video", "image")}
     sizes = {key: size for key, feature in images.items() if (size := image_size(feature)) is not None}
@@ -70,22 +70,22 @@ def parse_info(info: Any, path: Path) -> DatasetInfo:
 
 def _features(features: Any, path: Path) -> dict[str, dict[str, Any]]:
     if not isinstance(features, dict) or len(features) > MAX_FEATURES:
-        raise BadFile(path, f"'features' is {shown(features)} where it maps names of columns to what they are")
+        raise BadFile(path, f"'features' is {brief(features)} where it maps names of columns to what they are")
     for name, feature in features.items():
         if not isinstance(feature, dict) or not isinstance(feature.get("dtype"), str):
-            raise BadFile(path, f"feature {shown(name)} has no 'dtype'; correct it")
+            raise BadFile(path, f"feature {brief(name)} has no 'dtype'; correct it")
         shape = feature.get("shape")
         shape = [] if shape is None else shape
         sound = isinstance(shape, list) and len(shape) <= 8 and all(type(n) is int and n >= 0 for n in shape)
         image = feature["dtype"] in ("video", "image")  # whose size is looked at by itself
         if not sound or not (image or math.prod(shape) <= MAX_WIDTH):
-            raise BadFile(path, f"feature {shown(name)} has a 'shape' that no column has: {_shape(shape)}; correct it")
+            raise BadFile(path, f"feature {brief(name)} has a 'shape' that no column has: {_shape(shape)}; correct it")
         feature["shape"] = shape
     return features
 
 
 def _shape(shape: Any) -> str:
-    return f"[{', '.join(shown(n) for n in shape[:8])}]" if isinstance(shape, list) else shown(shape)
+    return f"[{', '.join(brief(n) for n in shape[:8])}]" if isinstance(shape, list) else brief(shape)
 
 
 def _check_camera(key: str, size: tuple[int, int], path: Path) -> None:
@@ -93,11 +93,11 @@ def _check_camera(key: str, size: tuple[int, int], path: Path) -> None:
     if not (0 < height <= MAX_EDGE and 0 < width <= MAX_EDGE and height * width <= MAX_PIXELS):
         raise BadFile(
             path,
-            f"camera {shown(key)} has frames of {shown(height)}x{shown(width)}; at most {MAX_PIXELS:,} pixels are read",
+            f"camera {brief(key)} has frames of {brief(height)}x{brief(width)}; at most {MAX_PIXELS:,} pixels are read",
         )
     name = key.removeprefix(IMAGES)
     if not name or len(name.encode()) > MAX_NAME or "\0" in name:
-        raise BadFile(path, f"camera {shown(key)} has no name that a file can have; rename it")
+        raise BadFile(path, f"camera {brief(key)} has no name that a file can have; rename it")
 
 
 def _template(info: Mapping[str, Any], key: str, path: Path) -> str | None:
@@ -105,14 +105,14 @@ def _template(info: Mapping[str, Any], key: str, path: Path) -> str | None:
     if template is None or template == "":
         return None
     if not isinstance(template, str) or len(template) > 1000:
-        raise BadFile(path, f"'{key}' is {shown(template)} and no path; correct it")
+        raise BadFile(path, f"'{key}' is {brief(template)} and no path; correct it")
     return template
 
 
 def _chunks(info: Mapping[str, Any], path: Path) -> int:
     size = info.get("chunks_size") or 1000
     if type(size) is not int or not 0 < size <= MAX_INDEX:
-        raise BadFile(path, f"'chunks_size' is {shown(size)}; it counts the episodes in a folder, correct it")
+        raise BadFile(path, f"'chunks_size' is {brief(size)}; it counts the episodes in a folder, correct it")
     return size
 
 
@@ -125,18 +125,18 @@ def fill(root: Root, template: str, fields: Mapping[str, Any]) -> Path:
     try:
         parts = list(Formatter().parse(template))
     except ValueError as error:
-        raise BadFile(info, f"{shown(template)} is no template of a path ({error}); correct it") from error
+        raise BadFile(info, f"{brief(template)} is no template of a path ({error}); correct it") from error
     for _, name, spec, conversion in parts:
         if name is None:
             continue
         if name not in fields:
             raise BadFile(
                 info,
-                f"the path '{template[:200]}' asks for {shown(name)}, which meta/ does not say; correct the path",
+                f"the path '{template[:200]}' asks for {brief(name)}, which meta/ does not say; correct the path",
             )
         plain = name in FIELDS and not conversion
         if not plain or (spec and (name == "video_key" or not _SPEC.fullmatch(spec))):
-            raise BadFile(info, f"the path {shown(template)} does more than name its fields; correct the path")
+            raise BadFile(info, f"the path {brief(template)} does more than name its fields; correct the path")
     return root.inside(template.format(**{name: fields[name] for name in FIELDS if name in fields}))
 
 

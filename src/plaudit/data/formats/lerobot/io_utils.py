@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from plaudit.data.formats.limits import GB, MAX_ROWS, TABLE_RATIO, check_decoded_size
 from plaudit.errors import BadFile
-from plaudit.untrusted import MAX_JSON, Root, parse_json, readable, shown
+from plaudit.untrusted import MAX_JSON, Root, brief, parse_json, readable
 
 MISSING = "this file of the LeRobot data set is missing; copy it from its source"
 MAX_TABLE = 16 * GB  # bytes of a whole table of images, in memory
@@ -32,7 +32,7 @@ def read_json_lines(root: Root, path: Path) -> list[dict[str, Any] | BadFile]:
             with readable(path, f"this is not valid JSON in line {number} ({{}}); copy it again from its source"):
                 entry = parse_json(line)
                 if not isinstance(entry, dict):
-                    raise ValueError(f"{shown(entry)} and no object")
+                    raise ValueError(f"{brief(entry)} and no object")
             found.append(entry)
         except BadFile as error:
             found.append(error)
@@ -67,7 +67,7 @@ def row_group_sizes(root: Root, path: Path) -> list[int]:
     def read(file: pq.ParquetFile, nbytes: int) -> list[int]:
         names = file.schema_arrow.names
         _check_table(file, names, nbytes, path)
-        sizes = (_unfolded(file, names, [group]) for group in range(file.num_row_groups))
+        sizes = (_decoded_bytes(file, names, [group]) for group in range(file.num_row_groups))
         return [min(size, BELIEVED * nbytes) for size in sizes]
 
     return _parquet(root, path, read)
@@ -77,11 +77,11 @@ def _check_table(file: pq.ParquetFile, names: list[str], nbytes: int, path: Path
     """Refuse a table that is none, or too large for the bytes it comes from."""
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise BadFile(path, f"this table has column {shown(twice)} twice; write it again")
+        raise BadFile(path, f"this table has column {brief(twice)} twice; write it again")
     rows = file.metadata.num_rows
     if not 0 <= rows <= MAX_ROWS:
         raise BadFile(path, f"this table says it has {rows:,} rows, and {MAX_ROWS:,} are read; copy it again")
-    unfolded = _unfolded(file, names, range(file.num_row_groups))
+    unfolded = _decoded_bytes(file, names, range(file.num_row_groups))
     check_decoded_size(unfolded, nbytes, path, "this table", MAX_TABLE, TABLE_RATIO)
 
 
@@ -90,7 +90,7 @@ def count_rows(root: Root, path: Path) -> int:
     return _parquet(root, path, lambda file, nbytes: file.metadata.num_rows)
 
 
-def _unfolded(file: pq.ParquetFile, names: list[str], groups: Iterable[int]) -> int:
+def _decoded_bytes(file: pq.ParquetFile, names: list[str], groups: Iterable[int]) -> int:
     """Bytes that these columns take in memory, at least: runs of equal values are written out."""
     total = 0
     wanted = tuple(f"{name}." for name in names)

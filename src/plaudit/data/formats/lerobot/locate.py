@@ -46,11 +46,11 @@ def found_elsewhere(root: Root, listing: Listing, notes: dict[str, str]) -> List
                 f"{found[first].relative_to(root.path)} is read in its place, and so are the others",
             )
     return Listing(
-        [_moved(row, moved) for row in listing.rows], {moved.get(p, p): n for p, n in listing.counts.items()}
+        [_relocate(row, moved) for row in listing.rows], {moved.get(p, p): n for p, n in listing.counts.items()}
     )
 
 
-def _moved(row: Row, moved: Mapping[Path, Path]) -> Row:
+def _relocate(row: Row, moved: Mapping[Path, Path]) -> Row:
     videos = {key: replace(video, path=moved.get(video.path, video.path)) for key, video in row.videos.items()}
     return replace(row, data=moved.get(row.data, row.data), videos=videos)
 

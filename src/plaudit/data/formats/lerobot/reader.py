@@ -25,7 +25,7 @@ from plaudit.data.formats.lerobot.columns import (
     chosen_columns,
     column,
     column_names,
-    joined,
+    concat_columns,
     numbers,
     stored_images,
 )
@@ -51,7 +51,7 @@ from plaudit.data.formats.lerobot.videos import Videos, video_codecs
 from plaudit.data.formats.limits import GB, check_decoded_size
 from plaudit.errors import BadFile, DataError, InvalidEpisode
 from plaudit.types import AnyArray, ByteArray, Episode, Labels, Origin
-from plaudit.untrusted import Root, read_json, shown, unreadable
+from plaudit.untrusted import Root, brief, read_json, unreadable
 
 
 def detect(path: Path) -> bool:
@@ -205,8 +205,8 @@ class _Folder:
         found = hashlib.blake2b(digest_size=16)
         table = self._rows_of(row)
         for values in (
-            joined(table, self.state_keys, row.data),
-            joined(table, self.action_keys, row.data),
+            concat_columns(table, self.state_keys, row.data),
+            concat_columns(table, self.action_keys, row.data),
             column(table, "timestamp", row.data, "f4"),
         ):
             found.update(b"" if values is None else values.tobytes())
@@ -225,14 +225,14 @@ class _Folder:
         try:
             episode = Episode.of(
                 frames={c: self._frames(row, table, c, key, extra) for c, key in self.cameras.items()},
-                state=_with_last(joined(table, self.state_keys, row.data), final_state),
-                actions=joined(table, self.action_keys, row.data),
+                state=_with_last(concat_columns(table, self.state_keys, row.data), final_state),
+                actions=concat_columns(table, self.action_keys, row.data),
                 control_mode=_control_mode(table, row.data),
                 privileged=self._privileged(table, row.data),
                 task=self._task(row, table),
                 fps=self.fps,
                 robot=self.info.robot,
-                terminated=_terminated(table, row.data) if extra.terminated is None else extra.terminated,
+                terminated=_is_terminated(table, row.data) if extra.terminated is None else extra.terminated,
                 padded=extra.padded,
                 origin=Origin("lerobot", str(self.path), row.index, self.digest(row)),
                 meta=self._names(),
@@ -283,7 +283,7 @@ class _Folder:
             path = self.root.inside(entry)
             return decode_image(self.root.read(path, MAX_IMAGE), camera, height, width)
         except FileNotFoundError:
-            raise BadFile(where, f"an image of camera '{camera}' cannot be read: there is no {shown(entry)}") from None
+            raise BadFile(where, f"an image of camera '{camera}' cannot be read: there is no {brief(entry)}") from None
         except BadImage as error:
             if isinstance(entry, bytes):
                 raise BadFile(where, str(error)) from error
@@ -344,7 +344,7 @@ def _success(table: pa.Table, where: Path, reward: AnyArray) -> AnyArray:
     return (reward == 1) & sparse
 
 
-def _terminated(table: pa.Table, where: Path) -> bool:
+def _is_terminated(table: pa.Table, where: Path) -> bool:
     """`next.done` also marks a time limit; only an end in success is taken as the task's own."""
     done, reward = column(table, DONE, where, np.bool_), column(table, REWARD, where, np.float32)
     return bool(done is not None and reward is not None and done[-1] and _success(table, where, reward)[-1])

@@ -23,7 +23,7 @@ from plaudit.data.formats.lerobot.io_utils import read_json_lines, read_table, r
 from plaudit.data.formats.lerobot.stats import describe
 from plaudit.errors import BadFile
 from plaudit.types import AnyArray, FloatArray, Labels
-from plaudit.untrusted import Root, parse_json, read_json, shown
+from plaudit.untrusted import Root, brief, parse_json, read_json
 
 _INFO, _STATS, _LINES, _EPISODES = "meta/info.json", "meta/stats.json", "meta/episodes_stats.jsonl", "meta/episodes/"
 _DTYPES = {REWARD: "float32", DONE: "bool", SUCCESS: "bool"}
@@ -42,8 +42,8 @@ class EpisodeLabels:
     actions: FloatArray | None = None  # [T, A] by which the episode is recognized; None: it is taken as the right one
 
 
-def packed_labels(labels: Mapping[int, EpisodeLabels]) -> tuple[list[dict[str, Any]], list[AnyArray]]:
-    """As JSON values and arrays, for `unpacked_labels` in another process."""
+def pack_labels(labels: Mapping[int, EpisodeLabels]) -> tuple[list[dict[str, Any]], list[AnyArray]]:
+    """As JSON values and arrays, for `unpack_labels` in another process."""
     told, arrays = [], []
     for index, one in labels.items():
         source = None if one.labels is None else one.labels.judge.source
@@ -54,8 +54,8 @@ def packed_labels(labels: Mapping[int, EpisodeLabels]) -> tuple[list[dict[str, A
     return told, arrays
 
 
-def unpacked_labels(told: Iterable[Mapping[str, Any]], arrays: Iterator[AnyArray]) -> dict[int, EpisodeLabels]:
-    """What `packed_labels` made of labels."""
+def unpack_labels(told: Iterable[Mapping[str, Any]], arrays: Iterator[AnyArray]) -> dict[int, EpisodeLabels]:
+    """What `pack_labels` made of labels."""
     found: dict[int, EpisodeLabels] = {}
     for one in told:
         labels = None if one["source"] is None else Labels.from_targets(next(arrays), one["source"])
@@ -90,7 +90,7 @@ def write_metadata(
     if root.is_file(root.path / _STATS):
         stats = _object(root, _STATS)
         joined = {name: np.concatenate([found[name] for found in columns.values()]) for name in _DTYPES}
-        _write_json(folder / _STATS, stats | _described(joined, _kinds_of(stats)))
+        _write_json(folder / _STATS, stats | _describe_columns(joined, _kinds_of(stats)))
     if root.is_file(root.path / _LINES):
         lines = (json.dumps(line, ensure_ascii=False) for line in _stats_lines(root, columns))
         (folder / _LINES).write_text("".join(f"{line}\n" for line in lines))
@@ -114,7 +114,7 @@ def _correct_codecs(features: dict[str, Any], codecs: Mapping[str, str]) -> list
             if stated not in (None, codec):
                 described["video.codec"] = codec
                 notes.append(
-                    f"{_INFO} says that videos of {key} are {shown(stated)}; they are {codec}, as the copy says"
+                    f"{_INFO} says that videos of {key} are {brief(stated)}; they are {codec}, as the copy says"
                 )
     return notes
 
@@ -136,7 +136,7 @@ def hub_metadata(metadata: Mapping[bytes, bytes] | None) -> dict[bytes, bytes]:
 def _object(root: Root, name: str) -> dict[str, Any]:
     tree = read_json(root.path / name, root)
     if not isinstance(tree, dict):
-        raise BadFile(root.path / name, f"this is {shown(tree)} where names and values stand; copy it again")
+        raise BadFile(root.path / name, f"this is {brief(tree)} where names and values stand; copy it again")
     return tree
 
 
@@ -149,7 +149,7 @@ def _kinds_of(stats: Mapping[str, Any]) -> set[str]:
     return {kind for found in stats.values() if isinstance(found, dict) for kind in found}
 
 
-def _described(columns: Mapping[str, AnyArray], kinds: Collection[str]) -> dict[str, dict[str, Any]]:
+def _describe_columns(columns: Mapping[str, AnyArray], kinds: Collection[str]) -> dict[str, dict[str, Any]]:
     return {name: {k: v for k, v in describe(values).items() if k in kinds} for name, values in columns.items()}
 
 
@@ -162,7 +162,7 @@ def _stats_lines(root: Root, columns: Columns) -> Iterable[dict[str, Any]]:
             raise BadFile(
                 root.path / _LINES, "a line has not the statistics of an episode; copy it again from its source"
             )
-        new = _described(columns[index], _kinds_of(stats)) if index in columns else {}
+        new = _describe_columns(columns[index], _kinds_of(stats)) if index in columns else {}
         yield {**line, "stats": stats | new}
 
 
@@ -173,15 +173,15 @@ def _episode_table(root: Root, file: Path, columns: Columns) -> pa.Table:
     if not kinds or "episode_index" not in table.column_names:
         return table
     indices = [count(value.as_py()) for value in table["episode_index"]]
-    found = [_described(columns[i], kinds) if i is not None and i in columns else {} for i in indices]
+    found = [_describe_columns(columns[i], kinds) if i is not None and i in columns else {} for i in indices]
     for name in _DTYPES:
         for kind in sorted(kinds & set(describe(np.zeros(1)))):
             values = [stats[name][kind] if name in stats else None for stats in found]
-            table = _replaced(table, f"stats/{name}/{kind}", values)
+            table = _set_column(table, f"stats/{name}/{kind}", values)
     return table
 
 
-def _replaced(table: pa.Table, name: str, values: list[Any]) -> pa.Table:
+def _set_column(table: pa.Table, name: str, values: list[Any]) -> pa.Table:
     """With this column; of the type that it had, where it had one that takes such values."""
     at = table.schema.get_field_index(name)
     if at < 0:

@@ -120,7 +120,7 @@ class TransformersConfig(EncoderConfig):
         assert described.architecture is not None and described.mean is not None and described.std is not None
         config = transformers.AutoConfig.for_model(**described.architecture)
         if pretrained and self.pretrained:
-            network = self._filled(transformers.AutoModel, config)
+            network = self._load_weights(transformers.AutoModel, config)
         else:
             network = transformers.AutoModel.from_config(config)
         return TransformersEncoder(self.name, network, described.mean, described.std)
@@ -136,7 +136,7 @@ class TransformersConfig(EncoderConfig):
             update={"architecture": architecture, "mean": mean, "std": std, "local_files_only": True},
         )
 
-    def _filled(self, loader: Any, config: Any) -> Any:
+    def _load_weights(self, loader: Any, config: Any) -> Any:
         network, report = self._from_folder(loader, config=config, output_loading_info=True)
         # The pooler comes after the last map, and many files are without.
         missing = sorted(name for name in report["missing_keys"] if not name.startswith("pooler."))
