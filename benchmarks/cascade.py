@@ -181,7 +181,7 @@ def with_rights(known: Store, config: JudgeConfig, path: Path) -> Path:
     judge = config.build()
     predictions, _ = score_episodes(known, judge, load_reference_labels(known, ("human",)))
     rights = prove_rights(predictions, judge.rule, judge.id.fingerprint, MAX_ERROR, CONFIDENCE)
-    print(f"{judge.id.source}: {rights.sentence()}", flush=True)
+    print(f"{judge.id.source}: {rights.describe()}", flush=True)
     path.write_text(json.dumps(JUDGE_REGISTRY.dump(config.model_copy(update={"rights": rights}))))
     return path
 
@@ -219,7 +219,7 @@ def label_a_store(folder: Path) -> tuple[CascadeLedger, "Accuracy"]:
 
 def tell_store(labeled: tuple[CascadeLedger, "Accuracy"], bars: Bars) -> None:
     tally, found = labeled
-    print(f"a store: {tally.sentence()}; right about {found.right} of {found.labeled} episodes", flush=True)
+    print(f"a store: {tally.describe()}; right about {found.right} of {found.labeled} episodes", flush=True)
     bars.at_least("cascade_store_label_accuracy", found.right / max(1, found.labeled), 0.98)
     bars.exactly("cascade_store_undecided", found.undecided, 0)
 

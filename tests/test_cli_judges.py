@@ -170,7 +170,7 @@ def test_a_judge_is_measured_and_the_page_is_written(run, store, tmp_path):
     assert "see runs/judge_eval/brightness_0/report.html" in said
     run("judge", "eval", "store", "--judge", NAME, "--no-controls")
     assert (tmp_path / "runs/judge_eval/brightness_1/scores.json").is_file()
-    facts = json.loads((tmp_path / "runs/judge_eval/brightness_0/scores.json").read_text())["facts"]
+    facts = json.loads((tmp_path / "runs/judge_eval/brightness_0/scores.json").read_text())["metadata"]
     assert facts["wrong task"] == "tie the laces of the left shoe into a bow"
 
 

@@ -136,7 +136,7 @@ def load(
             return parse(cls, translate(merged))
     except ConfigError as error:
         raise ConfigError(
-            (where, f"{key_location(where, path, given)}: {sentence}") for where, sentence in error.problems
+            (where, f"{key_location(where, path, given)}: {message}") for where, message in error.problems
         ) from None
 
 
@@ -258,9 +258,7 @@ def _problems(cls: type[BaseModel], detail: ErrorDetails) -> list[tuple[Location
     key = key if len(key) <= LONGEST else f"{key[:LONGEST]}..."
     inner = detail.get("ctx", {}).get("error")
     if isinstance(inner, ConfigError):  # from a section that the registry chose the class of
-        return [
-            ((*where, *deeper), sentence.replace("key '", f"key '{key}.", 1)) for deeper, sentence in inner.problems
-        ]
+        return [((*where, *deeper), message.replace("key '", f"key '{key}.", 1)) for deeper, message in inner.problems]
     if kind == "extra_forbidden":
         return [(where, f"unknown key '{key}'; {did_you_mean(str(where[-1])[:LONGEST], _keys_at(cls, where[:-1]))}")]
     if kind == "missing":

@@ -192,9 +192,9 @@ class _TensorResolver(Resolver):
 
 def read_torch(path: Path) -> Any:
     """What `torch.save` wrote, as long as it is dense tensors and plain containers; BadFile with what else it is."""
-    sentence = "this is no sound file of torch ({}); copy it again from its source"
+    message = "this is no sound file of torch ({}); copy it again from its source"
     try:
-        with readable(path, sentence), Root(path.parent, follow_links=True).open(path) as file:
+        with readable(path, message), Root(path.parent, follow_links=True).open(path) as file:
             size = file.seek(0, io.SEEK_END)
             file.seek(0)
             start = file.read(len(LEGACY))
@@ -214,9 +214,9 @@ def read_torch(path: Path) -> Any:
         ) from error
 
 
-def read_safetensors(path: Path, sentence: str) -> dict[str, Tensor]:
+def read_safetensors(path: Path, message: str) -> dict[str, Tensor]:
     """All tensors of a safetensors file; BadFile where it is damaged, with a sentence as for `readable`."""
-    with readable(path, sentence):
+    with readable(path, message):
         check_safetensors(path)
         return load_file(path)
 

@@ -264,10 +264,10 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
 
 
 @contextmanager
-def readable(path: Path, sentence: str, missing: str = "there is no such file") -> Iterator[None]:
+def readable(path: Path, message: str, missing: str = "there is no such file") -> Iterator[None]:
     """While a file is read: whatever its reader raises is told as BadFile.
 
-    sentence: in which {} stands for the reason
+    message: in which {} stands for the reason
     """
     try:
         yield
@@ -276,7 +276,7 @@ def readable(path: Path, sentence: str, missing: str = "there is no such file") 
     except FileNotFoundError:
         raise BadFile(path, missing) from None
     except Exception as error:  # readers raise whatever a damaged file leads them to
-        raise unreadable(path, sentence.format(_reason(error))) from error
+        raise unreadable(path, message.format(_reason(error))) from error
 
 
 @contextmanager

@@ -103,11 +103,11 @@ def _check_templates(path: Path, tree: dict[Any, Any]) -> None:
     for where, value in found:
         if "${" in _OTHER_KEY.sub("", _PLACE.sub("", value)):
             key = ".".join(map(str, where))
-            sentence = (
+            message = (
                 f"{path}: key '{key}' has a template that a file may not have: {value[:80]}; other keys (${{a.b}}) and "
                 f"${{oc.env:{PLACES[0]}}} can be filled in, anything else is for the command line"
             )
-            raise ConfigError([(where, sentence)])
+            raise ConfigError([(where, message)])
     if found and _letters(tree, tree, {}) > MOST_LETTERS:
         raise ConfigError([((), f"{path}: its templates lead to each other, and make too much of it")])
 

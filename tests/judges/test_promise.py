@@ -82,10 +82,10 @@ def test_too_few_episodes_are_said_to_be_too_few_and_nothing_else_changes():
     assert not promise.kept and (promise.episodes, promise.needed) == (12, 254)
     assert promise.more == math.ceil(254 * 160 / 12) - 160
     assert f"too few episodes to promise a false-positive rate of 1%: label at least {promise.more:,} more" in (
-        promise.sentence()
+        promise.describe()
     )
     assert promise.next_best is not None and promise.next_best.rate >= 0.2
-    assert f"{promise.next_best.threshold:.4g} is, for {100 * promise.next_best.rate:.0f}%" in promise.sentence()
+    assert f"{promise.next_best.threshold:.4g} is, for {100 * promise.next_best.rate:.0f}%" in promise.describe()
 
 
 def test_with_enough_episodes_the_proven_threshold_is_in_use():
@@ -93,20 +93,20 @@ def test_with_enough_episodes_the_proven_threshold_is_in_use():
     chosen, promise = promised_threshold(known, 0.02, CONFIDENCE)
     assert promise.kept and chosen.value == promise.threshold
     assert chosen.value > choose_threshold(known, 0.02).value
-    assert "promised for episodes to come, with 90% confidence" in promise.sentence()
+    assert "promised for episodes to come, with 90% confidence" in promise.describe()
 
 
 def test_a_judge_that_would_have_to_say_no_to_everything_is_promised_nothing():
     sure = [EpisodePrediction(np.ones(FRAMES), np.zeros(FRAMES), number) for number in range(400)]
     chosen, promise = promised_threshold([*sure, *successes(10)], 0.01, CONFIDENCE)
     assert not promise.kept and promise.more == 0
-    assert "no threshold that predicts any success keeps it on 400 episodes" in promise.sentence()
+    assert "no threshold that predicts any success keeps it on 400 episodes" in promise.describe()
     assert chosen.value > 1
 
 
 def test_a_rate_of_zero_is_never_promised():
     promise = make_promise([*failures(np.random.default_rng(0), 20), *successes(2)], 0.0, CONFIDENCE)
-    assert "cannot be promised by any number of episodes" in promise.sentence()
+    assert "cannot be promised by any number of episodes" in promise.describe()
 
 
 def test_what_others_showed_of_the_threshold_is_said():
@@ -115,5 +115,5 @@ def test_what_others_showed_of_the_threshold_is_said():
         episode_losses(failures(np.random.default_rng(1), 9), 0.9)
     )
     assert promise.bound_episodes == 9 and promise.bound is not None and 0.1 < promise.bound < 0.5
-    assert "9 episodes that did not choose it only bound its rate to" in promise.sentence()
+    assert "9 episodes that did not choose it only bound its rate to" in promise.describe()
     assert Promise.model_validate_json(promise.model_dump_json()) == promise

@@ -287,7 +287,7 @@ def calibrate_(
     save_judge_config(output, config, name, flags, overrides, fitted)
     _tell_calibrated(output, fit, calibrated, cross_val)
     assert fitted.rights is not None
-    tell("note", fitted.rights.sentence())
+    tell("note", fitted.rights.describe())
 
 
 def _tell_calibrated(output: Path, fit: "Fit", calibrated: "CalibrationRecord", cross_val: "CrossValResult") -> None:
@@ -302,7 +302,7 @@ def _tell_calibrated(output: Path, fit: "Fit", calibrated: "CalibrationRecord", 
             f"{calibrated.target_fpr:.1%}; label more episodes, or lower --target-fpr",
         )
     if fit.promise is not None:
-        tell("note" if fit.promise.kept else "warning", fit.promise.sentence())
+        tell("note" if fit.promise.kept else "warning", fit.promise.describe())
 
 
 @judge.command("explain")

@@ -209,7 +209,7 @@ def _tell_cascade(store: "Store", config: "JudgeConfig") -> None:
         return
     tally = CascadeLedger(config)
     wanted = tally.requested(store)
-    tell("note", tally.sentence())
+    tell("note", tally.describe())
     if config.human is not None:
         write_requests(store.folder, wanted)
     if wanted:

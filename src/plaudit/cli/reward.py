@@ -334,9 +334,9 @@ def _print_result(fitted: "TrainResult", job: "RewardTrainJob") -> None:
     forecast, promise = fitted.model.config.forecast, fitted.model.config.promise
     if forecast is not None:
         out.print(forecast_table(forecast))
-        tell("note" if forecast.cross_fitted else "warning", forecast.sentence())
+        tell("note" if forecast.cross_fitted else "warning", forecast.describe())
     if promise is not None:
-        tell("note" if promise.kept else "warning", promise.sentence())
+        tell("note" if promise.kept else "warning", promise.describe())
     if scores.first_frame_fp:
         tell("warning", first_frame_warning(scores))
     for problem in problems:

@@ -191,20 +191,20 @@ def _check_arrays(store: Store, report: CheckReport, repair: bool, progress: Pro
     lost: list[int] = []
     for episode_id in progress(store.ids):
         try:
-            sentence = _damage(store, episode_id)
-            if sentence:  # or it was evicted while it was read
+            problem = _damage(store, episode_id)
+            if problem:  # or it was evicted while it was read
                 store.refresh()
-                sentence = _damage(store, episode_id)
+                problem = _damage(store, episode_id)
             size = store.nbytes_of(episode_id)
         except EpisodeNotFound:
             continue
-        report.episodes += not sentence
-        report.nbytes += 0 if sentence else size
-        if sentence and repair:
-            report.repaired.append(f"{sentence}; the episode is written off")
+        report.episodes += not problem
+        report.nbytes += 0 if problem else size
+        if problem and repair:
+            report.repaired.append(f"{problem}; the episode is written off")
             lost.append(episode_id)
-        elif sentence:
-            report.problems.append(f"{sentence}; --repair writes the episode off")
+        elif problem:
+            report.problems.append(f"{problem}; --repair writes the episode off")
     if lost:
         store.write_off(lost)
 

@@ -48,13 +48,13 @@ def labels_of_store(store: Store, source: Path) -> dict[int, EpisodeLabels]:
     source: that data set; its name may have changed where the store knows one only
     """
     origins = {i: store.entry(i).line["origin"] for i in store.ids}
-    mine = {i: origin for i, origin in origins.items() if origin and origin["format"] == "lerobot"}
-    if len({origin["path"] for origin in mine.values()}) > 1:
-        mine = {i: o for i, o in mine.items() if Path(o["path"]).resolve() == source.resolve()}
-    if not mine:
+    imported = {i: origin for i, origin in origins.items() if origin and origin["format"] == "lerobot"}
+    if len({origin["path"] for origin in imported.values()}) > 1:
+        imported = {i: o for i, o in imported.items() if Path(o["path"]).resolve() == source.resolve()}
+    if not imported:
         raise DataError(f"{store.folder} has no episode of {source}; import it first")
     found: dict[int, EpisodeLabels] = {}
-    for episode_id, origin in mine.items():  # of two with one number, the one that was imported last
+    for episode_id, origin in imported.items():  # of two with one number, the one that was imported last
         episode = store.episode(episode_id)
         labels = store.ledger.labels(episode_id)
         found[origin["index"]] = EpisodeLabels(labels, episode_id, episode.terminated, episode.actions)
@@ -120,12 +120,12 @@ def write_labeled_copy(
 def _copy(
     source: Path, folder: Path, labels: Mapping[int, EpisodeLabels], how: Mapping[str, Any], progress: ProgressFn
 ) -> CopyReport:
-    told, arrays = pack_labels(labels)
+    described, arrays = pack_labels(labels)
     place = {"path": str(source), "folder": str(folder), "cwd": str(Path.cwd())}
     with closing(WorkerProcess(most=0)) as process:
         process.start()
         where = str(source)
-        begun, _ = process.ask({"op": "copy", **place, **how, "labels": told}, where, arrays)
+        begun, _ = process.ask({"op": "copy", **place, **how, "labels": described}, where, arrays)
         for _ in progress(range(begun["files"])):
             where = process.hear(where)[0]["file"]
         return CopyReport(**process.hear(where)[0]["report"])

@@ -261,8 +261,8 @@ def _copy_fields(
     columns: Columns, field: str, segments: AnyArray, rows: AnyArray, out: AnyArray, where: AnyArray
 ) -> None:
     for segment in set(segments.tolist()):
-        mine = segments == segment
-        out[where[mine]] = columns[segment][STEPS][field][rows[mine]]
+        rows_here = segments == segment
+        out[where[rows_here]] = columns[segment][STEPS][field][rows[rows_here]]
 
 
 def _without_window(batch: Batch[AnyArray]) -> Batch[AnyArray]:

@@ -43,7 +43,7 @@ def import_dataset(
     store_folder: str | Path,
     options: ReadOptions | None = None,
     progress: ProgressFn = iter,
-    announce: Callable[[str], None] = lambda sentence: None,
+    announce: Callable[[str], None] = lambda message: None,
     takes: Callable[[int], bool] = lambda number: True,
 ) -> ImportReport:
     """Add every episode of `source` to a store, which is made if it does not exist.

@@ -195,22 +195,22 @@ class Cascade:
             raise JudgeError(f"no stage of this cascade may decide anything, and none is human: {self.warnings[0]}")
         seen = [SeenEpisodes.of(stage, judge).keys for stage, judge in zip(config.models, judges)]
         self.trained_on = pack_keys(frozenset[bytes]().union(*seen))
-        said = [(s.judge.id, s.rights and s.rights.model_dump_json()) for s in self._stages]
-        fingerprint = hashlib.sha256(f"{said} {self._check}".encode()).hexdigest()[:16]
+        stages_text = [(s.judge.id, s.rights and s.rights.model_dump_json()) for s in self._stages]
+        fingerprint = hashlib.sha256(f"{stages_text} {self._check}".encode()).hexdigest()[:16]
         self.id = JudgeId(CASCADE, fingerprint, self.rule.key())
 
     def _rights(self, name: str, config: JudgeConfig, judge: Judge) -> Rights | None:
         """Those of its file, where they are of this very judge; warns where there are none."""
         if not judge.rule.causal:
             raise JudgeError(f"stage '{name}' decides by one cutoff; set its rule.decode to k_of_n or per_frame")
-        self.warnings += [f"{name}: {sentence}" for sentence in judge_warnings(config, judge)]
+        self.warnings += [f"{name}: {warning}" for warning in judge_warnings(config, judge)]
         rights, again = config.resolved().rights, "run plaudit judge calibrate on episodes that it has not seen"
         if rights is None:
             why = "nothing is proven of it"
         elif (rights.fingerprint, rights.k, rights.n) != (judge.id.fingerprint, *judge.rule.window):
             why = "what is proven is of another model, calibration or rule"
         elif not rights.any:
-            why = rights.sentence()
+            why = rights.describe()
         else:
             return rights
         self.warnings.append(f"stage '{name}' decides nothing alone: {why}; {again}, and name the file as the stage")

@@ -15,7 +15,7 @@ import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from omegaconf import OmegaConf
 from pydantic import Field, NonNegativeInt, model_validator
@@ -53,6 +53,11 @@ class TrainingDataInfo(Config):
 class JudgeConfig(Config):
     """Base of every judge's config. A plugin adds what it needs and a `build`."""
 
+    # Whether it is examined before it judges what a robot does: all but a human and a simulator.
+    needs_certificate: ClassVar[bool] = True
+    # Whether it goes by what only a simulator knows: it looks at no camera, and no robot can have it.
+    reads_simulator: ClassVar[bool] = False
+
     rule: PartialRule = Field(default_factory=DecisionRule)
     calibration: PlattScaling | None = None  # of its probabilities; None: as they are
     calibration_record: CalibrationRecord | None = None
@@ -75,19 +80,9 @@ class JudgeConfig(Config):
         return None
 
     @property
-    def needs_certificate(self) -> bool:
-        """Whether it is examined before it judges what a robot does: all but a human and a simulator."""
-        return True
-
-    @property
     def sees_images(self) -> bool:
         """Whether it looks at camera images, be it for progress alone."""
         return not self.reads_simulator or self.progress is not None
-
-    @property
-    def reads_simulator(self) -> bool:
-        """Whether it goes by what only a simulator knows: it looks at no camera, and no robot can have it."""
-        return False
 
     @property
     def uses_task(self) -> bool:

@@ -271,8 +271,8 @@ def shift_images(episode: Episode, target: FloatArray, name: str) -> NegativeCon
 
 def another_task(episode: Episode, task: str | None) -> NegativeControl:
     """An episode that shows another task, with the instruction of this one."""
-    told = episode if task is None else replace(episode, task=task)
-    return NegativeControl("another task", told, _observed_mask(episode))
+    shown_episode = episode if task is None else replace(episode, task=task)
+    return NegativeControl("another task", shown_episode, _observed_mask(episode))
 
 
 def _seen_otherwise(name: str, episode: Episode, target: FloatArray) -> NegativeControl | None:

@@ -52,7 +52,7 @@ class Forecast(Config):
     figures: dict[str, Figure]  # of FIGURES; rates as fractions, errors in frames
     with_twice: dict[str, Figure]  # the same if it rested on twice as many episodes like these
 
-    def sentence(self) -> str:
+    def describe(self) -> str:
         """For people: what it rests on, and why on no more."""
         if self.cross_fitted:
             return (

@@ -17,7 +17,7 @@ rule of k of n frames is for. `plaudit judge plan` predicts what such a judge co
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, NonNegativeInt, PositiveInt
@@ -36,6 +36,9 @@ KINDS = ("false_positives", "misses", "tricks", "late_by")  # of errors
 class NoisyJudgeConfig(JudgeConfig):
     """Of the simulator's flag with errors."""
 
+    needs_certificate: ClassVar[bool] = False
+    reads_simulator: ClassVar[bool] = True
+
     type: Literal["noisy"] = "noisy"
     rule: PartialRule = Field(default=AS_IT_SAYS)
     false_positives: float = Field(default=0.0, ge=0, le=1)  # share of failing episodes that are called a success
@@ -45,14 +48,6 @@ class NoisyJudgeConfig(JudgeConfig):
     late_by: NonNegativeInt = 0  # train: episodes that are over before the labels of one come
     horizon: PositiveInt = 50  # steps over which the moment of a false success is drawn
     seed: Seed = 0
-
-    @property
-    def needs_certificate(self) -> bool:
-        return False
-
-    @property
-    def reads_simulator(self) -> bool:
-        return True
 
     def build(self) -> "NoisyJudge":
         return NoisyJudge(self)

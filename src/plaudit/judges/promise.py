@@ -2,7 +2,7 @@
 
     promise = make_promise(episodes, rate=0.01, confidence=0.9)
     promise.threshold        # the lowest that keeps the rate; None where the episodes prove none
-    promise.sentence()       # "too few episodes to promise ...: label at least 224 more ..."
+    promise.describe()       # "too few episodes to promise ...: label at least 224 more ..."
 
 What is promised: the share of an episode's failure frames that are predicted a success, averaged over episodes to come,
 is at most `rate`, and a promise so made is true in at least `confidence` of all data sets. Frames of an episode are
@@ -85,7 +85,7 @@ class Promise(Config):
             return self
         return self.model_copy(update={"bound": upper_bound(losses, self.confidence), "bound_episodes": len(losses)})
 
-    def sentence(self) -> str:
+    def describe(self) -> str:
         """For people: the promise, or why there is none and what it would take."""
         what = f"a false-positive rate of {_percent(self.rate)}"
         if self.kept:

@@ -55,7 +55,7 @@ class Rights(Config):
             return self.success_from is not None and bool(above_threshold(score, self.success_from))
         return self.failure_to is not None and bool(above_threshold(1 - score, 1 - self.failure_to))
 
-    def sentence(self) -> str:
+    def describe(self) -> str:
         """For people: what it may decide, or what it takes."""
         parts = [
             self._part("success", "from", self.success_from, self.failures, "fail"),

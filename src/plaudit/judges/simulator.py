@@ -4,7 +4,7 @@ For measuring others against it, and for runs that need no other judge. No robot
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -61,16 +61,11 @@ def _score(episode: Episode) -> Scores | DataError:
 class SimulatorJudgeConfig(JudgeConfig):
     """Of the simulator's own flag."""
 
+    needs_certificate: ClassVar[bool] = False
+    reads_simulator: ClassVar[bool] = True
+
     type: Literal["simulator"] = "simulator"
     rule: PartialRule = Field(default=AS_IT_SAYS)
-
-    @property
-    def needs_certificate(self) -> bool:
-        return False
-
-    @property
-    def reads_simulator(self) -> bool:
-        return True
 
     def build(self) -> SimulatorJudge:
         return SimulatorJudge(self.rule)

@@ -119,7 +119,7 @@ def write_judge_report(
 def save_evaluation(target: Path, judge: str, found: JudgeEvaluation, metadata: Mapping[str, str]) -> None:
     """Write the folder of an evaluation; it appears complete or not at all."""
     with new_folder(target) as folder:
-        tree = {"judge": judge, "facts": dict(metadata), **found.to_json()}
+        tree = {"judge": judge, "metadata": dict(metadata), **found.to_json()}
         (folder / "scores.json").write_text(json.dumps(tree, indent=1))
         lines = (json.dumps(prediction.to_json()) + "\n" for prediction in found.predictions)
         (folder / "episodes.jsonl").write_text("".join(lines))

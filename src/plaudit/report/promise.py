@@ -18,7 +18,7 @@ _ABOUT = (
 
 def promise_section(promise: Promise) -> Section:
     """What is promised, and a line for each rate that could be."""
-    blocks: list[Block] = [Text(sentence_case(promise.sentence()), "" if promise.kept else "warning")]
+    blocks: list[Block] = [Text(sentence_case(promise.describe()), "" if promise.kept else "warning")]
     if promise.kept and promise.bound is not None:
         episodes = format_count(promise.bound_episodes, "episode")
         blocks.append(
@@ -59,7 +59,7 @@ def forecast_section(forecast: Forecast) -> Section:
     ]
     ahead = format_count(forecast.ahead, "other episode")
     header = ("figure", f"measured (of {ahead})", "by twice as many episodes")
-    evidence = Text(sentence_case(forecast.sentence()), "" if forecast.cross_fitted else "warning")
+    evidence = Text(sentence_case(forecast.describe()), "" if forecast.cross_fitted else "warning")
     return Section(f"What {ahead} will show", [evidence, Table(rows, header), Text(_ABOUT_FORECAST, "muted")])
 
 

@@ -22,12 +22,12 @@ from plaudit.rule import threshold_of
 def dataset_table(dataset: Dataset) -> Table:
     """A data set of any layout."""
     nbytes = dataset.store_bytes(ReadOptions().max_episode_gb)
-    facts = {
+    metadata = {
         **dataset.metadata,
         **_unless_empty("not taken", dataset.ignored),
         **_unless_empty("as a store", size_text(nbytes) if nbytes else ""),
     }
-    return key_value_table(f"{dataset.path}: {dataset.format}", facts)
+    return key_value_table(f"{dataset.path}: {dataset.format}", metadata)
 
 
 def store_table(store: Store) -> list[Any]:

@@ -92,7 +92,7 @@ class CascadeLedger:
             "judge/compute_s": self._compute_s,
         }
 
-    def sentence(self) -> str:
+    def describe(self) -> str:
         """For people."""
         decided = ", ".join(f"{name} {share:.0%}" for name, share in self.shares().items())
         return (

@@ -269,7 +269,7 @@ class Retrainer:
         now = None if before is None else _with_model(self._first, self._candidate).resolved().rights
         if before is None or now is None or now.covers(before):
             return ""
-        return f"it would lose a right to decide: {now.sentence()}"
+        return f"it would lose a right to decide: {now.describe()}"
 
     def _write(self, decision: PromotionDecision, seconds: float) -> PromotionDecision:
         """The decision beside the model that it is about, and both at once in their place."""

@@ -190,9 +190,9 @@ def _check_cameras(wanted: Mapping[str, Size], cameras: Mapping[str, Any], *, an
             )
 
 
-def _compare_with_block(block: RewardModelBlock, facts: RewardModelConfig) -> None:
+def _compare_with_block(block: RewardModelBlock, info: RewardModelConfig) -> None:
     """Refuse a network that is not the one that a recipe describes."""
-    shape = facts.classifier
+    shape = info.classifier
     sizes = {(3, *size) for size in (*shape.cameras.values(), *([shape.image_size] if shape.image_size else []))}
     pairs = {
         "image_keys": (block.image_keys and _camera_names(block.image_keys, shape.cameras), sorted(shape.cameras)),
@@ -214,10 +214,10 @@ def _camera_names(keys: Sequence[str], cameras: Mapping[str, Size]) -> list[str]
     return sorted(name_of_camera(key, cameras, keys) for key in keys)
 
 
-def _block_warnings(block: RewardModelBlock, facts: RewardModelConfig) -> list[str]:
+def _block_warnings(block: RewardModelBlock, info: RewardModelConfig) -> list[str]:
     """What a recipe says and nothing depends on."""
-    shape, warnings = facts.classifier, []
-    frozen = facts.frozen_encoder or shape.freeze_stem
+    shape, warnings = info.classifier, []
+    frozen = info.frozen_encoder or shape.freeze_stem
     for name, described, actual in (
         ("use_pretrain", block.use_pretrain, not shape.global_pool_features),
         ("freeze_encoder", block.freeze_encoder, frozen),

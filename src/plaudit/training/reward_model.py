@@ -117,7 +117,7 @@ def write_report(path: Path, title: str, fitted: TrainResult) -> None:
         promise=fitted.model.config.promise,
         forecast=fitted.model.config.forecast,
         history=[{"epoch": epoch.epoch, **_scalars(epoch)} for epoch in fitted.history],
-        metadata=_facts(fitted.model, fitted.config),
+        metadata=_metadata(fitted.model, fitted.config),
     )
 
 
@@ -128,7 +128,7 @@ def _scalars(epoch: EpochMetrics) -> dict[str, float]:
     return {**losses, f"accuracy/train{who}": epoch.train_acc}
 
 
-def _facts(model: RewardModel, config: RewardTrainConfig) -> dict[str, str]:
+def _metadata(model: RewardModel, config: RewardTrainConfig) -> dict[str, str]:
     info, classifier = model.config, model.classifier
     cameras = ", ".join(f"{camera} {height}x{width}" for camera, (height, width) in classifier.cameras.items())
     resized = "" if classifier.image_size is None else ", resized to {}x{}".format(*classifier.image_size)

@@ -63,6 +63,12 @@ class RunFolder:
     def __init__(self, path: Path, config: TrainingConfig, *, is_new: bool = False):
         """is_new: created by this command"""
         self.path, self.config, self.is_new = path, config, is_new
+        self.episodes = path / "episodes"  # a store
+        self.demo_labels = path / "demo_labels"  # the judge's labels of the demonstrations
+        self.policy = path / "policy"  # the newest
+        self.judge = path / "judge"  # its versions
+        self.failures = path / "failures.log"  # tracebacks
+        self._checkpoints = path / CHECKPOINTS
         self._tensorboard = TensorBoard(path / "tensorboard")
 
     # Opening
@@ -163,38 +169,11 @@ class RunFolder:
             count = sum(1 for _ in self.path.glob("judge_replaced_*"))
             self.judge.rename(self.path / f"judge_replaced_{count + 1}")
 
-    # What is in it
-
-    @property
-    def episodes(self) -> Path:
-        """The store of the run's episodes."""
-        return self.path / "episodes"
-
     @property
     def demo_store(self) -> Path | None:
         """The store of demonstrations; None where there are none."""
         demos = self.config.demos
         return self.path / "demos" if demos.scripted else demos.store
-
-    @property
-    def demo_labels(self) -> Path:
-        """The judge's labels of the demonstrations."""
-        return self.path / "demo_labels"
-
-    @property
-    def policy(self) -> Path:
-        """The folder of the newest policy."""
-        return self.path / "policy"
-
-    @property
-    def judge(self) -> Path:
-        """The folder of the judge's versions."""
-        return self.path / "judge"
-
-    @property
-    def failures(self) -> Path:
-        """The file of tracebacks."""
-        return self.path / "failures.log"
 
     # Writing
 
@@ -277,10 +256,6 @@ class RunFolder:
     @property
     def _newest(self) -> Path | None:
         return _newest_checkpoint(self._checkpoints)
-
-    @property
-    def _checkpoints(self) -> Path:
-        return self.path / CHECKPOINTS
 
 
 def _run_of(folder: Path) -> Path:

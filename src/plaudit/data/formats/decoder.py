@@ -240,12 +240,12 @@ def _lost(where: str, why: str) -> DataError:
 
 
 def _error(reply: dict[str, Any]) -> Exception:
-    kind, sentence = reply["kind"], str(reply["error"])
+    kind, message = reply["kind"], str(reply["error"])
     if kind == "OSError":  # of the disk that it writes to
-        return OSError(int(reply["errno"]), sentence)
+        return OSError(int(reply["errno"]), message)
     if kind in _ERRORS and "path" in reply:
-        return _ERRORS[kind](reply["path"], sentence.removeprefix(f"{reply['path']}: "))
-    return UnknownFormat(sentence) if kind == "UnknownFormat" else DataError(sentence)
+        return _ERRORS[kind](reply["path"], message.removeprefix(f"{reply['path']}: "))
+    return UnknownFormat(message) if kind == "UnknownFormat" else DataError(message)
 
 
 def _unpack_episode(reply: dict[str, Any], arrays: list[AnyArray]) -> tuple[Episode, Labels | None]:

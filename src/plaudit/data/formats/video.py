@@ -104,10 +104,10 @@ def codec_name(root: Root, path: Path) -> str:
 @contextmanager
 def _opened(root: Root, path: Path) -> Iterator[tuple[Any, Any]]:
     """The container and its video, read from an open file: no name of any kind reaches ffmpeg."""
-    sentence = "this video cannot be read ({}); copy it again from the data set's source"
+    message = "this video cannot be read ({}); copy it again from the data set's source"
     missing = "this video is missing; copy it from the data set's source"
     with (
-        readable(path, sentence, missing),
+        readable(path, message, missing),
         root.open(path) as file,
         av.open(
             file,

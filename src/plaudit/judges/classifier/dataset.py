@@ -160,7 +160,7 @@ def split(
     succeeded = {int(i): bool(np.any(table.target[table.episode == i] == 1)) for i in ids}
     chosen = split_episodes(succeeded, seed, validation, test)
     chosen["test"] = chosen["test"] or chosen["validation"]
-    rows: dict[Split, AnyArray] = {part: table.rows_of(mine) for part, mine in chosen.items()}
+    rows: dict[Split, AnyArray] = {part: table.rows_of(members) for part, members in chosen.items()}
     check_split({part: table.target[found] for part, found in rows.items()}, table.target, len(succeeded))
     return rows
 
@@ -175,13 +175,13 @@ def split_episodes(succeeded: Mapping[int, bool], seed: int, validation: float, 
     ids, kinds = np.array(list(succeeded)), np.array(list(succeeded.values()))
     chosen: dict[Split, list[int]] = {part: [] for part in SPLITS}
     for kind in (True, False):
-        mine = rng.permutation(ids[kinds == kind]).tolist()
-        total = len(mine)
+        members = rng.permutation(ids[kinds == kind]).tolist()
+        total = len(members)
         for part, share in zip(SPLITS[1:], (validation, test), strict=True):
             count = max(round(share * total), 1 if share and total >= 3 else 0)
-            chosen[part] += mine[:count]
-            mine = mine[count:]
-        chosen["train"] += mine
+            chosen[part] += members[:count]
+            members = members[count:]
+        chosen["train"] += members
     return chosen
 
 

@@ -318,9 +318,9 @@ def _run_controls(
 ) -> list[ControlResult]:
     found = []
     for episode_id in np.unique(table.episode[rows]).tolist():
-        episode, mine = store.episode(episode_id), rows[table.episode[rows] == episode_id]
+        episode, own_rows = store.episode(episode_id), rows[table.episode[rows] == episode_id]
         target = np.full(episode.steps + 1, np.nan, np.float32)
-        target[table.frame_index[mine]] = table.target[mine]
+        target[table.frame_index[own_rows]] = table.target[own_rows]
         found.append((episode, target))
     results, failures = run_controls(
         ClassifierJudge(model), found, model.threshold, seed=config.seed, batch_size=1, progress=progress

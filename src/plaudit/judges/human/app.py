@@ -79,7 +79,7 @@ def open_or_import(
     into: Path | None = None,
     progress: ProgressFn = iter,
     options: ReadOptions | None = None,
-    announce: Callable[[str], None] = lambda sentence: None,
+    announce: Callable[[str], None] = lambda message: None,
 ) -> tuple[Path, list[str]]:
     """The store to label, and messages for the user on how it came about.
 

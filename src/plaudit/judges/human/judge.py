@@ -10,7 +10,7 @@ answers are read from the store's ledger, the newest counts.
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal, NoReturn
+from typing import Any, ClassVar, Literal, NoReturn
 
 from pydantic import Field
 
@@ -71,13 +71,11 @@ class HumanJudge:
 class HumanJudgeConfig(JudgeConfig):
     """A human who labels in a window on the labeling machine."""
 
+    needs_certificate: ClassVar[bool] = False
+
     type: Literal["human"] = HUMAN
     cost_s: float = Field(default=30.0, gt=0)
     rule: PartialRule = Field(default=DecisionRule(decode="per_frame"))
-
-    @property
-    def needs_certificate(self) -> bool:
-        return False
 
     def build(self) -> NoReturn:
         """Refused: a human is asked through a window (`HumanLabelWorker`, `plaudit label --judge human`)."""

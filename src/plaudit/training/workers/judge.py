@@ -23,7 +23,7 @@ from plaudit.judges.config import JudgeConfig, judge_warnings
 from plaudit.judges.labeling import BATCH, RETRY_S, LabelQueue, LabelRunner, LabelStats
 from plaudit.judges.vlm.judge import VlmJudgeConfig
 from plaudit.protocols import Judge
-from plaudit.registry import JUDGE_REGISTRY
+from plaudit.registry import JUDGE_REGISTRY, dotted_path
 from plaudit.training.handles import Handle
 from plaudit.training.replay_buffer import EpisodeRef, ReplayBuffer
 from plaudit.types import Episode, JudgeId, Labels
@@ -44,7 +44,8 @@ class JudgeBundle:
 
         Relative paths are those of the process that calls this: another one, elsewhere, has another working folder.
         """
-        tree = config.model_dump(mode="json", exclude_unset=True) | {"type": _type_of(config)}
+        # By its class, which any process can import: a name may be registered only where the plugin was imported.
+        tree = config.model_dump(mode="json", exclude_unset=True) | {"type": dotted_path(type(config))}
         tree |= {
             key: str(value.absolute())
             for key, value in config.model_dump(exclude_unset=True).items()
@@ -86,11 +87,6 @@ class JudgeBundle:
         parsed = JUDGE_REGISTRY.parse(config)
         assert isinstance(parsed, JudgeConfig)
         return parsed
-
-
-def _type_of(config: JudgeConfig) -> str:
-    """By its class, which any process can import; a name may be registered only where the plugin was imported."""
-    return f"{type(config).__module__}:{type(config).__qualname__}"
 
 
 @dataclass(frozen=True)

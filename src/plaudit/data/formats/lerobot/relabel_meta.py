@@ -44,20 +44,20 @@ class EpisodeLabels:
 
 def pack_labels(labels: Mapping[int, EpisodeLabels]) -> tuple[list[dict[str, Any]], list[AnyArray]]:
     """As JSON values and arrays, for `unpack_labels` in another process."""
-    told, arrays = [], []
+    described, arrays = [], []
     for index, one in labels.items():
         source = None if one.labels is None else one.labels.judge.source
-        told.append({"index": index, "id": one.id, "terminated": one.terminated, "source": source})
-        told[-1]["actions"] = one.actions is not None
+        described.append({"index": index, "id": one.id, "terminated": one.terminated, "source": source})
+        described[-1]["actions"] = one.actions is not None
         arrays += [] if one.labels is None else [one.labels.targets]
         arrays += [] if one.actions is None else [one.actions]
-    return told, arrays
+    return described, arrays
 
 
-def unpack_labels(told: Iterable[Mapping[str, Any]], arrays: Iterator[AnyArray]) -> dict[int, EpisodeLabels]:
+def unpack_labels(described: Iterable[Mapping[str, Any]], arrays: Iterator[AnyArray]) -> dict[int, EpisodeLabels]:
     """What `pack_labels` made of labels."""
     found: dict[int, EpisodeLabels] = {}
-    for one in told:
+    for one in described:
         labels = None if one["source"] is None else Labels.from_targets(next(arrays), one["source"])
         actions = next(arrays) if one["actions"] else None
         found[one["index"]] = EpisodeLabels(labels, one["id"], one["terminated"], actions)
@@ -200,15 +200,15 @@ def _sidecar(root: Root, columns: Columns, labels: Mapping[int, EpisodeLabels], 
     known = {count(entry.get("episode_index")): entry for entry in entries}
     rows: list[dict[str, Any]] = []
     for index in columns:
-        said = labels.get(index, EpisodeLabels(None))
-        given = said.labels
+        labeled = labels.get(index, EpisodeLabels(None))
+        given = labeled.labels
         recorded = known.get(index, {"repeated": "last", "final_state": None})
-        terminated = recorded.get("terminated") if said.terminated is None else said.terminated
+        terminated = recorded.get("terminated") if labeled.terminated is None else labeled.terminated
         rows.append(
             {
                 **recorded,
                 "episode_index": index,
-                "store_id": said.id,
+                "store_id": labeled.id,
                 "terminated": terminated,
                 "reward_frame": reward_frame,
                 "source": given.judge.source if given else None,

@@ -9,7 +9,7 @@ reward model builds it with `pretrained=False` and fills it from its own weights
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -52,14 +52,11 @@ class SplitEncoder(nn.Module):
 class EncoderConfig(Config):
     """Base of every encoder's config. A plugin adds a `type`, what it needs and a `build`."""
 
+    supports_partial_freeze: ClassVar[bool] = False  # whether it builds a `SplitEncoder`
+
     @property
     def pretrained(self) -> bool:
         """Whether `build()` fills it with weights that were learned elsewhere."""
-        return False
-
-    @property
-    def supports_partial_freeze(self) -> bool:
-        """Whether it builds a `SplitEncoder`."""
         return False
 
     def build(self, *, pretrained: bool = True) -> Any:

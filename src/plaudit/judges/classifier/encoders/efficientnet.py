@@ -7,7 +7,7 @@ dropped at random in training. Modules have the names of that file, underscores 
 """
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from torch import Tensor, nn
 
@@ -32,16 +32,14 @@ STEM_BLOCKS = 11  # blocks of the stem, up to the last one at 1/16 of the size
 class EfficientNetConfig(EncoderConfig):
     """EfficientNet-Lite0, with the weights of ImageNet unless told otherwise."""
 
+    supports_partial_freeze: ClassVar[bool] = True
+
     type: Literal["efficientnet_lite0"] = "efficientnet_lite0"
     weights: Literal["imagenet"] | Path | None = "imagenet"  # or a file of the same names; None: random
 
     @property
     def pretrained(self) -> bool:
         return self.weights is not None
-
-    @property
-    def supports_partial_freeze(self) -> bool:
-        return True
 
     def build(self, *, pretrained: bool = True) -> "EfficientNetLite0":
         encoder = EfficientNetLite0()

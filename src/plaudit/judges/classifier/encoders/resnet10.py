@@ -17,7 +17,7 @@ that were shown pixels from 0 to 1 and not by the mean and deviation of ImageNet
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,8 @@ Padding = Literal["same", "torchvision"]
 class Resnet10Config(EncoderConfig):
     """ResNet-10, with the weights of one of the published files or random ones."""
 
+    supports_partial_freeze: ClassVar[bool] = True
+
     type: Literal["resnet10"] = "resnet10"
     weights: Path | None = None  # one of the published files; None: random
     # Other values only for weights that were trained that way.
@@ -43,10 +45,6 @@ class Resnet10Config(EncoderConfig):
     @property
     def pretrained(self) -> bool:
         return self.weights is not None
-
-    @property
-    def supports_partial_freeze(self) -> bool:
-        return True
 
     def build(self, *, pretrained: bool = True) -> "ResNetEncoderWrapper":
         return ResNetEncoderWrapper(self.weights if pretrained else None, self.padding, self.normalize)
