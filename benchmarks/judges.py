@@ -4,7 +4,7 @@
 
 A small network is trained on the first 20 episodes and compared with the cutoffs of the others, which were set by eye:
 frames, the first success frame on its labels and live, and the controls. Then its rule is fitted on those others for 1%
-of failure frames, and tried on parts of them that were held back. It is about the path from a store to a number and not
+of failure frames, and tried on held-out parts of them. It is about the path from a store to a number and not
 about the network; benchmarks/real_images.py has better ones. Frames from where the bottle is let go are left out.
 """
 
@@ -83,7 +83,7 @@ def measured(model: RewardModel, store: Store, page: Path | None) -> JudgeEvalua
     fitted, held_back = calibrate(score_episodes(store, judge, targets)[0], judge.rule, TARGET)
     rate = held_back.fpr
     print(
-        f"its rule fitted on these: {fitted.rule.describe()}; held back, {rate.value:.2%} "
+        f"its rule fitted on these: {fitted.rule.describe()}; held out, {rate.value:.2%} "
         f"({rate.low:.2%} to {rate.high:.2%}) of failure frames called, {held_back.recall:.1%} of success frames, "
         f"cutoffs off by {held_back.cutoffs.onset_median:g} frames in the median"
     )

@@ -32,7 +32,7 @@ pytest_plugins = ["cluster_fixtures", "vlm_fixtures"]
 LONGEST = (
     *("test_online", "test_online_command", "test_rtc_failures", "test_retrain", "test_rtc", "test_reward"),
     *("test_cli_reward", "test_trainer", "test_fit", "test_rollout_run", "test_rlinf", "test_scripts"),
-    *("test_cli_referee", "test_attack", "test_replay", "test_cli", "test_run", "test_judge", "test_store"),
+    *("test_cli_train_judge", "test_attack", "test_replay", "test_cli", "test_run", "test_judge", "test_store"),
 )
 
 MakeEpisode = Callable[..., Episode]

@@ -160,7 +160,7 @@ class Episode:
 
     @property
     def success(self) -> BoolArray | None:
-        """[T] the simulator's own success flag, for measuring only: no learner reads it while a judge is in charge."""
+        """[T] the simulator's own success flag, for measuring only: no learner reads it while a judge decides."""
         values = self.privileged.get("success")
         return None if values is None else values.astype(bool)
 

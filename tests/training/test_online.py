@@ -47,21 +47,21 @@ def asked(tmp_path: Path, *more: str, cut: float = 0.8) -> list[str]:
 
 
 @dataclass
-class Sitting:
+class OnlineSession:
     """One run of the loop, from its beginning or from where it stood."""
 
     progress: OnlineProgress
     told: list[int] = field(default_factory=list)  # episodes, whenever something was told
 
 
-def sit(tmp_path: Path, *more: str, stop_after: int | None = None, cut: float = 0.8) -> Sitting:
+def run_session(tmp_path: Path, *more: str, stop_after: int | None = None, cut: float = 0.8) -> OnlineSession:
     told: list[int] = []
 
     def watch(now: OnlineProgress) -> bool:
         told.append(now.episodes)
         return stop_after is None or now.episodes < stop_after
 
-    return Sitting(run_of(tmp_path, *asked(tmp_path, *more, cut=cut), watch=watch), told)
+    return OnlineSession(run_of(tmp_path, *asked(tmp_path, *more, cut=cut), watch=watch), told)
 
 
 def run_of(tmp_path: Path, *words: str, watch: Callback = lambda now: True) -> OnlineProgress:
@@ -83,7 +83,7 @@ def test_a_policy_learns_from_the_judge_alone(tmp_path):
         "learner.temperature_init=0.1",
         "evaluation.stop_success_rate=0.9",
     )
-    end = sit(tmp_path, *more, f"env.goal={glow.WITHIN_REACH}", cut=glow.WITHIN_REACH)
+    end = run_session(tmp_path, *more, f"env.goal={glow.WITHIN_REACH}", cut=glow.WITHIN_REACH)
     lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     curve = [line["eval/success_once"] for line in lines if "eval/success_once" in line]
     assert curve[-1] >= 0.9 > curve[0]
@@ -93,7 +93,7 @@ def test_a_policy_learns_from_the_judge_alone(tmp_path):
 
 
 def test_updates_are_those_that_the_labeled_steps_have_earned(tmp_path):
-    end = sit(tmp_path, "run.max_episodes=20", "learner.utd_ratio=0.5")
+    end = run_session(tmp_path, "run.max_episodes=20", "learner.utd_ratio=0.5")
     assert end.progress.step == 20 * 12
     assert end.progress.updates == 120
     assert end.progress.pending_updates == 0
@@ -101,7 +101,7 @@ def test_updates_are_those_that_the_labeled_steps_have_earned(tmp_path):
 
 def test_episodes_unlike_what_the_judge_learned_from_count_once_the_audit_agrees(tmp_path):
     glow.saved(glow.bewildered(glow.bright_model(0.45)), tmp_path / "judge")  # a lamp succeeds at 0.8
-    end = sit(tmp_path, "run.max_episodes=12", "audit.fraction=0.01", "audit.first_episodes=0").progress
+    end = run_session(tmp_path, "run.max_episodes=12", "audit.fraction=0.01", "audit.first_episodes=0").progress
     assert end.judge_metrics["judge/unlike_share"] == 1 and end.judge_metrics["audit/episodes"] == 12
     store = Store.open(tmp_path / "run/episodes")
     judged = [store.ledger.labels(i, {"classifier"}) for i in store.ids]
@@ -122,13 +122,13 @@ def test_a_model_of_progress_shapes_what_the_simulator_pays(tmp_path):
 
 
 def test_the_first_steps_earn_no_updates_where_the_learner_is_to_start_later(tmp_path):
-    end = sit(tmp_path, "run.max_episodes=20", "learner.utd_ratio=0.5", "learner.random_steps=200")
+    end = run_session(tmp_path, "run.max_episodes=20", "learner.utd_ratio=0.5", "learner.random_steps=200")
     assert (end.progress.step, end.progress.updates, end.progress.pending_updates) == (240, 20, 0)
 
 
 def test_a_run_that_was_stopped_goes_on_with_the_same_counters(tmp_path):
-    first = sit(tmp_path, "run.max_episodes=30", stop_after=10)
-    again = sit(tmp_path, "run.max_episodes=30")
+    first = run_session(tmp_path, "run.max_episodes=30", stop_after=10)
+    again = run_session(tmp_path, "run.max_episodes=30")
     assert first.progress.episodes < 30
     assert first.progress.episodes <= again.told[0] <= first.progress.episodes + 1
     assert (again.progress.episodes, again.progress.updates) == (30, 180)
@@ -143,24 +143,24 @@ def test_a_run_that_was_stopped_goes_on_with_the_same_counters(tmp_path):
 def test_a_rule_that_was_fitted_on_another_model_is_told_on_the_screen(tmp_path):
     record = {"date": "2026-01-01", "fingerprint": "another", "reference": ["human"], "episodes": 50, "successes": 20}
     record |= dict.fromkeys(("target_fpr", "fpr", "fpr_low", "fpr_high", "recall"), 0.1)
-    end = sit(tmp_path, "run.max_episodes=1", f"judge.calibration_record={json.dumps(record)}")
+    end = run_session(tmp_path, "run.max_episodes=1", f"judge.calibration_record={json.dumps(record)}")
     assert "this judge's rule was fitted on another and it is" in end.progress.last_event
 
 
 def test_another_run_is_not_continued_by_mistake(tmp_path):
-    sit(tmp_path, "run.max_episodes=2")
+    run_session(tmp_path, "run.max_episodes=2")
     with pytest.raises(TargetNotEmpty, match=r"another learner; resume it as it was"):
-        sit(tmp_path, "run.max_episodes=2", "learner.gamma=0.5")
-    assert sit(tmp_path, "run.max_episodes=4").progress.episodes == 4  # only longer
+        run_session(tmp_path, "run.max_episodes=2", "learner.gamma=0.5")
+    assert run_session(tmp_path, "run.max_episodes=4").progress.episodes == 4  # only longer
 
 
 def test_a_run_whose_judge_was_wrong_goes_on_with_another(tmp_path):
     """As the alarm says: train one, and name it."""
     audit = ("audit.fraction=1.0", "learner.utd_ratio=0.1")
-    stopped = sit(tmp_path, "run.max_episodes=30", *audit, cut=0.3)
+    stopped = run_session(tmp_path, "run.max_episodes=30", *audit, cut=0.3)
     assert stopped.progress.alarm is not None
     better = glow.saved(glow.bright_model(0.8), tmp_path / "better")
-    end = sit(tmp_path, "run.max_episodes=30", *audit, f"judge.model={better}")
+    end = run_session(tmp_path, "run.max_episodes=30", *audit, f"judge.model={better}")
     assert (end.progress.alarm, end.progress.episodes, end.progress.replay.outdated) == (None, 30, 0)
 
 
@@ -226,7 +226,9 @@ def test_an_episode_the_judge_fails_on_stays_queued_and_is_counted(tmp_path):
     """It wants a camera that the robot does not have."""
     other = tmp_path / "other"
     glow.saved(glow.bright_model(0.8, camera="wrist"), other)
-    end = sit(tmp_path, "run.max_episodes=3", f"judge.model={other}", "run.max_unlabeled_episodes=3", stop_after=3)
+    end = run_session(
+        tmp_path, "run.max_episodes=3", f"judge.model={other}", "run.max_unlabeled_episodes=3", stop_after=3
+    )
     assert end.progress.replay.unlabeled == 3
     assert end.progress.replay.failed > 0
 
@@ -239,7 +241,7 @@ def starts_bright(tmp_path: Path) -> list[int]:
 
 def test_a_run_comes_to_its_end_although_some_episodes_can_never_be_labeled(tmp_path, monkeypatch):
     monkeypatch.setattr("plaudit.training.workers.judge.RETRY_S", 0.5)
-    end = sit(
+    end = run_session(
         tmp_path,
         "judge=glow:DazzledConfig",
         "run.max_episodes=12",
@@ -260,7 +262,7 @@ def test_a_judge_that_can_label_nothing_ends_the_run_with_its_reason(tmp_path, m
     monkeypatch.setattr("plaudit.training.workers.judge.RETRY_S", 0.5)
     sentence = "the judge could not label any of the last 2 episodes: it is too bright to see anything; they are kept"
     with pytest.raises(TrainingError, match=sentence):
-        sit(
+        run_session(
             tmp_path,
             "judge=glow:DazzledConfig",
             "judge.most=0",
@@ -268,7 +270,7 @@ def test_a_judge_that_can_label_nothing_ends_the_run_with_its_reason(tmp_path, m
             "run.max_unlabeled_episodes=2",
         )
     assert len(Store.open(tmp_path / "run/episodes")) <= 3
-    again = sit(
+    again = run_session(
         tmp_path, "judge=glow:DazzledConfig", "judge.most=1", "run.max_episodes=4", "run.max_unlabeled_episodes=2"
     )
     assert (again.progress.episodes, again.progress.replay.unlabeled, again.progress.replay.skipped) == (4, 0, 0)
@@ -281,7 +283,7 @@ def test_a_judge_with_a_mistake_in_it_ends_the_run_with_a_sentence_and_the_learn
         r"anything \(glow.py, line \d+\); they are kept, and the same command tries them again"
     )
     with pytest.raises(TrainingError, match=sentence):
-        sit(
+        run_session(
             tmp_path,
             "judge=glow:DazzledConfig",
             "judge.raises=true",
@@ -405,7 +407,7 @@ def test_a_full_disk_is_waited_for_and_nothing_is_played_meanwhile(tmp_path, ful
 def test_a_judge_that_calls_failures_a_success_stops_the_learner(tmp_path):
     """It calls a lamp bright at 0.3 that succeeds at 0.8."""
     audit = ("audit.fraction=1.0",)
-    end = sit(tmp_path, "run.max_episodes=60", *audit, "env.goal=2.0", cut=0.3)  # no lamp ever truly succeeds
+    end = run_session(tmp_path, "run.max_episodes=60", *audit, "env.goal=2.0", cut=0.3)  # no lamp ever truly succeeds
     assert end.progress.episodes < 60
     assert end.progress.alarm is not None and "are false (max 10%)" in end.progress.alarm
     assert end.progress.updates < end.progress.step
@@ -416,7 +418,7 @@ def test_a_policy_that_does_not_fit_is_told_of_part_by_part(tmp_path):
     body_learner = config.learner.model_copy(update={"hidden_dims": (16,)}).build(EnvSpec(2, 1, {}), 0, "cpu")
     path = save_policy(tmp_path / "policy", body_learner.policy_config(), body_learner.weights())
     with pytest.raises(PolicyError) as told:
-        sit(tmp_path, f"policy.path={path}")
+        run_session(tmp_path, f"policy.path={path}")
     sentences = str(told.value).splitlines()
     assert "'actor/head.weight' is [16, 2], the learner's is [32, 2]" in " ".join(sentences)
     assert len(sentences) >= 3
@@ -427,7 +429,7 @@ def test_a_run_begins_with_the_weights_of_a_policy(tmp_path):
     config = load_training_config("online", None, asked(tmp_path))
     learner = config.learner.build(EnvSpec(2, 1, {}), 99, "cpu")
     path = save_policy(tmp_path / "policy", learner.policy_config(), learner.weights())
-    sit(tmp_path, f"policy.path={path}", "run.max_episodes=1", "learner.utd_ratio=0.01")
+    run_session(tmp_path, f"policy.path={path}", "run.max_episodes=1", "learner.utd_ratio=0.01")
     published = read_weights(tmp_path / "run/policy/model.safetensors")
     for name, array in learner.weights().tensors.items():
         np.testing.assert_array_equal(published.tensors[name], array)
@@ -458,7 +460,7 @@ def test_a_run_begins_with_the_weights_of_a_policy(tmp_path):
 )
 def test_mistakes_are_told_before_anything_is_made(tmp_path, mistake, sentence):
     with pytest.raises(ConfigError, match=sentence.replace("?", r"\?")):
-        sit(tmp_path, *mistake.split())
+        run_session(tmp_path, *mistake.split())
     assert not (tmp_path / "run").exists()
 
 
@@ -487,7 +489,7 @@ def test_control_does_not_wait_for_inference_where_that_can_be(tmp_path, monkeyp
 
 def test_a_camera_that_the_robot_has_not_got(tmp_path):
     with pytest.raises(ConfigError, match=r"policy\.cameras has 'top', which the environment does not show"):
-        sit(tmp_path, "policy.cameras=[top]")
+        run_session(tmp_path, "policy.cameras=[top]")
 
 
 @pytest.mark.parametrize("learner", slow_but("sac", of=["sac", "qchunk"]))
@@ -518,14 +520,14 @@ def test_both_learners_learn_from_pixels_or_states_with_demonstrations(tmp_path,
     workers.close()
     folder.close()
     assert end.episodes == 3
-    rehearsed = 20 if learner == "qchunk" else 0
-    assert end.updates == rehearsed + int(36 * config.learner.utd_ratio)
+    pretrained = 20 if learner == "qchunk" else 0
+    assert end.updates == pretrained + int(36 * config.learner.utd_ratio)
     assert any("pretraining on demonstrations" in reason for reason in waits) == (learner == "qchunk")
     judged = Store.open(demos, labels=tmp_path / "run/demo_labels").ledger
     assert all(judged.newest(i).source == "classifier" for i in range(6))
 
 
-class ReadySuccessor(Retrainer):
+class ReadyCandidate(Retrainer):
     """Has a better judge at hand: one that draws the line where it is. (A lamp cannot be learned here: a white picture,
     which every judge has to call a failure, is its success.)"""
 
@@ -547,7 +549,7 @@ class ReadySuccessor(Retrainer):
 
 def test_a_judge_that_was_wrong_is_replaced_and_says_everything_again(tmp_path, monkeypatch):
     """The first calls a lamp bright from 0.3 on, which is so from 0.8 on."""
-    monkeypatch.setattr("plaudit.training.monitor.Retrainer", ReadySuccessor)
+    monkeypatch.setattr("plaudit.training.monitor.Retrainer", ReadyCandidate)
     audit = (
         "audit.fraction=1.0",
         "judge.retrain.min_new_labels=1000",
@@ -609,7 +611,7 @@ def test_the_end_of_a_run_begins_no_retraining(tmp_path, monkeypatch):
 def test_nobody_audits_the_simulator_and_nobody_is_waited_for(tmp_path):
     """Nor is a person asked, unless the config says that one audits."""
     words = [word for word in asked(tmp_path, "run.max_episodes=4") if not word.startswith("judge")]
-    end = Sitting(run_of(tmp_path, *words, "judge=simulator"))
+    end = OnlineSession(run_of(tmp_path, *words, "judge=simulator"))
     assert end.progress.replay.unlabeled == 0
     assert not any(name.startswith("audit/") for name in end.progress.judge_metrics)
     config = load_training_config("online", None, [*words, "judge=simulator"])
@@ -695,7 +697,7 @@ def test_a_person_in_charge_labels_in_their_own_time(tmp_path):
 # What a run does in one process is a matter of counts, whatever the clock says
 
 
-class LateSuccessor(ReadySuccessor):
+class LateCandidate(ReadyCandidate):
     """One whose training takes longer or shorter."""
 
     looks = 0  # before it is there
@@ -738,8 +740,8 @@ def what_was_done(run: Path) -> dict[str, object]:
 
 
 def test_the_same_run_does_the_same_whatever_the_clock_says(tmp_path, monkeypatch):
-    """Played, labeled, failed on, audited, alarmed, judged again by a successor, learned, published, evaluated."""
-    monkeypatch.setattr("plaudit.training.monitor.Retrainer", LateSuccessor)
+    """Run, labeled, failed on, audited, alarmed, labeled again by a promoted judge, learned, published, evaluated."""
+    monkeypatch.setattr("plaudit.training.monitor.Retrainer", LateCandidate)
     monkeypatch.setattr("plaudit.training.workers.judge.RETRY_S", 3.0)
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     words = [
@@ -757,7 +759,7 @@ def test_the_same_run_does_the_same_whatever_the_clock_says(tmp_path, monkeypatc
     words += ["evaluation.episodes=5", "run.checkpoint_freq=40", "learner.utd_ratio=0.25"]
     seen = {}
     for name, looks in (("prompt", 0), ("late", 4)):
-        LateSuccessor.looks = looks
+        LateCandidate.looks = looks
         if name == "late":
             jumping_clocks(monkeypatch, seed=3)
         config = load_training_config("online", None, [*words, f"run.name={name}"])

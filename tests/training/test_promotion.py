@@ -1,4 +1,4 @@
-"""Which of two judges is in charge, from figures you can check by eye."""
+"""Which of two judges is used, from figures you can check by eye."""
 
 import math
 

@@ -198,13 +198,13 @@ def test_an_episode_that_the_judge_fails_on_again_and_again_is_unlabelable_and_n
     assert (counts.skipped_in_a_row, counts.reason) == (1, "there is no camera 'wrist'")
 
 
-def test_the_next_version_of_the_judge_is_asked_about_what_its_predecessor_could_not_label(replay):
+def test_the_next_version_of_the_judge_is_asked_about_what_its_last_version_could_not_label(replay):
     replay.add(episode(), "a")
     fail(replay, ATTEMPTS, EpisodeRef("episodes", 0))
     assert replay.pending(WHO) == []
-    successor = JudgeId("classifier", "m2", RULE)
-    assert replay.pending(successor) == [EpisodeRef("episodes", 0)]
-    assert (replay.stats(successor).unlabeled, replay.stats(successor).skipped) == (1, 0)
+    candidate = JudgeId("classifier", "m2", RULE)
+    assert replay.pending(candidate) == [EpisodeRef("episodes", 0)]
+    assert (replay.stats(candidate).unlabeled, replay.stats(candidate).skipped) == (1, 0)
 
 
 def test_the_next_session_tries_what_was_unlabelable_again(tmp_path):

@@ -1,4 +1,4 @@
-"""A reward model in charge of whole runs: what reaches the learner, what is logged beside it, what the alarm does."""
+"""A reward model as the judge of whole runs: what reaches the learner, what is logged, what the alarm does."""
 
 import json
 import os
@@ -503,9 +503,9 @@ def test_a_run_says_who_judges_it_and_what_it_does_not_believe(tmp_path: Path, m
     assert who.endswith(", 1 of 1 frames at 0.5; reward: replace, binary; cameras: front 8x8")
     assert certificate.startswith("certificate: none; plaudit judge exam JUDGE STORE makes one")
     assert notes == [
-        "the config says use_pretrain is False, the model says True; the model is believed",
-        "the config says freeze_encoder is True, the model says False; the model is believed",
-        "the config says reward_model_type is resnet, the model says small; the model is believed",
+        "the config says use_pretrain is False, the model says True; the model is used",
+        "the config says freeze_encoder is True, the model says False; the model is used",
+        "the config says reward_model_type is resnet, the model says small; the model is used",
         "resnet10.pt is not read: the encoder's weights are in the model",
     ]
 

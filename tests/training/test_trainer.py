@@ -73,7 +73,7 @@ def curve(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module", params=slow_but("sac, judged", of=[*SMALL, *JUDGED]))
 def words(request: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
-    """One run after the other, with a reward model in charge of the last two."""
+    """One run after the other, with a reward model as the judge of the last two."""
     if request.param in SMALL:
         return SMALL[request.param]
     model = saved(tiny_model(threshold=0.6), tmp_path_factory.mktemp("models") / "judge")

@@ -43,7 +43,7 @@ RESTART_FOREVER = {"max_restarts": -1, "max_task_retries": 0}  # callers repeat 
 STATS_TIMEOUT_S = 2.0  # for the loop's calls of replay and state
 STARTUP_TIMEOUT_S = 180.0  # for the first answer of an actor
 RETRY_S = 0.2  # before a call is repeated
-LOCK_TIMEOUT_S = 30.0  # for the store's lock, which a killed predecessor may still hold
+LOCK_TIMEOUT_S = 30.0  # for the store's lock, which a killed process may still hold
 LOST = (RayActorError, ObjectLostError, GetTimeoutError)
 
 W = TypeVar("W")

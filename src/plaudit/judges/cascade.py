@@ -14,7 +14,7 @@ the window of every other run; whom to ask about what is training/cascade_ledger
 nothing and may still contradict.
 
 Some episodes go to the human by lot, whatever the stages would say of them. A later version of a classifier is measured
-on these: among episodes that its predecessor was unsure of, those that it is sure and wrong about would be missing.
+on these: among episodes that the stage before it was unsure of, those that it is sure and wrong about would be missing.
 
 Labels say in their note who decided and what it has cost. Where it was not the first stage, the labels of the one that
 did are kept beside the cascade's, by their own source: what the first may learn from.

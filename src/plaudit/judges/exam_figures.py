@@ -10,8 +10,9 @@ from plaudit.judges.controls import ScoredControl
 from plaudit.judges.evaluation import JudgeEvaluation
 from plaudit.judges.metrics import RateCI, episode_rate, false_positive_rate, value_order, wilson
 from plaudit.judges.predictions import EpisodePrediction
+from plaudit.judges.rights import episode_score
 from plaudit.rule import DecisionRule
-from plaudit.types import AnyArray, FloatArray, Labels
+from plaudit.types import AnyArray, Labels
 
 RECALL = 0.95  # of `fpr_at_recall`
 _BINS = 10  # of the calibration error
@@ -45,37 +46,29 @@ def exam_figures(found: JudgeEvaluation, rule: DecisionRule, scored: Sequence[Sc
     """
     predictions = [one for one in found.predictions if one.has_target.any()]
     labels = [found.labels[one.episode] for one in predictions]
-    k, n = rule.window
     successes = [one for prediction, one in zip(predictions, labels) if prediction.first_success is not None]
     outcome = found.label_metrics
-    errors = [abs(error) for error in outcome.errors if error is not None]
-    positives = sum(_first_frame_called(one, found.metrics.threshold) for one in predictions)
+    onset_median, onset_p90 = intervals.onset_intervals(outcome)
     not_begun = sum(bool(one.target[one.has_target][0] == 0) for one in predictions)
     return {
         "same_time_roc_auc": intervals.auc(
             *intervals.count_same_time_pairs([p.success_prob for p in predictions], [p.target for p in predictions])
         ),
         "frame_roc_auc": intervals.auc(*_frame_pairs(predictions)),
-        "episode_roc_auc": intervals.auc(*_episode_pairs(predictions, k, n)),
+        "episode_roc_auc": intervals.auc(*_episode_pairs(predictions, rule)),
         "precision": wilson(outcome.tp, outcome.tp + outcome.fp),
         "recall": wilson(outcome.tp, outcome.tp + outcome.fn),
         **_frame_rates(predictions, labels),
         "fpr": false_positive_rate(predictions, found.metrics.threshold),
         "fpr_at_95_recall": _fpr_at_recall(predictions),
-        "first_frame_fpr": wilson(positives, not_begun),
-        "onset_median": intervals.quantile(errors, 0.5),
-        "onset_p90": intervals.quantile(errors, 0.9),
+        "first_frame_fpr": wilson(found.metrics.first_frame_fp, not_begun),
+        "onset_median": onset_median,
+        "onset_p90": onset_p90,
         "value_order": intervals.mean_correlation([_order(one) for one in successes]),
         "value_order_still": _control_order(scored, "frozen frame"),
         "value_order_reversed": _control_order(scored, "time reversed"),
         "ece": _calibration_error(predictions),
     }
-
-
-def _first_frame_called(prediction: EpisodePrediction, threshold: float) -> bool:
-    """Whether an episode that does not begin with success is called one at its first frame."""
-    target, called = prediction.target[prediction.has_target], prediction.predicted(threshold)[prediction.has_target]
-    return bool(called[0] and target[0] == 0)
 
 
 def _order(labels: Labels) -> float:
@@ -93,19 +86,12 @@ def _frame_pairs(predictions: Sequence[EpisodePrediction]) -> tuple[AnyArray, An
     return intervals.count_pairs(success, failure)
 
 
-def _episode_pairs(predictions: Sequence[EpisodePrediction], k: int, n: int) -> tuple[AnyArray, AnyArray]:
-    """An episode's score is the highest threshold at which k of n frames call it a success."""
+def _episode_pairs(predictions: Sequence[EpisodePrediction], rule: DecisionRule) -> tuple[AnyArray, AnyArray]:
     none = np.zeros(0, np.float32)
-    scores = [np.array([_highest(p.success_prob[p.has_target], k, n)]) for p in predictions]
+    scores = [np.array([episode_score(p.success_prob[p.has_target], rule)]) for p in predictions]
     succeeds = [p.first_success is not None for p in predictions]
     success = [score if yes else none for score, yes in zip(scores, succeeds)]
     return intervals.count_pairs(success, [none if yes else score for score, yes in zip(scores, succeeds)])
-
-
-def _highest(success_prob: FloatArray, k: int, n: int) -> float:
-    padded = np.concatenate([np.zeros(n - 1, np.float32), success_prob])
-    windows = np.lib.stride_tricks.sliding_window_view(padded, n)
-    return float(np.sort(windows, axis=1)[:, n - k].max())
 
 
 def _frame_rates(predictions: Sequence[EpisodePrediction], labels: Sequence[Labels]) -> dict[str, RateCI]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from plaudit.judges.metrics import RateCI, wilson
+from plaudit.judges.metrics import EpisodeMetrics, RateCI, wilson
 from plaudit.types import AnyArray, FloatArray
 
 DRAWS = 1000
@@ -124,6 +124,12 @@ def quantile(values: Sequence[float], q: float) -> RateCI:
     high = ordered[upper - 1] if upper <= len(ordered) else math.inf
     value = float(np.quantile(ordered, q))
     return RateCI(value, float(min(low, value)), float(max(high, value)))
+
+
+def onset_intervals(outcome: EpisodeMetrics) -> tuple[RateCI, RateCI]:
+    """The median and the 90th percentile of the success-onset error."""
+    errors = [abs(error) for error in outcome.errors if error is not None]
+    return quantile(errors, 0.5), quantile(errors, 0.9)
 
 
 def bootstrap_rate(statistic: Callable[[AnyArray], float], episodes: int, seed: int = 0) -> RateCI:

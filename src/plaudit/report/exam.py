@@ -19,7 +19,7 @@ from plaudit.judges.exam_figures import CORRELATIONS, FIGURES, IN_FRAMES
 from plaudit.judges.metrics import RateCI
 from plaudit.report.page import Block, Cell, Chart, Row, Section, Span, Table, Text, write_page
 from plaudit.report.plots import EventMarker, interval_chart, line_chart
-from plaudit.report.text import format_count, format_frames, format_percent
+from plaudit.report.text import format_count, format_frames_interval, format_percent
 from plaudit.untrusted import file_name
 
 Examined = Sequence[tuple[Certificate, Sequence[Trace]]]  # the best first
@@ -90,8 +90,7 @@ def format_figure(name: str, rate: RateCI) -> str:
     if math.isnan(rate.value):
         return "-"
     if name in IN_FRAMES:
-        end = " or more" if math.isinf(rate.high) else f" to {rate.high:.3g}"
-        return f"{format_frames(rate.value)} ({rate.low:.3g}{end})"
+        return format_frames_interval(rate)
     if name in CORRELATIONS or name.endswith("roc_auc"):
         return f"{rate.value:.2f} ({rate.low:.2f} to {rate.high:.2f})"
     return _short_interval(rate)

@@ -21,7 +21,7 @@ from plaudit.data.transfer import new_folder
 from plaudit.judges.controls import ControlResult, failed_controls
 from plaudit.judges.evaluation import JudgeEvaluation
 from plaudit.judges.forecast import Forecast
-from plaudit.judges.intervals import quantile
+from plaudit.judges.intervals import onset_intervals
 from plaudit.judges.labeling import group_by_message
 from plaudit.judges.metrics import CalibrationCurve, EpisodeMetrics, JudgeMetrics, RateCI, wilson
 from plaudit.judges.predictions import EpisodePrediction, FramePrediction, hstack_images
@@ -235,14 +235,6 @@ def _episodes(decodes: Decodes) -> list[Block]:
     header = ("decision rule", "success-onset error", "90th percentile", "FN", "FP")
     about = f"The upper table: {name}. In brackets: 95% CI over episodes, of which a 90th percentile needs 36."
     return [confusion, Table(rows, header), Text(about, "muted")]
-
-
-def onset_intervals(decode: EpisodeMetrics) -> tuple[RateCI, RateCI]:
-    """The median and the 90th percentile of the success-onset error, with 95% confidence intervals over episodes."""
-    errors = [abs(error) for error in decode.errors if error is not None]
-    if not errors:  # files of earlier versions have only the figures
-        return RateCI(decode.onset_median, 0.0, math.inf), RateCI(decode.onset_p90, 0.0, math.inf)
-    return quantile(errors, 0.5), quantile(errors, 0.9)
 
 
 def _frames(metrics: JudgeMetrics) -> Table:

@@ -8,8 +8,9 @@ from rich.text import Text
 from plaudit.judges.calibration import CalibrationRecord, Fit
 from plaudit.judges.controls import ControlResult
 from plaudit.judges.forecast import FIGURES, Forecast
+from plaudit.judges.intervals import onset_intervals
 from plaudit.judges.metrics import EpisodeMetrics, JudgeMetrics, RateCI
-from plaudit.report.judge import Decodes, first_frame_count, onset_intervals
+from plaudit.report.judge import Decodes, first_frame_count
 from plaudit.report.promise import format_figure
 from plaudit.report.tables import key_value_table
 from plaudit.report.text import (

@@ -31,7 +31,7 @@ class Handle(ABC, Generic[W]):
     """A worker, wherever it runs."""
 
     name: str  # for people: "replay buffer"
-    restarts: int = 0  # how often its process was brought back
+    restarts: int = 0  # how often its process was restarted
 
     @abstractmethod
     def submit(self, method: Callable[Concatenate[W, P], R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:

@@ -8,7 +8,7 @@
 Everything that it says is worked out from the store and its ledger, so one that was killed and started again says the
 same. Callers repeat what was not answered, which is why each call may come twice.
 
-Demonstrations are a second dataset: episodes that nobody adds to, in a store that is only read. The judge in charge
+Demonstrations are a second dataset: episodes that nobody adds to, in a store that is only read. The current judge
 labels them too, in a ledger of the run, so that another judge of the same demonstrations is not disturbed.
 
 An episode that an operator marked has its label with that (rollout/attended.py), and no judge is asked about it; one
@@ -78,16 +78,16 @@ class ReplayStats:
 
     episodes: int  # ever added
     steps: int  # of these
-    unlabeled: int  # episodes that wait for their first label of the judge in charge or its predecessors
+    unlabeled: int  # episodes that wait for their first label of the current judge or an earlier version
     unlabeled_steps: int  # of these
-    failed: int  # episodes without a label that the judge in charge or a predecessor has failed on
-    outdated: int  # episodes that only a predecessor has labeled
-    demos_unlabeled: int  # demonstrations that wait for a label of the judge in charge
-    skipped: int = 0  # episodes that the judge in charge has failed on so often that it is not asked again
+    failed: int  # episodes without a label that the current judge or an earlier version has failed on
+    outdated: int  # episodes that only an earlier version has labeled
+    demos_unlabeled: int  # demonstrations that wait for a label of the current judge
+    skipped: int = 0  # episodes that the current judge has failed on so often that it is not asked again
     skipped_steps: int = 0  # of those without any label
     skipped_in_a_row: int = 0  # of these episodes, those after the newest that has a label
     demos_skipped: int = 0  # demonstrations of that kind
-    demos: int = 0  # all demonstrations that the judge in charge labels
+    demos: int = 0  # all demonstrations that the current judge labels
     blank_steps: int = 0  # of episodes whose labels leave out every frame: undecided ones, excluded ones
     reason: str = ""  # why the judge failed on the newest skipped one
     born: float = 0.0  # when the service that counted was started, s since 1970
@@ -137,7 +137,7 @@ class ReplayBuffer:
     ):
         """
         folder: of the run; `episodes` in it is made when it is not there
-        relabel_demos: the judge in charge labels the demonstrations; False: they keep the labels that they have
+        relabel_demos: the current judge labels the demonstrations; False: they keep the labels that they have
         since: s since 1970; what a judge failed on before is tried again as if it had never been
         """
         folder = Path(folder)
@@ -233,15 +233,15 @@ class ReplayBuffer:
         )
 
     def _labels_dataset(self, dataset: Dataset) -> bool:
-        """Whether the judge in charge labels what is on it."""
+        """Whether the current judge labels what is on it."""
         return dataset in self._stores and (dataset == "episodes" or self._relabel_demos)
 
     def _has_label(self, episode_id: int, judge: JudgeId) -> bool:
-        """Of this judge or a predecessor, or of whoever counts beside it."""
+        """Of this judge or an earlier version, or of whoever counts beside it."""
         return self._store.ledger.newest(episode_id, counted_sources(judge.source)) is not None
 
     def pending(self, judge: JudgeId) -> list[EpisodeRef]:
-        """What the judge has still to label: demonstrations first, then new episodes, those that a predecessor has
+        """What the judge has still to label: demonstrations first, then new episodes, those that an earlier version has
         labeled, and those that it failed on."""
         tried = {failure.episode for failure in self._standing("episodes", judge)}
         waiting = sorted(self._waiting("episodes", judge), key=lambda i: (i in tried, self._has_label(i, judge), i))
@@ -249,7 +249,7 @@ class ReplayBuffer:
         return [*(EpisodeRef("demos", i) for i in demos), *(EpisodeRef("episodes", i) for i in waiting)]
 
     def _standing(self, dataset: Dataset, judge: JudgeId) -> list[Failure]:
-        """Failures on what this judge, or a predecessor, has not labeled since."""
+        """Failures on what this judge, or an earlier version, has not labeled since."""
         return [failure for failure in self._failures[dataset].unresolved() if failure.source == judge.source]
 
     def _skipped(self, dataset: Dataset, judge: JudgeId) -> dict[int, str]:

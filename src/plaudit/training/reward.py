@@ -224,7 +224,7 @@ def _block_warnings(block: RewardModelBlock, info: RewardModelConfig) -> list[st
         ("reward_model_type", block.reward_model_type, shape.encoder.type.removesuffix("10")),
     ):
         if described not in (None, actual):
-            warnings.append(f"the config says {name} is {described}, the model says {actual}; the model is believed")
+            warnings.append(f"the config says {name} is {described}, the model says {actual}; the model is used")
     if block.pretrained_encoder_path is not None:
         warnings.append(f"{block.pretrained_encoder_path} is not read: the encoder's weights are in the model")
     return warnings

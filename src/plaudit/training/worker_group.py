@@ -56,7 +56,7 @@ class WorkerGroup:
 
     @property
     def restarts(self) -> dict[str, int]:
-        """How often each was brought back; those that never were are left out."""
+        """How often each was restarted; those that never were are left out."""
         found = {slot.name: slot.handle.restarts for slot in self.slots if slot.handle.restarts}
         return {**found, **self.counted_restarts}
 

@@ -214,8 +214,8 @@ def test_where_config_and_checkpoint_disagree_the_checkpoint_is_believed(tmp_pat
     )
     assert model.classifier.global_pool_features
     assert model.warnings[:2] == (
-        "the config says use_pretrain is True, the checkpoint was trained with False; the checkpoint is believed",
-        "the config says hidden_dim is 256, the checkpoint was trained with 12; the checkpoint is believed",
+        "the config says use_pretrain is True, the checkpoint was trained with False; the checkpoint is used",
+        "the config says hidden_dim is 256, the checkpoint was trained with 12; the checkpoint is used",
     )
     assert len(load_rlinf_checkpoint(path, {"use_pretrain": False, "image_keys": ["base_camera"]}).warnings) == 1
 

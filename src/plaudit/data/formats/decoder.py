@@ -1,6 +1,6 @@
 """Foreign data sets, read by a process that may be lost.
 
-    with decoded("somebody's data", ReadOptions()) as dataset:
+    with open_in_worker("somebody's data", ReadOptions()) as dataset:
         episode, labels = dataset.sources[0].load()          # in the other process; here arrive checked arrays
 
 Looks like what `open_dataset` gives. A file that crashes its decoder, takes too long or too much memory ends that
@@ -249,7 +249,7 @@ def _error(reply: dict[str, Any]) -> Exception:
 
 
 def _unpack_episode(reply: dict[str, Any], arrays: list[AnyArray]) -> tuple[Episode, Labels | None]:
-    """What `worker.packed` made of an episode; checked once more where it is made."""
+    """What `worker.pack_episode` made of an episode; checked once more where it is made."""
     cameras, privileged, metadata = reply["cameras"], reply["privileged"], reply["metadata"]
     parts = iter(arrays)
     episode = Episode.of(

@@ -246,7 +246,7 @@ def _load(dataset: Dataset, source: Any, limits: _Limits) -> Answer:
 
 
 def pack_episode(episode: Episode, labels: Labels | None) -> tuple[dict[str, Any], list[AnyArray]]:
-    """An episode and its labels as JSON values and arrays, for `unpacked`."""
+    """An episode and its labels as JSON values and arrays, for `decoder`."""
     if episode.origin is None:
         raise DataError("an episode of a data set knows where it comes from")
     arrays = [*episode.frames.values(), episode.state, episode.actions, episode.control_mode]

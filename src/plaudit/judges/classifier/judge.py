@@ -26,7 +26,7 @@ from plaudit.types import AnyArray, BoolArray, Episode, JudgeId, Observation, Sc
 
 SUCCESS, PROGRESS = "classifier", "progress"  # the sources of labels, and the types of their judges
 CANNOT_TELL = (
-    "this reward model cannot tell which episodes are unlike what it learned from, so none is held back; train it "
+    "this reward model cannot tell which episodes are unlike what it learned from, so none is withheld; train it "
     "again with plaudit train-reward"
 )
 

@@ -353,7 +353,7 @@ def _warnings(found: Mapping[str, Any], config: RLinfRewardConfig) -> list[str]:
     """Where the config and the checkpoint disagree."""
     given = {name: getattr(config, name) for name in found}
     different = [
-        f"the config says {name} is {given[name]}, the checkpoint was trained with {value}; the checkpoint is believed"
+        f"the config says {name} is {given[name]}, the checkpoint was trained with {value}; the checkpoint is used"
         for name, value in found.items()
         if given[name] not in (None, value)
     ]

@@ -15,7 +15,7 @@ from plaudit.untrusted import MAX_JSON, Root, brief, parse_json, readable
 
 MISSING = "this file of the LeRobot data set is missing; copy it from its source"
 MAX_TABLE = 16 * GB  # bytes of a whole table of images, in memory
-BELIEVED = 4  # times its bytes on disk that a table is given as room in memory, beside what every table is given
+MAX_EXPANSION = 4  # times its bytes on disk that a table is given as room in memory, beside what every table is given
 _NOT_WHOLE = "this is not a whole parquet file ({}); copy it again from its source"
 _NO_TABLE = "this table is missing; copy it from the data set's source"
 _THRIFT = 1 << 26  # bytes of a text in a footer
@@ -62,13 +62,13 @@ def row_groups(root: Root, path: Path) -> Iterator[pa.Table]:
 
 
 def row_group_sizes(root: Root, path: Path) -> list[int]:
-    """Bytes in memory of each table of `row_groups`, by the footer, which is believed as far as the file is large."""
+    """Bytes in memory of each table of `row_groups`, by the footer, as far as the file is large enough for it."""
 
     def read(file: pq.ParquetFile, nbytes: int) -> list[int]:
         names = file.schema_arrow.names
         _check_table(file, names, nbytes, path)
         sizes = (_decoded_bytes(file, names, [group]) for group in range(file.num_row_groups))
-        return [min(size, BELIEVED * nbytes) for size in sizes]
+        return [min(size, MAX_EXPANSION * nbytes) for size in sizes]
 
     return _parquet(root, path, read)
 

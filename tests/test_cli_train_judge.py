@@ -1,4 +1,4 @@
-"""Training with a reward model in charge, as a user types it."""
+"""Training with a reward model as the judge, as a user types it."""
 
 from pathlib import Path
 
