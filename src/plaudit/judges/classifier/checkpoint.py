@@ -58,13 +58,10 @@ class RewardModelConfig(Config):
     classifier: ClassifierConfig
     frozen_encoder: bool  # whether all of it stood still in training, and is one for all members
     calibration: tuple[tuple[PositiveFloat, float], ...]  # temperature and bias of each member
-    ensemble_calibration: tuple[PositiveFloat, float] = (
-        1.0,
-        0.0,
-    )  # and of the lowest of several; earlier versions fitted none
+    ensemble_calibration: tuple[PositiveFloat, float] = (1.0, 0.0)  # and of the lowest of several
     threshold: dict[str, float]  # value, and the false-positive rate it was chosen for and showed
-    promise: Promise | None = None  # about its false positives on episodes to come; None: of an earlier version
-    forecast: Forecast | None = None  # what other episodes will show; None: of an earlier version
+    promise: Promise | None = None  # about its false positives on episodes to come; None: nobody has measured it
+    forecast: Forecast | None = None  # what other episodes will show; None: nobody has measured it
     cutoff_offset: int = 0  # frames that its decoded cutoffs are late by, and which are taken off
     scores: dict[str, Any]  # on held-out episodes
     value_order: float | None = None  # there, of a model of progress: the correlation with time up to the first success
