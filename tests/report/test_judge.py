@@ -188,5 +188,3 @@ def test_recall_and_the_onset_error_have_intervals_that_count_episodes(tmp_path)
     again = compute_metrics([replace(one, episode=n) for n, one in enumerate([*late] * 10)], SINGLE)
     assert found.recall == pytest.approx(again.recall)
     assert found.recall_low < again.recall_low < found.recall < again.recall_high < found.recall_high
-    old = {name: value for name, value in found.to_json().items() if not name.startswith("recall_")}
-    assert JudgeMetrics.from_json(old).recall_interval.low == 0  # a file of an earlier version
