@@ -148,7 +148,7 @@ if "torch" in sys.modules:
     [
         (WITHOUT_TORCH, "torch,ray"),
         # Every worker of a run starts with these; they would take as long to import as torch.
-        (["training.online", "training.trainer"], "ray,sklearn,scipy.stats,matplotlib,pyarrow,transformers"),
+        (["training.online", "training.trainer"], "ray,sklearn,scipy,matplotlib,pyarrow,transformers"),
     ],
     ids=["the robot's side", "workers"],
 )

@@ -33,7 +33,7 @@ def percentile_interval(draws: AnyArray, episodes: int, limits: tuple[float, flo
     widened by as much, within the limits.
     episodes: that decide it; limits: of the figure
     """
-    from scipy.stats import norm, t
+    from scipy.special import ndtri, stdtrit  # scipy.stats has them as classes that take a second to import
 
     defined = draws[1:][~np.isnan(draws[1:])]
     if np.isnan(draws[0]) or not len(defined):
@@ -41,7 +41,7 @@ def percentile_interval(draws: AnyArray, episodes: int, limits: tuple[float, flo
     value = float(draws[0])
     if episodes < 2:
         return RateCI(value, *limits)
-    widened = t.ppf(0.975, episodes - 1) / norm.ppf(0.975) * math.sqrt(episodes / (episodes - 1))
+    widened = stdtrit(episodes - 1, 0.975) / ndtri(0.975) * math.sqrt(episodes / (episodes - 1))
     low, high = value + widened * (np.quantile(defined, (0.025, 0.975)) - value)
     return RateCI(value, float(max(min(low, value), limits[0])), float(min(max(high, value), limits[1])))
 
@@ -113,12 +113,12 @@ def quantile(values: Sequence[float], q: float) -> RateCI:
     distribution. There is no upper end where even the largest is not above it so often: of a 90th percentile with fewer
     than 36 episodes.
     """
-    from scipy.stats import binom
+    from scipy.special import bdtr
 
     if not len(values):
         return RateCI(math.nan, math.nan, math.nan)
     ordered, below = np.sort(np.asarray(values, float)), np.arange(len(values) + 1)
-    chance = binom.cdf(below, len(values), q)  # that at most so many values are below the quantile
+    chance = bdtr(below, len(values), q)  # that at most so many values are below the quantile
     lower, upper = int((chance < 0.025).sum()), int((chance < 0.975).sum()) + 1
     low = ordered[lower - 1] if lower else 0.0
     high = ordered[upper - 1] if upper <= len(ordered) else math.inf

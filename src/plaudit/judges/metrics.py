@@ -14,6 +14,7 @@ import this, every worker of a run among them, compute no metrics.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from statistics import NormalDist
 from typing import Any, Self
 
 import numpy as np
@@ -40,13 +41,13 @@ class RateCI:
 
 def wilson(count: int, total: int) -> RateCI:
     """A rate of independent trials, as episodes are, with Wilson's interval."""
-    from scipy.stats import binomtest
-
     if not total:
         return RateCI(math.nan, 0.0, 1.0)
-    interval = binomtest(count, total).proportion_ci(0.95, method="wilson")
-    low, high = interval.low if count else 0.0, interval.high if count < total else 1.0  # exactly, at the ends
-    return RateCI(count / total, low, high)
+    rate, z = count / total, NormalDist().inv_cdf(0.975)
+    center = rate + z**2 / (2 * total)
+    half = z * math.sqrt(rate * (1 - rate) / total + (z / (2 * total)) ** 2)
+    low, high = (center - half) / (1 + z**2 / total), (center + half) / (1 + z**2 / total)
+    return RateCI(rate, low if count else 0.0, high if count < total else 1.0)  # exactly, at the ends
 
 
 def false_positive_rate(episodes: Sequence[EpisodePrediction], threshold: float, seed: int = 0) -> RateCI:

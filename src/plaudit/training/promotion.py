@@ -221,11 +221,12 @@ class SignTest:
 
     def significant(self, confidence: float) -> bool:
         """Whether an equally good judge would hardly be better so often."""
-        from scipy.stats import binomtest
+        from scipy.special import bdtrc
 
         if not self.num_different:
             return False
-        return float(binomtest(self.num_better, self.num_different, alternative="greater").pvalue) <= 1 - confidence
+        at_least_so_often = bdtrc(self.num_better - 1, self.num_different, 0.5)
+        return float(at_least_so_often) <= 1 - confidence
 
     def describe(self, confidence: float) -> str:
         """In words, for a test that is not significant."""
