@@ -1,5 +1,6 @@
 """Data you can follow by eye: action = step, state = 10 x step, and each frame is filled with its own number."""
 
+import builtins
 import gc
 import os
 import signal
@@ -46,6 +47,12 @@ hypothesis.settings.register_profile("thorough", max_examples=1000)
 def pytest_configure(config: pytest.Config) -> None:
     """Few random examples where slow tests are left out, many where they are not."""
     hypothesis.settings.load_profile("fast" if "not slow" in config.option.markexpr else "thorough")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionstart() -> None:
+    """Imports as they are without PySide6, which pytest-qt loads: it looks for features of its own at every import."""
+    builtins.__import__ = vars(builtins).get("__orig_import__", builtins.__import__)
 
 
 def pytest_collection_finish() -> None:

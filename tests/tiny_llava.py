@@ -4,13 +4,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 
 from tiny_vlm import TEMPLATE, make_tokenizer
 
 
 def save_llava(folder: Path, template: str = TEMPLATE) -> Path:
     """As the hub would have it, with its processor."""
+    import transformers
+
     tokenizer: Any = make_tokenizer()
     tokenizer.add_special_tokens({"additional_special_tokens": ["<image>"]})
     processor = transformers.LlavaProcessor(

@@ -6,16 +6,18 @@ of all mixing and raises yes and no above the other words: an endpoint lists onl
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-import transformers  # its classes are loaded where they are used, and no test process waits for them that has no use
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from plaudit.judges.vlm.config import EXPLAIN_PROMPT, QUESTION, SYSTEM_PROMPT
 from plaudit.judges.vlm.prompt import ANSWER_TOKENS
 from plaudit.types import Episode
+
+if TYPE_CHECKING:  # it takes as long to import as torch, and most test processes have no use for it
+    import transformers
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>"]
 SPECIAL += ["<|video_pad|>"]
@@ -44,6 +46,8 @@ TEMPLATE = """
 
 
 def make_tokenizer(words: str = "Yes yes No no user assistant system") -> "transformers.PreTrainedTokenizerFast":
+    import transformers
+
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -61,6 +65,8 @@ def make_tokenizer(words: str = "Yes yes No no user assistant system") -> "trans
 
 
 def make_config(tokenizer: "transformers.PreTrainedTokenizerFast") -> "transformers.Qwen3VLConfig":
+    import transformers
+
     ids = {
         name: tokenizer.convert_tokens_to_ids(f"<|{name}|>")
         for name in ("image_pad", "video_pad", "vision_start", "vision_end")
@@ -100,6 +106,8 @@ def make_config(tokenizer: "transformers.PreTrainedTokenizerFast") -> "transform
 
 @torch.no_grad()
 def make_model(tokenizer: "transformers.PreTrainedTokenizerFast", seed: int = 0) -> Any:
+    import transformers
+
     torch.manual_seed(seed)
     model = transformers.Qwen3VLForConditionalGeneration(make_config(tokenizer)).eval()
     for weight in model.parameters():

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from scipy.stats import binom
 
 from command import plaudit
 from five_judges import KINDS, NAME, STEPS, PushJudgeConfig, push_episode, push_store
@@ -93,7 +92,7 @@ def test_a_quantile_is_within_its_interval_as_often_as_is_said():
         hits.append(found.low <= math.log(2) <= found.high)
     assert np.mean(hits) >= 0.93
     assert math.isinf(intervals.quantile(np.arange(35), 0.9).high)
-    assert intervals.quantile(np.arange(36), 0.9).high == 35 and binom.cdf(35, 36, 0.9) > 0.975
+    assert intervals.quantile(np.arange(36), 0.9).high == 35 and 1 - 0.9**36 > 0.975  # that not all are below
 
 
 def test_an_area_is_within_its_interval_as_often_as_is_said():

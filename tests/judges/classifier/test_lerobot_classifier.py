@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -60,6 +59,8 @@ class Theirs(nn.Module):
 
 def their_folder(folder: Path, keys: list[str]) -> tuple[Theirs, dict[str, Tensor]]:
     """As lerobot saves one: with a small ResNet of transformers and statistics of each camera."""
+    import transformers
+
     torch.manual_seed(0)
     shape = transformers.ResNetConfig(embedding_size=8, hidden_sizes=[8, 8, 8, 16], depths=[1] * 4, layer_type="basic")
     encoder = transformers.ResNetModel(shape).eval()
@@ -116,6 +117,8 @@ def ours(size: int = SIZE, **shape: Any) -> RewardModel:
 
 
 def test_ours_is_a_folder_of_which_transformers_builds_the_encoder(tmp_path, monkeypatch):
+    import transformers
+
     monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
     monkeypatch.setattr(sys, "path", [*sys.path])  # the modules are put on it
     model, folder = ours(), tmp_path / "out"

@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-import transformers
 from numpy.testing import assert_allclose, assert_array_equal
 
 from plaudit.contracts import check_judge
@@ -29,6 +28,8 @@ def backend_of(folder, **settings):
 
 def one_chat_a_frame(folder, backend, episode):
     """Logits of each frame, by transformers alone and each of a chat of its own that ends there."""
+    import transformers
+
     processor = transformers.AutoProcessor.from_pretrained(folder)
     model = transformers.AutoModelForImageTextToText.from_pretrained(folder)
     prompt, found = build_prompt(backend.config, episode), []
