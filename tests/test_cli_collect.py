@@ -71,7 +71,7 @@ def test_collect_with_a_config_is_a_training_run(tmp_path):
         (["--config", "run.yaml"], "run.yaml does not say where to collect"),
         (
             ["store", *SMALL, "--set", "max_steps=2", "--target-success", "1"],
-            "brought nothing that is missing any more",
+            "of which 120 were kept: at --noise 0.05 next to none is a success, and 1 of these are missing",
         ),
     ],
 )

@@ -18,6 +18,7 @@ from plaudit.data.store import Store
 from plaudit.errors import JudgeError, JudgeUnavailable, PlauditError
 from plaudit.judges.cascade import CascadeConfig, CascadeNote, lot_of
 from plaudit.judges.config import load_judge_config
+from plaudit.judges.exam import examine
 from plaudit.judges.labeling import LabelRunner, StoreQueue, label_episodes
 from plaudit.judges.predictions import EpisodePrediction
 from plaudit.judges.rights import episode_score, prove_rights
@@ -177,6 +178,15 @@ def test_rights_of_another_model_or_rule_are_none_and_it_is_told():
         cascade({**stage(4), "rights": None}).build()
 
 
+def test_the_exam_of_a_cascade_that_decides_nothing_says_so(store: Store):
+    for level in (2, 7, 2, 7, 2, 7):
+        target = (np.arange(STEPS + 1) > 3) & (level == 7)
+        store.ledger.append(store.append(ramp(level)), Labels.from_targets(target.astype("f4"), "human"))
+    config = cascade({**stage(4), "rights": None}, "human", check=0)
+    with pytest.raises(JudgeError, match=r"decides none of the 6 episodes, .* \(undecided, .*BrightnessConfig says"):
+        examine(store, config, config.build(), ("human",), store.ids, name="cascade")
+
+
 # What one writes
 
 
@@ -195,6 +205,7 @@ def test_a_stage_is_a_file_a_type_or_keys_and_comes_back_from_what_is_written(tm
 @pytest.mark.parametrize(
     ("keys", "sentence"),
     [
+        ({}, "a cascade needs a stage before the human, like stages=[runs/reward_model,human]"),
         ({"stages": []}, "a cascade needs a stage before the human"),
         ({"stages": ["human"]}, "a cascade needs a stage before the human"),
         ({"stages": ["human", "simulator"]}, "a human is the last stage of a cascade"),

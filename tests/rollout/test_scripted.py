@@ -10,6 +10,7 @@ from plaudit.data.store import Store
 from plaudit.envs.adapters.fetch import FetchConfig
 from plaudit.envs.panda.config import PandaConfig
 from plaudit.errors import EnvError
+from plaudit.rollout import scripted
 from plaudit.rollout.collector import EpisodeTargets
 from plaudit.rollout.scripted import collect_scripted, record_demos
 
@@ -47,6 +48,14 @@ def test_an_episode_that_comes_out_otherwise_counts_as_what_it_is(store: Store):
 def test_targets_out_of_reach_are_given_up(store: Store):
     quota = collect_scripted(LIFT.model_copy(update={"max_steps": 2}), store, EpisodeTargets(1, 0))
     assert not quota.done and len(store) == 0 and quota.missing("success") == 1
+
+
+def test_targets_that_next_to_no_attempt_reaches_are_given_up_and_attempts_are_counted(store: Store, monkeypatch):
+    monkeypatch.setattr(scripted, "YIELD_ROLLOUTS", 2)
+    tiny = LIFT.model_copy(update={"image_size": (1, 1), "max_steps": 12})  # too short for a success
+    quota = collect_scripted(tiny, store, EpisodeTargets(success=30, failure=4), noise=0.8)
+    assert not quota.done and quota.kept["failure"] == 4 and quota.missing("success") == 30
+    assert 16 < quota.surplus["failure"] <= 64  # of two to four rollouts
 
 
 def test_an_interruption_keeps_what_is_collected(store: Store):

@@ -1,7 +1,7 @@
 """`plaudit collect`: episodes with success labels, from a script or while a policy trains."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -9,6 +9,9 @@ from plaudit.cli.common import AllowCode, AllowHost, finite, out, progress, stop
 from plaudit.cli.env import CameraOption, SetOption, env_config_of
 from plaudit.cli.train import train_
 from plaudit.errors import DataError
+
+if TYPE_CHECKING:
+    from plaudit.rollout.collector import EpisodeQuota, Outcome
 
 StoreArgument = Annotated[
     Path | None, typer.Argument(help="The store to add to; created if it does not exist.", show_default=False)
@@ -118,8 +121,19 @@ def _run_script(
     counts = f"{quota.kept['success']} successes and {quota.kept['failure']} failures"
     out.print(f"{store} has {counts}, {len(opened) - before} of them new")
     if not quota.done:
-        tell("warning", "the script brought nothing that is missing any more; try another noise or other outcomes")
+        tell("warning", _why_given_up(quota, len(opened) - before, noise))
         raise typer.Exit(1)
+
+
+def _why_given_up(quota: "EpisodeQuota", new: int, noise: float) -> str:
+    """In words. new: episodes that were added"""
+    kind: Outcome = "success" if quota.missing("success") else "failure"
+    attempts, change = new + quota.surplus.total(), "less" if kind == "success" else "more"
+    return (
+        f"given up after {attempts} attempts, of which {new} were kept: at --noise {noise:g} next to none is a {kind}, "
+        f"and {quota.missing(kind)} of these are missing; try {change} noise, other --outcomes or a lower "
+        f"--target-{kind}"
+    )
 
 
 def _check_cameras(store: Any, env: Any) -> None:

@@ -64,7 +64,7 @@ class CascadeConfig(JudgeConfig):
     """Stages, and what a human may be asked."""
 
     type: Literal["cascade"] = "cascade"
-    stages: tuple[Annotated[Any, JUDGE_REGISTRY.field, BeforeValidator(_read_stage)], ...]  # the cheapest first
+    stages: tuple[Annotated[Any, JUDGE_REGISTRY.field, BeforeValidator(_read_stage)], ...] = ()  # the cheapest first
     budget: float | None = None  # minutes of a human an hour; None: no limit
     check: float = Field(default=0.05, ge=0, lt=1)  # of the episodes, that go to the human by lot
 

@@ -175,6 +175,9 @@ def compare_labels(
     if not labels:
         why = next(iter(failed.values()), "it has labeled none of them")
         raise JudgeError(f"the judge has no label on any of the {len(targets)} episodes to compare: {why}")
+    if not any(found.labeled.any() for found in labels.values()):
+        why = next((f" ({found.note})" for found in labels.values() if found.note), "")
+        raise JudgeError(f"the judge decides none of the {len(labels)} episodes, so there is nothing to compare{why}")
     has_probabilities, mixed = _has_probabilities(labels)
     notes += mixed
     binary = [_prediction(i, found.targets, targets[i]) for i, found in labels.items()]

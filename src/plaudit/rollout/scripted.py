@@ -8,7 +8,7 @@ episode with another outcome than planned is kept: it is labeled by the simulato
 so that a judge has more than one frame of success to learn from; failures run to the time limit.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ from plaudit.types import Episode, FloatArray, Labels, Observation, ProgressFn
 
 NUM_ENVS = 16  # episodes at a time
 MAX_TRIES = 10  # for each demonstration, on average, before giving up
-MAX_IDLE_ROLLOUTS = 20  # without a needed episode before giving up
+YIELD_ROLLOUTS, MIN_YIELD = 20, 0.05  # give up when fewer of the episodes of the last rollouts were needed ones
 RANDOM = "random"  # the outcome of a random walk
 SMOOTHNESS = 0.7  # correlation of consecutive actions of a random walk
 
@@ -112,6 +112,8 @@ def collect_scripted(
     progress: ProgressFn = iter,
 ) -> EpisodeQuota:
     """Add the episodes that a store needs to reach its targets, after each rollout; returns the counts.
+
+    It gives up, and the counts are not `done`, where next to no episode is of a kind that is missing.
 
     outcomes: to plan; successes and failures each in turn
     noise: standard deviation of the noise on actions, whose largest value is 1
@@ -216,13 +218,17 @@ def _until_done(
     rollouts: ScriptedRollouts, quota: EpisodeQuota, outcomes: Sequence[str], random_fraction: float
 ) -> Iterator[tuple[Episode, Labels]]:
     """Episodes that the quota still needs; the caller adds each before it takes the next."""
-    idle = 0
-    while not quota.done and idle < MAX_IDLE_ROLLOUTS:
-        idle += 1
+    needed: deque[int] = deque(maxlen=YIELD_ROLLOUTS)  # episodes of the last rollouts
+    fewest = MIN_YIELD * YIELD_ROLLOUTS * rollouts.num_envs
+    while not quota.done and (len(needed) < YIELD_ROLLOUTS or sum(needed) >= fewest):
+        needed.append(0)
         for _, episode, labels in rollouts.run(_choose_outcomes(quota, rollouts.num_envs, outcomes, random_fraction)):
-            if quota.missing("success" if labels.success_once else "failure"):
+            outcome = "success" if labels.success_once else "failure"
+            if quota.missing(outcome):
                 yield episode, labels
-                idle = 0
+                needed[-1] += 1
+            else:
+                quota.surplus[outcome] += 1
 
 
 def _choose_outcomes(quota: EpisodeQuota, count: int, outcomes: Sequence[str], random_fraction: float) -> list[str]:
