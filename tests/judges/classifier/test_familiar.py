@@ -12,10 +12,18 @@ from bright_square import CUTOFF, STEPS, square_episode, square_store
 from command import plaudit
 from plaudit.data.store import Store
 from plaudit.errors import BadFile
+from plaudit.judges.classifier import familiar as familiar_module
 from plaudit.judges.classifier.checkpoint import FAMILIAR_FILE, RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.encoders.small import SmallConfig
-from plaudit.judges.classifier.familiar import EpisodeView, Familiar, compared_frames, pooled
+from plaudit.judges.classifier.familiar import (
+    START_CELLS,
+    EpisodeView,
+    Familiar,
+    compared_frames,
+    pooled,
+    start_cells,
+)
 from plaudit.judges.classifier.fit import train_reward_model
 from plaudit.judges.classifier.judge import ClassifierJudge, ClassifierJudgeConfig
 from plaudit.judges.classifier.training import never_stop
@@ -23,26 +31,40 @@ from plaudit.judges.config import judge_warnings
 from plaudit.judges.labeling import label_episodes
 from plaudit.types import Episode, Labels, Scores
 
-RNG = np.random.default_rng(0)
 CONFIG = RewardTrainConfig(
     encoder=SmallConfig(widths=(8, 16)), epochs=5, lr=3e-3, batch_size=32, hidden_dim=16, latent_dim=16
 )
 
 
-def view(shift: float = 0.0, start: float = 0.0, start_prob: float = 0.1, disagreement: float = 0.1) -> EpisodeView:
-    """Of an episode whose start is a place on a line, and whose frames lie around a point."""
-    place = np.zeros(20)
-    place[0] = RNG.uniform(-1, 1) + start
-    frames = RNG.normal(shift, 0.3, (8, 20))
-    return EpisodeView(frames.astype("f4"), (place + RNG.normal(0, 0.02, 20)).astype("f4"), start_prob, disagreement)
+class Views:
+    """Views of episodes, drawn anew in every test."""
+
+    def __init__(self, seed: int):
+        self.rng = np.random.default_rng(seed)
+
+    def __call__(
+        self, shift: float = 0.0, start: int = 0, start_prob: float = 0.1, disagreement: float = 0.1
+    ) -> EpisodeView:
+        """Of an episode that starts with an object somewhere along ten cells, and whose frames lie around a point."""
+        cells = self.rng.normal(100, 2, (START_CELLS, START_CELLS, 3))
+        place = self.rng.integers(0, 9) + start
+        cells[8:10, place : place + 2] = 220
+        frames = self.rng.normal(shift, 0.3, (8, 20))
+        return EpisodeView(frames.astype("f4"), cells.reshape(-1, 3).astype("u1"), start_prob, disagreement)
+
+
+@pytest.fixture
+def view() -> Views:
+    return Views(seed=1)
 
 
 @pytest.fixture(scope="module")
 def familiar() -> Familiar:
+    view = Views(seed=0)
     return Familiar.fit([view() for _ in range(60)], range(40, 60), threshold=0.8)
 
 
-def test_a_familiar_episode_is_not_flagged(familiar):
+def test_a_familiar_episode_is_not_flagged(familiar, view):
     assert np.mean([bool(familiar.reason(view())) for _ in range(300)]) <= 0.05
 
 
@@ -50,28 +72,42 @@ def test_a_familiar_episode_is_not_flagged(familiar):
     ("strange", "why"),
     [
         ({"shift": 1.0}, "its frames look like none"),
-        ({"start": 3.5}, "it starts like none that it learned from"),
+        ({"start": 10}, "it starts with something where nothing like it was"),
         ({"disagreement": 0.9}, "its members disagree"),
         ({"start_prob": 0.95}, "it starts like success"),
     ],
 )
-def test_an_episode_unlike_the_known_ones_is_flagged_and_it_is_said_why(familiar, strange, why):
+def test_an_episode_unlike_the_known_ones_is_flagged_and_it_is_said_why(familiar, view, strange, why):
     assert all(why in familiar.reason(view(**strange)) for _ in range(20))
 
 
-def test_a_start_like_success_is_nothing_new_where_known_ones_start_so():
+def test_a_start_like_success_is_nothing_new_where_known_ones_start_so(view):
     used_to_it = Familiar.fit([view(start_prob=0.97) for _ in range(20)], (), threshold=0.8)
-    assert not used_to_it.reason(view(start_prob=0.96))
+    assert "like success" not in used_to_it.reason(view(start_prob=0.96))
 
 
-def test_members_that_know_their_training_episodes_by_heart_set_no_limit():
+def test_members_that_know_their_training_episodes_by_heart_set_no_limit(view):
     views = [view(disagreement=0.0) for _ in range(30)] + [view(disagreement=0.7) for _ in range(10)]
-    assert not Familiar.fit(views, range(30, 40), threshold=0.8).reason(view(disagreement=0.69))
+    assert "disagree" not in Familiar.fit(views, range(30, 40), threshold=0.8).reason(view(disagreement=0.69))
 
 
-def test_frames_that_are_compared_begin_with_the_first_and_cover_the_episode():
-    assert compared_frames(100)[:4].tolist() == [0, 1, 2, 0] and compared_frames(100)[-1] == 99
-    assert compared_frames(2).tolist() == [0, 1, 1, 0, 1]
+def test_frames_that_are_compared_cover_the_episode():
+    assert compared_frames(100)[0] == 0 and compared_frames(100)[-1] == 99 and len(compared_frames(100)) == 16
+    assert compared_frames(2).tolist() == [0, 1]
+
+
+def test_the_cells_of_a_start_are_those_of_all_cameras_whatever_their_size():
+    left, right = np.zeros((40, 60, 3), "u1"), np.full((10, 10, 3), 7, "u1")
+    left[:2, :3] = (10, 20, 30)
+    cells = start_cells([left, right])
+    assert cells.shape == (2 * START_CELLS**2, 3) and cells[0].tolist() == [10, 20, 30] and not cells[1].any()
+    assert (cells[START_CELLS**2 :] == 7).all()
+
+
+def test_more_starts_than_are_kept_flag_no_more_familiar_episodes(view, monkeypatch):
+    monkeypatch.setattr(familiar_module, "REFERENCES", 40)
+    many = Familiar.fit([view() for _ in range(100)], (), threshold=0.8)
+    assert len(many.starts) == 40 and np.mean([bool(many.reason(view())) for _ in range(100)]) <= 0.08
 
 
 def test_pooling_keeps_distances_nearly():

@@ -33,7 +33,7 @@ from plaudit.data.cameras import name_of_camera
 from plaudit.devices import resolve_device, to_channels_last
 from plaudit.errors import BadFile, JudgeError
 from plaudit.judges.calibration import EnsembleCalibration, PlattScaling
-from plaudit.judges.classifier.familiar import EpisodeView, Familiar, compared_frames, pooled
+from plaudit.judges.classifier.familiar import EpisodeView, Familiar, compared_frames, pooled, start_cells
 from plaudit.judges.classifier.gpu_inference import CompiledBatches, bf16_copies
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, Size
 from plaudit.judges.config import TrainingDataInfo
@@ -158,7 +158,8 @@ class RewardModel:
         if not (folder / FAMILIAR_FILE).is_file():
             return model
         blank = {camera: np.zeros((1, *size, 3), np.uint8) for camera, size in model.cameras.items()}
-        return model.with_familiar(Familiar.load(folder / FAMILIAR_FILE, model.features(blank).shape[1]))
+        width = model.features(blank).shape[1]
+        return model.with_familiar(Familiar.load(folder / FAMILIAR_FILE, width, len(model.cameras)))
 
     def save_pretrained(self, folder: Path) -> None:
         """Into a folder that is there; see `plaudit.data.transfer.new_folder` for one that appears whole."""
@@ -223,7 +224,9 @@ class RewardModel:
     def view_of(self, frames: Mapping[str, AnyArray], prob: FloatArray, members: Sequence[FloatArray]) -> EpisodeView:
         """The same of frames, camera -> [F, H, W, 3], and P(success) of the first of these, or of all."""
         picked = compared_frames(len(next(iter(frames.values()))))
-        return EpisodeView.of(self.features({name: images[picked] for name, images in frames.items()}), prob, members)
+        features = self.features({name: images[picked] for name, images in frames.items()})
+        start = start_cells([frames[self.camera_in(camera, frames)][0] for camera in self.cameras])
+        return EpisodeView.of(features, start, prob, members)
 
     def features(self, images: Mapping[str, Images]) -> FloatArray:
         """[B, D] the first member's encoder features of B frames and their colors, pooled, camera by camera."""

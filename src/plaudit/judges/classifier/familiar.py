@@ -4,12 +4,18 @@
     familiar.reason(view)                          # why an episode is unlike them; "" where it is not
 
 A network answers whatever it is shown, with no less certainty on a table that it has never seen. Four signs say that it
-is out of its depth: frames whose encoder features and colors (which an encoder may have learned to ignore, or not
-learned at all) are far from those of all known episodes (nearest neighbors), a start
-outside the range of known starts (Mahalanobis distance along the directions in which these differ: the neighbors of a
-start are far apart anyway), members that disagree on whether the episode succeeds, and a start that already looks like
-success where no known one did. Limits follow from the known episodes themselves, each compared with others only:
-`FALSE_FLAGS` of them, by their rank, may lie beyond. Its own distance to what it learned from would flag every new one.
+is out of its depth:
+
+- frames whose encoder features and colors (which an encoder may have learned to ignore, or not learned at all) are far
+  from those of all known episodes (nearest neighbors);
+- a start with something where it never was: the first frame, cell by cell, beside the same cell of all known starts, by
+  how near these are to each other there. A whole start has no near neighbor, since objects lie apart in ever new ways,
+  and an encoder's features forget where things are; a cell forgets neither and asks for one object at a time;
+- members that disagree on whether the episode succeeds;
+- a start that already looks like success where no known one did.
+
+Limits follow from the known episodes themselves, each compared with others only: `FALSE_FLAGS` of them, by their rank,
+may lie beyond. Its own distance to what it learned from would flag every new one.
 """
 
 import hashlib
@@ -26,16 +32,17 @@ from torch.nn import functional as F
 
 from plaudit.errors import BadFile
 from plaudit.torch_file import read_safetensors
-from plaudit.types import AnyArray, Episode, FloatArray
+from plaudit.types import AnyArray, ByteArray, Episode, FloatArray
 
-FALSE_FLAGS = 0.03  # of familiar episodes; fewer than 32 can show no less than the highest of them
+FALSE_FLAGS = 0.03  # of familiar episodes, by frames and start; fewer than 32 can show no less than the highest of them
+FALSE_DISAGREEMENTS = 0.01  # likewise, by members
 FRAMES = 16  # of an episode, evenly spread, that are compared
-START_FRAMES = 3  # whose mean is the start
 STARTS_LIKE_SUCCESS = 5  # first frames, of which two must reach the threshold
-REFERENCES = 512  # frames of all known episodes that are kept, about
+REFERENCES = 512  # frames of all known episodes that are kept, about, and starts at most
 FOLDS = 20  # into which known episodes are dealt, each to be compared with the others
-VARIANCE = 0.8  # of the starts, along the directions that count
 CELLS, WIDTH = 4, 256  # of a feature map: so many rows and columns, and numbers of a camera in all
+START_CELLS = 20  # rows and columns of a start's image
+STRANGEST = 8  # cells, whose mean counts
 LEAST_DISAGREEMENT = 0.5  # between the members' probabilities of success
 
 
@@ -44,22 +51,27 @@ class EpisodeView:
     """What is compared of an episode."""
 
     frames: FloatArray  # [n, D] features, evenly spread over it
-    start: FloatArray  # [D] of its first frames
+    start: ByteArray  # [C, 3] colors of its first frame, see `start_cells`
     start_prob: float  # that it begins with success
     disagreement: float  # of the members on whether it succeeds, 0 to 1; 0 of a single one
 
     @classmethod
-    def of(cls, features: FloatArray, prob: FloatArray, member_probs: Sequence[FloatArray]) -> Self:
+    def of(cls, features: FloatArray, start: ByteArray, prob: FloatArray, member_probs: Sequence[FloatArray]) -> Self:
         """features: of `compared_frames`; prob, member_probs: [F] P(success) of all frames, and by each member."""
         begun = np.sort(prob[:STARTS_LIKE_SUCCESS])[-2:][0]
         peaks = [_confirmed(one) for one in member_probs]
-        return cls(features[START_FRAMES:], features[:START_FRAMES].mean(0), float(begun), max(peaks) - min(peaks))
+        return cls(features, start, float(begun), max(peaks) - min(peaks))
 
 
 def compared_frames(num_frames: int) -> AnyArray:
-    """Of an episode of so many frames: the first ones, then some of all."""
-    start = np.minimum(np.arange(START_FRAMES), num_frames - 1)
-    return np.concatenate([start, np.linspace(0, num_frames - 1, min(FRAMES, num_frames)).astype(int)])
+    """Of an episode of so many frames: some of all, the first and the last among them."""
+    return np.linspace(0, num_frames - 1, min(FRAMES, num_frames)).astype(int)
+
+
+def start_cells(images: Sequence[AnyArray]) -> ByteArray:
+    """[C, 3] mean colors of the cells of images [H, W, 3] of all cameras."""
+    cells = [F.adaptive_avg_pool2d(torch.tensor(image).permute(2, 0, 1).float(), START_CELLS) for image in images]
+    return torch.cat([one.flatten(1).T for one in cells]).round().to(torch.uint8).numpy()
 
 
 def first_steps(episode: Episode) -> Episode:
@@ -95,8 +107,8 @@ class Familiar:
     mean: FloatArray  # [D] of the features, and their deviation
     std: FloatArray
     frames: FloatArray  # [M, D] of the known episodes, standardized
-    start: FloatArray  # [D] mean of the starts, standardized
-    axes: FloatArray  # [K, D] along which starts differ, each by the inverse of how much
+    starts: FloatArray  # [N, C, 3] of the known episodes, see `start_cells`
+    cell_units: FloatArray  # [C] how near known starts are to each other there
     limits: FloatArray  # [4] of frames, start, disagreement, and of P(success) at the start
 
     @classmethod
@@ -105,44 +117,52 @@ class Familiar:
         held_out: of these views, those that no member learned from: where members agree by heart says nothing
         threshold: from which P(success) on a frame is called a success
         """
+        fold = np.arange(len(views)) % FOLDS
+        starts, kept = np.stack([view.start for view in views]).astype(np.float32), _spread(len(views), REFERENCES)
+        cells = np.stack(
+            [_cell_distances(start, starts[kept[fold[kept] != mine]]) for start, mine in zip(starts, fold)]
+        )
         distances = np.zeros((len(views), 2))
-        for fold in range(min(FOLDS, len(views))):
-            left_out = np.arange(len(views)) % FOLDS == fold
-            others = cls._known([view for view, out in zip(views, left_out, strict=True) if not out])
-            for number in np.flatnonzero(left_out).tolist():
-                distances[number] = others._distances(views[number])
-        limits = np.maximum(np.quantile(distances, 0.8, axis=0), 1e-6)  # of each, as units
-        limits *= _limit((distances / limits).max(axis=1))  # of both together
-        disagreement = max(LEAST_DISAGREEMENT, _limit(np.array([views[i].disagreement for i in held_out])))
+        for mine in range(min(FOLDS, len(views))):
+            others = cls._known([view for view, one in zip(views, fold, strict=True) if one != mine])
+            units = _cell_units(cells[fold != mine])
+            for number in np.flatnonzero(fold == mine).tolist():
+                distances[number] = others._frame_distance(views[number]), _strangest(cells[number] / units)
+        # The same rank in both, so that neither a wide spread of the one nor of the other hides what is far.
+        ranks = distances.argsort(axis=0).argsort(axis=0).max(axis=1)
+        limits = np.maximum(np.sort(distances, axis=0)[int(_limit(ranks, FALSE_FLAGS))], 1e-6)
+        disagreements = np.array([views[i].disagreement for i in held_out])
+        disagreement = max(LEAST_DISAGREEMENT, _limit(disagreements, FALSE_DISAGREEMENTS))
         begun = max(threshold, *(view.start_prob for view in views))
-        return cls._known(views, (*limits, disagreement, begun))
+        known = cls._known(views)
+        return replace(
+            known,
+            starts=starts[kept],
+            cell_units=_cell_units(cells),
+            limits=np.array([*limits, disagreement, begun], np.float32),
+        )
 
     @classmethod
-    def _known(cls, views: Sequence[EpisodeView], limits: Sequence[float] = (0.0,) * 4) -> Self:
+    def _known(cls, views: Sequence[EpisodeView]) -> Self:
+        """With frames to compare others with, and nothing else."""
         features = np.concatenate([view.frames for view in views])
         mean, std = features.mean(axis=0), features.std(axis=0)
         std = std + max(0.01 * float(features.std()), 1e-6)
         per_episode = max(2, REFERENCES // len(views))
-        kept = [view.frames[np.unique(np.linspace(0, len(view.frames) - 1, per_episode).astype(int))] for view in views]
-        starts = (np.stack([view.start for view in views]) - mean) / std
-        _, spread, axes = np.linalg.svd(starts - starts.mean(axis=0), full_matrices=False)
-        variance = spread**2 / len(views)
-        count = int(np.searchsorted(np.cumsum(variance), VARIANCE * variance.sum())) + 1
-        count = min(count, max(1, len(views) // 5))
-        axes = axes[:count] / np.maximum(np.sqrt(variance[:count, None]), 1e-6)
-        arrays = (mean, std, (np.concatenate(kept) - mean) / std, starts.mean(axis=0), axes, np.array(limits))
+        kept = [view.frames[_spread(len(view.frames), per_episode)] for view in views]
+        arrays = (mean, std, (np.concatenate(kept) - mean) / std, np.zeros(0), np.zeros(0), np.zeros(4))
         return cls(*(array.astype(np.float32) for array in arrays))
 
-    def _distances(self, view: EpisodeView) -> tuple[float, float]:
-        """Of its frames, and of its start."""
+    def _frame_distance(self, view: EpisodeView) -> float:
         frames = torch.from_numpy((view.frames - self.mean) / self.std)
-        nearest = torch.cdist(frames, torch.from_numpy(self.frames)).min(dim=1).values
-        start = self.axes @ ((view.start - self.mean) / self.std - self.start)
-        return float(nearest.mean()), float(np.linalg.norm(start))
+        return float(torch.cdist(frames, torch.from_numpy(self.frames)).min(dim=1).values.mean())
+
+    def _start_distance(self, view: EpisodeView) -> float:
+        return _strangest(_cell_distances(view.start.astype(np.float32), self.starts) / self.cell_units)
 
     def reason(self, view: EpisodeView) -> str:
         """Why an episode is unlike the known ones, in words; "" where nothing says so."""
-        frames, start = self._distances(view)
+        frames, start = self._frame_distance(view), self._start_distance(view)
         far, outside, disagreement, begun = self.limits.tolist()
         found = {
             f"it starts like success (P {view.start_prob:.2f}), and none did that it learned from": (
@@ -151,7 +171,7 @@ class Familiar:
             f"its frames look like none that it learned from ({frames / far:.1f} times as far as they may be)": (
                 frames > far
             ),
-            f"it starts like none that it learned from ({start / outside:.1f} times as far as it may be)": (
+            f"it starts with something where nothing like it was ({start / outside:.1f} times as far as it may be)": (
                 start > outside
             ),
             f"its members disagree on success (by {view.disagreement:.2f})": view.disagreement > disagreement,
@@ -159,9 +179,9 @@ class Familiar:
         return "; ".join(sentence for sentence, holds in found.items() if holds)
 
     def tensors(self) -> dict[str, Tensor]:
-        """To be saved; references in half precision."""
+        """To be saved; references in few bytes."""
         arrays = {name: torch.from_numpy(values).contiguous() for name, values in vars(self).items()}
-        return arrays | {"frames": arrays["frames"].half()}
+        return arrays | {"frames": arrays["frames"].half(), "starts": arrays["starts"].to(torch.uint8)}
 
     @property
     def fingerprint(self) -> str:
@@ -170,19 +190,42 @@ class Familiar:
         return hashlib.sha256(b"".join(tensor.numpy().tobytes() for _, tensor in tensors)).hexdigest()[:16]
 
     @classmethod
-    def load(cls, path: Path, width: int) -> Self:
-        """From a file with `tensors`, of a model with so many features."""
+    def load(cls, path: Path, width: int, cameras: int) -> Self:
+        """From a file with `tensors`, of a model with so many features and cameras."""
         tensors = read_safetensors(path, "what the model learned from cannot be read ({}); train or copy it again")
         arrays = {name: tensor.float().numpy() for name, tensor in tensors.items()}
-        shapes = {name: list(array.shape) for name, array in arrays.items()}
-        wanted = {"mean": [width], "std": [width], "start": [width], "limits": [4]}
-        wanted |= {name: [*shapes.get(name, ())[:1], width] for name in ("frames", "axes")}  # any number of them
+        shapes, cells = {name: list(array.shape) for name, array in arrays.items()}, cameras * START_CELLS**2
+        wanted = {"mean": [width], "std": [width], "cell_units": [cells], "limits": [4]}
+        wanted |= {"frames": [*shapes.get("frames", ())[:1], width]}  # any number of them
+        wanted |= {"starts": [*shapes.get("starts", ())[:1], cells, 3]}
         if shapes != wanted or not all(np.isfinite(array).all() for array in arrays.values()):
             raise BadFile(path, f"this is of another model, with other features than {width}; train or copy it again")
         return cls(**arrays)
 
 
-def _limit(scores: AnyArray) -> float:
-    """What at most `FALSE_FLAGS` of scores like these exceed (their conformal rank), or the highest of few."""
+def _spread(count: int, most: int) -> AnyArray:
+    """Of so many numbers, at most so many, evenly spread."""
+    return np.unique(np.linspace(0, count - 1, most).astype(int))
+
+
+def _cell_distances(start: FloatArray, known: FloatArray) -> FloatArray:
+    """[C] from each cell of a start [C, 3] to the nearest of the same cell of known ones [N, C, 3]."""
+    return np.sqrt(np.square(known - start).sum(axis=2).min(axis=0))
+
+
+def _cell_units(distances: FloatArray) -> FloatArray:
+    """[C] by which distances [N, C] of known starts are divided, so that those of all cells are alike: where nothing
+    ever lies, little is strange. At least a level of 255, and a quarter of what is usual."""
+    usual = np.sqrt(np.square(distances).mean(axis=0))
+    return np.maximum(usual + 0.25 * usual.mean(), 1.0)
+
+
+def _strangest(cells: FloatArray) -> float:
+    """The mean of the largest."""
+    return float(np.sort(cells)[-STRANGEST:].mean())
+
+
+def _limit(scores: AnyArray, share: float) -> float:
+    """What at most this share of scores like these exceeds (their conformal rank), or the highest of few."""
     count = len(scores)
-    return float(np.sort(scores)[min(ceil((1 - FALSE_FLAGS) * (count + 1)), count) - 1]) if count else 0.0
+    return float(np.sort(scores)[min(ceil((1 - share) * (count + 1)), count) - 1]) if count else 0.0
