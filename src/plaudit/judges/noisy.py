@@ -59,8 +59,8 @@ class NoisyJudge:
     def __init__(self, config: NoisyJudgeConfig):
         self.config, self.rule = config, config.rule
         noise = {name: getattr(config, name) for name in (*KINDS, "near", "horizon", "seed")}
-        told = " ".join(f"{name}={value:g}" for name, value in noise.items())
-        self.id = JudgeId(SOURCE, told, config.rule.key())
+        settings = " ".join(f"{name}={value:g}" for name, value in noise.items())
+        self.id = JudgeId(SOURCE, settings, config.rule.key())
         self._truth = SimulatorJudge()
 
     def score(self, episodes: Sequence[Episode]) -> Sequence[Scores | PlauditError]:

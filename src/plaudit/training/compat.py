@@ -219,8 +219,8 @@ def _translate_reward_model(tree: Tree) -> Tree:
     if wanted and path is None and not named:
         raise _problem(("reward", "use_reward_model"), "it needs a model: write 'judge: FOLDER' of a reward model")
     if path is not None and wanted is not False:
-        said = {key: description[key] for key in _IN_NO_FILE if description.get(key) is not None}
-        network = {"network": said} if said else {}
+        given = {key: description[key] for key in _IN_NO_FILE if description.get(key) is not None}
+        network = {"network": given} if given else {}
         tree = {**tree, "judge": {**network, **judge, "type": "classifier", "model": path}}
     if description and wanted is not False:
         reward["reward_model"] = description

@@ -112,8 +112,8 @@ class Checks:
 
     def merge(self, other: "Checks") -> "Checks":
         """Both together."""
-        mine, more = asdict(self), asdict(other)
-        both: dict[str, Any] = {key: mine[key] + more[key] for key in mine}
+        own, more = asdict(self), asdict(other)
+        both: dict[str, Any] = {key: own[key] + more[key] for key in own}
         both["least"] = min(self.least, other.least)
         return Checks(**both)
 

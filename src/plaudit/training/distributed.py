@@ -74,8 +74,8 @@ def interface_to(host: str) -> str | None:
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((host, 9))
-            mine = probe.getsockname()[0]
+            own_address = probe.getsockname()[0]
     except OSError:
         return None
     every = psutil.net_if_addrs().items()
-    return next((name for name, found in every if any(one.address == mine for one in found)), None)
+    return next((name for name, found in every if any(one.address == own_address for one in found)), None)

@@ -150,12 +150,12 @@ class LedgerAudit:
 
     def _release(self, store: Store) -> None:
         """What was withheld counts from now on, where whoever was asked says the same; else nobody learns from it."""
-        told = {episode: self._answers[episode].labels() for episode in self._withheld.keys() & self._answers.keys()}
-        decided = {episode: release(self._withheld.pop(episode)) for episode in told}
+        answers = {episode: self._answers[episode].labels() for episode in self._withheld.keys() & self._answers.keys()}
+        decided = {episode: release(self._withheld.pop(episode)) for episode in answers}
         confirmed = {
             episode: labels
             for episode, labels in decided.items()
-            if told[episode].labeled.any() and told[episode].success_once == labels.success_once
+            if answers[episode].labeled.any() and answers[episode].success_once == labels.success_once
         }
         if confirmed:
             store.ledger.extend(confirmed.items())

@@ -62,11 +62,11 @@ class JudgeMonitor:
         return self._retrain()
 
     def _is_first(self, episode: int, number: int) -> bool:
-        """Whether a label is the first of an episode that says anything: what a new version says of old ones is no
-        news."""
+        """Whether a label is the first of an episode that says anything: a new version labels old ones
+        again."""
         *before, version = self.store.ledger.history(episode)[:number]
-        said = [v for v in before if v.source in self._sources]
-        return bool(version.labels().labeled.any()) and not any(v.labels().labeled.any() for v in said)
+        earlier = [v for v in before if v.source in self._sources]
+        return bool(version.labels().labeled.any()) and not any(v.labels().labeled.any() for v in earlier)
 
     def _retrain(self) -> JudgeConfig | None:
         if self._retrainer is None or self._closed:

@@ -250,8 +250,8 @@ class OnlineTrainer:
         if isinstance(error, RolloutFault):
             slot.ready = False
             patience_s = self.config.policy.inference.patience_s
-            told = RolloutFault(f"{error}; the robot holds and is waited for, up to {patience_s:g} s")
-            self._failures.record(slot.name, told, patience_s)
+            fault = RolloutFault(f"{error}; the robot holds and is waited for, up to {patience_s:g} s")
+            self._failures.record(slot.name, fault, patience_s)
         else:
             self._failures.record(slot.name, error)
 

@@ -34,6 +34,7 @@ from plaudit.config import Config
 from plaudit.data.store import Store
 from plaudit.judges.config import REFERENCE_SOURCES
 from plaudit.judges.evaluation import evaluate, load_reference_labels
+from plaudit.judges.metrics import nan_to_none
 from plaudit.judges.predictions import EpisodePrediction
 from plaudit.protocols import Judge
 from plaudit.training.retrain_data import episode_origin
@@ -104,8 +105,7 @@ class JudgeEvalSummary:
     def to_json(self) -> dict[str, Any]:
         """NaN becomes None: JSON has no NaN."""
         rates = {name: getattr(self, name) for name in ("balanced_accuracy", "fpr", "fnr")}
-        tree = {**asdict(self), **rates}
-        return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in tree.items()}
+        return nan_to_none({**asdict(self), **rates})
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Self:

@@ -151,7 +151,7 @@ class ReplayBuffer:
         self._failures = {dataset: Failures(held.ledger) for dataset, held in self._stores.items()}
         self._since = since
         self._born = time.time()
-        self._keys = {_facts_of(store, i)["key"]: i for i in store.ids}
+        self._keys = {_online_meta(store, i)["key"]: i for i in store.ids}
         self._progress: dict[Dataset, _Progress] = {}
         self._samplers: dict[SampleOptions, ReplaySampler] = {}
         for episode_id in store.ids:  # a label that a crash came before
@@ -189,7 +189,7 @@ class ReplayBuffer:
 
     def _add_discarded(self, episode: Episode, key: str) -> int:
         with discarded_store(self._store.folder, self._capacity) as store:
-            added = [i for i in store.ids if _facts_of(store, i)["key"] == key]
+            added = [i for i in store.ids if _online_meta(store, i)["key"] == key]
             return added[0] if added else store.append(episode)
 
     def _forget_keys(self) -> None:
@@ -205,7 +205,7 @@ class ReplayBuffer:
         ids = self._store.ids
         if not ids:
             return 0
-        return _facts_of(self._store, ids[-1])["steps_before"] + self._store.entry(ids[-1]).steps
+        return _online_meta(self._store, ids[-1])["steps_before"] + self._store.entry(ids[-1]).steps
 
     def stats(self, judge: JudgeId) -> ReplayStats:
         """By what a judge has labeled."""
@@ -296,14 +296,14 @@ class ReplayBuffer:
         return found
 
     def add_labels(self, labels: Mapping[EpisodeRef, Labels], failed: Mapping[EpisodeRef, str], judge: JudgeId) -> None:
-        """What a judge said, and why it could say nothing of others. What stands there already is not said twice."""
+        """A judge's labels, and why it has none of other episodes. What is written already is not written twice."""
         for dataset, store in self._stores.items():
             ledger = store.ledger
             ledger.refresh()
             own = {item.id: one for item, one in labels.items() if item.dataset == dataset}
             if dataset == "demos":  # which a person has shown, and nobody audits
                 own = {i: release(one) for i, one in own.items()}
-            new = [(i, part) for i, one in own.items() if not _stands(ledger, i, one) for part in one.with_parts]
+            new = [(i, part) for i, one in own.items() if not _is_written(ledger, i, one) for part in one.with_parts]
             if new:
                 ledger.extend(new)
             reasons = [(item.id, reason) for item, reason in failed.items() if item.dataset == dataset]
@@ -318,7 +318,7 @@ class ReplayBuffer:
 
 
 class RemoteSampler:
-    """Batches for a learner on another machine, from the buffer; one that sees the disk samples with `Replay`."""
+    """Batches for a learner on another machine, from the buffer; one that sees the disk has a `ReplaySampler`."""
 
     def __init__(self, buffer: Handle[ReplayBuffer], options: SampleOptions):
         self._buffer, self._options = buffer, options
@@ -332,22 +332,15 @@ class RemoteSampler:
 
 def make_sampler(where: StoreLocation, options: SampleOptions) -> ReplaySampler:
     """From the files, mapped into this process."""
-    asked: dict[str, Any] = {
-        "gamma": options.gamma,
-        "n_step": options.n_step,
-        "horizon": options.horizon,
-        "cameras": options.cameras,
-        "reward": options.reward,
-        "terminate_on_success": options.terminate_on_success,
-        "seed": options.seed,
-    }
+    names = ("gamma", "n_step", "horizon", "cameras", "reward", "terminate_on_success", "seed")
+    shared: dict[str, Any] = {name: getattr(options, name) for name in names}
     online, trusted = Store.open(where.episodes), counted_sources(options.source)
     if where.demos is None:
-        return ReplaySampler(online, sources=(trusted,), **asked)
+        return ReplaySampler(online, sources=(trusted,), **shared)
     demos = Store.open(where.demos, labels=None if where.demo_labels is None else Path(where.demo_labels))
     ends = (options.trust_demos, True)
     sources = ({options.source} if where.demo_labels is not None else None, trusted)
-    return ReplaySampler.mix(demos, online, options.demo_ratio, sources=sources, trust_terminated=ends, **asked)
+    return ReplaySampler.mix(demos, online, options.demo_ratio, sources=sources, trust_terminated=ends, **shared)
 
 
 def _is_blank(ledger: Ledger, episode_id: int, source: str) -> bool:
@@ -370,19 +363,19 @@ def _newest_reason(skipped: Mapping[int, str]) -> str:
     return skipped[max(skipped)] if skipped else ""
 
 
-def _facts_of(store: Store, episode_id: int) -> dict[str, Any]:
+def _online_meta(store: Store, episode_id: int) -> dict[str, Any]:
     return store.entry(episode_id).line["meta"][ONLINE]
 
 
-def _stands(ledger: Ledger, episode_id: int, said: Labels) -> bool:
-    """Whether a label is in the ledger: a person's by its time, a model's where it would say the same again."""
-    source = said.judge.source
-    if said.time:
-        return any((v.source, v.time) == (source, said.time) for v in ledger.history(episode_id))
-    there = ledger.labels(episode_id, {source})
-    if there is None or there.judge != said.judge:
+def _is_written(ledger: Ledger, episode_id: int, labels: Labels) -> bool:
+    """Whether labels are in the ledger: a person's by their time, a model's where they would be the same again."""
+    source = labels.judge.source
+    if labels.time:
+        return any((v.source, v.time) == (source, labels.time) for v in ledger.history(episode_id))
+    newest = ledger.labels(episode_id, {source})
+    if newest is None or newest.judge != labels.judge:
         return False
-    return np.array_equal(there.targets, said.targets, equal_nan=True)
+    return np.array_equal(newest.targets, labels.targets, equal_nan=True)
 
 
 def _identity(folder: Path) -> tuple[str, int, int]:

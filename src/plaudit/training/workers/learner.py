@@ -231,18 +231,8 @@ def check_policy_fits(config: TrainingConfig, learner: Any) -> None:
     if config.policy.path is None or config.policy.behavior == "pretrained":
         return
     spec = load_policy(config.policy.path)
-    mine = {
-        f"{part}/{name}": tuple(tensor.shape)
-        for part, module in learner.components.items()
-        for name, tensor in module.state_dict().items()
-    }
-    policy = spec.on("cpu").build()  # for its shapes
-    theirs = {
-        f"{part}/{name}": tuple(tensor.shape)
-        for part, module in policy.components.items()
-        for name, tensor in module.state_dict().items()
-    }
-    wrong = _differences(theirs, mine, {name.partition("/")[0] for name in theirs})
+    shapes = _shapes(spec.on("cpu").build().components)
+    wrong = _differences(shapes, _shapes(learner.components), {name.partition("/")[0] for name in shapes})
     if wrong:
         raise PolicyError(
             "\n".join(f"{config.policy.path} does not fit learner '{config.learner_name}': {what}" for what in wrong)
@@ -250,6 +240,14 @@ def check_policy_fits(config: TrainingConfig, learner: Any) -> None:
 
 
 Shapes = Mapping[str, tuple[int, ...]]
+
+
+def _shapes(components: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {
+        f"{part}/{name}": tuple(tensor.shape)
+        for part, module in components.items()
+        for name, tensor in module.state_dict().items()
+    }
 
 
 def _differences(theirs: Shapes, mine: Shapes, parts: set[str]) -> list[str]:

@@ -129,8 +129,8 @@ class _Copy:
         start = 0
         try:
             for table in row_groups(self._root, path):
-                here = slice(start, start + table.num_rows)
-                table = _with_columns(table, {name: values[here] for name, values in whole.items()})
+                part = slice(start, start + table.num_rows)
+                table = _with_columns(table, {name: values[part] for name, values in whole.items()})
                 writer = writer or pq.ParquetWriter(target, table.schema)
                 writer.write_table(table, row_group_size=max(1, table.num_rows))
                 start += table.num_rows
@@ -170,12 +170,12 @@ class _Copy:
         owner = column(table, "episode_index", path, np.int64)
         for row in rows:
             alone = owner is None or total == row.length == self._listing.counts[path]
-            here = np.arange(row.first, row.first + row.length) if alone else np.flatnonzero(owner == row.index)
-            if len(here) != row.length or (len(here) and here[-1] >= total):
+            indices = np.arange(row.first, row.first + row.length) if alone else np.flatnonzero(owner == row.index)
+            if len(indices) != row.length or (len(indices) and indices[-1] >= total):
                 raise BadFile(path, f"episode {row.index} has not the {row.length} rows that meta/ says; copy it again")
-            self._check_recording(table, here, row)
+            self._check_recording(table, indices, row)
             for name, values in self.columns[row.index].items():
-                kinds[name][here] = values
+                kinds[name][indices] = values
         return kinds
 
     def _names_of_actions(self, rows: list[Row]) -> set[str]:
@@ -184,7 +184,7 @@ class _Copy:
         widths = {actions.shape[1] for actions in known if actions is not None and actions.shape[1]}
         return {name for name, width in self._widths.items() if width in widths}
 
-    def _check_recording(self, table: pa.Table, here: AnyArray, row: Row) -> None:
+    def _check_recording(self, table: pa.Table, indices: AnyArray, row: Row) -> None:
         """Refuse labels of another recording that goes by the same number."""
         found = self._labels.get(row.index)
         actions = None if found is None else found.actions
@@ -193,7 +193,7 @@ class _Copy:
         for name, width in self._widths.items():
             if width == actions.shape[1] and name in table.column_names:
                 values = numbers(table, name, row.data, np.float32).reshape(table.num_rows, -1)
-                if np.array_equal(values[here], actions):
+                if np.array_equal(values[indices], actions):
                     return
         raise BadFile(
             row.data,
