@@ -139,7 +139,7 @@ def test_it_keeps_its_height_while_all_is_well():
 
 
 def played(steps: int, held: int, guided: float | None) -> EpisodeInfo:
-    return EpisodeInfo(0, steps, 60, None, 0.0, steps / 20, 0.1, "steps", held, min(held, 1), guided)
+    return EpisodeInfo(0, steps, 60, None, 0.0, steps / 20, "steps", held, min(held, 1), guided)
 
 
 def test_how_well_chunks_follow_each_other_is_shown_and_too_many_held_steps_are_a_warning(tmp_path):

@@ -449,7 +449,6 @@ def test_a_run_begins_with_the_weights_of_a_policy(tmp_path):
             "policy.inference.stop_on=success",
             "policy.inference.stop_on ends an episode by what only the simulator knows",
         ),
-        ("audit.min_episodes=90", "leave it out: the alarm holds from the first audited episode on"),
         ("audit.minutes_per_hour=5", "a human's time, and here no human audits; leave it out, or set audit.by=human"),
         ("judge", "'judge' is not KEY=VALUE"),
         (

@@ -47,6 +47,7 @@ OTHER_NAMES: Mapping[str, str] = {
     "reward_labeler": _JUDGE,
     "reward_model": "write 'judge: {type: classifier, model: ...}'",
     "reward_training": "a reward model is trained by 'plaudit train-reward --config FILE'",
+    "reward.model": "write 'judge: {type: classifier, model: ...}', or 'judge: FOLDER'",
     "reward.threshold": "write 'judge.rule.threshold'",
     "reward.device": "write 'judge.device'",
     "trainer": _LEARNER,

@@ -45,7 +45,6 @@ class EpisodeInfo:
     success: bool | None  # as only a simulation knows
     began: float  # s since 1970
     seconds: float  # that it took
-    handed_over: float  # s more until it was safe
     ended: str  # by what
     held_ticks: int  # control steps without a command
     starved_chunks: int  # that ran out before the next was there
@@ -55,7 +54,7 @@ class EpisodeInfo:
 
 
 @dataclass(frozen=True, eq=False)
-class _Recorded:
+class _UnsentEpisode:
     """An episode that is not safe yet."""
 
     episode: Episode
@@ -90,7 +89,7 @@ class EnvWorker:
         self._engine: InferenceEngine | None = None
         self._has_policy = False
         self._version = 0
-        self._unsent: _Recorded | None = None
+        self._unsent: _UnsentEpisode | None = None
         self._failure: RolloutError | None = None  # of the robot, told once its last episode is safe
         self._operator = Operator(config.operator.gate) if config.operator.attended else None
         self._open = ExitStack()  # what listens to the operator
@@ -99,24 +98,20 @@ class EnvWorker:
 
     def describe(self) -> EnvSpec:
         """What the robot sees and does. It is connected here, once; its policy comes with `load_policy`."""
-        if self._engine is None:
-            self._engine = self._config.engine.start(None)
-            self._listen()
-            self._hand_over_kept()
-        return self._engine.env_spec
+        engine = self._engine or self._connect(None)
+        return engine.env_spec
 
-    def _listen(self) -> None:
+    def _connect(self, policy: PolicySpec | None) -> InferenceEngine:
+        """Start the engine and listen to the operator; send what a process before this one could not."""
+        self._engine = engine = self._config.engine.start(policy)
         if self._operator is not None:
-            config = self._config
-            assert self._engine is not None
-            attend(self._engine, self._operator)
-            self._open.enter_context(listen_at_robot(config.operator, self._operator.send, config.robot))
-
-    def _hand_over_kept(self) -> None:
-        """What a process before this one could not hand over."""
+            attend(engine, self._operator)
+            listening = listen_at_robot(self._config.operator, self._operator.send, self._config.robot)
+            self._open.enter_context(listening)
         if self._keep_unsent:
             self._kept = UnsentEpisodes(self._replay.call(ReplayBuffer.location).store_id)
             self._kept.resend(lambda episode, key: self._replay.call(ReplayBuffer.add, episode, key))
+        return engine
 
     def load_policy(self, policy: PolicySpec) -> str:
         """Let this policy drive the robot; returns how long it takes to infer, for people.
@@ -131,13 +126,12 @@ class EnvWorker:
             start = self._state.call(StateManager.count_start, self._reader)
             policy = _explores_anew(policy, self._reader, start)
         if self._engine is None:
-            self._engine = self._config.engine.start(policy)
-            self._listen()
-            self._hand_over_kept()
+            engine = self._connect(policy)
         else:
-            self._engine.load_policy(policy)
+            engine = self._engine
+            engine.load_policy(policy)
         self._has_policy = True
-        return self._engine.inference_summary
+        return engine.inference_summary
 
     def close(self) -> None:
         """The robot holds."""
@@ -180,8 +174,8 @@ class EnvWorker:
             episode, self._failure = self._run_episode(engine, seed)
             if episode is None:
                 return None
-            self._unsent = _Recorded(episode, uuid.uuid4().hex, began, time.monotonic() - clock)
-        recorded, clock = self._unsent, time.monotonic()
+            self._unsent = _UnsentEpisode(episode, uuid.uuid4().hex, began, time.monotonic() - clock)
+        recorded = self._unsent
         episode = recorded.episode
         with nullcontext() if self._kept is None else self._kept.keep(episode, recorded.key):
             episode_id = self._replay.call(ReplayBuffer.add, episode, recorded.key)
@@ -196,7 +190,6 @@ class EnvWorker:
             success=None if episode.success is None else bool(episode.success.any()),
             began=recorded.began,
             seconds=recorded.seconds,
-            handed_over=time.monotonic() - clock,
             ended=str(episode.meta["ended"]),
             held_ticks=episode.meta.get("held_ticks", 0),  # an inference engine of the user's own may not count them
             starved_chunks=episode.meta.get("starved_chunks", 0),
