@@ -3,6 +3,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
+from pydantic import Field
 
 from plaudit.config import Config, load, parse
 from plaudit.errors import ConfigError
@@ -53,6 +54,25 @@ def test_a_file_and_overrides_make_a_frozen_tree(tmp_path):
     assert config.optimizer.betas == (0.5, 0.9)
     with pytest.raises(ValueError, match="frozen"):
         config.steps = 8  # pyright: ignore[reportAttributeAccessIssue]
+
+
+class Limits(Config):
+    speed: Annotated[float, Field(gt=0)] | tuple[Annotated[float, Field(gt=0)], ...] | dict[str, float] = 1.0
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (-1, "key 'speed' is -1: input should be greater than 0"),
+        ([1, -2], "key 'speed.1' is -2: input should be greater than 0"),
+        ({"elbow": "x"}, "key 'speed.elbow' is \"x\": input should be a valid number"),
+        ("fast", "key 'speed' is \"fast\": input should be a valid number or a valid array or an object"),
+    ],
+)
+def test_a_key_of_several_kinds_is_told_once_and_by_its_name(value, message):
+    with pytest.raises(ConfigError) as refused:
+        parse(Limits, {"speed": value})
+    assert str(refused.value) == message
 
 
 def test_the_places_that_are_known_fill_in(tmp_path, monkeypatch):

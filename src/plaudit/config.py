@@ -29,6 +29,7 @@ from plaudit.yaml_file import first_line, merge_overrides, read_yaml, unreadable
 
 LONGEST = 200  # characters of a key or a value that a sentence repeats
 MOST_PROBLEMS = 20  # that are told of one config
+OTHER_TYPE = 2  # see `_distance`
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 Location = tuple[str | int, ...]
@@ -210,7 +211,8 @@ def parse(cls: type[ModelT], values: Mapping[str, Any]) -> ModelT:
     try:
         return cls.model_validate_json(text, strict=True)
     except ValidationError as error:
-        raise ConfigError(_first(p for detail in error.errors() for p in _problems(cls, detail))) from None
+        details = _one_per_key(values, error.errors())
+        raise ConfigError(_first(p for detail in details for p in _problems(cls, detail))) from None
 
 
 def expand_type_override(override: str, short: Collection[str], like: str) -> str:
@@ -250,6 +252,48 @@ def _leaves(tree: Any, where: tuple[str, ...] = ()) -> Iterable[tuple[str, ...]]
 def _hint(key: str, hints: Mapping[str, str]) -> str | None:
     fitting = [name for name in hints if key == name or key.startswith(f"{name.removesuffix('.')}.")]
     return hints[max(fitting, key=len)] if fitting else None
+
+
+def _one_per_key(values: Any, details: Sequence[ErrorDetails]) -> list[ErrorDetails]:
+    """Of a key that may have values of several kinds, pydantic tells why its value is none of them, with the name of a
+    kind behind the key. Here: why it is not of the kind that it resembles, by its key; or all kinds in one sentence."""
+    found: list[ErrorDetails] = []
+    kinds: dict[Location, dict[str | int, list[ErrorDetails]]] = {}
+    for detail in details:
+        at = _kind_at(values, detail)
+        if at is None:
+            found.append(detail)
+        else:
+            kinds.setdefault(detail["loc"][:at], {}).setdefault(detail["loc"][at], []).append(detail)
+    for where, by_kind in kinds.items():
+        nearest = min(by_kind.values(), key=lambda told: _distance(told, len(where)))
+        if _distance(nearest, len(where)) == OTHER_TYPE:
+            expected = [told[0]["msg"].removeprefix("Input should be ") for told in by_kind.values()]
+            nearest = [{**nearest[0], "msg": f"Input should be {' or '.join(expected)}"}]
+        found += [{**detail, "loc": (*where, *detail["loc"][len(where) + 1 :])} for detail in nearest]
+    return found
+
+
+def _kind_at(values: Mapping[str, Any], detail: ErrorDetails) -> int | None:
+    """Where in a location the name of a kind stands: the first step that is no key of the values; None: nowhere."""
+    steps = detail["loc"][:-1] if detail["type"] == "missing" else detail["loc"]
+    tree: Any = values
+    for at, step in enumerate(steps):
+        try:
+            tree = tree[step]
+        except (KeyError, IndexError, TypeError):
+            return at
+    return None
+
+
+def _distance(told: Sequence[ErrorDetails], depth: int) -> int:
+    """How far a value is from a kind: 0 where something inside of it is wrong, 1 where its type fits, else OTHER_TYPE.
+
+    depth: of the value's key
+    """
+    if len(told[0]["loc"]) > depth + 1:
+        return 0
+    return OTHER_TYPE if told[0]["type"].endswith("_type") else 1
 
 
 def _problems(cls: type[BaseModel], detail: ErrorDetails) -> list[tuple[Location, str]]:

@@ -322,9 +322,10 @@ def _check_policy(config: TrainingConfig) -> None:
     policy, kind = config.policy, config.inference_type
     check_algorithm(kind, policy.inference)
     if kind == "rtc" and not config._acts_in_chunks:
+        chunks = "learner.horizon of 2 or more" if config.learner_name == "qchunk" else "learner=qchunk"
         raise ValueError(
             f"rtc needs chunks of actions, and the policy of learner '{config.learner_name}' returns one at a time; "
-            "write policy.inference=sequential, or learner=qchunk"
+            f"write policy.inference=sequential, or {chunks}"
         )
     if policy.inference.stop_on and not config.judge.is_simulator:
         raise ValueError(
