@@ -269,8 +269,11 @@ def _one_per_key(values: Any, details: Sequence[ErrorDetails]) -> list[ErrorDeta
         nearest = min(by_kind.values(), key=lambda told: _distance(told, len(where)))
         if _distance(nearest, len(where)) == OTHER_TYPE:
             expected = [told[0]["msg"].removeprefix("Input should be ") for told in by_kind.values()]
-            nearest = [{**nearest[0], "msg": f"Input should be {' or '.join(expected)}"}]
-        found += [{**detail, "loc": (*where, *detail["loc"][len(where) + 1 :])} for detail in nearest]
+            nearest = nearest[:1]
+            nearest[0]["msg"] = f"Input should be {' or '.join(expected)}"
+        for detail in nearest:
+            detail["loc"] = (*where, *detail["loc"][len(where) + 1 :])
+        found += nearest
     return found
 
 
