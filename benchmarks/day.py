@@ -3,11 +3,12 @@ labels, and everything that can go wrong going wrong.
 
     sudo python benchmarks/day.py                   # 300 episodes, three of each fault: about 25 minutes
     sudo python benchmarks/day.py --episodes 60 --times 1
-    sudo python benchmarks/day.py --quick           # 10 episodes, IGRIS-C in one process, faults that take seconds
+    sudo python benchmarks/day.py --quick           # 10 episodes, both robots at once, quick faults: a minute
 
 Three Ray nodes in network namespaces (`hosts.py`): training, robot, labeling. In the morning IGRIS-B acts with what is
-learned, in the afternoon IGRIS-C with a policy behind an openpi server. Control is RTC at 20 Hz. A scripted operator
-starts every episode and marks, ends, discards and pauses some; a scripted person labels on the labeling machine.
+learned, in the afternoon IGRIS-C with a policy behind an openpi server; with `--quick` IGRIS-C is driven in one
+process, while the nodes start and IGRIS-B is driven on them. Control is RTC at 20 Hz. A scripted operator starts every
+episode and marks, ends, discards and pauses some; a scripted person labels on the labeling machine.
 
     camera   the twin's head camera sends nothing for two seconds
     freeze   the twin sends nothing at all for two seconds
@@ -35,6 +36,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,7 +52,8 @@ from plaudit.data.store import Store, is_store  # noqa: E402
 from plaudit.types import EnvSpec  # noqa: E402
 
 KINDS = ("camera", "freeze", "twin", "server", "judge", "learner", "link", "head")
-QUICK = {"igris_b": ("learner", "twin"), "igris_c": ("camera", "server")}
+# Episodes and faults of the quick form: none that starts a process of Ray again, most in the run that needs no node.
+QUICK = {"igris_b": (4, ["link"]), "igris_c": (6, ["camera", "server", "twin"])}
 BOUND_S = 60.0  # within which all goes on
 PATIENCE_S = 240.0  # after which this gives up waiting for it
 
@@ -92,6 +95,8 @@ class RobotDay:
     restarts: int = 0  # of the command by the supervisor, other than after the head was lost
     said: list[tuple[int, str]] = field(default_factory=list)
     given: int = 0  # labels by the person
+    _stored: int = 0
+    _journal: int = 0  # bytes, when these were counted
 
     def run(self) -> None:
         """To the end."""
@@ -122,8 +127,11 @@ class RobotDay:
         return self.machines.mirror(self.bench.run)
 
     def stored(self) -> int:
+        """Episodes of the run; looked at often, so the store is opened only where something was added."""
         folder = self.bench.run / "episodes"
-        return len(Store.open(folder)) if is_store(folder) else 0
+        if is_store(folder) and self._journal != (size := (folder / "journal").stat().st_size):
+            self._stored, self._journal = len(Store.open(folder)), size
+        return self._stored
 
     def _start(self) -> None:
         words = [sys.executable, "-m", "plaudit.cli", "online", *self.bench.words(self.episodes)]
@@ -163,7 +171,7 @@ class RobotDay:
         self._wait(lambda: self._mark().beyond(before, fault.begin))
         fault.end = time.time_ns()
         self.faults.append(fault)
-        print(f"  {kind:8} went on after {fault.seconds:5.1f} s", flush=True)
+        print(f"  {self.bench.name}: {kind:8} went on after {fault.seconds:5.1f} s", flush=True)
 
     def _camera(self) -> None:
         self._silence("freeze=head")
@@ -207,9 +215,8 @@ class RobotDay:
         self._start()
 
 
-def tell(bars: Bars, days: Sequence[RobotDay]) -> None:
+def tell(bars: Bars, days: Sequence[RobotDay], figures: Sequence[dict[str, float]]) -> None:
     """Compare what there is with what there should be."""
-    figures = [_figures(day) for day in days]
     total = {name: sum(each[name] for each in figures) for name in figures[0]}
     bars.at_least("day_episodes", total["episodes"], sum(day.episodes for day in days))
     bars.exactly("day_episodes_lost", total["episodes_lost"], 0)
@@ -274,25 +281,34 @@ def main() -> None:
         folder = asked.keep or Path(temporary)
         machines = Machines(hosts, folder)
         days = make_days(asked, machines, folder, rng)
-        starting = threading.Thread(target=machines.start)
-        starting.start()
-        for day in sorted(days, key=lambda day: day.machines is not None):  # what needs no node first
-            if day.machines is not None:
-                starting.join()
-            print(f"{day.bench.name}: {day.episodes} episodes; {' '.join(day.plan)}", flush=True)
-            day.run()
-        tell(bars, days)
-        machines.stop()
+        tell(bars, days, work_through(days, machines, at_once=asked.quick))
     print(f"{time.monotonic() - begun:.0f} s")
     if asked.quick:
-        bars.left_out("IGRIS-C on the cluster, a frozen twin, restarts of the judge and the head, cuts of the network")
+        bars.left_out("IGRIS-C on the cluster, a frozen twin, restarts of the judge, the learner and the head")
     bars.report()
+
+
+def work_through(days: Sequence[RobotDay], machines: Machines, *, at_once: bool) -> list[dict[str, float]]:
+    """All days, one after the other or at once; returns their figures. What needs no node begins while they start."""
+    starting = threading.Thread(target=machines.start)
+    starting.start()
+
+    def work(day: RobotDay) -> dict[str, float]:
+        if day.machines is not None:
+            starting.join()
+        print(f"{day.bench.name}: {day.episodes} episodes; {' '.join(day.plan)}", flush=True)
+        day.run()
+        return _figures(day)
+
+    if not at_once:
+        return [work(day) for day in days]
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(work, days))
 
 
 def make_days(asked: argparse.Namespace, machines: Machines, folder: Path, rng: random.Random) -> list[RobotDay]:
     """The morning and the afternoon, with their faults in a random order."""
     days = []
-    episodes = 5 if asked.quick else asked.episodes // 2
     kinds = [kind for kind in asked.kinds.split(",") for _ in range(asked.times)]
     plans: dict[str, list[str]] = {"igris_b": [], "igris_c": []}
     for kind in kinds:
@@ -300,11 +316,12 @@ def make_days(asked: argparse.Namespace, machines: Machines, folder: Path, rng: 
     for name in plans:
         served = name == "igris_c"
         bench = Bench(name, folder / name, served=served)
-        plan = list(QUICK[name]) if asked.quick else plans[name]
+        episodes, plan = QUICK[name] if asked.quick else (asked.episodes // 2, plans[name])
         rng.shuffle(plan)
         (bench.folder / "runs").mkdir()
         machines.hidden.append(bench.folder / "runs")
-        days.append(RobotDay(bench, episodes, plan, None if asked.quick and served else machines, rng))
+        where = None if asked.quick and served else machines
+        days.append(RobotDay(bench, episodes, plan, where, random.Random(rng.random())))
     return days
 
 

@@ -14,8 +14,6 @@ from plaudit.policies.weights import read_weights
 from plaudit.robots.twin.frames import read_stamp
 from plaudit.robots.twin.log import read_log
 from plaudit.rollout.attended import discarded_folder
-from plaudit.training.learner_setup import build_learner
-from plaudit.training.run_folder import RunFolder
 from plaudit.types import EnvSpec
 
 SHORT_NS = 1_200_000_000  # of motion, that may be a reset, and half a second until the twin holds
@@ -145,6 +143,9 @@ def held_fraction(episodes: Sequence[StoredEpisode], faults: Sequence[tuple[int,
 
 def is_newest_policy(run: Path, env_spec: EnvSpec) -> bool:
     """Whether the policy on disk is the learner's last update, and the last checkpoint has it too."""
+    from plaudit.training.learner_setup import build_learner  # torch, which nothing needs before the day is over
+    from plaudit.training.run_folder import RunFolder
+
     folder = RunFolder.reopen(run, "online")
     learner = build_learner(folder.config, env_spec)
     folder.load_checkpoint(learner)

@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,8 +110,8 @@ def three_hosts() -> Iterator[list[Host]]:
             _plug_in(host, bridge)
         yield hosts
     finally:
-        for host in hosts:
-            _remove(host)
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(_remove, hosts))
         _ip("link", "delete", bridge, check=False)
         shutil.rmtree(root, ignore_errors=True)
 
@@ -127,11 +128,13 @@ def _plug_in(host: Host, bridge: str) -> None:
 
 
 def _remove(host: Host) -> None:
-    for number in ("TERM", "KILL"):
+    for number, seconds in (("TERM", 2.0), ("KILL", 0.2)):
         left = _ip("netns", "pids", host.name, check=False).split()
+        until = time.monotonic() + seconds
         if left:
             subprocess.run(["kill", f"-{number}", *left], check=False, stderr=subprocess.DEVNULL)
-            time.sleep(2.0 if number == "TERM" else 0.2)
+        while time.monotonic() < until and _ip("netns", "pids", host.name, check=False):
+            time.sleep(0.05)
     _ip("link", "delete", host.link, check=False)
     _ip("netns", "delete", host.name, check=False)
 

@@ -248,6 +248,8 @@ def test_an_operator_sees_what_is_asked_and_which_keys_answer():
     asked = [line.rstrip() for line in drawn(view.screen(moment(operator=status)))]
     assert "robot     waits for the operator" in asked and "space start  q stop  x estop" in asked
     assert "operator  scene ready?  success: no episode is running, so nothing was done" in asked
+    held = [line.rstrip() for line in drawn(view.screen(moment(operator=OperatorStatus("held"))))]
+    assert "robot     waits for release" in held and "operator  EMERGENCY STOP" in held
     watched = drawn(view.screen(moment(operator=OperatorStatus("episode"))))
     assert "operator  episode running" in [line.rstrip() for line in watched]
     assert "e end  s success  f failure  d discard  r repeat  p pause  q stop  x estop" in watched

@@ -22,6 +22,7 @@ from plaudit.training.progress import OnlineProgress
 
 WIDTH = 80
 STOPPING = "stopping: workers finish their current call; Ctrl-C again aborts"
+WAITING_FOR_OPERATOR = {"gate": "the operator", "held": "release"}  # by phase
 RATE_WINDOW_S = 120.0  # over which the rate is taken that tells how long it will be
 
 
@@ -217,9 +218,9 @@ def _audit(config: TrainingConfig, progress: OnlineProgress) -> Text:
 
 
 def _robot(progress: OnlineProgress) -> Text:
-    at_gate = progress.operator is not None and progress.operator.phase == "gate"
-    waiting = progress.env_waiting_for or ("the operator" if at_gate else "")
-    text = Text(f"waits for {waiting}" if waiting else "running", "yellow" if waiting else "dim")
+    phase = "idle" if progress.operator is None else progress.operator.phase
+    waiting = progress.env_waiting_for or WAITING_FOR_OPERATOR.get(phase, "")
+    text = Text.assemble((f"waits for {waiting}", "yellow") if waiting else ("running", "dim"))
     if progress.guided_fraction is not None:
         style = "yellow" if held_warning(progress.held_fraction) else "dim"
         text.append(f"; held {progress.held_fraction:.1%}, {progress.starved_chunks:,} starved chunks", style)
