@@ -2,16 +2,20 @@ import math
 import re
 from xml.etree import ElementTree
 
+from plaudit.report import plots
 from plaudit.report.plots import (
     FAILURE,
+    SMALL,
     SUCCESS,
     UNKNOWN,
     EventMarker,
     calibration_chart,
     histogram,
+    interval_chart,
     line_chart,
     outcome_strip,
     score_timeline,
+    to_svg,
 )
 
 
@@ -34,6 +38,20 @@ def test_a_line_chart_has_its_title_axis_names_legend_marks_and_events():
     texts = {element.text for element in ElementTree.fromstring(svg).iter() if element.tag.endswith("}text")}
     assert {"Success", "env steps", "judge", "simulator", "alarm", "10k", "100%"} <= texts
     assert svg.count("stroke-dasharray") == 1
+
+
+def test_nothing_around_a_chart_is_cut_off(monkeypatch):
+    """Measured in DejaVu Sans, which is wider than the font of the page."""
+    figures = []
+    monkeypatch.setattr(plots, "to_svg", lambda figure: figures.append(figure) or to_svg(figure))
+    wide = [(0, -1234.5), (100_000, 2345.25)]
+    line_chart({"": [wide]}, title="t", x="env steps", y="seconds", size=SMALL)
+    line_chart({f"number {n}": [wide] for n in range(8)}, title="t", x="env steps")
+    interval_chart({"false positives of a judge": (0.1, 0, 0.3)}, [True], title="t", mark=None)
+    histogram({"failure": [5000, 1], "success": [0, 9]}, (FAILURE, SUCCESS), title="t", x="p", mark=(0.5, "here"))
+    for figure in figures:
+        drawn, (width, height) = figure.axes[0].get_tightbbox(), figure.bbox.size
+        assert drawn.x0 >= 0 and drawn.y0 >= 0 and drawn.x1 <= width and drawn.y1 <= height
 
 
 def test_names_with_dollars_and_tags_are_text():

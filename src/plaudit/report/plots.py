@@ -25,6 +25,8 @@ ALARM = "#b3261e"
 LARGE, SMALL = (640, 320), (410, 230)  # pixels, width and height
 _MAX_MARKED_POINTS = 40  # a longer curve is drawn without dots
 _DPI = 72  # one point of an SVG is one pixel
+_LETTER, _LINE = 7, 18  # pixels: the width of most letters in a chart, and the height of a line of them
+_LEGEND_COLUMNS = 4
 
 _RC = {
     "svg.fonttype": "none",
@@ -189,9 +191,8 @@ def histogram(
     for number, ((name, counts), color) in enumerate(zip(bars.items(), colors, strict=True)):
         width = 0.8 / len(counts) / len(bars)
         left = (np.arange(len(counts)) + 0.1) / len(counts) + number * width
-        for at, n in zip(left, counts, strict=True):
-            axes.bar(at, n, width, align="edge", color=color, label="_", gid=f"{name}-{n}")
-        axes.bar(0, 0, color=color, label=name)
+        for bar, n in zip(axes.bar(left, counts, width, align="edge", color=color, label=name), counts, strict=True):
+            bar.set_gid(f"{name}-{n}")
     axes.set_yscale("symlog", linthresh=1)
     axes.set_ylim(0, 1.5 * max(10, *(n for counts in bars.values() for n in counts)))
     axes.yaxis.set_major_formatter(ScalarFormatter())
@@ -287,17 +288,17 @@ def to_svg(figure: Figure) -> Markup:
 
 
 def _fit_margins(figure: Figure) -> None:
-    """Room for the labels around the only axes: measured once, where matplotlib's layouts measure and draw thrice."""
-    axes, (width, height), (x_pad, y_pad) = figure.axes[0], figure.bbox.size, (10, 8)
-    figure.subplots_adjust(left=50 / width, right=1 - x_pad / width, bottom=45 / height, top=1 - 30 / height)
-    outer, inner = axes.get_tightbbox(for_layout_only=True), axes.bbox
-    assert outer is not None
-    figure.subplots_adjust(
-        left=(inner.x0 - outer.x0 + x_pad) / width,
-        right=1 - (outer.x1 - inner.x1 + x_pad) / width,
-        bottom=(inner.y0 - outer.y0 + y_pad) / height,
-        top=1 - (outer.y1 - inner.y1 + y_pad) / height,
-    )
+    """Room for the texts around the only axes, by their letters: the page has another font than matplotlib measures.
+
+    (Rejected: the layouts of matplotlib, which draw everything to measure it and take as long as the chart itself.)
+    """
+    axes, (width, height) = figure.axes[0], figure.bbox.size
+    numbers = axes.yaxis.get_major_formatter().format_ticks(axes.yaxis.get_majorticklocs().tolist())
+    left = 18 + _LETTER * max(map(len, numbers), default=0) + (_LINE if axes.get_ylabel() else 0)
+    bottom = 12 + _LINE + (_LINE if axes.get_xlabel() else 0)
+    named = len(axes.get_legend_handles_labels()[1]) if axes.get_legend() else 0
+    top = 12 + _LINE * max(1, -(-named // _LEGEND_COLUMNS))
+    figure.subplots_adjust(left / width, bottom / height, 1 - 3 * _LETTER / width, 1 - top / height)
 
 
 def _percent_axis(axes: Axes, which: Literal["x", "y"]) -> None:
@@ -306,7 +307,7 @@ def _percent_axis(axes: Axes, which: Literal["x", "y"]) -> None:
 
 def _legend(axes: Axes) -> None:
     """Above the axes on the right, beside the title: it never covers a curve."""
-    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=4, borderaxespad=0.2)
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=_LEGEND_COLUMNS, borderaxespad=0.2)
 
 
 def _outcome_color(value: float) -> str:
