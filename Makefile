@@ -46,6 +46,10 @@ $(VENV)/.ready-dev: $(VENV)/.torch
 	@scripts/setup.sh $(VENV) ".[dev,sim]"
 	@touch $(VENV)/.ready $@
 
+$(VENV)/.ready-types: $(VENV)/.ready-dev
+	@scripts/setup.sh $(VENV) ".[dev,sim,types]"
+	@touch $@
+
 $(VENV)/.ready-bench: $(VENV)/.ready-dev
 	@scripts/setup.sh $(VENV) ".[dev,sim,bench]"
 	@touch $@
@@ -59,7 +63,7 @@ ruff: $(VENV)/.ready-dev
 	$(BIN)/ruff format --check .
 
 # A type checker needs as long as a quarter of the tests, and finds nothing on a user's machine that it did not find here.
-types: $(VENV)/.ready-dev
+types: $(VENV)/.ready-types
 	$(BIN)/pyright --project pyproject.toml --pythonpath $(BIN)/python
 
 lint: ruff types

@@ -23,5 +23,5 @@ lock() {
   echo "$file: $(grep -c == "$file") packages"
 }
 
-lock requirements/lock.txt dev sim bench
+lock requirements/lock.txt dev sim types bench
 lock requirements/lock-simulators.txt test simulators
