@@ -46,10 +46,11 @@ def test_a_check_tells_of_bytes_that_no_line_speaks_of_and_leaves_them_where_the
     assert check(folder, repair=True).unexplained == [] == check(folder).unexplained
 
 
-def test_no_flipped_bit_of_the_settings_is_believed_and_each_is_put_right(folder):
+@pytest.mark.parametrize("every", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_no_flipped_bit_of_the_settings_is_believed_and_each_is_put_right(folder, every):
     path = folder / "store.json"
     sound = path.read_bytes()
-    for position in range(0, len(sound), 2):
+    for position in range(0, len(sound), every):
         flip(path, position, bit=position % 7)
         try:
             assert whole(folder) and Store.open(folder).settings.capacity_episodes == 500  # a space, or a letter's case

@@ -27,7 +27,7 @@ def motion(folder: Path, *values: float) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("engine", [Sequential, Rtc])
+@pytest.mark.parametrize("engine", [Sequential, pytest.param(Rtc, marks=pytest.mark.slow)])
 def test_a_recorded_motion_is_played_before_the_episode_and_is_no_part_of_it(engine, tmp_path):
     reset = {"store": motion(tmp_path / "resets", 7, 8, 9), "backward": True}
     config = InferenceConfig(max_episode_steps=2, reset=reset)

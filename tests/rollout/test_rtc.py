@@ -65,7 +65,7 @@ def test_what_only_a_simulation_knows_is_recorded_and_may_end_the_episode(kind, 
     assert episode.terminated and episode.meta["ended"] == "success"
 
 
-@both
+@both_but_slowly
 def test_no_command_is_further_from_the_last_than_it_may_be(kind, log):
     config = InferenceConfig(max_episode_steps=8, max_action_delta=(0.25, 1.0))
     with kind(PuppetConfig(log=log), CounterConfig(amount=-1.0), config) as engine:
