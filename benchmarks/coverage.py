@@ -6,7 +6,8 @@ Of 30 episodes 20 are known and 10 are others, at random, again and again: those
 simulated ones (`lift`, scripted successes and failures). On the known ones a model is trained as `plaudit train-reward`
 does on a processor, with its split, its members and its five folds; then the figures of the others are compared with
 the prediction intervals in its report, and the false positives of the others with each rate that is proven for a
-threshold. The encoder stands still, so every image is encoded once for all splits.
+threshold. The same model is also reported as without cross-fitting, which is the default: by its validation and test
+episodes alone. The encoder stands still, so every image is encoded once for all splits.
 
 Six times as many models as splits are trained, times the members. So a processor trains smaller ones: a single member
 of single frames, 96x128, ten a second. With a GPU they are those of `plaudit train-reward`, of every frame.
@@ -15,7 +16,7 @@ of single frames, 96x128, ten a second. With a GPU they are those of `plaudit tr
 import argparse
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
@@ -29,7 +30,7 @@ from plaudit.data.store import Store
 from plaudit.devices import resolve_device
 from plaudit.envs.panda.config import PandaConfig
 from plaudit.judges.classifier.config import RewardTrainConfig
-from plaudit.judges.classifier.cross_fit import cross_fit
+from plaudit.judges.classifier.cross_fit import OutOfFold, Scale, cross_fit
 from plaudit.judges.classifier.dataset import RewardDataset, Split, add_blank_negatives, split, subsample
 from plaudit.judges.classifier.features import CachedFeatures, cache_features, predict_logits
 from plaudit.judges.classifier.fit import choose_rule, episode_predictions, held_out_predictions
@@ -39,7 +40,7 @@ from plaudit.judges.forecast import Forecast, make_forecast
 from plaudit.judges.promise import episode_losses
 from plaudit.rollout.collector import EpisodeTargets
 from plaudit.rollout.scripted import collect_scripted
-from plaudit.types import AnyArray
+from plaudit.types import AnyArray, FloatArray
 from real_images import DATA, prepare
 
 KNOWN, OTHERS = 20, 10  # episodes
@@ -70,9 +71,12 @@ class Outcome:
     proven: list[tuple[float, bool]]  # rates with a proven threshold, and whether the others kept them
 
     def covers(self, figure: str) -> bool:
+        """Whether the others' figure lies in its interval; one without an upper end holds that no success was found."""
         low, high = self.forecast.figures[figure][1:]
         found = self.others[figure]
-        return None not in (found, low, high) and low - 1e-9 <= found <= high + 1e-9  # type: ignore[operator]
+        if low is None or found is None:
+            return low is not None and high is None
+        return low - 1e-9 <= found and (high is None or found <= high + 1e-9)
 
 
 @dataclass(frozen=True)
@@ -124,10 +128,11 @@ def main() -> None:
             mine = config.model_copy(update={"history_stride": STRIDES[name], "image_size": size})
             where = (store, mine, Path(folder) / "work", EVERY[name] if on_cpu else 1)
             found = run(where, 2 if options.quick else options.splits, options.jobs)
-        told = tell(name, found)
-        if not options.quick:
-            for figure, share in told.items():
-                bars.at_least(f"coverage_{name}_{figure}", share, 0.9)
+        for recipe in found[0]:
+            told = tell(f"{name}, {recipe}", [one[recipe] for one in found])
+            if not options.quick:
+                for figure, share in told.items():
+                    bars.at_least(f"coverage_{name}_{recipe.replace('-', '_')}_{figure}", share, 0.9)
     if options.quick:
         bars.left_out("in how many of 20 splits the intervals cover and promises are kept")
     bars.report()
@@ -156,7 +161,7 @@ def thinned(table: RewardDataset, every: int) -> RewardDataset:
 Where = tuple[Path, RewardTrainConfig, Path, int]  # the arguments of Data.open
 
 
-def run(where: Where, splits: int, jobs: int) -> list[Outcome]:
+def run(where: Where, splits: int, jobs: int) -> list[dict[str, Outcome]]:
     """Every split in a process of its own; they share what is encoded."""
     _open(*where)
     if jobs == 1 or splits == 1:
@@ -174,8 +179,8 @@ def _open(store: Path, config: RewardTrainConfig, work: Path, every: int) -> Non
     _data[:] = [Data.open(store, config, work, every)]
 
 
-def one_split(seed: int) -> Outcome:
-    """Train on the known episodes, read the report, look at the others."""
+def one_split(seed: int) -> dict[str, Outcome]:
+    """Train on the known episodes, read the reports with and without cross-fitting, look at the others."""
     data, table = _data[0], _data[0].table
     config = data.config.model_copy(update={"seed": seed})
     ids = np.unique(table.episode[table.episode >= 0])
@@ -184,17 +189,34 @@ def one_split(seed: int) -> Outcome:
     splits = split(table, seed, config.val_fraction, config.test_fraction, drawn[:known_count])
     splits["train"] = np.concatenate([subsample(table, splits["train"], config.train_fps), data.blank])
     with tempfile.TemporaryDirectory() as folder:
-        common = (data.cached, Path(folder), never_stop, never_stop)
-        models = [train_member(i, config, table, splits, *common)[0].model for i in range(config.ensemble_size)]
-        scored = cross_fit(config, table, splits, *common)
+        common = (data.cached, Path(folder))
+        members = range(config.ensemble_size)
+        models = [train_member(i, config, table, splits, *common, never_stop)[0].model for i in members]
+        scales = [Scale.of(model, data.cached, table, splits["train"]) for model in models]
+        scored = cross_fit(config, table, splits, *common, scales, never_stop, never_stop)
     assert scored is not None
-    chosen = choose_rule(config, table, scored)
     others = table.rows_of(drawn[known_count : known_count + others_count])
-    test, seen = (
-        [predict_logits(model, data.cached, table, rows)[:, 0] for model in models] for rows in (splits["test"], others)
+    validation, test, seen = (
+        [predict_logits(model, data.cached, table, rows)[:, 0] for model in models]
+        for rows in (splits["validation"], splits["test"], others)
     )
-    known = held_out_predictions(config, table, scored, chosen, splits["test"], test)
-    predictions = episode_predictions(table, others, chosen.calibration, seen)
+    few = OutOfFold(splits["validation"], validation)
+    return {
+        name: _outcome(config, table, one, (splits["test"], test), (others, seen))
+        for name, one in (("cross-fitted", scored), ("default", few))
+    }
+
+
+Scored = tuple[AnyArray, list[FloatArray]]  # rows, and the logits of each member
+
+
+def _outcome(
+    config: RewardTrainConfig, table: RewardDataset, scored: OutOfFold, test: Scored, others: Scored
+) -> Outcome:
+    """Of a report whose threshold was chosen by `scored`."""
+    chosen = choose_rule(config, table, scored)
+    known, at_threshold = held_out_predictions(config, table, scored, chosen, *test)
+    predictions = episode_predictions(table, others[0], chosen.calibration, others[1])
     proven = [
         (step.rate, bool(episode_losses(predictions, step.threshold).mean() <= step.rate))
         for step in chosen.promise.steps
@@ -202,34 +224,36 @@ def one_split(seed: int) -> Outcome:
     ]
     figures = make_forecast(predictions, chosen.rule).figures
     return Outcome(
-        make_forecast(known, chosen.rule, cross_fitted=scored.episodes),
+        make_forecast(known, chosen.rule, at_threshold=at_threshold, cross_fitted=scored.episodes),
         {name: figure[0] for name, figure in figures.items()},
         proven,
     )
+
+
+def _median(ends: Sequence[float | None]) -> float:
+    """An end that is not there is infinite."""
+    return float(np.median([np.inf if end is None else end for end in ends]))
 
 
 def tell(name: str, found: list[Outcome]) -> dict[str, float]:
     """By figure, in which share of the splits its interval covers; and in which proven rates are kept."""
     shares = {}
     for figure in FIGURES:
-        ends = np.array([one.forecast.figures[figure] for one in found], float)
+        ends = [one.forecast.figures[figure] for one in found]
+        measured, low, high = (_median([end[place] for end in ends]) for place in range(3))
         shares[figure] = float(np.mean([one.covers(figure) for one in found]))
         told = [f"{one.others[figure]:.3g}" if one.others[figure] is not None else "-" for one in found]
         print(
             f"{name}, {figure}: the interval covers the others' figure in {shares[figure]:.0%} of {len(found)} splits; "
-            f"measured {np.nanmedian(ends[:, 0]):.3g} (median), interval {np.nanmedian(ends[:, 1]):.3g} to "
-            f"{np.nanmedian(ends[:, 2]):.3g}; others: {', '.join(told)}",
+            f"measured {measured:.3g} (median), interval {low:.3g} to {high:.3g}; others: {', '.join(told)}",
             flush=True,
         )
     promises = [kept for one in found for kept in one.proven]
     if promises:
         shares["promise"] = float(np.mean([kept for _, kept in promises]))
-        rates = sorted({rate for rate, _ in promises})
-        print(
-            f"{name}: {len(promises)} rates were proven ({', '.join(f'{rate:.0%}' for rate in rates)}), "
-            f"{shares['promise']:.0%} were kept on the others",
-            flush=True,
-        )
+    rates = {rate: [kept for one, kept in promises if one == rate] for rate in sorted({rate for rate, _ in promises})}
+    told = [f"{rate:.0%} in {sum(kept)} of {len(kept)}" for rate, kept in rates.items()]
+    print(f"{name}, proven rates that were kept on the others: {', '.join(told) or 'none was proven'}", flush=True)
     return shares
 
 

@@ -5,6 +5,7 @@ import pytest
 
 from plaudit.judges.forecast import AHEAD, FIGURES, Forecast, draw_others, make_forecast
 from plaudit.judges.predictions import EpisodePrediction
+from plaudit.report.promise import format_figure
 from plaudit.rule import DecisionRule
 
 FRAMES, CUTOFF = 12, 6
@@ -62,3 +63,23 @@ def test_what_cannot_be_measured_is_none_and_the_rest_is_kept_in_json():
         "measured on 5 test episodes alone, and so with wide intervals: the encoder was trained"
     )
     assert Forecast.model_validate_json(forecast.model_dump_json()) == forecast
+
+
+def test_each_draw_counts_by_the_threshold_in_use_or_by_one_that_others_choose():
+    """Folds that choose a lax threshold find all; the strict one in use finds a fifth."""
+    target = np.ones(10)
+    lax = [EpisodePrediction(np.ones(10), target, number) for number in range(20)]
+    strict = [EpisodePrediction(np.arange(10) >= 8, target, number) for number in range(20)]
+    value, low, high = make_forecast(lax, RULE, at_threshold=strict).figures["recall"]
+    assert value == 1.0 and high == 1.0 and low is not None and low <= 0.2
+
+
+def test_an_error_of_the_first_success_has_no_upper_end_where_none_may_be_found():
+    target = (np.arange(FRAMES) >= CUTOFF).astype(np.float32)
+    missed = [EpisodePrediction(np.zeros(FRAMES), target, number) for number in range(20)]
+    some = make_forecast([*missed, EpisodePrediction(target, target, 20)], RULE).figures["onset_median"]
+    assert some == (0.0, 0.0, None) and format_figure("onset_median", some) == "0 frames (0 or more)"
+    none = make_forecast(missed, RULE).figures["onset_median"]
+    assert none == (None, 0.0, None) and format_figure("onset_median", none) == "no success found (0 or more)"
+    found = make_forecast([EpisodePrediction(target, target, number) for number in range(20)], RULE)
+    assert found.figures["onset_p90"] == (0.0, 0.0, FRAMES)

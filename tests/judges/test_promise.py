@@ -96,6 +96,16 @@ def test_with_enough_episodes_the_proven_threshold_is_in_use():
     assert "promised for episodes to come, with 90% confidence" in promise.describe()
 
 
+def test_no_threshold_is_proven_that_would_not_be_used():
+    """A low threshold keeps half of the failure frames out, and none below 0.5 is ever in use."""
+    known = [*failures(np.random.default_rng(0), 40), *successes(10)]
+    lowest = proven_threshold(known, 0.5, CONFIDENCE)
+    assert lowest is not None and lowest < 0.5
+    _, promise = promised_threshold(known, 0.5, CONFIDENCE)
+    assert [step.threshold for step in promise.steps if step.threshold is not None and step.threshold < 0.5] == []
+    assert promise.threshold == 0.5
+
+
 def test_a_judge_that_would_have_to_say_no_to_everything_is_promised_nothing():
     sure = [EpisodePrediction(np.ones(FRAMES), np.zeros(FRAMES), number) for number in range(400)]
     chosen, promise = promised_threshold([*sure, *successes(10)], 0.01, CONFIDENCE)

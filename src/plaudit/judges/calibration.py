@@ -178,10 +178,10 @@ def promised_threshold(
 
     labeled: how many episodes there are in all, where these are some of them
     """
-    promise = make_promise(episodes, target_fpr, confidence, labeled=labeled)
+    promise = make_promise(episodes, target_fpr, confidence, labeled=labeled, floor=_FLOOR)
     if promise.threshold is None:
         return choose_threshold(episodes, target_fpr), promise
-    return _measured_threshold(episodes, max(promise.threshold, _FLOOR), target_fpr), promise
+    return _measured_threshold(episodes, promise.threshold, target_fpr), promise
 
 
 def _measured_threshold(

@@ -13,6 +13,13 @@ start is one episode of a kind that was not among the known: for the upper end o
 can have, for the lower end the lowest. Of n episodes that are alike and independent the next is above all of them with
 a chance of 1 / (n + 1), and that is its share. For quantiles, which depend on ranks alone, the interval so found is
 exact whatever the distribution (Hill 1968); for rates it is an approximation, which benchmarks/coverage.py tries.
+
+An episode that was cross-fitted can be counted in two ways: by the threshold that the other folds choose, which shows
+the luck of choosing, and by the one in use, which shows what that very one does (a single episode that looks like
+success from its first frame makes it so strict that little is found, while the fold of that episode chooses one that
+finds all). Either may be nearer to the truth, so each draw takes one of them.
+
+A judge that finds no success has no error of the first one. Where that is not unlikely, the error has no upper end.
 """
 
 import math
@@ -30,7 +37,9 @@ AHEAD = 10  # other episodes, whose figures are forecast
 LEVEL = 0.95
 _DRAWS = 4000
 
-Figure = tuple[float | None, float | None, float | None]  # measured, low, high; None where there is nothing to measure
+# Measured, low, high. All None: these episodes have nothing to measure. The last is None: there is no upper end, since
+# no success at all may be found in others; the first as well: none was in these.
+Figure = tuple[float | None, float | None, float | None]
 
 FIGURES = {
     "fpr": "false-positive rate (frames)",
@@ -66,28 +75,39 @@ def make_forecast(
     predictions: Sequence[EpisodePrediction],
     rule: DecisionRule,
     *,
+    at_threshold: Sequence[EpisodePrediction] | None = None,
     cross_fitted: int = 0,
     why_not: str = "",
     ahead: int = AHEAD,
     seed: int = 0,
 ) -> Forecast:
-    """Of episodes that the judge did not learn from, at its rule."""
-    known = [one for one in predictions if one.has_target.any()]
-    table, longest = _table(known, rule), max(len(one.target) for one in known)
+    """Of episodes that the judge did not learn from, at its rule.
+
+    predictions: counted by thresholds that these episodes did not choose
+    at_threshold: the same episodes, counted by the threshold of the rule; None: they did not choose it
+    """
+    views = [[one for one in view if one.has_target.any()] for view in (predictions, at_threshold) if view is not None]
+    tables = np.stack([_table(view, rule) for view in views])
+    known, longest = len(views[0]), max(len(one.target) for one in views[0])
     return Forecast(
-        episodes=len(known),
+        episodes=known,
         cross_fitted=cross_fitted,
         why_not="" if cross_fitted else why_not,
         ahead=ahead,
-        figures=_forecast(table, longest, ahead, seed),
-        with_twice=_forecast(np.vstack([table, table]), longest, ahead, seed),
+        figures=_forecast(tables, longest, ahead, seed),
+        with_twice=_forecast(np.concatenate([tables, tables], axis=1), longest, ahead, seed),
     )
 
 
-def _forecast(table: AnyArray, longest: int, ahead: int, seed: int) -> dict[str, Figure]:
-    drawn = draw_others(len(table), ahead, seed)
-    low, high = (_figures(np.vstack([table, one]), drawn) for one in (_lowest(table), _highest(table, longest)))
-    measured = _figures(table, np.arange(len(table))[None])
+def _forecast(tables: AnyArray, longest: int, ahead: int, seed: int) -> dict[str, Figure]:
+    """tables: [V, E, 6] of the same episodes, counted in V ways"""
+    drawn = draw_others(tables.shape[1], ahead, seed)
+    way = np.random.default_rng([seed, 1]).integers(len(tables), size=len(drawn))
+    low, high = (
+        _figures(np.concatenate([tables, edge[:, None]], axis=1)[way[:, None], drawn])
+        for edge in (_lowest(tables), _highest(tables, longest))
+    )
+    measured = _figures(tables[:1])
     return {name: _figure(float(measured[name][0]), low[name], high[name]) for name in FIGURES}
 
 
@@ -123,30 +143,37 @@ def _error(decode: EpisodeMetrics) -> float:
     return decode.onset_median  # of a single episode
 
 
-def _lowest(table: AnyArray) -> AnyArray:
-    """The row of an episode whose figures are all as low as can be."""
-    failures, successes = table[:, [_FAILURES, _SUCCESSES]].mean(axis=0)
-    return np.array([0, failures, 0, successes, 0, 0])
+def _lowest(tables: AnyArray) -> AnyArray:
+    """[V, 6] the row of an episode whose figures are all as low as can be."""
+    rows = np.zeros((len(tables), 6))
+    rows[:, [_FAILURES, _SUCCESSES]] = tables[..., [_FAILURES, _SUCCESSES]].mean(axis=1)
+    return rows
 
 
-def _highest(table: AnyArray, longest: int) -> AnyArray:
+def _highest(tables: AnyArray, longest: int) -> AnyArray:
     """And as high: every frame is predicted a success, and an error is as long as the longest episode."""
-    failures, successes = table[:, [_FAILURES, _SUCCESSES]].mean(axis=0)
-    return np.array([failures, failures, successes, successes, longest, longest])
+    rows = _lowest(tables)
+    rows[:, [_PASSED, _FOUND]] = rows[:, [_FAILURES, _SUCCESSES]]
+    rows[:, [_ONSET, _CUTOFF]] = longest
+    return rows
 
 
-def _figures(table: AnyArray, drawn: AnyArray) -> dict[str, AnyArray]:
-    """Each figure [D] of drawn episodes [D, n]."""
-    passed, failures, found, successes, onset, cutoff = np.moveaxis(table[drawn], -1, 0)
+def _figures(drawn: AnyArray) -> dict[str, AnyArray]:
+    """Each figure [D] of the rows of drawn episodes [D, n, 6]; an error is infinite where no success is found."""
+    passed, failures, found, successes, onset, cutoff = np.moveaxis(drawn, -1, 0)
+    has_success = successes.sum(axis=1) > 0
     with np.errstate(invalid="ignore"):
-        return {
+        rates = {
             "fpr": passed.sum(axis=1) / failures.sum(axis=1),
             "recall": found.sum(axis=1) / successes.sum(axis=1),
-            "onset_median": _quantile(onset, 0.5),
-            "onset_p90": _quantile(onset, 0.9),
-            "cutoff_median": _quantile(cutoff, 0.5),
-            "cutoff_p90": _quantile(cutoff, 0.9),
         }
+    errors = {
+        "onset_median": _quantile(onset, 0.5),
+        "onset_p90": _quantile(onset, 0.9),
+        "cutoff_median": _quantile(cutoff, 0.5),
+        "cutoff_p90": _quantile(cutoff, 0.9),
+    }
+    return rates | {name: np.where(has_success & np.isnan(error), np.inf, error) for name, error in errors.items()}
 
 
 def _quantile(values: AnyArray, q: float) -> AnyArray:
@@ -164,7 +191,8 @@ def _figure(measured: float, low: AnyArray, high: AnyArray) -> Figure:
         return None, None, None
     tail = (1 - LEVEL) / 2
     ends = (
-        float(np.nanquantile(low, tail, method="lower")),
-        float(np.nanquantile(high, 1 - tail, method="higher")),
+        min(measured, float(np.nanquantile(low, tail, method="lower"))),
+        max(measured, float(np.nanquantile(high, 1 - tail, method="higher"))),
     )
-    return measured, min(ends[0], measured), max(ends[1], measured)
+    value, lowest, highest = (end if math.isfinite(end) else None for end in (measured, *ends))
+    return value, lowest, highest

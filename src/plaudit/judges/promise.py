@@ -41,7 +41,7 @@ class PromiseStep(Config):
 
     rate: float
     needed: int  # episodes with failure frames that it takes at least
-    threshold: float | None  # the lowest that is proven for it
+    threshold: float | None  # the lowest that is proven for it and may be used
     recall: float | None  # of success frames there
 
 
@@ -124,14 +124,20 @@ def _percent(rate: float) -> str:
 
 
 def make_promise(
-    episodes: Sequence[EpisodePrediction], rate: float, confidence: float, *, labeled: int | None = None
+    episodes: Sequence[EpisodePrediction],
+    rate: float,
+    confidence: float,
+    *,
+    labeled: int | None = None,
+    floor: float = 0.0,
 ) -> Promise:
     """
     episodes: that thresholds are tried on
     labeled: how many episodes there are in all, where only some could be used; None: these
+    floor: of thresholds; those below are not used, whatever they are proven for
     """
     scores = [one.success_prob[one.target == 0] for one in episodes if (one.target == 0).any()]
-    steps = [_step(episodes, one, confidence) for one in sorted({*RATES, rate}) if 0 < one < 1]
+    steps = [_step(episodes, one, confidence, floor) for one in sorted({*RATES, rate}) if 0 < one < 1]
     own = next((step for step in steps if step.rate == rate), None)
     return Promise(
         rate=rate,
@@ -144,10 +150,11 @@ def make_promise(
     )
 
 
-def _step(episodes: Sequence[EpisodePrediction], rate: float, confidence: float) -> PromiseStep:
+def _step(episodes: Sequence[EpisodePrediction], rate: float, confidence: float, floor: float) -> PromiseStep:
     threshold = proven_threshold(episodes, rate, confidence)
     recall = None
     if threshold is not None:
+        threshold = max(threshold, floor)  # a stricter one keeps the rate too
         successes = np.concatenate([one.predicted(threshold)[one.target == 1] for one in episodes])
         recall = float(successes.mean()) if len(successes) else None
     threshold = None if recall == 0 else threshold  # a judge that never predicts success keeps any promise

@@ -1,5 +1,6 @@
 """The parts of a judge's page about episodes to come: what they will show, what is promised, by what evidence."""
 
+import math
 from collections.abc import Sequence
 
 from plaudit.judges.forecast import FIGURES, Figure, Forecast
@@ -43,7 +44,8 @@ def _row(promise: Promise, step: PromiseStep) -> Sequence[Cell]:
 _ABOUT_FORECAST = (
     "In brackets: 95% prediction intervals, between which the figures of other episodes like these will be in 19 of 20 "
     "cases. They are wider than the confidence intervals of this page, which are for the rate of all episodes there "
-    "could be. An episode unlike all of these is reckoned with, which few episodes cannot rule out."
+    "could be. An episode unlike all of these is reckoned with, which few episodes cannot rule out. An error has no "
+    "upper end where no success at all may be found."
 )
 
 
@@ -64,10 +66,11 @@ def forecast_section(forecast: Forecast) -> Section:
 
 
 def format_figure(name: str, figure: Figure, bare: bool = False) -> str:
-    """1.2% (0% to 20%), or 3 frames (1 to 8); bare: the interval alone."""
+    """1.2% (0% to 20%), or 3 frames (1 to 8), or no success found (0 or more); bare: the interval alone."""
     value, low, high = figure
-    if value is None or low is None or high is None:
+    if low is None:
         return "-"
-    interval = RateCI(value, low, high)
+    interval = RateCI(low if value is None else value, low, math.inf if high is None else high)
     text = format_interval(interval) if name in ("fpr", "recall") else format_frames_interval(interval)
-    return text[text.index("(") + 1 : -1] if bare else text
+    brackets = text[text.index("(") :]
+    return brackets[1:-1] if bare else f"no success found {brackets}" if value is None else text

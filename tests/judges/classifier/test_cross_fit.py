@@ -11,7 +11,7 @@ from bright_square import CUTOFF, square_store
 from plaudit.data.store import Store
 from plaudit.judges.calibration import by_others_thresholds
 from plaudit.judges.classifier.config import RewardTrainConfig
-from plaudit.judges.classifier.cross_fit import fold_splits
+from plaudit.judges.classifier.cross_fit import Scale, fold_splits
 from plaudit.judges.classifier.dataset import RewardDataset, add_blank_negatives, split, subsample
 from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.fit import TrainResult
@@ -78,6 +78,13 @@ def test_frames_between_those_that_are_scored_are_scored_by_their_neighbors(fitt
     one = next(p for p in fitted.predictions if p.first_success == CUTOFF)
     logits = np.log(one.success_prob / (1 - one.success_prob))
     assert logits[1] == pytest.approx((logits[0] + logits[2]) / 2, abs=1e-3)
+
+
+def test_logits_of_a_fold_are_brought_to_the_scale_of_the_kept_model():
+    fold, kept = Scale(failure=-2.0, success=2.0), Scale(failure=-3.0, success=3.5)
+    assert fold.to(kept, np.float32([-2, 0, 2])).tolist() == [-3, 0.25, 3.5]
+    untrained = Scale(failure=0.3, success=0.31)
+    assert untrained.to(kept, np.float32([0.3, 1])).tolist() == np.float32([0.3, 1]).tolist()
 
 
 def test_the_report_shows_what_other_episodes_will_show_and_what_more_would_tell(folder, fitted):

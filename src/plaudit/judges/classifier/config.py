@@ -31,7 +31,7 @@ class RewardTrainConfig(NetworkConfig):
     val_fraction: float = Field(default=0.15, gt=0, lt=0.5)
     test_fraction: float = Field(default=0.15, ge=0, lt=0.5)
     # Whether the threshold and the calibration are chosen, and figures measured, on all of these episodes, each scored
-    # by one of five models that did not learn from it. On trial: these models' logits may be of another scale.
+    # by one of five models that did not learn from it. Six trainings instead of one, for narrower intervals.
     cross_fit: bool = False
     train_fps: PositiveFloat | None = 10.0  # learn from at most so many frames a second, neighbors are nearly alike
     epochs: PositiveInt = 15  # at most

@@ -39,7 +39,7 @@ from plaudit.judges.calibration import (
 from plaudit.judges.classifier.budget import Choice, choose_settings, largest_image_size
 from plaudit.judges.classifier.checkpoint import Images, RewardModel, RewardModelConfig, TrainingDataInfo
 from plaudit.judges.classifier.config import RewardTrainConfig
-from plaudit.judges.classifier.cross_fit import OutOfFold, cross_fit
+from plaudit.judges.classifier.cross_fit import OutOfFold, Scale, cross_fit
 from plaudit.judges.classifier.dataset import (
     SPLITS,
     RewardDataset,
@@ -114,11 +114,16 @@ def train_reward_model(
     cached = cache_features(table, splits, config, work_dir, progress) if config.frozen else None
     members: list[EnsembleMember] = []
     history: list[EpochMetrics] = []
+    scales: list[Scale] = []
     for number in range(config.ensemble_size):
-        member, _, epochs = train_member(number, config, table, splits, cached, work_dir, on_epoch_end, on_step)
+        member, features, epochs = train_member(number, config, table, splits, cached, work_dir, on_epoch_end, on_step)
         members.append(member)
         history += epochs
-    scored = cross_fit(config, table, splits, cached, work_dir, on_epoch_end, on_step) if config.cross_fit else None
+        if config.cross_fit:
+            scales.append(Scale.of(member.model, features, table, splits["train"]))
+    scored = None
+    if config.cross_fit:
+        scored = cross_fit(config, table, splits, cached, work_dir, scales, on_epoch_end, on_step)
     return _evaluate(store, config, table, splits, members, scored, history, begun, progress)
 
 
@@ -154,7 +159,7 @@ def _evaluate(
     chosen = choose_rule(config, table, scored)
     # Measure on episodes that decided nothing, or by thresholds that the others chose.
     logits = _logits(store, model, table, splits["test"], progress("scoring test"))
-    predictions = held_out_predictions(config, table, scored, chosen, splits["test"], logits)
+    predictions, at_threshold = held_out_predictions(config, table, scored, chosen, splits["test"], logits)
     metrics = compute_metrics(predictions, chosen.rule)
     promise = chosen.promise
     if scored.episodes or not np.array_equal(splits["test"], splits["validation"]):
@@ -165,7 +170,7 @@ def _evaluate(
         "ensemble_calibration": (calibration.lowest.temperature, calibration.lowest.bias),
         "threshold": {name: float(value) for name, value in vars(chosen.threshold).items()},
         "promise": promise,
-        "forecast": _forecast(config, predictions, chosen.rule, scored.episodes),
+        "forecast": _forecast(config, predictions, at_threshold, chosen.rule, scored.episodes),
         "cutoff_offset": chosen.rule.cutoff_offset,
         "scores": metrics.to_json(),
         "value_order": None if config.predict_success else _value_order(predictions),
@@ -237,28 +242,33 @@ def held_out_predictions(
     chosen: ChosenRule,
     test: AnyArray,
     logits: Sequence[FloatArray],
-) -> list[EpisodePrediction]:
-    """Of the test rows, by the kept model; and of each episode that was cross-fitted, by its fold's model and by the
-    threshold that the other folds choose."""
+) -> tuple[list[EpisodePrediction], list[EpisodePrediction]]:
+    """Of the test rows, by the kept model; and of each episode that was cross-fitted, by its fold's model: first by the
+    threshold that the other folds choose, then by the chosen one."""
     tested = episode_predictions(table, test, chosen.calibration, logits)
     if not scored.episodes:
-        return tested
+        return tested, tested
     known = episode_predictions(table, scored.rows, chosen.calibration, scored.logits)
     # A fifth fewer episodes may prove nothing: thresholds of the folds are as strict as the proven one is on all.
     rate = chosen.threshold.fpr if chosen.promise.kept else config.target_fpr
     moved = by_others_thresholds(known, chosen.threshold.value, rate, config.seed)
     ids = {one.episode for one in moved}
-    return [*moved, *(one for one in tested if one.episode not in ids)]
+    unseen = [one for one in tested if one.episode not in ids]
+    return [*moved, *unseen], [*known, *unseen]
 
 
 def _forecast(
-    config: RewardTrainConfig, predictions: Sequence[EpisodePrediction], rule: DecisionRule, cross_fitted: int
+    config: RewardTrainConfig,
+    predictions: Sequence[EpisodePrediction],
+    at_threshold: Sequence[EpisodePrediction],
+    rule: DecisionRule,
+    cross_fitted: int,
 ) -> Forecast | None:
     """Of a model of success; and why no episode was cross-fitted, if none was."""
     if not config.predict_success:
         return None
     why_not = "the episodes are too few for five folds" if config.cross_fit else "they were not cross-fitted"
-    return make_forecast(predictions, rule, cross_fitted=cross_fitted, why_not=why_not)
+    return make_forecast(predictions, rule, at_threshold=at_threshold, cross_fitted=cross_fitted, why_not=why_not)
 
 
 def _logits(
