@@ -177,5 +177,5 @@ def test_what_cannot_be_built_is_said(log, tmp_path):
         Rtc(PuppetConfig(log=log, size=(-1, 2)), CounterConfig())
     with pytest.raises(RolloutError, match=r"the policy could not be made: .*horizon"):
         Rtc(PuppetConfig(log=log), CounterConfig(horizon=0))
-    with pytest.raises(RolloutError, match="max_action_delta must be one positive number, or one for each of 2 joints"):
+    with pytest.raises(RolloutError, match="max_action_delta must be one number, or one for each of 2 joints"):
         Sequential(PuppetConfig(log=log), CounterConfig(), InferenceConfig(max_action_delta=(1.0, 1.0, 1.0)))

@@ -204,8 +204,8 @@ def _max_delta(setting: float | tuple[float, ...] | None, action_dim: int) -> Fl
     if setting is None:
         return None
     limit = np.asarray(setting, np.float32)
-    if limit.shape not in ((), (action_dim,)) or not (limit > 0).all():
-        raise RolloutError(f"max_action_delta must be one positive number, or one for each of {action_dim} joints")
+    if limit.shape not in ((), (action_dim,)):
+        raise RolloutError(f"max_action_delta must be one number, or one for each of {action_dim} joints")
     return limit
 
 

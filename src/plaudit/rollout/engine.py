@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
 from plaudit.config import Config, load
 from plaudit.data.normalize import Normalizer
@@ -61,7 +61,8 @@ class InferenceConfig(Config):
     control_hz: float | None = Field(default=None, gt=0)  # control steps per second; None: the robot's own fps
     realtime: bool = True  # False (sequential, in a simulation): as fast as possible, control_hz is only recorded
     execution_horizon: int | None = Field(default=None, ge=1)  # steps of a chunk to execute; None: half (rtc), or all
-    max_action_delta: float | tuple[float, ...] | None = None  # from one command to the next, for all joints or each
+    # From one command to the next, for all joints or each.
+    max_action_delta: PositiveFloat | tuple[PositiveFloat, ...] | None = None
     idle_action: Literal["repeat", "zero"] = "repeat"  # when a chunk has run out: the last command (targets), or zeros
     guidance: bool = True  # rtc: continue the previous chunk by `guided_inference`; False: `predict`
     delay_window: int = Field(default=8, ge=1)  # rtc: the next delay is estimated as the longest of the last few
