@@ -81,9 +81,14 @@ def test_an_episode_unlike_the_known_ones_is_flagged_and_it_is_said_why(familiar
     assert all(why in familiar.reason(view(**strange)) for _ in range(20))
 
 
-def test_a_start_like_success_is_nothing_new_where_known_ones_start_so(view):
-    used_to_it = Familiar.fit([view(start_prob=0.97) for _ in range(20)], (), threshold=0.8)
-    assert "like success" not in used_to_it.reason(view(start_prob=0.96))
+def test_a_start_like_success_is_nothing_new_where_known_ones_begin_with_success(view):
+    known = [view(start_prob=0.97) for _ in range(20)]
+    assert "like success" not in Familiar.fit(known, (), 0.8, begun=[3]).reason(view(start_prob=0.96))
+
+
+def test_a_known_start_that_the_model_is_wrong_about_excuses_no_other(view):
+    known = [view(start_prob=0.97) for _ in range(20)]
+    assert "it starts like success" in Familiar.fit(known, (), 0.8).reason(view(start_prob=0.96))
 
 
 def test_members_that_know_their_training_episodes_by_heart_set_no_limit(view):

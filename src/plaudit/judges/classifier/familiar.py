@@ -12,7 +12,7 @@ is out of its depth:
   how near these are to each other there. A whole start has no near neighbor, since objects lie apart in ever new ways,
   and an encoder's features forget where things are; a cell forgets neither and asks for one object at a time;
 - members that disagree on whether the episode succeeds;
-- a start that already looks like success where no known one did.
+- a start that already looks like success where no known one is.
 
 Limits follow from the known episodes themselves, each compared with others only: `FALSE_FLAGS` of them, by their rank,
 may lie beyond. Its own distance to what it learned from would flag every new one.
@@ -112,10 +112,14 @@ class Familiar:
     limits: FloatArray  # [4] of frames, start, disagreement, and of P(success) at the start
 
     @classmethod
-    def fit(cls, views: Sequence[EpisodeView], held_out: Sequence[int], threshold: float) -> Self:
+    def fit(
+        cls, views: Sequence[EpisodeView], held_out: Sequence[int], threshold: float, begun: Sequence[int] = ()
+    ) -> Self:
         """
         held_out: of these views, those that no member learned from: where members agree by heart says nothing
         threshold: from which P(success) on a frame is called a success
+        begun: of these views, those that begin with success by their labels: only they excuse others that look so, and
+            not known starts that the model is wrong about
         """
         fold = np.arange(len(views)) % FOLDS
         starts, kept = np.stack([view.start for view in views]).astype(np.float32), _spread(len(views), REFERENCES)
@@ -133,13 +137,12 @@ class Familiar:
         limits = np.maximum(np.sort(distances, axis=0)[int(_limit(ranks, FALSE_FLAGS))], 1e-6)
         disagreements = np.array([views[i].disagreement for i in held_out])
         disagreement = max(LEAST_DISAGREEMENT, _limit(disagreements, FALSE_DISAGREEMENTS))
-        begun = max(threshold, *(view.start_prob for view in views))
-        known = cls._known(views)
+        start_prob = max([threshold, *(views[i].start_prob for i in begun)])
         return replace(
-            known,
+            cls._known(views),
             starts=starts[kept],
             cell_units=_cell_units(cells),
-            limits=np.array([*limits, disagreement, begun], np.float32),
+            limits=np.array([*limits, disagreement, start_prob], np.float32),
         )
 
     @classmethod
@@ -165,7 +168,7 @@ class Familiar:
         frames, start = self._frame_distance(view), self._start_distance(view)
         far, outside, disagreement, begun = self.limits.tolist()
         found = {
-            f"it starts like success (P {view.start_prob:.2f}), and none did that it learned from": (
+            f"it starts like success (P {view.start_prob:.2f}), and none is that it learned from": (
                 view.start_prob > begun
             ),
             f"its frames look like none that it learned from ({frames / far:.1f} times as far as they may be)": (

@@ -351,7 +351,8 @@ def fit_familiar(
         episode = store.episode(episode_id)
         scored = episode if episode_id in held_out and len(model.members) > 1 else first_steps(episode)
         views.append(model.view(episode, model.logits(scored)))
-    return Familiar.fit(views, [n for n, i in enumerate(known) if i in held_out], model.threshold)
+    begun = [n for n, i in enumerate(known) if table.target[table.rows_of([i])[0]] == 1]
+    return Familiar.fit(views, [n for n, i in enumerate(known) if i in held_out], model.threshold, begun)
 
 
 def _largest_errors(table: RewardDataset, predictions: Sequence[EpisodePrediction]) -> list[FramePrediction]:
