@@ -31,9 +31,12 @@ pytest_plugins = ["cluster_fixtures", "vlm_fixtures"]
 
 # The files that take longest run first, so that no test process is left alone with one of them at the end.
 LONGEST = (
-    *("test_online", "test_online_command", "test_rtc_failures", "test_retrain", "test_rtc", "test_reward"),
-    *("test_cli_reward", "test_trainer", "test_fit", "test_rollout_run", "test_rlinf", "test_scripts"),
-    *("test_cli_train_judge", "test_attack", "test_replay", "test_cli", "test_run", "test_judge", "test_store"),
+    *("test_online", "test_online_command", "test_rtc", "test_fit", "test_reward", "test_rtc_failures"),
+    *("test_trainer", "test_rollout_run", "test_cli_reward", "test_vlm_tune", "test_retrain", "test_unseen"),
+    *("test_demo", "test_strangers", "test_cli_cameras", "test_safety", "test_faults", "test_cli_env"),
+    *("test_cli_collect", "test_cli_config", "test_architecture", "test_judge", "test_rlinf", "test_rlinf_export"),
+    *("test_formats", "test_vlm_endpoint", "test_hostile_sets", "test_crash", "test_cross_fit", "test_exam"),
+    *("test_scripts", "test_cli", "test_replay", "test_store", "test_run"),
 )
 
 MakeEpisode = Callable[..., Episode]
