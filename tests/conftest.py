@@ -43,8 +43,8 @@ MakeEpisode = Callable[..., Episode]
 few = 100  # descriptors that were left by the last collection
 
 
-hypothesis.settings.register_profile("fast", max_examples=50)
-hypothesis.settings.register_profile("thorough", max_examples=1000)
+hypothesis.settings.register_profile("fast", max_examples=50, deadline=None)
+hypothesis.settings.register_profile("thorough", max_examples=1000, deadline=None)
 
 
 def pytest_configure(config: pytest.Config) -> None:
