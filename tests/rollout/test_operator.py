@@ -176,6 +176,23 @@ def test_after_an_emergency_stop_on_the_way_to_the_start_pose_the_same_episode_w
     assert script.phases == ["episode", "idle", "held", "gate", "episode", "idle", "episode", "idle"]
 
 
+def test_a_mark_on_the_way_to_the_start_pose_marks_nothing_and_says_so(tmp_path):
+    log, script, done = tmp_path / "log", Script(gate=False), []
+    config = InferenceConfig(max_episode_steps=3, realtime=False)
+    with (
+        Sequential(WalkerConfig(log=log), CounterConfig(), config) as engine,
+        Store.create(tmp_path / "store") as store,
+    ):
+        record = record_attended(engine, store, script.operator, 1, seed=3)
+        thread = threading.Thread(target=lambda: done.extend(record))
+        thread.start()
+        wait_until(lambda: lines(log, "move"))
+        script.operator.send(OperatorCommand.SUCCESS)
+        thread.join()
+        assert [one.mark for one in done] == [""] and store.ledger.newest(done[0].id) is None
+    assert script.operator.status.message == "success: no episode was recorded, so nothing was marked"
+
+
 def test_stop_ends_the_run_and_keeps_the_episode(attended, tmp_path):
     script = Script("stop")
     (only,) = attended(script, 9)

@@ -101,8 +101,7 @@ class Operator:
                 self._open, self._paused, message = True, False, ""
             else:
                 message = self._end(command)
-            status = replace(self._status, message=message, messages=self._status.messages + 1)
-            self._set(status)
+            status = self._tell(message)
         self._listener(status)
         return message
 
@@ -150,6 +149,8 @@ class Operator:
         with self._changed:
             mark = self._mark
             self._paused |= self._emergency_stopped
+            if mark and episode is None:  # it was marked on the way to the start pose
+                self._tell(f"{mark}: no episode was recorded, so nothing was marked")
         self._enter("idle")
         return episode if episode is None or not mark else replace(episode, meta={**episode.meta, MARK: mark})
 
@@ -180,6 +181,11 @@ class Operator:
             status = replace(self._status, phase=phase)
             self._set(status)
         self._listener(status)
+
+    def _tell(self, message: str) -> OperatorStatus:
+        status = replace(self._status, message=message, messages=self._status.messages + 1)
+        self._set(status)
+        return status
 
     def _set(self, status: OperatorStatus) -> None:
         self._status = status
