@@ -296,6 +296,7 @@ def test_messages_of_a_topic_are_commands(tmp_path, capfd):
 
 def test_an_operator_attends_a_robot_at_a_terminal_unless_told_otherwise(keyboard, monkeypatch, tmp_path):
     robot, config = PuppetConfig(log=tmp_path / "log"), OperatorConfig()
+    assert not operator_input.has_terminal()  # stdin is a terminal, but not the one that this process belongs to
     monkeypatch.setattr(operator_input, "has_terminal", lambda: True)
     assert resolve_auto(config, None, robot, None).attended
     assert not resolve_auto(config, True, robot, None).attended
@@ -306,7 +307,7 @@ def test_an_operator_attends_a_robot_at_a_terminal_unless_told_otherwise(keyboar
     monkeypatch.setattr(operator_input, "has_terminal", lambda: False)
     assert not resolve_auto(config, None, robot, None).attended
     assert resolve_auto(OperatorConfig(sources=("topic",)), None, robot, None).attended
-    with pytest.raises(DataError, match="stdin is none; use --auto"):
+    with pytest.raises(DataError, match="stdin is none of this command's; use --auto"):
         resolve_auto(config, False, robot, None)
 
 

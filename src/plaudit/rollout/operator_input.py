@@ -113,7 +113,8 @@ def resolve_auto(config: OperatorConfig, flag: bool | None, robot: Any, teleop: 
     by_terminal = not auto and "terminal" in config.sources
     if by_terminal and not has_terminal():
         raise DataError(
-            "an operator's keys come from a terminal, and stdin is none; use --auto, or operator.sources=[topic]"
+            "an operator's keys come from a terminal, and stdin is none of this command's; use --auto, or "
+            "operator.sources=[topic]"
         )
     if by_terminal and isinstance(teleop, KeyboardConfig):
         raise DataError(
@@ -125,7 +126,10 @@ def resolve_auto(config: OperatorConfig, flag: bool | None, robot: Any, teleop: 
 
 def has_terminal() -> bool:
     """Whether a person can type here: stdin is a terminal, and this process is in its foreground."""
-    return sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    try:
+        return sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except OSError:  # another session's terminal (`setsid`), where the keys may be meant for another program
+        return False
 
 
 @contextmanager
