@@ -254,7 +254,8 @@ def _figures(day: RobotDay) -> dict[str, float]:
     print(
         f"{bench.name}: {len(episodes)} episodes, {sum(e.discarded for e in episodes)} of them discarded, "
         f"{steps} steps, {moved.commands} commands, {len(day.said)} words of the operator, "
-        f"{day.given} labels by the person"
+        f"{day.given} labels by the person; the machine, and the twin with it, stood still for up to "
+        f"{moved.longest_gap:.2f} s"
     )
     return {
         "episodes": sum(not episode.discarded for episode in episodes),

@@ -4,6 +4,7 @@ person's own labels."""
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,12 @@ class Motion:
                 if begun and (entry["holding"] or entry is entries[-1]):
                     self.spans.append((begun, entry["stamp"]))
                     begun = 0
+
+    @property
+    def longest_gap(self) -> float:
+        """Seconds between two of the twin's own steps, which only a machine that stands still delays."""
+        gaps = [b["stamp"] - a["stamp"] for entries in self.lives for a, b in pairwise(entries)]
+        return 1e-9 * max(gaps, default=0)
 
     @property
     def commands(self) -> int:

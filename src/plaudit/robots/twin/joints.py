@@ -1,10 +1,10 @@
 """A twin's joints: each moves towards its command, faster the farther it is, up to a maximum speed.
 
-Without a command for a while they hold (the watchdog), as a robot should whose driver has died.
+Without a command for a while they hold (the watchdog), as a robot should whose driver has died. That while is counted
+in the twin's own steps: a machine that stood still, and the twin with it, is no driver that died.
 """
 
 import threading
-import time
 
 import numpy as np
 
@@ -39,7 +39,7 @@ class TwinJoints:
         self.num_commands = 0  # received so far
         self.holding = True  # as of the last step
         self._lock = threading.Lock()  # commands arrive in the transport's thread
-        self._watchdog, self._last_command_at = watchdog, -np.inf
+        self._watchdog, self._silent = watchdog, np.inf  # s
 
     def command(self, data: bytes) -> None:
         """Take a command from the topic; one that is not for these joints is ignored."""
@@ -51,7 +51,7 @@ class TwinJoints:
             self.monitor.receive(command.position, command.stamp)
             self.target = np.clip(command.position, self._low, self._high).astype(np.float64)
             self.num_commands += 1
-            self._last_command_at = time.monotonic()
+            self._silent = 0.0
 
     def step(self, seconds: float) -> None:
         """Move for this long."""
@@ -59,7 +59,8 @@ class TwinJoints:
             self._step(seconds)
 
     def _step(self, seconds: float) -> None:
-        self.holding = time.monotonic() - self._last_command_at > self._watchdog
+        self._silent += seconds
+        self.holding = self._silent > self._watchdog
         if self.holding:
             self.target = self.position.copy()
             self.monitor.rest()
