@@ -3,6 +3,8 @@
 import os
 import termios
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -156,40 +158,39 @@ def test_an_emergency_stop_that_was_released_before_anybody_looked_still_ends_th
     assert not script.operator.end_reason()
 
 
-def test_after_an_emergency_stop_on_the_way_to_the_start_pose_the_same_episode_waits_for_a_start(tmp_path):
-    log, script, done = tmp_path / "log", Script(gate=False), []
+@contextmanager
+def on_its_way(folder: Path, script: Script, count: int) -> Iterator[list[AttendedEpisode]]:
+    """A robot that moves to its start pose; what was recorded is there when all is over."""
+    done: list[AttendedEpisode] = []
     config = InferenceConfig(max_episode_steps=3, realtime=False)
     with (
-        Sequential(WalkerConfig(log=log), CounterConfig(), config) as engine,
-        Store.create(tmp_path / "store") as store,
+        Sequential(WalkerConfig(log=folder / "log"), CounterConfig(), config) as engine,
+        Store.create(folder / "store") as store,
     ):
-        record = record_attended(engine, store, script.operator, 2, seed=3)
+        record = record_attended(engine, store, script.operator, count, seed=3)
         thread = threading.Thread(target=lambda: done.extend(record))
         thread.start()
-        wait_until(lambda: lines(log, "move"))
+        wait_until(lambda: lines(folder / "log", "move"))
+        yield done
+        thread.join()
+
+
+def test_after_an_emergency_stop_on_the_way_to_the_start_pose_the_same_episode_waits_for_a_start(tmp_path):
+    log, script = tmp_path / "log", Script(gate=False)
+    with on_its_way(tmp_path, script, 2) as done:
         script.operator.send(OperatorCommand.ESTOP)
         wait_until(lambda: script.operator.status.phase == "held")
         moved = len(lines(log, "move"))
         script.operator.send(OperatorCommand.RELEASE)
-        thread.join()
     assert [one.episode.meta["seed"] for one in done] == [3, 4] and len(lines(log, "move")) == moved + 2 * 30
     assert script.phases == ["episode", "idle", "held", "gate", "episode", "idle", "episode", "idle"]
 
 
 def test_a_mark_on_the_way_to_the_start_pose_marks_nothing_and_says_so(tmp_path):
-    log, script, done = tmp_path / "log", Script(gate=False), []
-    config = InferenceConfig(max_episode_steps=3, realtime=False)
-    with (
-        Sequential(WalkerConfig(log=log), CounterConfig(), config) as engine,
-        Store.create(tmp_path / "store") as store,
-    ):
-        record = record_attended(engine, store, script.operator, 1, seed=3)
-        thread = threading.Thread(target=lambda: done.extend(record))
-        thread.start()
-        wait_until(lambda: lines(log, "move"))
+    script = Script(gate=False)
+    with on_its_way(tmp_path, script, 1) as done:
         script.operator.send(OperatorCommand.SUCCESS)
-        thread.join()
-        assert [one.mark for one in done] == [""] and store.ledger.newest(done[0].id) is None
+    assert [one.mark for one in done] == [""] and Store.open(tmp_path / "store").ledger.newest(done[0].id) is None
     assert script.operator.status.message == "success: no episode was recorded, so nothing was marked"
 
 
