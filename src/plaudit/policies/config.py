@@ -4,16 +4,26 @@ A config names its policy's class by a path, which `build()` imports: gaussian.p
 openpi.py needs the packages of the extra `openpi`.
 """
 
+import re
 from importlib import import_module
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from plaudit.config import Config, Seed
 from plaudit.trust import KeyVariable, ServerUrl
 
 Guidance = Literal["vjp", "identity", "blend"]
-PolicyDevice = Annotated[str, Field(pattern=r"^(auto|(cpu|cuda|mps|xpu)(:\d{1,3})?)$")]
+
+
+def check_device(name: str) -> str:
+    """Refuse what is no name of a device; whether this machine has it is seen where the policy is built."""
+    if not re.fullmatch(r"auto|(cpu|cuda|mps|xpu)(:\d{1,3})?", name):
+        raise ValueError(f"'{name[:40]}' is no device; write cpu, cuda, cuda:1 or auto")
+    return name
+
+
+PolicyDevice = Annotated[str, AfterValidator(check_device)]
 
 
 class PolicyConfig(Config):
