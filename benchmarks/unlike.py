@@ -1,6 +1,6 @@
 """A judge that knows what it does not know: its wrong verdicts on starts and backgrounds that it did not learn from.
 
-    python benchmarks/unlike.py [--seeds 0,1] [--quick]
+    python benchmarks/unlike.py [--seeds 0,1] [--device cpu] [--quick]
 
 `pick_place` with two cameras. A judge of three members learns from scripted episodes on three tables, in which neither
 the cube nor the marker ever starts on the left half of the table. Then it judges new episodes: familiar ones, some
@@ -53,12 +53,13 @@ LabeledEpisodes = list[tuple[Episode, Labels]]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0,1")
+    parser.add_argument("--device", default="cpu", help="of the training of judges")
     parser.add_argument("--quick", action="store_true", help="few episodes, one member")
     options = parser.parse_args()
     bars = Bars()
     sizes = {"known": 36, "others": 36, "members": 1, "epochs": 2} if options.quick else {}
     for seed in [0] if options.quick else map(int, options.seeds.split(",")):
-        found = measure(seed, **sizes)
+        found = measure(seed, options.device, **sizes)
         for kind, counts in found.items():
             print(f"seed {seed}, {kind}: {counts['flagged']} of {counts['episodes']} flagged, ", end="")
             print(f"{counts['wrong and flagged']} of {counts['wrong']} wrong verdicts flagged", flush=True)
@@ -78,7 +79,7 @@ def share(counts: Counter[str], part: str, of: str) -> float:
 
 
 def measure(
-    seed: int, known: int = 300, others: int = 150, members: int = 3, epochs: int = 3
+    seed: int, device: str, known: int = 300, others: int = 150, members: int = 3, epochs: int = 3
 ) -> dict[str, Counter[str]]:
     """Episodes, flagged ones, wrong verdicts and both, of each kind."""
     with tempfile.TemporaryDirectory() as folder, Store.create(Path(folder) / "known") as store:
@@ -86,7 +87,7 @@ def measure(
             store.ledger.append(store.append(episode), labels)
         config = RewardTrainConfig(
             encoder={"type": "keypoints"}, train_fps=None, target_fpr=0.005, epochs=epochs, ensemble_size=members,
-            seed=seed, device="cpu", **JUDGE,
+            seed=seed, device=device, **JUDGE,
         )  # fmt: skip
         trained = train_reward_model(store, config, Path(folder) / "work", never_stop, lambda _: iter)
     judge = ClassifierJudge(trained.model)

@@ -51,9 +51,9 @@ def test_add_refuses_a_simulation_whose_reward_pays_for_success():
         rewards(labels(0, 0), {"reward": np.float32([1])}, mode="add")
 
 
-def test_shaping_pays_for_progress_and_takes_it_back_once_success_is_decided():
+def test_shaping_pays_for_progress_and_counts_success_as_all_of_it():
     labeled = labels(0, 0, 1, 1, progress=(0.25, 0.5, 0.75, 1))
-    shaping = [2 * (0.25 - 0.25), 2 * (0.375 - 0.5), 2 * (0 - 0.75)]
+    shaping = [2 * (0.25 - 0.25), 2 * (0.375 - 0.5), 2 * (0.5 - 0.75)]
     assert rewards(labeled, shaping=2.0, gamma=0.5) == [shaping[0], shaping[1], 1 + shaping[2]]
 
 

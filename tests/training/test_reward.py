@@ -264,7 +264,7 @@ def test_shaping_pays_for_progress_on_the_way(tmp_path: Path, knowing: Path):
 
 
 def test_shaping_adds_up_to_nothing_that_depends_on_the_way(tmp_path: Path, knowing: Path):
-    """Discounted, it leaves -phi(start): what ends well is worth as much as without it, up to where it began."""
+    """Discounted, it leaves what a success is worth at its moment, less phi(start)."""
     demos = demonstrations(tmp_path / "demos")
     words = f"{LEARNERS['sac']} judge={knowing} judge.force=true demos.store={demos} run.max_steps=60 reward.shaping=1"
     run(tmp_path / "run", words)
@@ -274,7 +274,7 @@ def test_shaping_adds_up_to_nothing_that_depends_on_the_way(tmp_path: Path, know
         reward = compute_episode_rewards(labels, {}, RewardConfig(shaping=1), 0.95)
         total = (0.95 ** np.arange(episode.steps) * (reward - labels.success[1:])).sum()
         assert labels.success[-1]
-        assert total == pytest.approx(-judge.score_episode(episode).progress[0], abs=1e-3)
+        assert total == pytest.approx(0.95**episode.steps - judge.score_episode(episode).progress[0], abs=1e-3)
 
 
 def test_a_model_of_progress_shapes_what_another_judge_pays(tmp_path: Path, knowing: Path):

@@ -4,8 +4,10 @@
     terminal   the same, but only at the step that ends the episode
     add        the same as replace, on top of the environment's own shaping reward
 
-With `shaping`, w * (gamma * phi(next) - phi(now)) is added, where phi is the judge's progress and 0 once success is
-decided: that speeds learning up and leaves the best policy the best (Ng, 1999).
+With `shaping`, w * (gamma * phi(next) - phi(now)) is added, where phi is the judge's progress, 1 once success is decided
+and 0 where an episode is lost: that speeds learning up and leaves the best policy the best (Ng, 1999). A success is then
+worth 1 + w, less the progress that it started with. A phi of 0 there would take back at the moment of success what was
+paid on the way: with w = 1 hardly anything would be left of it, and until its value is learned, hovering looks better.
 
 What the environment knows of success is never read here, unless its own dense reward is asked for.
 """
@@ -95,16 +97,16 @@ def compute_rewards(
 
 
 def potential(decided: Decisions, env_info: Mapping[str, AnyArray]) -> FloatArray:
-    """The judge's progress, and 0 once success is decided or the episode is lost: nothing is paid for where it ends."""
+    """The judge's progress, 1 once success is decided, and 0 where the episode is lost: what was paid is taken back."""
     if decided.progress is None:
         raise JudgeError(
             "shaping needs a judge that measures progress; set reward.shaping to 0, or name one that does "
             "(judge.progress=runs/progress, which plaudit train-progress makes)"
         )
-    ended = decided.success.copy()
+    phi = np.where(decided.success, np.float32(1), decided.progress)
     if "failure" in env_info:
-        ended[1:] |= env_info["failure"]
-    return np.where(ended, np.float32(0), decided.progress)
+        phi[1:][env_info["failure"]] = 0
+    return phi
 
 
 def _env_value(env_info: Mapping[str, AnyArray], name: str, what: str) -> AnyArray:
