@@ -130,6 +130,34 @@ def test_it_holds_the_measured_position_or_the_last_command_when_that_is_too_old
             robot.observe()
 
 
+def test_a_robot_that_is_not_heard_brakes_within_its_limits(tmp_path, commands):
+    config = robot_config(tmp_path, start_pose=None, joint_max_velocity=2.0, joint_max_acceleration=20.0)
+    with config.build() as robot:
+        with twin_thread(config):
+            position = robot.observe().state
+        for _ in range(20):
+            robot.act(position - 1)
+        robot.sensors.silent_after = 0.0
+        robot.hold()
+    steps = np.diff([command.position[1] for command in commands], n=1)
+    assert steps.min() == pytest.approx(-2.0 / 50, rel=1e-3) and steps[-1] == 0
+    assert np.abs(np.diff(steps)).max() <= 20.0 / 50**2 + 1e-6
+
+
+def test_after_a_pause_joints_that_follow_go_on_from_the_last_command(tmp_path, commands):
+    """What was measured may be older than that command, and it would be a step back to begin there."""
+    config = robot_config(tmp_path, start_pose=None, joint_max_velocity=1.0, joint_max_acceleration=5.0)
+    with twin_thread(config), config.build() as robot:
+        position = robot.observe().state
+        for _ in range(8):
+            robot.act(position - 1)
+        last = robot.last_command
+        robot.sensors.joint_position = lambda: last + 0.03  # on the way there when the machine stood still
+        time.sleep(0.3)
+        robot.act(position - 1)
+    assert np.abs(commands[-1].position - last).max() == pytest.approx(5.0 / 50**2, rel=1e-3)
+
+
 def test_a_robot_that_is_not_there_is_waited_for_and_then_told_of_topic_by_topic(tmp_path):
     with robot_config(tmp_path, first_message_s=0.05).build() as robot, pytest.raises(RobotSilent) as raised:
         robot.reset()

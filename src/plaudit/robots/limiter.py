@@ -12,7 +12,7 @@ not become a larger step.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -115,6 +115,14 @@ class CommandLimiter:
         if self._last is not None:
             self._step = command - self._last
         self._last = command.astype(np.float64)
+
+    def braking(self) -> Iterator[FloatArray]:
+        """Commands after which the joints rest, from the last that was `sent`: one a tick, at least one."""
+        while self._last is not None:
+            step = np.copysign(np.maximum(np.abs(self._step) - self._max_change, 0.0), self._step)
+            yield np.clip(self._last + step, self._lower, self._upper).astype(np.float32)
+            if not step.any():
+                return
 
     def _keeps_limits(self, command: AnyArray, last: AnyArray) -> bool:
         """Whether a command [A] surely does; nearly every one of a policy does, so this is quick."""

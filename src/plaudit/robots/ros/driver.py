@@ -75,8 +75,11 @@ class RosRobot(ClosableRobot):
             raise InvalidCommand(f"{self.name} takes {self.action_dim} finite numbers, got {np.asarray(action)}")
         if self.last_command is None:
             self.limiter.restart(self._known_position())
-        elif time.monotonic() - self._sent_at > self._pause:
-            self.limiter.restart(self.sensors.joint_position())
+        elif self._paused:
+            # Joints that follow are at the last command or on the way there, and a measurement may be older than it.
+            measured = self.sensors.joint_position()
+            follows = np.abs(measured - self.last_command) <= self.params.start_tolerance
+            self.limiter.restart(np.where(follows, self.last_command, measured))
         self._send(self.limiter.limit(action))
 
     def observe(self) -> Observation:
@@ -86,14 +89,25 @@ class RosRobot(ClosableRobot):
         return self.sensors.observe()
 
     def hold(self) -> None:
-        """Command the last measured joint positions; when these are too old, the last command. One that is old too is
-        not repeated: a robot that was restarted meanwhile would jump there, and the others hold it anyway."""
+        """Command the last measured joint positions; when these are too old, brake from the last command. That is not
+        repeated when it is old too: a robot that was restarted meanwhile would jump there, and others hold it anyway.
+        """
         position = self.sensors.last_joint_position()
-        if position is None and time.monotonic() - self._sent_at <= HOLD_S:
-            position = self.last_command
         if position is not None:
             self._send(position)
-            self.limiter.restart(self.last_command)
+        elif self.last_command is not None and time.monotonic() - self._sent_at <= HOLD_S:
+            if self._paused:
+                self.limiter.restart(self.last_command)
+            rate = Rate(self.params.HZ)
+            for command in self.limiter.braking():
+                self._send(command)
+                rate.sleep()
+        self.limiter.restart(self.last_command)
+
+    @property
+    def _paused(self) -> bool:
+        """Whether the last command was so long ago that the joints have come to rest."""
+        return time.monotonic() - self._sent_at > self._pause
 
     def joint_position(self) -> FloatArray:
         """[A] the measured joint positions."""
