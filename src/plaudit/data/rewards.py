@@ -4,10 +4,11 @@
     terminal   the same, but only at the step that ends the episode
     add        the same as replace, on top of the environment's own shaping reward
 
-With `shaping`, w * (gamma * phi(next) - phi(now)) is added, where phi is the judge's progress, 1 once success is decided
-and 0 where an episode is lost: that speeds learning up and leaves the best policy the best (Ng, 1999). A success is then
-worth 1 + w, less the progress that it started with. A phi of 0 there would take back at the moment of success what was
-paid on the way: with w = 1 hardly anything would be left of it, and until its value is learned, hovering looks better.
+With `shaping`, w * (gamma * phi(next) - phi(now)) is added, where phi is the judge's progress, 1 once success is
+decided and 0 where an episode is lost: that speeds learning up and leaves the best policy the best (Ng, 1999). A
+success is then worth 1 + w, less the progress at the start. With a phi of 0 there, success would take back what was
+paid on the way: with w = 1 hardly anything would be left of it, and until its value is learned, hovering would look
+better.
 
 What the environment knows of success is never read here, unless its own dense reward is asked for.
 """
