@@ -24,6 +24,8 @@ A recovery is the time from when a fault began to when all goes on: an episode t
 person and weights that are newer. Everything is counted in the end from what is on disk: the run's folder, the twin's
 own log, what the operator said, and what the person labeled. Motion of less than 1.2 s counts as a reset and not as an
 episode, and ticks count from an episode's second command on: before the first, the robot waits for its first chunk.
+A tick without a command while a core stood still (`stalls.py`), as those of a virtual machine do, is said but not
+counted: a robot's machine is its own.
 """
 
 import argparse
@@ -50,6 +52,7 @@ from day_lab import Bench, Machines, Operator, Person, PolicyServer, kill  # noq
 from hosts import three_hosts  # noqa: E402
 from plaudit.data.store import Store, is_store  # noqa: E402
 from plaudit.types import EnvSpec  # noqa: E402
+from stalls import StallWatch  # noqa: E402
 
 KINDS = ("camera", "freeze", "twin", "server", "judge", "learner", "link", "head")
 # Episodes and faults of the quick form: none that starts a process of Ray again, most in the run that needs no node.
@@ -238,7 +241,7 @@ def tell(bars: Bars, days: Sequence[RobotDay], figures: Sequence[dict[str, float
     bars.exactly("day_unplanned_restarts", sum(day.restarts for day in days), 0)
 
 
-def _figures(day: RobotDay) -> dict[str, float]:
+def _figures(day: RobotDay, stalls: Sequence[tuple[int, int]]) -> dict[str, float]:
     bench = day.bench
     episodes, moved = check.stored_episodes(bench.run), check.motion(bench.logs())
     mirror = None if day.machines is None else day.machines.mirror(bench.run)
@@ -251,18 +254,20 @@ def _figures(day: RobotDay) -> dict[str, float]:
     spec = EnvSpec(bench.params.proprio_state_dim, bench.params.action_dim, {"head": bench.params.camera_size})
     spans = [(fault.begin, fault.end) for fault in day.faults]
     steps = sum(episode.steps for episode in episodes)
+    idle = [span for episode in episodes for span in moved.idle_ticks(episode, bench.params.HZ)]
+    ours = [span for span in idle if not check.overlaps(span, stalls)]
     print(
         f"{bench.name}: {len(episodes)} episodes, {sum(e.discarded for e in episodes)} of them discarded, "
         f"{steps} steps, {moved.commands} commands, {len(day.said)} words of the operator, "
-        f"{day.given} labels by the person; the machine, and the twin with it, stood still for up to "
-        f"{moved.longest_gap:.2f} s"
+        f"{day.given} labels by the person; {len(idle)} ticks without a command, {len(idle) - len(ours)} of them while "
+        "a core stood still"
     )
     return {
         "episodes": sum(not episode.discarded for episode in episodes),
         "episodes_lost": len(lost) + len(marks),
         "labels_lost": len(labels),
         "violations": moved.violations,
-        "idle_ticks": sum(moved.idle_ticks(episode, bench.params.HZ) for episode in episodes),
+        "idle_ticks": len(ours),
         "held_fraction": check.held_fraction(episodes, spans),
         "newest_policy": check.is_newest_policy(bench.run, spec),
     }
@@ -286,8 +291,13 @@ def main() -> None:
         folder = asked.keep or Path(temporary)
         machines = Machines(hosts, folder)
         days = make_days(asked, machines, folder, rng)
-        tell(bars, days, work_through(days, machines, at_once=asked.quick))
-    print(f"{time.monotonic() - begun:.0f} s")
+        with StallWatch() as watch:
+            tell(bars, days, work_through(days, machines, watch, at_once=asked.quick))
+            stalls = [1e-9 * (end - begin) for begin, end in watch.spans()]
+    print(
+        f"{time.monotonic() - begun:.0f} s; a core stood still {len(stalls)} times, for {sum(stalls):.1f} s in all and "
+        f"{max(stalls, default=0):.2f} s at the longest"
+    )
     if asked.quick:
         bars.left_out(
             "IGRIS-C on the cluster, a frozen or restarted twin, restarts of the judge, the learner and the head"
@@ -295,7 +305,9 @@ def main() -> None:
     bars.report()
 
 
-def work_through(days: Sequence[RobotDay], machines: Machines, *, at_once: bool) -> list[dict[str, float]]:
+def work_through(
+    days: Sequence[RobotDay], machines: Machines, watch: StallWatch, *, at_once: bool
+) -> list[dict[str, float]]:
     """All days, one after the other or at once; returns their figures. What needs no node begins while they start."""
     starting = threading.Thread(target=machines.start)
     starting.start()
@@ -305,7 +317,7 @@ def work_through(days: Sequence[RobotDay], machines: Machines, *, at_once: bool)
             starting.join()
         print(f"{day.bench.name}: {day.episodes} episodes; {' '.join(day.plan)}", flush=True)
         day.run()
-        return _figures(day)
+        return _figures(day, watch.spans())
 
     if not at_once:
         return [work(day) for day in days]

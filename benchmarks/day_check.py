@@ -18,6 +18,7 @@ from plaudit.rollout.attended import discarded_folder
 from plaudit.types import EnvSpec
 
 SHORT_NS = 1_200_000_000  # of motion, that may be a reset, and half a second until the twin holds
+WATCHDOG_NS = 500_000_000  # without a command, after which the twin holds
 NOTICED_NS = 300_000_000  # within which an operator's word ends an episode
 
 
@@ -34,7 +35,7 @@ class StoredEpisode:
 
     def within(self, spans: Sequence[tuple[int, int]]) -> bool:
         """Whether it has a part in one of these times."""
-        return any(self.first < end and begin < self.last for begin, end in spans)
+        return overlaps((self.first, self.last), spans)
 
 
 def stored_episodes(run: Path) -> list[StoredEpisode]:
@@ -77,12 +78,6 @@ class Motion:
                     begun = 0
 
     @property
-    def longest_gap(self) -> float:
-        """Seconds between two of the twin's own steps, which only a machine that stands still delays."""
-        gaps = [b["stamp"] - a["stamp"] for entries in self.lives for a, b in pairwise(entries)]
-        return 1e-9 * max(gaps, default=0)
-
-    @property
     def commands(self) -> int:
         return sum(entries[-1]["commands"] for entries in self.lives)
 
@@ -95,21 +90,29 @@ class Motion:
     def violated(self) -> list[str]:
         return [problem for entries in self.lives for entry in entries for problem in entry["violated"]]
 
-    def idle_ticks(self, episode: StoredEpisode, hz: float) -> int:
-        """Control steps of an episode, after its first command, for which the twin got none."""
+    def idle_ticks(self, episode: StoredEpisode, hz: float) -> list[tuple[int, int]]:
+        """When (from, to, in ns) there was no command for a control step of an episode, after its first command."""
         during = [e for entries in self.lives for e in entries if episode.first < e["stamp"] <= episode.last]
         if not during:
-            return 0
+            return []
         steps = min(episode.steps, int(1e-9 * (episode.last - episode.first) * hz))  # not those of a reset before
-        first = during[-1]["commands"] - steps + 2
-        idle = sum(e["holding"] for e in during if e["commands"] >= first)
-        skipped = [e["skipped"] for e in during if e["commands"] >= first]
-        return idle + (skipped[-1] - skipped[0] if skipped else 0)
+        first, tick = during[-1]["commands"] - steps + 2, int(1e9 / hz)
+        during = [e for e in during if e["commands"] >= first]
+        idle = [(e["stamp"] - WATCHDOG_NS - 2 * tick, e["stamp"]) for e in during if e["holding"]]
+        for before, after in pairwise(during):
+            skipped = after["skipped"] - before["skipped"]
+            idle += skipped * [(after["stamp"] - (skipped + 2) * tick, after["stamp"])]
+        return idle
 
 
 def motion(logs: Sequence[Path]) -> Motion:
     """Read the twin's logs."""
     return Motion([entries for path in logs if (entries := read_log(path))])
+
+
+def overlaps(span: tuple[int, int], others: Sequence[tuple[int, int]]) -> bool:
+    """Whether a time has a part in one of the others."""
+    return any(span[0] < end and begin < span[1] for begin, end in others)
 
 
 def lost_episodes(episodes: Sequence[StoredEpisode], moved: Motion) -> list[tuple[int, int]]:
