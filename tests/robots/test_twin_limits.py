@@ -61,6 +61,13 @@ def test_ticks_without_a_command_are_counted_and_pauses_are_not():
     assert monitor.skipped == 1 + 2
 
 
+def test_a_command_that_is_late_within_its_tick_leaves_none_out():
+    monitor = new_monitor(FakeClock())
+    for at in (0, 1, 2.7, 3, 4, 4.9, 6.6, 7.1, 8, 10.1):  # the one of 9 is missing
+        monitor.receive(np.zeros(1, np.float32), int(1e9 * (1000 + at / 10)))
+    assert monitor.skipped == 1
+
+
 @pytest.mark.parametrize(
     ("commands", "said"),
     [

@@ -6,6 +6,7 @@ sending more. What the network does to the moment of arrival is no violation. Ne
 position that the twin has sent within the last seconds, or a step of acceleration away: so robots hold and start again.
 """
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from plaudit.types import AnyArray, FloatArray
 TOLERANCE = 0.02  # of speed and acceleration
 ROUNDING = 1e-5  # rad
 WINDOW_S = 2.0  # in which commands are counted, and measured positions are remembered
+EARLY = 0.25  # of a tick, that a command may come before it is due
 LOST_S = 0.5  # between two commands, at most, that others may have been lost between
 BURST_S = 1.0  # of commands that the network may hold back and deliver at once
 
@@ -46,7 +48,7 @@ class CommandMonitor:
         """The joints hold by themselves: the next command starts from where they are."""
         self._last: AnyArray | None = None
         self._steps: AnyArray = np.zeros((2, len(self._names)))  # least and greatest that the last may have been
-        self._stamp = 0
+        self._due = 0  # ns of the sender's clock, when the last command was
 
     def measured(self, position: AnyArray) -> None:
         """The twin has sent these joint positions."""
@@ -58,13 +60,21 @@ class CommandMonitor:
 
     def receive(self, command: FloatArray, stamp: int) -> None:
         """Check one command [J]. stamp: ns, of the sender's clock"""
-        ticks = round(1e-9 * (stamp - self._stamp) * self._hz)
-        ticks = ticks if 1 <= ticks <= LOST_S * self._hz else 1
-        self._stamp = stamp
+        ticks = self._ticks_until(stamp)
         self.skipped += ticks - 1
         problems = [*self._outside(command), *self._too_fast(command, ticks), *self._too_many()]
         self.count += bool(problems)
         self._new.extend(problems)
+
+    def _ticks_until(self, stamp: int) -> int:
+        """Ticks of the sender since the command before. One that is late, but within its tick, leaves none out."""
+        late = 1e-9 * (stamp - self._due) * self._hz
+        ticks = math.floor(late + EARLY)
+        if ticks == 1:
+            self._due += int(1e9 / self._hz)
+        elif ticks:  # a pause, or ticks that were left out: those that follow may be due at other moments
+            self._due = stamp
+        return ticks if 1 <= ticks <= LOST_S * self._hz else 1
 
     def _outside(self, command: FloatArray) -> list[str]:
         low, high = self._limits.lower, self._limits.upper
