@@ -34,7 +34,7 @@ from plaudit.errors import BadFile
 from plaudit.torch_file import read_safetensors
 from plaudit.types import AnyArray, ByteArray, Episode, FloatArray
 
-FALSE_FLAGS = 0.03  # of familiar episodes, by frames and start; fewer than 32 can show no less than the highest of them
+FALSE_FLAGS = 0.02  # of familiar episodes, by frames and start; fewer than 49 can show no less than the highest of them
 FALSE_DISAGREEMENTS = 0.01  # likewise, by members
 FRAMES = 16  # of an episode, evenly spread, that are compared
 STARTS_LIKE_SUCCESS = 5  # first frames, of which two must reach the threshold
