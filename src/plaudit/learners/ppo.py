@@ -33,10 +33,10 @@ class PpoConfig(LearnerConfig):
     type: Literal["ppo"] = "ppo"
     gamma: float = Field(default=0.9, ge=0, le=1)
     gae_lambda: float = Field(default=0.9, ge=0, le=1)
-    lr: PositiveFloat = 1e-3
+    lr: PositiveFloat = 3e-4
     clip_coef: PositiveFloat = 0.2  # how far the ratio of probabilities may move
     update_epochs: PositiveInt = 8  # over each rollout
-    num_minibatches: PositiveInt = 16  # of each epoch
+    num_minibatches: PositiveInt = 4  # of each epoch
     vf_coef: PositiveFloat = 0.5
     ent_coef: float = Field(default=0.0, ge=0)
     max_grad_norm: PositiveFloat = 0.5
@@ -45,6 +45,7 @@ class PpoConfig(LearnerConfig):
     log_std_init: float = -0.5  # of the actions
     pretrain_updates: NonNegativeInt = 2000  # of behavior cloning before the first rollout, with demonstrations
     pretrain_batch_size: PositiveInt = 256
+    pretrain_lr: PositiveFloat = 1e-3
     # Rollouts after cloning from which only the value learns: with an untrained value every advantage is noise, and a
     # few updates of noise undo what was cloned.
     critic_warmup_iterations: NonNegativeInt = 2
@@ -132,10 +133,12 @@ class Ppo(LearnerBase):
         self.net.bc_pretrained.fill_(True)
         density, _ = self.net(obs, batch.actions.clamp(-1, 1))
         loss = -density.mean()
-        self._optimizer_step(loss)
+        self._optimizer_step(loss, self.config.pretrain_lr)
         return float(loss.detach())
 
-    def _optimizer_step(self, loss: Tensor) -> None:
+    def _optimizer_step(self, loss: Tensor, lr: float) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
         self.optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(self.net.parameters(), self.config.max_grad_norm)
@@ -194,7 +197,7 @@ class Ppo(LearnerBase):
         loss = config.vf_coef * value_loss
         if update_policy:
             loss = loss + policy_loss - config.ent_coef * entropy
-        self._optimizer_step(loss)
+        self._optimizer_step(loss, self.config.lr)
         with torch.no_grad():
             approx_kl = (ratio - 1 - log_ratio).mean()
             clip_fraction = ((ratio - 1).abs() > config.clip_coef).float().mean()

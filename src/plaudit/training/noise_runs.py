@@ -26,14 +26,18 @@ from plaudit.training.run_folder import RunFolder
 from plaudit.training.trainer import Trainer
 
 SAC = "learner=sac learner.batch_size=128 learner.n_step=3 learner.tau=0.01 demos.scripted=20 run.max_steps=20000"
-PPO = "learner=ppo learner.gamma=0.97 demos.scripted=20 demos.noise=0.05 run.num_envs=64 run.max_steps=80000"
+PPO = (
+    "learner=ppo learner.gamma=0.97 learner.lr=1e-3 learner.num_minibatches=16 demos.scripted=20 demos.noise=0.05 "
+    "run.num_envs=64 run.max_steps=80000"
+)
 PPO_TASKS = {  # of tasks that come as far with less
     "lift": "learner=ppo run.num_envs=128 demos.noise=0.05 demos.relabel=false learner.gamma=0.97 "
-    "learner.num_minibatches=4 learner.target_kl=0.03 learner.pretrain_updates=500 demos.scripted=5 "
+    "learner.lr=1e-3 learner.num_minibatches=4 learner.target_kl=0.03 learner.pretrain_updates=500 demos.scripted=5 "
     "run.max_steps=24000",
     "push": "learner=ppo run.num_envs=128 demos.noise=0.05 demos.relabel=false learner.gamma=0.99 "
     "learner.gae_lambda=0.95 learner.num_minibatches=2 learner.target_kl=0.01 learner.lr=5e-4 "
-    "learner.log_std_init=-2 learner.pretrain_updates=2000 demos.scripted=60 run.max_steps=45000",
+    "learner.log_std_init=-2 learner.pretrain_updates=2000 learner.pretrain_lr=5e-4 demos.scripted=60 "
+    "run.max_steps=45000",
 }
 EVALUATIONS = 8  # in a run
 EPISODES = 64  # in an evaluation
