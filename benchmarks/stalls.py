@@ -52,12 +52,13 @@ def watch(core: int, path: Path) -> None:
     os.sched_setaffinity(0, {core})
     os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(os.sched_get_priority_max(os.SCHED_FIFO)))
     with path.open("w", buffering=1) as file:
-        before = time.time_ns()
+        before = time.monotonic()
         while True:
             time.sleep(SLEEP_S)
-            now = time.time_ns()
-            if now - before > 1e9 * (SLEEP_S + LATE_S):
-                file.write(f"{before} {now}\n")
+            now = time.monotonic()
+            if now - before > SLEEP_S + LATE_S:
+                end = time.time_ns()  # as others stamp their messages; that clock may be set meanwhile
+                file.write(f"{end - int(1e9 * (now - before))} {end}\n")
             before = now
 
 
