@@ -42,7 +42,10 @@ LIMITS = {"sac": 180.0, "ppo": 600.0, "qchunk": 300.0}  # seconds that a learner
 EVERY = {"sac": 1000, "ppo": 25_000, "qchunk": 500}  # steps between evaluations
 OURS = {
     "sac": [f"demos.scripted={N_DEMOS}", "run.max_steps=60000"],
-    "ppo": ["reward.env_reward=dense", "run.num_envs=128", "run.max_steps=3000000"],
+    "ppo": [
+        *("reward.env_reward=dense", "run.num_envs=128", "run.max_steps=3000000"),
+        *("learner.lr=1e-3", "learner.num_minibatches=16"),  # as in examples/configs/pickcube_ppo_mlp.yaml
+    ],
     "qchunk": [f"demos.scripted={N_DEMOS}", "run.max_steps=60000"],
 }
 

@@ -37,7 +37,7 @@ def main() -> None:
     batch = to_torch(transitions(rng, 256), device)
     sac = Sac(SacConfig(hidden_dims=(256, 256), policy_update_freq=1), SPACES, device=device)
     print(f"sac: {timed(lambda: sac.update(batch), count):.2f} ms an update of 256 transitions, two 128x128 cameras")
-    ppo = Ppo(PpoConfig(update_epochs=1), SPACES, device=device)
+    ppo = Ppo(PpoConfig(update_epochs=1, num_minibatches=16), SPACES, device=device)
     played = episodes(rng, 16, 50)
     print(f"ppo: {timed(lambda: ppo.update(played), max(2, count // 20)):.0f} ms an epoch over 16 episodes of 50 steps")
     same = goes_on(sac, lambda: Sac(sac.config, SPACES, 1, device), batch) and goes_on(

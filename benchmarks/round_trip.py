@@ -33,7 +33,7 @@ COMMON = (
 )
 POLICIES = {
     "ppo": f"{COMMON} learner=ppo env.obs=both policy.cameras=[] run.num_envs=64 run.max_steps=200000 "
-    "evaluation.freq=6400 audit.on_alarm=warn",
+    "learner.lr=1e-3 learner.num_minibatches=16 evaluation.freq=6400 audit.on_alarm=warn",
     "sac_pixels": f"{COMMON} learner=sac env.obs=pixels run.max_steps=60000 evaluation.freq=4000",
 }
 SMALL = DemoConfig(
