@@ -36,7 +36,7 @@ def plan_(
     confidence: Annotated[float, typer.Option(min=0.5, max=0.999, help="How sure a proof must be.")] = 0.9,
     table: Annotated[Path | None, typer.Option(help="Runs of --measure, in place of those of the package.")] = None,
     measure: Annotated[
-        bool, typer.Option("--measure", help="First make the runs that --table lacks, about a minute each.")
+        bool, typer.Option("--measure", help="First make the runs that --table lacks, up to a minute each.")
     ] = False,
     jobs: Annotated[int, typer.Option(min=1, help="With --measure: runs at a time.")] = 2,
 ) -> None:
