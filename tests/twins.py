@@ -14,6 +14,7 @@ import numpy as np
 from plaudit.errors import RobotSilent
 from plaudit.registry import ROBOT_REGISTRY
 from plaudit.robots.transport import MemoryConfig, ZenohConfig
+from plaudit.robots.twin.faults import Fault
 from plaudit.robots.twin.twin import Twin
 from plaudit.types import FloatArray, Observation
 from waiting import stretch, wait_until
@@ -62,6 +63,12 @@ def free_endpoint() -> str:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return f"tcp/127.0.0.1:{free.getsockname()[1]}"
+
+
+def inject(twin: Twin, fault: str) -> None:
+    """Let it fail, and wait for the tick from which it does: commands that come before are still followed."""
+    twin.inject(Fault.parse(fault))
+    wait_until(lambda: twin.fault == Fault.parse(fault), what=f"for the fault {fault}")
 
 
 @contextmanager

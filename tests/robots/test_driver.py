@@ -10,9 +10,8 @@ from plaudit.errors import InvalidCommand, RobotError, RobotSilent
 from plaudit.robots.ros.check import check_topics
 from plaudit.robots.transport import MemoryConfig
 from plaudit.robots.transport.messages import JOINT_STATE, JointState, decode_joint_state, encode_joint_state
-from plaudit.robots.twin.faults import Fault
 from plaudit.rollout.teleop import TopicTeleop
-from twins import robot_config, twin_thread
+from twins import inject, robot_config, twin_thread
 from waiting import wait_until
 
 
@@ -63,7 +62,7 @@ def test_a_command_changes_no_faster_than_max_delta_deg(tmp_path, commands):
 def test_after_a_pause_commands_start_from_where_the_joints_are(tmp_path, commands):
     config = robot_config(tmp_path, start_pose=None, joint_max_velocity=1.0, joint_max_acceleration=5.0)
     with twin_thread(config) as twin, config.build() as robot:
-        twin.inject(Fault("deaf"))  # the joints stay where they are
+        inject(twin, "deaf")  # the joints stay where they are
         position = robot.observe().state
         for _ in range(20):
             robot.act(position - 1)
@@ -98,7 +97,7 @@ def test_a_robot_that_does_not_come_to_its_start_pose_is_named_by_its_joint(tmp_
     config = robot_config(tmp_path)
     with twin_thread(config) as twin, config.build() as robot:
         robot.observe()
-        twin.inject(Fault("deaf"))
+        inject(twin, "deaf")
         with pytest.raises(
             RobotError,
             match=r"joint 'right_\w+' is still 0\.\d+ rad off start_pose after .* not receive",  # some were received

@@ -15,7 +15,7 @@ from plaudit.robots.safety import SafetyConfig
 from plaudit.robots.transport.messages import JOINT_STATE, JointState, encode_joint_state
 from plaudit.robots.twin.faults import Fault
 from puppet import PuppetConfig, lines
-from twins import robot_config, twin_thread
+from twins import inject, robot_config, twin_thread
 
 SLOW = {"HZ": 2}  # a control rate that a twin at 50 Hz satisfies on a busy machine too
 
@@ -44,7 +44,7 @@ def test_a_robot_that_sends_what_it_should_passes(tmp_path):
 def test_a_problem_is_in_the_row_of_its_topic(tmp_path, fault, name, received, problem):
     config = robot_config(tmp_path, first_message_s=1.0)
     with twin_thread(config) as twin:
-        twin.inject(Fault.parse(fault))
+        inject(twin, fault)
         check(config, 0.1)  # what was on its way when the fault began
         result = check(config, 0.3)[name]
     assert received in result.received
@@ -117,7 +117,7 @@ def test_a_robot_moves_a_little_way_and_comes_back(tmp_path, monkeypatch):
         result = check_motion(config)
         assert not result.problem and result.expected == "0.05 and back"
         assert np.abs(twin.joints.position - before).max() < 0.01 and not twin.joints.monitor.count
-        twin.inject(Fault("deaf"))
+        inject(twin, "deaf")
         assert check_motion(config).problem == "joint 'right_shoulder_pitch' did not follow: it moved by 0"
 
 

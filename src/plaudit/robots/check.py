@@ -86,7 +86,7 @@ def check_motion(config: RobotConfig) -> CheckResult:
     lazy, lost = np.flatnonzero(farthest < MIN_FOLLOWED * np.abs(way)), np.flatnonzero(left > np.abs(way) / 2)
     problem = ""
     if len(lazy):
-        problem = f"{limits.joint(lazy[0])} did not follow: it moved by {farthest[lazy[0]]:.3g}"
+        problem = f"{limits.joint(lazy[0])} did not follow: it moved by {round(farthest[lazy[0]], 4):g}"
     elif len(lost):
         problem = f"{limits.joint(lost[0])} did not come back: it is {left[lost[0]]:.3g} away"
     return _motion(f"{np.abs(way).max():.3g} and back", problem, f"{farthest.max():.3g} and back")

@@ -75,6 +75,11 @@ class Twin:
         """Fail from the next tick on; from any thread."""
         self._injected.put(fault)
 
+    @property
+    def fault(self) -> Fault:
+        """In effect now."""
+        return self._publisher.fault
+
     def stop(self) -> None:
         """Make `run` return; from any thread."""
         self._stop.set()
@@ -87,7 +92,7 @@ class Twin:
 
     def _send(self, stamp: int) -> None:
         """Log one tick, then publish its joint state and images."""
-        joints, fault = self.joints, self._publisher.fault
+        joints, fault = self.joints, self.fault
         position, velocity = joints.position.copy(), joints.velocity.copy()
         frames = {camera: self._frame(index, camera, stamp) for index, camera in enumerate(self._params.camera_names)}
         self._write_log(
@@ -120,7 +125,7 @@ class Twin:
     def _frame(self, index: int, camera: str, stamp: int) -> tuple[ByteArray, EncodeFn]:
         """An image as a receiver decodes it, and the function that encodes its message."""
         pixels = render_frame(index, stamp, self.joints.fractions, self._params.camera_size)
-        if self._publisher.fault.affects(camera, "size"):
+        if self.fault.affects(camera, "size"):
             pixels = np.ascontiguousarray(pixels[::2, ::2])
         depth_range = self._params.depth_range(camera)
         if depth_range is not None:
@@ -132,7 +137,7 @@ class Twin:
         return decode_compressed(encode_compressed(stamp, pixels)).pixels, lambda at: encode_compressed(at, pixels)
 
     def _on_command(self, data: bytes) -> None:
-        if self._publisher.fault.kind != "deaf":
+        if self.fault.kind != "deaf":
             self.joints.command(data)
 
     def _on_fault(self, data: bytes) -> None:
