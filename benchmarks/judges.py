@@ -56,7 +56,7 @@ def main() -> None:
         bars.left_out("how well it judges: ROC-AUC, how far its cutoffs are off, and whether it passes its controls")
     else:
         bars.at_least("judge_eval_roc_auc", found.metrics.roc_auc, 0.93)
-        bars.at_most("judge_eval_cutoff_median", found.label_metrics.onset_median, 12)
+        bars.at_most("judge_eval_onset_median", found.label_metrics.onset_median, 12)
         asked = [control for control in found.controls if control.frames]
         bars.at_least("judge_eval_controls_passed", sum(control.passed for control in asked), len(asked))
     bars.report()

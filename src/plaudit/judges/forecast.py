@@ -46,8 +46,8 @@ FIGURES = {
     "recall": "recall (frames)",
     "onset_median": "success-onset error, causal: median",
     "onset_p90": "success-onset error, causal: 90th percentile",
-    "cutoff_median": "success-onset error, offline: median",
-    "cutoff_p90": "success-onset error, offline: 90th percentile",
+    "offline_onset_median": "success-onset error, offline: median",
+    "offline_onset_p90": "success-onset error, offline: 90th percentile",
 }
 
 
@@ -170,8 +170,8 @@ def _figures(drawn: AnyArray) -> dict[str, AnyArray]:
     errors = {
         "onset_median": _quantile(onset, 0.5),
         "onset_p90": _quantile(onset, 0.9),
-        "cutoff_median": _quantile(cutoff, 0.5),
-        "cutoff_p90": _quantile(cutoff, 0.9),
+        "offline_onset_median": _quantile(cutoff, 0.5),
+        "offline_onset_p90": _quantile(cutoff, 0.9),
     }
     return rates | {name: np.where(has_success & np.isnan(error), np.inf, error) for name, error in errors.items()}
 

@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from plaudit.judges.classifier.encoders import Channels, EncoderConfig
 
@@ -45,8 +46,7 @@ class KeypointsEncoder(nn.Module):
         heat = self.layers(images)
         height, width = heat.shape[2:]
         heat = heat.flatten(2)
-        centered = heat - heat.mean(dim=2, keepdim=True)
-        unit = centered / (centered.square().mean(dim=2, keepdim=True) + 1e-6).sqrt()
+        unit = F.layer_norm(heat, heat.shape[2:], eps=1e-6)
         share = torch.softmax(unit * self.sharpness[:, None], dim=2)
         grid_y, grid_x = torch.meshgrid(_places(height, heat), _places(width, heat), indexing="ij")
         where = share @ torch.stack([grid_x.flatten(), grid_y.flatten()], dim=1)
