@@ -82,4 +82,6 @@ def png(window: LabelWindow) -> bytes:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit("name the folder of g1_bottle and the picture to write: scripts/label_window.py g1_bottle window.png")
     main(Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve())

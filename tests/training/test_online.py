@@ -524,6 +524,14 @@ def test_both_learners_learn_from_pixels_or_states_with_demonstrations(tmp_path,
     assert any("pretraining on demonstrations" in reason for reason in waits) == (learner == "qchunk")
     judged = Store.open(demos, labels=tmp_path / "run/demo_labels").ledger
     assert all(judged.newest(i).source == "classifier" for i in range(6))
+    assert end.replay.demo_successes == 6 and "sees success" not in end.last_event
+
+
+def test_demonstrations_that_the_judge_does_not_see_succeed_are_told_on_the_screen(tmp_path):
+    demos = glow.demos(tmp_path / "demos", episodes=6)  # which end with their first frame of success
+    rule = ("judge.rule.decode=k_of_n", "judge.rule.k=2", "judge.rule.n=3")
+    end = run_session(tmp_path, "run.max_episodes=1", f"demos.store={demos}", *rule)
+    assert "the judge sees success in none of the 6 demonstrations" in end.progress.last_event
 
 
 class ReadyCandidate(Retrainer):

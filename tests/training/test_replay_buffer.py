@@ -115,8 +115,9 @@ def test_demonstrations_are_judged_first_and_into_a_file_of_the_run(tmp_path):
     service = ReplayBuffer(tmp_path / "run", demos=tmp_path / "demos")
     service.add(episode(), "a")
     assert service.pending(WHO) == [EpisodeRef("demos", 0), EpisodeRef("episodes", 0)]
+    assert (service.stats(WHO).demos_unlabeled, service.stats(WHO).demo_successes) == (1, 0)
     service.add_labels({EpisodeRef("demos", 0): make_labels()}, {}, WHO)
-    assert service.stats(WHO).demos_unlabeled == 0
+    assert (service.stats(WHO).demos_unlabeled, service.stats(WHO).demo_successes) == (0, 1)
     assert len(Store.open(tmp_path / "demos").ledger) == 0
     service.close()
 

@@ -31,7 +31,7 @@ from plaudit.rule import threshold_of
 from plaudit.training.config import classifier_of
 from plaudit.training.judge_change import with_judge
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.trainer import Progress, check_run
+from plaudit.training.trainer import Progress, Trainer, check_run
 from plaudit.types import Labels
 from processes import FORKED
 from slow import slow_but
@@ -221,8 +221,20 @@ def test_the_end_of_a_demonstration_that_the_model_does_not_see_ends_nothing(tmp
 
 def test_demonstrations_without_success_in_the_models_eyes_are_told(tmp_path: Path, model: Any):
     demos = demonstrations(tmp_path / "demos", up=-1.0)
-    with pytest.raises(JudgeError, match=r"sees success in none of the 3 demonstrations of .*--steps-after-success"):
+    with pytest.raises(JudgeError, match=r"sees success in none of the 3 demonstrations; .*--steps-after-success"):
         run(tmp_path / "run", f"{LEARNERS['sac']} judge={model(0.5)} demos.store={demos}")
+
+
+@pytest.mark.parametrize("dark", [3, 4])
+def test_so_are_those_of_which_it_misses_most(tmp_path: Path, model: Any, dark: int):
+    demos = demonstrations(tmp_path / "demos")
+    with Store.open(demos, write=True) as store:
+        for _, episode in Store.open(demonstrations(tmp_path / "dark", dark, up=-1.0)):
+            store.append(episode)
+    words = f"{LEARNERS['sac']} judge={model(0.5)} demos.store={demos}"
+    with Trainer(create(tmp_path / "run", words), lambda _: iter) as trainer:
+        said = trainer.judge.warning
+    assert said.startswith("the judge sees success in 3 of the 7 demonstrations; ") if dark == 4 else not said
 
 
 # Shaping by progress

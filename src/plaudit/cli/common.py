@@ -189,6 +189,7 @@ def _stoppable_bar(total: int, told: Callable[[Any], tuple[float, str]], ends: s
 
     def watch(now: Any) -> bool:
         done, words = told(now)
+        done = min(done, total)  # a last rollout may go beyond
         bar.start()
         bar.update(task, completed=done, description=words)
         lines.update(done, words)

@@ -12,7 +12,7 @@ def demo(
     folder: Annotated[Path, typer.Option("--output-dir", "-o", help="The folder to write.")] = Path("runs/demo"),
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of everything random.")] = 0,
 ) -> None:
-    """Run the whole pipeline in small, in two to three minutes.
+    """Run the whole pipeline in small, in two to four minutes.
 
     Collects labeled episodes, trains a reward model on their images, trains a policy on its labels, then measures the
     true success rate on test seeds. Ctrl-C stops; the same command resumes.

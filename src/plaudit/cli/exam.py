@@ -9,7 +9,7 @@ import typer
 from plaudit.cli.common import AllowCode, AllowHost, out, progress, stop, tell
 from plaudit.cli.data import EpisodesOption, chosen_ids
 from plaudit.cli.label import check_output_path, free_folder
-from plaudit.errors import DataError
+from plaudit.errors import DataError, JudgeError
 
 if TYPE_CHECKING:
     from plaudit.data.store import Store
@@ -75,7 +75,10 @@ def exam_(
     placed: dict[str, Path] = {}  # name on the page -> where its certificate belongs
     try:
         for word, shown in zip(names, _short_names(names)):
-            found.append(_examine(store, word, shown, overrides, asked, ids, other, wrong_task))
+            try:
+                found.append(_examine(store, word, shown, overrides, asked, ids, other, wrong_task))
+            except JudgeError as error:
+                raise error if len(names) == 1 else JudgeError(f"{shown}: {error}") from error
             if Path(word).exists() and not overrides:
                 placed[shown] = Path(word)
     except KeyboardInterrupt:

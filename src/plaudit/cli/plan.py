@@ -92,6 +92,7 @@ def _cases(
 def _measure(env: str, path: Path, jobs: int, keys: tuple[str, ...]) -> "PlanTable":
     """The runs of a file, and those that it lacks, which are added one by one."""
     from plaudit.judges.plan import PlanTable
+    from plaudit.report.plan import describe_noise
     from plaudit.training.noise_runs import LEVELS, make_runs, recipe, settings_to_run
 
     known = PlanTable.load(path) if path.exists() else PlanTable(recipes={})
@@ -108,7 +109,8 @@ def _measure(env: str, path: Path, jobs: int, keys: tuple[str, ...]) -> "PlanTab
             runs.sort(key=lambda one: (one.env, one.learner))  # ppo, then sac
             known = PlanTable(recipes={**known.recipes, env: recipes}, runs=tuple(runs))
             known.save(path)
-            out.print(f"{count} of {len(missing)}: {run.learner} {run.noise or 'never wrong'}: {run.success:.0%}")
+            what = describe_noise(run.noise)
+            out.print(f"{count} of {len(missing)}: {run.learner}, {what}: {run.success:.0%}")
     except KeyboardInterrupt:
         stop(f"interrupted; {len(runs)} runs are in {path}, and the same command makes the others")
     out.print(f"{path} has {len(runs)} runs; --table {path} takes them again")

@@ -65,8 +65,8 @@ OutputCheckpointOption = Annotated[Path | None, typer.Option(help="Also write th
 BackboneOption = Annotated[
     str | None,
     typer.Option(
-        help="resnet10, efficientnet_lite0, small, torchvision:NAME or transformers:NAME_OR_FOLDER.",
-        show_default="efficientnet_lite0; resnet10 with --positive-dir",
+        help="resnet10, efficientnet_lite0, small, keypoints, torchvision:NAME or transformers:NAME_OR_FOLDER.",
+        show_default="efficientnet_lite0; resnet10 for folders of .npy",
     ),
 ]
 PretrainedEncoderPathOption = Annotated[
@@ -321,7 +321,7 @@ def train_job(episodes: "Store", job: "RewardTrainJob") -> "TrainResult":
 
 def _tell_choice(choice: "Choice") -> None:
     tell("note", f"no GPU is used; chosen for a processor: {choice} (--minutes gives it more or less time)")
-    tell("note", "on a GPU, --freeze-encoder false --members 3 trains the encoder too, and is better")
+    tell("note", "on a GPU, freeze_encoder=false --members 3 trains the encoder too, and is better")
 
 
 def _print_result(fitted: "TrainResult", job: "RewardTrainJob") -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from plaudit.cli.common import AllowCode, AllowHost, Auto, run_app
+from plaudit.cli.common import AllowCode, AllowHost, AllowUntrained, Auto, run_app
 from plaudit.cli.online import DEFAULT_ALGORITHM, RAY, online
 
 
@@ -58,6 +58,7 @@ def run_script(
             bool, typer.Option("--human_reward_labeler", help="A person judges in a window, and no model.")
         ] = False,
         auto: Auto = None,
+        allow_untrained: AllowUntrained = False,
         allow_code: AllowCode = None,
         allow_host: AllowHost = None,
     ) -> None:
@@ -71,6 +72,7 @@ def run_script(
             topics=inference_runtime_topics_config,
             human=human_reward_labeler,
             auto=auto,
+            allow_untrained=allow_untrained,
             ray=os.environ.get(RAY, "auto"),
         )
 

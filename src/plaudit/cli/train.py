@@ -46,8 +46,11 @@ def train_(
         path = wanted.run.resume_dir
         run = RunFolder.resume_named(path, wanted) if path else RunFolder.create(folder / wanted.run_name, wanted)
     try:
-        with Trainer(run, progress) as trainer, training_bar(run.config) as (callback, stopped):
-            end = trainer.run(callback, stopped)
+        with Trainer(run, progress) as trainer:
+            if trainer.judge.warning:
+                tell("warning", trainer.judge.warning)
+            with training_bar(run.config) as (callback, stopped):
+                end = trainer.run(callback, stopped)
     except KeyboardInterrupt:
         stop(f"interrupted; resume from the last checkpoint with: plaudit train --resume {run.path}")
     except PlauditError:

@@ -22,6 +22,17 @@ def check_demos(config: TrainingConfig) -> None:
         raise DataError(f"{config.demos.store} has no labels; label it first (plaudit label)")
 
 
+def unseen_success(successes: int, count: int) -> str:
+    """Why it matters that a judge calls so many of the demonstrations a success; empty where most are."""
+    if 2 * successes >= count:
+        return ""
+    return (
+        f"the judge sees success in {successes or 'none'} of the {count} demonstrations; they may end with their first "
+        "frame of success, where a careful judge needs a few more (record them with --steps-after-success 10), or show "
+        "another task"
+    )
+
+
 def open_demos(folder: RunFolder, progress: Callable[[str], Any]) -> Store | None:
     """The demonstrations; None where there are none. Scripted ones are made the first time."""
     config, path = folder.config, folder.demo_store

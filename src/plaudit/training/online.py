@@ -37,6 +37,7 @@ from plaudit.errors import (
 )
 from plaudit.judges.certificate import certificate_status
 from plaudit.training.config import withholding_judge
+from plaudit.training.demos import unseen_success
 from plaudit.training.failure_log import FailureLog
 from plaudit.training.handles import Slot
 from plaudit.training.learner_setup import learner_env_spec
@@ -79,6 +80,7 @@ class OnlineTrainer:
         self._recount = False  # whether the learner may have made other updates than it has told of
         self._begun = time.monotonic()
         self._logged = self._audited = workers.clock()
+        self._demos_checked = False
         self.started = False  # whether there is something to tell of
 
     def run(self, callback: Callback) -> OnlineProgress:
@@ -258,6 +260,9 @@ class OnlineTrainer:
     def _check_judge(self) -> None:
         """A judge that fails on everything is no reason to wear a robot out."""
         counts = self.progress.replay
+        if counts.demos and not counts.demos_unlabeled and not self._demos_checked:
+            self._demos_checked = True
+            self.progress.last_event = unseen_success(counts.demo_successes, counts.demos) or self.progress.last_event
         if counts.demos and counts.demos_skipped == counts.demos:
             what = f"any of the {counts.demos} demonstrations"
         elif counts.skipped_in_a_row >= self.config.run.max_unlabeled_episodes:

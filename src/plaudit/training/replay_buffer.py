@@ -88,6 +88,7 @@ class ReplayStats:
     skipped_in_a_row: int = 0  # of these episodes, those after the newest that has a label
     demos_skipped: int = 0  # demonstrations of that kind
     demos: int = 0  # all demonstrations that the current judge labels
+    demo_successes: int = 0  # of these, a success by its labels so far
     blank_steps: int = 0  # of episodes whose labels leave out every frame: undecided ones, excluded ones
     reason: str = ""  # why the judge failed on the newest skipped one
     born: float = 0.0  # when the service that counted was started, s since 1970
@@ -121,6 +122,7 @@ class _Progress:
     known: set[int] = field(default_factory=set)
     waiting: set[int] = field(default_factory=set)
     blank: set[int] = field(default_factory=set)  # with labels that leave out every frame
+    successes: set[int] = field(default_factory=set)  # by their labels
 
 
 class ReplayBuffer:
@@ -227,6 +229,7 @@ class ReplayBuffer:
             skipped_in_a_row=_in_a_row(ids, never_labeled, unlabeled),
             demos_skipped=len(demos_skipped),
             demos=len(self._stores["demos"]) if self._labels_dataset("demos") else 0,
+            demo_successes=len(self._progress["demos"].successes) if self._labels_dataset("demos") else 0,
             blank_steps=sum(self._store.entry(i).steps for i in self._progress["episodes"].blank - waiting),
             reason=_newest_reason(skipped) or _newest_reason(demos_skipped),
             born=self._born,
@@ -278,8 +281,11 @@ class ReplayBuffer:
         changed = ledger.changed_since(progress.versions)
         progress.versions = len(ledger)
         asked = (progress.waiting | changed | (alive - progress.known)) & alive
-        blank = {i for i in changed & alive if _is_blank(ledger, i, judge.source)}
+        labels = {i: ledger.labels(i, counted_sources(judge.source)) for i in changed & alive}
+        blank = {i for i, found in labels.items() if found is not None and not found.labeled.any()}
+        successes = {i for i, found in labels.items() if found is not None and found.success_once}
         progress.blank = ((progress.blank - changed) | blank) & alive
+        progress.successes = ((progress.successes - changed) | successes) & alive
         stale = stale_episodes(ledger, judge, sorted(asked))
         progress.waiting = {i for i in stale if ledger.newest(i, {OPERATOR}) is None}
         progress.known = alive
@@ -341,11 +347,6 @@ def make_sampler(where: StoreLocation, options: SampleOptions) -> ReplaySampler:
     ends = (options.trust_demos, True)
     sources = ({options.source} if where.demo_labels is not None else None, trusted)
     return ReplaySampler.mix(demos, online, options.demo_ratio, sources=sources, trust_terminated=ends, **shared)
-
-
-def _is_blank(ledger: Ledger, episode_id: int, source: str) -> bool:
-    labels = ledger.labels(episode_id, counted_sources(source))
-    return labels is not None and not labels.labeled.any()
 
 
 def _in_a_row(ids: Sequence[int], skipped: Collection[int], unlabeled: Collection[int]) -> int:

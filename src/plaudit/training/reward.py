@@ -25,6 +25,7 @@ from plaudit.judges.progress import JudgeWithProgress
 from plaudit.protocols import Judge, LiveJudge, VecEnv
 from plaudit.rollout.vector import RolloutBatch
 from plaudit.training.config import TrainingConfig
+from plaudit.training.demos import unseen_success
 from plaudit.training.settings import RewardModelBlock
 from plaudit.types import Episode, Labels, ProgressFn
 
@@ -37,6 +38,7 @@ class RolloutJudge:
         check_judge_fits(self.judge, config, env.cameras)
         self.detector = SuccessDetector(self.judge, config.run.num_envs)
         self._config, self._env = config, env
+        self.warning = ""  # about the demonstrations that it has labeled
 
     @property
     def trusts_demos(self) -> bool:
@@ -73,12 +75,11 @@ class RolloutJudge:
         labeled = Store.open(demos.folder, labels=path)
         ids = [i for i in demos.ids if not _is_excluded(demos, i)]
         self._label(labeled, ids, progress("labeling demonstrations"))
-        if not any(labels.success_once for i in ids if (labels := labeled.ledger.labels(i)) is not None):
-            raise JudgeError(
-                f"the judge sees success in none of the {len(ids)} demonstrations of {demos.folder}; they may end with "
-                "their first frame of success, where a careful judge needs a few more (record them with "
-                "--steps-after-success), or show another task"
-            )
+        labels = [labeled.ledger.labels(i) for i in ids]
+        successes = sum(found is not None and found.success_once for found in labels)
+        self.warning = unseen_success(successes, len(ids))
+        if not successes:
+            raise JudgeError(f"{demos.folder}: {self.warning}")
         return labeled
 
     def relabel(self, store: Store, progress: Callable[[str], Any]) -> None:

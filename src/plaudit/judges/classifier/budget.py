@@ -55,7 +55,8 @@ class Choice:
             f"images of {size[0]}x{size[1]}" if size else "",
             f"{n} augmented views" if (n := self.settings.get("num_augmented_views")) else "",
         ]
-        return f"{', '.join(filter(None, words))}; about {max(1, round(self.seconds / 60))} minutes"
+        minutes = max(1, round(self.seconds / 60))
+        return f"{', '.join(filter(None, words))}; about {minutes} minute{'s' * (minutes > 1)}"
 
 
 def largest_image_size(config: RewardTrainConfig, cameras: Mapping[str, Size]) -> Size | None:

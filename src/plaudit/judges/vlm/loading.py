@@ -133,18 +133,20 @@ def fingerprint_of(folder: Path, template: str) -> str:
 
 
 def _from_hub(config: VlmSettings, loader: Any, **options: Any) -> Any:
-    with _load_errors(config.model):
+    with _load_errors(config.model, config.local_files_only):
         return loader.from_pretrained(
             config.model, local_files_only=config.local_files_only, trust_remote_code=False, **options
         )
 
 
 @contextmanager
-def _load_errors(name: str) -> Iterator[None]:
+def _load_errors(name: str, local_files_only: bool) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         reason = " ".join(next((line for line in str(error).splitlines() if line.strip()), "").split())
+        if local_files_only and "couldn't connect" in reason:  # it has not tried to
+            reason = "it is no folder here, and not among the models that were downloaded before"
         raise JudgeError(
             f"transformers cannot load '{name}' ({reason}); name a folder with config.json, tokenizer and "
             "weights, or set local_files_only: false for a model of the hub; models with code of their own are not "
