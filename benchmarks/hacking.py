@@ -6,8 +6,8 @@
    nothing in between. A reward model learns from that, and measured on such labels it is all but perfect.
 2. SAC learns from it, and nobody stops it. Success by the judge goes up and true success does not. When would the alarm
    have been raised, after how many audits, and when by the one that it replaced (benchmarks/trust.py)?
-3. The same with the audit as it is by default. Whenever its alarm stops the run, the policy's false successes and as
-   many other episodes are labeled, as a human would, the model is trained again with them, and the run goes on with it;
+3. The same with the audit as it is by default. Whenever its alarm stops the run, episodes that the judge is wrong about
+   and as many others are labeled, as a human would, the model is trained again with them, and the run goes on with it;
    the new model labels all episodes of the run again.
 
 The simulator's own labels are used for the audit and for the labels of step 3, and nowhere else.
@@ -44,7 +44,7 @@ JUDGE = RewardTrainConfig(
 )
 BEGINNING = 5  # frames of an episode that somebody in a hurry looks at
 ROLLOUTS = 8  # that count as the state of things
-MAX_LABELED = 60  # false successes, and as many others, that somebody looks at after an alarm
+MAX_LABELED = 60  # errors of the judge, and as many others, that somebody looks at after an alarm
 MAX_STEPS = (10_000, 24_000)  # with nobody watching, and with the audit
 MAX_JUDGES = 8
 MAX_PAID = 20  # false successes before the alarm
@@ -89,7 +89,7 @@ def run(folder: Path, seed: int, quick: bool) -> Bars:
     while (end := train(watched)).alarm is not None and len(changes) < (1 if quick else MAX_JUDGES):
         print(f"{rates(state_of_things(watched))} after {end.step:,} steps; {end.alarm}, {elapsed(began)}")
         changes.append(end.step)
-        labeled |= label_false_successes(watched, folder / "data", labeled)
+        labeled |= label_errors(watched, folder / "data", labeled)
         name = folder / f"judge_{len(changes)}"
         better = train_and_save(Store.open(folder / "data"), name, judge, going, quiet)
         print(f"{len(labeled)} episodes labeled; held-out ROC-AUC {better.metrics.roc_auc:.3f}, {elapsed(began)}")
@@ -135,14 +135,14 @@ def label_in_a_hurry(store: Store) -> None:
         store.ledger.append(episode_id, Labels.from_targets(targets, source="human"))
 
 
-def label_false_successes(run: RunFolder, data: Path, known: set[int]) -> set[int]:
-    """Adds the newest false successes of the run, and as many others of its episodes, to the data.
+def label_errors(run: RunFolder, data: Path, known: set[int]) -> set[int]:
+    """Adds the newest episodes that the judge is wrong about, and as many others of the run, to the data.
 
     known: episodes of the run that are there already
     """
     played = Store.open(run.path / "episodes")
     fresh = [(i, episode) for i, episode in zip(played.ids, episodes_of(run), strict=True) if i not in known]
-    wrong = [i for i, (judged, actual) in fresh if judged and not actual][-MAX_LABELED:]
+    wrong = [i for i, (judged, actual) in fresh if judged != actual][-MAX_LABELED:]
     others = [i for i, _ in fresh if i not in set(wrong)][-len(wrong) :]
     with Store.open(data, write=True) as store:
         for i in wrong + others:

@@ -78,7 +78,9 @@ def exam_(
             try:
                 found.append(_examine(store, word, shown, overrides, asked, ids, other, wrong_task))
             except JudgeError as error:
-                raise error if len(names) == 1 else JudgeError(f"{shown}: {error}") from error
+                if len(names) == 1:
+                    raise
+                raise JudgeError(f"{shown}: {error}") from error
             if Path(word).exists() and not overrides:
                 placed[shown] = Path(word)
     except KeyboardInterrupt:
