@@ -3,9 +3,11 @@
 import re
 
 import pytest
+from typer.main import get_command
 
 from command import plaudit
 from plaudit import registry
+from plaudit.cli import app
 
 REGISTRIES = {
     "train": (registry.LEARNER_REGISTRY, registry.ENV_REGISTRY),
@@ -21,3 +23,21 @@ def test_help_lists_every_choice_and_where_the_keys_are(command, tmp_path):
         missing = {name for name in ours if not re.search(rf"\b{name}\b", text)}
         assert not missing, f"plaudit {command} --help does not name {missing}"
     assert "docs/train.md" in text
+
+
+def test_a_folder_to_write_is_output_dir_and_a_file_is_output_in_every_command():
+    written = {
+        (command.name, option.opts[0]): option.help
+        for command in _commands(get_command(app))
+        for option in command.params
+        if "-o" in option.opts
+    }
+    assert len(written) >= 12
+    for (command, name), said in written.items():
+        assert name == ("--output-dir" if "folder" in said else "--output"), command
+
+
+def _commands(command):
+    if not hasattr(command, "commands"):
+        return [command]
+    return [one for each in command.commands.values() for one in _commands(each)]

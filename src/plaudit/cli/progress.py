@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 # members the lowest counts.
 _PROGRESS = {"predict_success": False, "predict_progress": True, "num_history_frames": 0, "ensemble_size": 3}
 
-OutputOption = Annotated[
-    Path, typer.Option("--output", "--output-dir", "-o", help="The folder to write; it must not exist.")
-]
+OutputOption = Annotated[Path, typer.Option("--output-dir", "-o", help="The folder to write; it must not exist.")]
 
 
 def train_progress(

@@ -33,7 +33,7 @@ def tune_(
     model: Annotated[str, typer.Argument(help="A Qwen3-VL: its folder, or its id where it was fetched before.")],
     words: WordsArgument = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The folder to write: the adapter, which loads as a judge.")
+        Path, typer.Option("--output-dir", "-o", help="The folder to write: the adapter, which loads as a judge.")
     ] = Path("runs/tuned_judge"),
     config: ConfigOption = None,
     reference: ReferenceOption = None,
@@ -64,7 +64,7 @@ def tune_(
         from plaudit.training.reward_model import check_output_path, work_folder
         from plaudit.training.tuned_judge import tune_and_save
 
-    check_output_path(output, "--output")
+    check_output_path(output, "--output-dir")
     folder, overrides = named_store(words)
     store = Store.open(folder)
     judge = load_judge_config(config, "vlm", {"model": model}, overrides)

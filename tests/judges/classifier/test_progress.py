@@ -30,7 +30,7 @@ ACROSS = np.linspace(0, 1, 12)
 def folder(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("progress")
     sliding_store(folder / "demos")
-    plaudit("train-progress", "demos", "--output", "model", *TRAIN, cwd=folder)
+    plaudit("train-progress", "demos", "--output-dir", "model", *TRAIN, cwd=folder)
     return folder / "model"
 
 

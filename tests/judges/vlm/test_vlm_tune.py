@@ -50,7 +50,7 @@ def others(data) -> Store:
 @pytest.fixture(scope="module")
 def adapter(data, tiny, known) -> Path:
     flags = ("--vision", "--rank", 16, "--lr", 5e-3, "--epochs", 6, "--batch-size", 3)
-    said = plaudit("judge", "tune", tiny, "known", *KEYS, *flags, "--output", "adapter", cwd=data)
+    said = plaudit("judge", "tune", tiny, "known", *KEYS, *flags, "--output-dir", "adapter", cwd=data)
     assert "on the 2 episodes that chose the epoch" in said
     return data / "adapter"
 
@@ -210,7 +210,7 @@ def test_asked_otherwise_than_it_learned_it_warns(adapter):
         (("{adapter}", "known"), "is an adapter already"),
         (("{tiny}", "known", "--episodes", "6-11"), "are failure; a judge learns from frames of both kinds"),
         (("{tiny}", "known", "--episodes", "5-7"), "episodes are too few"),
-        (("{tiny}", "known", "--output", "known"), "name another with --output"),
+        (("{tiny}", "known", "--output-dir", "known"), "name another with --output-dir"),
         (("{tiny}", "known", "backend=openai", "endpoint={base_url: http://localhost:1}"), "behind an endpoint"),
     ],
     ids=["no model", "an adapter", "one class", "too few", "no room", "an endpoint"],
