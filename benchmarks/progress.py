@@ -48,8 +48,8 @@ SHAPING = 0.3  # weight
 SOLVED = 0.9
 RECIPES = {  # those of docs/train.md
     "pick_place": "learner=ppo demos.scripted=20 run.max_steps=40000",
-    "push": "learner=ppo demos.scripted=60 run.num_envs=128 learner.num_minibatches=2 learner.target_kl=0.01 "
-    "learner.lr=5e-4 learner.gamma=0.99 learner.gae_lambda=0.95 learner.log_std_init=-2 run.max_steps=80000",
+    "push": "learner=ppo demos.scripted=100 run.num_envs=64 learner.target_kl=0.02 learner.gamma=0.97 "
+    "learner.gae_lambda=0.95 learner.log_std_init=-2 run.max_steps=80000",
 }
 
 
