@@ -26,6 +26,7 @@ import numpy as np
 
 from bars import Bars
 from plaudit.data.normalize import Normalizer
+from plaudit.errors import RolloutError
 from plaudit.learners.bc import train_flow
 from plaudit.policies.loader import PolicySpec, load_policy, save_policy
 from plaudit.report.plots import line_charts
@@ -75,7 +76,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, one_busy_core():
         policy = trained(options.policy or Path(folder), *((2_000, 30) if options.quick else (20_000, 2000)))
         delays, episodes = ((100,), 1) if options.quick else (DELAYS, options.episodes)
-        cells = {(way, delay): drive(policy, way, delay, episodes) for delay in delays for way in WAYS}
+        try:
+            cells = {(way, delay): drive(policy, way, delay, episodes) for delay in delays for way in WAYS}
+        except RolloutError as error:
+            sys.exit(f"this machine is too busy for it: {error}")
         judge(cells, success=not options.quick)
         if options.figure:
             FIGURE.write_text(figure(cells))
