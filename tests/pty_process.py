@@ -57,7 +57,10 @@ class PtyProcess:
     def expect(self, *texts: str) -> None:
         """Wait until these were shown, one after the other, after what was expected before."""
         for text in texts:
-            wait_until(lambda text=text: self._shows(text), what=f"for {text!r} in:\n{self.text}")
+            try:
+                wait_until(lambda text=text: self._shows(text), what=f"for {text!r}")
+            except AssertionError as error:
+                raise AssertionError(f"{error} in:\n{self.text}") from None
             self._read = self.text.index(text, self._read) + len(text)
 
     def wait(self) -> int:

@@ -46,6 +46,6 @@ def test_a_run_with_ray_that_is_terminated_keeps_its_episodes_and_writes_its_rep
         finally:
             run.kill()
     assert run.returncode == 130, said
-    assert "stopped; the same command goes on" in said
+    assert "stopped; resume with the same command" in said
     assert json.loads(chronicle.read_text().splitlines()[-1])["event"] == "ended"
     assert (tmp_path / "run/report.html").exists()
