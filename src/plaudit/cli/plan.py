@@ -67,6 +67,7 @@ def plan_(
         out.print("", f"for {success:.0%} true success:", needs_table(plan, success), sep="\n")
     for sentence in [*needs, *judged, *proven]:
         tell("note", sentence)
+    tell("note", "this is for the recipe above: with fewer or no demonstrations a policy depends on its judge more")
 
 
 def _cases(
