@@ -31,13 +31,13 @@ from bars import Bars
 CONFIGS = Path(__file__).parents[1] / "examples/configs"
 CORES = 2
 GOAL, MINUTES, HELD_OUT = 0.9, 10.0, 0.95
-COLLECT = "collect data --env pick_place --camera front --camera side --noise 0.05 --steps-after-success 30"
+COLLECT = "collect data --env pick_place --camera front --camera side --noise 0.05 --steps-after-success 16"
 JUDGE = (
     "encoder=keypoints lr=2e-3 batch_size=16 label_smoothing=0 dropout=0 num_history_frames=1 history_stride=1 "
-    "train_fps=10 target_fpr=0.01"
+    "train_fps=null target_fpr=0.005"
 )
 STEPS = {"sac": (10_000, 26_000), "ppo": (20_000, 80_000)}  # with the first judge, and in all
-EPOCHS = {"sac": (2, 2), "ppo": (2, 1)}  # of the first judge, and of the second, which has more episodes
+EPOCHS = {"sac": (3, 2), "ppo": (3, 1)}  # of the first judge, and of the second, which has more episodes
 
 
 def main() -> None:
@@ -74,7 +74,7 @@ def main() -> None:
 def learn(learner: str, seed: int, folder: Path, quick: bool) -> tuple[float, dict[str, dict[str, float]]]:
     """True success on test seeds, and precision and recall of both judges."""
     first, last = (100, 200) if quick else STEPS[learner]
-    episodes, epochs = ((6, 6), (1, 1)) if quick else ((300, 400), EPOCHS[learner])
+    episodes, epochs = ((6, 6), (1, 1)) if quick else ((150, 200), EPOCHS[learner])
     forced = "judge.force=true judge.rule.threshold=0.01" if quick else ""
     small = "evaluation.episodes=2 run.num_envs=2 demos.scripted=2" if quick else ""
     collected = f"--target-success {episodes[0]} --target-failure {episodes[1]} --seed {1000 * seed}"
@@ -83,9 +83,9 @@ def learn(learner: str, seed: int, folder: Path, quick: bool) -> tuple[float, di
     config = (
         f"train --config {CONFIGS}/pickcube_{learner}_mlp_reward.yaml run.name=run run.seed={seed} {small} {forced}"
     )
-    collect = "collect.store=data collect.stop=false collect.target_success=700 collect.target_failure=700"
+    collect = "collect.store=data collect.stop=false collect.target_success=500 collect.target_failure=500"
     rewards = f"judge.model=judge_1 audit.on_alarm=warn {collect}"
-    plaudit(folder, f"{config} {rewards} run.max_steps={first} evaluation.freq={last // 2}")
+    plaudit(folder, f"{config} {rewards} run.max_steps={first} evaluation.freq={last // 4}")
     plaudit(folder, f"train-reward data {JUDGE} epochs={epochs[1]} --seed {seed} --output-dir judge_2")
     plaudit(folder, f"train --resume runs/run judge.model=judge_2 run.max_steps={last}")
     said = plaudit(folder, f"eval runs/run --episodes {4 if quick else 100}")
