@@ -85,7 +85,7 @@ def learn(learner: str, seed: int, folder: Path, quick: bool) -> tuple[float, di
     )
     collect = "collect.store=data collect.stop=false collect.target_success=500 collect.target_failure=500"
     rewards = f"judge.model=judge_1 audit.on_alarm=warn {collect}"
-    plaudit(folder, f"{config} {rewards} run.max_steps={first} evaluation.freq={last // 4}")
+    plaudit(folder, f"{config} {rewards} run.max_steps={first} evaluation.freq={last}")
     plaudit(folder, f"train-reward data {JUDGE} epochs={epochs[1]} --seed {seed} --output-dir judge_2")
     plaudit(folder, f"train --resume runs/run judge.model=judge_2 run.max_steps={last}")
     said = plaudit(folder, f"eval runs/run --episodes {4 if quick else 100}")
