@@ -48,6 +48,8 @@ def main() -> None:
     options = parser.parse_args()
     bars = Bars()
     learners = options.learners.split(",")
+    if unknown := set(learners) - set(STEPS):
+        parser.error(f"there is no recipe for {', '.join(sorted(unknown))}; --learners takes {', '.join(STEPS)}")
     for learner in learners[:1] if options.quick else learners:
         for seed in [0] if options.quick else map(int, options.seeds.split(",")):
             with tempfile.TemporaryDirectory() as folder:
