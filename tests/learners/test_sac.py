@@ -25,6 +25,22 @@ def test_it_finds_the_best_action_of_a_bandit():
     assert losses[-1] < 0.05 < losses[0]
 
 
+@pytest.mark.parametrize(("part", "acts"), [(0, 0.8), (1, -0.8)])
+def test_with_a_weight_the_actor_clones_demonstrations_and_nothing_else(part: int, acts: float):
+    """The critics want -0.8 and the first part of the mix shows 0.8; the second shows it too, and is not cloned."""
+    learner = Sac(SacConfig(hidden_dims=(32, 32), lr=3e-3, bc_weight=100.0), SPACES)
+    rng = torch.Generator().manual_seed(0)
+    for _ in range(400):
+        batch = bandit(rng)
+        shown = torch.arange(128) % 2 == 0
+        actions = torch.where(shown[:, None], torch.full_like(batch.actions, 0.8), batch.actions)
+        reward = 1 - (actions[:, 0] + 0.8).square()
+        parts = torch.where(shown, part, 1)
+        learner.update(Batch(**{**vars(batch), "actions": actions, "reward": reward, "part": parts}))
+    state = np.zeros((1, 2), np.float32)
+    assert learner.act(Observation({}, state), explore=False)[0, 0] == pytest.approx(acts, abs=0.15)
+
+
 def test_nothing_of_the_future_counts_where_an_episode_ended():
     """With discount 0 the target is the reward alone, however the targets' weights lie."""
     one, other = (Sac(SacConfig(hidden_dims=(16,)), SPACES) for _ in range(2))

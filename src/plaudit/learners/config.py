@@ -39,6 +39,11 @@ class OffPolicyConfig(LearnerConfig):
     random_steps: NonNegativeInt = 0  # at the start, without updates; `train` acts at random
     demo_ratio: float = Field(default=0.5, ge=0, le=1)  # of each batch, when there are demonstrations
 
+    @property
+    def clones_demos(self) -> bool:
+        """Whether it asks for demonstrations, to imitate their actions."""
+        return False
+
     def updates_due(self, steps: int) -> float:
         """Updates due after so many steps of the robot; the first `random_steps` do not count, then or later."""
         return self.utd_ratio * max(0, steps - self.random_steps)

@@ -4,7 +4,8 @@ The changes: each batch is half demonstrations, half the robot's own experience 
 LayerNorm, against overestimation beyond the data (`CriticEnsemble`); the target is the minimum of a random subset of an
 ensemble (`_critic_loss`); several critic updates follow each step of the robot (`utd_ratio`, counted by the run's
 loop). As in HIL-SERL (2410.21845), the entropy is not part of the target. Reward and termination come from the labels
-alone: `target = reward + discount * value`.
+alone: `target = reward + discount * value`. With `bc_weight` the actor also clones the demonstrations (as in
+1709.10089): it learns sooner, and stays near them where a judge could be fooled.
 """
 
 from collections.abc import Mapping
@@ -36,7 +37,12 @@ class SacConfig(CriticEnsembleConfig):
     policy_update_freq: PositiveInt = 2  # critic updates to one of the actor
     temperature_init: PositiveFloat = 0.01  # it then follows the target entropy
     target_entropy: float | None = None  # None: minus half the number of actions
+    bc_weight: float = Field(default=0.0, ge=0)  # in the actor's loss, of cloning the demonstrations in a batch
     random_steps: NonNegativeInt = 100
+
+    @property
+    def clones_demos(self) -> bool:
+        return self.bc_weight > 0
 
     def build(self, env_spec: EnvSpec, seed: int, device: str) -> "Sac":
         """The learner."""
@@ -111,6 +117,10 @@ class Sac(LearnerBase):
         # Actor and temperature.
         if self.version % self.config.policy_update_freq == 0:
             actor_loss, entropy = self._actor_loss(obs)
+            if self.config.bc_weight:
+                bc_loss = self._bc_loss(batch, obs)
+                actor_loss = actor_loss + self.config.bc_weight * bc_loss
+                metrics |= {"loss/bc": bc_loss}
             optimizer_step(self.optimizers["actor"], actor_loss, self.sync)
             temperature_loss = self.net.log_temperature.exp() * (entropy - self.target_entropy).detach()
             optimizer_step(self.optimizers["temperature"], temperature_loss, self.sync)
@@ -137,6 +147,13 @@ class Sac(LearnerBase):
         value = self.net.critic(features, actions).mean(dim=0)
         temperature = self.net.log_temperature.exp().detach()
         return (temperature * log_density - value).mean(), -log_density.detach().mean()
+
+    def _bc_loss(self, batch: Batch[Tensor], obs: ObsTensors) -> Tensor:
+        """How far the actor's mean is from the actions of the demonstrations, the first part of a mix."""
+        is_demo = (batch.part == 0).float()
+        actions = self.net.actor.mode(self.net.actor_encoder(obs))
+        apart = (actions - batch.actions.clamp(-1, 1)).square().sum(dim=-1)
+        return (apart * is_demo).sum() / is_demo.sum().clamp(min=1)
 
     @property
     def components(self) -> dict[str, nn.Module]:

@@ -210,6 +210,11 @@ class TrainingConfig(Config):
             raise ValueError("name a store of demonstrations (demos.store) or ask for demos.scripted, not both")
         if self.demos.scripted and ENV_REGISTRY.name_of(self.simulation) not in BUILT_IN_TASKS:
             raise ValueError(f"only the built-in tasks ({', '.join(BUILT_IN_TASKS)}) have an expert for demos.scripted")
+        if isinstance(self.learner, OffPolicyConfig) and self.learner.clones_demos and not self.demos.any:
+            raise ValueError(
+                "learner.bc_weight clones demonstrations, and there are none; name a store of them (demos.store), or "
+                "leave it out"
+            )
         return self
 
     @model_validator(mode="after")
