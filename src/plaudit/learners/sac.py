@@ -116,9 +116,10 @@ class Sac(LearnerBase):
         metrics = {"loss/critic": critic_loss, "critic/q_mean": q_mean}
         # Actor and temperature.
         if self.version % self.config.policy_update_freq == 0:
-            actor_loss, entropy = self._actor_loss(obs)
+            features = self.net.actor_encoder(obs)
+            actor_loss, entropy = self._actor_loss(features, obs)
             if self.config.bc_weight:
-                bc_loss = self._bc_loss(batch, obs)
+                bc_loss = self._bc_loss(features, batch)
                 actor_loss = actor_loss + self.config.bc_weight * bc_loss
                 metrics |= {"loss/bc": bc_loss}
             optimizer_step(self.optimizers["actor"], actor_loss, self.sync)
@@ -140,19 +141,19 @@ class Sac(LearnerBase):
         values = self.net.critic(self.net.critic_encoder(obs), batch.actions.clamp(-1, 1))
         return (values - target).square().mean(dim=1).sum(), values.detach().mean()
 
-    def _actor_loss(self, obs: ObsTensors) -> tuple[Tensor, Tensor]:
-        actions, log_density = self.net.actor(self.net.actor_encoder(obs), self._noise(len(obs.state)))
+    def _actor_loss(self, features: Tensor, obs: ObsTensors) -> tuple[Tensor, Tensor]:
+        """features: the actor's, of these observations"""
+        actions, log_density = self.net.actor(features, self._noise(len(obs.state)))
         with torch.no_grad():
-            features = self.net.critic_encoder(obs)
-        value = self.net.critic(features, actions).mean(dim=0)
+            critic_features = self.net.critic_encoder(obs)
+        value = self.net.critic(critic_features, actions).mean(dim=0)
         temperature = self.net.log_temperature.exp().detach()
         return (temperature * log_density - value).mean(), -log_density.detach().mean()
 
-    def _bc_loss(self, batch: Batch[Tensor], obs: ObsTensors) -> Tensor:
+    def _bc_loss(self, features: Tensor, batch: Batch[Tensor]) -> Tensor:
         """How far the actor's mean is from the actions of the demonstrations, the first part of a mix."""
         is_demo = (batch.part == 0).float()
-        actions = self.net.actor.mode(self.net.actor_encoder(obs))
-        apart = (actions - batch.actions.clamp(-1, 1)).square().sum(dim=-1)
+        apart = (self.net.actor.mode(features) - batch.actions.clamp(-1, 1)).square().sum(dim=-1)
         return (apart * is_demo).sum() / is_demo.sum().clamp(min=1)
 
     @property
