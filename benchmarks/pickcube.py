@@ -38,7 +38,7 @@ LEARNERS = ("sac", "ppo")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--learners", default="sac,ppo")
-    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--seeds", type=seeds, default=[0, 1, 2])
     parser.add_argument("--quick", action="store_true", help="one learner, few episodes and steps: whether it runs")
     options = parser.parse_args()
     bars = Bars()
@@ -46,7 +46,7 @@ def main() -> None:
     if unknown := set(learners) - set(LEARNERS):
         parser.error(f"there is no recipe for {', '.join(sorted(unknown))}; --learners takes {', '.join(LEARNERS)}")
     for learner in learners[:1] if options.quick else learners:
-        for seed in [0] if options.quick else map(int, options.seeds.split(",")):
+        for seed in [0] if options.quick else options.seeds:
             with tempfile.TemporaryDirectory() as folder:
                 began = time.monotonic()
                 found = learn(learner, seed, Path(folder), options.quick)
@@ -64,6 +64,11 @@ def main() -> None:
     if options.quick:
         bars.left_out("true success, minutes, and the judge's precision and recall")
     bars.report()
+
+
+def seeds(text: str) -> list[int]:
+    """Of the command line, with commas between them."""
+    return [int(seed) for seed in text.split(",")]
 
 
 @dataclass(frozen=True)

@@ -212,8 +212,8 @@ class TrainingConfig(Config):
             raise ValueError(f"only the built-in tasks ({', '.join(BUILT_IN_TASKS)}) have an expert for demos.scripted")
         if isinstance(self.learner, OffPolicyConfig) and self.learner.clones_demos and not self.demos.any:
             raise ValueError(
-                "learner.bc_weight clones demonstrations, and there are none; name a store of them (demos.store), or "
-                "leave it out"
+                "learner.bc_weight clones demonstrations, and there are none; name a store of them (demos.store) or, "
+                "in a built-in task, ask for demos.scripted"
             )
         return self
 
