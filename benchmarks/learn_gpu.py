@@ -92,6 +92,7 @@ def episodes(rng: np.random.Generator, count: int, steps: int) -> RolloutBatch:
         state=rng.normal(size=(steps + 1, count, 15)).astype(np.float32),
         actions=rng.normal(size=(steps, count, 4)).astype(np.float32),
         reward=reward,
+        used=np.ones_like(reward, bool),
         success=np.zeros((steps + 1, count), bool),
         success_prob=np.zeros((steps + 1, count), np.float32),
         progress=None,
@@ -99,6 +100,7 @@ def episodes(rng: np.random.Generator, count: int, steps: int) -> RolloutBatch:
         length=np.full(count, steps),
         terminated=np.zeros(count, bool),
         seeds=tuple(range(count)),
+        first_true=(None,) * count,
     )
 
 

@@ -22,7 +22,7 @@ from pydantic import Field, PlainSerializer, PositiveInt, model_validator
 
 from plaudit.config import Config
 from plaudit.errors import JudgeError
-from plaudit.types import AnyArray, BoolArray, Episode, FloatArray, JudgeId, Labels, Scores
+from plaudit.types import PEOPLE, REVIEW, AnyArray, BoolArray, Episode, FloatArray, JudgeId, Labels, Scores
 
 Decode = Literal["per_frame", "k_of_n", "cutoff"]
 Unlike = Literal["pay", "audit", "skip", "escalate"]
@@ -155,18 +155,32 @@ def decode_cutoff(success_prob: AnyArray, offset: int = 0, threshold: float = 0.
 
 
 def labels_from_scores(judge: JudgeId, rule: DecisionRule, episode: Episode, scores: Scores) -> Labels:
-    """The one place where labels are made: what the rule decides of the frames that were recorded and scored."""
+    """The one place where labels are made: what the rule decides about the frames that were recorded and scored.
+
+    An episode that shows success before anything was done is not labeled, and a person should review it.
+    """
     prob = np.full(episode.steps + 1, np.nan, np.float32)
     prob[episode.observed] = scores.success_prob[episode.observed]
-    labeled = ~np.isnan(prob) & (not (scores.unlike and rule.withholds))
     success = np.zeros(len(prob), bool)
     success[episode.observed] = rule.decide(prob[episode.observed])
-    note = scores.note or (f"unlike what the judge learned from: {scores.unlike}" if scores.unlike else "")
+    scored = ~np.isnan(prob)
+    review = judge.source not in PEOPLE and begins_with_success(success[scored], rule)
+    labeled = scored & (not (review or (scores.unlike and rule.withholds)))
+    note = REVIEW if review else scores.note
+    note = note or (f"unlike what the judge learned from: {scores.unlike}" if scores.unlike else "")
     return Labels(success & labeled, labeled, judge, replace(scores, success_prob=prob), note=note)
 
 
+def begins_with_success(success: BoolArray, rule: DecisionRule) -> bool:
+    """Whether the scored frames of an episode show success as early as the rule can decide it.
+
+    Nothing was done by then: either the object already is where it usually ends, or the judge uses some other cue.
+    """
+    return bool(success[: rule.window[0]].any())
+
+
 def release(labels: Labels) -> Labels:
-    """What was withheld, as the judge's rule decides; other labels as they are."""
+    """The decisions of a judge on an episode that it withheld; other labels as they are."""
     if not labels.withheld or labels.scores is None:
         return labels
     prob = labels.scores.success_prob
@@ -176,12 +190,12 @@ def release(labels: Labels) -> Labels:
 
 
 def awaits_audit(labels: Labels) -> bool:
-    """Whether these are withheld until an audit says the same."""
-    return labels.withheld and json.loads(labels.judge.rule)["unlike"].startswith("audit")
+    """Whether these are withheld until a person has labeled the episode."""
+    return labels.withheld and json.loads(labels.judge.rule).get("unlike", "").startswith("audit")
 
 
 def without_unlike(judge: JudgeId) -> JudgeId:
-    """The same judge, whatever it does with episodes that are unlike what it learned from."""
+    """The same judge, whatever it does with out-of-distribution episodes."""
     if '"unlike"' not in judge.rule:
         return judge
     rule = {name: value for name, value in json.loads(judge.rule).items() if name != "unlike"}

@@ -201,6 +201,12 @@ class JudgeId:
     rule: str = ""  # `DecisionRule.key()`; "" where nothing was decided by a rule
 
 
+OPERATOR = "operator"  # source of a label made from an operator's mark, and the key of the mark in an episode's meta
+PEOPLE = frozenset({"human", "cutoff", OPERATOR})  # sources of people's labels, which count before any judge's
+# The note on the labels of an episode that shows success before anything was done in it.
+REVIEW = "success from the first frame on, to be reviewed"
+
+
 @dataclass(frozen=True, eq=False)
 class Labels:
     """One judge's labels of the T+1 observations of an episode. `success[t+1]` is what action t led to.
@@ -249,8 +255,9 @@ class Labels:
 
     @property
     def withheld(self) -> bool:
-        """Whether the judge scored the episode and labels nothing, since it is unlike what it learned from."""
-        return bool(self.unlike) and not self.labeled.any()
+        """Whether the judge scored the episode and its labels do not count: it is out of distribution, or it shows
+        success from the first frame on."""
+        return (bool(self.unlike) or self.note == REVIEW) and not self.labeled.any()
 
     @property
     def unlike(self) -> str:

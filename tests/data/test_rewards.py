@@ -1,15 +1,20 @@
 """Rewards from labels: all modes, on numbers that can be worked out by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from conftest import counting_episode
+from conftest import counting_episode, labeled_store
+from plaudit.data.check import check
+from plaudit.data.label_order import counted_sources
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.rewards import RewardConfig, compute_episode_rewards
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
-from plaudit.rule import DecisionRule, labels_from_scores
-from plaudit.types import JudgeId, Labels, Scores
+from plaudit.rollout.attended import append_marked
+from plaudit.rule import DecisionRule, labels_from_scores, release
+from plaudit.types import REVIEW, JudgeId, Labels, Scores
 
 
 def labels(*prob: float, progress: tuple[float, ...] = (), padded: str = "none") -> Labels:
@@ -41,13 +46,11 @@ def test_terminal_pays_only_at_the_end():
 
 
 def test_add_pays_on_top_of_the_simulations_shaping():
-    assert rewards(labels(1, 1, 1), {"shaping": np.float32([0.25, 0.5])}, mode="add") == [1.25, 1.5]
+    assert rewards(labels(0, 1, 1), {"shaping": np.float32([0.25, 0.5])}, mode="add") == [0.25, 1.5]
 
 
 def test_add_refuses_a_simulation_whose_reward_pays_for_success():
-    with pytest.raises(
-        JudgeError, match=r"does not pay for success from the simulation, which gives none \('shaping'\)"
-    ):
+    with pytest.raises(JudgeError, match=r"does not pay for success from the simulation, which has none \('shaping'\)"):
         rewards(labels(0, 0), {"reward": np.float32([1])}, mode="add")
 
 
@@ -94,3 +97,97 @@ def test_replay_pays_as_it_is_told_and_a_change_of_mode_labels_nothing_anew(tmp_
         batch = replay.sample(200)
         assert dict(zip(batch.step.tolist(), batch.reward.tolist())) == dict(enumerate(paid))
     assert len(store.ledger) == 1
+
+
+# One definition for rollouts and for replay
+
+
+def paid_by_replay(store: Store, sources=None, rejected=frozenset(), **options) -> dict[int, dict[int, tuple]]:
+    """Episode -> step -> (reward, discount), of all that can be sampled."""
+    replay = ReplaySampler(store, gamma=0.5, cameras=(), sources=(sources,), seed=0, **options)
+    found: dict[int, dict[int, tuple]] = {}
+    if not replay.refresh(rejected):
+        return found
+    batch = replay.sample(300)
+    for episode, step, reward, discount in zip(batch.episode, batch.step, batch.reward, batch.discount):
+        found.setdefault(int(episode), {})[int(step)] = (round(float(reward), 4), float(discount))
+    return found
+
+
+def test_replay_takes_back_the_shaping_of_a_lost_episode_as_a_rollout_does(store):
+    made = labels(0, 0, 0, 0, progress=(0, 0.3, 0.6, 0.9))
+    store.ledger.append(store.append(counting_episode(3, terminated=True)), made)
+    rollout = rewards(made, {"failure": np.array([False, False, True])}, shaping=1.0, gamma=0.5)
+    replay = paid_by_replay(store, reward=RewardConfig(shaping=1.0))[0]
+    assert [replay[step][0] for step in range(3)] == pytest.approx(rollout, abs=1e-4)
+    assert sum(0.5**step * replay[step][0] for step in range(3)) == pytest.approx(0, abs=1e-3)
+
+
+@pytest.mark.parametrize(("mark", "reward"), [("success", 1.0), ("failure", 0.0)])
+def test_an_operators_mark_ends_the_episode_for_good(store, mark, reward):
+    append_marked(store, counting_episode(3, meta={"operator": mark}))
+    assert paid_by_replay(store)[0] == {0: (0, 0.5), 1: (0, 0.5), 2: (reward, 0)}
+
+
+def test_a_mark_that_a_person_overrules_ends_nothing(store):
+    marked = append_marked(store, counting_episode(3, meta={"operator": "success"}))
+    store.ledger.append(marked, Labels.from_cutoff(steps=3, cutoff=None, source="human"))
+    assert paid_by_replay(store)[0][2] == (0, 0.5)
+
+
+@pytest.mark.parametrize("judged_first", [True, False])
+def test_a_persons_label_is_shaped_by_the_judges_progress_where_there_is_one(store, judged_first):
+    episode_id = store.append(counting_episode(2))
+    if judged_first:
+        store.ledger.append(episode_id, labels(0, 0, 0, progress=(0, 0.5, 0.5)))
+    store.ledger.append(episode_id, Labels.from_cutoff(steps=2, cutoff=2, source="human"))
+    found = paid_by_replay(store, reward=RewardConfig(shaping=1.0))[0]
+    assert found == ({0: (0.25, 0.5), 1: (1.0, 0)} if judged_first else {0: (0, 0.5), 1: (1, 0)})
+
+
+def test_a_persons_correction_and_exclusion_count_and_an_audit_by_the_simulator_does_not(store):
+    corrected, excluded, audited = (store.append(counting_episode(2)) for _ in range(3))
+    for episode_id in (corrected, excluded, audited):
+        store.ledger.append(episode_id, labels(0, 1, 1))
+    store.ledger.append(corrected, Labels.from_cutoff(steps=2, cutoff=None, source="human"))
+    store.ledger.append(excluded, Labels.from_targets(np.full(3, np.nan), "human"))
+    store.ledger.append(audited, Labels.from_cutoff(steps=2, cutoff=None, source="simulator"))
+    found = paid_by_replay(store, counted_sources("told"))
+    assert found == {corrected: {0: (0, 0.5), 1: (0, 0.5)}, audited: {0: (0, 0.5), 1: (1, 0)}}
+
+
+def test_labels_of_a_judge_that_was_stopped_are_not_sampled(store):
+    stopped, current = (
+        replace(labels(0, 1, 1), judge=JudgeId("told", model, DecisionRule().key())) for model in ("v1", "v2")
+    )
+    for _ in range(3):
+        store.ledger.append(store.append(counting_episode(2)), stopped)
+    store.ledger.append(0, current)
+    store.ledger.append(1, Labels.from_cutoff(steps=2, cutoff=None, source="human"))
+    assert set(paid_by_replay(store)) == {0, 1, 2}
+    assert set(paid_by_replay(store, rejected=frozenset({"v1"}))) == {0, 1}
+
+
+def test_success_before_anything_was_done_is_not_paid_until_a_person_has_seen_it(store):
+    made = labels(1, 1, 1, 1)
+    assert made.note == REVIEW and made.withheld and release(made).success.tolist() == [False, True, True, True]
+    odd = store.append(counting_episode(3))
+    store.ledger.append(odd, made)
+    assert paid_by_replay(store) == {}
+    store.ledger.append(odd, Labels.from_cutoff(steps=3, cutoff=3, source="human"))
+    assert paid_by_replay(store)[odd][2] == (1, 0)
+
+
+def test_replay_reads_a_ledger_again_that_a_repair_has_shortened(tmp_path):
+    with labeled_store(tmp_path / "s", *[counting_episode(2) for _ in range(3)], cutoff=2) as store:
+        path = store.ledger.path
+    replay = ReplaySampler(Store.open(tmp_path / "s"), cameras=(), seed=0)
+    *lines, last = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines) + b"?" * (len(last) - 1) + b"\n")  # its last label is unreadable
+    check(tmp_path / "s", repair=True)
+    replay.refresh()
+    assert set(replay.sample(200).episode.tolist()) == {0, 1}
+    with Store.open(tmp_path / "s", write=True) as again:  # the count of labels is as high as before the repair
+        again.ledger.append(2, Labels.from_cutoff(steps=2, cutoff=None, source="human"))
+    replay.refresh()
+    assert set(replay.sample(200).episode.tolist()) == {0, 1, 2}

@@ -18,6 +18,7 @@ def round_of(reward, length, terminated, state=None, actions=None) -> RolloutBat
         state=np.zeros((steps + 1, count, 1), np.float32) if state is None else state,
         actions=np.zeros((steps, count, 1), np.float32) if actions is None else actions,
         reward=reward,
+        used=np.arange(steps)[:, None] < np.array(length),
         success=np.zeros((steps + 1, count), bool),
         success_prob=np.zeros((steps + 1, count), np.float32),
         progress=None,
@@ -25,6 +26,7 @@ def round_of(reward, length, terminated, state=None, actions=None) -> RolloutBat
         length=np.array(length),
         terminated=np.array(terminated),
         seeds=tuple(range(count)),
+        first_true=(None,) * count,
     )
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from plaudit.config import parse
 from plaudit.errors import ConfigError
-from plaudit.training.audit import Audit, AuditConfig, hashed_uniform
+from plaudit.training.audit import PATIENCE, Audit, AuditConfig, hashed_uniform, true_success
+from plaudit.training.confidence import RUN_ALPHA, Checks, ErrorBudget, alpha_spent
 
 ALL = AuditConfig(fraction=1.0)
 
@@ -41,14 +42,17 @@ def test_a_few_false_successes_in_a_row_raise_the_alarm_and_it_says_what_to_do()
     audit = counted(false=10)
     assert audit.blocks_learning and audit.num_episodes <= 4
     assert audit.alarm is not None
-    assert "100% [100-100] of the successes by the judge are false (max 10%)" in audit.alarm
+    assert "100% [100-100] of the judge's successes are false (max 10%)" in audit.alarm
     assert "plaudit train-reward" in audit.alarm and "missed" not in audit.alarm
 
 
 def test_missed_successes_raise_it_too():
     audit = counted(missed=12)
     assert audit.alarm is not None
-    assert "100% [100-100] of all episodes are missed successes (max 20%)" in audit.alarm and audit.num_episodes < 12
+    assert (
+        "100% [100-100] of all episodes are successes that the judge missed (max 20%)" in audit.alarm
+        and audit.num_episodes < 12
+    )
     assert "false" not in audit.alarm
 
 
@@ -187,3 +191,125 @@ def test_an_audit_survives_a_checkpoint():
 def test_a_budget_of_nothing_is_refused():
     with pytest.raises(ConfigError, match="minutes_per_hour"):
         parse(AuditConfig, {"minutes_per_hour": 0})
+
+
+@pytest.mark.parametrize("max_false", [0.001, 0.005, 0.01, 0.014, 0.1, 0.9])
+def test_any_limit_that_is_accepted_stops_a_judge_whose_successes_are_all_false(max_false):
+    audit = Audit(AuditConfig(max_false=max_false))
+    play(audit, *[(False, False)] * 5, *[(True, False)] * 295)
+    assert audit.blocks_learning and math.isfinite(audit._log_evidence())
+
+
+@pytest.mark.parametrize("key", ["max_false", "max_missed"])
+@pytest.mark.parametrize("limit", [0.0, 1e-9, 1.0, math.nan])
+def test_a_limit_that_cannot_be_tested_is_refused(key, limit):
+    with pytest.raises(ConfigError, match=key):
+        parse(AuditConfig, {key: limit})
+
+
+def answered(order: list[int], true: list[bool]) -> Audit:
+    """All episodes are successes by the judge and are drawn; answers come in this order."""
+    audit = Audit(AuditConfig(fraction=1.0, first_episodes=0))
+    for episode in range(len(true)):
+        audit.draws(episode, True)
+    for episode in order:
+        audit.add(episode, true[episode])
+    return audit
+
+
+def test_the_order_of_answers_does_not_change_what_is_tested():
+    true = [n % 10 != 0 for n in range(60)]
+    false_first = sorted(range(60), key=lambda n: true[n])
+    in_order, out_of_order = answered(list(range(60)), true), answered(false_first, true)
+    assert in_order._log_evidence() == pytest.approx(out_of_order._log_evidence())
+    assert in_order.alarm is None and out_of_order.alarm is None
+
+
+def test_an_episode_that_nobody_answers_delays_an_alarm_and_does_not_prevent_it():
+    audit = answered([], [False] * (PATIENCE + 1))
+    for episode in range(1, PATIENCE):
+        audit.add(episode, False)
+    assert audit.alarm is None
+    audit.add(PATIENCE, False)
+    assert audit.alarm is not None
+
+
+def test_an_excluded_episode_counts_as_right_and_leaves_the_interval_open():
+    audit = answered([], [True])
+    audit.exclude(0)
+    assert audit._log_evidence() < 0 and audit.num_episodes == 0
+    assert (audit.false_successes.low, audit.false_successes.high) == (0, 1)
+
+
+def test_a_resumed_audit_goes_on_with_answers_that_are_out_of_order():
+    true = [n % 7 != 0 for n in range(40)]
+    whole, half = (answered(list(range(39, 20, -1)), true) for _ in range(2))
+    resumed = Audit(half.config)
+    resumed.load_state_dict(json.loads(json.dumps(half.state_dict())))
+    for episode in range(21):
+        whole.add(episode, true[episode])
+        resumed.add(episode, true[episode])
+    assert resumed.state_dict() == whole.state_dict()
+
+
+def test_an_estimate_is_at_least_the_errors_that_are_known_and_inside_of_its_interval():
+    checks = Checks()
+    for n in range(20):
+        checks.add(1.0, error=n < 12)
+    for n in range(40):
+        checks.add(0.25, error=False if n < 14 else None, drawn=n < 14)
+    errors, low, high = checks.estimate(0.05)
+    assert errors == 12 and low <= errors <= high
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_point_estimates_lie_inside_of_their_intervals_at_every_moment(seed):
+    rng, audit = np.random.default_rng(seed), Audit(AuditConfig(on_alarm="warn"), seed)
+    for episode in range(150):
+        says, error = rng.random() < 0.6, rng.random() < 0.3
+        if audit.draws(episode, bool(says), disputed=bool(rng.random() < 0.1)):
+            audit.add(episode, bool(says ^ error))
+        for found in (audit.false_successes, audit.missed_successes, audit.corrected_success):
+            assert math.isnan(found.rate) or found.low - 1e-9 <= found.rate <= found.high + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("first", "true_first", "expected"),
+    [
+        (8, 8, (True, False)),
+        (8, 5, (True, False)),  # late
+        (8, 11, (True, True)),  # early
+        (8, 12, (False, False)),  # too early
+        (8, None, (False, False)),
+        (None, 40, (True, False)),  # missed
+        (None, None, (False, False)),
+    ],
+)
+def test_a_success_that_becomes_true_a_little_later_is_early_and_not_false(first, true_first, expected):
+    assert true_success(first, true_first, tolerance=3) == expected
+
+
+def test_early_successes_are_reported_and_raise_no_alarm():
+    audit = Audit(ALL)
+    for episode in range(30):
+        audit.draws(episode, True)
+        audit.add(episode, True, early=episode % 2 == 0)
+    assert audit.alarm is None and audit.metrics()["audit/early_successes"] == 0.5
+    assert audit.metrics()["audit/false_successes"] == 0
+
+
+def test_whether_an_episode_is_drawn_by_lot_does_not_depend_on_the_judge():
+    judges = [Audit(AuditConfig(), seed=3) for _ in range(2)]
+    for episode in range(200):
+        for judge, says in zip(judges, (True, episode % 3 == 0)):
+            if judge.draws(episode, says):
+                judge.add(episode, episode % 2 == 0)
+    lots = [[episode for episode in range(200) if judge.is_by_lot(episode)] for judge in judges]
+    assert lots[0] == lots[1] and 30 < len(lots[0]) < 70
+
+
+@pytest.mark.parametrize(("retrains", "cascade"), [(False, False), (True, False), (True, True)])
+def test_all_decisions_of_a_run_together_spend_at_most_five_percent(retrains, cascade):
+    budget = ErrorBudget.of(retrains=retrains, cascade=cascade)
+    parts = (budget.alarm, budget.promotion, budget.cascade)
+    assert sum(alpha_spent(part, number) for part in parts for number in range(1, 1000)) <= RUN_ALPHA

@@ -33,7 +33,7 @@ LAMP = (
 
 @pytest.fixture
 def lab(tmp_path) -> Path:
-    glow.saved(glow.bright_model(0.3), tmp_path / "judge")
+    glow.saved(glow.bright_model(0.45), tmp_path / "judge")
     return tmp_path
 
 

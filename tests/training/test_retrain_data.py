@@ -100,3 +100,12 @@ def test_the_word_of_a_later_stage_is_learned_from_and_measures_nobody(store, da
     data.add_labeled(store, (*SOURCES, "vlm"), "online")
     learned, held_out, _ = counts(data)
     assert held_out == 0 and 24 <= learned <= 36  # those that would be held out are left out
+
+
+def test_only_episodes_that_no_judge_has_chosen_are_held_out(store, data):
+    ids = fill(store, 60)
+    unchosen = set(ids[::3])
+    data.add_labeled(store, SOURCES, "online", unchosen)
+    held = Store.open(data.val)
+    origins = {held.entry(i).line["meta"]["retrain"]["episode"] for i in held.ids}
+    assert origins and origins <= unchosen and counts(data)[0] == 60 - len(origins)

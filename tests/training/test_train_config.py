@@ -162,8 +162,12 @@ def test_a_reward_model_that_cannot_be_meant_is_refused(overrides: list[str], sa
 @pytest.mark.parametrize(
     ("schedule", "overrides", "said"),
     [
-        ("train", ["judge.unlike=audit"], "an audit would tell the learner what only the simulator knows"),
-        ("train", ["judge.unlike=skip"], "learner 'ppo' learns from whole rollouts"),
+        ("train", ["judge.unlike=audit"], "the simulator would decide which episodes the learner may use"),
+        (
+            "online",
+            ["learner=sac", "judge.unlike=audit"],
+            "the simulator would decide which episodes the learner may use",
+        ),
         ("online", ["learner=sac", "judge.unlike=audit", "audit.fraction=0"], "this run has no audit"),
     ],
 )

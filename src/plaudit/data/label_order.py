@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from plaudit.errors import DataError
+from plaudit.types import PEOPLE
 from plaudit.untrusted import brief
 
 Tiers = tuple[tuple[str, ...], ...]  # sources of equal standing together, the ones that count most first
@@ -19,6 +20,11 @@ Tiers = tuple[tuple[str, ...], ...]  # sources of equal standing together, the o
 DEFAULT_ORDER: Tiers = (("human", "cutoff"), ("operator",), ("simulator", "dataset"))
 NEWEST, DEFAULT = "newest", "default"  # words for the empty order, by which the newest label counts, and for ours
 MAX_NAMES, MAX_LENGTH = 64, 100
+
+
+def counted_sources(judge: str) -> frozenset[str]:
+    """Sources whose labels a learner uses in a run with this judge: its own and people's, not a simulator's audit."""
+    return PEOPLE | {judge}
 
 
 class LabelOrder:

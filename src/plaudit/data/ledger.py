@@ -38,6 +38,7 @@ class Ledger:
         self.order = order or LabelOrder()
         self._folder, self._header = folder or Folder(path.parent), header
         self._guard = threading.Lock()
+        self.generation = 0  # how often a repair has replaced the file; version counts of before mean nothing then
         self._start()
         self.refresh()
 
@@ -62,6 +63,7 @@ class Ledger:
                 return
             except Replaced:  # by a repair: what is left of it may be less, so all of it is read again
                 self._folder.check_same()
+                self.generation += 1
                 self._start()
 
     def recover_tail(self) -> list[str]:

@@ -107,10 +107,13 @@ class ReplaySampler:
         """`ratio` of each batch from the demonstrations; while one of the two is empty, the other fills the batch."""
         return cls(demos, online, shares=(ratio, 1 - ratio), **options)
 
-    def refresh(self) -> int:
-        """See new episodes, labels and evictions; returns how many steps can be sampled."""
+    def refresh(self, rejected: frozenset[str] = frozenset()) -> int:
+        """See new episodes, labels and evictions; returns how many steps can be sampled.
+
+        rejected: fingerprints of models whose labels are not used, since an alarm has stopped them
+        """
         with self._guard:
-            return sum(table.refresh() for table in self._tables)
+            return sum(table.refresh(rejected) for table in self._tables)
 
     def __len__(self) -> int:
         return sum(len(table.valid) for table in self._tables)

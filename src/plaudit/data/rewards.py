@@ -1,16 +1,19 @@
-"""Rewards, computed from labels when they are needed and never stored: changing the mode needs no relabeling.
+"""What an episode means for the learner: rewards, where it ends, and which of its steps may be learned from.
+
+`learning_signal` is the only place that decides this, for `plaudit train` and `plaudit online`, for rollouts and for
+replay. Rewards are computed from labels when they are needed and never stored, so changing the mode needs no
+relabeling. docs/reward_model.md has a table of every case.
 
     replace    1 where success was decided, or the judge's probability
     terminal   the same, but only at the step that ends the episode
-    add        the same as replace, on top of the environment's own shaping reward
+    add        the same as replace, added to the environment's own shaping reward
 
-With `shaping`, w * (gamma * phi(next) - phi(now)) is added, where phi is the judge's progress, 1 once success is
-decided and 0 where an episode is lost: that speeds learning up and leaves the best policy the best (Ng, 1999). A
-success is then worth 1 + w, less the progress at the start. With a phi of 0 there, success would take back what was
-paid on the way: with w = 1 hardly anything would be left of it, and until its value is learned, hovering would look
-better.
+With `shaping`, w * (gamma * phi(next) - phi(now)) is added. phi is the judge's progress, 1 once success is decided, and
+0 at the end of an episode that is lost. This speeds up learning and does not change which policy is best (Ng, 1999). A
+success is worth 1 + w minus the progress at the start. With a phi of 0 at success, success would take back what was
+paid before: with w = 1 almost nothing would be left of it, and until its value is learned, hovering would look better.
 
-What the environment knows of success is never read here, unless its own dense reward is asked for.
+The environment's own success is never read here, unless its own dense reward is asked for.
 """
 
 from collections.abc import Mapping
@@ -33,35 +36,82 @@ class RewardConfig(Config):
 
     mode: Mode = "replace"
     reward_type: RewardType = "binary"  # 1 where success was decided and 0 elsewhere, or the judge's probability
-    shaping: float = Field(default=0.0, ge=0)  # weight of the judge's progress; 0: none
+    shaping: float = Field(default=0.0, ge=0, le=1000)  # weight of the judge's progress; 0: none
     env_reward: Literal["sparse", "dense"] = "sparse"  # dense: the environment's own reward, and no label is read
 
     @property
     def reads_env(self) -> bool:
-        """Whether what only a simulator knows is needed beside the labels."""
+        """Whether the simulator's own values are needed besides the labels."""
         return self.mode == "add" or self.env_reward == "dense"
 
 
 @dataclass(frozen=True, eq=False)
 class Decisions:
-    """What rewards are computed from: an episode's arrays [T+1], or [T+1, N] of N environments side by side."""
+    """What rewards are computed from: arrays [T+1] of an episode, or [T+1, N] of N environments side by side."""
 
     success: BoolArray
-    success_prob: FloatArray | None = None  # None: of a judge that says only yes and no
+    success_prob: FloatArray | None = None  # None: the judge only decides yes or no
     progress: FloatArray | None = None
+    labeled: BoolArray | None = None  # None: all frames
+
+    @classmethod
+    def of(cls, labels: Labels, progress: FloatArray | None = None) -> "Decisions":
+        """From labels.
+
+        progress: of the judge, where the labels are a person's and have none
+        """
+        if labels.scores is None:
+            return cls(labels.success, None, progress, labels.labeled)
+        own = labels.scores.progress
+        return cls(labels.success, labels.scores.success_prob, progress if own is None else own, labels.labeled)
+
+
+@dataclass(frozen=True, eq=False)
+class LearningSignal:
+    """What each action led to: arrays [T] of an episode, or [T, N]."""
+
+    reward: FloatArray  # NaN where the observation after the action is not labeled
+    terminal: BoolArray  # nothing follows: success, failure, or the operator ended the episode
+    used: BoolArray  # whether the step may be learned from
+
+
+def learning_signal(
+    decided: Decisions,
+    ended: BoolArray,
+    env_info: Mapping[str, AnyArray],
+    config: RewardConfig,
+    gamma: float,
+    *,
+    terminate_on_success: bool = True,
+    last: BoolArray | None = None,
+) -> LearningSignal:
+    """Rewards, ends and usable steps of an episode, or of N episodes side by side.
+
+    ended: [T] or [T, N] steps that ended an episode for good: the environment's failure, or the operator's mark.
+        A time limit is not one of them; a value function looks past it
+    env_info: what only the simulator knows, [T] or [T, N] each
+    terminate_on_success: the first success is terminal, and no step after it is used
+    last: the last step of each episode; None: the last of all
+    """
+    success = decided.success[1:]
+    labeled = np.ones_like(success) if decided.labeled is None else decided.labeled[1:]
+    earlier = (np.cumsum(success, axis=0) - success) > 0  # steps after the first success
+    terminal, used = ended.copy(), labeled
+    if terminate_on_success:
+        terminal, used = terminal | (success & ~earlier), used & ~earlier
+    reward = compute_rewards(decided, {**env_info, "failure": ended & ~success}, config, gamma, last)
+    return LearningSignal(np.where(labeled, reward, np.float32(np.nan)), terminal, used)
 
 
 def compute_episode_rewards(
     labels: Labels, env_info: Mapping[str, AnyArray], config: RewardConfig, gamma: float
 ) -> FloatArray:
-    """[T] the reward of each action; NaN where the observation that it led to is not labeled.
+    """[T] the reward of each action of one episode; NaN where the observation after it is not labeled.
 
     env_info: what only the simulator knows, [T] each, as `Episode.privileged` has it
     """
-    scores = labels.scores
-    prob, progress = (None, None) if scores is None else (scores.success_prob, scores.progress)
-    reward = compute_rewards(Decisions(labels.success, prob, progress), env_info, config, gamma)
-    return np.where(labels.labeled[1:], reward, np.float32(np.nan))
+    failed = np.asarray(env_info.get("failure", np.zeros(labels.steps, bool)))
+    return learning_signal(Decisions.of(labels), failed, env_info, config, gamma).reward
 
 
 def compute_rewards(
@@ -73,6 +123,7 @@ def compute_rewards(
 ) -> FloatArray:
     """[T] or [T, N] rewards: reward[t] is for what action t led to.
 
+    env_info: what only the simulator knows; "failure" marks the steps with which an episode was lost
     last: [T, N] the step that ends each environment's episode; None: the last of all
     """
     if config.env_reward == "dense":
@@ -98,7 +149,7 @@ def compute_rewards(
 
 
 def potential(decided: Decisions, env_info: Mapping[str, AnyArray]) -> FloatArray:
-    """The judge's progress, 1 once success is decided, and 0 where the episode is lost: what was paid is taken back."""
+    """The judge's progress, 1 once success is decided, and 0 where the episode is lost: shaping is taken back."""
     if decided.progress is None:
         raise JudgeError(
             "shaping needs a judge that measures progress; set reward.shaping to 0, or name one that does "
@@ -113,7 +164,7 @@ def potential(decided: Decisions, env_info: Mapping[str, AnyArray]) -> FloatArra
 def _env_value(env_info: Mapping[str, AnyArray], name: str, what: str) -> AnyArray:
     if name not in env_info:
         raise JudgeError(
-            f"this reward needs {what} from the simulation, which gives none ('{name}'); use mode 'replace' and "
-            "env_reward 'sparse'"
+            f"this reward needs {what} from the simulation, which has none ('{name}'); use reward.mode=replace and "
+            "reward.env_reward=sparse"
         )
     return env_info[name]

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from plaudit.data.catalog import EpisodeEntry
-from plaudit.data.rewards import RewardConfig, compute_episode_rewards
+from plaudit.data.rewards import Decisions, RewardConfig, learning_signal
 from plaudit.data.schema import STEPS, camera_column
 from plaudit.data.segments import MappedColumn
 from plaudit.data.store import Store
 from plaudit.errors import DataError, EpisodeNotFound
-from plaudit.types import AnyArray, BoolArray, FloatArray
+from plaudit.types import OPERATOR, PEOPLE, AnyArray, BoolArray, FloatArray
 
 _ROW = np.dtype(
     [
@@ -43,7 +43,7 @@ class Returns:
     n_step: int = 1
     reward: RewardConfig = field(default_factory=RewardConfig)
     terminate_on_success: bool = True  # the first success is terminal, and no step after it is used
-    trust_terminated: bool = True  # so is the last step of an episode that was recorded as ended, whoever judges
+    trust_terminated: bool = True  # so is the last step of an episode that was recorded as ended or marked a failure
 
 
 class StepTable:
@@ -68,25 +68,31 @@ class StepTable:
         self._rows = np.zeros(0, _ROW)
         self._used = 0
         self._blocks: dict[int, slice] = {}  # episode -> its rows
-        self._versions = 0  # of the ledger, seen so far
+        self._seen = (0, 0)  # generation of the ledger, and its versions seen so far
         self._revision = -1  # of the store, seen so far
+        self._rejected: frozenset[str] = frozenset()
         self._valid: AnyArray | None = None
 
-    def refresh(self) -> int:
-        """Catch up with store and ledger; returns how many steps can be sampled. Cheap when nothing is new."""
+    def refresh(self, rejected: frozenset[str] = frozenset()) -> int:
+        """Catch up with store and ledger; returns how many steps can be sampled. Cheap when nothing is new.
+
+        rejected: fingerprints of models whose labels are not used
+        """
         ledger = self.store.ledger
         ledger.refresh()
-        versions = len(ledger)  # first the labels, then the episodes: whatever is labeled by now is stored by then
+        seen = (ledger.generation, len(ledger))  # labels before episodes: whatever is labeled by now is stored by then
         self.store.refresh()
-        if (versions, self.store.revision) != (self._versions, self._revision):
-            self._revision = self.store.revision
+        if (seen, self.store.revision, rejected) != (self._seen, self._revision, self._rejected):
+            start = self._seen[1] if (seen[0], rejected) == (self._seen[0], self._rejected) else 0
+            self._revision, self._rejected = self.store.revision, rejected
             alive = set(self.store.ids)
             for episode_id in self._blocks.keys() - alive:
                 self._rows["valid"][self._blocks.pop(episode_id)] = False
-            for episode_id in sorted(ledger.changed_since(self._versions) & alive):
+            changed = ledger.changed_since(start) | (set() if start else self._blocks.keys())
+            for episode_id in sorted(changed & alive):
                 with suppress(EpisodeNotFound):  # evicted while this loop runs
                     self._label(episode_id)
-            self._versions = versions
+            self._seen = seen
             self._valid = None
             if 2 * sum(b.stop - b.start for b in self._blocks.values()) < self._used:
                 self._compact()
@@ -126,7 +132,9 @@ class StepTable:
     def _label(self, episode_id: int) -> None:
         entry = self.store.entry(episode_id)
         version = self.store.ledger.current(episode_id, self.sources)
-        if version is None:  # only by judges that are not asked here
+        if version is None or (version.model in self._rejected and version.source not in PEOPLE):
+            if episode_id in self._blocks:
+                self._rows["valid"][self._blocks[episode_id]] = False
             return
         labels = version.labels()
         if labels.steps != entry.steps:
@@ -137,22 +145,34 @@ class StepTable:
         if episode_id not in self._blocks:
             self._blocks[episode_id] = self._add(episode_id, entry)
         block = self._rows[self._blocks[episode_id]]
-        steps = np.arange(entry.steps)
-        end = entry.steps  # the step with which the task is done; a recording may go on
-        success = labels.success[1:]
-        if self.returns.terminate_on_success and success.any():
-            end = int(success.argmax())
-        done = steps == end
-        line = entry.line
-        done[-1] |= line["terminated"] and self.returns.trust_terminated
-        config = self.returns.reward
+        config, line = self.returns.reward, entry.line
         env_info = dict(self.store.episode(episode_id).privileged) if config.reads_env else {}
         if config.env_reward == "dense" and "reward" not in env_info:  # one of an earlier version kept it in its labels
             recorded = version.recorded_rewards()
             env_info |= {} if recorded is None else {"reward": recorded}
-        reward = compute_episode_rewards(labels, env_info, config, self.returns.gamma)
-        block["reward"], block["discount"], block["span"] = n_step_returns(reward, done, self.returns)
-        block["valid"] = _usable(block, line["repeated"]) & (steps <= end)
+        ended = np.zeros(entry.steps, bool)
+        ended[-1] = self.returns.trust_terminated and (line["terminated"] or line["meta"].get(OPERATOR) == "failure")
+        progress = self._judge_progress(episode_id) if version.source in PEOPLE and config.shaping else None
+        if version.source in PEOPLE and progress is None:  # no judge has measured progress: only success is paid
+            config = config.model_copy(update={"shaping": 0.0})
+        signal = learning_signal(
+            Decisions.of(labels, progress),
+            ended,
+            env_info,
+            config,
+            self.returns.gamma,
+            terminate_on_success=self.returns.terminate_on_success,
+        )
+        block["reward"], block["discount"], block["span"] = n_step_returns(signal.reward, signal.terminal, self.returns)
+        block["valid"] = _usable(block, line["repeated"]) & signal.used
+
+    def _judge_progress(self, episode_id: int) -> FloatArray | None:
+        """Progress by the newest judge that measured it, for labels of people, which have none."""
+        for version in reversed(self.store.ledger.history(episode_id)):
+            scores = version.labels().scores
+            if scores is not None and scores.progress is not None:
+                return scores.progress
+        return None
 
     def _add(self, episode_id: int, entry: EpisodeEntry) -> slice:
         self._map(episode_id, entry)

@@ -34,12 +34,12 @@ from plaudit.data.episode_keys import pack_keys
 from plaudit.errors import JudgeError, JudgeUnavailable, PlauditError
 from plaudit.judges.config import CASCADE, JudgeConfig, is_judge_path, judge_tree, judge_warnings
 from plaudit.judges.human.judge import HumanJudgeConfig
-from plaudit.judges.labeling import begins_with_success, label_episodes
+from plaudit.judges.labeling import label_episodes
 from plaudit.judges.rights import Rights, episode_score
 from plaudit.judges.unseen import SeenEpisodes
 from plaudit.protocols import Judge
 from plaudit.registry import JUDGE_REGISTRY
-from plaudit.rule import DecisionRule, Decode, release
+from plaudit.rule import DecisionRule, Decode, begins_with_success, release
 from plaudit.trust import from_file
 from plaudit.types import Episode, JudgeId, Labels, Scores
 
@@ -175,7 +175,9 @@ class Stage:
         if self.rights is None or labels.scores is None or self.unlike(labels):
             return False
         score = episode_score(labels.scores.success_prob, self.judge.rule)
-        return self.rights.decides(labels.success_once, score) and not begins_with_success(labels, self.judge.rule)
+        return self.rights.decides(labels.success_once, score) and not begins_with_success(
+            labels.success[labels.labeled], self.judge.rule
+        )
 
 
 class Cascade:

@@ -14,7 +14,7 @@ import time
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -26,14 +26,11 @@ from plaudit.errors import ContractError, EpisodeNotFound, JudgeError, JudgeUnav
 from plaudit.judges.config import CASCADE, HUMAN
 from plaudit.judges.progress import describe_progress
 from plaudit.protocols import Judge
-from plaudit.rule import DecisionRule, labels_from_scores
-from plaudit.types import Episode, JudgeId, Labels, ProgressFn, Scores
+from plaudit.rule import labels_from_scores
+from plaudit.types import REVIEW, Episode, JudgeId, Labels, ProgressFn, Scores
 
 BATCH = 8  # episodes that are scored before their labels are written; a kill costs at most so many
 RETRY_S = 20.0  # seconds before an episode that the judge failed on is tried again
-
-# Stands on the label of an episode that shows success before anything was done in it.
-REVIEW = "success from the first frame on, to be reviewed"
 
 ItemT = TypeVar("ItemT")
 KeyT = TypeVar("KeyT", bound=Hashable)  # of an episode: its id in a store, a reference in a replay buffer
@@ -101,18 +98,7 @@ def _labels(judge: Judge, episode: Episode, scores: Scores) -> Labels:
             f"judge '{judge.id.source}' scored {len(scores.success_prob)} frames of an episode that has "
             f"{episode.steps + 1}"
         )
-    labels = labels_from_scores(judge.id, judge.rule, episode, scores)
-    doubtful = judge.id.source != HUMAN and not labels.unlike and begins_with_success(labels, judge.rule)
-    return replace(labels, note=REVIEW) if doubtful else labels
-
-
-def begins_with_success(labels: Labels, rule: DecisionRule) -> bool:
-    """Whether an episode shows success from its first frame on, or as soon as a rule of k of n frames can be met.
-
-    Nothing was done by then: either the object already is where it usually ends, or the judge goes by something else.
-    """
-    labeled = labels.success[labels.labeled]
-    return bool(labeled[: rule.window[0]].any())
+    return labels_from_scores(judge.id, judge.rule, episode, scores)
 
 
 def _reason(error: Exception) -> str:

@@ -116,6 +116,8 @@ class Ppo(LearnerBase):
     def update(self, rollout: RolloutBatch) -> Mapping[str, float]:
         """Learn from one rollout, once."""
         self.version += 1
+        if not rollout.used.any():
+            return {}
         data = self._prepare(rollout)
         warming_up = bool(self.net.bc_pretrained) and self.version <= self.config.critic_warmup_iterations
         steps: list[dict[str, Tensor]] = []
@@ -172,7 +174,7 @@ class Ppo(LearnerBase):
                 outputs.append(self.net(obs, actions[min(t, steps - 1)]))
             density, values = (torch.stack(parts) for parts in zip(*outputs, strict=True))
         advantages = gae(rollout, values.cpu().numpy(), self.config.gamma, self.config.gae_lambda)
-        valid = torch.from_numpy(rollout.valid).to(self.device)
+        valid = torch.from_numpy(rollout.used).to(self.device)
         advantage = torch.from_numpy(advantages).to(self.device)[valid]
         return _RolloutTensors(
             obs=ObsTensors({c: i[:-1][valid] for c, i in images.items()}, state[:-1][valid]),

@@ -17,9 +17,8 @@ from plaudit.data.store import Store, is_store
 from plaudit.protocols import InferenceEngine
 from plaudit.rollout.engine import EngineBase, outlast_faults
 from plaudit.rollout.operator import MARK, Operator, OperatorCommand
-from plaudit.types import Episode, Labels
+from plaudit.types import OPERATOR, Episode, Labels
 
-SOURCE = "operator"  # of the labels that marks become
 LABELED = {OperatorCommand.SUCCESS, OperatorCommand.FAILURE}
 DISCARDED = {OperatorCommand.DISCARD, OperatorCommand.REPEAT}
 
@@ -114,10 +113,10 @@ def label_marked(store: Store, episode_id: int) -> None:
     """Write the label that an episode's mark stands for, unless the ledger has it."""
     entry = store.entry(episode_id)
     mark = entry.line["meta"].get(MARK)
-    if mark in LABELED and store.ledger.newest(episode_id, {SOURCE}) is None:
+    if mark in LABELED and store.ledger.newest(episode_id, {OPERATOR}) is None:
         cutoff = entry.steps if mark == OperatorCommand.SUCCESS else None
         store.ledger.append(
-            episode_id, Labels.from_cutoff(steps=entry.steps, cutoff=cutoff, source=SOURCE, note="at the robot")
+            episode_id, Labels.from_cutoff(steps=entry.steps, cutoff=cutoff, source=OPERATOR, note="at the robot")
         )
 
 

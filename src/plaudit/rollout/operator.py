@@ -21,9 +21,9 @@ from enum import StrEnum
 from typing import Literal
 
 from plaudit.robots.emergency_stop import EmergencyStop
-from plaudit.types import Episode
+from plaudit.types import OPERATOR, Episode
 
-MARK = "operator"  # in an episode's meta: the operator's command that marked it
+MARK = OPERATOR  # in an episode's meta: the operator's command that marked it
 
 
 class OperatorCommand(StrEnum):

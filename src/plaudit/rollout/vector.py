@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from plaudit.data.rewards import Decisions, RewardConfig, compute_rewards
+from plaudit.data.rewards import Decisions, RewardConfig, learning_signal
 from plaudit.judges.detector import SuccessDetector
 from plaudit.protocols import Judge, VecEnv
-from plaudit.rule import labels_from_scores
+from plaudit.rule import begins_with_success, labels_from_scores
 from plaudit.types import AnyArray, BoolArray, ByteArray, Episode, FloatArray, Labels, Observation, Scores
 
 ActFn = Callable[[Observation], FloatArray]  # observations of N environments -> actions [N, A]
@@ -28,7 +28,8 @@ class RolloutBatch:
     images: Mapping[str, ByteArray]  # camera -> [T+1, N, H, W, 3]
     state: FloatArray  # [T+1, N, S]
     actions: FloatArray  # [T, N, A]
-    reward: FloatArray  # [T, N] computed from success
+    reward: FloatArray  # [T, N] computed from success; 0 where a step is not used
+    used: BoolArray  # [T, N] which steps may be learned from
     success: BoolArray  # [T+1, N] as the judge's rule decided
     success_prob: FloatArray  # [T+1, N] as the judge scored
     progress: FloatArray | None  # [T+1, N] where the judge measures it
@@ -36,6 +37,7 @@ class RolloutBatch:
     length: AnyArray  # [N] steps of each episode
     terminated: BoolArray  # [N] ended by success or failure, not by the time limit
     seeds: tuple[int, ...]
+    first_true: tuple[int | None, ...]  # [N] first frame of true success, up to `steps_after_end` past the end
     unlike: tuple[str, ...] = ()  # [N] why an episode is unlike what the judge learned from, where it was asked
 
     @property
@@ -47,6 +49,12 @@ class RolloutBatch:
     def valid(self) -> BoolArray:
         """[T, N] which steps belong to an episode."""
         return np.less(np.arange(len(self.actions))[:, None], self.length)
+
+    @property
+    def first_success(self) -> list[int | None]:
+        """[N] the first frame of success by the judge; None: never."""
+        onsets = np.argmax(self.success, axis=0).tolist()
+        return [onset if once else None for onset, once in zip(onsets, self.success_once, strict=True)]
 
     @property
     def success_once(self) -> BoolArray:
@@ -86,6 +94,7 @@ def collect_rollout(
     gamma: float = 0.99,
     terminate_on_success: bool = True,
     steps_after_success: int = 0,
+    steps_after_end: int = 0,
 ) -> RolloutBatch:
     """Run one episode from each seed.
 
@@ -94,45 +103,71 @@ def collect_rollout(
     gamma: of the reward's shaping
     terminate_on_success: whether success ends an episode
     steps_after_success: before it does, so that there is more than one frame of success
+    steps_after_end: of the simulation after success has ended an episode, to see whether it becomes true a little
+        later; they are not part of the episode
     """
     observation = env.reset(seeds)
     success = [detector.reset(observation)]
     observations, scores, taken, infos = [observation], [detector.scores], [], []
     active = np.ones(env.num_envs, bool)
+    since_end = np.zeros(env.num_envs, int)  # steps
+    first_true: list[int | None] = [None] * env.num_envs
     length = np.zeros(env.num_envs, int)
     terminated = np.zeros(env.num_envs, bool)  # also during the steps after success, which a time limit may cut short
     since_terminated = np.zeros(env.num_envs, int)  # steps
+    lost = np.zeros(env.num_envs, bool)  # ended by failure
     for _ in range(env.max_steps):
         # Act, step, and let the judge decide.
         taken.append(act(observation))
-        observation, info = env.step(taken[-1], active)
+        watched = active | (terminated & ~lost & (since_end < steps_after_end))
+        observation, info = env.step(taken[-1], watched)
         success.append(detector.step(observation, info))
         observations.append(observation)
         scores.append(detector.scores)
         infos.append(info)
+        for n in np.flatnonzero(watched & info.get("success", np.zeros_like(active))).tolist():
+            first_true[n] = len(taken) if first_true[n] is None else first_true[n]
         # End episodes: by failure at once, by success after `steps_after_success`.
         length += active
         since_terminated += terminated
         failed = info.get("failure", np.zeros_like(active))
+        lost |= active & failed
         terminated |= active & (failed | (success[-1] & terminate_on_success))
+        since_end += ~active
         active &= ~(failed | (terminated & (since_terminated >= steps_after_success)))
-        if not active.any():
+        if not (active | (terminated & ~lost & (since_end < steps_after_end))).any():
             break
     privileged = {name: np.stack([info[name] for info in infos]) for name in infos[0]}
     success_prob = np.stack([score.success_prob for score in scores])
     progress = [score.progress for score in scores if score.progress is not None]
-    decisions = Decisions(np.stack(success), success_prob, np.stack(progress) if progress else None)
+    decided = np.stack(success)
+    valid = np.less(np.arange(len(taken))[:, None], length)
     last = np.arange(len(taken))[:, None] == length - 1
+    reviewed = np.array(
+        [begins_with_success(decided[: length[n] + 1, n], detector.judge.rule) for n in range(len(length))]
+    )
+    signal = learning_signal(
+        Decisions(decided, success_prob, np.stack(progress) if progress else None, ~reviewed & np.ones_like(decided)),
+        last & lost,
+        privileged,
+        reward or RewardConfig(),
+        gamma,
+        terminate_on_success=terminate_on_success,
+        last=last,
+    )
+    used = signal.used & valid
     return RolloutBatch(
         images={camera: np.stack([o.images[camera] for o in observations]) for camera in env.cameras},
         state=np.stack([o.state for o in observations]),
         actions=np.stack(taken),
-        reward=compute_rewards(decisions, privileged, reward or RewardConfig(), gamma, last),
-        success=decisions.success,
+        reward=np.where(used, signal.reward, np.float32(0)),
+        used=used,
+        success=decided,
         success_prob=success_prob,
-        progress=decisions.progress,
+        progress=np.stack(progress) if progress else None,
         privileged=privileged,
         length=length,
         terminated=terminated,
         seeds=tuple(int(seed) for seed in seeds),
+        first_true=tuple(first_true),
     )

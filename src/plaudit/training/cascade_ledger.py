@@ -15,15 +15,9 @@ from collections import Counter
 from plaudit.data.store import Store
 from plaudit.judges.cascade import CascadeConfig, CascadeNote
 from plaudit.judges.config import CASCADE, HUMAN
-from plaudit.rollout.attended import SOURCE as OPERATOR
 from plaudit.training.ledger_audit import Budget
 
 SHARE = "judge/cascade_share/"  # of a metric, before the name of a stage
-
-
-def counted_sources(source: str) -> set[str]:
-    """Whose labels count where the judge's have this source: an operator's marks too, and for a cascade a human's."""
-    return {source, OPERATOR} | ({HUMAN} if source == CASCADE else set())
 
 
 class CascadeLedger:
@@ -32,8 +26,13 @@ class CascadeLedger:
     def __init__(self, config: CascadeConfig):
         self._config, human = config, config.human
         self._human_cost_s = 0.0 if human is None else human.cost_s
-        self._budget = None if config.budget is None else Budget(config.budget, self._human_cost_s / 60)
-        self._ledger_version, self._time = 0, 0.0
+        self._start(generation=0)
+
+    def _start(self, generation: int) -> None:
+        """Forget everything: the ledger is read from its beginning."""
+        budget = self._config.budget
+        self._budget = None if budget is None else Budget(budget, self._human_cost_s / 60)
+        self._generation, self._ledger_version, self._time = generation, 0, 0.0
         self._notes: dict[int, CascadeNote] = {}  # episode -> of the cascade's newest label
         self._by_human: set[int] = set()  # episodes that a human has labeled
         self._open: set[int] = set()  # episodes that nobody has decided
@@ -42,6 +41,8 @@ class CascadeLedger:
     def read_labels(self, store: Store) -> None:
         """Catch up with the ledger."""
         store.ledger.refresh()
+        if store.ledger.generation != self._generation:
+            self._start(store.ledger.generation)
         new = store.ledger.since(self._ledger_version)
         self._ledger_version += len(new)
         for version in new:

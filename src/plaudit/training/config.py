@@ -257,6 +257,12 @@ TRAIN_ONLY: Mapping[str, str] = {
 }
 
 
+SIMULATOR_RELEASES = (
+    "the simulator would decide which episodes the learner may use, which tells it what only the simulator knows; use "
+    "skip or pay, or audit.by=human with plaudit online"
+)
+
+
 def _refuse(config: TrainingConfig, keys: Mapping[str, str]) -> None:
     for key, reason in keys.items():
         block, _, name = key.rpartition(".")
@@ -276,11 +282,8 @@ def _check_train(config: TrainingConfig) -> None:
         raise ValueError(
             "judge.rule.decode 'cutoff' needs whole episodes, and here success ends them; use k_of_n or per_frame"
         )
-    unlike = config.judge.config.rule.unlike
-    if unlike == "audit" or (unlike == "skip" and not config.off_policy):
-        whole = f"learner '{config.learner_name}' learns from whole rollouts"
-        why = whole if unlike == "skip" else "an audit would tell the learner what only the simulator knows"
-        raise ValueError(f"judge.unlike={unlike} is not for this run: {why}; use pay, or plaudit online")
+    if config.judge.config.rule.unlike == "audit":
+        raise ValueError(f"judge.unlike=audit: {SIMULATOR_RELEASES}")
     if config.labels_late_by and not config.off_policy:
         raise ValueError(
             f"judge.late_by: learner '{config.learner_name}' learns from each rollout at once and waits for no label; "
@@ -298,8 +301,9 @@ def _check_train(config: TrainingConfig) -> None:
 
 def _check_online(config: TrainingConfig) -> None:
     _refuse(config, TRAIN_ONLY)
-    if config.judge.config.rule.unlike == "audit" and not config.audits:
-        raise ValueError("judge.unlike=audit: this run has no audit; set audit.fraction above 0, or judge.unlike=skip")
+    if config.judge.config.rule.unlike == "audit" and not config.human_audits:
+        why = SIMULATOR_RELEASES if config.audits else "this run has no audit; set audit.fraction above 0, or use skip"
+        raise ValueError(f"judge.unlike=audit: {why}")
     if (config.env is None) == (config.robot is None):
         raise ValueError("name what is driven: a simulated task (env=lift) or a robot (robot=igris_b), one of them")
     if not config.off_policy:
@@ -348,10 +352,12 @@ def _check_policy(config: TrainingConfig) -> None:
 
 
 def withholding_judge(config: TrainingConfig, judge: JudgeConfig) -> JudgeConfig:
-    """A version of an online run's judge: unlike episodes are audited before they count, unless that is set."""
-    if not isinstance(judge, ClassifierJudgeConfig) or judge.rule.unlike is not None or not config.audits:
+    """A version of a run's judge. Its labels of out-of-distribution episodes do not count unless that is set: where a
+    person audits, they are asked about these first."""
+    if not isinstance(judge, ClassifierJudgeConfig) or judge.rule.unlike is not None:
         return judge
-    return judge.model_copy(update={"rule": judge.rule.model_copy(update={"unlike": "audit"})})
+    unlike = "audit" if config.human_audits else "skip"
+    return judge.model_copy(update={"rule": judge.rule.model_copy(update={"unlike": unlike})})
 
 
 def classifier_of(config: TrainingConfig) -> ClassifierJudgeConfig | None:

@@ -9,7 +9,7 @@ frames that have nothing to do with each other.
 
 import numpy as np
 
-from plaudit.data.rewards import Decisions, RewardConfig, compute_rewards
+from plaudit.data.rewards import Decisions, RewardConfig, learning_signal
 from plaudit.judges.classifier.worker import RewardWorker
 from plaudit.judges.detector import SuccessDetector
 from plaudit.rollout.vector import RolloutBatch
@@ -42,7 +42,9 @@ class EmbodiedRewardWorker(RewardWorker):
         )
         config = RewardConfig(reward_type=self.config.reward_type) if config is None else config
         last = np.arange(steps)[:, None] == rollout.length - 1
-        return compute_rewards(decisions, rollout.privileged, config, gamma, last)
+        failed = rollout.privileged.get("failure", np.zeros_like(last))
+        signal = learning_signal(decisions, last & failed, rollout.privileged, config, gamma, last=last)
+        return np.where(rollout.valid & signal.used, signal.reward, np.float32(0))
 
 
 def _frames_at(rollout: RolloutBatch, t: int) -> Observation:

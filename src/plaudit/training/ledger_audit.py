@@ -1,24 +1,24 @@
-"""The audit of a judge whose labels stand in a store's ledger: `plaudit online`.
+"""The audit of a judge whose labels are in a store's ledger: `plaudit online`.
 
     audit = LedgerAudit(config, source="classifier", seed=seed)
     audit.read_labels(store)                                    # now and then, in the process that owns the store
-    window.show(audit.requested(store))                         # where only a human can tell
+    window.show(audit.requested(store))                         # where only a person knows the truth
     if audit.current.blocks_learning: print(audit.status)
 
-Nothing is kept but what stands in the ledger, and labels and answers are read in its order: a resumed run draws the
-same lots and comes to the same figures. What the simulator knows of an audited episode is written there too, as a label
-of source "simulator": it outlives the episode's eviction, a retraining may learn from it, and a learner that samples by
-the judge's source never sees it.
+All state follows from the ledger, read in its order: a resumed run draws the same episodes and reports the same
+figures. After a repair has shortened the ledger, all of it is read again. The simulator's truth about an audited
+episode is written to the ledger too, as a label of source "simulator". It outlives the episode's eviction, a retraining
+may learn from it, and the learner never sees it, because it samples only labels of the judge and of people.
 
-An episode counts for the model that labeled it first. A new model labels old episodes again, and may have learned from
-them: that it agrees with what is true of them says nothing. So a new model begins with no audited episodes.
+An episode counts for the model that labeled it first. A new model labels old episodes again and may have learned from
+them, so agreement on those proves nothing. A new model therefore begins with no audited episodes.
 
-An episode that is unlike what the judge learned from may be withheld (`judge.unlike: audit`): it is audited before
-others, its labels are written once the audit has said the same, and what the judge would have been wrong about is no
-evidence against it: nobody was paid for it.
+With `judge.unlike: audit`, an out-of-distribution episode is withheld: a person is asked about it before others, only
+their label makes it count, and it is no evidence against the judge, because it was not rewarded. A simulator's answer
+releases nothing: it would tell the learner what only the simulator knows.
 
-Humans are asked in the order of the lots. One who tells of some episodes and not of others decides what is measured, so
-the intervals count what nobody has told of as right and as wrong.
+People are asked in the order of drawing, and the test uses their answers in that order (audit.py). A person who answers
+some episodes and not others could bias the estimates, so the intervals count unanswered episodes as right and as wrong.
 """
 
 from contextlib import suppress
@@ -31,49 +31,65 @@ from plaudit.judges.labeling import label_episodes
 from plaudit.judges.simulator import SOURCE as SIMULATOR
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.rule import awaits_audit, release
-from plaudit.training.audit import Audit, AuditConfig
+from plaudit.training.audit import Audit, AuditConfig, true_success
+from plaudit.training.confidence import RUN_ALPHA
 from plaudit.types import Labels
 
 
 class LedgerAudit:
     """Of all models that a judge had in a run."""
 
-    def __init__(self, config: AuditConfig, source: str, seed: int = 0):
-        """source: of the labels that are audited"""
+    def __init__(self, config: AuditConfig, source: str, seed: int = 0, alpha: float = RUN_ALPHA):
+        """
+        source: of the labels that are audited
+        alpha: chance of a false alarm over all models of the run
+        """
         references = {"auto": (SIMULATOR, HUMAN), "simulator": (SIMULATOR,), "human": (HUMAN,)}[config.by]
         self.config, self.source, self._seed = config, source, seed
-        self.fingerprint = ""  # of the current model, by its newest label
         self._references = tuple(reference for reference in references if reference != source)
-        minutes = config.minutes_per_hour
-        self._budget = None if minutes is None else Budget(minutes, config.minutes_per_episode)
-        self._ledger_version = 0
+        self._alpha = alpha
+        self._start(generation=0)
+
+    def _start(self, generation: int) -> None:
+        """Forget everything: the ledger is read from its beginning."""
+        minutes = self.config.minutes_per_hour
+        self._budget = None if minutes is None else Budget(minutes, self.config.minutes_per_episode)
+        self.fingerprint = ""  # of the current model, by its newest label
+        self.by_lot: set[int] = set()  # episodes that were drawn whatever any judge decides
+        self._generation, self._ledger_version = generation, 0
         self._audits: dict[str, Audit] = {}  # by fingerprint
         self._models: dict[int, str] = {}  # episode -> fingerprint of the model that labeled it first
-        self._opinions: dict[int, bool] = {}  # episode -> success by a third party, told before the judge's
-        self._answers: dict[int, LabelVersion] = {}  # episode -> who tells what is true
-        self._pending: dict[int, str] = {}  # episode -> fingerprint, where nobody has told yet what is true
+        self._onsets: dict[int, int | None] = {}  # episode -> first success frame by that model
+        self._opinions: dict[int, bool] = {}  # episode -> success by a third party, known before the judge's
+        self._answers: dict[int, LabelVersion] = {}  # episode -> the truth
+        self._pending: dict[int, str] = {}  # episode -> fingerprint, where the truth is not known yet
         self._asked: set[int] = set()  # of these, what the simulator was asked about
-        self._withheld: dict[int, Labels] = {}  # episodes that count once the audit says what the judge says
+        self._withheld: set[int] = set()  # out-of-distribution episodes that only a person's label makes count
 
     @property
     def current(self) -> Audit:
-        """Of the current model."""
+        """The audit of the current model."""
         return self._audits.get(self.fingerprint) or Audit(self.config, self._seed)
 
+    @property
+    def rejected(self) -> frozenset[str]:
+        """Fingerprints of the models that an alarm has stopped; nothing learns from their labels."""
+        return frozenset(model for model, audit in self._audits.items() if audit.blocks_learning)
+
     def read_labels(self, store: Store) -> None:
-        """Catch up with the ledger; what the simulator knows of audited episodes is written there."""
+        """Catch up with the ledger, and write the simulator's truth about audited episodes to it."""
         store.ledger.refresh()
         store.refresh()
+        if store.ledger.generation != self._generation:
+            self._start(store.ledger.generation)
         self._read(store)
         if self._ask_simulator(store):
             self._read(store)
         stored = set(store.ids)
         self._pending = {episode: model for episode, model in self._pending.items() if episode in stored}
-        self._withheld = {episode: labels for episode, labels in self._withheld.items() if episode in stored}
-        self._release(store)
 
     def requested(self, store: Store) -> list[int]:
-        """Episodes that a human should label: those that are withheld until then, then those of the current model."""
+        """Episodes that a person should label: withheld ones first, then those of the current model, as drawn."""
         self.read_labels(store)
         if HUMAN not in self._references:
             return []
@@ -81,7 +97,7 @@ class LedgerAudit:
 
     @property
     def status(self) -> str:
-        """How it stands, in a sentence."""
+        """The state of the audit in a sentence."""
         audit = self.current
         if audit.alarm is not None:
             follows = (
@@ -101,7 +117,7 @@ class LedgerAudit:
         return {**self.current.metrics(), "audit/pending_episodes": float(pending)}
 
     def _read(self, store: Store) -> None:
-        """Lots and answers, in the order of the ledger."""
+        """Read draws and answers in the order of the ledger."""
         new = store.ledger.since(self._ledger_version)
         self._ledger_version += len(new)
         for version in new:
@@ -115,17 +131,19 @@ class LedgerAudit:
     def _read_prediction(self, version: LabelVersion) -> None:
         episode, self.fingerprint, labels = version.episode, version.model, version.labels()
         if version.model not in self._audits:
-            self._audits[version.model] = Audit(self.config, self._seed, number=len(self._audits) + 1)
-        self._withheld.pop(episode, None)
+            self._audits[version.model] = Audit(self.config, self._seed, len(self._audits) + 1, self._alpha)
         if withheld := awaits_audit(labels):
-            self._withheld[episode] = labels
+            self._withheld.add(episode)
         if episode in self._models or not (withheld or labels.labeled.any()):  # undecided: no prediction
             return
         self._models[episode] = version.model
-        success, opinion = release(labels).success_once, self._opinions.pop(episode, None)
+        onset = self._onsets[episode] = release(labels).first_success
+        success, opinion = onset is not None, self._opinions.pop(episode, None)
         disputed = bool(labels.unlike) or opinion not in (None, success)
         affordable = 1.0 if self._budget is None else self._budget.affordable(version.time)
         audit = self._audits[version.model]
+        if audit.is_by_lot(episode, affordable):
+            self.by_lot.add(episode)
         drawn = audit.draws(episode, success, disputed=disputed, withheld=withheld, affordable=affordable)
         if self._budget is not None:
             self._budget.spend(audit.probability(episode))
@@ -135,7 +153,7 @@ class LedgerAudit:
                 self._answer(self._answers[episode])
 
     def _read_answer(self, version: LabelVersion) -> None:
-        """The simulator knows better than a human where both tell, and of each the last word counts."""
+        """The simulator's answer counts before a person's, and the newest answer of each."""
         known, rank = self._answers.get(version.episode), self._references.index
         if known is None or rank(version.source) <= rank(known.source):
             self._answers[version.episode] = version
@@ -143,25 +161,17 @@ class LedgerAudit:
                 self._answer(version)
 
     def _answer(self, version: LabelVersion) -> None:
-        labels = version.labels()
-        self._pending.pop(version.episode, None)
-        if labels.labeled.any():  # else excluded by a human
-            self._audits[self._models[version.episode]].add(version.episode, labels.success_once)
-
-    def _release(self, store: Store) -> None:
-        """What was withheld counts from now on, where whoever was asked says the same; else nobody learns from it."""
-        answers = {episode: self._answers[episode].labels() for episode in self._withheld.keys() & self._answers.keys()}
-        decided = {episode: release(self._withheld.pop(episode)) for episode in answers}
-        confirmed = {
-            episode: labels
-            for episode, labels in decided.items()
-            if answers[episode].labeled.any() and answers[episode].success_once == labels.success_once
-        }
-        if confirmed:
-            store.ledger.extend(confirmed.items())
+        episode, labels = version.episode, version.labels()
+        self._pending.pop(episode, None)
+        audit = self._audits[self._models[episode]]
+        if labels.labeled.any():
+            tolerance = self.config.onset_tolerance
+            audit.add(episode, *true_success(self._onsets[episode], labels.first_success, tolerance))
+        else:  # excluded by a person
+            audit.exclude(episode)
 
     def _ask_simulator(self, store: Store) -> bool:
-        """Returns whether it had anything to say."""
+        """Returns whether it knew something."""
         if SIMULATOR not in self._references:
             return False
         found: dict[int, Labels] = {}
@@ -179,16 +189,16 @@ class LedgerAudit:
             return {episode_id: labels}
         if self.config.by == SIMULATOR:
             raise JudgeError(
-                f"episode {episode_id} is to be audited by the simulator, and no simulator recorded it; on a robot a "
-                "human audits: set audit.by to human"
+                f"episode {episode_id} should be audited by the simulator, but no simulator recorded it; on a robot a "
+                "person audits: set audit.by=human"
             )
         return {}
 
 
 class Budget:
-    """A human's time, in episodes: it comes back with the hours, an hour's worth at most is saved.
+    """A person's time, in episodes. It refills over time, up to an hour's worth.
 
-    What an audit spends is its probability, so that with little left every episode has a chance, if a small one.
+    An audit spends its probability, so every episode keeps a chance of being drawn when little time is left.
     """
 
     def __init__(self, minutes_per_hour: float, minutes_per_episode: float):

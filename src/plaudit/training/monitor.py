@@ -9,15 +9,18 @@ from collections import deque
 
 import numpy as np
 
+from plaudit.data.label_order import counted_sources
 from plaudit.data.store import Store
 from plaudit.errors import TrainingError
 from plaudit.judges.config import JudgeConfig
 from plaudit.rule import release
-from plaudit.training.cascade_ledger import CascadeLedger, counted_sources
+from plaudit.training.cascade_ledger import CascadeLedger
+from plaudit.training.confidence import ErrorBudget
 from plaudit.training.config import classifier_of
 from plaudit.training.ledger_audit import LedgerAudit
 from plaudit.training.retrain import PromotionDecision, Retrainer, current_judge
 from plaudit.training.run_folder import RunFolder
+from plaudit.types import Labels
 
 SUCCESS_WINDOW = 50  # episodes over which success rates are shown
 
@@ -31,15 +34,16 @@ class JudgeMonitor:
             raise TrainingError(f"{folder.path} is not on the training machine; run this command there")
         config = folder.config
         self.store = Store.open(folder.episodes)
-        self.audit = LedgerAudit(config.audit, source, config.run.seed) if config.audits else None
         cascade = config.judge.cascade
+        alpha = ErrorBudget.of(retrains=config.judge.retrain is not None, cascade=cascade is not None).alarm
+        self.audit = LedgerAudit(config.audit, source, config.run.seed, alpha) if config.audits else None
         self.cascade = None if cascade is None else CascadeLedger(cascade)
         self._folder, self._sources, self._retrainer = folder, counted_sources(source), None
         if config.judge.retrain is not None and (judge := classifier_of(config)) is not None:
             self._retrainer = Retrainer(folder.judge, judge, config.judge.retrain, config.run.seed, cascade)
         self._successes: deque[bool] = deque(maxlen=SUCCESS_WINDOW)
         self._unlike: deque[bool] = deque(maxlen=SUCCESS_WINDOW)  # whether these are unlike what the judge learned from
-        self._ledger_version = 0
+        self._generation, self._ledger_version = 0, 0
         self.last_decision: PromotionDecision | None = None  # of this session
         self._closed = False
         self._replaced = ""  # fingerprint of a judge whose new version has labeled nothing yet
@@ -51,6 +55,10 @@ class JudgeMonitor:
             self.audit.read_labels(self.store)
         else:
             self.store.ledger.refresh()
+        if self.store.ledger.generation != self._generation:  # a repair shortened it: read all of it again
+            self._generation, self._ledger_version = self.store.ledger.generation, 0
+            self._successes.clear()
+            self._unlike.clear()
         new = self.store.ledger.since(self._ledger_version)
         self._ledger_version += len(new)
         first = [v for v in new if v.source in self._sources and self._is_first(v.episode, v.number)]
@@ -62,11 +70,10 @@ class JudgeMonitor:
         return self._retrain()
 
     def _is_first(self, episode: int, number: int) -> bool:
-        """Whether a label is the first of an episode that says anything: a new version labels old ones
-        again."""
+        """Whether a label is the first decision on an episode: a new version labels old episodes again."""
         *before, version = self.store.ledger.history(episode)[:number]
         earlier = [v for v in before if v.source in self._sources]
-        return bool(version.labels().labeled.any()) and not any(v.labels().labeled.any() for v in earlier)
+        return _is_decision(version.labels()) and not any(_is_decision(v.labels()) for v in earlier)
 
     def _retrain(self) -> JudgeConfig | None:
         if self._retrainer is None or self._closed:
@@ -80,7 +87,7 @@ class JudgeMonitor:
             return current_judge(self._folder.config.judge.config, self._folder.judge)
         alarmed = self.blocks_learning and self._retrainer.num_new_labels(self.store) > 0
         if (self._retrainer.should_retrain(self.store) or alarmed) and not self._retrainer.running:
-            self._retrainer.launch(self.store.folder)
+            self._retrainer.launch(self.store.folder, frozenset() if self.audit is None else self.audit.by_lot)
         return None
 
     @property
@@ -104,6 +111,11 @@ class JudgeMonitor:
     def blocks_learning(self) -> bool:
         """Whether the learner must not learn from this judge."""
         return self.audit is not None and self.audit.current.blocks_learning
+
+    @property
+    def rejected(self) -> frozenset[str]:
+        """Fingerprints of the models that an alarm has stopped."""
+        return frozenset() if self.audit is None else self.audit.rejected
 
     @property
     def should_abort(self) -> bool:
@@ -130,3 +142,7 @@ class JudgeMonitor:
         self._closed = True
         if self._retrainer is not None:
             self.last_decision = self._retrainer.stop() or self.last_decision
+
+
+def _is_decision(labels: Labels) -> bool:
+    return bool(labels.labeled.any()) or labels.withheld

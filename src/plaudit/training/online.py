@@ -123,7 +123,8 @@ class OnlineTrainer:
                         self.schedule.evaluated_at = self.progress.step
                         w.learner.start(self.on_evaluation, LearnerWorker.evaluate)
                     elif self.schedule.can_learn and self.progress.pending_updates:
-                        w.learner.start(self.on_updates, LearnerWorker.update, self.schedule.updates_to_run)
+                        updates, rejected = self.schedule.updates_to_run, self.monitor.rejected
+                        w.learner.start(self.on_updates, LearnerWorker.update, updates, rejected)
                 if w.env.idle:
                     if not w.env.ready:
                         w.env.start(self.on_env, EnvWorker.load_policy, self.robot_policy)

@@ -11,16 +11,17 @@ The candidate is promoted when all of this holds:
 4. it is right about more episodes, and significantly so; or about as many, and it significantly predicts success in
    fewer failure frames.
 
-"Significantly" is about the episodes in which the two differ, since the others say nothing of which is better. Between
-two judges that are equally good, each of these is better or worse like a coin; the candidate is promoted when an exact
-one-sided sign test rejects that at the confidence asked for. Five of five will do, four of four will not, nor nine of
-twelve.
+"Significantly" refers to the episodes in which the two judges differ, since the others do not tell them apart. If the
+two are equally good, each of these is better or worse with equal probability. The candidate is promoted when an exact
+one-sided sign test rejects this at the comparison's part of the run's error budget: over all comparisons of a run, a
+candidate that is no better is promoted with a probability of at most 2.5% (confidence.py). This holds for episodes that
+were held out whatever the judges decided (retrain_data.py).
 
-"Right" is about whole episodes, as balanced accuracy over the groups that there are: failures and successes of the run,
+"Right" refers to whole episodes, as balanced accuracy over the groups that exist: failures and successes of the run,
 failures and successes of the data that the first judge was trained on. Counted together, a hundred easy failures of
-last week would drown the five that the policy found yesterday; and a young policy has no successes, so that a judge
-that never predicts success would look perfect on its episodes alone. The first judge may have been trained on some of
-the held-out episodes of its own data, which speaks for the current one.
+last week would hide the five that the policy found yesterday. A young policy has no successes, so a judge that never
+predicts success would look perfect on its episodes alone. The first judge may have been trained on some of the held-out
+episodes of its own data, which favors the current judge.
 """
 
 import math
@@ -49,7 +50,8 @@ class PromotionRules(Config):
     max_fpr: float = Field(default=0.05, ge=0, le=1)  # of held-out failures, that is always accepted
     max_fnr: float = Field(default=0.2, ge=0, le=1)  # of held-out successes, that is always accepted
     min_val_episodes: PositiveInt = 4  # held out; a comparison on fewer says nothing
-    confidence: float = Field(default=0.95, ge=0.5, lt=1)  # with which the candidate has to be better
+    # Lowest confidence with which the candidate must be better; the run's error budget usually asks for more.
+    confidence: float = Field(default=0.95, ge=0.5, le=0.9999)
 
 
 @dataclass(frozen=True)
@@ -167,9 +169,14 @@ def _count(
     return num_correct, num_episodes
 
 
-def should_promote(current: JudgeEvalSummary, candidate: JudgeEvalSummary, rules: PromotionRules) -> tuple[bool, str]:
-    """Whether the candidate replaces the current judge, and why."""
-    reason = _objection(current, candidate, rules)
+def should_promote(
+    current: JudgeEvalSummary, candidate: JudgeEvalSummary, rules: PromotionRules, alpha: float = 1.0
+) -> tuple[bool, str]:
+    """Whether the candidate replaces the current judge, and why.
+
+    alpha: chance of promoting a candidate that is no better, which this comparison may spend
+    """
+    reason = _objection(current, candidate, rules, max(rules.confidence, 1 - alpha))
     accuracy = (
         f"balanced accuracy {candidate.balanced_accuracy:.0%} on {candidate.episodes} held-out episodes, the current "
         f"judge's {current.balanced_accuracy:.0%}"
@@ -179,7 +186,9 @@ def should_promote(current: JudgeEvalSummary, candidate: JudgeEvalSummary, rules
     return False, f"rejected a new version of the judge: {reason} ({accuracy})"
 
 
-def _objection(current: JudgeEvalSummary, candidate: JudgeEvalSummary, rules: PromotionRules) -> str | None:
+def _objection(
+    current: JudgeEvalSummary, candidate: JudgeEvalSummary, rules: PromotionRules, confidence: float
+) -> str | None:
     """The first reason to keep the current judge."""
     if candidate.problems:
         return f"it failed its checks: {'; '.join(candidate.problems)}"
@@ -197,11 +206,11 @@ def _objection(current: JudgeEvalSummary, candidate: JudgeEvalSummary, rules: Pr
     both = [(current.results[i], candidate.results[i]) for i in candidate.results if i in current.results]
     if candidate.balanced_accuracy == current.balanced_accuracy:
         frames = SignTest.of((old.num_false_frames, new.num_false_frames) for old, new in both)
-        if frames.significant(rules.confidence):
+        if frames.significant(confidence):
             return None
-        return f"it is right as often, and has fewer false frames in {frames.describe(rules.confidence)}"
+        return f"it is right as often, and has fewer false frames in {frames.describe(confidence)}"
     episodes = SignTest.of((new.correct, old.correct) for old, new in both)
-    return None if episodes.significant(rules.confidence) else f"it is right in {episodes.describe(rules.confidence)}"
+    return None if episodes.significant(confidence) else f"it is right in {episodes.describe(confidence)}"
 
 
 @dataclass(frozen=True)
@@ -232,5 +241,5 @@ class SignTest:
         """In words, for a test that is not significant."""
         return (
             f"{self.num_better} of the {self.num_different} held-out episodes in which the two differ, which may be "
-            f"chance: {confidence:.0%} confidence is asked for"
+            f"chance: {confidence:.1%} confidence is required"
         )

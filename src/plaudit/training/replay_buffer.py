@@ -31,18 +31,17 @@ import numpy as np
 
 from plaudit.config import Config
 from plaudit.data.failures import Failure, Failures
+from plaudit.data.label_order import counted_sources
 from plaudit.data.ledger import Ledger
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.rewards import RewardConfig
 from plaudit.data.store import Store
 from plaudit.errors import EpisodeNotFound
 from plaudit.judges.labeling import stale_episodes
-from plaudit.rollout.attended import SOURCE as OPERATOR
 from plaudit.rollout.attended import discarded_store, is_discarded, label_marked
 from plaudit.rule import release
-from plaudit.training.cascade_ledger import counted_sources
 from plaudit.training.handles import Handle
-from plaudit.types import AnyArray, Batch, Episode, JudgeId, Labels
+from plaudit.types import OPERATOR, AnyArray, Batch, Episode, JudgeId, Labels
 
 Dataset = Literal["demos", "episodes"]
 ONLINE = "online"  # in an episode's meta: its key, and the run's steps before it
@@ -118,7 +117,7 @@ class _Progress:
     """Which episodes of a dataset a judge has labeled, kept up to date."""
 
     judge: JudgeId
-    versions: int = 0  # of the ledger that were looked at
+    seen: tuple[int, int] = (0, 0)  # generation of the ledger, and its versions that were looked at
     known: set[int] = field(default_factory=set)
     waiting: set[int] = field(default_factory=set)
     blank: set[int] = field(default_factory=set)  # with labels that leave out every frame
@@ -230,7 +229,7 @@ class ReplayBuffer:
             demos_skipped=len(demos_skipped),
             demos=len(self._stores["demos"]) if self._labels_dataset("demos") else 0,
             demo_successes=len(self._progress["demos"].successes) if self._labels_dataset("demos") else 0,
-            blank_steps=sum(self._store.entry(i).steps for i in self._progress["episodes"].blank - waiting),
+            blank_steps=sum(self._store.entry(i).steps for i in self._progress["episodes"].blank),
             reason=_newest_reason(skipped) or _newest_reason(demos_skipped),
             born=self._born,
         )
@@ -274,12 +273,12 @@ class ReplayBuffer:
             return set()
         store = self._stores[dataset]
         progress = self._progress.get(dataset)
-        if progress is None or progress.judge != judge:
-            progress = self._progress[dataset] = _Progress(judge)
         ledger, alive = store.ledger, set(store.ids)
         ledger.refresh()
-        changed = ledger.changed_since(progress.versions)
-        progress.versions = len(ledger)
+        if progress is None or (progress.judge, progress.seen[0]) != (judge, ledger.generation):
+            progress = self._progress[dataset] = _Progress(judge)
+        changed = ledger.changed_since(progress.seen[1])
+        progress.seen = (ledger.generation, len(ledger))
         asked = (progress.waiting | changed | (alive - progress.known)) & alive
         labels = {i: ledger.labels(i, counted_sources(judge.source)) for i in changed & alive}
         blank = {i for i, found in labels.items() if found is not None and not found.labeled.any()}
@@ -315,12 +314,16 @@ class ReplayBuffer:
             reasons = [(item.id, reason) for item, reason in failed.items() if item.dataset == dataset]
             self._failures[dataset].append(reasons, judge.source, judge.fingerprint)
 
-    def sample(self, size: int, options: SampleOptions) -> Batch[AnyArray]:
+    def sample(self, size: int, options: SampleOptions, rejected: frozenset[str] = frozenset()) -> Batch[AnyArray]:
+        """A batch for a learner on another machine. rejected: see `ReplaySampler.refresh`"""
+        self.num_samples(options, rejected)
+        return self._samplers[options].sample(size)
+
+    def num_samples(self, options: SampleOptions, rejected: frozenset[str] = frozenset()) -> int:
+        """How many steps such a learner can sample."""
         if options not in self._samplers:
             self._samplers[options] = make_sampler(self.location(), options)
-        replay = self._samplers[options]
-        replay.refresh()
-        return replay.sample(size)
+        return self._samplers[options].refresh(rejected)
 
 
 class RemoteSampler:
@@ -328,12 +331,16 @@ class RemoteSampler:
 
     def __init__(self, buffer: Handle[ReplayBuffer], options: SampleOptions):
         self._buffer, self._options = buffer, options
+        self._rejected: frozenset[str] = frozenset()
 
-    def refresh(self) -> None:
-        """The buffer does."""
+    def refresh(self, rejected: frozenset[str] = frozenset()) -> int:
+        """See `ReplaySampler.refresh`."""
+        self._rejected = rejected
+        return self._buffer.call(ReplayBuffer.num_samples, self._options, rejected)
 
     def sample(self, size: int) -> Batch[AnyArray]:
-        return self._buffer.call(ReplayBuffer.sample, size, self._options)
+        """`size` transitions, with replacement."""
+        return self._buffer.call(ReplayBuffer.sample, size, self._options, self._rejected)
 
 
 def make_sampler(where: StoreLocation, options: SampleOptions) -> ReplaySampler:

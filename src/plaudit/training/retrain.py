@@ -30,7 +30,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from pydantic import Field, PositiveInt, field_validator
@@ -52,6 +52,7 @@ from plaudit.judges.rights import Rights, prove_rights
 from plaudit.registry import JUDGE_REGISTRY
 from plaudit.rollout.processes import ChildProcess, exit_with_parent, send
 from plaudit.rule import DecisionRule
+from plaudit.training.confidence import ErrorBudget, alpha_spent
 from plaudit.training.promotion import JudgeEvalSummary, PromotionRules, evaluate_judge, should_promote
 from plaudit.training.retrain_data import RetrainData, episode_origin, labeled_episodes
 from plaudit.training.reward_model import train_and_save
@@ -68,7 +69,8 @@ class RetrainConfig(Config):
     min_episodes: PositiveInt = 20  # of the run with such labels, before it is trained again for the first time
     sources: tuple[str, ...] = ("human", "simulator")  # of trusted labels; "simulator" is what an audit wrote down
     data: tuple[Path, ...] = ()  # stores that the first judge was trained on
-    val_fraction: float = Field(default=0.25, gt=0, lt=1)  # of the episodes, that no candidate is trained on
+    # Fraction of the episodes that no judge has chosen on which candidates are compared and never trained.
+    val_fraction: float = Field(default=0.5, gt=0, lt=1)
     replace: PromotionRules = Field(default_factory=PromotionRules)  # by which a candidate replaces the judge
     train_overrides: dict[str, Any] = Field(default_factory=dict)  # of RewardTrainConfig, on the current judge's own
     num_threads: PositiveInt = 1  # of torch
@@ -211,20 +213,29 @@ class Retrainer:
     def num_new_labels(self, store: Store) -> int:
         """Episodes with trusted labels since the last try."""
         used = max((decision.ledger_version for decision in decisions(self.folder)), default=0)
+        used = used if used <= len(store.ledger) else 0  # a repair shortened the ledger: all count as new
         new = {version.episode for version in store.ledger.since(used) if version.source in self._sources}
         return len(new & set(store.ids))
 
-    def run(self, store: Store, on_epoch_end: Callable[[EpochMetrics], bool] = never_stop) -> PromotionDecision:
-        """Train, compare, decide, write it down. `TrainingInterrupted` where `on_epoch_end` returned False: the same
-        call continues."""
+    def run(
+        self,
+        store: Store,
+        on_epoch_end: Callable[[EpochMetrics], bool] = never_stop,
+        unchosen: Collection[int] | None = None,
+    ) -> PromotionDecision:
+        """Train, compare, decide and write the decision down. If `on_epoch_end` returns False, `TrainingInterrupted` is
+        raised, and the same call continues.
+
+        unchosen: episodes that no judge has chosen, see `RetrainData.add_labeled`
+        """
         start = time.monotonic()
         store.ledger.refresh()
         store.refresh()
         decision = PromotionDecision(0, False, "", None, None, None, len(store.ledger), 0.0, 0.0)
         shutil.rmtree(self._candidate, ignore_errors=True)  # of one that was killed before it was decided on
         try:
-            current, candidate = self._compare(store, on_epoch_end)
-            promoted, message = should_promote(current, candidate, self.config.replace)
+            current, candidate = self._compare(store, on_epoch_end, unchosen)
+            promoted, message = should_promote(current, candidate, self.config.replace, self._alpha("promotion"))
             if promoted and (lost := self._lost_right()):
                 promoted, message = False, lost
             decision = replace(decision, promoted=promoted, message=message, current=current, candidate=candidate)
@@ -236,15 +247,21 @@ class Retrainer:
     def _candidate(self) -> Path:
         return self.folder / CANDIDATE / "model"
 
+    def _alpha(self, kind: Literal["promotion", "cascade"]) -> float:
+        """The chance of a wrong decision that this retraining may spend of the run's budget."""
+        budget = ErrorBudget.of(retrains=True, cascade=self._cascade is not None)
+        compared = sum(decision.candidate is not None for decision in decisions(self.folder))
+        return alpha_spent(getattr(budget, kind), compared + 1)
+
     def _compare(
-        self, store: Store, on_epoch_end: Callable[[EpochMetrics], bool]
+        self, store: Store, on_epoch_end: Callable[[EpochMetrics], bool], unchosen: Collection[int] | None
     ) -> tuple[JudgeEvalSummary, JudgeEvalSummary]:
         """Train a candidate; returns how the current judge and the candidate do on the held-out episodes."""
         judge = self.judge
         model = load_reward_model(judge.model, judge.device, force=judge.force)
         for path in self.config.data:
             self.data.add_labeled(Store.open(path), REFERENCE_SOURCES, "initial")
-        self.data.add_labeled(store, self._sources, "online")
+        self.data.add_labeled(store, self._sources, "online", unchosen)
         settings = training_config(model, self.config.train_overrides, {*REFERENCE_SOURCES, *self._sources})
         fitted = train_and_save(Store.open(self.data.train), self._candidate, settings, on_epoch_end, lambda _: iter)
         held_out = Store.open(self.data.val)
@@ -255,12 +272,13 @@ class Retrainer:
         return current, replace(candidate, problems=(*fitted.model.config.problems, *candidate.problems))
 
     def _prove_rights(self, judge: ClassifierJudgeConfig, held_out: Store) -> Rights:
-        """What a candidate may decide alone, by held-out episodes that no judge has chosen."""
+        """What a candidate may decide alone, proven on held-out episodes that no judge has chosen."""
         built, before = judge.build(), self.judge.resolved().rights
         ids = [i for i in held_out.ids if episode_origin(held_out, i) == "initial" or self.data.is_by_lot(held_out, i)]
         targets = load_reference_labels(held_out, REFERENCE_SOURCES, ids) if ids else {}
         predictions, _ = score_episodes(held_out, built, targets)
-        max_error, confidence = (0.05, 0.9) if before is None else (before.max_error, before.confidence)
+        max_error = 0.05 if before is None else before.max_error
+        confidence = 1 - self._alpha("cascade") / 2  # one statement about successes, one about failures
         return prove_rights(predictions, built.rule, built.id.fingerprint, max_error, confidence)
 
     def _lost_right(self) -> str:
@@ -290,12 +308,20 @@ class Retrainer:
 
     # In a process of its own
 
-    def launch(self, store: Path) -> None:
-        """Start a retraining from the store in this folder; `poll` returns its result."""
+    def launch(self, store: Path, unchosen: Collection[int] | None = None) -> None:
+        """Start a retraining from the store in this folder; `poll` returns its result. unchosen: see `run`"""
         assert self._child is None, "one at a time"
         self._start = (len(Store.open(store).ledger), time.monotonic())
         self._num_decided = len(decisions(self.folder))
-        arguments = (self.folder.resolve(), self._first, self.config, self._seed, store.resolve(), self._cascade)
+        arguments = (
+            self.folder.resolve(),
+            self._first,
+            self.config,
+            self._seed,
+            store.resolve(),
+            self._cascade,
+            unchosen,
+        )
         self._child = ChildProcess("retraining", "plaudit.training.retrain:retrain_main", *arguments)
 
     @property
@@ -357,6 +383,7 @@ def retrain_main(
     seed: int,
     store: Path,
     cascade: CascadeConfig | None = None,
+    unchosen: Collection[int] | None = None,
 ) -> None:
     """The process: one retraining, which saves what it has when its parent is gone."""
     os.nice(config.nice)
@@ -364,7 +391,7 @@ def retrain_main(
     exit_with_parent(connection, STOP_TIMEOUT_S)
     with suppress(TrainingInterrupted):
         retrainer = Retrainer(folder, first, config, seed, cascade)
-        decision = retrainer.run(Store.open(store), lambda _: not connection.poll())
+        decision = retrainer.run(Store.open(store), lambda _: not connection.poll(), unchosen)
         send(connection, decision.number)
 
 

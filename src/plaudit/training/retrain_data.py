@@ -3,10 +3,15 @@
     judge/data/train/    episodes with labels of a trusted source
     judge/data/val/      others, which no judge of this run is ever trained on
 
-Which of the two an episode goes to follows from its own bytes, so it is the same over all retrainings, after a move to
-another folder, and for an episode that comes twice: what was held out once stays held out. Episodes are copied: the
-run's own store evicts its oldest, and those that somebody labeled are worth more than the disk they take. What a
-simulator knows of them is left out, and of all labels only the trusted one that counts is copied.
+A comparison is fair only on episodes that no judge has chosen. The audit looks at a judge's errors more often than at
+its other episodes, so among all audited episodes the current judge looks worse than it is, and an equally good
+candidate would seem better. Of the run's own episodes, only those that the audit drew whatever the judge decided can be
+held out, and of these `val_fraction`. All others are trained on.
+
+Which store an episode goes to depends only on the draw and on its own bytes. It is the same over all retrainings, after
+a move to another folder, and for an episode that comes twice: what was held out once stays held out. Episodes are
+copied: the run's own store evicts its oldest, and labeled ones are worth more than the disk space they take. What a
+simulator knows about them is left out, and only the trusted label that counts is copied.
 """
 
 from collections.abc import Collection
@@ -32,23 +37,28 @@ class RetrainData:
 
     def __init__(self, folder: Path, val_fraction: float, seed: int = 0, lots: float = 0.0):
         """
-        val_fraction: of the episodes, that are held out
-        lots: of the episodes, that a cascade sends to a human by lot; all of them are held out
+        val_fraction: of the episodes that no judge has chosen, the fraction that is held out
+        lots: fraction of the episodes that a cascade sends to a person by lot; all of them are held out
         """
         self.train, self.val = folder / "train", folder / "val"
         self._val_fraction, self._seed, self._lots = val_fraction, seed, lots
 
     def is_held_out(self, store: Store, episode_id: int) -> bool:
-        """Whether an episode is one of those that nothing is trained on."""
+        """Whether an episode that no judge has chosen is one of those that nothing is trained on."""
         drawn = hashed_uniform(self._seed, "held_out", _key(store, episode_id)) < self._val_fraction
         return drawn or self.is_by_lot(store, episode_id)
 
     def is_by_lot(self, store: Store, episode_id: int) -> bool:
-        """Whether no judge has chosen it."""
+        """Whether a cascade sends it to a person by lot."""
         return self._lots > 0 and lot_of(store.episode(episode_id)) < self._lots
 
-    def add_labeled(self, store: Store, sources: Collection[str], origin: Origin) -> None:
-        """Copy what these sources have labeled, and labels that they have changed; called again, does nothing."""
+    def add_labeled(
+        self, store: Store, sources: Collection[str], origin: Origin, unchosen: Collection[int] | None = None
+    ) -> None:
+        """Copy what these sources have labeled, and labels that they have changed; called again, does nothing.
+
+        unchosen: episodes that no judge has chosen, which may be held out; None: all
+        """
         with ExitStack() as held:
             targets = [held.enter_context(_open_or_create(path)) for path in (self.train, self.val)]
             copies = [_copies(target) for target in targets]
@@ -56,8 +66,9 @@ class RetrainData:
                 current = store.ledger.current(episode_id, sources)
                 assert current is not None
                 with suppress(EpisodeNotFound):  # evicted while this goes on
-                    split = int(self.is_held_out(store, episode_id))
-                    if not split or current.source in REFERENCE_SOURCES:  # a model's word measures nobody
+                    fair = unchosen is None or episode_id in unchosen or self.is_by_lot(store, episode_id)
+                    split = int(fair and self.is_held_out(store, episode_id))
+                    if not split or current.source in REFERENCE_SOURCES:  # a model's label measures no judge
                         _copy(store, current, targets[split], copies[split], origin)
 
 

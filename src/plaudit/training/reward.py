@@ -12,6 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from plaudit.data.cameras import OUR_MAIN_CAMERA, name_of_camera
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
@@ -24,7 +26,7 @@ from plaudit.judges.labeling import LabelRunner, StoreQueue
 from plaudit.judges.progress import JudgeWithProgress
 from plaudit.protocols import Judge, LiveJudge, VecEnv
 from plaudit.rollout.vector import RolloutBatch
-from plaudit.training.config import TrainingConfig
+from plaudit.training.config import TrainingConfig, withholding_judge
 from plaudit.training.demos import unseen_success
 from plaudit.training.settings import RewardModelBlock
 from plaudit.types import Episode, Labels, ProgressFn
@@ -55,7 +57,9 @@ class RolloutJudge:
             prob = rollout.success_prob[: steps + 1, n]
             frames = {camera: images[: steps + 1, n] for camera, images in rollout.images.items()}
             reasons.append(familiar.reason(model.view_of(frames, prob, [prob])))
-        return replace(rollout, unlike=tuple(reasons))
+        skipped = np.array([bool(reason) and judge.rule.withholds for reason in reasons])
+        reward, used = np.where(skipped, np.float32(0), rollout.reward), rollout.used & ~skipped
+        return replace(rollout, unlike=tuple(reasons), reward=reward, used=used)
 
     def episodes(self, rollout: RolloutBatch) -> list[tuple[Episode, Labels]]:
         """A rollout as episodes with their labels."""
@@ -103,7 +107,7 @@ def _is_excluded(store: Store, episode_id: int) -> bool:
 
 def live_judge(config: TrainingConfig) -> LiveJudge:
     """The run's judge, which must be able to score while an episode runs."""
-    settings = config.judge.config
+    settings = withholding_judge(config, config.judge.config)
     if getattr(settings, "device", None) == "auto":
         settings = settings.model_copy(update={"device": config.run.device})
     judge = settings.build_with_progress(config.run.device)

@@ -53,8 +53,12 @@ class OnlineSchedule:
 
     @property
     def can_learn(self) -> bool:
-        """Whether there is something to learn from, and a judge that passes its audit."""
-        return self.has_samples and not self.monitor.blocks_learning
+        """Whether there is something to learn from, and a judge that passes its audit.
+
+        After an alarm, the next judge labels all episodes again first.
+        """
+        outdated = bool(self.monitor.rejected) and self.progress.replay.outdated > 0
+        return self.has_samples and not self.monitor.blocks_learning and not outdated
 
     @property
     def evaluation_due(self) -> bool:

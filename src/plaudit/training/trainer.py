@@ -21,7 +21,7 @@ import numpy as np
 from plaudit.data.store import Store
 from plaudit.errors import DataError
 from plaudit.rollout.vector import RolloutBatch, collect_rollout
-from plaudit.training.audit import Audit
+from plaudit.training.audit import Audit, true_success
 from plaudit.training.collect import collecting
 from plaudit.training.config import TrainingConfig
 from plaudit.training.demos import check_demos, open_demos
@@ -141,6 +141,7 @@ class Trainer:
             reward=config.reward,
             gamma=config.learner.gamma,
             terminate_on_success=config.reward.terminates,
+            steps_after_end=0 if config.judge.is_simulator else config.audit.onset_tolerance,
         )
         rollout = self.judge.flag(rollout)
         self.updates.add(rollout, progress.step)
@@ -151,17 +152,18 @@ class Trainer:
         return stats
 
     def _audit(self, rollout: RolloutBatch, first_episode: int) -> dict[str, float]:
-        """Compare the judge with the simulator, which the learner is told nothing of."""
+        """Compare the judge with the simulator. The learner never sees the result."""
         if self.config.judge.is_simulator:
             return {}
-        actual = np.any(rollout.privileged["success"] & rollout.valid, axis=0)
-        predicted = rollout.success_once
-        unlike = [bool(reason) for reason in rollout.unlike] or [False] * len(actual)
-        for episode, (says, is_true, is_unlike) in enumerate(
-            zip(predicted, actual, unlike, strict=True), first_episode
-        ):
-            if self.audit.draws(episode, bool(says), disputed=is_unlike):
-                self.audit.add(episode, bool(is_true))
+        tolerance = self.config.audit.onset_tolerance
+        predicted, unlike = rollout.success_once, [bool(reason) for reason in rollout.unlike]
+        unlike = unlike or [False] * len(predicted)
+        truth = [true_success(*onsets, tolerance) for onsets in zip(rollout.first_success, rollout.first_true)]
+        for n, (actual, early) in enumerate(truth):
+            is_decided = rollout.used[:, n].any()
+            if is_decided and self.audit.draws(first_episode + n, bool(predicted[n]), disputed=unlike[n]):
+                self.audit.add(first_episode + n, actual, early)
+        actual = np.array([is_true for is_true, _ in truth])
         return {
             "judge/accuracy": float((actual == predicted).mean()),
             **({"judge/unlike_share": float(np.mean(unlike))} if rollout.unlike else {}),

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from plaudit.data.batch import to_torch
+from plaudit.data.label_order import counted_sources
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.rollout.vector import ActFn, RolloutBatch
@@ -129,7 +130,7 @@ class OffPolicyUpdates(Updates):
         learner: Any,
         episodes: RunEpisodes,
         demos: Store | None,
-        trusts_demos: bool,
+        judge: RolloutJudge,
     ):
         self._learner, self._episodes, self._demos = learner, episodes, demos
         seed = config.run.seed
@@ -139,13 +140,13 @@ class OffPolicyUpdates(Updates):
             "terminate_on_success": config.reward.terminates,
             "seed": seed,
         }
-        late = config.labels_late_by
+        late, own = config.labels_late_by, counted_sources(judge.judge.id.source)
         if demos is not None:
-            ends, ratio = (trusts_demos, True), learner.config.demo_ratio
-            options |= {"trust_terminated": ends, "hold_back": (0, late)}
+            ends, ratio = (judge.trusts_demos, True), learner.config.demo_ratio
+            options |= {"trust_terminated": ends, "hold_back": (0, late), "sources": (None, own)}
             self._replay = ReplaySampler.mix(demos, episodes.store, ratio, **options)
         else:
-            self._replay = ReplaySampler(episodes.store, hold_back=(late,), **options)
+            self._replay = ReplaySampler(episodes.store, hold_back=(late,), sources=(own,), **options)
         self._rng = np.random.default_rng([seed, 1])  # of random actions
         self._updates_due = 0.0  # less than one when all are made that can be
 
@@ -204,4 +205,4 @@ def make_updates(
     if not config.off_policy:
         return OnPolicyUpdates(learner, episodes, demos, config.run.seed)
     assert episodes is not None
-    return OffPolicyUpdates(config, learner, episodes, demos, judge.trusts_demos)
+    return OffPolicyUpdates(config, learner, episodes, demos, judge)

@@ -136,14 +136,16 @@ class LearnerWorker:
             self._folder.save_checkpoint(self.updates, self.learner, {"step": self.updates})
             self._saved = self.updates
 
-    def update(self, updates: int) -> UpdateReport:
-        """Make so many updates; then publish and save what is due.
+    def update(self, updates: int, rejected: frozenset[str] = frozenset()) -> UpdateReport:
+        """Make a number of updates, then publish and save what is due.
+
+        rejected: fingerprints of judges that an alarm has stopped; their labels are not sampled
 
         Nothing that can fail stands between two updates: a worker that stops there leaves the others waiting.
         """
         begun, clock, before = time.monotonic(), _Clock(), self.updates
         with self._threads():
-            means = self._learn(updates, clock)
+            means = self._learn(updates, rejected, clock)
         self._unpublished |= self.updates > before
         seconds = time.monotonic() - begun
         version = None
@@ -154,11 +156,11 @@ class LearnerWorker:
                 self.save_checkpoint()
         return UpdateReport(self.updates, self.updates - before, seconds, clock.seconds, means, version)
 
-    def _learn(self, updates: int, clock: "_Clock") -> dict[str, float]:
+    def _learn(self, updates: int, rejected: frozenset[str], clock: "_Clock") -> dict[str, float]:
         """The updates themselves; returns the mean of each metric over them."""
         totals: dict[str, list[Any]] = {}
         with clock.running():
-            self._sampler.refresh()
+            self._sampler.refresh(rejected)
         for _ in range(updates):
             with clock.running():
                 batch = to_torch(
