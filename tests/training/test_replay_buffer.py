@@ -281,3 +281,25 @@ def test_a_discarded_episode_is_kept_beside_the_others_once(replay, tmp_path):
     ] == [0, 1, 0]
     assert (replay.stats(WHO).episodes, replay.stats(WHO).steps, replay.pending(WHO)) == (0, 0, [])
     assert len(Store.open(tmp_path / "episodes_discarded")) == 2
+
+
+def test_demonstrations_that_a_person_excluded_are_neither_judged_nor_sampled(tmp_path):
+    with Store.create(tmp_path / "demos") as demos:
+        for value in (8, 9):
+            demos.append(episode(value=value))
+        demos.ledger.append(0, Labels.from_targets(np.full(5, np.nan), source="human"))
+    service = ReplayBuffer(tmp_path / "run", demos=tmp_path / "demos")
+    assert service.pending(WHO) == [EpisodeRef("demos", 1)]
+    service.add_labels({EpisodeRef("demos", 1): make_labels()}, {}, WHO)
+    batch = service.sample(40, SampleOptions(source="classifier", gamma=0.9, cameras=()))
+    assert set(batch.episode.tolist()) == {1}
+    service.close()
+
+
+def test_an_excluded_episode_counts_no_steps_whichever_judge_is_next(replay):
+    replay.add(episode(), "a")
+    replay.add_labels({EpisodeRef("episodes", 0): make_labels()}, {}, WHO)
+    excluded = Labels.from_targets(np.full(5, np.nan), source="human", time=1e9)
+    replay.add_labels({EpisodeRef("episodes", 0): excluded}, {}, JudgeId("human"))
+    for judge in (WHO, replace(WHO, fingerprint="m2")):
+        assert (replay.stats(judge).labeled_steps, replay.pending(judge)) == (0, [])

@@ -20,7 +20,7 @@ from plaudit.data.label_index import LabelIndex, LabelVersion, can_decode, encod
 from plaudit.data.label_order import LabelOrder
 from plaudit.data.signals import defer_signals
 from plaudit.errors import DataError, Replaced
-from plaudit.types import Labels
+from plaudit.types import PEOPLE, Labels
 
 
 class Ledger:
@@ -125,6 +125,11 @@ class Ledger:
     def newest(self, episode_id: int, sources: Collection[str] | None = None) -> LabelVersion | None:
         """The last one that was added, whether it counts or not."""
         return self._index.newest(episode_id, sources)
+
+    def is_excluded(self, episode_id: int) -> bool:
+        """Whether a person has excluded an episode: their label that counts leaves out every frame."""
+        labels = self.labels(episode_id, PEOPLE)
+        return labels is not None and not labels.labeled.any()
 
     def history(self, episode_id: int) -> list[LabelVersion]:
         """Every version, oldest first."""

@@ -10,6 +10,7 @@ from plaudit.rollout.scripted import record_demos
 from plaudit.training.config import TrainingConfig
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.seeds import demo_seed
+from plaudit.types import PEOPLE
 
 LINGER_STEPS = 10  # after success, so that a judge that needs several frames sees it too
 
@@ -31,6 +32,16 @@ def unseen_success(successes: int, count: int) -> str:
         "frame of success, where a careful judge needs a few more (record them with --steps-after-success 10), its "
         "rule may be too strict (judge.rule), or they show another task"
     )
+
+
+def copy_exclusions(demos: Store, labeled: Store) -> None:
+    """Copy people's exclusions of demonstrations to a run's own labels of them, and what revokes an exclusion.
+
+    labeled: the same demonstrations with the run's ledger
+    """
+    changed = [i for i in demos.ids if demos.ledger.is_excluded(i) != labeled.ledger.is_excluded(i)]
+    labels = ((i, demos.ledger.labels(i, PEOPLE)) for i in changed)
+    labeled.ledger.extend([(i, found) for i, found in labels if found is not None])
 
 
 def open_demos(folder: RunFolder, progress: Callable[[str], Any]) -> Store | None:

@@ -40,6 +40,7 @@ from plaudit.errors import EpisodeNotFound
 from plaudit.judges.labeling import stale_episodes
 from plaudit.rollout.attended import discarded_store, is_discarded, label_marked
 from plaudit.rule import release
+from plaudit.training.demos import copy_exclusions
 from plaudit.training.handles import Handle
 from plaudit.types import OPERATOR, AnyArray, Batch, Episode, JudgeId, Labels
 
@@ -148,6 +149,8 @@ class ReplayBuffer:
         self._stores: dict[Dataset, Store] = {"episodes": store}
         if demos is not None:
             self._stores["demos"] = Store.open(demos, labels=labels)
+            if relabel_demos:
+                copy_exclusions(Store.open(demos), self._stores["demos"])
         self._relabel_demos = relabel_demos
         self._failures = {dataset: Failures(held.ledger) for dataset, held in self._stores.items()}
         self._since = since
@@ -286,7 +289,7 @@ class ReplayBuffer:
         progress.blank = ((progress.blank - changed) | blank) & alive
         progress.successes = ((progress.successes - changed) | successes) & alive
         stale = stale_episodes(ledger, judge, sorted(asked))
-        progress.waiting = {i for i in stale if ledger.newest(i, {OPERATOR}) is None}
+        progress.waiting = {i for i in stale if ledger.newest(i, {OPERATOR}) is None and not ledger.is_excluded(i)}
         progress.known = alive
         return progress.waiting - self._skipped(dataset, judge).keys()
 
@@ -352,7 +355,7 @@ def make_sampler(where: StoreLocation, options: SampleOptions) -> ReplaySampler:
         return ReplaySampler(online, sources=(trusted,), **shared)
     demos = Store.open(where.demos, labels=None if where.demo_labels is None else Path(where.demo_labels))
     ends = (options.trust_demos, True)
-    sources = ({options.source} if where.demo_labels is not None else None, trusted)
+    sources = (trusted if where.demo_labels is not None else None, trusted)
     return ReplaySampler.mix(demos, online, options.demo_ratio, sources=sources, trust_terminated=ends, **shared)
 
 

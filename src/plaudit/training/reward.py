@@ -27,7 +27,7 @@ from plaudit.judges.progress import JudgeWithProgress
 from plaudit.protocols import Judge, LiveJudge, VecEnv
 from plaudit.rollout.vector import RolloutBatch
 from plaudit.training.config import TrainingConfig, withholding_judge
-from plaudit.training.demos import unseen_success
+from plaudit.training.demos import copy_exclusions, unseen_success
 from plaudit.training.settings import RewardModelBlock
 from plaudit.types import Episode, Labels, ProgressFn
 
@@ -77,7 +77,8 @@ class RolloutJudge:
         if not self._config.relabels_demos:
             return demos
         labeled = Store.open(demos.folder, labels=path)
-        ids = [i for i in demos.ids if not _is_excluded(demos, i)]
+        copy_exclusions(demos, labeled)
+        ids = [i for i in demos.ids if not labeled.ledger.is_excluded(i)]
         self._label(labeled, ids, progress("labeling demonstrations"))
         labels = [labeled.ledger.labels(i) for i in ids]
         successes = sum(found is not None and found.success_once for found in labels)
@@ -90,19 +91,13 @@ class RolloutJudge:
         """Label the run's own episodes again that another judge has labeled; excluded ones stay so."""
         if self._config.judge.is_flag_alone:
             return
-        ids = [i for i in store.ids if store.ledger.newest(i) is not None and not _is_excluded(store, i)]
+        ids = [i for i in store.ids if store.ledger.newest(i) is not None and not store.ledger.is_excluded(i)]
         self._label(store, ids, progress("labeling again"))
 
     def _label(self, store: Store, ids: Sequence[int], progress: ProgressFn) -> None:
         runner = LabelRunner(self.judge, StoreQueue(store, ids, newest_only=True))
         for episode_id, message in runner.run(progress).failed.items():
             raise JudgeError(f"episode {episode_id} of {store.folder}: {message}")
-
-
-def _is_excluded(store: Store, episode_id: int) -> bool:
-    """Whether the labels that count exclude all of an episode; one without labels is not excluded."""
-    labels = store.ledger.labels(episode_id)
-    return labels is not None and not labels.labeled.any()
 
 
 def live_judge(config: TrainingConfig) -> LiveJudge:
