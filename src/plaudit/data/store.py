@@ -234,10 +234,10 @@ class Store:
         self.verify(episode_id)
         entry = self.entry(episode_id)
         line, segment = entry.line, self.segment(entry.segment)
-        rows, actions = slice(entry.row, entry.row + entry.rows), slice(entry.row, entry.row + entry.steps)
-        steps = segment.column(STEPS)
+        rows, actions = slice(entry.row, entry.end), slice(entry.row, entry.row + entry.steps)
+        steps = segment.column(STEPS, entry.end)
         return Episode(
-            frames={c: segment.column(camera_column(c))[rows] for c, _, _ in segment.schema.cameras},
+            frames={c: segment.column(camera_column(c), entry.end)[rows] for c, _, _ in segment.schema.cameras},
             state=steps["state"][rows],
             actions=steps["action"][actions],
             control_mode=steps["control_mode"][actions],
