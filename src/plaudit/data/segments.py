@@ -113,19 +113,18 @@ class Segment:
 
     def write(self, episode: Episode) -> dict[str, int]:
         """Put an episode after the last row, unsynced; returns the checksum of each column's part."""
+        for column, file in self._files.items():
+            size = file.open().st_size
+            if size != self._size(column):  # another writer's, a restored backup's, or a file that was cut
+                raise StoreError(
+                    f"{self.file(column)} has {size:,} bytes where this writer left {self._size(column):,}; nothing "
+                    "was written, open the store again"
+                )
         checksums: dict[str, int] = {}
         for column, array in self._rows_of(episode).items():
             data = array.reshape(-1).view(np.uint8).data
-            at = self.rows * (data.nbytes // len(array))
-            file = self._files[column]
-            size = file.open().st_size
-            if size != at:  # another writer's, or a file that was cut: neither is written over
-                raise StoreError(
-                    f"{self.file(column)} has {size:,} bytes where this writer left {at:,}; nothing was written, "
-                    "open the store again"
-                )
             self._touched.add(column)
-            write_at(file.descriptor, data, at)
+            write_at(self._files[column].descriptor, data, self._size(column))
             checksums[column] = zlib.crc32(data)
         self.rows += episode.steps + 1
         return checksums

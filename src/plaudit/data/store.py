@@ -377,10 +377,15 @@ class Store:
         if self._write_error:
             raise StoreError(f"{self.folder}: {self._write_error}; open it again")
         self._root.check_same()
+        self._journal.check_same()
 
     def _roll_back(self, rows: dict[int, int]) -> None:
+        """Undo a failed append, unless the files are not this writer's any more."""
         try:
+            self._journal.check_same()
             self._catalog.roll_back(rows)
+        except StoreError as error:
+            self._write_error = str(error)
         except OSError as error:
             self._write_error = f"an append failed and could not be undone ({error.strerror})"
 
