@@ -21,7 +21,7 @@ from plaudit.data.disk import disk_error, sync
 from plaudit.errors import BadFile
 from plaudit.protocols import Learner
 from plaudit.torch_file import read_safetensors
-from plaudit.untrusted import MAX_JSON, brief, parse_json, read_own, readable
+from plaudit.untrusted import MAX_JSON, Root, brief, parse_json, readable
 
 FORMAT = 1
 TENSORS, STATE = "model.safetensors", "state.json"
@@ -115,7 +115,7 @@ def read_state(folder: Path) -> dict[str, Any]:
     """What a checkpoint says of itself, and the caller's state."""
     path = folder / STATE
     with readable(path, INCOMPLETE, INCOMPLETE.format("there is no such file")):
-        state = parse_json(read_own(path, MAX_JSON))
+        state = parse_json(Root(folder).read(path, MAX_JSON))
     if not isinstance(state, dict) or type(state.get("version")) is not int or type(state.get("step", 0)) is not int:
         raise BadFile(folder, f"this is not a whole checkpoint: {path.name} does not say its version or its step")
     if state.get("format") != FORMAT:

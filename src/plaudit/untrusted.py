@@ -144,12 +144,11 @@ class Root:
 
     def _open(self, path: Path, most: int | None) -> io.BufferedReader:
         real = os.path.realpath(path, strict=True)
-        home = os.path.realpath(self.path, strict=True)
-        if not self.follow_links and not Path(real).is_relative_to(home):
+        if not self.follow_links and not Path(real).is_relative_to(self._home()):
             raise BadFile(
                 path,
-                "this is a link that leads out of the data set and was not followed; copy the file itself, or say "
-                "--follow-links where you trust the links",
+                "this is a link that leads out of its folder and was not followed; copy the file itself, or say "
+                "--follow-links if this is a data set whose links you trust",
             )
         found = os.lstat(real)
         if not stat.S_ISREG(found.st_mode):
@@ -166,6 +165,12 @@ class Root:
         except BaseException:
             os.close(descriptor)
             raise
+
+    def _home(self) -> Path:
+        """Where links may lead: the folder; in the cache of a model hub, the model's, whose `blobs` the links mean."""
+        home = Path(os.path.realpath(self.path, strict=True))
+        in_cache = home.parent.name == "snapshots" and home.parent.parent.name.startswith("models--")
+        return home.parent.parent if in_cache else home
 
 
 def _still_at(descriptor: int, real: str) -> bool:
@@ -221,10 +226,10 @@ def check_json(data: bytes, values: int) -> int:
 def read_json(path: Path, root: Root | None = None, missing: str = "there is no such file") -> Any:
     """A JSON file; BadFile for what is none.
 
-    root: the data set that the file is of; None for a file that the user named
+    root: the folder that links may not lead out of; None: the file's own
     """
     with readable(path, "this is not valid JSON ({}); copy it again from its source", missing):
-        return parse_json((root or Root(path.parent, follow_links=True)).read(path, MAX_JSON))
+        return parse_json((root or Root(path.parent)).read(path, MAX_JSON))
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
@@ -240,7 +245,7 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     left = MAX_LINES_VALUES
     try:
-        with Root(path.parent, follow_links=True).open(path, MAX_LINES_BYTES) as file:
+        with Root(path.parent).open(path, MAX_LINES_BYTES) as file:
             for line in file:
                 left -= check_json(line, left)
                 with suppress(ValueError):

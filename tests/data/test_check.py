@@ -5,7 +5,9 @@ import pytest
 
 from conftest import counting_episode, labeled_store, same_episode
 from plaudit.data.check import check
+from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
+from plaudit.data.transfer import export_dataset
 from plaudit.errors import StoreDamaged, StoreError, StoreLocked
 from plaudit.types import Labels
 
@@ -69,6 +71,33 @@ def test_files_cut_short_are_found_and_what_is_whole_stays(folder):
     assert Store.open(folder).ids == [0, 1, 2]
     with Store.open(folder, write=True) as store:
         assert same_episode(store.episode(store.append(counting_episode(4, first=77))), counting_episode(4, first=77))
+
+
+@pytest.mark.parametrize("repaired", [False, True])
+def test_a_truncated_column_file_costs_only_the_episodes_whose_rows_are_lost(folder, tmp_path, repaired):
+    file = folder / "segments/000000/camera.front.bin"
+    os.truncate(file, file.stat().st_size // 2 + 1)  # episode 2 loses its last rows
+    if repaired:
+        report = check(folder, repair=True)
+        assert [line.split(":")[0] for line in report.repaired] == ["episode 2", "episode 3", "episode 4"]
+    store = Store.open(folder)
+    assert all(same_episode(store.episode(i), counting_episode(4, first=10 * i)) for i in (0, 1))
+    export_dataset(store, tmp_path / "out", "npy", ids=[0, 1])
+    if repaired:
+        assert {*ReplaySampler(store, seed=0).sample(32).episode.tolist()} == {0, 1}
+    else:
+        with pytest.raises(StoreDamaged, match="episode 2 is damaged"):
+            store.episode(2)
+
+
+def test_a_reader_of_a_file_that_is_truncated_meanwhile_keeps_the_episodes_before_the_cut(folder):
+    store = Store.open(folder)
+    assert store.episode(4).steps == 4  # verified and mapped
+    file = folder / "segments/000000/camera.front.bin"
+    os.truncate(file, file.stat().st_size // 2)
+    assert same_episode(store.episode(1), counting_episode(4, first=10))
+    with pytest.raises(StoreDamaged, match=r"has 12 complete rows, row 25 is missing; run 'plaudit data check"):
+        store.episode(4)
 
 
 def test_a_segment_that_somebody_deleted_is_missed_and_what_is_left_stays(tmp_path):

@@ -153,3 +153,49 @@ def test_a_forked_process_locks_the_ledger_anew(tmp_path):
             os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     assert len(Store.open(folder).ledger) == 202
+
+
+def restore(backup, folder):
+    """As `cp -r` does: into the files that are there."""
+    for path in (path for path in backup.rglob("*") if path.is_file()):
+        (folder / path.relative_to(backup)).parent.mkdir(exist_ok=True)
+        (folder / path.relative_to(backup)).write_bytes(path.read_bytes())
+
+
+@pytest.mark.parametrize("of_another_store", [False, True])
+def test_a_backup_restored_over_an_open_store_is_not_written_to(tmp_path, monkeypatch, of_another_store):
+    folder = tmp_path / "s"
+    backup = Store.create(tmp_path / "other" if of_another_store else folder, capacity_episodes=4)
+    backup.extend([counting_episode(4, first=i) for i in range(6)])
+    backup.close()
+    shutil.copytree(backup.folder, tmp_path / "backup")
+    monkeypatch.setattr("plaudit.data.store.COMPACT_AFTER", (1, 0))  # the writer's journal is shorter
+    writer = Store.create(folder, capacity_episodes=4) if of_another_store else Store.open(folder, write=True)
+    writer.append(counting_episode(4, first=60))
+    restore(tmp_path / "backup", folder)
+    for _ in range(2):
+        with pytest.raises(StoreError, match=r"replaced while it was open, .*; nothing was written"):
+            writer.append(counting_episode(4, first=99))
+    writer.close()
+    assert check(folder).ok and [e.frames["front"][0, 0, 0, 0] for _, e in Store.open(folder)] == [2, 3, 4, 5]
+
+
+def test_a_backup_restored_in_the_middle_of_an_append_is_not_cut_back(tmp_path, monkeypatch):
+    folder, backup = filled(tmp_path / "s"), filled(tmp_path / "backup", first=100)
+    with Store.open(backup, write=True) as store:
+        store.append(counting_episode(4, first=200))
+    monkeypatch.setattr("plaudit.data.segments.Segment.sync", lambda segment: restore(backup, folder))
+    with Store.open(folder, write=True) as writer, pytest.raises(StoreError, match="nothing was written"):
+        writer.append(counting_episode(4, first=50))
+    assert same_episode(Store.open(folder).episode(3), counting_episode(4, first=200))
+    assert check(folder).ok
+
+
+def test_labels_do_not_go_to_another_store_that_was_restored_in_place(tmp_path):
+    folder, other = filled(tmp_path / "s"), filled(tmp_path / "other", first=100)
+    ledger = Store.open(folder).ledger
+    restore(other, folder)
+    for _ in range(2):
+        with pytest.raises(StoreError, match="replaced by the labels of another store"):
+            ledger.append(0, LABELS)
+    assert (folder / "labels").read_bytes() == (other / "labels").read_bytes()

@@ -144,7 +144,7 @@ def test_a_file_that_is_cut_while_somebody_reads_it_is_noticed(path):
     reader = Journal(path)
     reader.read()
     os.truncate(path, len(lines_of(path)[0]))
-    with pytest.raises(StoreDamaged, match="lost its last"):
+    with pytest.raises(Replaced, match="replaced while it was open"):
         reader.read()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from conftest import counting_episode, same_episode
 from plaudit.data.check import check
-from plaudit.data.store import Store
+from plaudit.data.store import Store, is_store
 from plaudit.errors import StoreDamaged
 from plaudit.types import Episode, Labels
 from recorded_disk import RecordedDisk, clear
@@ -64,6 +64,28 @@ def test_a_power_cut_at_any_call_loses_nothing_that_was_acknowledged(tmp_path, s
         with Store.open(folder, write=True) as store:
             assert store.append(nth(8)) == max([*episodes, *store.ids[:-1]]) + 1
         assert check(folder).ok
+
+
+class Kept(random.Random):
+    """Loses nothing, as a killed process on a machine that stays up."""
+
+    def random(self) -> float:
+        return 1.0
+
+
+def test_a_store_whose_creation_was_killed_at_any_call_is_created_by_the_same_command(tmp_path):
+    (tmp_path / "disk").mkdir()
+    with RecordedDisk(tmp_path / "disk") as disk:
+        Store.create(tmp_path / "disk/store").close()
+    unfinished = 0
+    for until in range(len(disk.calls)):
+        disk.lay_out(clear(tmp_path / "found"), until, Kept())
+        folder = tmp_path / "found/store"
+        unfinished += folder.exists() and not is_store(folder)
+        with Store.open(folder, write=True) if is_store(folder) else Store.create(folder) as store:
+            assert store.append(nth(0)) == 0
+        assert check(folder).ok
+    assert unfinished > 10
 
 
 @states

@@ -16,6 +16,7 @@ from plaudit.data.check import check
 from plaudit.data.failures import Failures
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
+from plaudit.data.transfer import export_dataset, import_dataset
 from plaudit.errors import PlauditError, StoreDamaged, StoreError, StoreFull, StoreLocked
 from plaudit.types import Episode, Origin
 from waiting import stretch
@@ -379,6 +380,31 @@ def test_a_store_is_not_made_over_something(tmp_path):
     with pytest.raises(StoreError, match="is not empty; name a new folder"):
         Store.create(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_an_import_that_found_the_disk_full_while_it_made_its_store_goes_on(tmp_path, monkeypatch):
+    with labeled_store(tmp_path / "s", counting_episode(4), cutoff=2) as store:
+        export_dataset(store, tmp_path / "data", "npy")
+    real = os.pwrite
+
+    def full(file, data, offset):
+        if bytes(data[9:13]) == b"1 1 ":  # the first line of a journal
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(file, data, offset)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(StoreFull, match="no store can be made there"):
+            import_dataset(tmp_path / "data", tmp_path / "new")
+    assert (tmp_path / "new/journal").exists()
+    assert import_dataset(tmp_path / "data", tmp_path / "new").ids == [0]
+
+
+def test_a_journal_of_the_users_own_is_not_taken_for_a_store_that_was_left_half_made(tmp_path):
+    (tmp_path / "journal").write_text("dear diary\n")
+    with pytest.raises(StoreError, match="is a store without its"):
+        Store.create(tmp_path)
+    assert (tmp_path / "journal").read_text() == "dear diary\n"
 
 
 def test_one_thread_samples_while_another_appends(store):

@@ -22,9 +22,22 @@ def test_a_link_out_of_the_folder_is_followed_only_where_the_user_says_so(tmp_pa
     (tmp_path / "set").mkdir()
     (tmp_path / "blob").write_bytes(b"data")
     (tmp_path / "set/file").symlink_to(tmp_path / "blob")
-    with pytest.raises(BadFile, match=r"a link that leads out of the data set.*--follow-links"):
+    with pytest.raises(BadFile, match=r"a link that leads out of its folder.*--follow-links"):
         Root(tmp_path / "set").open(tmp_path / "set/file")
     assert Root(tmp_path / "set", follow_links=True).read(tmp_path / "set/file", 10) == b"data"
+
+
+def test_links_of_a_model_in_the_cache_of_a_hub_lead_to_its_blobs_and_no_further(tmp_path):
+    snapshot = tmp_path / "models--me--arm/snapshots/abc"
+    snapshot.mkdir(parents=True)
+    (tmp_path / "models--me--arm/blobs").mkdir()
+    for name in ("models--me--arm/blobs/1", "private"):
+        (tmp_path / name).write_bytes(b"data")
+    (snapshot / "config.json").symlink_to("../../blobs/1")
+    (snapshot / "model.json").symlink_to(tmp_path / "private")
+    assert Root(snapshot).read(snapshot / "config.json", 10) == b"data"
+    with pytest.raises(BadFile, match="a link that leads out of its folder"):
+        Root(snapshot).open(snapshot / "model.json")
 
 
 def test_a_link_within_the_folder_is_followed(tmp_path):

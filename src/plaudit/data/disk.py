@@ -1,4 +1,4 @@
-"""Files of a store, opened relative to a directory handle.
+"""Files of a store or a run folder, opened relative to a directory handle.
 
 A writer that opens files by their full path writes into whatever is at that path by then. So every file of a store is
 opened, created, renamed and removed through a `Folder`, which holds the directory open; if the folder is moved, its
@@ -28,8 +28,8 @@ CHUNK = 1 << 20  # bytes that are read at once: small enough to stay in the cach
 class Folder:
     """An open directory; closed when nothing refers to it any more.
 
-    Only what lies in it is opened: no link is followed below it, and what should be a file is a regular file. A store
-    may come from somebody else, whose links would lead a writer to files elsewhere and whose pipes never end.
+    Only what lies in it is opened: no link is followed below it, and a file must be a regular file. A store or a run
+    folder may come from somebody else: its links could lead a writer to other files, and a pipe never ends.
     """
 
     def __init__(self, path: Path):
@@ -136,6 +136,25 @@ class Folder:
         with self._above(name) as (above, last):
             _replace(above, last, data)
 
+    def append(self, name: str, data: bytes) -> None:
+        """Add to the end of a file, which is created if it is missing. A failed write leaves the file as it was."""
+        with self.opened(name, os.O_WRONLY | os.O_CREAT) as descriptor:
+            size = os.fstat(descriptor).st_size
+            try:
+                write_at(descriptor, memoryview(data), size)
+            except OSError:
+                os.ftruncate(descriptor, size)
+                raise
+
+    def check_no_links(self) -> None:
+        """Raise if anything below is a link, a pipe or a device."""
+        for where, folders, files in os.walk(self.path):
+            for path in (Path(where, name) for name in (*folders, *files)):
+                with suppress(FileNotFoundError):  # removed just now
+                    mode = path.lstat().st_mode
+                    if not stat.S_ISDIR(mode):
+                        self._check_regular(path, mode)
+
     def mkdir(self, name: str) -> None:
         with self._above(name) as (above, last):
             os.mkdir(last, dir_fd=above)
@@ -206,7 +225,7 @@ class Folder:
                     raise
                 raise ForeignFile(
                     f"{self.path / name} is reached through something that is no folder ('{part}'), a link say, "
-                    "and was not opened; copy the whole store into one folder"
+                    "and was not opened; copy everything into one folder"
                 ) from error
             finally:
                 if above >= 0:
@@ -216,17 +235,17 @@ class Folder:
 
     def check_file(self, name: str, found: os.stat_result, exclusive: bool) -> None:
         """Raise where it is no regular file, or has a second name and must be `exclusive`."""
-        if not stat.S_ISREG(found.st_mode):
-            raise ForeignFile(
-                f"{self.path / name} is {kind_of(found.st_mode)} and not a file; it was not opened: put the file "
-                "itself there"
-            )
+        self._check_regular(self.path / name, found.st_mode)
         if exclusive and found.st_nlink > 1:
             raise ForeignFile(
                 f"{self.path / name} has a second name somewhere (a hard link), where all that is written here would "
-                f"show too; nothing was written: copy the store, or run 'plaudit data check {self.path} --repair', "
-                "which puts a copy in its place"
+                f"show too; nothing was written: copy the folder, or, if it is a store, run 'plaudit data check "
+                f"{self.path} --repair', which puts a copy in its place"
             )
+
+    def _check_regular(self, path: Path, mode: int) -> None:
+        if not stat.S_ISREG(mode):
+            raise ForeignFile(f"{path} is {kind_of(mode)} and not a file; it was not opened: put the file itself there")
 
 
 class WritableFile:

@@ -17,6 +17,7 @@ from plaudit.data.formats import npy, pkl
 from plaudit.data.formats.base import FileLayout, LabeledEpisode, WriteOptions
 from plaudit.data.store import Store, is_store
 from plaudit.errors import BadFile, TargetNotEmpty
+from plaudit.untrusted import MAX_JSON, Root
 
 LIST_NAME = ".collected"
 UNFINISHED = f"{LIST_NAME}.tmp"  # what a kill leaves of the first list
@@ -89,7 +90,7 @@ def _list_episodes(folder: Path, store_id: str) -> list[int]:
     if not path.exists():
         return []
     try:
-        found, *lines = path.read_text().split()
+        found, *lines = Root(folder).read(path, MAX_JSON).decode().split()
         ids = [int(line) for line in lines]
     except (ValueError, OSError) as error:
         raise BadFile(path, f"this is no list of the episodes beside it ({error}); {_OTHER}") from error

@@ -12,8 +12,9 @@
 - An acknowledged line that fails its checksum: opening raises, and `repair_journal` searches for the single bit that
   makes the checksum right (a line of 600 bytes has 4,800 candidates; the odds of a wrong match are one in a million).
 - Missing lines: in the middle, the numbers and the chain show it; at the end, the head does.
-- Another file under the same name: a repair or a compaction replaced it. `Replaced` is raised, and a reader reads the
-  new file from the start.
+- Another file under the same name, or other bytes in the same file: a repair or a compaction replaced it, or somebody
+  restored a backup. `Replaced` is raised before anything is written, and a reader reads the file from the start. The
+  last known line is compared: it has the checksum of all lines before it.
 
 The first line of a file is its header, `{"journal": {...}}`, and may have any number: a rewritten journal continues the
 numbering. Files of version 1 have lines without numbers, `crc32 json`; they are read as they are, and the first append
@@ -49,6 +50,7 @@ from plaudit.errors import JournalMissing, Replaced, StoreDamaged, StoreError
 
 LineCallback = Callable[[Record, int, int], None]  # a record, the byte at which its line begins, and the line's length
 
+LINE_START = 64  # bytes of a line that tell it from every other: its checksum and its numbers
 MAX_TORN_BYTES = 4 * MAX_LINE_BYTES  # bytes of one append
 
 
@@ -92,6 +94,7 @@ class Journal:
         self._header_pending = False  # the next append says whose it is
         self._offset = 0  # bytes read so far, always at the start of a line
         self._chain = 0
+        self._last = (0, b"")  # where the last known line begins, and its first bytes
         self._head: Head | None = None
         self._file = WritableFile(self.folder, path.name, os.O_RDWR, allow_hard_links=True)
         self._head_file = WritableFile(self.folder, head_name(path.name), os.O_RDWR | os.O_CREAT)
@@ -114,7 +117,7 @@ class Journal:
         """The records that came since the last call."""
         if self._offset == 0 and self._counted:  # before the lines: it never leads them
             self._head = read_head(self.folder, self.path.name)
-        self._check_same()
+        self.check_same()
         return self._catch_up(self.held.descriptor)
 
     def append(self, records: Iterable[Record], *, exclusive: bool = False) -> list[Record]:
@@ -164,7 +167,7 @@ class Journal:
         """Replace the file by one with exactly these records; the numbering continues."""
         with self.folder.opened(self.path.name, os.O_RDONLY) as old:
             fcntl.flock(old, fcntl.LOCK_EX)
-            self._check_same(os.fstat(old))
+            self.check_same(os.fstat(old))
             assert self.on_line is None, "somebody remembers where the old lines stand"
             lines = encode_lines([{HEADER_KEY: self.header or self._new_header}, *records], self.count + 1, self._chain)
             if max(map(len, lines)) > MAX_LINE_BYTES:  # a foreign line, which was shorter in its own spelling: it stays
@@ -197,14 +200,13 @@ class Journal:
     def _advance(self, lines: list[bytes]) -> None:
         for line in lines:
             self._chain = zlib.crc32(line[:-1], self._chain)
+            self._last = (self._offset, line[:LINE_START])
             self._offset += len(line)
         self.count += len(lines)
         self.lines += len(lines)
 
     def _catch_up(self, file: int) -> list[Record]:
         size = os.fstat(file).st_size
-        if size < self._offset:
-            raise damage_error(self.path, f"it lost its last {self._offset - size:,} bytes while it was open")
         records: list[Record] = []
         while (before := self._offset) < size:
             data = read_at(file, before, min(size - before, MAX_LINE_BYTES))  # a hole of terabytes is a file too
@@ -244,6 +246,7 @@ class Journal:
                     self.on_line(line.record, self._offset, len(text))
             self.count = self.count + 1 if line.number is None else line.number
             self._chain = zlib.crc32(text, self._chain if self.lines else line.chain)
+            self._last = (self._offset, data[position : end + 1][:LINE_START])
             self._offset += end + 1 - position
             self.lines += 1
             position = end + 1
@@ -287,20 +290,25 @@ class Journal:
         file = self._file.descriptor
         fcntl.flock(file, fcntl.LOCK_EX)
         try:
-            self.folder.check_file(self.path.name, self._check_same(opened), exclusive=True)
+            self.folder.check_file(self.path.name, self.check_same(opened), exclusive=True)
             yield file
         finally:
             fcntl.flock(file, fcntl.LOCK_UN)
 
-    def _check_same(self, opened: os.stat_result | None = None) -> os.stat_result:
-        """Check that the file that was read still has its name; returns the status of that name.
+    def check_same(self, opened: os.stat_result | None = None) -> os.stat_result:
+        """Check that the file still has its name and the lines that were read; returns the status of that name.
 
         opened: another descriptor's, which is to be of the same file
         """
         with _report_missing(self.path):
             there = self.folder.stat(self.path.name)
-        if not (identity(there) == self.held.identity == identity(opened or there)):
-            raise Replaced(f"{self.path} was replaced while it was open; open the store again")
+        same_file = identity(there) == self.held.identity == identity(opened or there)
+        start, line = self._last
+        if not same_file or there.st_size < self._offset or read_at(self.held.descriptor, start, len(line)) != line:
+            raise Replaced(
+                f"{self.path} was replaced while it was open, by a restored backup or a repair; nothing was written, "
+                "open the store again"
+            )
         return there
 
 

@@ -19,7 +19,7 @@ from plaudit.data.journal import Journal, Record
 from plaudit.data.label_index import LabelIndex, LabelVersion, can_decode, encode_labels, is_label_line
 from plaudit.data.label_order import LabelOrder
 from plaudit.data.signals import defer_signals
-from plaudit.errors import DataError, Replaced
+from plaudit.errors import DataError, Replaced, StoreError
 from plaudit.types import PEOPLE, Labels
 
 
@@ -61,10 +61,21 @@ class Ledger:
             try:
                 self._journal.read()
                 return
-            except Replaced:  # by a repair: what is left of it may be less, so all of it is read again
+            except Replaced:  # by a repair or a backup, which may have fewer lines: all of them are read again
                 self._folder.check_same()
-                self.generation += 1
-                self._start()
+                self._read_again()
+
+    def _read_again(self) -> None:
+        before, journal, index = self.header, self._journal, self._index
+        self.generation += 1
+        self._start()
+        self._journal.read()
+        if before and self.header != before:
+            self._journal, self._index = journal, index
+            raise StoreError(
+                f"{self.path} was replaced by the labels of another store while it was open; nothing was written, "
+                "open the store again"
+            )
 
     def recover_tail(self) -> list[str]:
         """Move an incomplete last line of a killed process to the quarantine; returns messages."""

@@ -6,6 +6,9 @@ other: this detects the journal of another store, and an old copy of the journal
 Recovery: the next writer moves what a crash left behind to the quarantine, and deletes nothing. Only names that a
 writer creates are touched; a user's own folder among the segments, an export for example, stays.
 
+Creation: `store.json` is written last. A folder that was left half-made holds no episode and no label, and the next
+`Store.create` begins again there.
+
 Migration: a store of version 1 becomes one of version 2 when it is first opened for writing; reading changes nothing.
 Nothing is removed or converted: the old lines stay at the start of journal and ledger, and later lines cover them,
 because each carries the checksum of all lines before it. Added are the store's id, the schemas in the journal, the
@@ -16,16 +19,57 @@ checksums of `store.json` and `schema.json` (whose old files are kept in the qua
 import re
 
 from plaudit.data.catalog import Catalog
-from plaudit.data.disk import Folder
+from plaudit.data.disk import MAX_SMALL_FILE, Folder
 from plaudit.data.entries import EpisodeEntry, segment_line, summary_line
+from plaudit.data.head import head_name, read_head
 from plaudit.data.journal import Journal
 from plaudit.data.ledger import Ledger
+from plaudit.data.lines import decode
+from plaudit.data.locking import FILE
 from plaudit.data.quarantine import Quarantine
 from plaudit.data.segments import EVICTED_SUFFIX, SCHEMA, is_ours, remove_files, segment_name
 from plaudit.data.settings import MARKER, VERSION, Settings
 from plaudit.errors import StoreDamaged
 
 _NUMBER = re.compile(r"\d{6,}")
+_JOURNALS = ("journal", "labels")
+# What `Store.create` makes before `store.json`.
+_UNFINISHED = {
+    *("segments", FILE, f"{MARKER}.tmp", *_JOURNALS),
+    *(f"{head_name(name)}{suffix}" for name in _JOURNALS for suffix in ("", ".tmp")),
+}
+
+
+def is_unfinished(root: Folder) -> bool:
+    """Whether a folder is empty, or holds only what an interrupted `Store.create` left: no episode and no label."""
+    names = root.names()
+    if not _UNFINISHED.issuperset(names):
+        return False
+    heads = [read_head(root, name) for name in _JOURNALS]
+    return (
+        ("segments" not in names or (root.is_folder("segments") and not root.names("segments")))
+        and all(root.is_file(name) for name in names if name != "segments")
+        and all(head is None or head.count == 1 for head in heads)
+        and all(_has_only_header(root, name) for name in _JOURNALS if name in names)
+    )
+
+
+def _has_only_header(root: Folder, name: str) -> bool:
+    """Whether a journal has no line after its header. A crash may leave it empty, or with zeros for its bytes."""
+    if root.stat(name).st_size > MAX_SMALL_FILE:
+        return False
+    data = root.read(name)
+    line = decode(data[:-1])
+    return not data.strip(b"\0") or (line is not None and line.is_header)
+
+
+def remove_unfinished(root: Folder) -> None:
+    """Remove what an interrupted `Store.create` left, except the lock that the caller holds."""
+    for name in root.names():
+        if name == "segments":
+            root.remove_empty_folder(name)
+        elif name != FILE:
+            root.remove(name)
 
 
 def check_identity(settings: Settings, journal: Journal, ledger: Ledger | None) -> None:

@@ -209,7 +209,7 @@ class ReplaySampler:
     def _fill(self, batch: Batch[AnyArray], pick: _Picks, cameras: list[str]) -> None:
         rows, where = pick.rows, pick.where
         segment, here, there = rows["segment"], rows["row"], rows["row"] + rows["span"]
-        columns = pick.table.arrays(set(segment.tolist()))
+        columns = pick.table.arrays(rows)
         copies = [(c, here, batch.images[c]) for c in cameras] + [(c, there, batch.next_images[c]) for c in cameras]
         waiting = [
             self._threads.submit(_copy_frames, columns, camera_column(c), segment[p], wanted[p], out, where[p])

@@ -113,19 +113,18 @@ class Segment:
 
     def write(self, episode: Episode) -> dict[str, int]:
         """Put an episode after the last row, unsynced; returns the checksum of each column's part."""
+        for column, file in self._files.items():
+            size = file.open().st_size
+            if size != self._size(column):  # another writer's, a restored backup's, or a file that was cut
+                raise StoreError(
+                    f"{self.file(column)} has {size:,} bytes where this writer left {self._size(column):,}; nothing "
+                    "was written, open the store again"
+                )
         checksums: dict[str, int] = {}
         for column, array in self._rows_of(episode).items():
             data = array.reshape(-1).view(np.uint8).data
-            at = self.rows * (data.nbytes // len(array))
-            file = self._files[column]
-            size = file.open().st_size
-            if size != at:  # another writer's, or a file that was cut: neither is written over
-                raise StoreError(
-                    f"{self.file(column)} has {size:,} bytes where this writer left {at:,}; nothing was written, "
-                    "open the store again"
-                )
             self._touched.add(column)
-            write_at(file.descriptor, data, at)
+            write_at(self._files[column].descriptor, data, self._size(column))
             checksums[column] = zlib.crc32(data)
         self.rows += episode.steps + 1
         return checksums
@@ -200,12 +199,12 @@ class Segment:
             if os.fstat(file).st_size > self._size(column):
                 os.ftruncate(file, self._size(column))
 
-    def column(self, name: str) -> AnyArray:
-        """[rows, ...] a read-only map that covers every row that counts."""
-        return self.mapped_column(name).checked()
+    def column(self, name: str, end: int) -> AnyArray:
+        """[end, ...] a read-only map of the first `end` rows; StoreDamaged if the file does not have them."""
+        return self.mapped_column(name).checked(end)
 
     def mapped_column(self, name: str) -> "MappedColumn":
-        """The same with its file: whoever keeps it checks it again before each use."""
+        """The whole column, mapped as far as its file goes. Call `checked` before each use."""
         rows = self.rows  # another thread may append, or map, meanwhile: look at each field once
         mapped = self._mapped
         if mapped[0] < rows:
@@ -213,16 +212,16 @@ class Segment:
         return mapped[1][name]
 
     def _map(self, column: str, rows: int) -> "MappedColumn":
+        """Map the complete rows that the file has: in a truncated file, the episodes before the cut stay readable."""
         dtype, shape = self.schema.columns[column]
-        needed = rows * self.schema.bytes_of(column)
+        row_bytes = self.schema.bytes_of(column)
         with self._reading(column) as file:
-            size = os.fstat(file).st_size
-            if size < needed:
-                raise cut_short(self.file(column), size, needed)
-            if needed == 0:
+            if row_bytes:
+                rows = min(rows, os.fstat(file).st_size // row_bytes)
+            if rows * row_bytes == 0:
                 return MappedColumn(self.file(column), np.zeros((rows, *shape), dtype), None)
             try:
-                mapped = mmap.mmap(file, needed, prot=mmap.PROT_READ)
+                mapped = mmap.mmap(file, rows * row_bytes, prot=mmap.PROT_READ)
             except (OSError, OverflowError) as error:
                 raise StoreError(f"{self.file(column)} cannot be mapped into memory: {error}") from error
             # A plain ndarray over the map: indexing a np.memmap costs more than the copy of a small frame.
@@ -291,25 +290,23 @@ class Segment:
 
 @dataclass(frozen=True)
 class MappedColumn:
-    """A column of a segment, mapped into memory: reading beyond the end of a file that was cut kills the process."""
+    """A column of a segment, mapped into memory. Reading beyond the end of a truncated file kills the process."""
 
     path: Path
     array: AnyArray
     file: mmap.mmap | None  # None: no bytes
 
-    def checked(self) -> AnyArray:
-        """The array, once its file is known to be as long as it was: one system call."""
-        if self.file is not None and (size := self.file.size()) < len(self.file):
-            raise cut_short(self.path, size, len(self.file))
-        return self.array
-
-
-def cut_short(path: Path, size: int, promised: int) -> StoreDamaged:
-    """The error for a column's file that is shorter than the journal says."""
-    return StoreDamaged(
-        f"{path} has {size:,} bytes where the journal promises {promised:,}; run 'plaudit data check "
-        f"{path.parents[2]} --repair' to set the lost episodes aside"
-    )
+    def checked(self, end: int) -> AnyArray:
+        """[end, ...] the first rows, after one system call that checks that the file still has them."""
+        rows = len(self.array)
+        if self.file is not None:
+            rows = min(rows, self.file.size() // (len(self.file) // rows))
+        if rows < end:
+            raise StoreDamaged(
+                f"{self.path} has {rows:,} complete rows, row {end:,} is missing; run 'plaudit data check "
+                f"{self.path.parents[2]} --repair' to write off the lost episodes"
+            )
+        return self.array[:end]
 
 
 def segment_name(number: int) -> str:

@@ -5,7 +5,7 @@ discount, the distance to its next observation, and whether it can be sampled at
 and gathers; new labels of an old episode rewrite that episode's rows only.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -120,9 +120,16 @@ class StepTable:
                 self.store.verify(episode_id, self._columns)
             self._rows["verified"][self._blocks[episode_id]] = True
 
-    def arrays(self, segments: Iterable[int]) -> dict[int, dict[str, AnyArray]]:
-        """segment -> column -> [rows, ...]; StoreDamaged where a file was cut since it was mapped."""
-        return {number: {name: self._maps[number][name].checked() for name in self._columns} for number in segments}
+    def arrays(self, picked: AnyArray) -> dict[int, dict[str, AnyArray]]:
+        """segment -> column -> [rows, ...], as far as these rows of the table need it.
+
+        StoreDamaged if a truncated file has lost one of them.
+        """
+        ends: dict[int, int] = {}
+        for number in set(picked["segment"].tolist()):
+            rows = picked[picked["segment"] == number]
+            ends[number] = int((rows["row"] + rows["left"]).max()) + 1  # the row after the episode's last one
+        return {n: {name: self._maps[n][name].checked(end) for name in self._columns} for n, end in ends.items()}
 
     @property
     def _columns(self) -> list[str]:

@@ -38,7 +38,15 @@ from plaudit.data.journal import Journal, Record
 from plaudit.data.label_order import LabelOrder, Tiers
 from plaudit.data.ledger import Ledger
 from plaudit.data.locking import Lock, lock
-from plaudit.data.recovery import check_identity, check_schemas, migrate, recover, skip_labeled_ids
+from plaudit.data.recovery import (
+    check_identity,
+    check_schemas,
+    is_unfinished,
+    migrate,
+    recover,
+    remove_unfinished,
+    skip_labeled_ids,
+)
 from plaudit.data.schema import STEPS, Schema, camera_column
 from plaudit.data.segments import Segment
 from plaudit.data.settings import MARKER, VERSION, Settings, read_settings
@@ -82,26 +90,40 @@ class Store:
     def create(
         cls, folder: str | Path, *, capacity_episodes: int | None = None, capacity_bytes: int | None = None
     ) -> Self:
-        """A new, empty store, open for writing. The folder must not exist or be empty."""
+        """A new, empty store, open for writing.
+
+        The folder must not exist, or hold nothing but what an interrupted `create` left.
+        """
         folder = Path(folder)
         settings = Settings.new(capacity_episodes, capacity_bytes)
         with defer_signals(), disk_errors(folder, "no store can be made there"):
-            if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-                what = "is not empty; name a new folder"
-                if is_store(folder):
-                    what = "is a store already; open it to add to it"
-                elif (folder / "journal").exists():
-                    what = f"is a store without its {MARKER}; 'plaudit data check {folder} --repair' writes it again"
-                raise StoreError(f"{folder} {what}")
             new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
-            (folder / "segments").mkdir(parents=True)
+            if folder not in new_folders:
+                cls._check_vacant(folder)
+            folder.mkdir(parents=True, exist_ok=True)
             root = Folder(folder)
-            Journal.create(folder / "journal", root, header=settings.to_json())
-            Journal.create(folder / "labels", root, header={"id": settings.id})
-            settings.write(root)
+            with lock(root):
+                cls._check_vacant(folder)  # again: another process may have finished it before the lock was free
+                remove_unfinished(root)
+                root.mkdir("segments")
+                Journal.create(folder / "journal", root, header=settings.to_json())
+                Journal.create(folder / "labels", root, header={"id": settings.id})
+                settings.write(root)  # last: it makes the folder a store
             for path in new_folders:
                 sync(path.parent)
         return cls.open(folder, write=True)
+
+    @staticmethod
+    def _check_vacant(folder: Path) -> None:
+        """Raise if no store can be made in a folder because of what it holds."""
+        if folder.is_dir() and is_unfinished(Folder(folder)):
+            return
+        what = "is not empty; name a new folder"
+        if is_store(folder):
+            what = "is a store already; open it to add to it"
+        elif (folder / "journal").exists():
+            what = f"is a store without its {MARKER}; 'plaudit data check {folder} --repair' writes it again"
+        raise StoreError(f"{folder} {what}")
 
     @classmethod
     def open(
@@ -234,10 +256,10 @@ class Store:
         self.verify(episode_id)
         entry = self.entry(episode_id)
         line, segment = entry.line, self.segment(entry.segment)
-        rows, actions = slice(entry.row, entry.row + entry.rows), slice(entry.row, entry.row + entry.steps)
-        steps = segment.column(STEPS)
+        rows, actions = slice(entry.row, entry.end), slice(entry.row, entry.row + entry.steps)
+        steps = segment.column(STEPS, entry.end)
         return Episode(
-            frames={c: segment.column(camera_column(c))[rows] for c, _, _ in segment.schema.cameras},
+            frames={c: segment.column(camera_column(c), entry.end)[rows] for c, _, _ in segment.schema.cameras},
             state=steps["state"][rows],
             actions=steps["action"][actions],
             control_mode=steps["control_mode"][actions],
@@ -355,10 +377,15 @@ class Store:
         if self._write_error:
             raise StoreError(f"{self.folder}: {self._write_error}; open it again")
         self._root.check_same()
+        self._journal.check_same()
 
     def _roll_back(self, rows: dict[int, int]) -> None:
+        """Undo a failed append, unless the files are not this writer's any more."""
         try:
+            self._journal.check_same()
             self._catalog.roll_back(rows)
+        except StoreError as error:
+            self._write_error = str(error)
         except OSError as error:
             self._write_error = f"an append failed and could not be undone ({error.strerror})"
 

@@ -137,7 +137,7 @@ def certificate_beside(judge: Path) -> Path:
 def load_certificate(path: Path, judge: JudgeId | None = None) -> Certificate:
     """A certificate, which must be of this judge; None: of any."""
     try:
-        found = Certificate.model_validate(decode_checked(Root(path.parent, follow_links=True).read(path, MAX_BYTES)))
+        found = Certificate.model_validate(decode_checked(Root(path.parent).read(path, MAX_BYTES)))
     except FileNotFoundError:
         raise BadFile(path, "there is no such certificate; plaudit judge exam makes one") from None
     except (ValidationError, ValueError) as error:

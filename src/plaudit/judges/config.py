@@ -224,13 +224,13 @@ def is_lerobot_classifier(folder: Path) -> bool:
 def save_own_judge(folder: Path, rule: DecisionRule, *, kind: str = "classifier") -> None:
     """The `judge.yaml` of a reward model's folder: every command that is handed the folder decides by this rule."""
     tree = {"type": kind, "rule": rule.model_dump(mode="json")}
-    (folder / JUDGE_FILE).write_text(dump_yaml(tree))
+    write_atomic(folder / JUDGE_FILE, dump_yaml(tree).encode())
 
 
 def save_rights(folder: Path, rights: Rights) -> None:
     """Add to the `judge.yaml` of a reward model's folder what it may decide alone in a cascade."""
     tree = {**read_yaml(folder / JUDGE_FILE), "rights": rights.model_dump(mode="json")}
-    (folder / JUDGE_FILE).write_text(dump_yaml(tree))
+    write_atomic(folder / JUDGE_FILE, dump_yaml(tree).encode())
 
 
 def _check_kind(kind: Any, path: Path | None) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from plaudit.checkpoint import Stateful, load_checkpoint, save_checkpoint
+from plaudit.data.disk import Folder, write_atomic
 from plaudit.errors import JudgeError
 
 KEEP_EVERY = 20.0  # seconds between checkpoints
@@ -162,11 +163,13 @@ def _checkpoints(folder: Path) -> list[Path]:
 def prepare_work(work_dir: Path, key: Mapping[str, Any]) -> None:
     """Keep what an earlier training of the same key, its config and data, left in its folder; delete what another
     left."""
-    text, path = json.dumps(key, sort_keys=True), work_dir / "resume_key.json"
-    if work_dir.exists() and not (path.exists() and path.read_text() == text):
-        shutil.rmtree(work_dir)
+    data, path = json.dumps(key, sort_keys=True).encode(), work_dir / "resume_key.json"
+    if work_dir.exists():
+        Folder(work_dir).check_no_links()
+        if not path.exists() or path.read_bytes() != data:
+            shutil.rmtree(work_dir)
     work_dir.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    write_atomic(path, data)
 
 
 def train_epochs(

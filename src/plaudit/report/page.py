@@ -23,6 +23,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup
 from PIL import Image as PillowImage
 
+from plaudit.data.disk import write_atomic
 from plaudit.plain import plain
 from plaudit.types import ByteArray
 
@@ -127,8 +128,8 @@ def render_page(title: str, summary: str, blocks: Sequence[Block]) -> str:
 
 
 def write_page(path: Path, title: str, summary: str, blocks: Sequence[Block]) -> Path:
-    """Write the page; returns its path."""
-    path.write_text(render_page(title, summary, blocks))
+    """Write the page; returns its path. A link at that path is replaced, not followed."""
+    write_atomic(path, render_page(title, summary, blocks).encode())
     return path
 
 

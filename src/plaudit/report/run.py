@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from plaudit.data.disk import Folder
 from plaudit.data.failures import Failures
 from plaudit.data.store import Store, is_store
 from plaudit.report.outcomes import (
@@ -42,6 +43,7 @@ from plaudit.report.text import format_count, format_duration, format_ids
 from plaudit.untrusted import understood
 
 _MAX_EVENTS = 60  # latest
+_MAX_VIDEO = 64 << 20  # bytes; ours have about one megabyte
 _MAX_EVALUATIONS = 30  # latest
 _WORKER_METRICS = ("policy/version", "policy/robot_version", "policy/staleness_s")  # shown over time
 _AUDITED = {
@@ -246,10 +248,11 @@ def _judge_chart(run: RunData) -> list[Block]:
 
 def _videos(run: RunData) -> list[Block]:
     captions = {"first.mp4": "The first policy", "last.mp4": "The last policy"}
+    folder = Folder(run.folder)
     videos = [
-        video_block((run.folder / "videos" / name).read_bytes(), caption)
+        video_block(folder.read(f"videos/{name}", _MAX_VIDEO), caption)
         for name, caption in captions.items()
-        if (run.folder / "videos" / name).exists()
+        if folder.exists(f"videos/{name}")
     ]
     about = "The same test seeds in both. Under each episode: P(success) of the judge, and what the simulator says."
     return [Section("First and last policy", [Text(about, "muted"), Row(videos)])] if videos else []

@@ -9,10 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from plaudit.data.disk import write_atomic
 from plaudit.data.formats.video import VideoWriter
 from plaudit.judges.predictions import hstack_images
 from plaudit.types import BoolArray, ByteArray, Episode, FloatArray
@@ -52,10 +54,13 @@ def _write(path: Path, frames: Iterable[ByteArray], fps: float, crf: int | None)
     first = next(frames)
     height, width = first.shape[:2]
     odd = ((0, height % 2), (0, width % 2), (0, 0))  # a video has even sizes
-    writer = VideoWriter(path, fps, height + height % 2, width + width % 2, "h264", crf)
-    for frame in chain([first], frames):
-        writer.append(np.pad(frame, odd)[None])
-    writer.close()
+    with TemporaryDirectory() as folder:  # ffmpeg would follow a link that lies at `path`
+        file = Path(folder, "video.mp4")
+        writer = VideoWriter(file, fps, height + height % 2, width + width % 2, "h264", crf)
+        for frame in chain([first], frames):
+            writer.append(np.pad(frame, odd)[None])
+        writer.close()
+        write_atomic(path, file.read_bytes())
 
 
 def _enlarge(frames: ByteArray, height: int) -> ByteArray:

@@ -35,7 +35,7 @@ from plaudit.data.label_order import counted_sources
 from plaudit.data.ledger import Ledger
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.rewards import RewardConfig
-from plaudit.data.store import Store
+from plaudit.data.store import Store, is_store
 from plaudit.errors import EpisodeNotFound
 from plaudit.judges.labeling import stale_episodes
 from plaudit.rollout.attended import discarded_store, is_discarded, label_marked
@@ -145,7 +145,7 @@ class ReplayBuffer:
         folder = Path(folder)
         path, labels = folder / "episodes", folder / "demo_labels" if relabel_demos else None
         self._capacity = int(capacity_gb * 1e9)
-        store = Store.open(path, write=True) if path.exists() else Store.create(path, capacity_bytes=self._capacity)
+        store = Store.open(path, write=True) if is_store(path) else Store.create(path, capacity_bytes=self._capacity)
         self._stores: dict[Dataset, Store] = {"episodes": store}
         if demos is not None:
             self._stores["demos"] = Store.open(demos, labels=labels)

@@ -18,7 +18,6 @@ runs/lift_sac_0/
 """
 
 import json
-import os
 import shutil
 import time
 from collections.abc import Mapping
@@ -31,9 +30,9 @@ from pydantic import BaseModel
 
 from plaudit.checkpoint import load_checkpoint, read_state, save_checkpoint
 from plaudit.config import load
-from plaudit.data.disk import disk_error, write_atomic
+from plaudit.data.disk import Folder, disk_error, write_atomic
 from plaudit.data.normalize import Normalizer
-from plaudit.errors import BadFile, ConfigError, TargetNotEmpty
+from plaudit.errors import BadFile, ConfigError, StoreError, TargetNotEmpty
 from plaudit.plain import plain
 from plaudit.policies.loader import WEIGHTS_FILE, save_policy, save_policy_file
 from plaudit.protocols import Learner
@@ -134,6 +133,7 @@ class RunFolder:
         if not (path / "config.yaml").is_file():
             command = "plaudit train or plaudit online" if schedule is None else f"plaudit {schedule}"
             raise BadFile(path, f"this is not a run: it has no config.yaml; runs are made by {command}")
+        Folder(path).check_no_links()  # whoever resumes it writes into it, and removes old checkpoints
         config = load(TrainingConfig, path / "config.yaml")
         if schedule not in (None, config.schedule):
             message = (
@@ -179,13 +179,9 @@ class RunFolder:
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Metrics by the names in docs/metrics.md."""
-        path = self.path / "metrics.jsonl"
-        size = path.stat().st_size if path.exists() else 0
         try:
-            with path.open("a") as file:
-                file.write(json.dumps({"step": step, **metrics}) + "\n")
+            self._append("metrics.jsonl", json.dumps({"step": step, **metrics}) + "\n")
         except OSError as error:
-            os.truncate(path, size)  # half a line
             raise disk_error(error, self.path, "these metrics were not logged") from error
         self._tensorboard.log(step, metrics)
 
@@ -198,14 +194,17 @@ class RunFolder:
         position: where in the run it happened: step, episodes, elapsed_s
         """
         line = {"time": round(time.time(), 1), **position, "event": kind, "message": message}
-        # A full disk is on the screen already, and no reason to end the run.
-        with suppress(OSError), (self.path / "events.jsonl").open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        with suppress(OSError, StoreError):  # a full disk is on the screen already, and no reason to end the run
+            self._append("events.jsonl", json.dumps(line) + "\n")
 
     def log_traceback(self, message: str, details: str) -> None:
         """For whoever fixes what failed."""
-        with suppress(OSError), self.failures.open("a") as file:  # a full disk may be what failed
-            file.write(plain(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: {message}\n{details.rstrip()}\n\n"))
+        text = plain(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: {message}\n{details.rstrip()}\n\n")
+        with suppress(OSError, StoreError):  # a full disk may be what failed
+            self._append(self.failures.name, text)
+
+    def _append(self, name: str, text: str) -> None:
+        Folder(self.path).append(name, text.encode())
 
     def save_policy(self, config: BaseModel, weights: PolicyWeights) -> None:
         """The newest policy, complete."""

@@ -66,7 +66,7 @@ class StateManager:
         self._readers: dict[str, ReaderStatus] = {}
         self._born = time.time()
         try:
-            (self._folder / BORN).write_text(repr(self._born))
+            write_atomic(self._folder / BORN, repr(self._born).encode())
         except OSError as error:
             raise disk_error(error, self._folder, "no weights can be published") from error
 

@@ -18,7 +18,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from plaudit.data.store import Store
+from plaudit.data.store import Store, is_store
 from plaudit.errors import DataError
 from plaudit.rollout.vector import RolloutBatch, collect_rollout
 from plaudit.training.audit import Audit, true_success
@@ -96,7 +96,7 @@ class Trainer:
         if not config.off_policy and not config.run.keep_episodes:
             return None
         capacity = int(config.run.capacity_gb * 1e9)
-        store = Store.open(path, write=True) if path.exists() else Store.create(path, capacity_bytes=capacity)
+        store = Store.open(path, write=True) if is_store(path) else Store.create(path, capacity_bytes=capacity)
         stack.callback(store.close)
         episodes, state = RunEpisodes(store, self.judge), self.folder.newest_state()
         episodes.truncate(state["num_episodes_stored"] if state else 0)

@@ -5,7 +5,6 @@ with RewardWorker(RewardWorkerConfig(checkpoint_path="lift_reward", device="cuda
     detector = SuccessDetector(worker.judge, num_envs)               # success while environments run
 """
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -27,6 +26,7 @@ from plaudit.judges.classifier.model import Size
 from plaudit.judges.config import JUDGE_FILE
 from plaudit.rule import above_threshold
 from plaudit.types import AnyArray, ByteArray, FloatArray, Observation, Scores
+from plaudit.untrusted import MAX_LINES_BYTES, Root
 
 # With a leading B, which may be 0; a mapping is camera -> images. Images are uint8 or floats in [0, 1], channels last
 # or first. Arrays are numpy's, or torch tensors of any device and float type, with or without a gradient.
@@ -135,8 +135,9 @@ class RewardWorker:
         with new_folder(folder) as part:
             self.judge.model.save_pretrained(part)
             for name in ("report.html", JUDGE_FILE):
-                if (self.config.checkpoint_path / name).is_file():
-                    shutil.copy(self.config.checkpoint_path / name, part)
+                source = self.config.checkpoint_path / name
+                if source.is_file():
+                    (part / name).write_bytes(Root(source.parent).read(source, MAX_LINES_BYTES))
         return folder
 
     def to_device(self, device: str) -> None:

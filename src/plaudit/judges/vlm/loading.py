@@ -17,7 +17,8 @@ from plaudit.judges.vlm.config import VlmSettings
 from plaudit.judges.vlm.images import MERGE, PATCH, TIMES
 from plaudit.judges.vlm.prompt import ANSWER_TOKENS
 from plaudit.judges.vlm.qwen3_vl import attention_on
-from plaudit.untrusted import read_json_object, understood
+from plaudit.safetensors_file import MAX_HEAD
+from plaudit.untrusted import MAX_JSON, Root, read_json_object, understood
 
 # What our own forward (qwen3_vl.py) takes for granted; it is so in every published Qwen3-VL.
 KNOWN: dict[str, dict[str, Any]] = {
@@ -120,12 +121,12 @@ def fingerprint_of(folder: Path, template: str) -> str:
     digest = hashlib.sha256(template.encode())
     for name in ("config.json", "tokenizer.json", "processor_config.json", "preprocessor_config.json", LORA_CONFIG):
         if (folder / name).is_file():
-            digest.update((folder / name).read_bytes())
+            digest.update(Root(folder).read(folder / name, MAX_JSON))
     for path in sorted(folder.glob("*.safetensors")):
         size = path.stat().st_size
         digest.update(f"{path.name} {size}".encode())
         with path.open("rb") as file:
-            digest.update(file.read(8 + int.from_bytes(file.read(8), "little")))
+            digest.update(file.read(min(8 + int.from_bytes(file.read(8), "little"), MAX_HEAD)))
             for sample in range(SAMPLES):
                 file.seek(size * sample // SAMPLES)
                 digest.update(file.read(SAMPLE))

@@ -27,6 +27,7 @@ from plaudit.registry import JUDGE_REGISTRY, dotted_path
 from plaudit.training.handles import Handle
 from plaudit.training.replay_buffer import EpisodeRef, ReplayBuffer
 from plaudit.types import Episode, JudgeId, Labels
+from plaudit.untrusted import Root
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +59,8 @@ class JudgeBundle:
         for key, model in models.items():
             if model is not None and model.exists():
                 root, paths = (model, sorted(model.rglob("*"))) if model.is_dir() else (model.parent, [model])
-                files |= {f"{key}/{path.relative_to(root)}": path.read_bytes() for path in paths if path.is_file()}
+                opener = Root(root, follow_links=not model.is_dir())  # a file that the user named may be a link
+                files |= {f"{key}/{path.relative_to(root)}": _read(opener, path) for path in paths if path.is_file()}
                 tree[key] = key if model.is_dir() else f"{key}/{model.name}"  # among the files
         if isinstance(config, VlmJudgeConfig) and Path(config.model).is_dir():  # and no id of the hub
             tree["model"] = str(Path(config.model).absolute())
@@ -87,6 +89,11 @@ class JudgeBundle:
         parsed = JUDGE_REGISTRY.parse(config)
         assert isinstance(parsed, JudgeConfig)
         return parsed
+
+
+def _read(root: Root, path: Path) -> bytes:
+    with root.open(path) as file:
+        return file.read()
 
 
 @dataclass(frozen=True)
