@@ -207,13 +207,17 @@ class OnlineTrainer:
         self._failures.retrying("env")
 
     def on_episode(self, info: EpisodeInfo | None) -> None:
-        self._failures.recovered("env")
+        """The env is back only after an episode without a fault: one that faults in every episode uses up its
+        patience."""
         if info is None:  # stopped before it began
+            self._failures.retrying("env")
             self.workers.env.retry_at = self.workers.clock() + RETRY_S
             return
         self.progress.add_episode(info)
         if info.fault:
             self.on_failure(self.workers.env, RolloutFault(info.ended))
+        else:
+            self._failures.recovered("env")
 
     def on_labels(self, report: LabelReport) -> None:
         self._labeled(self.workers.judge, report)
