@@ -233,6 +233,9 @@ def test_a_window_that_cannot_open_is_one_sentence_and_not_tried_again(home, mon
     assert re.search(rf"; or label .*: ssh -X \S+ plaudit label {home.folder} --judge human$", window.status)
     window.show()
     assert window.status.startswith("no labeling window could be opened"), "it would fail again"
+    with Session.open(home.folder):  # a person opened one with that command
+        assert window.status == "the labeling window is open"
+    assert window.status.startswith("no labeling window could be opened")
 
 
 def test_a_window_that_crashed_is_told_apart_from_one_that_was_closed(home):

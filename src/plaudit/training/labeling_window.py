@@ -28,6 +28,7 @@ from plaudit.data.store import Store, is_store
 from plaudit.errors import PlauditError
 from plaudit.judges.config import HUMAN
 from plaudit.judges.human.app import run_labeling_app
+from plaudit.judges.human.drafts import is_being_labeled
 from plaudit.judges.human.queue import QueueOrder
 from plaudit.rollout.processes import ChildProcess, exit_with_parent, send
 from plaudit.types import Episode
@@ -110,8 +111,9 @@ class Window:
 
     @property
     def open(self) -> bool:
+        """Whether a window is open on the store, opened from here or by a person's own command."""
         self._look()
-        return self._child is not None
+        return self._child is not None or is_being_labeled(self._store)
 
     @property
     def status(self) -> str:
