@@ -154,7 +154,6 @@ def start_all(hosts: Sequence[Host]) -> str:
 
 CALLER = """
 import json, sys, threading, time
-import ray
 from plaudit.cluster.connect import cluster_nodes, connected
 
 class Counter:
@@ -196,6 +195,7 @@ def tell(**facts):
 
 seconds = float(sys.argv[1])
 with connected("auto") as cluster:
+    import ray
     options = cluster.placement.options("env") | {"max_restarts": -1, "max_task_retries": int(sys.argv[2])}
     counter = ray.remote(Counter).options(**options).remote()
     pid, _ = ray.get(counter.add.remote())

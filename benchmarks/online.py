@@ -269,16 +269,17 @@ class Sampling:
 def sampling(bars: Bars, folder: Path, head: str, learners: Sequence[int], seconds: float) -> None:
     """Of episodes of 50 frames, 64x64, by so many learners at once."""
     fill(folder)
-    import ray as typed
-
     from plaudit.cluster.connect import connected
-    from plaudit.cluster.ray_workers import RayHandle, ReplayBufferActor
     from plaudit.training.cluster_config import ClusterConfig
 
-    ray: Any = typed
     options = SampleOptions(source="classifier", gamma=0.95, cameras=("front",))
     rates: dict[tuple[str, int], float] = {}
     with connected(head, ClusterConfig(num_learners=2)) as cluster:
+        import ray as typed  # it reads the environment that `connected` has set
+
+        from plaudit.cluster.ray_workers import RayHandle, ReplayBufferActor
+
+        ray: Any = typed
         place = cluster.placement.options
         keeper = ray.remote(ReplayBufferActor).options(**place("replay"), name="sampling").remote(folder)
         handle: Any = RayHandle("replay buffer", "sampling", 30.0)

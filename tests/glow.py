@@ -2,8 +2,8 @@
 
 Scene n starts at a brightness that its seed decides; the action turns it up or down by a fifth; the picture is as
 bright. It succeeds at `goal`, and a lamp that lies says the opposite. `bright_model` calls success from `cut` on; a
-judge "glow:DazzledConfig" is such a model that cannot label lamps that begin too bright; a learner
-"glow:ForgetfulConfig" is SAC whose first update fails.
+judge "glow:DazzledConfig" is such a model that cannot label lamps that begin too bright, and "glow:AwaitingConfig" one
+that waits for a file; a learner "glow:ForgetfulConfig" is SAC whose first update fails.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,6 +28,7 @@ from plaudit.learners.sac import Sac, SacConfig
 from plaudit.registry import ENV_REGISTRY
 from plaudit.rollout.vector import collect_rollout
 from plaudit.types import Batch, EnvSpec, Episode, Observation
+from waiting import wait_until
 
 SIZE = (8, 8)
 # A goal that is met by chance often enough to be learned from, whatever the seed. With 0.8, two of 20 seeds see no
@@ -145,6 +146,23 @@ class Dazzled(ClassifierJudge):
         if self._config.raises:
             raise ValueError("it is too bright\nto see anything")
         return JudgeError("it is too bright to see anything")
+
+
+class AwaitingConfig(ClassifierJudgeConfig):
+    go: Path  # a file: it labels nothing before this exists
+
+    def build(self) -> ClassifierJudge:
+        return Awaiting(super().build().model, self)
+
+
+class Awaiting(ClassifierJudge):
+    def __init__(self, model: RewardModel, config: AwaitingConfig):
+        super().__init__(model, config.rule)
+        self._go = config.go
+
+    def _score(self, episode: Episode) -> Any:
+        wait_until(self._go.exists)
+        return super()._score(episode)
 
 
 class ForgetfulConfig(SacConfig):

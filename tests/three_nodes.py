@@ -1,4 +1,5 @@
-"""Three machines of one: Ray nodes on 127.0.0.1, each with a folder and ports of its own, started by our command."""
+"""Three machines of one: Ray nodes at this machine's address, each with a folder and ports of its own, started by our
+command. Ray joins no cluster at 127.0.0.1."""
 
 import os
 import shutil
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import plaudit
+from plaudit.cluster.network import own_addresses
 from plaudit.cluster.state import members, read_state
 from waiting import stretch
 
@@ -26,11 +28,12 @@ SOURCE = Path(plaudit.__file__).parents[1]
 class Nodes:
     root: Path  # with a folder for each node
     ports: dict[str, int]  # node -> its first
+    address: str  # of every node
     options: tuple[str, ...]  # of every start
 
     @property
     def head(self) -> str:
-        return f"127.0.0.1:{self.ports['training']}"
+        return f"{self.address}:{self.ports['training']}"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -41,7 +44,7 @@ class Nodes:
         """at: the node, where it isn't called as its role"""
         where = [] if role == "training" else ["--head", self.head]
         port, token = str(self.ports[at or role]), str(self.root / token)
-        mine = ("--role", role, "--address", "127.0.0.1", "--port", port, "--token", token)
+        mine = ("--role", role, "--address", self.address, "--port", port, "--token", token)
         return self.cluster("start", *mine, *where, *self.options, at=at or role, **how)
 
     def stop(self, node: str) -> str:
@@ -63,8 +66,12 @@ class Nodes:
         return done.stdout + done.stderr
 
     def python(self, *words: str, at: str, source: Path = SOURCE) -> subprocess.CompletedProcess[str]:
-        env = self._environment(at, source) | {"COLUMNS": "200"}
+        env = self.at(at, source)
         return subprocess.run([sys.executable, *words], env=env, capture_output=True, text=True, timeout=stretch(240))
+
+    def at(self, node: str, source: Path = SOURCE) -> dict[str, str]:
+        """The environment of a command of a node's user."""
+        return self._environment(node, source) | {"COLUMNS": "200"}
 
     def _environment(self, node: str, source: Path) -> dict[str, str]:
         ours = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
@@ -84,7 +91,8 @@ def three_nodes(*others: str, options: tuple[str, ...] = ("--gpus", "0")) -> Ite
     """others: nodes that have a folder and ports, and are not started yet"""
     root = Path(tempfile.mkdtemp(prefix="plt-", dir="/tmp"))  # short: sockets live in it
     names = (*ROLES, *others)
-    nodes = Nodes(root, dict(zip(names, _free_ports(len(names)), strict=True)), options)
+    address = next(iter(own_addresses()), "127.0.0.1")
+    nodes = Nodes(root, dict(zip(names, free_ports(len(names), address), strict=True)), address, options)
     try:
         nodes.start("training")
         with ThreadPoolExecutor() as pool:
@@ -96,13 +104,13 @@ def three_nodes(*others: str, options: tuple[str, ...] = ("--gpus", "0")) -> Ite
         shutil.rmtree(root, ignore_errors=True)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int, address: str) -> list[int]:
     """The first of as many as a node uses, for each."""
     found: list[int] = []
     first = 20_000 + os.getpid() % 20_000
     while len(found) < count:
         first += 600
         with socket.socket() as asking:
-            if all(asking.connect_ex(("127.0.0.1", first + i)) for i in range(4)):
+            if all(asking.connect_ex((address, first + i)) for i in range(4)):
                 found.append(first)
     return found

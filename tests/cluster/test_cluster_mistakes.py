@@ -5,16 +5,14 @@ import socket
 import sys
 import tempfile
 import threading
-import time
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from plaudit.cluster.connect import check_answers, check_reachable, find, refusal, with_port
+from command import plaudit
+from plaudit.cluster.connect import _set_environment, check_answers, check_reachable, find, refusal, with_port
 from plaudit.cluster.launch import NodeOptions, start, stop
 from plaudit.cluster.network import listeners, own_addresses
-from plaudit.cluster.ray_private import patient
 from plaudit.cluster.state import NodeInfo, running, write_state
 from plaudit.cluster.token import check_private, make_token, token_environment
 from plaudit.cluster.versions import need_ray
@@ -44,18 +42,6 @@ def closed_port() -> int:
 def test_an_unreachable_head_is_told_of():
     with pytest.raises(ClusterError, match=r"no head at 127\.0\.0\.1:\d+ \(connection refused\); is 'plaudit cluster"):
         check_reachable(f"127.0.0.1:{closed_port()}")
-
-
-def test_ray_is_patient_with_its_processes_while_a_node_starts():
-    """Its limit of 30 s is a constant that no setting reaches; the clock that it is held against is."""
-    node = import_module("ray._private.node")
-    assert node.time is time
-    with patient():
-        began = node.time.monotonic(), time.monotonic()
-        node.time.sleep(0.2)
-        slow, true = node.time.monotonic() - began[0], time.monotonic() - began[1]
-        assert 0 < slow < true / 5
-    assert node.time is time
 
 
 def test_a_head_without_a_port_has_the_usual_one():
@@ -101,6 +87,34 @@ def test_a_token_that_is_missing_on_a_machine_that_joins(tmp_path):
             ClusterError, match=f"token is missing; copy the file of that name from the head at {address}"
         ):
             start(asked)
+
+
+@pytest.mark.parametrize("joins", [True, False])
+def test_a_cluster_at_loopback_has_one_node(tmp_path, joins):
+    make_token(tmp_path / "token")
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        address = f"127.0.0.1:{head.getsockname()[1]}" if joins else None
+        own = {"address": "127.0.0.1", "token": tmp_path / "token", "port": closed_port()}
+        with pytest.raises(ClusterError, match=r"a cluster at 127\.0\.0\.1 has one node, with all roles"):
+            start(NodeOptions(("training",), NODE, address, **own))
+    assert not NODE.exists()
+
+
+@pytest.mark.parametrize(
+    ("role", "display", "warned"), [("labeling", "", 1), ("labeling", ":0", 0), ("inference", "", 0)]
+)
+def test_a_node_that_opens_the_labeling_window_is_warned_where_display_is_not_set(role, display, warned, monkeypatch):
+    for name in ("QT_QPA_PLATFORM", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.setenv(name, display if name == "DISPLAY" else "")
+    said = plaudit("cluster", "start", "--role", role, cwd=Path(), ok=False)
+    assert said.count("DISPLAY is not set, so no labeling window can be opened on this node") == warned
+
+
+def test_ray_that_was_imported_too_early_is_told_with_the_variables_to_set(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", sys)
+    with pytest.raises(ClusterError, match=r"ray was imported before .* set in the environment: RAY_AUTH_MODE=token"):
+        _set_environment({"RAY_AUTH_MODE": "token"})
+    assert "RAY_AUTH_MODE" not in os.environ
 
 
 def test_a_token_that_others_can_read_protects_nothing(tmp_path):

@@ -75,6 +75,6 @@ def test_unasked_nothing_is_closed_and_a_node_that_others_reach_is_warned_of(add
         ports=PORTS,
         closed=False,
     )
-    monkeypatch.setattr("plaudit.cluster.launch.start", lambda asked: replace(node, closed=asked.firewall))
+    monkeypatch.setattr("plaudit.cluster.launch.start", lambda asked, **_: replace(node, closed=asked.firewall))
     said = plaudit("cluster", "start", "--role", "training", cwd=tmp_path)
     assert ("Ray listens on all addresses" in said) == warned

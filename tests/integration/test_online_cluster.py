@@ -103,11 +103,8 @@ BRING_BACK = """
 import sys, time
 from pathlib import Path
 
-import ray
-
 from plaudit.training.cluster_config import ClusterConfig
 from plaudit.cluster.connect import connected
-from plaudit.cluster.ray_workers import LearnerGroup
 from plaudit.errors import WorkerLost
 from plaudit.training.workers.learner import LearnerWorker
 
@@ -130,6 +127,9 @@ class Learner:
 
 
 with connected(sys.argv[2], ClusterConfig(), []):
+    import ray
+    from plaudit.cluster.ray_workers import LearnerGroup
+
     group = LearnerGroup(lambda rank: ray.remote(Learner).options(num_cpus=0).remote(), 2)
     assert group.call(LearnerWorker.setup, None, "judge") == 7
     gate.unlink()

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from plaudit.data.store import Store
-from plaudit.errors import RolloutError, RolloutFault
+from plaudit.errors import RobotSilent, RolloutError, RolloutFault
 from plaudit.rollout.engine import InferenceConfig, record_episodes
 from plaudit.rollout.rtc import Rtc
 from plaudit.rollout.sequential import Sequential
-from plaudit.types import Episode, PolicyWeights
-from puppet import CounterConfig, PuppetConfig, lines
+from plaudit.types import Episode, Observation, PolicyWeights
+from puppet import CounterConfig, Puppet, PuppetConfig, lines
 from slow import slow_but
 from waiting import wait_until
 
@@ -120,3 +120,39 @@ def test_a_robot_that_stays_silent_ends_the_command_with_a_sentence(tmp_path):
         pytest.raises(RolloutError, match=r"^camera 'front' is silent; it was not back within 0.1 s$"),
     ):
         list(record_episodes(engine, store, 3, patience_s=0.1))
+
+
+class Flaky(Puppet):
+    """Sends nothing after its third command, until it is connected again."""
+
+    def observe(self) -> Observation:
+        if self._count == 3:
+            raise RobotSilent("camera 'front' is silent")
+        return super().observe()
+
+
+class FlakyConfig(PuppetConfig):
+    def build(self) -> Flaky:
+        return Flaky(self)
+
+
+def test_a_robot_that_faults_in_every_episode_ends_the_command(tmp_path):
+    config = InferenceConfig(max_episode_steps=5, realtime=False)
+    with (
+        Sequential(FlakyConfig(log=tmp_path / "log"), CounterConfig(), config) as engine,
+        Store.create(tmp_path / "store") as store,
+        pytest.raises(RolloutError, match=r"^camera 'front' is silent; it was not back within 0.05 s$"),
+    ):
+        list(record_episodes(engine, store, 10_000, patience_s=0.05))
+
+
+def test_a_command_that_was_stopped_begins_no_other_episode(tmp_path):
+    config = InferenceConfig(max_episode_steps=5, realtime=False)
+    with (
+        Sequential(PuppetConfig(log=tmp_path / "log"), CounterConfig(), config) as engine,
+        Store.create(tmp_path / "store") as store,
+    ):
+        ids = record_episodes(engine, store, 10)
+        assert next(ids) == 0
+        engine.stop()
+        assert list(ids) == []

@@ -67,23 +67,19 @@ class HalfConfig(InferenceConfig):
 
 
 class Half(Sequential):
-    """An inference algorithm of the user's own, with a setting of its own: it runs a share of the episodes."""
+    """An inference algorithm of the user's own, with a setting of its own: it runs a share of the steps."""
 
     def __init__(self, robot: Any, policy: Any, config: HalfConfig, teleop: Any = None):
-        super().__init__(robot, policy, config, teleop)
-        self.share = config.share
-
-    def episodes(self, count: int, *, task: str = "", seed: int | None = None) -> Any:
-        return super().episodes(int(count * self.share), task=task, seed=seed)
+        steps = int(config.max_episode_steps * config.share)
+        super().__init__(robot, policy, config.model_copy(update={"max_episode_steps": steps}), teleop)
 
 
 def test_an_algorithm_of_the_users_own_is_chosen_by_its_dotted_path(policy, tmp_path):
     words = ("--policy_yaml", policy, "--inference_algorithm", f"{__name__}:Half", "--store", tmp_path / "store")
     log = f"robot.log={tmp_path / 'log'}"
-    run(*PUPPET, *words, "--episodes", 4, "--steps", 3, log)
-    assert len(Store.open(tmp_path / "store")) == 2
-    run(*PUPPET, *words, "--episodes", 4, "--steps", 3, log, "policy.inference.share=0.25")
-    assert len(Store.open(tmp_path / "store")) == 3
+    run(*PUPPET, *words, "--episodes", 1, "--steps", 8, log)
+    run(*PUPPET, *words, "--episodes", 1, "--steps", 8, log, "policy.inference.share=0.25")
+    assert [episode.steps for _, episode in Store.open(tmp_path / "store")] == [4, 2]
 
 
 def test_an_algorithm_that_is_not_there_is_answered_with_the_nearest(policy, tmp_path):

@@ -3,6 +3,7 @@
 import io
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -15,9 +16,11 @@ from plaudit.training.event_log import EventLog
 from plaudit.training.progress import OnlineProgress
 from plaudit.training.replay_buffer import ReplayStats
 from plaudit.training.run_folder import RunFolder
+from plaudit.training.schedule import OnlineSchedule
 from plaudit.training.state_manager import PolicyStatus
 from plaudit.training.workers.env import EpisodeInfo
 from plaudit.training.workers.judge import LabelReport
+from plaudit.training.workers.learner import LearnerInfo
 from plaudit.types import JudgeId
 
 AUDITED = {
@@ -60,6 +63,11 @@ def drawn(screen, width: int = 80) -> list[str]:
     return paper.getvalue().splitlines()
 
 
+def words(screen) -> str:
+    """All text of a screen, whatever its lines."""
+    return " ".join(" ".join(drawn(screen)).split())
+
+
 def test_all_that_matters_is_on_one_screen():
     now = moment(
         judge_success=0.62,
@@ -77,7 +85,7 @@ def test_all_that_matters_is_on_one_screen():
         judge_metrics={**AUDITED, "audit/pending_episodes": 2.0, "judge/version": 2.0, "judge/num_rejected": 1.0}
         | {"judge/unlike_share": 0.04},
     )
-    shown = "\n".join(drawn(Display(config()).screen(now)))
+    shown = words(Display(config()).screen(now))
     for said in (
         "lift with sac, labels by a classifier",
         "0:12:34",
@@ -86,7 +94,7 @@ def test_all_that_matters_is_on_one_screen():
         "v60 (latest v61), 4 s stale, 6,000 steps, 20 steps/s",
         "3 unlabeled episodes (max 16), 48 ms each, v2 (1 rejected), 4% unlike",
         "2,900 updates, 75 pending, 66 updates/s, 7% waiting for batches",
-        "false 4% [1-12] (max 10), missed 2% [0-9] (max 20), 40 audited; 2 w",
+        "false 4% [1-12] (max 10), missed 2% [0-9] (max 20), 40 audited; 2 wait for a human",
     ):
         assert said in shown
 
@@ -135,7 +143,67 @@ def test_it_keeps_its_height_while_all_is_well():
     late = drawn(
         view.screen(moment(999, judge_metrics=AUDITED, judge_success=0.5, staleness_s=20.0, judge_latency_s=0.1))
     )
-    assert len(early) == len(late) <= 10
+    assert len(early) == len(late) <= 11
+
+
+def test_a_long_row_continues_on_the_next_line():
+    now = moment(env_waiting_for="labels: 16 unlabeled episodes (max 16)")
+    now.add_episode(played(400, 0, 1.0))
+    shown = words(Display(config()).screen(now))
+    assert "(max 16); held 0.0%, 0 starved chunks, 100% guided" in shown and "…" not in shown
+
+
+def test_the_intervals_state_their_confidence_and_how_episodes_were_sampled():
+    sentence = (
+        "[ ]: 95% confidence for all episodes of this judge (success: the last 200); the simulator checks its first "
+        "20, suspicious ones, and 25% of the others, drawn at random"
+    )
+    assert sentence in words(Display(config()).screen(moment()))
+    assert "a person checks its first 5, suspicious ones, and up to 50% of the others" in words(
+        Display(
+            config("audit.by=human", "audit.first_episodes=5", "audit.fraction=0.5", "audit.minutes_per_hour=9")
+        ).screen(moment())
+    )
+
+
+def test_a_run_that_is_stopped_says_which_workers_are_awaited():
+    now = moment(awaited=["judge", "learner"])
+    view = Display(config())
+    assert "stopping: waiting for the current call of judge and learner; Ctrl-C again aborts" in words(
+        view.screen(now, stopping=True)
+    )
+    assert "ending: waiting for the current call of judge and learner" in words(view.screen(now))
+    assert "waiting for the current call" not in words(view.screen(moment()))
+
+
+def schedule(**now) -> OnlineSchedule:
+    learner = LearnerInfo(updates=0, pretrain_updates=0, policy_config=None, exploring_config=None)
+    nobody: Any = None
+    return OnlineSchedule(config("learner.utd_ratio=0.5"), nobody, nobody, learner, moment(**now))
+
+
+def test_a_learner_that_cannot_keep_up_is_a_warning_with_its_rate_and_what_to_change(tmp_path):
+    warning = schedule(updates_per_s=0.05, env_steps_per_s=20.0, pending_updates=33).learner_warning
+    assert "it makes 0.05 updates/s and needs 10 (learner.utd_ratio=0.5 at 20 steps/s)" in warning
+    assert "33 updates are pending, about 11 min. Set learner.utd_ratio to 0.003 or less" in warning
+    now = moment(learner_warning=warning, updates_per_s=0.05)
+    assert warning in words(Display(config()).screen(now)) and "0.05 updates/s" in words(Display(config()).screen(now))
+    log = EventLog(RunFolder.create(tmp_path / "run", config()))
+    log.update(now, {})
+    log.update(now, {})
+    assert (tmp_path / "run/events.jsonl").read_text().count("cannot keep up") == 1
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        {"updates_per_s": 11.0, "env_steps_per_s": 20.0, "pending_updates": 9999},  # it catches up
+        {"updates_per_s": 5.0, "env_steps_per_s": 20.0, "pending_updates": 30},  # it is 6 s behind
+        {"updates_per_s": 0.0, "env_steps_per_s": 20.0, "pending_updates": 30},  # not measured yet
+    ],
+)
+def test_a_learner_that_is_fast_enough_is_no_warning(now):
+    assert schedule(**now).learner_warning == ""
 
 
 def played(steps: int, held: int, guided: float | None) -> EpisodeInfo:

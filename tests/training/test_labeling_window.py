@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from socket import gethostname
 
 import numpy as np
 import pytest
@@ -229,10 +230,26 @@ def test_a_window_that_cannot_open_is_one_sentence_and_not_tried_again(home, mon
     window = Window(home.folder, LabelingWindowConfig(reopen_after_s=0.0))
     window.show()
     wait_until(lambda: window.status != "the labeling window is open")
-    assert window.status.startswith("no labeling window could be opened: Qt cannot open a window: ")
+    host = gethostname()
+    assert window.status.startswith(f"no labeling window could be opened on {host}: Qt cannot open a window: ")
     assert re.search(rf"; or label .*: ssh -X \S+ plaudit label {home.folder} --judge human$", window.status)
     window.show()
     assert window.status.startswith("no labeling window could be opened"), "it would fail again"
+    with Session.open(home.folder):  # a person opened one with that command
+        assert window.status == "the labeling window is open"
+    assert window.status.startswith("no labeling window could be opened")
+
+
+def test_a_window_without_a_display_names_the_machine_and_what_to_do(home, monkeypatch):
+    for name in ("QT_QPA_PLATFORM", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    window = Window(home.folder, LabelingWindowConfig())
+    window.show()
+    wait_until(lambda: window.status != "the labeling window is open")
+    assert window.status.startswith(
+        f"no labeling window could be opened on {gethostname()}: DISPLAY is not set there; set it (export DISPLAY=:0) "
+        "and start the run again; with --ray, start the cluster's node there again; or label from"
+    )
 
 
 def test_a_window_that_crashed_is_told_apart_from_one_that_was_closed(home):

@@ -206,16 +206,19 @@ def test_while_the_judge_hangs_the_robot_goes_on_up_to_a_bound_that_is_told(tmp_
     seen: list[OnlineProgress] = []
     trainer = OnlineTrainer(folder, workers)
     waits: list[str] = []
+    awaited: set[str] = set()
 
     def watch(now: OnlineProgress) -> bool:
         seen.append(now)
         waits.append(now.env_waiting_for)
+        awaited.update(now.awaited)
         return waits.count("labels: 5 unlabeled episodes (max 5)") < 3
 
     end = trainer.run(watch)
     workers.close()
     folder.close()
-    assert end.episodes == 5
+    assert end.episodes == 5 and awaited == {"judge"}
+    assert "learner" not in end.errors and any((tmp_path / "run/checkpoints").iterdir()), "the judge used up its time"
     assert len(Store.open(tmp_path / "run/episodes")) == 5
 
 
@@ -622,6 +625,17 @@ def test_nobody_audits_the_simulator_and_nobody_is_waited_for(tmp_path):
     assert "audit" not in Display(config).line(end.progress)
     audited = load_training_config("online", None, [*words, "judge=simulator", "audit.by=human"])
     assert audited.human_audits
+
+
+def test_a_call_of_the_learner_ends_after_the_update_in_which_its_time_is_over(tmp_path):
+    folder = RunFolder.open(tmp_path / "run", load_training_config("online", None, asked(tmp_path)))
+    workers = LocalWorkerGroup(folder, serial=True)
+    OnlineTrainer(folder, workers).run(lambda now: now.updates < 6)
+    before = workers.learner.handle.call(LearnerWorker.update, 0).updates
+    report = workers.learner.handle.call(LearnerWorker.update, 50, 0.0)
+    assert (report.made, report.updates) == (1, before + 1)
+    workers.close()
+    folder.close()
 
 
 class HangingLearner(LocalWorkerGroup):

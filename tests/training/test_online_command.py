@@ -214,6 +214,26 @@ def test_ctrl_c_on_a_terminal_ends_it_in_order(lab):
     assert (lab / "runs/run/report.html").exists()
 
 
+def test_a_stopped_run_says_what_it_waits_for_and_writes_its_report_even_if_it_is_aborted(lab):
+    """q, Ctrl-C and Ctrl-C again while the judge is in the middle of a call."""
+    words = [word for word in LAMP.split() if word not in ("judge=classifier", "--serial")]
+    judge = ["judge=glow:AwaitingConfig", f"judge.go={lab}/go", "audit.fraction=0", "run.max_episodes=100"]
+    with PtyProcess("-m", "plaudit.cli", "online", *words, *judge, "--no-auto", cwd=lab) as run:
+        run.expect("scene ready?")
+        run.press(" ")
+        run.expect("1 unlabeled episode")
+        run.press("q")
+        run.expect("stopping: waiting for the current call of judge; Ctrl-C again aborts")
+        run.press("\x03")
+        run.expect("stopping: waiting for the current call of judge; Ctrl-C again aborts")
+        run.press("\x03")
+        run.expect("waiting for the current call of judge, which cannot be interrupted")
+        (lab / "go").touch()
+        assert run.wait() == 130
+    assert "interrupted; resume with the same command" in run.text and "Traceback" not in run.text
+    assert told(lab)[-1] == ("ended", "aborted by Ctrl-C") and (lab / "runs/run/report.html").exists()
+
+
 @pytest.mark.slow
 def test_an_operator_at_the_terminal_starts_marks_and_stops(lab):
     words = [word for word in LAMP.split() if not word.startswith("env=") and word != "--serial"]

@@ -74,6 +74,21 @@ def test_a_robot_that_stays_silent_ends_the_run_with_a_sentence(tmp_path, monkey
     assert [episode.steps for _, episode in Store.open(tmp_path / "run/episodes")] == [12, 5]
 
 
+def test_a_robot_that_faults_in_every_episode_uses_up_its_patience(tmp_path, monkeypatch):
+    silent_at(iter(range(10**6)), range(2, 10**6, 3), monkeypatch)  # two steps of each episode, then a fault
+    with pytest.raises(TrainingError, match=r"camera 'front' is silent; .* it did not recover within 4 s; resume with"):
+        run_of(tmp_path, "run.max_episodes=50", "evaluation.freq=100000", "policy.inference.patience_s=4")
+    steps = [episode.steps for _, episode in Store.open(tmp_path / "run/episodes")]
+    assert steps == len(steps) * [2] and 1 < len(steps) < 10
+
+
+def test_an_episode_without_a_fault_restores_the_patience(tmp_path, monkeypatch):
+    silent_at(iter(range(10**6)), range(2, 10**6, 15), monkeypatch)  # every second episode
+    end = run_of(tmp_path, "run.max_episodes=8", "evaluation.freq=100000", "policy.inference.patience_s=4")
+    kept = [episode.steps for _, episode in Store.open(tmp_path / "run/episodes")]
+    assert kept == 4 * [2, 12] and not end.errors
+
+
 def test_a_judge_whose_server_is_restarted_has_failed_on_no_episode(tmp_path, monkeypatch):
     calls, works, told = iter(range(10**6)), ClassifierJudge.score, set()
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from plaudit.cli.common import out, tell
+from plaudit.cli.common import err, out, tell
 
 cluster = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -46,23 +46,29 @@ def cluster_start(
     from plaudit.cluster.state import default_folder
     from plaudit.cluster.tables import next_steps
     from plaudit.errors import ClusterError, did_you_mean
+    from plaudit.judges.human.app import has_display
     from plaudit.training.cluster_config import ROLES
 
     unknown = [name for name in role if name not in ROLES]
     if unknown:
         raise ClusterError(f"unknown role '{unknown[0]}'; {did_you_mean(unknown[0], ROLES)}")
-    node = start(
-        NodeOptions(
-            tuple(name for name in ROLES if name in set[str](role)),
-            folder or default_folder(),
-            head,
-            address,
-            port,
-            gpus,
-            token,
-            firewall,
+    if "labeling" in role and not has_display():
+        tell(
+            "warning",
+            "DISPLAY is not set, so no labeling window can be opened on this node; to have one, set it (export "
+            "DISPLAY=:0) and start the node again",
         )
+    options = NodeOptions(
+        tuple(name for name in ROLES if name in set[str](role)),
+        folder or default_folder(),
+        head,
+        address,
+        port,
+        gpus,
+        token,
+        firewall,
     )
+    node = start(options, on_progress=err.print)
     out.print(next_steps(node))
     if not node.closed and not ip_address(node.address).is_loopback:  # with a loopback address Ray listens there only
         tell(
@@ -87,16 +93,17 @@ def cluster_stop(folder: FolderOption = None) -> None:
 @cluster.command("status")
 def cluster_status(address: AddressOption = "auto", folder: FolderOption = None) -> None:
     """Show the nodes and what runs on them."""
+    from plaudit.cluster.check import running_actors
     from plaudit.cluster.connect import cluster_nodes, join_cluster
-    from plaudit.cluster.ray_private import actors
     from plaudit.cluster.tables import actors_table, nodes_table
 
     with join_cluster(address, folder=folder):
-        nodes, running = cluster_nodes(), actors()
-    out.print(nodes_table(nodes))
+        nodes = cluster_nodes()
+        out.print(nodes_table(nodes))
+        running = running_actors([node for node in nodes if node.alive])
     if running:
         out.print()
-        out.print(actors_table(running, nodes))
+        out.print(actors_table(running))
 
 
 @cluster.command("check")

@@ -128,7 +128,9 @@ def corrected_success(metrics: Mapping[str, float]) -> str:
     estimate = Estimate.of(metrics, CORRECTED)
     if estimate is None:
         return ""
-    return f", in training {metrics['audit/judge_success_rate']:.0%} by the judge and {estimate} corrected by the audit"
+    by_judge = f"in training {metrics['audit/judge_success_rate']:.0%} by the judge"
+    guarantee = "95% confidence for the last episodes, of which a random sample was checked"
+    return f", {by_judge} and {estimate} corrected by the audit ({guarantee})"
 
 
 def starting() -> AbstractContextManager[object]:

@@ -235,22 +235,32 @@ def _train(run: Any, workers: Any, trainer: Any) -> None:
 
     events = EventLog(run)
     failure: PlauditError | None = None
+    aborted = False
     with _display(run.config, workers, events) as (callback, stopped):
         try:
             trainer.run(callback)
         except PlauditError as error:
             failure = error
+        except KeyboardInterrupt:
+            aborted = True
+            workers.stop_rollout()
+    if busy := workers.busy:
+        err.print(f"waiting for the current call of {' and '.join(busy)}, which cannot be interrupted")
     if trainer.started:
         events.update(trainer.progress, workers.restarts)
         for worker, message in trainer.progress.errors.items():
             tell("warning", f"{worker}: {message}")
-        if warning := held_warning(trainer.progress.held_fraction):
-            tell("warning", warning)
-        events.write(trainer.progress, "ended", _reason(trainer.progress, failure, stopped()))
+        for warning in (held_warning(trainer.progress.held_fraction), trainer.progress.learner_warning):
+            if warning:
+                tell("warning", warning)
+        ended = "aborted by Ctrl-C" if aborted else _reason(trainer.progress, failure, stopped())
+        events.write(trainer.progress, "ended", ended)
         try:
             _finish(run, trainer.progress)
         except OSError as error:  # a full disk may be what ended it
             tell("error", f"{disk_error(error, run.path, 'its report was not written')}")
+    if aborted:
+        raise KeyboardInterrupt
     if failure is not None:
         for line in str(failure).splitlines():
             tell("error", line)
@@ -292,13 +302,15 @@ def _display(config: Any, workers: Any, events: Any) -> Iterator[Any]:
     """The loop's callback, which shows how things stand and logs events; and whether Ctrl-C was pressed, or an operator
     has stopped the run. The operator's keys are read meanwhile.
 
-    Pressed once, it lets the workers finish their current call; pressed again, or before the loop begins, it
-    interrupts.
+    Pressed once, it lets the workers finish their current call, also after an operator has stopped the run; pressed
+    again, or before the loop begins, it interrupts.
     """
     from plaudit.cli.operator import OperatedRun
-    from plaudit.training.display import STOPPING, Display
+    from plaudit.training.display import Display, stopping_message
 
     asked: list[int] = []
+    by_operator: list[bool] = []
+    shown = [""]  # what was printed last, where there is no terminal
     operated = OperatedRun(config.operator, workers)
     display, live = Display(config), Live(console=err, transient=True, auto_refresh=False)
     drawn = [0.0]
@@ -307,17 +319,17 @@ def _display(config: Any, workers: Any, events: Any) -> Iterator[Any]:
         if not drawn[0]:
             events.write(progress, "started", "run resumed" if progress.episodes else "run started")
         events.update(progress, workers.restarts)
-        if operated.update(progress.operator) and not asked:
-            asked.append(0)
-        stopping = bool(asked)  # if it comes later than this, the next call sees it
-        interval = DRAW_INTERVAL_S if live.is_started else LINE_INTERVAL_S
-        if time.monotonic() - drawn[0] < interval and not stopping:
-            return True
-        drawn[0] = time.monotonic()
-        if live.is_started:
-            live.update(display.screen(progress, workers.restarts, stopping), refresh=True)
-        else:
-            err.print(STOPPING if stopping else display.line(progress))
+        if operated.update(progress.operator) and not by_operator:
+            by_operator.append(True)
+        stopping = bool(asked or by_operator)  # if it comes later than this, the next call sees it
+        line = stopping_message(progress) if stopping else ""
+        due = time.monotonic() - drawn[0] >= (DRAW_INTERVAL_S if live.is_started else LINE_INTERVAL_S)
+        if due or line != shown[0]:
+            drawn[0], shown[0] = time.monotonic(), line
+            if live.is_started:
+                live.update(display.screen(progress, workers.restarts, stopping), refresh=True)
+            else:
+                err.print(line or display.line(progress))
         return not stopping
 
     def interrupt(number: int, _: Any) -> None:
@@ -330,7 +342,7 @@ def _display(config: Any, workers: Any, events: Any) -> Iterator[Any]:
         live.start()
     try:
         with operated.listen():
-            yield callback, lambda: bool(asked)
+            yield callback, lambda: bool(asked or by_operator)
     finally:
         signal.signal(signal.SIGINT, before)
         live.stop()

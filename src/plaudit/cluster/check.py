@@ -9,12 +9,14 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
+import psutil
 
 from plaudit.cluster import firewall
 from plaudit.cluster.launch import NodePorts
@@ -54,6 +56,16 @@ class NodeReport:
     token: str  # a hash of it, "" without one
 
 
+@dataclass(frozen=True)
+class ActorProcess:
+    """The process of an actor."""
+
+    address: str  # of its node
+    kind: str  # its class
+    method: str  # that it executes; "" while it is idle
+    pid: int
+
+
 class NodeProbe:
     """An actor on a node while it is checked."""
 
@@ -66,6 +78,19 @@ class NodeProbe:
             os.environ.get("RAY_AUTH_MODE", ""),
             _token_hash(),
         )
+
+    def actors(self, address: str) -> list[ActorProcess]:
+        """The other actors of this node, by the titles of their processes: "ray::EnvActor.rollout". Titles of Ray's own
+        processes are in capitals ("ray::IDLE") or end in "Agent"."""
+        found = []
+        for pid in members(os.getsid(0)):
+            with suppress(psutil.Error):
+                title = psutil.Process(pid).cmdline()[0].split()[0]
+                kind, _, method = title.removeprefix("ray::").partition(".")
+                own = kind.isupper() or kind.endswith("Agent") or kind == NodeProbe.__name__
+                if title.startswith("ray::") and not own:
+                    found.append(ActorProcess(address, kind, method, pid))
+        return sorted(found, key=lambda actor: (actor.kind, actor.pid))
 
     def now(self) -> float:
         """The time of the node's clock."""
@@ -100,6 +125,16 @@ class NodeProbe:
     def can_connect(self, address: str, port: int) -> bool:
         """Whether a port of another machine is open from here."""
         return can_connect(address, port)
+
+
+def running_actors(nodes: Sequence[Node]) -> list[ActorProcess]:
+    """The actors of every node that answers. Ray's own listing needs its dashboard, which we do not run."""
+    probes = {node.address: _start_probe(node) for node in nodes}
+    found = []
+    for address, probe in probes.items():
+        with suppress(ClusterError):
+            found += _get(probe.actors.remote(address))
+    return found
 
 
 def check(nodes: Sequence[Node], megabytes: int = 50) -> list[CheckResult]:

@@ -3,6 +3,9 @@
 Ray waits for minutes when the head cannot be reached, and its errors are tracebacks that end in advice for other users;
 so the head is called over plain TCP first, and Ray's refusals are translated into one sentence. A driver runs on a
 machine of the cluster: it shares memory with the node there.
+
+Ray is configured by its environment variables and by arguments of `ray.init` alone. It reads the variables when it is
+imported, so `join_cluster` sets them before it imports Ray.
 """
 
 import logging
@@ -19,10 +22,10 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from plaudit.cluster.network import is_loopback
 from plaudit.cluster.placement import Node, Placement
-from plaudit.cluster.ray_private import keep_loopback, keep_quiet, node_options, patient
 from plaudit.cluster.state import LOCAL, RAY, NodeInfo, default_folder, make_folder, running
-from plaudit.cluster.token import make_token, token_file, use_token
+from plaudit.cluster.token import make_token, token_environment, token_file
 from plaudit.cluster.versions import gpus_of, need_ray, own_labels, own_versions, versions_of
 from plaudit.errors import ClusterError
 from plaudit.training.cluster_config import ClusterConfig, WorkerName
@@ -31,6 +34,14 @@ from plaudit.trust import allowances
 PORT = 6379
 CONNECT_TIMEOUT_S = 5.0  # for the head
 QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
+# Keep Ray from printing the last output of each process that died over our screen, which reports lost workers itself.
+NO_OUTPUT = {"RAY_DEDUP_LOGS_SKIP_REGEX": ".*"}
+# Ray replaces 127.0.0.1 by an address that other machines reach, and listens on all addresses then. With this setting,
+# which is for systems with a personal firewall, 127.0.0.1 stays.
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+# Ray gives its processes 30 s to register, which no setting changes. On a busy machine a node is started again.
+TIMED_OUT = "timed out during startup"
+LOCAL_STARTS = 5
 JOIN_TIMEOUTS = {  # a head that answers on its port answers soon
     "RAY_NUM_REDIS_GET_RETRIES": "3",
     "RAY_gcs_server_request_timeout_seconds": "20",
@@ -75,21 +86,36 @@ def join_cluster(
     folder = folder or default_folder()
     own_node = running(folder)
     head = find(address, own_node)
-    os.environ |= QUIET if head is None else {**QUIET, **JOIN_TIMEOUTS}
-    need_ray()  # imports it, and it reads these
+    need_ray()
+    own_node = own_node if own_node and own_node.head == head else None
+    token = token_file(Path(own_node.token) if own_node else None)
+    if head is None and not {"RAY_AUTH_MODE", "RAY_AUTH_TOKEN"} & os.environ.keys():
+        make_token(token)  # Ray would make one that every user of this machine can read
+    stays_here = head is None or is_loopback(head.rpartition(":")[0])
+    _set_environment(token_environment(token) | (LOOPBACK if stays_here else {}))
+    os.environ |= QUIET | NO_OUTPUT | (JOIN_TIMEOUTS if head else {})
     import ray
 
-    keep_loopback()
-    keep_quiet()
     try:
         with _restore_signals():
             if head is None:
                 _start_local(config or ClusterConfig())
             else:
-                _join(head, folder, own_node if own_node and own_node.head == head else None)
+                _join(head, token, folder, own_node)
         yield head is None
     finally:
         ray.shutdown()
+
+
+def _set_environment(variables: dict[str, str]) -> None:
+    """Set what Ray must know; it does not read a variable again that changes after its import."""
+    late = [f"{name}={value}" for name, value in variables.items() if os.environ.get(name) != value]
+    if late and "ray" in sys.modules:
+        raise ClusterError(
+            "ray was imported before plaudit joined a cluster; import it later, or set in the environment: "
+            + " ".join(late)
+        )
+    os.environ |= variables
 
 
 def cluster_nodes() -> list[Node]:
@@ -203,33 +229,43 @@ def _node(entry: dict[str, Any]) -> Node:
 def _start_local(config: ClusterConfig) -> None:
     import ray
 
-    if "RAY_AUTH_MODE" not in os.environ and "RAY_AUTH_TOKEN" not in os.environ:
-        make_token(token_file())  # Ray would make one that every user of this machine can read
-    use_token(token_file())
     resources = config.resources
     make_folder(default_folder())
-    with patient():
-        ray.init(
-            address="local",
-            **node_options("127.0.0.1", default_folder() / LOCAL),
-            resources={resources.training: 3.0, resources.inference: 1.0, resources.labeling: 1.0},
-            labels=own_labels(),
-            object_store_memory=_local_store_size(),
-            include_dashboard=False,
-            **_driver_options(),
-        )
+    for attempt in range(1, LOCAL_STARTS + 1):
+        try:
+            ray.init(
+                address="local",
+                **_node_options("127.0.0.1", default_folder() / LOCAL),
+                resources={resources.training: 3.0, resources.inference: 1.0, resources.labeling: 1.0},
+                labels=own_labels(),
+                object_store_memory=_local_store_size(),
+                include_dashboard=False,
+                **_driver_options(),
+            )
+            return
+        except Exception as error:  # Ray raises no narrower one
+            if TIMED_OUT not in str(error):
+                raise
+            if attempt == LOCAL_STARTS:
+                raise ClusterError(
+                    f"Ray did not start in {attempt} attempts of 30 s each; this machine is too busy for a cluster of "
+                    "its own: leave out --ray"
+                ) from error
 
 
-def _join(address: str, folder: Path, own_node: NodeInfo | None) -> None:
+def _node_options(address: str, folder: Path) -> dict[str, Any]:
+    """Arguments of `ray.init` for a driver: the address of its own node, and the folder that Ray's sockets are in."""
+    return {"_node_ip_address": address, "_temp_dir": str(folder.absolute())}
+
+
+def _join(address: str, token: Path, folder: Path, own_node: NodeInfo | None) -> None:
     """Through the node of this machine in `folder`, or through any that Ray finds."""
     import ray
     from ray.exceptions import RayError
 
-    token = token_file(Path(own_node.token) if own_node else None)
     check_reachable(address)
     check_answers(address)
-    use_token(token)
-    through = node_options(own_node.address, folder / RAY) if own_node else {}
+    through = _node_options(own_node.address, folder / RAY) if own_node else {}
     try:
         with _stderr_off():
             ray.init(address=address, **through, **_driver_options())

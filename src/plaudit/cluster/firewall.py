@@ -31,7 +31,7 @@ def command(address: str, ports: PortRange) -> str:
 
 def close_others(address: str, ports: PortRange) -> None:
     """Drop what comes to these ports on another address."""
-    if ipaddress.ip_address(address).is_loopback:  # Ray is kept to it by other means, see ray_private.py
+    if ipaddress.ip_address(address).is_loopback:  # Ray listens there only
         return
     if shutil.which("nft") is None:
         error = "nft of the package nftables is not installed"

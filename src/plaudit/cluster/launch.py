@@ -13,8 +13,10 @@ and the side that waits for it, with nothing to send, finds out seven minutes la
 broke for 20 s hung for minutes after it was back. Now the one holds on for a minute and the other asks every ten
 seconds.
 
-Ray's limits on the start of its own processes are raised for busy machines (also the one in ray_private.py);
-`START_TIMEOUT_S` decides.
+Ray's limits on the start of its own processes are raised for busy machines, and where it gives up on one that no
+setting changes, it is started again; `START_TIMEOUT_S` decides.
+
+The state of a node is written before Ray is up, so that `stop` ends what any interruption of `start` left behind.
 """
 
 import json
@@ -23,13 +25,22 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from plaudit.cluster.connect import JOIN_TIMEOUTS, QUIET, check_reachable, refusal, with_port
+from plaudit.cluster.connect import (
+    JOIN_TIMEOUTS,
+    LOOPBACK,
+    QUIET,
+    TIMED_OUT,
+    check_reachable,
+    refusal,
+    with_port,
+)
 from plaudit.cluster.firewall import close_others, open_others
-from plaudit.cluster.network import address_towards, can_connect, can_listen, own_addresses
-from plaudit.cluster.ray_private import RAY_MAIN, START_HOOK
+from plaudit.cluster.network import address_towards, can_connect, can_listen, is_loopback, own_addresses
 from plaudit.cluster.state import (
     RAY,
     NodeInfo,
@@ -46,11 +57,16 @@ from plaudit.cluster.state import (
 )
 from plaudit.cluster.token import check_private, make_token, token_environment, token_file
 from plaudit.cluster.versions import need_ray, own_labels
+from plaudit.data.signals import defer_signals
 from plaudit.errors import ClusterError
 from plaudit.training.cluster_config import Role
 
 RESOURCES: dict[Role, int] = {"training": 3, "inference": 1, "labeling": 1}  # the first has learner, replay and state
 START_TIMEOUT_S, STOP_TIMEOUT_S = 300.0, 15.0
+PROGRESS_S = 5.0  # between two messages while a node starts
+# `ray start` by this interpreter: the `ray` script beside it names an interpreter by its path, which may have moved.
+RAY_MAIN = "import sys; from ray.scripts.scripts import main; sys.exit(main())"
+START_HOOK = "plaudit.cluster.launch.on_ray_start"  # `ray start` calls it by the name in RAY_START_HOOK
 ORPHAN_STOP_TIMEOUT_S = 2.0  # of a node whose head is gone: Ray tries in vain to tell it
 SYSTEM_CONFIG = {
     "health_check_initial_delay_ms": 5000,
@@ -104,8 +120,16 @@ class NodeOptions:
     firewall: bool = False
 
 
-def start(options: NodeOptions) -> NodeInfo:
-    """Start the node of this machine and wait until it has joined."""
+def on_ray_start(ray_params: Any, head: bool) -> None:
+    """`ray start` calls this with its parameters, to be changed, before it starts anything."""
+    ray_params.ray_client_server_port = None  # a server for drivers outside of the cluster; there is no flag against it
+
+
+def start(options: NodeOptions, on_progress: Callable[[str], None] = lambda _: None) -> NodeInfo:
+    """Start the node of this machine and wait until it has joined. Whatever interrupts it, nothing keeps running.
+
+    on_progress: called with a message now and then
+    """
     need_ray()
     _check(options)
     ports, token = NodePorts(options.port), token_file(options.token)
@@ -115,31 +139,42 @@ def start(options: NodeOptions) -> NodeInfo:
     head = f"{address}:{ports.first}" if options.head is None else with_port(options.head)
     _check_ports(address, ports, is_head=options.head is None)
     _prepare_token(token, head if options.head else None)
+    _check_loopback(options, address)
     make_folder(options.folder)
     if options.firewall:
         close_others(address, (ports.first, ports.last))
-    log = options.folder / "start.log"
-    environment = _environment(token, joins=options.head is not None)
+    log, deadline = options.folder / "start.log", time.monotonic() + START_TIMEOUT_S
+    environment = _environment(token, address, joins=options.head is not None)
     command = _command(options, address, head, ports)
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, start_new_session=True
-        )
-    _wait_until_up(process, log, head, token)
-    node = NodeInfo(
-        pid=process.pid,
-        began=began(process.pid) or 0,
-        head=head,
-        address=address,
-        roles=options.roles,
-        token=str(token),
-        is_head=options.head is None,
-        ports=(ports.first, ports.last),
-        closed=options.firewall,
-        boot=boot(),
-    )
-    write_state(options.folder, node)
-    return node
+    on_progress(f"starting Ray at {address}; its output is in {log}")
+    try:
+        while True:
+            with log.open("wb") as file, defer_signals():
+                process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, env=environment, start_new_session=True
+                )
+                node = NodeInfo(
+                    pid=process.pid,
+                    began=began(process.pid) or 0,
+                    head=head,
+                    address=address,
+                    roles=options.roles,
+                    token=str(token),
+                    is_head=options.head is None,
+                    ports=(ports.first, ports.last),
+                    closed=options.firewall,
+                    boot=boot(),
+                )
+                write_state(options.folder, node)
+            if _wait_until_up(process, log, deadline, on_progress):
+                return node
+            if TIMED_OUT not in log.read_text():
+                raise ClusterError(_start_error(log, head, token))
+            on_progress("Ray gave up on its own processes, which were slow to start; starting it again")
+    except BaseException:
+        on_progress("stopping what was started")
+        stop(options.folder)
+        raise
 
 
 def stop(folder: Path) -> NodeInfo | None:
@@ -215,12 +250,23 @@ def _prepare_token(token: Path, head: str | None) -> None:
     check_private(token)
 
 
-def _environment(token: Path, joins: bool) -> dict[str, str]:
+def _check_loopback(options: NodeOptions, address: str) -> None:
+    """Ray joins no cluster at 127.0.0.1, so such a cluster has one node, with all roles."""
+    if is_loopback(address) and (options.head is not None or len(options.roles) < len(RESOURCES)):
+        raise ClusterError(
+            f"a cluster at {address} has one node, with all roles (--role training --role inference --role labeling); "
+            "to have several nodes, start the head with another --address of its machine"
+        )
+
+
+def _environment(token: Path, address: str, joins: bool) -> dict[str, str]:
     settings = {
         "RAY_START_HOOK": START_HOOK,
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # else `stop` waits half a minute for actors that never end
         "PYTHONUNBUFFERED": "1",
     }
+    if is_loopback(address):
+        settings |= LOOPBACK
     if joins:
         settings["RAY_NUM_REDIS_GET_RETRIES"] = JOIN_TIMEOUTS["RAY_NUM_REDIS_GET_RETRIES"]
     # The node's, until it receives the head's.
@@ -251,16 +297,23 @@ def _command(options: NodeOptions, address: str, head: str, ports: NodePorts) ->
     return [sys.executable, "-c", RAY_MAIN, "start", *flags, *(f"--{name}={value}" for name, value in args.items())]
 
 
-def _wait_until_up(process: subprocess.Popen[bytes], log: Path, head: str, token: Path) -> None:
-    deadline = time.monotonic() + START_TIMEOUT_S
+def _wait_until_up(
+    process: subprocess.Popen[bytes], log: Path, deadline: float, on_progress: Callable[[str], None]
+) -> bool:
+    """Whether Ray is up; False where it has ended instead."""
+    began_at = shown_at = time.monotonic()
     while "Ray runtime started" not in log.read_text():
+        now = time.monotonic()
         if process.poll() is not None:
-            raise ClusterError(_start_error(log, head, token))
-        if time.monotonic() > deadline:
-            process.terminate()
             _wait_until_gone(process.pid, STOP_TIMEOUT_S)
+            return False
+        if now > deadline:
             raise ClusterError(f"the node was not up after {START_TIMEOUT_S:.0f} s; its output is in {log}")
+        if now - shown_at >= PROGRESS_S:
+            shown_at = now
+            on_progress(f"Ray is starting: {now - began_at:.0f} s (it has {deadline - now:.0f} s left)")
         time.sleep(0.1)
+    return True
 
 
 def _start_error(log: Path, head: str, token: Path) -> str:

@@ -30,6 +30,14 @@ def own_addresses(family: int = socket.AF_INET) -> list[str]:
     return sorted(a for a, ip in parsed.items() if not ip.is_loopback and not (ip.version == 6 and ip.is_link_local))
 
 
+def is_loopback(host: str) -> bool:
+    """Whether a name or an address is that of the machine itself, which no other machine reaches."""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
 def can_listen(address: str, port: int = 0) -> bool:
     """Whether the address is this machine's and the port is free; port 0: any."""
     try:

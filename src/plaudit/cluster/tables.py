@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from rich.table import Column, Table
 from rich.text import Text
 
-from plaudit.cluster.check import CheckResult
+from plaudit.cluster.check import ActorProcess, CheckResult
 from plaudit.cluster.placement import Node
-from plaudit.cluster.ray_private import Actor
 from plaudit.cluster.state import NodeInfo
 from plaudit.cluster.token import DEFAULT
 from plaudit.training.cluster_config import ROLES, ClusterConfig
@@ -48,14 +47,11 @@ def nodes_table(nodes: Sequence[Node]) -> Table:
     return table
 
 
-def actors_table(actors: Sequence[Actor], nodes: Sequence[Node]) -> Table:
+def actors_table(actors: Sequence[ActorProcess]) -> Table:
     """One row per actor."""
-    addresses = {node.id: node.address for node in nodes}
-    right = [Column(name, justify="right") for name in ("pid", "restarts")]
-    table = Table("actor", "name", "address", "state", *right, box=None, pad_edge=False)
+    table = Table("actor", "address", "executes", Column("pid", justify="right"), box=None, pad_edge=False)
     for actor in actors:
-        address = addresses.get(actor.node_id, "-")
-        table.add_row(actor.kind, actor.name, address, actor.state.lower(), str(actor.pid), str(actor.restarts))
+        table.add_row(actor.kind, actor.address, actor.method or "-", str(actor.pid))
     return table
 
 

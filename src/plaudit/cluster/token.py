@@ -8,7 +8,6 @@ import os
 import secrets
 from pathlib import Path
 
-from plaudit.cluster.ray_private import read_token_again
 from plaudit.errors import ClusterError
 
 DEFAULT = Path("~/.ray/auth_token")
@@ -36,12 +35,6 @@ def token_environment(path: Path | None) -> dict[str, str]:
     if "RAY_AUTH_MODE" in os.environ or "RAY_AUTH_TOKEN" in os.environ or path is None or not path.is_file():
         return {}
     return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path)}
-
-
-def use_token(path: Path | None) -> None:
-    """Set them in this process, also when Ray has been imported before."""
-    os.environ.update(token_environment(path))
-    read_token_again()
 
 
 def check_private(path: Path) -> None:

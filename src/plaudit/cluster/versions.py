@@ -8,6 +8,7 @@ import os
 import platform
 from collections.abc import Mapping
 from importlib import metadata
+from importlib.util import find_spec
 
 from plaudit import __version__
 from plaudit.errors import MissingExtra
@@ -17,10 +18,8 @@ PACKAGES = ("python", "ray", "torch", "plaudit")
 
 def need_ray() -> None:
     """Raise `MissingExtra` where Ray is not installed."""
-    try:
-        import ray  # noqa: F401
-    except ModuleNotFoundError as error:
-        raise MissingExtra("ray", "cluster") from error
+    if find_spec("ray") is None:  # not imported: it reads its environment variables when it is
+        raise MissingExtra("ray", "cluster")
 
 
 def own_versions() -> dict[str, str]:

@@ -86,7 +86,7 @@ def record_attended(
 
     def play() -> Iterator[AttendedEpisode]:
         nonlocal number
-        while more() and operator.wait_until_ready():
+        if operator.wait_until_ready():
             for episode in attended_episode(engine, operator, task=task, seed=None if seed is None else seed + number):
                 done = _store(store, episode)
                 number += done.mark != OperatorCommand.REPEAT

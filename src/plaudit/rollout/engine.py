@@ -71,7 +71,7 @@ class InferenceConfig(Config):
     normalizer: Path | dict[str, Any] | None = None
     control_cpu: int | None = None  # rtc: the core that the control process is pinned to
     startup_timeout_s: float = Field(default=120.0, gt=0)  # for building robot and policy, and for a first chunk
-    patience_s: float = Field(default=60.0, ge=0)  # for a silent robot or policy to be back; then the run ends
+    patience_s: float = Field(default=60.0, ge=0)  # from a first fault to an episode without one; then the run ends
 
     def load_normalizer(self, env_spec: EnvSpec) -> Normalizer:
         """Read the statistics; without any, the identity."""
@@ -181,17 +181,19 @@ def record_episodes(
 ) -> Iterator[int]:
     """Run and store episodes; yields the id of each. An error is raised after what was recorded is stored.
 
-    patience_s: that robot and policy may take to be back after a fault; on_fault: is told of each
+    patience_s: from the first fault until an episode ends without one; on_fault: is called with each fault
     """
-    done = 0
+    done, stopped = 0, False
 
     def play() -> Iterator[int]:
-        nonlocal done
-        for episode in engine.episodes(count - done, task=task, seed=None if seed is None else seed + done):
+        nonlocal done, stopped
+        before = done
+        for episode in engine.episodes(1, task=task, seed=None if seed is None else seed + done):
             done += 1
             yield store.append(episode)
+        stopped = done == before
 
-    yield from outlast_faults(engine, play, lambda: done < count, patience_s, on_fault)
+    yield from outlast_faults(engine, play, lambda: done < count and not stopped, patience_s, on_fault)
 
 
 def outlast_faults(
@@ -201,14 +203,15 @@ def outlast_faults(
     patience_s: float,
     on_fault: Callable[[str], None],
 ) -> Iterator[RecordedT]:
-    """What `play` yields; it is called again after a fault that has passed, if there is `more` to do."""
+    """What `play` yields, one episode per call; it is called again while there is `more` to do.
+
+    patience_s: from the first fault until an episode ends without one
+    """
     deadline = None
     while more():
         try:
-            for recorded in play():
-                deadline = None
-                yield recorded
-            return
+            yield from play()
+            deadline = None
         except RolloutFault as fault:
             deadline = deadline or time.monotonic() + patience_s
             on_fault(str(fault))

@@ -1,7 +1,6 @@
 """How an online run looks on a terminal: one screen that is drawn again and again, and a line a while for a log.
 
-It is 80 columns wide and keeps its height while all is well, so that nothing jumps; what does not fit is cut, except
-errors and alarms, which come last and in full.
+It is 80 columns wide. A text that is longer continues on the next line; nothing is cut. Errors and alarms come last.
 """
 
 from collections import deque
@@ -21,7 +20,6 @@ from plaudit.training.config import TrainingConfig
 from plaudit.training.progress import OnlineProgress
 
 WIDTH = 80
-STOPPING = "stopping: workers finish their current call; Ctrl-C again aborts"
 WAITING_FOR_OPERATOR = {"gate": "the operator", "held": "release"}  # by phase
 RATE_WINDOW_S = 120.0  # over which the rate is taken that tells how long it will be
 
@@ -43,7 +41,7 @@ class Display:
         """The newest numbers and, below them, what a person should know."""
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(style="dim", no_wrap=True)
-        table.add_column(no_wrap=True, overflow="ellipsis", width=WIDTH - 11)
+        table.add_column(overflow="fold", width=WIDTH - 11)
         for label, value in rows(self._config, progress):
             table.add_row(label, value)
         below = _messages(progress, restarts or {}, stopping)
@@ -59,11 +57,11 @@ class Display:
     def line(self, progress: OnlineProgress) -> str:
         """The same in one line, for a log."""
         items = [("time", clock(progress.elapsed_s)), ("run", self._done(progress)), *rows(self._config, progress)]
-        return "; ".join(f"{label}: {value}" for label, value in items)
+        return "; ".join(f"{label}: {value}" for label, value in items if label)
 
     def _top(self, progress: OnlineProgress) -> Table:
         grid = Table.grid()
-        grid.add_column(width=WIDTH - 10, no_wrap=True, overflow="ellipsis")
+        grid.add_column(width=WIDTH - 10, overflow="fold")
         grid.add_column(width=10, justify="right")
         grid.add_row(Text(title(self._config), "bold"), clock(progress.elapsed_s))
         return grid
@@ -139,7 +137,7 @@ def rows(config: TrainingConfig, progress: OnlineProgress) -> list[tuple[str, Te
     if config.judge.cascade is not None:
         shown.insert(3, ("cascade", _cascade(config.judge.cascade.names(), progress.judge_metrics)))
     if config.audits:
-        shown.append(("audit", _audit(config, progress)))
+        shown += [("audit", _audit(config, progress)), ("", Text(_guarantee(config), "dim"))]
     if progress.inference_summary:
         shown.append(("inference", Text(progress.inference_summary)))
     shown.append(("robot", _robot(progress)))
@@ -199,7 +197,8 @@ def _cascade(stages: Sequence[str], metrics: Mapping[str, float]) -> Text:
 def _learner(progress: OnlineProgress) -> Text:
     pending = f", {progress.pending_updates:,} pending" if progress.pending_updates else ""
     waiting = f", {progress.sample_wait_fraction:.0%} waiting for batches" if progress.updates_per_s else ""
-    return Text(f"{progress.updates:,} updates{pending}, {progress.updates_per_s:.0f} updates/s{waiting}")
+    rate = f"{progress.updates_per_s:.0f}" if progress.updates_per_s >= 10 else f"{progress.updates_per_s:.2g}"
+    return Text(f"{progress.updates:,} updates{pending}, {rate} updates/s{waiting}")
 
 
 def _audit(config: TrainingConfig, progress: OnlineProgress) -> Text:
@@ -215,6 +214,16 @@ def _audit(config: TrainingConfig, progress: OnlineProgress) -> Text:
     if metrics.get("audit/pending_episodes"):
         text.append(f"; {metrics['audit/pending_episodes']:.0f} wait for a human", "yellow")
     return text
+
+
+def _guarantee(config: TrainingConfig) -> str:
+    """What the intervals on the screen guarantee, for which episodes, and how these were sampled."""
+    audit, who = config.audit, "a person" if config.human_audits else "the simulator"
+    share = f"{'up to ' if audit.minutes_per_hour is not None else ''}{audit.fraction:.0%}"
+    return (
+        f"[ ]: 95% confidence for all episodes of this judge (success: the last {audit.window}); {who} checks its "
+        f"first {audit.first_episodes}, suspicious ones, and {share} of the others, drawn at random"
+    )
 
 
 def _robot(progress: OnlineProgress) -> Text:
@@ -249,17 +258,29 @@ def _messages(progress: OnlineProgress, restarts: Mapping[str, int], stopping: b
     if restarts:
         lines.append(("restarts: " + ", ".join(f"{worker} {n}" for worker, n in sorted(restarts.items())), "yellow"))
     lines += [(f"{worker}: {message}", "yellow") for worker, message in progress.errors.items()]
-    if warning := held_warning(progress.held_fraction):
-        lines.append((warning, "yellow"))
+    lines += [(text, "yellow") for text in (progress.learner_warning, held_warning(progress.held_fraction)) if text]
     if progress.alarm is not None:
         lines.append((f"audit alarm: {progress.alarm}", "bold red"))
     if stopping:
-        lines.append((STOPPING, "bold"))
+        lines.append((stopping_message(progress), "bold"))
+    elif progress.awaited:
+        lines.append((f"ending: {_awaited(progress)}", "dim"))
     grid = Table.grid()
     grid.add_column(width=WIDTH, overflow="fold")
     for message, style in lines:
         grid.add_row(Text(message, style))
     return grid
+
+
+def stopping_message(progress: OnlineProgress) -> str:
+    """What a run that somebody has stopped waits for."""
+    return f"stopping: {_awaited(progress)}; Ctrl-C again aborts"
+
+
+def _awaited(progress: OnlineProgress) -> str:
+    if not progress.awaited:
+        return "workers finish their current call"
+    return f"waiting for the current call of {' and '.join(progress.awaited)}"
 
 
 def _percent(value: float | None) -> str:

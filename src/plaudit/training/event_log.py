@@ -22,7 +22,8 @@ class EventLog:
         self._folder = folder
         self._errors: dict[str, str] = {}
         self._restarts: dict[str, int] = {}
-        self._last_event, self._alarm, self._held = "", None, False
+        self._last_event, self._alarm = "", None
+        self._warned: set[str] = set()  # kinds of warnings that are shown
 
     def write(self, progress: OnlineProgress, kind: EventKind, message: str) -> None:
         """Add one event."""
@@ -43,9 +44,10 @@ class EventLog:
             self.write(progress, "judge", progress.last_event)
         if progress.alarm is not None and progress.alarm != self._alarm:
             self.write(progress, "alarm", progress.alarm)
-        warning = held_warning(progress.held_fraction)
-        if warning and not self._held:
-            self.write(progress, "warning", warning)
-        self._held = bool(warning)
+        warnings = {"held": held_warning(progress.held_fraction), "learner": progress.learner_warning}
+        for kind, warning in warnings.items():
+            if warning and kind not in self._warned:
+                self.write(progress, "warning", warning)
+        self._warned = {kind for kind, warning in warnings.items() if warning}
         self._errors, self._restarts = dict(progress.errors), dict(restarts)
         self._last_event, self._alarm = progress.last_event, progress.alarm

@@ -27,7 +27,8 @@ from plaudit.data.journal import Journal
 from plaudit.data.store import Store, is_store
 from plaudit.errors import PlauditError
 from plaudit.judges.config import HUMAN
-from plaudit.judges.human.app import run_labeling_app
+from plaudit.judges.human.app import has_display, run_labeling_app
+from plaudit.judges.human.drafts import is_being_labeled
 from plaudit.judges.human.queue import QueueOrder
 from plaudit.rollout.processes import ChildProcess, exit_with_parent, send
 from plaudit.types import Episode
@@ -110,8 +111,9 @@ class Window:
 
     @property
     def open(self) -> bool:
+        """Whether a window is open on the store, opened from here or by a person's own command."""
         self._look()
-        return self._child is not None
+        return self._child is not None or is_being_labeled(self._store)
 
     @property
     def status(self) -> str:
@@ -120,8 +122,8 @@ class Window:
         command = f"plaudit label {self._store} --judge human"
         if self._problem:
             return (
-                f"no labeling window could be opened: {self._problem}; or label from a machine with a screen: "
-                f"ssh -X {gethostname()} {command}"
+                f"no labeling window could be opened on {gethostname()}: {self._problem}; or label from a machine with "
+                f"a screen: ssh -X {gethostname()} {command}"
             )
         if self._ended:
             return f"{self._ended}; open it again with: {command}"
@@ -160,6 +162,9 @@ class Window:
 def window(connection: Connection, store: Path, order: QueueOrder, name: str) -> None:
     """The process: until the person closes the window, or whoever opened it is gone."""
     exit_with_parent(connection, GRACE)
+    if not has_display():
+        set_it = "set it (export DISPLAY=:0) and start the run again; with --ray, start the cluster's node there again"
+        return send(connection, f"DISPLAY is not set there; {set_it}")
     try:
         run_labeling_app(store, order=order, name=name, say=lambda _: None)
     except PlauditError as error:

@@ -90,13 +90,13 @@ class OnlineTrainer:
             self.refresh()
             going = callback(self.progress) and self._loop(callback)  # shown once before the robot moves
         except PlauditError:
-            self.shutdown()
+            self.shutdown(callback)
             raise
         except Exception as error:  # of a plugin that this process runs, which may raise anything
             failure = WorkerFailed("loop", error, traceback.format_exc())
-            self.shutdown()
+            self.shutdown(callback)
             raise TrainingError(self._failures.with_traceback(failure)) from error
-        self.shutdown()
+        self.shutdown(callback)
         self._finish(callback, evaluate=going)
         return self.progress
 
@@ -123,8 +123,8 @@ class OnlineTrainer:
                         self.schedule.evaluated_at = self.progress.step
                         w.learner.start(self.on_evaluation, LearnerWorker.evaluate)
                     elif self.schedule.can_learn and self.progress.pending_updates:
-                        updates, rejected = self.schedule.updates_to_run, self.monitor.rejected
-                        w.learner.start(self.on_updates, LearnerWorker.update, updates, rejected)
+                        due, max_s = self.schedule.updates_to_run, self.schedule.update_call_s
+                        w.learner.start(self.on_updates, LearnerWorker.update, due, max_s, self.monitor.rejected)
                 if w.env.idle:
                     if not w.env.ready:
                         w.env.start(self.on_env, EnvWorker.load_policy, self.robot_policy)
@@ -208,13 +208,17 @@ class OnlineTrainer:
         self._failures.retrying("env")
 
     def on_episode(self, info: EpisodeInfo | None) -> None:
-        self._failures.recovered("env")
+        """The env is back only after an episode without a fault: one that faults in every episode uses up its
+        patience."""
         if info is None:  # stopped before it began
+            self._failures.retrying("env")
             self.workers.env.retry_at = self.workers.clock() + RETRY_S
             return
         self.progress.add_episode(info)
         if info.fault:
             self.on_failure(self.workers.env, RolloutFault(info.ended))
+        else:
+            self._failures.recovered("env")
 
     def on_labels(self, report: LabelReport) -> None:
         self._labeled(self.workers.judge, report)
@@ -296,10 +300,14 @@ class OnlineTrainer:
         progress.env_waiting_for = self.schedule.env_blocked_by() if w.env.ready else "robot and policy to be back"
         progress.operator = w.operator_status()
         progress.update_staleness()
+        progress.learner_warning = self.schedule.learner_warning
         progress.errors = self._failures.messages
-        progress.elapsed_s = self._elapsed_before + time.monotonic() - self._begun
+        self._count_time()
         if w.clock() - self._logged >= LOG_INTERVAL_S:
             self._log({})
+
+    def _count_time(self) -> None:
+        self.progress.elapsed_s = self._elapsed_before + time.monotonic() - self._begun
 
     def _count_restarts(self, counts: ReplayStats, state: PolicyStatus) -> None:
         """Whoever calls these two hardly notices that they were away."""
@@ -329,19 +337,18 @@ class OnlineTrainer:
 
     # The end
 
-    def shutdown(self) -> None:
-        """Let the workers finish their current call, then publish and save what was learned; within
-        `run.worker_timeout_s`."""
+    def shutdown(self, callback: Callback) -> None:
+        """Let the workers finish their current call, within `run.worker_timeout_s`. What was learned is published and
+        saved as soon as the learner's call is over, whatever the others are busy with."""
         w = self.workers
-        self.monitor.close()
         w.stop_rollout()
-        until = w.clock() + self.config.run.worker_timeout_s
-        while w.busy and w.clock() < until:
-            self._wait_at_the_end()
-        if w.learner.task is None:
-            w.learner.start(self.on_saved, LearnerWorker.save_checkpoint)
-            while w.learner.task is not None and w.clock() < until:
-                self._wait_at_the_end()
+        self.monitor.close()
+        until, saving = w.clock() + self.config.run.worker_timeout_s, False
+        while w.clock() < until and (w.busy or not saving):
+            if w.learner.task is None and not saving:
+                w.learner.start(self.on_saved, LearnerWorker.save_checkpoint)
+                saving = True
+            self._wait_at_the_end(callback)
         if w.learner.task is not None:
             lost = "what it has learned since its last checkpoint is not saved"
             self._failures.note(
@@ -361,15 +368,19 @@ class OnlineTrainer:
         evaluate = evaluate and self.config.simulated and self.schedule.evaluated_at != self.progress.step
         if evaluate and w.learner.task is None:
             w.learner.start(self.on_evaluation, LearnerWorker.evaluate)
-            while w.learner.task is not None and callback(self.progress):
-                self._wait_at_the_end()
+            while w.learner.task is not None and self._wait_at_the_end(callback):
+                pass
         self.refresh(audit=True)
         self._log({})
 
-    def _wait_at_the_end(self) -> None:
-        """The run ends anyway: what goes wrong now is told and ends nothing else."""
+    def _wait_at_the_end(self, callback: Callback) -> bool:
+        """Wait for a moment and show what is awaited; returns what the callback does. The run ends anyway: what goes
+        wrong now is reported and ends nothing else."""
         with suppress(PlauditError):
             self.workers.wait(TICK_S, self._note_failure)
+        self.progress.awaited = self.workers.busy
+        self._count_time()
+        return callback(self.progress)
 
     def _note_failure(self, slot: Slot[Any], error: PlauditError) -> None:
         self._failures.note(slot.name, str(error))

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -67,6 +67,8 @@ class OnlineProgress:
     inference_summary: str = ""  # how long its policy takes, measured before its first episode
     operator: OperatorStatus | None = None  # None: nobody attends
     errors: Mapping[str, str] = field(default_factory=dict)  # worker -> what is wrong with it
+    learner_warning: str = ""  # what to change where the learner cannot keep up
+    awaited: Sequence[str] = ()  # at the end of a run: workers that finish their current call
     alarm: str | None = None  # why the judge is not to be trusted any more
     last_event: str = ""  # the newest message about the judge's versions
     window_status: str = ""  # of the labeling window, where a human labels or audits

@@ -4,6 +4,7 @@ Everything here follows from counters that are read from disk and from the confi
 anywhere goes on with the same decisions.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +15,8 @@ from plaudit.training.seeds import train_seed
 from plaudit.training.worker_group import WorkerGroup
 from plaudit.training.workers.learner import LearnerInfo
 
-UPDATE_CALL_S = 0.5  # for which the learner is given work at a time; it publishes weights in between
+UPDATE_CALL_S = 0.5  # of work per call of the learner; counts and weights are published in between
+MAX_BEHIND_S = 60.0  # of updates that may be pending before a learner counts as too slow
 SERIAL_UPDATES = 50  # that it is given at a time where calls are made one after the other
 
 
@@ -75,10 +77,30 @@ class OnlineSchedule:
     @property
     def updates_to_run(self) -> int:
         """As many as take half a second; a fixed number where the time that they take must not matter."""
-        most = SERIAL_UPDATES
-        if not self.workers.serial:
-            most = max(1, round(UPDATE_CALL_S * self.progress.updates_per_s)) if self.progress.updates_per_s else 20
+        most = SERIAL_UPDATES if self.workers.serial else max(1, round(UPDATE_CALL_S * self.progress.updates_per_s))
         return min(self.progress.pending_updates, most)
+
+    @property
+    def update_call_s(self) -> float:
+        """Seconds after which a call of the learner begins no further update."""
+        return math.inf if self.workers.serial else UPDATE_CALL_S
+
+    @property
+    def learner_warning(self) -> str:
+        """What to change where the learner cannot keep up with `utd_ratio`; "" where it can."""
+        progress, ratio = self.progress, self.config.learner.utd_ratio
+        rate, needed = progress.updates_per_s, ratio * progress.env_steps_per_s
+        if not rate or rate >= needed or progress.updates < self.pretrain_updates:
+            return ""
+        behind_s = progress.pending_updates / rate
+        if behind_s <= MAX_BEHIND_S:
+            return ""
+        return (
+            f"the learner cannot keep up: it makes {rate:.2g} updates/s and needs {needed:.2g} (learner.utd_ratio="
+            f"{ratio:g} at {progress.env_steps_per_s:.0f} steps/s); {progress.pending_updates:,} updates are pending, "
+            f"about {behind_s / 60:.0f} min. Set learner.utd_ratio to {rate / progress.env_steps_per_s:.1g} or less, "
+            "lower learner.batch_size, or train on a GPU (run.device=cuda)"
+        )
 
     @property
     def next_seed(self) -> int | None:

@@ -51,8 +51,9 @@ class WorkerGroup:
         return [slot for slot in every if slot is not None]
 
     @property
-    def busy(self) -> bool:
-        return any(slot.task is not None for slot in self.slots)
+    def busy(self) -> list[str]:
+        """Names of the workers in the middle of a call."""
+        return [slot.name for slot in self.slots if slot.task is not None]
 
     @property
     def restarts(self) -> dict[str, int]:

@@ -138,13 +138,17 @@ def _close_on_signals(window: "QWidget") -> "Iterator[None]":
             signal.signal(number, handler)
 
 
+def has_display() -> bool:
+    """Whether this process was started with a screen to open windows on."""
+    names = ("QT_QPA_PLATFORM", "DISPLAY", "WAYLAND_DISPLAY")
+    return not sys.platform.startswith("linux") or any(os.environ.get(name) for name in names)
+
+
 def check_display() -> None:
     """Raise, with a sentence, when a window could not be opened; where Qt would end the process instead."""
     if importlib.util.find_spec("PySide6") is None:
         raise MissingExtra("PySide6", "gui")
-    platform = os.environ.get("QT_QPA_PLATFORM", "")
-    screen = platform or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
-    if sys.platform.startswith("linux") and not screen:
+    if not has_display():
         raise DisplayError(
             "there is no screen for a window (neither DISPLAY nor WAYLAND_DISPLAY is set); run this on a desktop, "
             "over 'ssh -X', or with QT_QPA_PLATFORM=vnc; 'plaudit data label' needs no screen"

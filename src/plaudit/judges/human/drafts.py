@@ -216,6 +216,16 @@ class DraftStore:
         _release_lock(other.path, other._lock)
 
 
+def is_being_labeled(store: Path) -> bool:
+    """Whether a session is alive on a store, in any process of this machine."""
+    for path in (store / "drafts").glob("*.journal"):
+        lock = _try_lock(path)
+        if lock is None:
+            return True
+        _release_lock(path, lock)
+    return False
+
+
 def _make_folder(store: Folder) -> None:
     """Whoever's store it is: drafts are kept in it, and not where a link leads."""
     with suppress(FileExistsError):

@@ -5,6 +5,7 @@ that they stay in step. What is on disk is one checkpoint, whoever wrote it: a g
 worker began.
 """
 
+import math
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -136,16 +137,21 @@ class LearnerWorker:
             self._folder.save_checkpoint(self.updates, self.learner, {"step": self.updates})
             self._saved = self.updates
 
-    def update(self, updates: int, rejected: frozenset[str] = frozenset()) -> UpdateReport:
-        """Make a number of updates, then publish and save what is due.
+    def update(
+        self, updates: int, max_s: float = math.inf, rejected: frozenset[str] = frozenset()
+    ) -> UpdateReport:
+        """Make at most `updates` updates; then publish and save what is due.
 
+        max_s: no further update begins after this many seconds, so that a slow learner reports and can be stopped after
+            each of them. Ranks of a group ignore it, since all must make the same number.
         rejected: fingerprints of judges that an alarm has stopped; their labels are not sampled
 
         Nothing that can fail stands between two updates: a worker that stops there leaves the others waiting.
         """
         begun, clock, before = time.monotonic(), _Clock(), self.updates
+        until = begun + max_s if self._group.size == 1 else math.inf
         with self._threads():
-            means = self._learn(updates, rejected, clock)
+            means = self._learn(updates, until, rejected, clock)
         self._unpublished |= self.updates > before
         seconds = time.monotonic() - begun
         version = None
@@ -156,12 +162,14 @@ class LearnerWorker:
                 self.save_checkpoint()
         return UpdateReport(self.updates, self.updates - before, seconds, clock.seconds, means, version)
 
-    def _learn(self, updates: int, rejected: frozenset[str], clock: "_Clock") -> dict[str, float]:
+    def _learn(self, updates: int, until: float, rejected: frozenset[str], clock: "_Clock") -> dict[str, float]:
         """The updates themselves; returns the mean of each metric over them."""
         totals: dict[str, list[Any]] = {}
         with clock.running():
             self._sampler.refresh(rejected)
-        for _ in range(updates):
+        for made in range(updates):
+            if made and time.monotonic() >= until:
+                break
             with clock.running():
                 batch = to_torch(
                     normalize_batch(self._sampler.sample(self._batch), self._normalizer), self.learner.device
