@@ -17,14 +17,14 @@ def drawn_figures(monkeypatch: MonkeyPatch) -> list[Figure]:
 
 
 def overlaps(figure: Figure) -> list[tuple[str, str]]:
-    """Pairs of texts that overlap or nearly touch, measured in DejaVu Sans, which is wider than the font of most pages."""
+    """Pairs of texts that overlap or nearly touch, in DejaVu Sans, which is wider than the font of most pages."""
     figure.canvas.draw()
     ticks = [
         (axis, tick) for axes in figure.axes for axis in (axes.xaxis, axes.yaxis) for tick in axis.get_major_ticks()
     ]
     outside = {tick.label1 for axis, tick in ticks if not _contains(axis.get_view_interval(), tick.get_loc())}
     boxes = {
-        text: text.get_window_extent().padded(2, 0)
+        text: text.get_window_extent().padded(1, 0)
         for text in figure.findobj(Text)
         if text.get_text() and text.get_visible() and text not in outside
     }

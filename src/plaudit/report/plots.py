@@ -25,6 +25,7 @@ COLORS = ("#1b6ca8", "#d1495b", "#2e8b57", "#e08e0b", "#6b4c9a", "#5c6670")
 ALARM = "#b3261e"
 LARGE, SMALL = (640, 320), (410, 230)  # pixels, width and height
 _MAX_MARKED_POINTS = 40  # a longer curve is drawn without dots
+_MIN_SCALE = 0.8  # a chart shrinks by this with its page; on a narrower page it scrolls, so that text stays legible
 _MAX_NAME = 36  # letters; a longer name of a curve or a row is shortened
 
 _RC = {
@@ -282,6 +283,7 @@ def to_svg(figure: Figure, columns: int = 1) -> Markup:
     svg = file.getvalue()
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], count=1, flags=re.DOTALL)
     svg = re.sub(r'(width|height)="([\d.]+)pt"', r'\1="\2"', svg, count=2)
+    svg = svg.replace("<svg ", f'<svg style="min-width: {_MIN_SCALE * figure.bbox.width:.0f}px" ', 1)
     return Markup(svg.replace("'DejaVu Sans'", "system-ui"))
 
 

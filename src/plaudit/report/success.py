@@ -20,11 +20,9 @@ CORRECTED = "corrected by the audit"
 LIMITS = {"audit/false_successes": "max_false", "audit/missed_successes": "max_missed"}  # metric -> key of the config
 _SMOOTHING = 5  # rollouts: one of sixteen episodes is a coarse measure
 _ABOUT_INTERVALS = (
-    "Shaded areas and brackets are 95% intervals. They are about the episodes that the current judge labeled in this "
-    "run, not about other scenes or later policies. The audited episodes were drawn at random with known probabilities "
-    "and are weighted by 1/probability. The intervals of errors hold at all times of the run together, those of the "
-    "corrected success rate at each time by itself. Dashed lines are limits: of errors for the alarm, of success for "
-    "the end of the run."
+    "Shaded areas and brackets are 95% intervals about the episodes that the current judge labeled in this run, "
+    "estimated from audited episodes that were drawn at random with known probabilities. They say nothing about other "
+    "scenes or later policies. Dashed lines are the limits of the config."
 )
 
 
