@@ -156,11 +156,12 @@ def test_the_page_opens_with_a_verdict_in_three_lines(tmp_path, of, result):
 def test_the_next_step_is_a_target_that_can_be_reached(tmp_path):
     episodes = [EpisodePrediction([0.1, 0.2], [0, 0], n) for n in range(2)]
     promise = make_promise([*episodes, EpisodePrediction(PROBABILITY, TRUTH, 3)], rate=0.01, confidence=0.9, labeled=18)
-    page = report(tmp_path, of=held_out(9, 9), promise=promise, store="data")
+    page = report(tmp_path, of=held_out(9, 9), promise=promise, judge="runs/judge", store="data")
     result, _, following = verdict_rows(page)
-    assert result == "ResultUsable while it is audited, without a guarantee."
+    assert result == "ResultUsable while it is audited; 1% false positives are not guaranteed."
     assert "Label at least 54 more episodes for a guarantee of 20% (1,506 for the 1% that was asked for)" in following
-    assert "plaudit label data --judge human &amp;&amp; plaudit train-reward data" in following
+    command = "plaudit label data --judge human &amp;&amp; plaudit train-reward data --output-dir runs/judge_2"
+    assert following.endswith(f": {command}")
     rates = re.findall(r"<td>([\d.]+%)(?: \(asked for\))?</td><td><span", page)
     assert rates.index("20%") < rates.index("1%")  # what takes fewer episodes comes first
 

@@ -18,7 +18,7 @@ from plaudit.judges.exam import Trace
 from plaudit.judges.exam_figures import CORRELATIONS, FIGURES, IN_FRAMES
 from plaudit.judges.metrics import RateCI
 from plaudit.report.page import Block, Cell, Chart, Row, Section, Span, Table, Text, write_page
-from plaudit.report.plots import EventMarker, interval_chart, line_chart
+from plaudit.report.plots import SMALL, EventMarker, interval_chart, line_chart
 from plaudit.report.text import format_count, format_frames_interval, format_percent
 from plaudit.untrusted import file_name
 
@@ -166,7 +166,7 @@ def _trace_chart(certificate: Certificate, traces: Sequence[Trace]) -> Chart:
     starts = [int((trace.target == 1).argmax()) for trace in traces if (trace.target == 1).any()]
     events = [EventMarker(start, "", bad=False) for start in starts]
     title = certificate.name
-    return Chart(line_chart(lines, title=title, x="frame", y_range=(-0.03, 1.03), size=(410, 230), events=events))
+    return Chart(line_chart(lines, title=title, x="frame", y_range=(-0.03, 1.03), size=SMALL, events=events))
 
 
 def _figure_table(certificates: Sequence[Certificate]) -> Table:

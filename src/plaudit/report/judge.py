@@ -277,7 +277,8 @@ def _controls(controls: Sequence[ControlResult]) -> list[Block]:
             rows.append((control.name, Span("-", "muted"), Span("not run", "muted")))
             continue
         style, result = ("good", "passed") if control.passed else ("bad", "failed")
-        rows.append((control.name, Span(f"{control.fpr:.0%} of {control.frames:,}", style), Span(result, style)))
+        share = Span(f"{control.fpr:.0%} of {control.frames:,}", "" if control.passed else "bad")
+        rows.append((control.name, share, Span(result, style)))
     limits = ", ".join(sorted({f"{control.max_fpr:.0%}" for control in controls}))
     about = f"Made-up episodes in which no frame shows success; the limit is {limits}."
     return [Table(rows, ("control", "false positives", "")), Text(about, "muted")]
@@ -306,7 +307,7 @@ def _history_charts(history: Sequence[Mapping[str, float]]) -> list[Chart]:
             for name in names
             if name.split("/")[0] == group
         }
-        charts.append(Chart(line_chart(lines, title=group, x="epoch", size=(410, 340))))
+        charts.append(Chart(line_chart(lines, title=group, x="epoch", size=(390, 340))))
     return charts
 
 

@@ -23,7 +23,7 @@ from plaudit.report.chart_layout import DPI, FONT_SIZE, TITLE_SIZE, fit_margins
 SUCCESS, FAILURE, UNKNOWN = "#2e8b57", "#5c6670", "#e4e4e0"  # the colors of a contact sheet
 COLORS = ("#1b6ca8", "#d1495b", "#2e8b57", "#e08e0b", "#6b4c9a", "#5c6670")
 ALARM = "#b3261e"
-LARGE, SMALL = (640, 320), (410, 230)  # pixels, width and height
+LARGE, SMALL = (640, 320), (390, 230)  # pixels, width and height; three small ones fit into a window of 1280
 _MAX_MARKED_POINTS = 40  # a longer curve is drawn without dots
 _MIN_SCALE = 0.8  # a chart shrinks by this with its page; on a narrower page it scrolls, so that text stays legible
 _MAX_NAME = 36  # letters; a longer name of a curve or a row is shortened
@@ -199,7 +199,7 @@ def histogram(
 
 @matplotlib.rc_context(_RC)  # type: ignore[operator]
 def interval_chart(
-    rows: Mapping[str, tuple[float, float, float]], good: Sequence[bool], *, title: str, mark: float | None, width=620
+    rows: Mapping[str, tuple[float, float, float]], good: Sequence[bool], *, title: str, mark: float | None, width=595
 ) -> Markup:
     """A line for each name: a rate as a dot, its interval as a bar; the first on top.
 
@@ -221,7 +221,7 @@ def interval_chart(
 
 @matplotlib.rc_context(_RC)  # type: ignore[operator]
 def score_timeline(
-    success_prob: Sequence[float], target: Sequence[float], *, title: str, threshold: float, size=(410, 140)
+    success_prob: Sequence[float], target: Sequence[float], *, title: str, threshold: float, size=(390, 140)
 ) -> Markup:
     """One episode: P(success) of each frame above a strip of the reference labels; the threshold is dashed.
 

@@ -27,9 +27,8 @@ _ABOUT = (
 
 def promise_section(promise: Promise) -> Section:
     """What is guaranteed, and a line for each rate, the one that takes the fewest episodes first."""
-    text = (
-        _guarantee(promise) if promise.kept else f"No rate is guaranteed at this threshold. {describe_target(promise)}."
-    )
+    asked = f"{format_target(promise.rate)} or less is not guaranteed. {describe_target(promise)}."
+    text = _guarantee(promise) if promise.kept else asked
     if promise.bound is not None:
         episodes = format_count(promise.bound_episodes, "episode")
         text += f" {episodes} that did not choose the threshold bound its rate to {format_percent(promise.bound)}."

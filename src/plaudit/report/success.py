@@ -78,7 +78,7 @@ def success_chart(run: RunData, rates: SuccessRates) -> list[Block]:
         marks=() if goal is None else (goal,),
         events=run.markers(),
         bands={CORRECTED: run.band("audit/corrected_success_rate")},
-        size=(760, LARGE[1]),
+        size=(750, LARGE[1]),
     )
     return [Chart(chart)]
 
@@ -98,7 +98,7 @@ def judge_chart(run: RunData) -> list[Block]:
         marks=[limit for limit in limits if limit is not None],
         events=run.markers(),
         bands=bands,
-        size=(450, LARGE[1]),
+        size=(440, LARGE[1]),
     )
     return [Chart(chart)]
 

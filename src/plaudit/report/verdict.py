@@ -8,7 +8,7 @@ from plaudit.judges.controls import ControlResult
 from plaudit.judges.metrics import EpisodeMetrics
 from plaudit.judges.promise import Promise, PromiseStep
 from plaudit.report.page import Span, Table
-from plaudit.report.text import format_count, format_target
+from plaudit.report.text import format_count, format_percent, format_target
 
 MAX_FALSE, MAX_MISSED = 0.1, 0.2  # the defaults of audit.max_false and audit.max_missed
 REACHABLE_RATE = 0.2  # false-positive rate that is aimed for first; a looser one is of little use
@@ -43,6 +43,8 @@ def judge_verdict(
     """
     label = f"plaudit label {shlex.quote(store)} --judge human"
     train = f"{label} && plaudit train-reward {shlex.quote(store)}"
+    if judge and promise is not None:  # a trained model, which is not overwritten
+        train += f" --output-dir {shlex.quote(f'{judge}_2')}"
     counts = describe_counts(decode)
     if failed := [control for control in controls if not control.passed]:
         many = format_count(len(failed), "negative control")
@@ -62,9 +64,9 @@ def judge_verdict(
     if promise.kept:
         rate = format_target(promise.rate)
         return Verdict(True, f"Usable: a false-positive rate of {rate} or less is guaranteed.", counts, certify)
-    advice = describe_target(promise)
     command = f": {train}" if next_target(promise) else f". {certify}"
-    return Verdict(True, "Usable while it is audited, without a guarantee.", counts, f"{advice}{command}")
+    result = f"Usable while it is audited; {format_target(promise.rate)} false positives are not guaranteed."
+    return Verdict(True, result, f"{counts}{_describe_bound(promise)}", f"{describe_target(promise)}{command}")
 
 
 def next_target(promise: Promise) -> tuple[PromiseStep, int] | None:
@@ -98,6 +100,14 @@ def describe_counts(d: EpisodeMetrics) -> str:
     nothing = f"There are no {missing} to measure on." if missing else ""
     counted = f"It predicts success for {' and '.join(parts)}." if parts else ""
     return " ".join(filter(None, (counted, nothing)))
+
+
+def _describe_bound(promise: Promise) -> str:
+    """What is known of the false-positive rate at the threshold in use."""
+    if promise.bound is None or promise.bound >= 1:
+        return ""
+    bound, confidence = format_percent(promise.bound), f"{promise.confidence:.0%}"
+    return f" At most {bound} of failure frames pass on new episodes like these, with {confidence} confidence."
 
 
 def _missing_kind(d: EpisodeMetrics) -> str:
