@@ -174,7 +174,7 @@ def draw(run: RunFolder, changes: list[int], path: Path) -> None:
     curves = {label: [[(line["step"], line[name]) for line in lines if name in line]] for label, name in names.items()}
     title = f"A weak judge is fooled; others replace it after {', '.join(f'{step:,}' for step in changes)} steps"
     path.parent.mkdir(exist_ok=True)
-    path.write_text(line_chart(curves, title=title, x="steps", y="", y_range=(0, 1), size=(760, 340)))
+    path.write_text(line_chart(curves, title=title, x="steps", y="", percent=True, size=(760, 340)))
     print(f"curves: {path}")
 
 

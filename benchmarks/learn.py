@@ -265,7 +265,7 @@ def save_plot(results: dict[tuple[str, str], dict[str, list[Curve]]], path: Path
     for (learner, task), cell in results.items():
         lines = {who: [[(s, y) for _, s, y in curve] for curve in curves] for who, curves in cell.items() if curves}
         title = f"{learner.upper()} on {task}"
-        panels.append({"title": title, "lines": lines, "x": "seconds", "y_range": (0, 1), "marks": (SOLVED,)})
+        panels.append({"title": title, "lines": lines, "x": "seconds", "percent": True, "marks": (SOLVED,)})
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(line_charts(panels, size=(560, 280)))
     print(f"curves: {path}")

@@ -3,10 +3,12 @@
 import json
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import pyarrow.parquet as pq
 import pytest
@@ -51,6 +53,22 @@ def test_labels_have_a_history_that_can_be_gone_back_in(tmp_path):
     assert "I was wrong" in said and "from frame 2" in said
     assert "version 1 counts again, as version 3" in plaudit("data", "label", "s", "--restore", "0:1", cwd=tmp_path)
     assert Store.open(tmp_path / "s").ledger.labels(0).success_once
+
+
+@pytest.mark.parametrize(
+    ("terminated", "meta", "end"),
+    [
+        (False, {"ended": "camera 'front' has been silent for 0.6 s"}, "truncated: camera 'front' has been silent"),
+        (True, {"ended": "task ended"}, "terminated: task ended"),
+        (False, {}, "truncated"),
+    ],
+)
+def test_info_shows_why_an_episode_ended(tmp_path, terminated, meta, end):
+    episode = replace(counting_episode(4), terminated=terminated, meta=meta)
+    labeled_store(tmp_path / "s", episode, cutoff=2).close()
+    said = plaudit("data", "info", "s", "--episode", 0, cwd=tmp_path)
+    assert re.search(r"^end +(.*?) *$", said, re.MULTILINE)[1].startswith(end)
+    assert "cut off" not in said
 
 
 @pytest.mark.parametrize(

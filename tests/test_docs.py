@@ -42,6 +42,13 @@ def test_what_examples_import_exists(page):
             exec(line, {})
 
 
+@pytest.mark.parametrize("picture", sorted((ROOT / "docs/images").iterdir()), ids=lambda picture: picture.name)
+def test_a_script_makes_every_picture(picture):
+    if picture.name != "operator.svg":  # exported from the screen of a run
+        makers = [*ROOT.glob("scripts/*.py"), *ROOT.glob("benchmarks/*.py")]
+        assert any(picture.name in maker.read_text() for maker in makers)
+
+
 COMMANDS = get_command(app)
 RUNNABLE = [page for page in PAGES if page.name not in ("log.md", "CHANGELOG.md")] + [ROOT / "SECURITY.md"]
 

@@ -36,6 +36,7 @@ from plaudit.report.judge import frame_gallery, judge_blocks, summary_line
 from plaudit.report.page import Code, Section, Table, Text
 from plaudit.report.run import write_run_report
 from plaudit.report.text import format_duration, format_percent
+from plaudit.report.verdict import judge_verdict
 from plaudit.rollout.collector import EpisodeTargets
 from plaudit.rollout.scripted import collect_scripted
 from plaudit.training.config_file import load_training_config
@@ -226,7 +227,8 @@ class Demo:
         result = self.log.evaluation
         scores, controls, predictions = load_judge_record(self.judge)
         below = f"The policy is below {MIN_SUCCESS_RATE:.0%} true success."
-        judge = Section("Judge", [Text(summary_line(scores)), *judge_blocks(scores, controls, predictions)])
+        verdict = judge_verdict(scores.causal, controls, judge=str(self.judge), store=str(self.data)).table()
+        judge = Section("Judge", [verdict, Text(summary_line(scores)), *judge_blocks(scores, controls, predictions)])
         commands = Code("\n".join(_wrap(stage.command) for stage in self.stages()))
         return write_run_report(
             self.run,

@@ -9,12 +9,13 @@ import pytest
 import yaml
 
 from command import plaudit
+from drawn import drawn_figures, overlaps
 from five_judges import KINDS, NAME, STEPS, PushJudgeConfig, push_episode, push_store
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, JudgeError
 from plaudit.judges import intervals
 from plaudit.judges.certificate import Certificate, certificate_beside, certificate_status, load_certificate
-from plaudit.judges.exam import examine, rank
+from plaudit.judges.exam import Trace, examine, rank
 from plaudit.judges.exam_figures import FIGURES
 from plaudit.report.exam import write_exam_report
 from plaudit.types import JudgeId, Labels
@@ -49,6 +50,17 @@ def test_five_judges_come_in_their_order_and_the_clock_is_named(certificates, tm
     page = (tmp_path / "report.html").read_text()
     assert "clock did not pass: it is clock-like (its values rise with time, whatever happens)" in page
     assert all(f">{about}" in page for about in FIGURES.values())
+
+
+def test_the_page_says_what_its_intervals_cover_and_no_texts_overlap(lab, certificates, tmp_path, monkeypatch):
+    figures = drawn_figures(monkeypatch)
+    trace = Trace("standing still", np.linspace(0, 1, 21, dtype=np.float32), np.zeros(21, np.float32))
+    traces = [replace(trace, name=name) for name in ("standing still", "failure", "success")]
+    write_exam_report(tmp_path / "report.html", [(one, traces) for one in certificates.values()])
+    assert (
+        "episodes that are independent and recorded like those of this store" in (tmp_path / "report.html").read_text()
+    )
+    assert len(figures) == 7 and [overlaps(figure) for figure in figures] == [[]] * 7
 
 
 def test_a_clock_looks_good_in_what_it_is_not_named_by(certificates):

@@ -12,10 +12,12 @@ from PIL import Image
 
 from brightness import CUT, STEPS, BrightnessConfig, bright_store
 from conftest import counting_episode
+from drawn import drawn_figures, overlaps
 from plaudit.judges.controls import ControlResult
 from plaudit.judges.evaluation import evaluate, load_reference_labels
 from plaudit.judges.metrics import JudgeMetrics, compute_metrics
 from plaudit.judges.predictions import EpisodePrediction, FramePrediction
+from plaudit.judges.promise import make_promise
 from plaudit.report.judge import save_evaluation, write_judge_report
 from plaudit.report.text import format_percent
 from plaudit.rule import DecisionRule
@@ -44,9 +46,8 @@ def charts(page: str) -> list[str]:
 
 def test_the_summary_has_the_error_rates_and_the_number_of_episodes(tmp_path):
     page = report(tmp_path)
-    assert "Predicts success for 1 of 1 successes and 0 of 1 failures" in page
-    assert "median success-onset error 1 frame; false-positive rate 20.0% (frames)" in page
-    assert "2 held-out episodes, 7 frames" in page
+    assert "It predicts success for 1 of 1 successes and 0 of 1 failures." in page
+    assert "Measured on 2 held-out episodes, 7 frames: median success-onset error 1 frame, false-positive rate" in page
     assert "<title>The &lt;judge&gt;</title>" in page
 
 
@@ -58,9 +59,9 @@ def test_the_page_needs_no_other_file(tmp_path):
 
 def test_a_failed_control_is_red_and_named_on_top(tmp_path):
     page = report(tmp_path, controls=[PASSED, FAILED])
-    assert "Negative control failed: blank white: 100% of 8 frames predicted a success" in page
+    assert "It predicts success where there is none: blank white (100% of 8 frames)" in page
     assert '<span class="bad">failed</span>' in page and '<span class="good">passed</span>' in page
-    assert "control failed" not in report(tmp_path, controls=[PASSED])
+    assert "where there is none" not in report(tmp_path, controls=[PASSED])
 
 
 def test_a_control_without_frames_is_not_shown_as_passed(tmp_path):
@@ -68,8 +69,8 @@ def test_a_control_without_frames_is_not_shown_as_passed(tmp_path):
     assert "not run" in page and "passed" not in page
 
 
-def test_a_threshold_above_1_is_a_warning(tmp_path):
-    assert "No frame is ever predicted a success" in report(tmp_path, of=replace(scores(), threshold=1.0000001))
+def test_a_threshold_above_1_is_explained(tmp_path):
+    assert "no frame has it, since P(success)" in report(tmp_path, of=replace(scores(), threshold=1.0000001))
 
 
 def test_numbers_that_could_not_be_measured_are_dashes(tmp_path):
@@ -117,6 +118,84 @@ def test_percentages_are_sharper_near_the_ends():
     assert format_percent(math.nan) == "-"
 
 
+# The verdict
+
+
+def verdict_rows(page: str) -> list[str]:
+    """The three lines, without markup."""
+    table = re.search(r"<table>.*?</table>", page, re.DOTALL)[0]
+    return [re.sub(r"<.*?>", "", row).strip() for row in re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)]
+
+
+def held_out(successes: int, failures: int, *, found: int | None = None, passed: int = 0) -> JudgeMetrics:
+    """Of a judge that finds so many of the successes, and predicts success for so many of the failures."""
+    found = successes if found is None else found
+    scored = [([0.1, 0.9 if n < found else 0.1], [0, 1]) for n in range(successes)]
+    scored += [([0.1, 0.9 if n < passed else 0.1], [0, 0]) for n in range(failures)]
+    return compute_metrics([EpisodePrediction(*one, n) for n, one in enumerate(scored)], SINGLE)
+
+
+@pytest.mark.parametrize(
+    ("of", "result"),
+    [
+        (held_out(9, 9), "Usable while it is audited."),
+        (held_out(9, 0), "Not usable yet: not measured."),
+        (held_out(0, 9), "Not usable yet: not measured."),
+        (held_out(9, 9, found=0), "Not usable yet: it finds none of the successes."),
+        (held_out(9, 9, passed=3), "Not usable yet: 25% of the successes it predicts are false"),
+        (held_out(9, 9, found=4), "Not usable yet: 28% of the episodes are successes it misses"),
+    ],
+)
+def test_the_page_opens_with_a_verdict_in_three_lines(tmp_path, of, result):
+    lines = verdict_rows(report(tmp_path, of=of, judge="runs/judge", store="my data"))
+    assert [line[:4] for line in lines] == ["Resu", "WhyI", "Next"] or lines[1].startswith("WhyThere are no")
+    assert lines[0].startswith(f"Result{result}")
+    assert "plaudit " in lines[2] and "&#39;my data&#39;" in lines[2]
+
+
+def test_the_next_step_is_a_target_that_can_be_reached(tmp_path):
+    episodes = [EpisodePrediction([0.1, 0.2], [0, 0], n) for n in range(2)]
+    promise = make_promise([*episodes, EpisodePrediction(PROBABILITY, TRUTH, 3)], rate=0.01, confidence=0.9, labeled=18)
+    page = report(tmp_path, of=held_out(9, 9), promise=promise, judge="runs/judge", store="data")
+    result, _, following = verdict_rows(page)
+    assert result == "ResultUsable while it is audited; 1% false positives are not guaranteed."
+    assert "Label at least 54 more episodes for a guarantee of 20% (1,506 for the 1% that was asked for)" in following
+    command = "plaudit label data --judge human &amp;&amp; plaudit train-reward data --output-dir runs/judge_2"
+    assert following.endswith(f": {command}")
+    rates = re.findall(r"<td>([\d.]+%)(?: \(asked for\))?</td><td><span", page)
+    assert rates.index("20%") < rates.index("1%")  # what takes fewer episodes comes first
+
+
+def test_a_guarantee_says_what_it_covers(tmp_path):
+    many = [EpisodePrediction([0.1, 0.2, 0.9 * (n % 2)], [0, 0, n % 2], n) for n in range(60)]
+    page = report(tmp_path, of=compute_metrics(many, SINGLE), promise=make_promise(many, rate=0.05, confidence=0.9))
+    assert "Usable: a false-positive rate of 5% or less is guaranteed." in page
+    assert "proven on 60 held-out episodes" in page
+    assert "assumes that new episodes are independent and recorded like the labeled ones" in page
+
+
+def test_nothing_is_said_twice_and_in_red_boxes(tmp_path):
+    failed = [ControlResult(name, 8, 8, 0.05) for name in ("blank white", "frozen frame", "noise")]
+    page = report(tmp_path, controls=failed)
+    assert "Not usable: it fails 3 negative controls." in page and '<p class="warning">' not in page
+    assert page.count("noise (100% of 8 frames)") == 1
+
+
+def test_zeros_are_not_green_and_nothing_is_measured_on_no_episodes(tmp_path):
+    page = report(tmp_path, of=held_out(9, 0, found=0))
+    assert '<span class="good">0</span>' not in page
+    assert "0 of 0" not in page and "no failures to measure on" in page
+
+
+def test_no_texts_of_the_page_overlap(tmp_path, monkeypatch):
+    figures = drawn_figures(monkeypatch)
+    history = [
+        {"epoch": s, **{f"loss/{name} {n}": 1e-6 for name in ("train", "held out") for n in "234"}} for s in (1, 2)
+    ]
+    report(tmp_path, of=replace(scores(), threshold=0.92345), history=history)
+    assert len(figures) == 4 and [overlaps(figure) for figure in figures] == [[]] * 4
+
+
 # `plaudit judge eval`
 
 
@@ -131,30 +210,29 @@ def page(tmp_path):
         found = evaluate(
             store, BrightnessConfig(**judge).build(), load_reference_labels(store, ("human",)), wrong_task="dance"
         )
-        save_evaluation(tmp_path / "out", "brightness", found, {"store": "a < b"})
+        save_evaluation(tmp_path / "out", "brightness", found, {"store": "a < b"}, "package:Brightness")
         return (tmp_path / "out/report.html").read_text()
 
     return page
 
 
-def test_a_judge_that_fails_a_control_is_named_in_a_warning(page):
+def test_a_judge_that_fails_a_control_is_not_usable(page):
     said = page(brightest=255)
-    warnings = re.findall(r'<p class="warning">(.*?)</p>', said)
-    assert warnings[0].startswith(
-        "brightness failed its checks: it predicts success on the negative control blank white"
-    )
-    assert "Negative control failed: blank white: 100% of 8 frames predicted a success" in warnings[1]
+    assert '<span class="bad">Not usable: it fails 3 negative controls.</span>' in said
+    assert said.count("blank white (100% of 8 frames)") == 1
 
 
-def test_a_judge_that_passes_its_controls_is_not(page):
+def test_a_judge_that_passes_its_controls_is_usable(page):
     said = page()
-    assert "failed its checks" not in said and 'class="bad">failed' not in said
+    assert '<span class="good">Usable while it is audited.</span>' in said and 'class="bad">failed' not in said
+    assert "plaudit judge exam package:Brightness &#39;a &lt; b&#39;" in said
 
 
 def test_the_page_has_rules_metrics_and_the_largest_errors(page):
     said = page(cut=3)  # a frame before success, and two of three frames decide
     assert "<h1>Judge: brightness</h1>" in said
-    assert "Predicts success for 3 of 3 successes and 0 of 3 failures; median success-onset error 0 frames" in said
+    assert "It predicts success for 3 of 3 successes and 0 of 3 failures." in said
+    assert "median success-onset error 0 frames" in said
     for words in (
         "judge&#39;s rule",
         "causal (2 of 3 frames)",

@@ -2,7 +2,9 @@ import math
 import re
 from xml.etree import ElementTree
 
-from plaudit.report import plots
+import pytest
+
+from drawn import drawn_figures, overlaps
 from plaudit.report.plots import (
     FAILURE,
     SMALL,
@@ -13,9 +15,9 @@ from plaudit.report.plots import (
     histogram,
     interval_chart,
     line_chart,
+    line_charts,
     outcome_strip,
     score_timeline,
-    to_svg,
 )
 
 
@@ -33,25 +35,55 @@ def colors(svg: str) -> list[str]:
 def test_a_line_chart_has_its_title_axis_names_legend_marks_and_events():
     curves = {"judge": [[(0, 0.1), (10_000, 0.9)]], "simulator": [[(0, 0.1), (10_000, 0.8)]]}
     svg = line_chart(
-        curves, title="Success", x="env steps", y_range=(0, 1), marks=(0.9,), events=[EventMarker(5, "alarm")]
+        curves, title="Success", x="env steps", percent=True, marks=(0.9,), events=[EventMarker(5, "alarm")]
     )
     texts = {element.text for element in ElementTree.fromstring(svg).iter() if element.tag.endswith("}text")}
     assert {"Success", "env steps", "judge", "simulator", "alarm", "10k", "100%"} <= texts
     assert svg.count("stroke-dasharray") == 1
 
 
-def test_nothing_around_a_chart_is_cut_off(monkeypatch):
-    """Measured in DejaVu Sans, which is wider than the font of the page."""
-    figures = []
-    monkeypatch.setattr(plots, "to_svg", lambda figure: figures.append(figure) or to_svg(figure))
-    wide = [(0, -1234.5), (100_000, 2345.25)]
-    line_chart({"": [wide]}, title="t", x="env steps", y="seconds", size=SMALL)
-    line_chart({f"number {n}": [wide] for n in range(8)}, title="t", x="env steps")
-    interval_chart({"false positives of a judge": (0.1, 0, 0.3)}, [True], title="t", mark=None)
-    histogram({"failure": [5000, 1], "success": [0, 9]}, (FAILURE, SUCCESS), title="t", x="p", mark=(0.5, "here"))
-    for figure in figures:
-        drawn, (width, height) = figure.axes[0].get_tightbbox(), figure.bbox.size
+WIDE = [(0, -1234.5), (100_000, 2345.25)]
+RARE = [(0, 1e-6), (1, 3e-6)]  # by default matplotlib writes 1e-6 above the axis, where the title is
+LONG = "Errors of the judge, with intervals and limits, and more than fits in a line"
+CHARTS = {
+    "a wide axis": lambda: line_chart({"": [WIDE]}, title="t", x="env steps", y="seconds", size=SMALL),
+    "small numbers": lambda: line_chart({"": [RARE]}, title="loss/critic", x="env steps", size=SMALL),
+    "a long title": lambda: line_chart({"false": [WIDE], "missed": [WIDE]}, title=LONG, x="steps", size=SMALL),
+    "many names": lambda: line_chart({f"number {n}": [WIDE] for n in range(8)}, title="t", x="env steps"),
+    "long names": lambda: line_chart({f"{n}{'name' * 20}": [WIDE] for n in range(9)}, title="t", x="x", size=SMALL),
+    "close events": lambda: line_chart(
+        {"": [WIDE]}, title="t", x="x", events=[EventMarker(1000 * n, f"judge v{n}") for n in range(45, 55)]
+    ),
+    "panels": lambda: line_charts(
+        [{"title": LONG, "lines": {"judge": [WIDE], "simulator": [WIDE]}, "x": "x", "y": "y"}] * 3, size=SMALL
+    ),
+    "intervals": lambda: interval_chart({f"{'a judge ' * 20}": (0.1, 0, 0.3)}, [True], title=LONG * 3, mark=None),
+    "a histogram": lambda: histogram(
+        {"failure": [5000, 1], "success": [0, 9]},
+        (FAILURE, SUCCESS),
+        title="Frames",
+        x="p",
+        mark=(0.5, "threshold 0.924"),
+    ),
+    "a timeline": lambda: score_timeline([0.1, 0.9], [0, 1], title="episode 123,456, error 12.3%", threshold=0.5),
+}
+
+
+@pytest.mark.parametrize("chart", CHARTS)
+def test_no_text_of_a_chart_overlaps_another_or_is_cut_off(chart, monkeypatch):
+    figures = drawn_figures(monkeypatch)
+    CHARTS[chart]()
+    (figure,) = figures
+    assert overlaps(figure) == []
+    for axes in figure.axes:
+        drawn, (width, height) = axes.get_tightbbox(), figure.bbox.size
         assert drawn.x0 >= 0 and drawn.y0 >= 0 and drawn.x1 <= width and drawn.y1 <= height
+
+
+def test_only_fractions_are_drawn_in_percent():
+    zeros = {"": [[(0, 0.0), (1, 0.0)]]}
+    assert "%" not in line_chart(zeros, title="Judge latency", x="minutes", y="s per episode", y_range=(0, 1))
+    assert ">100%</text>" in line_chart(zeros, title="Success rate", x="minutes", percent=True)
 
 
 def test_names_with_dollars_and_tags_are_text():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from command import plaudit
+from drawn import drawn_figures, overlaps
 from plaudit.data.failures import Failures
 from plaudit.data.store import Store
 from plaudit.report.run import write_run_report
@@ -32,7 +33,7 @@ def run(
         "learner": {"type": "sac"},
         "judge": {"type": judge},
         "evaluation": {"stop_success_rate": 0.9},
-        "audit": {"max_false": 0.1, "max_missed": 0.2},
+        "audit": {"max_false": 0.1, "max_missed": 0.2, "window": 4},
         "run": {"max_unlabeled_episodes": 16},
     }
     (folder / "config.yaml").write_text(json.dumps(config))
@@ -137,17 +138,74 @@ def estimated(name: str, rate: float) -> dict[str, float]:
 def test_errors_are_drawn_as_intervals_with_their_limits_and_the_alarm_with_its_message(tmp_path):
     audited = [
         {**estimated("false_successes", rate), **estimated("missed_successes", 0.1), "audit/alarm": float(rate > 0.2)}
-        | {**estimated("corrected_success_rate", 0.6), "judge/success_once": 0.8}
+        | {**estimated("corrected_success_rate", 0.6), "audit/judge_success_rate": 0.8, "audit/episodes": 4}
         for rate in (0.05, 0.1, 0.5)
     ]
     shown = page(run(tmp_path, *audited, told=[("alarm", "judged 90%, true 40%")]))
     assert "<b>50% [46-56]</b>false, of the successes by the judge (max 10)" in shown
-    assert "<b>60% [56-66]</b>success rate of the last episodes, corrected by the audit" in shown
-    chart = next(chart for chart in charts(shown) if "Errors of the judge, with intervals and limits" in chart)
+    assert "<b>60% [56-66]</b>success rate of the last 4 episodes (corrected by the audit)" in shown
+    chart = next(chart for chart in charts(shown) if "Errors of the judge" in chart)
     assert chart.count("stroke-dasharray") == 2 and chart.count('id="interval') == 2 and ">alarm</text>" in chart
     first = charts(shown)[0]
     assert ">corrected by the audit</text>" in first and first.count('id="interval') == 1
     assert '<p class="warning">Audit alarm: judged 90%, true 40%.' in shown
+
+
+def compared(audited: int = 9, **line: float) -> dict[str, float]:
+    """A line of a run whose judge is audited."""
+    rates = {**estimated("corrected_success_rate", 0.6), "audit/judge_success_rate": 0.7, "audit/episodes": audited}
+    return {**rates, "judge/success_once": 0.99, "env/success_once": 0.98, **line}
+
+
+def success_tiles(shown: str) -> dict[str, str]:
+    return {
+        who: rate for rate, who in re.findall(r"<b>(\S+?%).*?</b>success rate of the last 4 episodes \((.*?)\)", shown)
+    }
+
+
+def test_success_rates_that_are_compared_are_of_the_same_episodes(tmp_path):
+    played(tmp_path, (False, True), (True, True), (False, True), (False, True), (False, True))
+    shown = page(run(tmp_path, {}, *[compared()] * 5))  # the fifth line is about the episodes 1 to 4
+    assert success_tiles(shown) == {"judge": "70%", "simulator": "25%", "corrected by the audit": "60%"}
+    assert ">Success rate of the last 4 episodes</text>" in charts(shown)[0]
+
+
+def test_a_curve_of_other_episodes_says_which(tmp_path):
+    played(tmp_path, (None, True), (None, True))  # nothing is known of single episodes
+    first = charts(page(run(tmp_path, {}, compared(), compared())))[0]
+    assert ">simulator, last 50 episodes</text>" in first and ">simulator</text>" not in first
+
+
+def test_the_window_begins_with_the_current_judge(tmp_path):
+    played(tmp_path, (False, True), (False, True), (False, True), (True, True))
+    shown = page(run(tmp_path, {}, *[compared(audited) for audited in (1, 2, 3, 1)]))
+    assert success_tiles(shown)["simulator"] == "100%"
+
+
+def test_worker_charts_have_units(tmp_path):
+    zeros = dict.fromkeys(("time/judge_latency_s", "time/updates_per_s", "time/sample_wait_fraction"), 0.0)
+    latency, updates, wait = [
+        next(chart for chart in charts(page(run(tmp_path, zeros, zeros))) if f">{title}</text>" in chart)
+        for title in ("Judge latency", "Learner updates per second", "Time the learner waits for batches")
+    ]
+    assert "%" not in latency + updates and ">s per episode</text>" in latency and ">1/s</text>" in updates
+    assert ">100%</text>" in wait
+
+
+def test_no_texts_of_a_page_overlap(tmp_path, monkeypatch):
+    played(tmp_path, (True, True), (False, True))
+    zeros = dict.fromkeys(("time/judge_latency_s", "policy/robot_version", "loss/critic", "time/updates_per_s"), 0.0)
+    errors = {**estimated("false_successes", 0.3), **estimated("missed_successes", 0.1), **zeros, "audit/alarm": 1.0}
+    lines = [compared(**errors, **{"eval/success_once": 0.5, "judge/version": n}) for n in range(3)]
+    figures = drawn_figures(monkeypatch)
+    page(run(tmp_path, *lines))
+    assert len(figures) > 6 and [overlaps(figure) for figure in figures] == [[]] * len(figures)
+
+
+def test_the_page_says_what_the_intervals_cover(tmp_path):
+    shown = page(run(tmp_path, compared()))
+    assert "episodes that the current judge labeled in this run" in shown and "drawn at random" in shown
+    assert "drawn at random" not in page(run(tmp_path, {"judge/success_once": 0.5}))
 
 
 def test_why_each_candidate_was_promoted_or_rejected(tmp_path):
@@ -193,6 +251,7 @@ def train_page(folder: Path, *lines: dict[str, Any], judge: str = "classifier") 
     """Of a run with these metrics, a line for each 100 steps."""
     config = {
         "schedule": "train",
+        "audit": {"max_false": 0.1, "max_missed": 0.2, "window": 4},
         "env": {"type": "lift"},
         "learner": {"type": "sac"},
         "judge": {"type": judge},
@@ -216,6 +275,14 @@ def test_success_by_the_judge_and_by_the_simulator_share_a_chart(tmp_path):
     first, second = charts(train_page(tmp_path, judged(0.5, 0.4) | {"eval/success_once": 0.1}, judged(0.9, 0.9)))[:2]
     assert all(f">{name}</text>" in first for name in ("eval seeds", "judge", "simulator"))
     assert "Errors of the judge" in second
+
+
+def test_the_window_of_the_audit_covers_several_rollouts(tmp_path):
+    rollouts = [
+        {**compared(), "env/success_once": true, "rollout/episodes": 2 * n} for n, true in enumerate((0, 1, 0.5), 1)
+    ]
+    shown = train_page(tmp_path, *rollouts)
+    assert success_tiles(shown) == {"judge": "70%", "simulator": "75%", "corrected by the audit": "60%"}
 
 
 def test_a_run_without_a_learned_judge_has_one_training_curve(tmp_path):

@@ -103,16 +103,17 @@ def eval_(
                 raise DataError(
                     "--judge ledger only reads labels: leave out --config, --model, --decode, --include-training, keys"
                 )
-            title, found, facts = source, *_of_ledger(store, source, asked, ids)
+            title, exam_name = source, ""
+            found, facts = _of_ledger(store, source, asked, ids)
         else:
             given, built = load_judge(config, name, model, decode, overrides)
-            title = built.id.source
+            title, exam_name = built.id.source, str(config or model or name)
             found, facts = _of_judge(store, given, built, asked, ids, wrong_task, controls, include_training)
             facts = {"judge": _typed(name, config, model, overrides), **facts}
     except KeyboardInterrupt:
         stop("interrupted; nothing was written")
     target = output_dir or free_folder(Path("runs/judge_eval"), title)
-    save_evaluation(target, title, found, facts)
+    save_evaluation(target, title, found, facts, exam_name)
     _tell_evaluation(title, found, target)
 
 

@@ -18,7 +18,7 @@ from plaudit.judges.exam import Trace
 from plaudit.judges.exam_figures import CORRELATIONS, FIGURES, IN_FRAMES
 from plaudit.judges.metrics import RateCI
 from plaudit.report.page import Block, Cell, Chart, Row, Section, Span, Table, Text, write_page
-from plaudit.report.plots import EventMarker, interval_chart, line_chart
+from plaudit.report.plots import SMALL, EventMarker, interval_chart, line_chart
 from plaudit.report.text import format_count, format_frames_interval, format_percent
 from plaudit.untrusted import file_name
 
@@ -32,11 +32,15 @@ _RANKED = {  # heading -> figure
     "false-positive rate": "fpr",
     "first success frame": "onset_median",
 }
+_ABOUT_RESULT = (
+    "Brackets and bars: 95% confidence intervals. They are about episodes that are independent and recorded like those "
+    "of this store, which the judge did not learn from. They say nothing about other scenes, or about a policy that "
+    "learns from the judge: audit it there."
+)
 _ABOUT_FIGURES = (
-    "By the rule in use, with the 95% interval over episodes; there is no upper end of a 90th percentile where fewer "
-    "than 36 successes were found. Value order is Spearman's correlation of the judge's values with time: it should be "
-    "near 1 on successes, below 0 backwards, and 0 where nothing moves. A clock has an ROC AUC of 0.5 on frames of the "
-    "same number."
+    "By the rule in use. The 90th percentile has no upper end where fewer than 36 successes were found. Value order is "
+    "Spearman's correlation of the judge's values with time: it should be near 1 on successes, below 0 backwards, and "
+    "0 where nothing moves. A clock has an ROC AUC of 0.5 on frames of the same number."
 )
 _ABOUT_TIME = (
     "Three episodes: one that succeeds (the vertical line is its first success frame), one that fails, and the first "
@@ -64,7 +68,7 @@ def write_exam_report(path: Path, examined: Examined) -> None:
     title = f"Exam: {first.name}" if len(examined) == 1 else f"Exam of {len(examined)} judges"
     blocks: list[Block] = [
         *(Text(_failure_message(certificate), "warning") for certificate in certificates if not certificate.passed),
-        Section("Result", [_ranking(certificates), Row(_interval_charts(certificates))]),
+        Section("Result", [_ranking(certificates), Row(_interval_charts(certificates)), Text(_ABOUT_RESULT, "muted")]),
         Section("P(success) over time", [Row([_trace_chart(*one) for one in examined]), Text(_ABOUT_TIME, "muted")]),
         Section("Figures", [_figure_table(certificates), Text(_ABOUT_FIGURES, "muted")]),
         Section("Controls", [_control_table(certificates), Text(_ABOUT_CONTROLS, "muted")]),
@@ -162,7 +166,7 @@ def _trace_chart(certificate: Certificate, traces: Sequence[Trace]) -> Chart:
     starts = [int((trace.target == 1).argmax()) for trace in traces if (trace.target == 1).any()]
     events = [EventMarker(start, "", bad=False) for start in starts]
     title = certificate.name
-    return Chart(line_chart(lines, title=title, x="frame", y_range=(-0.03, 1.03), size=(410, 230), events=events))
+    return Chart(line_chart(lines, title=title, x="frame", y_range=(-0.03, 1.03), size=SMALL, events=events))
 
 
 def _figure_table(certificates: Sequence[Certificate]) -> Table:

@@ -18,7 +18,7 @@ import numpy as np
 
 from plaudit.data.store import Store
 from plaudit.data.transfer import new_folder
-from plaudit.judges.controls import ControlResult, failed_controls
+from plaudit.judges.controls import ControlResult
 from plaudit.judges.evaluation import JudgeEvaluation
 from plaudit.judges.forecast import Forecast
 from plaudit.judges.intervals import onset_intervals
@@ -26,7 +26,7 @@ from plaudit.judges.labeling import group_by_message
 from plaudit.judges.metrics import CalibrationCurve, EpisodeMetrics, JudgeMetrics, RateCI, wilson
 from plaudit.judges.predictions import EpisodePrediction, FramePrediction, hstack_images
 from plaudit.judges.promise import Promise
-from plaudit.report.outcomes import count_mistakes
+from plaudit.report.outcomes import count_correct, count_mistakes
 from plaudit.report.page import (
     Block,
     Cell,
@@ -44,6 +44,7 @@ from plaudit.report.page import (
 from plaudit.report.plots import FAILURE, SUCCESS, calibration_chart, histogram, line_chart, score_timeline
 from plaudit.report.promise import forecast_section, promise_section
 from plaudit.report.text import format_frames, format_frames_interval, format_interval, format_number, format_percent
+from plaudit.report.verdict import judge_verdict
 
 _MAX_TIMELINES = 12  # episodes with the largest errors
 _GALLERY = 8  # frames of a kind
@@ -82,11 +83,12 @@ def write_judge_report(
     forecast: Forecast | None = None,
     history: Sequence[Mapping[str, float]] = (),
     unlabeled: Mapping[int, str] | None = None,
-    warnings: Sequence[str] = (),
     notes: Sequence[str] = (),
     metadata: Mapping[str, str] | None = None,
+    judge: str = "",
+    store: str = "STORE",
 ) -> None:
-    """Write the page. Sections without content are left out.
+    """Write the page, which opens with a verdict. Sections without content are left out.
 
     predictions: of held-out episodes; those with the largest errors are drawn as timelines
     errors: frames with the largest errors, to look at
@@ -94,15 +96,17 @@ def write_judge_report(
     promise, forecast: about episodes to come
     history: a line an epoch of training: `epoch`, and values by name; names with one prefix share a chart
     unlabeled: episodes that the judge could not label, and why
+    judge, store: for the next command; see `judge_verdict`
     """
     decodes = decodes or live_and_offline(metrics)
+    decode = next(iter(decodes.values()))
     images: Block = (
         Row([frame_thumbnail(frame) for frame in errors])
         if errors
         else Text("No frame is wrong by 5% or more.", "muted")
     )
     blocks: list[Block] = [
-        *(Text(message, "warning") for message in warnings),
+        judge_verdict(decode, controls, promise, judge=judge, store=store).table(),
         *(Text(message, "muted") for message in notes),
         *judge_blocks(metrics, controls, predictions, decodes),
         *([forecast_section(forecast)] if forecast else []),
@@ -113,11 +117,16 @@ def write_judge_report(
         *([Section("Episodes without a label", [_unlabeled_table(unlabeled)])] if unlabeled else []),
         Section("Metadata", [key_value_table(metadata or {})]),
     ]
-    write_page(path, title, summary_line(metrics, next(iter(decodes.values()))), blocks)
+    write_page(path, title, summary_line(metrics, decode), blocks)
 
 
-def save_evaluation(target: Path, judge: str, found: JudgeEvaluation, metadata: Mapping[str, str]) -> None:
-    """Write the folder of an evaluation; it appears complete or not at all."""
+def save_evaluation(
+    target: Path, judge: str, found: JudgeEvaluation, metadata: Mapping[str, str], exam_name: str = ""
+) -> None:
+    """Write the folder of an evaluation; it appears complete or not at all.
+
+    exam_name: the judge as `plaudit judge exam` takes it; empty for stored labels
+    """
     with new_folder(target) as folder:
         tree = {"judge": judge, "metadata": dict(metadata), **found.to_json()}
         (folder / "scores.json").write_text(json.dumps(tree, indent=1))
@@ -132,9 +141,10 @@ def save_evaluation(target: Path, judge: str, found: JudgeEvaluation, metadata: 
             found.errors,
             decodes=decode_results(found),
             unlabeled=found.failed,
-            warnings=failed_control_warning(judge, found),
             notes=found.notes,
             metadata=metadata,
+            judge=exam_name,
+            store=metadata.get("store", "STORE"),
         )
 
 
@@ -149,21 +159,22 @@ def judge_blocks(
     calibration = CalibrationCurve.of(predictions)
     charts = [_calibration(calibration), _histogram(calibration, metrics.threshold)]
     return [
-        *(Text(message, "warning") for message in _warnings(metrics, controls)),
+        *([Text(f"{first_frame_warning(metrics)}.", "warning")] if metrics.first_frame_fp else []),
         Row([Section("Episodes", _episodes(decodes)), Section("Frames", [_frames(metrics)])], "wide"),
         Row([Section("Probabilities", [Row(charts)]), Section("Negative controls", _controls(controls))], "wide"),
     ]
 
 
 def summary_line(metrics: JudgeMetrics, decode: EpisodeMetrics | None = None) -> str:
-    """The judge in a sentence or two."""
+    """What the judge was measured on, and its main figures."""
     d = decode or metrics.causal
-    text = f"Predicts success for {d.tp} of {d.tp + d.fn} successes and {d.fp} of {d.fp + d.tn} failures"
+    figures = []
     if not math.isnan(d.onset_median):
-        text += f"; median success-onset error {format_frames(d.onset_median)}"
+        figures.append(f"median success-onset error {format_frames(d.onset_median)}")
     if not math.isnan(metrics.fpr):
-        text += f"; false-positive rate {format_percent(metrics.fpr)} (frames)"
-    return f"{text}. Measured on {metrics.episodes:,} held-out episodes, {metrics.frames:,} frames."
+        figures.append(f"false-positive rate {format_percent(metrics.fpr)} (frames)")
+    measured = f"Measured on {metrics.episodes:,} held-out episodes, {metrics.frames:,} frames"
+    return f"{': '.join([measured, ', '.join(figures)]) if figures else measured}."
 
 
 def failed_control_warning(judge: str, found: JudgeEvaluation) -> list[str]:
@@ -207,24 +218,13 @@ def frame_thumbnail(frame: FramePrediction) -> ImageBlock:
     return thumbnail(frame.image, label, score, Span(f"episode {frame.episode}, frame {frame.frame}", "muted"))
 
 
-def _warnings(metrics: JudgeMetrics, controls: Sequence[ControlResult]) -> list[str]:
-    warnings = [f"Negative control failed: {message}." for message in failed_controls(controls)]
-    if metrics.first_frame_fp:
-        warnings.append(f"{first_frame_warning(metrics)}.")
-    if metrics.threshold > 1:
-        warnings.append(
-            "No frame is ever predicted a success: a failure frame has P(success) 100%, and the threshold is above it."
-        )
-    return warnings
-
-
 def _episodes(decodes: Decodes) -> list[Block]:
     name, d = next(iter(decodes.items()))
     tpr, fpr = wilson(d.tp, d.tp + d.fn), wilson(d.fp, d.fp + d.tn)
     confusion = Table(
         [
-            ("success", Span(f"{d.tp}", "good"), count_mistakes(d.fn), format_interval(tpr)),
-            ("failure", count_mistakes(d.fp), Span(f"{d.tn}", "good"), format_interval(fpr)),
+            ("success", count_correct(d.tp), count_mistakes(d.fn), _rate(tpr, "successes")),
+            ("failure", count_mistakes(d.fp), count_correct(d.tn), _rate(fpr, "failures")),
         ],
         header=("reference", "predicted success", "predicted failure", "rate, 95% CI"),
     )
@@ -233,14 +233,24 @@ def _episodes(decodes: Decodes) -> list[Block]:
         for rule, e in decodes.items()
     ]
     header = ("decision rule", "success-onset error", "90th percentile", "FN", "FP")
-    about = f"The upper table: {name}. In brackets: 95% CI over episodes, of which a 90th percentile needs 36."
+    about = (
+        f"The upper table: {name}. Brackets: 95% confidence intervals. They hold for episodes that are independent and "
+        "recorded like these held-out ones. The 90th percentile needs at least 36 episodes."
+    )
     return [confusion, Table(rows, header), Text(about, "muted")]
+
+
+def _rate(rate: RateCI, kind: str) -> Cell:
+    return Span(f"no {kind} to measure on", "muted") if math.isnan(rate.value) else format_interval(rate)
 
 
 def _frames(metrics: JudgeMetrics) -> Table:
     fpr = RateCI(metrics.fpr, metrics.fpr_low, metrics.fpr_high)
+    about_threshold = "minimum P(success) of a predicted success"
+    if metrics.threshold > 1:
+        about_threshold += "; no frame has it, since P(success) of some failure frame is 100%"
     rows = [
-        ("threshold", f"{metrics.threshold:.4g}", "minimum P(success) of a predicted success"),
+        ("threshold", f"{metrics.threshold:.4g}", about_threshold),
         ("false-positive rate", format_interval(fpr), "of failure frames, 95% CI over episodes"),
         ("precision", format_percent(metrics.precision), "of frames predicted a success"),
         (
@@ -267,7 +277,8 @@ def _controls(controls: Sequence[ControlResult]) -> list[Block]:
             rows.append((control.name, Span("-", "muted"), Span("not run", "muted")))
             continue
         style, result = ("good", "passed") if control.passed else ("bad", "failed")
-        rows.append((control.name, Span(f"{control.fpr:.0%} of {control.frames:,}", style), Span(result, style)))
+        share = Span(f"{control.fpr:.0%} of {control.frames:,}", "" if control.passed else "bad")
+        rows.append((control.name, share, Span(result, style)))
     limits = ", ".join(sorted({f"{control.max_fpr:.0%}" for control in controls}))
     about = f"Made-up episodes in which no frame shows success; the limit is {limits}."
     return [Table(rows, ("control", "false positives", "")), Text(about, "muted")]
@@ -296,7 +307,7 @@ def _history_charts(history: Sequence[Mapping[str, float]]) -> list[Chart]:
             for name in names
             if name.split("/")[0] == group
         }
-        charts.append(Chart(line_chart(lines, title=group, x="epoch", size=(410, 340))))
+        charts.append(Chart(line_chart(lines, title=group, x="epoch", size=(390, 340))))
     return charts
 
 

@@ -69,7 +69,8 @@ def decode_table(decodes: Decodes) -> Table:
     table.add_column("success-onset error")
     table.add_column("90th percentile")
     for name, d in decodes.items():
-        tp, fp = f"{d.tp} of {d.tp + d.fn}", f"{d.fp} of {d.fp + d.tn}"
+        tp = f"{d.tp} of {d.tp + d.fn}" if d.tp + d.fn else "no successes"
+        fp = f"{d.fp} of {d.fp + d.tn}" if d.fp + d.tn else "no failures"
         onset = format_frames(d.onset_median), format_frames(d.onset_p90)
         table.add_row(name, tp, Text(fp, "red" if d.fp else ""), *onset)
     return table

@@ -66,11 +66,11 @@ def confusion_table(outcomes: Sequence[EpisodeOutcome]) -> Table | None:
         return None
     count = Counter((outcome.target, outcome.predicted) for outcome in outcomes)
     rows: list[Sequence[str | Span]] = [
-        ("success", Span(f"{count[True, True]}", "good"), count_mistakes(count[True, False]), f"{count[True, None]}"),
+        ("success", count_correct(count[True, True]), count_mistakes(count[True, False]), f"{count[True, None]}"),
         (
             "failure",
             count_mistakes(count[False, True]),
-            Span(f"{count[False, False]}", "good"),
+            count_correct(count[False, False]),
             f"{count[False, None]}",
         ),
     ]
@@ -133,7 +133,12 @@ def _sheet(store: Store, outcome: EpisodeOutcome, judge: str) -> Block:
 
 def count_mistakes(count: int) -> Span:
     """A number that should be zero: red where it is not."""
-    return Span(f"{count:,}", "bad" if count else "good")
+    return Span(f"{count:,}", "bad" if count else "")
+
+
+def count_correct(count: int) -> Span:
+    """A number of correct predictions: green unless there are none."""
+    return Span(f"{count:,}", "good" if count else "")
 
 
 def _labeled_success(store: Store, episode_id: int, sources: set[str]) -> bool | None:

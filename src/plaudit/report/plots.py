@@ -15,18 +15,18 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, MaxNLocator, PercentFormatter, ScalarFormatter
+from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator, PercentFormatter, ScalarFormatter
 
 from plaudit.plain import plain
+from plaudit.report.chart_layout import DPI, FONT_SIZE, TITLE_SIZE, fit_margins
 
 SUCCESS, FAILURE, UNKNOWN = "#2e8b57", "#5c6670", "#e4e4e0"  # the colors of a contact sheet
 COLORS = ("#1b6ca8", "#d1495b", "#2e8b57", "#e08e0b", "#6b4c9a", "#5c6670")
 ALARM = "#b3261e"
-LARGE, SMALL = (640, 320), (410, 230)  # pixels, width and height
+LARGE, SMALL = (640, 320), (390, 230)  # pixels, width and height; three small ones fit into a window of 1280
 _MAX_MARKED_POINTS = 40  # a longer curve is drawn without dots
-_DPI = 72  # one point of an SVG is one pixel
-_LETTER, _LINE = 7, 18  # pixels: the width of most letters in a chart, and the height of a line of them
-_LEGEND_COLUMNS = 4
+_MIN_SCALE = 0.8  # a chart shrinks by this with its page; on a narrower page it scrolls, so that text stays legible
+_MAX_NAME = 36  # letters; a longer name of a curve or a row is shortened
 
 _RC = {
     "svg.fonttype": "none",
@@ -34,8 +34,8 @@ _RC = {
     "text.parse_math": False,
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],  # comes with matplotlib, to measure text with; `to_svg` names another
-    "font.size": 11,
-    "axes.titlesize": 13,
+    "font.size": FONT_SIZE,
+    "axes.titlesize": TITLE_SIZE,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
     "axes.titley": 1.0,  # nothing stands above the axes that it would have to give way to
@@ -51,7 +51,7 @@ _RC = {
     "xtick.bottom": False,  # no marks; the grid shows where a number is
     "ytick.left": False,
     "legend.frameon": False,
-    "legend.fontsize": 11,
+    "legend.fontsize": FONT_SIZE,
     "legend.handlelength": 1.2,
     "legend.columnspacing": 1.2,
 }
@@ -77,17 +77,19 @@ def line_chart(
     y: str = "",
     size: tuple[int, int] = LARGE,
     y_range: tuple[float, float] | None = None,
+    percent: bool = False,
     marks: Sequence[float] = (),
     events: Sequence[EventMarker] = (),
     bands: Mapping[str, Band] | None = None,
 ) -> Markup:
     """Curves over x; the curves of one name share a color.
 
+    percent: whether y is a fraction, drawn from 0 to 100%
     marks: heights of dashed horizontal lines
     bands: intervals around the curves of a name
     """
     figure, axes = make_axes(size, title)
-    plot_lines(axes, lines, x=x, y=y, y_range=y_range, marks=marks, events=events, bands=bands)
+    plot_lines(axes, lines, x=x, y=y, y_range=y_range, percent=percent, marks=marks, events=events, bands=bands)
     return to_svg(figure)
 
 
@@ -95,12 +97,11 @@ def line_chart(
 def line_charts(panels: Sequence[Mapping[str, Any]], *, columns: int = 2, size: tuple[int, int] = LARGE) -> Markup:
     """Several line charts of one size in one drawing; a panel has a `title` and the arguments of `plot_lines`."""
     rows = -(-len(panels) // columns)
-    figure = Figure((columns * size[0] / _DPI, rows * size[1] / _DPI), dpi=_DPI, layout="constrained")
+    figure = Figure((columns * size[0] / DPI, rows * size[1] / DPI), dpi=DPI)
     for number, panel in enumerate(panels, 1):
-        axes = figure.add_subplot(rows, columns, number)
-        axes.set_title(plain(panel["title"]))
+        axes = _add_axes(figure, panel["title"], rows, columns, number)
         plot_lines(axes, **{name: value for name, value in panel.items() if name != "title"})
-    return to_svg(figure)
+    return to_svg(figure, columns)
 
 
 def plot_lines(
@@ -110,6 +111,7 @@ def plot_lines(
     x: str,
     y: str = "",
     y_range: tuple[float, float] | None = None,
+    percent: bool = False,
     marks: Sequence[float] = (),
     events: Sequence[EventMarker] = (),
     bands: Mapping[str, Band] | None = None,
@@ -119,36 +121,28 @@ def plot_lines(
         for number, curve in enumerate(curves):
             xs, ys = [point[0] for point in curve], [point[1] for point in curve]
             marker = "o" if len(curve) <= _MAX_MARKED_POINTS else ""
-            label = plain(name) if number == 0 and name else "_unnamed"
+            label = _short(name) if number == 0 and name else "_unnamed"
             axes.plot(xs, ys, color=color, marker=marker, markersize=3.5, linewidth=1.6, label=label)
         if band := (bands or {}).get(name):
             xs, low, high = zip(*band, strict=True)
             axes.fill_between(xs, low, high, color=color, alpha=0.15, linewidth=0, gid="interval")
     for mark in marks:
         axes.axhline(mark, color="#444444", linestyle="--", linewidth=1)
-    if y_range is not None:
-        axes.set_ylim(*y_range)
-        if y_range == (0, 1):  # a rate
-            _percent_axis(axes, "y")
+    if percent or y_range is not None:
+        axes.set_ylim(*(y_range or (0, 1)))
     for event in events:
         color = ALARM if event.bad else FAILURE
         axes.axvline(event.x, color=color, linewidth=1.6 if event.bad else 1)
-        on_left = event.x > np.mean(axes.get_xlim())
-        axes.annotate(
-            plain(event.text),
-            (event.x, 1),
-            xycoords=("data", "axes fraction"),
-            xytext=(-5 if on_left else 5, -12),
-            textcoords="offset points",
-            ha="right" if on_left else "left",
-            color=color,
-            fontweight="bold",
-        )
+        if event.text:  # placed by `_place_events`
+            place, top = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}, (event.x, 1)
+            axes.annotate(plain(event.text), top, **place, xytext=(0, 0), color=color, fontweight="bold")
     axes.set_xlabel(plain(x))
     axes.set_ylabel(plain(y))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    if len(lines) > 1:
-        _legend(axes)
+    if all(float(point[0]).is_integer() for curves in lines.values() for curve in curves for point in curve):
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))  # there is no frame 2.5
+    # One number for each height. The default formatter writes a common factor above the axis, over the title.
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0) if percent else FuncFormatter(_format_height))
 
 
 @matplotlib.rc_context(_RC)  # type: ignore[operator]
@@ -200,13 +194,12 @@ def histogram(
     _percent_axis(axes, "x")
     if mark is not None:
         axes.axvline(mark[0], color="#444444", linestyle="--", linewidth=1, label=mark[1])
-    _legend(axes)
     return to_svg(figure)
 
 
 @matplotlib.rc_context(_RC)  # type: ignore[operator]
 def interval_chart(
-    rows: Mapping[str, tuple[float, float, float]], good: Sequence[bool], *, title: str, mark: float | None, width=620
+    rows: Mapping[str, tuple[float, float, float]], good: Sequence[bool], *, title: str, mark: float | None, width=595
 ) -> Markup:
     """A line for each name: a rate as a dot, its interval as a bar; the first on top.
 
@@ -218,7 +211,7 @@ def interval_chart(
         color = SUCCESS if passed else ALARM
         axes.plot([low, high], [height, height], color=color, linewidth=6, alpha=0.35, solid_capstyle="round")
         axes.plot([value], [height], "o", color=color, markersize=7)
-    axes.set_yticks(range(len(rows)), [plain(name) for name in reversed(list(rows))])
+    axes.set_yticks(range(len(rows)), [_short(name) for name in reversed(list(rows))])
     axes.set(xlim=(-0.02, 1.02), ylim=(-0.6, len(rows) - 0.4))
     if mark is not None:
         axes.axvline(mark, color="#444444", linestyle="--", linewidth=1)
@@ -228,7 +221,7 @@ def interval_chart(
 
 @matplotlib.rc_context(_RC)  # type: ignore[operator]
 def score_timeline(
-    success_prob: Sequence[float], target: Sequence[float], *, title: str, threshold: float, size=(410, 140)
+    success_prob: Sequence[float], target: Sequence[float], *, title: str, threshold: float, size=(390, 140)
 ) -> Markup:
     """One episode: P(success) of each frame above a strip of the reference labels; the threshold is dashed.
 
@@ -259,7 +252,7 @@ def outcome_strip(rows: Mapping[str, Sequence[float]], *, title: str, x: str, fi
         for start, end, value in _runs(values):
             axes.barh(height, end - start, 0.8, first + start - 0.5, color=_outcome_color(value))
     axes.set(xlim=(first - 0.5, first + max(count, 1) - 0.5), ylim=(-0.5, len(rows) - 0.5), xlabel=x)
-    axes.set_yticks(range(len(rows)), [plain(name) for name in reversed(list(rows))])
+    axes.set_yticks(range(len(rows)), [_short(name) for name in reversed(list(rows))])
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(visible=False)
     axes.spines["left"].set_visible(False)
@@ -268,46 +261,43 @@ def outcome_strip(rows: Mapping[str, Sequence[float]], *, title: str, x: str, fi
 
 def make_axes(size: tuple[int, int], title: str) -> tuple[Figure, Axes]:
     """A new figure of this size in pixels, and its axes."""
-    figure = Figure((size[0] / _DPI, size[1] / _DPI), dpi=_DPI)
-    axes = figure.add_subplot()
+    figure = Figure((size[0] / DPI, size[1] / DPI), dpi=DPI)
+    return figure, _add_axes(figure, title)
+
+
+def _add_axes(figure: Figure, title: str, rows: int = 1, columns: int = 1, number: int = 1) -> Axes:
+    axes = figure.add_subplot(rows, columns, number)
     axes.set_title(plain(title))
     axes.locator_params(nbins=5)  # matplotlib takes as long for every number on an axis as for a curve
-    return figure, axes
+    return axes
 
 
-def to_svg(figure: Figure) -> Markup:
-    """The SVG element alone, in pixels, in the font of the page."""
-    if len(figure.axes) == 1:
-        _fit_margins(figure)
+def to_svg(figure: Figure, columns: int = 1) -> Markup:
+    """The SVG element alone, in pixels, in the font of the page.
+
+    columns: of axes in the figure
+    """
+    fit_margins(figure, columns)
     file = io.StringIO()
     figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     svg = file.getvalue()
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], count=1, flags=re.DOTALL)
     svg = re.sub(r'(width|height)="([\d.]+)pt"', r'\1="\2"', svg, count=2)
+    svg = svg.replace("<svg ", f'<svg style="min-width: {_MIN_SCALE * figure.bbox.width:.0f}px" ', 1)
     return Markup(svg.replace("'DejaVu Sans'", "system-ui"))
 
 
-def _fit_margins(figure: Figure) -> None:
-    """Room for the texts around the only axes, by their letters: the page has another font than matplotlib measures.
+def _short(name: str) -> str:
+    name = plain(name)
+    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 3]}..."
 
-    (Rejected: the layouts of matplotlib, which draw everything to measure it and take as long as the chart itself.)
-    """
-    axes, (width, height) = figure.axes[0], figure.bbox.size
-    numbers = axes.yaxis.get_major_formatter().format_ticks(axes.yaxis.get_majorticklocs().tolist())
-    left = 18 + _LETTER * max(map(len, numbers), default=0) + (_LINE if axes.get_ylabel() else 0)
-    bottom = 12 + _LINE + (_LINE if axes.get_xlabel() else 0)
-    named = len(axes.get_legend_handles_labels()[1]) if axes.get_legend() else 0
-    top = 12 + _LINE * max(1, -(-named // _LEGEND_COLUMNS))
-    figure.subplots_adjust(left / width, bottom / height, 1 - 3 * _LETTER / width, 1 - top / height)
+
+def _format_height(value: float, _: int | None = None) -> str:
+    return f"{value:,.6g}".replace("-", "\N{MINUS SIGN}")
 
 
 def _percent_axis(axes: Axes, which: Literal["x", "y"]) -> None:
     (axes.xaxis if which == "x" else axes.yaxis).set_major_formatter(PercentFormatter(1.0, decimals=0))
-
-
-def _legend(axes: Axes) -> None:
-    """Above the axes on the right, beside the title: it never covers a curve."""
-    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=_LEGEND_COLUMNS, borderaxespad=0.2)
 
 
 def _outcome_color(value: float) -> str:

@@ -1,4 +1,4 @@
-"""The parts of a judge's page about episodes to come: what they will show, what is promised, by what evidence."""
+"""The parts of a judge's page about new episodes: what they will show, what is guaranteed, and by what evidence."""
 
 import math
 from collections.abc import Sequence
@@ -6,28 +6,41 @@ from collections.abc import Sequence
 from plaudit.judges.forecast import FIGURES, Figure, Forecast
 from plaudit.judges.metrics import RateCI
 from plaudit.judges.promise import Promise, PromiseStep
-from plaudit.report.page import Block, Cell, Section, Span, Table, Text
-from plaudit.report.text import format_count, format_frames_interval, format_interval, format_percent, sentence_case
+from plaudit.report.page import Cell, Section, Span, Table, Text
+from plaudit.report.text import (
+    format_count,
+    format_frames_interval,
+    format_interval,
+    format_percent,
+    format_target,
+    sentence_case,
+)
+from plaudit.report.verdict import describe_target
 
 _ABOUT = (
-    "The rate is the share of an episode's failure frames that are predicted a success, averaged over episodes to "
-    "come. An episode counts once, since its frames are right or wrong together, and nothing is "
-    "assumed of the mistakes (Learn-then-Test with a betting test). It holds for episodes like these; a policy that "
-    "changes makes others."
+    "The guarantee is about the share of an episode's failure frames that are predicted a success, averaged over new "
+    "episodes. It assumes that new episodes are independent and recorded like the labeled ones: same task, scene, "
+    "cameras and policies. A policy that has learned since makes other episodes; for these, audit the judge. An "
+    "episode counts once, however long it is (Learn-then-Test with a betting test)."
 )
 
 
 def promise_section(promise: Promise) -> Section:
-    """What is promised, and a line for each rate that could be."""
-    blocks: list[Block] = [Text(sentence_case(promise.describe()), "" if promise.kept else "warning")]
-    if promise.kept and promise.bound is not None:
+    """What is guaranteed, and a line for each rate, the one that takes the fewest episodes first."""
+    asked = f"{format_target(promise.rate)} or less is not guaranteed. {describe_target(promise)}."
+    text = _guarantee(promise) if promise.kept else asked
+    if promise.bound is not None:
         episodes = format_count(promise.bound_episodes, "episode")
-        blocks.append(
-            Text(f"{episodes} that did not choose the threshold bound its rate to {format_percent(promise.bound)}.")
-        )
+        text += f" {episodes} that did not choose the threshold bound its rate to {format_percent(promise.bound)}."
     header = ("rate", "proven threshold", "its recall (frames)", "episodes it takes", "more to label")
-    rows = [_row(promise, step) for step in promise.steps]
-    return Section("False positives on episodes to come", [*blocks, Table(rows, header), Text(_ABOUT, "muted")])
+    rows = [_row(promise, step) for step in reversed(promise.steps)]
+    return Section("False positives on new episodes", [Text(text), Table(rows, header), Text(_ABOUT, "muted")])
+
+
+def _guarantee(promise: Promise) -> str:
+    episodes = format_count(promise.episodes, "held-out episode")
+    rate = format_target(promise.rate)
+    return f"Guaranteed with {promise.confidence:.0%} confidence: a rate of {rate} or less, proven on {episodes}."
 
 
 def _row(promise: Promise, step: PromiseStep) -> Sequence[Cell]:
@@ -38,14 +51,13 @@ def _row(promise: Promise, step: PromiseStep) -> Sequence[Cell]:
         proven = Span(f"{step.threshold:.4g}", "good")
     more = promise.more_for(step.needed)
     missing = "-" if step.threshold is not None or more is None else f"{more:,} or more"
-    return f"{format_percent(step.rate)}{asked}", proven, recall, f"{step.needed:,}", missing
+    return f"{format_target(step.rate)}{asked}", proven, recall, f"{step.needed:,}", missing
 
 
 _ABOUT_FORECAST = (
-    "In brackets: 95% prediction intervals, between which the figures of other episodes like these will be in 19 of 20 "
-    "cases. They are wider than the confidence intervals of this page, which are for the rate of all episodes there "
-    "could be. An episode unlike all of these is reckoned with, which few episodes cannot rule out. An error has no "
-    "upper end where no success at all may be found."
+    "Brackets: 95% prediction intervals for new episodes that are independent and recorded like the measured ones. "
+    "They are wider than the confidence intervals of this page, which are about the mean of all such episodes. They "
+    "allow for a new episode unlike all measured ones. An error has no upper end where possibly no success is found."
 )
 
 
@@ -61,7 +73,7 @@ def forecast_section(forecast: Forecast) -> Section:
     ]
     ahead = format_count(forecast.ahead, "other episode")
     header = ("figure", f"measured (of {ahead})", "by twice as many episodes")
-    evidence = Text(sentence_case(forecast.describe()), "" if forecast.cross_fitted else "warning")
+    evidence = Text(sentence_case(forecast.describe()))
     return Section(f"What {ahead} will show", [evidence, Table(rows, header), Text(_ABOUT_FORECAST, "muted")])
 
 

@@ -9,6 +9,7 @@ where the run has something to show in it.
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from plaudit.data.disk import Folder
 from plaudit.data.failures import Failures
 from plaudit.data.store import Store, is_store
 from plaudit.report.outcomes import (
+    EpisodeOutcome,
     confusion_table,
     judge_source,
     load_outcomes,
@@ -37,8 +39,9 @@ from plaudit.report.page import (
     video_block,
     write_page,
 )
-from plaudit.report.plots import LARGE, SMALL, Series, line_chart
+from plaudit.report.plots import SMALL, Series, line_chart
 from plaudit.report.run_data import RunData
+from plaudit.report.success import CORRECTED, LIMITS, SuccessRates, guarantee_note, judge_chart, success_chart
 from plaudit.report.text import format_count, format_duration, format_ids
 from plaudit.untrusted import understood
 
@@ -46,13 +49,10 @@ _MAX_EVENTS = 60  # latest
 _MAX_VIDEO = 64 << 20  # bytes; ours have about one megabyte
 _MAX_EVALUATIONS = 30  # latest
 _WORKER_METRICS = ("policy/version", "policy/robot_version", "policy/staleness_s")  # shown over time
-_AUDITED = {
-    "audit/corrected_success_rate": "success rate of the last episodes, corrected by the audit",
+_ERRORS = {
     "audit/false_successes": "false, of the successes by the judge",
     "audit/missed_successes": "missed successes, of all episodes",
 }
-_LIMITS = {"audit/false_successes": "max_false", "audit/missed_successes": "max_missed"}
-_SMOOTHING = 5  # rollouts: one of sixteen episodes is a coarse measure
 
 
 def write_run_report(
@@ -80,13 +80,16 @@ def write_run_report(
 def _blocks(
     run: RunData, tiles: Mapping[str, str] | None, lead: Sequence[Block], appendix: Sequence[Block]
 ) -> list[Block]:
+    episodes = _load_episodes(run)
+    rates = SuccessRates.of(run, episodes.outcomes if episodes else ())
     return [
-        Tiles(_tiles(run) if tiles is None else tiles),
+        Tiles(_tiles(run, rates) if tiles is None else tiles),
         *_warnings(run),
         *lead,
-        Row([*_success_chart(run), *_judge_chart(run)]),
+        Row([*success_chart(run, rates), *judge_chart(run)]),
+        *guarantee_note(run),
         *_videos(run),
-        *_episodes(run),
+        *(_episodes(episodes) if episodes else []),
         *_judge_versions(run),
         *_workers(run),
         *_learning(run),
@@ -129,7 +132,7 @@ def _summary(run: RunData) -> str:
     return text
 
 
-def _tiles(run: RunData) -> dict[str, str]:
+def _tiles(run: RunData, rates: SuccessRates) -> dict[str, str]:
     """The most important numbers, meaning -> number."""
     tiles: dict[str, str] = {}
     evaluations = [value for _, value in run.points("eval/success_once")]
@@ -137,28 +140,27 @@ def _tiles(run: RunData) -> dict[str, str]:
         tiles["success on eval seeds, first and last evaluation"] = f"{evaluations[0]:.0%} → {evaluations[-1]:.0%}"
     elif evaluations:
         tiles["success on eval seeds"] = f"{evaluations[0]:.0%}"
-    recent = (
-        f"the last {min(50, run.last.get('rollout/episodes', 0))} episodes" if run.is_online else "the last rollout"
-    )
-    rates = [
-        ("judge", run.latest("judge/success_once")),
-        ("simulator", run.latest("env/success_once")),
-    ]
-    for source, rate in rates:
-        if rate is not None:
-            tiles[f"success rate of {recent} ({source})"] = f"{rate:.0%}"
-    for name, meaning in _AUDITED.items():
-        if band := run.band(name):
-            most = run.option("audit", _LIMITS[name]) if name in _LIMITS else None
+    for source, rate in rates.latest().items():
+        interval = _interval(run, "audit/corrected_success_rate") if source == CORRECTED else ""
+        tiles[f"success rate of {rates.episodes} ({source})"] = f"{rate:.0%}{interval}"
+    for name, meaning in _ERRORS.items():
+        if interval := _interval(run, name):
+            most = run.option("audit", LIMITS[name])
             limit = "" if most is None else f" (max {100 * most:.0f})"
-            (_, low, high), rate = band[-1], run.latest(name)
-            tiles[f"{meaning}{limit}"] = f"{rate:.0%} [{100 * low:.0f}-{100 * high:.0f}]"
+            tiles[f"{meaning}{limit}"] = f"{run.latest(name):.0%}{interval}"
     tiles |= _cascade(run)
     if unlike := run.latest("judge/unlike_share"):
+        recent = "the last 50 episodes" if run.is_online else "the last rollout"
         tiles[f"of {recent}, unlike what the judge learned from"] = f"{unlike:.0%}"
     if version := run.latest("policy/version"):
         tiles["latest policy version"] = f"v{version:,}"
     return tiles
+
+
+def _interval(run: RunData, name: str) -> str:
+    """The latest interval of a metric, in percent; empty where it has none."""
+    band = run.band(name)
+    return f" [{100 * band[-1][1]:.0f}-{100 * band[-1][2]:.0f}]" if band else ""
 
 
 def _cascade(run: RunData) -> dict[str, str]:
@@ -197,53 +199,7 @@ def _audit_errors(line: Mapping[str, Any]) -> str:
     )
 
 
-# Success and the judge
-
-
-def _success_chart(run: RunData) -> list[Block]:
-    curves: dict[str, Series] = {"eval seeds": run.points("eval/success_once")}
-    smooth = list if run.is_online else _smooth  # online metrics are moving averages already
-    curves["judge"] = smooth(run.points("judge/success_once"))
-    curves["simulator"] = smooth(run.points("env/success_once"))
-    curves["corrected by the audit"] = run.points("audit/corrected_success_rate")
-    if run.option("judge", "type") == "simulator":
-        curves["training"] = curves.pop("simulator") or curves["judge"]
-        del curves["judge"]
-    curves = {name: curve for name, curve in curves.items() if curve}
-    if not curves:
-        return []
-    goal = run.option("evaluation", "stop_success_rate")
-    chart = line_chart(
-        {name: [curve] for name, curve in curves.items()},
-        title="Success rate" if len(curves) > 1 else f"Success rate ({next(iter(curves))})",
-        x="env steps",
-        y_range=(0, 1),
-        marks=() if goal is None else (goal,),
-        events=run.markers(),
-        bands={"corrected by the audit": run.band("audit/corrected_success_rate")},
-        size=(760, LARGE[1]),
-    )
-    return [Chart(chart)]
-
-
-def _judge_chart(run: RunData) -> list[Block]:
-    """How often the judge is wrong by its audit, and how often it may be."""
-    names = {"false, of its successes": "audit/false_successes", "missed, of all episodes": "audit/missed_successes"}
-    bands = {label: run.band(name) for label, name in names.items() if run.band(name)}
-    if not bands:
-        return []
-    limits = [run.option("audit", _LIMITS[name]) for name in names.values()]
-    chart = line_chart(
-        {label: [run.points(names[label])] for label in bands},
-        title="Errors of the judge, with intervals and limits",
-        x="env steps",
-        y_range=(0, 1),
-        marks=[limit for limit in limits if limit is not None],
-        events=run.markers(),
-        bands=bands,
-        size=(450, LARGE[1]),
-    )
-    return [Chart(chart)]
+# Videos, episodes, the judge
 
 
 def _videos(run: RunData) -> list[Block]:
@@ -258,15 +214,26 @@ def _videos(run: RunData) -> list[Block]:
     return [Section("First and last policy", [Text(about, "muted"), Row(videos)])] if videos else []
 
 
-def _episodes(run: RunData) -> list[Block]:
-    """Predictions of the judge, false positives and false negatives first; `train` shows rates, not episodes."""
+@dataclass(frozen=True)
+class StoredEpisodes:
+    """The episodes of an online run; `train` shows rates, not episodes."""
+
+    store: Store
+    judge: str  # the source of its labels
+    outcomes: Sequence[EpisodeOutcome]
+
+
+def _load_episodes(run: RunData) -> StoredEpisodes | None:
     if not run.is_online or not is_store(run.folder / "episodes"):
-        return []
+        return None
     store = Store.open(run.folder / "episodes")
-    if not store.ids:
-        return []
     judge = judge_source(store, run.config)
-    outcomes = load_outcomes(store, judge)
+    return StoredEpisodes(store, judge, load_outcomes(store, judge)) if store.ids else None
+
+
+def _episodes(found: StoredEpisodes) -> list[Block]:
+    """Predictions of the judge, false positives and false negatives first."""
+    store, judge, outcomes = found.store, found.judge, found.outcomes
     tables = [table for table in (confusion_table(outcomes), _failures(store, judge)) if table is not None]
     return [Section("Episodes", [outcome_chart(outcomes), *tables]), *outcome_sheets(store, outcomes, judge)]
 
@@ -310,27 +277,33 @@ def _workers(run: RunData) -> list[Block]:
     limit, queue = run.option("run", "max_unlabeled_episodes"), run.over_time("replay/unlabeled_episodes")
     charts = [
         _time_chart(
-            run, f"Unlabeled episodes (max {limit})", _queue_height(queue, limit), unlabeled="replay/unlabeled_episodes"
+            run,
+            f"Unlabeled episodes (max {limit})",
+            "episodes",
+            top=_queue_height(queue, limit),
+            unlabeled="replay/unlabeled_episodes",
         ),
-        _time_chart(run, "Judge latency, s per episode", latency="time/judge_latency_s"),
-        _time_chart(run, "Env steps per second", rate="time/env_steps_per_s"),
-        _time_chart(run, "Learner updates per second", rate="time/updates_per_s"),
-        _time_chart(run, "Learner updates", updates="learner/updates"),
-        _time_chart(run, "Pending updates", pending="learner/pending_updates"),
-        _time_chart(run, "Policy version", latest="policy/version", robot="policy/robot_version"),
-        _time_chart(run, "Policy staleness, s", staleness="policy/staleness_s"),
-        _time_chart(run, "Time the learner waits for batches", 1.0, fraction="time/sample_wait_fraction"),
+        _time_chart(run, "Judge latency", "s per episode", latency="time/judge_latency_s"),
+        _time_chart(run, "Env steps per second", "1/s", rate="time/env_steps_per_s"),
+        _time_chart(run, "Learner updates per second", "1/s", rate="time/updates_per_s"),
+        _time_chart(run, "Learner updates", "updates", updates="learner/updates"),
+        _time_chart(run, "Pending updates", "updates", pending="learner/pending_updates"),
+        _time_chart(run, "Policy version", "version", latest="policy/version", robot="policy/robot_version"),
+        _time_chart(run, "Policy staleness", "s", staleness="policy/staleness_s"),
+        _time_chart(run, "Time the learner waits for batches", fraction="time/sample_wait_fraction"),
     ]
     charts = [chart for chart in charts if chart is not None]
     return [Section("Workers", [Row(charts)])] if run.is_online and charts else []
 
 
-def _time_chart(run: RunData, title: str, top: float | None = None, **metrics: str) -> Chart | None:
+def _time_chart(run: RunData, title: str, y: str = "", top: float | None = None, **metrics: str) -> Chart | None:
+    """y: the unit; without one the metric is a fraction"""
     curves = {name: [run.over_time(metric)] for name, metric in metrics.items()}
     values = [value for (curve,) in curves.values() for _, value in curve]
     if not values:
         return None
-    return Chart(line_chart(curves, title=title, x="minutes", y_range=(0, top or 1.1 * max(values) or 1), size=SMALL))
+    y_range = (0, top or 1.1 * max(values) or 1) if y else None
+    return Chart(line_chart(curves, title=title, x="minutes", y=y, y_range=y_range, percent=not y, size=SMALL))
 
 
 def _queue_height(queue: Series, limit: int | None) -> float:
@@ -374,9 +347,3 @@ def _events(run: RunData) -> list[Block]:
     more = len(run.events) - len(rows)
     note = [Text(f"{more} earlier events are in events.jsonl.", "muted")] if more else []
     return [Section("Events", [Table(rows), *note])]
-
-
-def _smooth(points: Series) -> Series:
-    """The mean of the last few values."""
-    windows = [points[max(0, i - _SMOOTHING + 1) : i + 1] for i in range(len(points))]
-    return [(window[-1][0], sum(y for _, y in window) / len(window)) for window in windows]

@@ -17,6 +17,7 @@ from plaudit.envs.bench import Throughput
 from plaudit.envs.catalog import EnvInfo
 from plaudit.robots.check import CheckResult
 from plaudit.rule import threshold_of
+from plaudit.types import Episode
 
 
 def dataset_table(dataset: Dataset) -> Table:
@@ -83,7 +84,7 @@ def episode_table(store: Store, episode_id: int) -> list[Any]:
         "steps": episode.steps,
         "recorded": _when(entry.line["time"]),
         "cameras": ", ".join(f"{c} {f.shape[1]}x{f.shape[2]}" for c, f in episode.frames.items()) or "-",
-        "ended": "task ended" if episode.terminated else "cut off",
+        "end": _end_of(episode),
         "by a person": f"{int(episode.control_mode.sum())} steps",
         "origin": f"{episode.origin.path}, episode {episode.origin.index}" if episode.origin else "recorded here",
         **{
@@ -103,6 +104,13 @@ def episode_table(store: Store, episode_id: int) -> list[Any]:
         counts = "yes" if current is not None and version.number == current.number else "-"
         history.add_row(str(version.number), counts, labels.judge.source, _when(labels.time), outcome, threshold, note)
     return [key_value_table(f"{store.folder}: episode {episode_id}", values), history]
+
+
+def _end_of(episode: Episode) -> str:
+    """`truncated: camera 'front' has been silent for 0.6 s`; imported episodes have no reason."""
+    kind = "terminated" if episode.terminated else "truncated"
+    reason = episode.meta.get("ended")
+    return f"{kind}: {reason}" if reason else kind
 
 
 def env_table(envs: Sequence[EnvInfo]) -> list[Any]:

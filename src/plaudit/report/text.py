@@ -14,6 +14,11 @@ def format_percent(fraction: float) -> str:
     return f"{fraction:.0%}" if distance <= 0 else f"{fraction:.1%}" if distance >= 0.001 else f"{fraction:.2%}"
 
 
+def format_target(rate: float) -> str:
+    """A round rate that somebody chose: 20%, 0.5%."""
+    return f"{100 * rate:.3g}%"
+
+
 def format_interval(rate: RateCI) -> str:
     """A rate with its confidence interval: 1.2% (0.8% to 2.0%)."""
     if math.isnan(rate.value):

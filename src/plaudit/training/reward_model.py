@@ -62,7 +62,7 @@ def train_and_save(
         save_own_judge(folder, judge.rule, kind=judge.id.source)
         save_curve(folder, work, fitted.history)
         _write_lines(folder / "held_out.jsonl", [scored.to_json() for scored in fitted.predictions])
-        write_report(folder / "report.html", f"Reward model: {target.name}", fitted)
+        write_report(folder / "report.html", fitted, target, source.folder)
     shutil.rmtree(work)
     return fitted
 
@@ -104,12 +104,13 @@ def check_output_path(target: Path, option: str) -> None:
         raise TargetNotEmpty(f"{target} is there already; nothing was trained, name another with {option}")
 
 
-def write_report(path: Path, title: str, fitted: TrainResult) -> None:
+def write_report(path: Path, fitted: TrainResult, model: Path, store: Path) -> None:
+    """model, store: where the model will be and what it was trained on, for the page's title and commands"""
     from plaudit.report.judge import write_judge_report  # matplotlib takes a second to import
 
     write_judge_report(
         path,
-        title,
+        f"Reward model: {model.name}",
         fitted.metrics,
         fitted.controls,
         fitted.predictions,
@@ -118,6 +119,8 @@ def write_report(path: Path, title: str, fitted: TrainResult) -> None:
         forecast=fitted.model.config.forecast,
         history=[{"epoch": epoch.epoch, **_scalars(epoch)} for epoch in fitted.history],
         metadata=_metadata(fitted.model, fitted.config),
+        judge=str(model),
+        store=str(store),
     )
 
 

@@ -473,7 +473,7 @@ def test_a_model_that_calls_a_white_image_success_is_saved_marked_and_refused(tm
         store.ledger.append(store.append(episode), labels)
     fitted = make(store, tmp_path / "model")
     assert any(problem.startswith("blank white: 100% of 8 frames") for problem in fitted.model.config.problems)
-    assert "Negative control failed: blank white" in (tmp_path / "model/report.html").read_text()
+    assert "Not usable: it fails" in (tmp_path / "model/report.html").read_text()
     with pytest.raises(JudgeError, match="is marked as not to be trusted: blank white"):
         load_reward_model(tmp_path / "model")
     assert load_reward_model(tmp_path / "model", force=True).fingerprint == fitted.model.fingerprint
