@@ -83,6 +83,7 @@ class BCConfig(Config):
     lr: PositiveFloat = 1e-3  # at its highest; it rises over the first steps and falls along a cosine
     warmup_steps: NonNegativeInt = 100
     random_shift_pad: NonNegativeInt = 4  # pixels by which images are shifted at random; 0 for none
+    include_failures: bool = False  # clone labeled failures too
     seed: Seed = 0
 
 
