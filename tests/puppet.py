@@ -27,6 +27,7 @@ class PuppetConfig(RobotConfig):
     fails_at: int = -1  # the command at which it raises
     nan_at: int = -1  # commands after which its state is NaN
     succeeds_at: int = -1
+    loses_at: int = -1  # commands after which it reports a failure
     deaf: int = 0  # times that `hold` raises
     silent: Path | None = None  # a file: while it exists, the robot sends nothing
     tells_builds: bool = False  # whether it logs that it was built
@@ -69,8 +70,8 @@ class Puppet:
         return Observation({"front": frame, "wrist": frame + 1}, np.array([state], np.float32))
 
     def privileged(self) -> dict[str, AnyArray]:
-        at = self._config.succeeds_at
-        return {} if at < 0 else {"success": np.asarray(self._count == at)}
+        flags = {"success": self._config.succeeds_at, "failure": self._config.loses_at}
+        return {name: np.asarray(self._count == at) for name, at in flags.items() if at >= 0}
 
     def hold(self) -> None:
         if self._deaf:

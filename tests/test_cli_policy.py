@@ -6,6 +6,7 @@ from conftest import counting_episode, labeled_store
 from plaudit.contracts import check_policy
 from plaudit.data.normalize import Normalizer
 from plaudit.policies.loader import load_policy
+from plaudit.types import Labels
 from test_cli import plaudit
 
 SMALL = [
@@ -18,12 +19,29 @@ SMALL = [
 
 
 def test_a_store_becomes_the_folder_of_a_policy(tmp_path):
-    store = labeled_store(tmp_path / "demos", counting_episode(steps=6), counting_episode(steps=6, first=3))
+    store = labeled_store(tmp_path / "demos", counting_episode(steps=6), counting_episode(steps=6, first=3), cutoff=5)
     said = plaudit("train-policy", "demos", *SMALL, "-o", "taught", cwd=tmp_path)
     assert "taught/policy.yaml: " in said and "learned for 20 steps, loss" in said
     spec = load_policy(tmp_path / "taught/policy.yaml")
     check_policy(spec.build(), store.episode(0).observation(1), Normalizer.load(spec.normalizer), action_dim=1)
     assert "taught holds a policy already" in plaudit("train-policy", "demos", "-o", "taught", cwd=tmp_path, ok=False)
+
+
+def test_it_says_which_episodes_it_clones(tmp_path):
+    store = labeled_store(tmp_path / "demos", counting_episode(steps=6), cutoff=5)
+    failed = Labels.from_cutoff(steps=6, cutoff=None, source="human")
+    store.ledger.append(store.append(counting_episode(steps=6)), failed)
+    store.append(counting_episode(steps=6))
+    said = plaudit("train-policy", "demos", *SMALL, "-o", "taught", cwd=tmp_path)
+    assert "cloning 2 of 3 episodes: 1 successful, 1 unlabeled; left out: 1 failed" in said
+
+
+def test_a_store_of_failures_is_refused_unless_they_are_asked_for(tmp_path):
+    labeled_store(tmp_path / "demos", counting_episode(steps=6))
+    said = plaudit("train-policy", "demos", *SMALL, "-o", "taught", cwd=tmp_path, ok=False)
+    assert "demos has no episode to clone: 1 failed" in said and "fit.include_failures=true" in said
+    words = ("fit.include_failures=true", "-o", "taught")
+    assert "cloning 1 of 1 episodes: 1 failed" in plaudit("train-policy", "demos", *SMALL, *words, cwd=tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -104,6 +104,18 @@ def test_the_annotated_tree_is_true():
     assert {f"src/plaudit/{name}" for name in top} <= named, f"the tree names {named}, and there is {top}"
 
 
+def test_files_that_the_source_mentions_exist():
+    """In docstrings and comments; a name in quotes is a file that the code writes."""
+    files = [path.as_posix() for pattern in ("*.py", "src/**/*.py", "benchmarks/*.py") for path in ROOT.glob(pattern)]
+    stale = [
+        f"{path.relative_to(ROOT)} mentions {name}"
+        for path in sorted((ROOT / "src").rglob("*.py"))
+        for name in re.findall(r"(?<![\w./\"-])((?:\w+/)*\w+\.py)\b", path.read_text())
+        if not any(file.endswith(f"/{name}") for file in files)
+    ]
+    assert not stale
+
+
 FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*(?![\w-])(?<!-)")
 FOREIGN = {  # flags of other programs that a message or a page names
     *("--logdir", "--no-build-isolation", "--max-logprobs", "--limit-mm-per-prompt"),  # tensorboard, pip, vllm

@@ -52,7 +52,8 @@ class Robot(Protocol):
         ...
 
     def privileged(self) -> Mapping[str, AnyArray]:
-        """Privileged values of the last step: success, grasp, ...; a real robot returns {}."""
+        """Privileged values of the last step: success, grasp, ...; a real robot returns {}. A true `failure` ends the
+        episode."""
         ...
 
     def hold(self) -> None:

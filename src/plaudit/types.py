@@ -56,6 +56,7 @@ class EnvSpec:
     cameras: Mapping[str, tuple[int, int]]  # name -> (H, W); {} for a learner of states
     fps: float = 0.0  # control steps a second; 0: not of interest
     name: str = ""  # of the robot, as episodes have it
+    max_steps: int = 0  # of an episode; 0: not of interest
 
     def policy_fields(self) -> dict[str, Any]:
         """The fields of a policy's config that say what it was built for."""

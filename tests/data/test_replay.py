@@ -203,6 +203,16 @@ def test_a_mix_takes_its_ratio_and_either_part_fills_in_for_an_empty_one(tmp_pat
     assert (batch.state[batch.part == 0, 0] < 500).all() and (batch.state[batch.part == 1, 0] >= 500).all()
 
 
+def test_a_mix_without_a_share_of_demonstrations_can_pretrain_on_them(tmp_path):
+    demos = labeled_store(tmp_path / "demos", counting_episode(4))
+    online = labeled_store(tmp_path / "online")
+    replay = ReplaySampler.mix(demos, online, ratio=0.0, seed=0)
+    assert set(replay.sample(20).part.tolist()) == {0}
+    online.ledger.append(online.append(counting_episode(4)), Labels.from_cutoff(steps=4, cutoff=None, source="human"))
+    replay.refresh()
+    assert set(replay.sample(20).part.tolist()) == {1}
+
+
 def test_the_same_seed_draws_the_same_batches_and_a_saved_generator_goes_on(tmp_path):
     store = labeled_store(tmp_path / "s", *(counting_episode(9, first=10 * i) for i in range(5)))
     one, other = ReplaySampler(store, seed=3), ReplaySampler(store, seed=3)

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -12,14 +13,16 @@ from plaudit.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.config import parse
 from plaudit.contracts import check_policy
 from plaudit.data.normalize import Normalizer
-from plaudit.errors import ConfigError, DataError, PolicyError
+from plaudit.data.replay import ReplaySampler
+from plaudit.errors import ConfigError, PolicyError
 from plaudit.learners.bc import ActionWindows, FlowBC, train_flow, train_flow_from_store
 from plaudit.learners.config import BCConfig
+from plaudit.learners.demonstrations import Demonstrations
 from plaudit.policies.config import FlowConfig, VelocityNetConfig
 from plaudit.policies.flow import FlowPolicy, guidance_weight
 from plaudit.policies.guidance import compute_guided_prefix_weights, shift_chunk
 from plaudit.policies.networks import encode, weights_of
-from plaudit.types import Observation, PolicyWeights
+from plaudit.types import Labels, Observation, PolicyWeights
 
 TINY = VelocityNetConfig(width=32, depth=1)
 HERE = Observation({}, np.float32([0.5]))
@@ -160,7 +163,7 @@ def test_nothing_is_learned_from_beyond_the_end_of_an_episode():
 
 
 def test_it_learns_from_the_windows_and_images_of_a_store(tmp_path):
-    store = labeled_store(tmp_path / "store", *(counting_episode(steps=6, first=i) for i in range(3)))
+    store = labeled_store(tmp_path / "store", *(counting_episode(steps=6, first=i) for i in range(3)), cutoff=6)
     config = FlowConfig(state_dim=2, action_dim=1, horizon=4, cameras={"front": (8, 10)}, velocity_net=TINY)
     policy, normalizer = config.build(), Normalizer.from_store(store)
     losses: list[float] = []
@@ -174,11 +177,32 @@ def test_it_learns_from_the_windows_and_images_of_a_store(tmp_path):
     check_policy(policy, store.episode(0).observation(2), normalizer, action_dim=1)
 
 
-def test_a_store_without_labels_says_so(tmp_path, store):
-    store.append(counting_episode())
-    policy = FlowConfig(state_dim=2, action_dim=1, horizon=2, velocity_net=TINY).build()
-    with pytest.raises(DataError, match="1 episodes and 0 labels"):
-        train_flow_from_store(policy, store, Normalizer.identity(2, 1), steps=1)
+def test_it_clones_successes_and_unlabeled_episodes_and_failures_only_where_asked(store):
+    for first, cutoff in ((10, 2), (20, None)):
+        store.ledger.append(
+            store.append(counting_episode(4, first=first)), Labels.from_cutoff(steps=4, cutoff=cutoff, source="human")
+        )
+    store.append(counting_episode(4, first=30))
+
+    def cloned(**options: bool) -> list[int]:
+        with Demonstrations.of(store, **options).open(store) as chosen:
+            batch = ReplaySampler(chosen, cameras=(), seed=0).sample(500)
+        return sorted(set((10 * batch.episode + batch.step).tolist()))
+
+    assert cloned() == [0, 1, 20, 21, 22, 23]  # episode 0 up to its success, episode 2 to its end
+    assert cloned(include_failures=True) == [0, 1, 10, 11, 12, 13, 20, 21, 22, 23]
+    assert len(store.ledger) == 2
+
+
+def test_training_leaves_out_labeled_failures(tmp_path):
+    """Their actions are huge, which would show in the loss."""
+    good, bad = counting_episode(4), replace(counting_episode(4), actions=np.full((4, 1), 1e30, np.float32))
+    store = labeled_store(tmp_path / "store", good, cutoff=4)
+    store.ledger.append(store.append(bad), Labels.from_cutoff(steps=4, cutoff=None, source="human"))
+    policy, losses = FlowConfig(state_dim=2, action_dim=1, horizon=2, velocity_net=TINY).build(), list[float]()
+    note = lambda step, loss: losses.append(loss) is None  # noqa: E731
+    train_flow_from_store(policy, store, Normalizer.identity(2, 1), callback=note, batch_size=64, steps=3)
+    assert max(losses) < 1e9
 
 
 def test_data_of_another_shape_is_named():
@@ -234,6 +258,7 @@ def test_another_process_builds_the_same_policy_from_json():
     program = """
 import json, sys, numpy as np
 from plaudit.data.normalize import Normalizer
+from plaudit.data.replay import ReplaySampler
 from plaudit.registry import POLICY_REGISTRY
 from plaudit.types import Observation
 policy = POLICY_REGISTRY.parse(json.loads(sys.argv[1])).build()

@@ -66,6 +66,15 @@ def test_what_only_a_simulation_knows_is_recorded_and_may_end_the_episode(kind, 
 
 
 @both_but_slowly
+def test_the_failure_of_a_simulation_ends_the_episode(kind, log):
+    config = InferenceConfig(max_episode_steps=20)
+    with kind(PuppetConfig(log=log, loses_at=6), CounterConfig(), config) as engine:
+        (episode,) = engine.episodes(1)
+    assert (episode.steps, episode.terminated, episode.meta["ended"]) == (6, True, "failure")
+    assert len(received(log)) == 6
+
+
+@both_but_slowly
 def test_no_command_is_further_from_the_last_than_it_may_be(kind, log):
     config = InferenceConfig(max_episode_steps=8, max_action_delta=(0.25, 1.0))
     with kind(PuppetConfig(log=log), CounterConfig(amount=-1.0), config) as engine:

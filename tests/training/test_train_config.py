@@ -95,6 +95,40 @@ def test_demonstrations_that_cannot_be_had_are_refused(overrides: list[str], sai
         load_training_config("train", None, overrides)
 
 
+@pytest.mark.parametrize("keys", [["learner.demo_ratio=0"], ["learner.demo_ratio=0.01", "learner.batch_size=32"]])
+def test_cloning_demonstrations_that_no_batch_holds_is_refused(keys: list[str]):
+    words = ["learner=sac", "env=lift", "demos.scripted=20", "learner.bc_weight=0.1"]
+    assert load_training_config("train", None, [*words, "learner.demo_ratio=0.01"]).learner.clones_demos
+    with pytest.raises(ConfigError, match=r"so no batch holds demonstrations, .* raise demo_ratio, or set bc_weight"):
+        load_training_config("train", None, [*words, *keys])
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("train learner=sac env=lift demos.noise=0.1", "demos.noise is set, and there are no demonstrations"),
+        ("train learner=sac env=lift demos.relabel=true", "demos.relabel is set, and there are no demonstrations"),
+        ("train learner=sac env=lift demos.store=demos demos.noise=0.1", "demos.noise is for demos.scripted"),
+        (
+            "train learner=ppo env=lift reward.env_reward=dense reward.mode=terminal",
+            "dense pays .* ignores reward.mode",
+        ),
+        ("online learner=sac robot=igris_b judge=human evaluation.stop_success_rate=0.9", "would never end the run"),
+        ("online learner=sac robot=igris_b judge=vlm audit.by=simulator", "has no simulator; use audit.by=human"),
+        ("online learner=sac env=lift policy.inference.control_cpu=0", "control_cpu is for rtc, and this run uses"),
+        (
+            "online learner=sac env=lift policy.path=p.yaml policy.behavior=pretrained "
+            "policy.update_within_episode=true",
+            "policy.update_within_episode does nothing with policy.behavior=pretrained",
+        ),
+    ],
+)
+def test_a_key_that_would_do_nothing_is_refused(words: str, said: str):
+    schedule, *overrides = words.split()
+    with pytest.raises(ConfigError, match=said):
+        load_training_config("online" if schedule == "online" else "train", None, overrides)
+
+
 RECIPE = """
 reward:
   use_reward_model: %s

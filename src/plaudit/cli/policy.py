@@ -10,7 +10,7 @@ from plaudit.errors import DataError, PolicyError, TargetNotEmpty, did_you_mean
 
 
 def train_policy(
-    store: Annotated[Path, typer.Argument(help="The folder of a store of demonstrations, with labels.")],
+    store: Annotated[Path, typer.Argument(help="The folder of a store of demonstrations.")],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="[KEY=VALUE]...", help="policy.horizon=16 fit.steps=5000 ..."),
@@ -25,13 +25,15 @@ def train_policy(
 ) -> None:
     """Train a policy on recorded episodes (behavior cloning).
 
-    Uses every labeled step of the store, and writes a folder with policy.yaml, weights and statistics, for
-    'plaudit run --policy_yaml'. Ctrl-C ends it early and keeps what was learned so far.
+    Clones successes and episodes without a label; labeled failures only with fit.include_failures=true. Writes a
+    folder with policy.yaml, weights and statistics, for 'plaudit run --policy_yaml'. Ctrl-C ends it early and keeps
+    what was learned so far.
     """
     from plaudit.config import load
     from plaudit.data.normalize import Normalizer
     from plaudit.data.store import Store
     from plaudit.learners.config import TrainPolicyConfig
+    from plaudit.learners.demonstrations import Demonstrations
     from plaudit.policies.loader import save_policy
 
     if policy != "flow":
@@ -43,6 +45,7 @@ def train_policy(
     asked = load(TrainPolicyConfig, config, overrides or [])
     opened = Store.open(store)
     flow = asked.flow(**_spaces(opened, [] if no_cameras else camera))
+    out.print(Demonstrations.of(opened, include_failures=asked.fit.include_failures).summary)
 
     from plaudit.learners.bc import train_flow_from_store  # torch, which takes seconds: mistakes come first
 

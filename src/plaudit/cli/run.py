@@ -81,7 +81,7 @@ def run_(
     with _opened(store) as opened, nullcontext() if config.teleop is None else restore_terminal():
         try:
             with _start(config, policy) as engine:
-                _introduce(engine, config.inference.max_episode_steps, episodes)
+                _introduce(engine, engine.env_spec.max_steps, episodes)
                 with _summary(engine, opened):
                     if operator.attended:
                         _drive_attended(engine, opened, config.robot, operator, episodes, **options)

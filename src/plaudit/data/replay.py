@@ -104,7 +104,10 @@ class ReplaySampler:
 
     @classmethod
     def mix(cls, demos: Store, online: Store, ratio: float = 0.5, **options: Any) -> Self:
-        """`ratio` of each batch from the demonstrations; while one of the two is empty, the other fills the batch."""
+        """`ratio` of each batch from the demonstrations; while one of the two is empty, the other fills the batch.
+
+        A ratio of 0 therefore allows pretraining: demonstrations are sampled until there is experience of one's own.
+        """
         return cls(demos, online, shares=(ratio, 1 - ratio), **options)
 
     def refresh(self, rejected: frozenset[str] = frozenset()) -> int:
@@ -166,10 +169,13 @@ class ReplaySampler:
             background.shutdown(cancel_futures=True)
 
     def _pick(self, size: int) -> list[_Picks]:
-        """Which rows go where: the shares of a batch, rounded, and among stores that have something to give."""
-        shares = self.shares * [len(table.valid) > 0 for table in self._tables]
-        if shares.sum() == 0:
+        """Which rows go where: the shares of a batch, rounded, among the stores that are not empty."""
+        filled = np.array([len(table.valid) > 0 for table in self._tables])
+        if not filled.any():
             raise DataError(f"there is nothing to sample yet: {self._why_empty()}")
+        shares = self.shares * filled
+        if shares.sum() == 0:  # only stores with a share of 0 have steps
+            shares = filled.astype(float)
         edges = np.rint(np.cumsum(shares / shares.sum()) * size).astype(int)
         positions = np.arange(size) if len(self._tables) == 1 else self.rng.permutation(size)
         picks: list[_Picks] = []

@@ -14,10 +14,10 @@ from plaudit.judges.rights import episode_score
 from plaudit.rule import DecisionRule
 from plaudit.types import AnyArray, Labels
 
-RECALL = 0.95  # of `fpr_at_recall`
+RECALL = 0.95  # at which `fpr_at_95_recall` is measured
 _BINS = 10  # of the calibration error
 
-# Name -> what it is, for people. The unit is a rate, but for those in frames and for correlations.
+# Name -> description shown to users. Figures are rates, except those in IN_FRAMES and CORRELATIONS.
 FIGURES: Mapping[str, str] = {
     "same_time_roc_auc": "ROC AUC, frames of the same number",  # 0.5 for a clock
     "frame_roc_auc": "ROC AUC, all frames",

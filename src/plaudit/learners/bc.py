@@ -1,10 +1,10 @@
 """Behavior cloning of a flow policy: conditional flow matching on windows of H actions.
 
     train_flow(policy, Observation({}, state), chunks, normalizer, steps=2000)      # arrays, [N, S] and [N, H, A]
-    train_flow_from_store(policy, store, normalizer, steps=20_000)                  # recorded and labeled episodes
+    train_flow_from_store(policy, store, normalizer, steps=20_000)                  # demonstrations in a store
 
-The loss is `matching_loss` in policies/flow_network.py. Where a window reaches past the end of its episode, actions do
-not count.
+Which episodes of a store are cloned is decided in demonstrations.py. The loss is `matching_loss` in
+policies/flow_network.py. Actions past the end of an episode do not count.
 """
 
 import math
@@ -21,6 +21,7 @@ from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.errors import PolicyError
 from plaudit.learners.config import BCConfig
+from plaudit.learners.demonstrations import Demonstrations
 from plaudit.optim import AdamW
 from plaudit.policies.flow import FlowPolicy
 from plaudit.policies.flow_network import matching_loss
@@ -124,10 +125,11 @@ def train_flow_from_store(
     callback: Callback = lambda step, loss: True,
     **options: Any,
 ) -> FlowBC:
-    """Train on the labeled steps of a store; options are a BCConfig's."""
-    config = BCConfig(**options)
-    replay = ReplaySampler(store, horizon=policy.config.horizon, cameras=tuple(policy.config.cameras), seed=config.seed)
-    return _train(FlowBC(policy, normalizer, config), _windows(replay, policy, config), callback)
+    """Train on the demonstrations in a store; options are a BCConfig's."""
+    config, cameras = BCConfig(**options), tuple(policy.config.cameras)
+    with Demonstrations.of(store, include_failures=config.include_failures).open(store) as chosen:
+        replay = ReplaySampler(chosen, horizon=policy.config.horizon, cameras=cameras, seed=config.seed)
+        return _train(FlowBC(policy, normalizer, config), _windows(replay, policy, config), callback)
 
 
 def _windows(replay: ReplaySampler, policy: FlowPolicy, config: BCConfig) -> Iterator[ActionWindows]:

@@ -44,6 +44,15 @@ class OffPolicyConfig(LearnerConfig):
         """Whether it asks for demonstrations, to imitate their actions."""
         return False
 
+    @model_validator(mode="after")
+    def _check_cloning(self) -> Self:
+        if self.clones_demos and round(self.demo_ratio * self.batch_size) < 1:
+            raise ValueError(
+                f"demo_ratio is {self.demo_ratio:g} of a batch of {self.batch_size}, so no batch holds demonstrations, "
+                "and cloning them (bc_weight) would do nothing; raise demo_ratio, or set bc_weight to 0"
+            )
+        return self
+
     def updates_due(self, steps: int) -> float:
         """Updates due after so many steps of the robot; the first `random_steps` do not count, then or later."""
         return self.utd_ratio * max(0, steps - self.random_steps)
@@ -74,6 +83,7 @@ class BCConfig(Config):
     lr: PositiveFloat = 1e-3  # at its highest; it rises over the first steps and falls along a cosine
     warmup_steps: NonNegativeInt = 100
     random_shift_pad: NonNegativeInt = 4  # pixels by which images are shifted at random; 0 for none
+    include_failures: bool = False  # clone labeled failures too
     seed: Seed = 0
 
 

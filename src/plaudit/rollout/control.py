@@ -39,6 +39,7 @@ from plaudit.rollout.reset import RecordedReset
 from plaudit.rollout.teleop import TeleopConfig
 from plaudit.types import HUMAN, POLICY, AnyArray, EnvSpec, FloatArray, Observation
 
+FAILURE = "failure"  # the privileged flag of a simulation whose episode is lost
 END_OF_EPISODE = -1  # on the pipe of ticks: no more rows in this episode
 TICK_BYTES = 8
 POLL_S = 0.0005  # between looks for the first chunk
@@ -139,8 +140,11 @@ class ControlStep:
         self._untimed_s += time.perf_counter() - began
         return answer
 
-    def observe(self, row: int) -> bool:
-        """Record the result of the last command; returns whether it ends the episode."""
+    def observe(self, row: int) -> str:
+        """Record the result of the last command; returns the flag that terminates the episode, "" to go on.
+
+        The flags are `stop_on` and, as in `plaudit.rollout.vector`, a simulation's own `failure`.
+        """
         began = time.monotonic()
         observation = self.untimed(self._robot.observe)
         took = time.monotonic() - began
@@ -153,7 +157,7 @@ class ControlStep:
         flag = self._config.stop_on
         if flag and flag not in info:
             raise RolloutError(f"this robot reports no '{flag}'; it reports: {', '.join(info) or 'nothing'}")
-        return bool(flag) and bool(info[flag])
+        return next((name for name in (flag, FAILURE) if info.get(name)), "")
 
     def act(self, step: int, chunk: ActionChunk) -> None:
         """Send a human's command, else the chunk's, else the idle action."""
@@ -319,10 +323,10 @@ class ControlProcess:
         for step in range(buffer.max_steps + 1):
             self._control.begin_tick(*rate_limiter.wait())
             if step:
-                terminated = self._control.observe(step)
+                ended = self._control.observe(step)
                 self._notify(step)
-                if terminated:
-                    return self._config.stop_on, True
+                if ended:
+                    return ended, True
             if step == buffer.max_steps:
                 break
             stop = self._stop_message()

@@ -35,6 +35,7 @@ from plaudit.registry import INFERENCE_REGISTRY, ROBOT_REGISTRY, TELEOP_REGISTRY
 from plaudit.robots.config import RobotConfig
 from plaudit.robots.emergency_stop import EmergencyStop
 from plaudit.robots.limiter import Limited, LimitedRobot, limited_steps
+from plaudit.robots.sim import SimRobot
 from plaudit.rollout.chunks import EXECUTION_HORIZON, chunk_problem
 from plaudit.rollout.memory import MAX_CHUNK, EpisodeBuffer
 from plaudit.rollout.operator_input import OperatorConfig
@@ -42,6 +43,7 @@ from plaudit.rollout.reset import Reset
 from plaudit.rollout.timing import MAX_EPISODES, LatencyStats
 from plaudit.types import AnyArray, EnvSpec, Episode, FloatArray
 
+MAX_EPISODE_STEPS = 1000  # of a robot, unless the config sets another limit
 RETRY_S = 0.5  # between two attempts to have robot and policy back
 MAY_PASS = (RobotSilent, PolicyUnavailable)  # faults of a robot or a policy that may be over in a minute
 
@@ -55,7 +57,7 @@ class InferenceConfig(Config):
     """How a policy drives a robot; what every inference algorithm has."""
 
     name: str = ""  # the robot's name in episodes; "": that of its class
-    max_episode_steps: int = Field(default=1000, ge=1)
+    max_episode_steps: int | None = Field(default=None, ge=1)  # None: a simulation's own limit, or 1000
     reset: Reset = "start_pose"  # what happens before an episode; see rollout/reset.py
     stop_on: str = ""  # a privileged flag of a simulation, like success: an episode ends when it turns true
     control_hz: float | None = Field(default=None, gt=0)  # control steps per second; None: the robot's own fps
@@ -250,7 +252,8 @@ def robot_spec(robot: Robot, config: InferenceConfig) -> EnvSpec:
     """The robot's sizes, with the name and the rate that the config sets."""
     own = robot.robot if isinstance(robot, Limited) else robot
     fps, name = float(config.control_hz or robot.fps), config.name or type(own).__name__
-    return EnvSpec(int(robot.state_dim), int(robot.action_dim), dict(robot.cameras), fps, name)
+    limit = config.max_episode_steps or (own.max_steps if isinstance(own, SimRobot) else MAX_EPISODE_STEPS)
+    return EnvSpec(int(robot.state_dim), int(robot.action_dim), dict(robot.cameras), fps, name, limit)
 
 
 def connect_robot(config: RobotConfig, stack: ExitStack) -> LimitedRobot:

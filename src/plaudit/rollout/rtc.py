@@ -204,7 +204,7 @@ class Rtc(EngineBase):
         if self._closed:
             raise RolloutError("this engine is closed; make a new one")
         control, inference = self._ready_processes()
-        buffer = EpisodeBuffer.allocate(self.env_spec, self._config.max_episode_steps)
+        buffer = EpisodeBuffer.allocate(self.env_spec, self.env_spec.max_steps)
         inference.send(StartInference(self.env_spec, buffer.max_steps), buffer.block.descriptor)
         control.send(StartEpisode(buffer.max_steps, seed), buffer.block.descriptor)
         failure: BaseException | None = None

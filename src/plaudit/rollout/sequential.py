@@ -101,12 +101,11 @@ class Sequential(EngineBase):
         if policy is None:
             raise RolloutError("this engine has no policy yet; load_policy() comes first")
         self._load_pushed(policy, between_episodes=True)
-        buffer = EpisodeBuffer.allocate(self.env_spec, self._config.max_episode_steps)
+        buffer = EpisodeBuffer.allocate(self.env_spec, self.env_spec.max_steps)
         terminated, failure = False, None
         try:
             with gc_disabled() if self._config.realtime else nullcontext():
-                ended = self._drive(policy, buffer, seed)
-            terminated = ended == self._config.stop_on
+                ended, terminated = self._drive(policy, buffer, seed)
         except KeyboardInterrupt as error:
             ended, failure = "interrupted", error
         except EmergencyStopped as stopped:  # no fault: the next episode begins when it is released
@@ -132,27 +131,27 @@ class Sequential(EngineBase):
             return error
         return None
 
-    def _drive(self, policy: Policy, buffer: EpisodeBuffer, seed: int | None) -> str:
-        """Returns why the episode ended."""
+    def _drive(self, policy: Policy, buffer: EpisodeBuffer, seed: int | None) -> tuple[str, bool]:
+        """Returns why the episode ended, and whether that terminated the task."""
         if reason := self._control.play_reset(self._reason_to_end):
-            return reason
+            return reason, False
         self._control.begin(buffer, seed)
         chunk = self._infer(policy, buffer, 0)
         rate_limiter = RateLimiter(self.env_spec.fps) if self._config.realtime else NoRateLimiter()
         for step in range(buffer.max_steps + 1):
             self._control.begin_tick(*rate_limiter.wait())
-            if step and self._control.observe(step):
-                return self._config.stop_on
+            if step and (flag := self._control.observe(step)):
+                return flag, True
             if step == buffer.max_steps:
                 break
             if reason := self._reason_to_end():
-                return reason
+                return reason, False
             length = len(chunk.actions)
             executed = min(self._config.execution_horizon or length, length, self._robot.limiter.stale_steps)
             if step - chunk.start_step >= executed:
                 chunk = self._control.untimed(lambda row=step: self._infer(policy, buffer, row))
             self._control.act(step, chunk)
-        return "steps"
+        return "steps", False
 
     def _infer(self, policy: Policy, buffer: EpisodeBuffer, row: int) -> ActionChunk:
         self._load_pushed(policy, between_episodes=False)

@@ -10,6 +10,7 @@ refuses with a message. Keys of RLinf, LeRobot and the entry scripts are read by
 
 import re
 from collections.abc import Mapping
+from functools import reduce
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import model_validator
@@ -215,10 +216,23 @@ class TrainingConfig(Config):
                 "learner.bc_weight clones demonstrations, and there are none; name a store of them (demos.store) or, "
                 "in a built-in task, ask for demos.scripted"
             )
+        for key in DEMO_KEYS:
+            if not self.demos.any and _changed(self, key, False):
+                raise ValueError(
+                    f"{key} is set, and there are no demonstrations; leave it out, or name a store of them "
+                    "(demos.store)"
+                )
+        if self.demos.store is not None and _changed(self, "demos.noise"):
+            raise ValueError("demos.noise is for demos.scripted, and demos.store is recorded already; leave it out")
         return self
 
     @model_validator(mode="after")
     def _check_reward(self) -> Self:
+        unread = [key for key in LABEL_REWARD_KEYS if self.reward.env_reward == "dense" and _changed(self, key)]
+        if unread:
+            raise ValueError(
+                f"reward.env_reward=dense pays the simulator's own reward and ignores {unread[0]}; leave one out"
+            )
         if self.reward.env_reward == "dense" and not self.judge.is_simulator:
             raise ValueError(
                 f"reward.env_reward=dense pays the simulator's own reward, and judge '{self.judge.name}' would not be "
@@ -232,6 +246,11 @@ class TrainingConfig(Config):
         return self
 
 
+# Keys that do nothing without demonstrations, with the simulator's dense reward, and without rtc. A learner's own keys
+# for demonstrations are not listed: one recipe may be run with and without them.
+DEMO_KEYS = ("demos.noise", "demos.relabel")
+LABEL_REWARD_KEYS = ("reward.mode", "reward.reward_type", "reward.shaping")
+RTC_KEYS = ("policy.inference.delay_window", "policy.inference.control_cpu")
 # Keys that one schedule has no use for, and what to do instead. Pacing of workers is not among them: a synchronous run
 # has nothing to pace.
 ONLINE_ONLY: Mapping[str, str] = {
@@ -263,11 +282,17 @@ SIMULATOR_RELEASES = (
 )
 
 
+def _changed(config: TrainingConfig, key: str, *off: Any) -> bool:
+    """Whether a key has another value than its default. off: values that are harmless too"""
+    *blocks, name = key.split(".")
+    owner: Config = reduce(getattr, blocks, config)
+    field = type(owner).model_fields.get(name)  # None: the block of a plugin, which has no such key
+    return field is not None and getattr(owner, name) not in (field.get_default(call_default_factory=True), *off)
+
+
 def _refuse(config: TrainingConfig, keys: Mapping[str, str]) -> None:
     for key, reason in keys.items():
-        block, _, name = key.rpartition(".")
-        owner: Config = getattr(config, block) if block else config
-        if getattr(owner, name) != type(owner).model_fields[name].get_default(call_default_factory=True):
+        if _changed(config, key):
             raise ValueError(f"{key} is not for plaudit {config.schedule}: {reason}")
 
 
@@ -316,6 +341,13 @@ def _check_online(config: TrainingConfig) -> None:
         raise ValueError("judge.late_by is for plaudit train: here a judge is as late as it is")
     if config.judge.config.reads_simulator and not config.simulated:
         raise ValueError(f"{config.target_name} has no simulator to judge it; set judge=classifier, vlm or human")
+    if config.audit.by == "simulator" and not config.simulated:
+        raise ValueError(f"audit.by=simulator: {config.target_name} has no simulator; use audit.by=human")
+    if config.evaluation.stop_success_rate is not None and not config.simulated:
+        raise ValueError(
+            f"evaluation.stop_success_rate would never end the run: {config.target_name} has no simulator to evaluate "
+            "the policy in; use run.max_episodes or run.max_steps"
+        )
     if config.audit.minutes_per_hour is not None and not config.human_audits:
         raise ValueError(
             "audit.minutes_per_hour is a human's time, and here no human audits; leave it out, or set audit.by=human"
@@ -343,6 +375,11 @@ def _check_policy(config: TrainingConfig) -> None:
         )
     if policy.behavior == "pretrained" and policy.path is None:
         raise ValueError("policy.behavior=pretrained needs a policy.path")
+    if policy.behavior == "pretrained" and policy.update_within_episode:
+        raise ValueError("policy.update_within_episode does nothing with policy.behavior=pretrained; leave it out")
+    for key in RTC_KEYS:
+        if kind == "sequential" and _changed(config, key):
+            raise ValueError(f"{key} is for rtc, and this run uses sequential; leave it out")
     for key, value in (
         ("policy.inference.normalizer", policy.inference.normalizer),
         ("policy.normalizer", policy.normalizer),

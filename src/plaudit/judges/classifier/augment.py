@@ -1,7 +1,7 @@
-"""AugmentParams to training images that do not change their meaning: a little moved and scaled, a little other light.
+"""Random changes to training images that keep their label: small shifts, zooms and changes of color.
 
-Without them a classifier of a few hundred episodes learns where the camera stood and what the lamp was that day. What
-is drawn is kept apart from applying it, because the moments of one history have to be changed alike.
+Without them, a classifier trained on a few hundred episodes overfits to that day's camera position and lighting.
+Drawing parameters is separate from applying them, because all frames of one history need the same change.
 """
 
 from dataclasses import dataclass, fields
@@ -15,14 +15,16 @@ from plaudit.config import Config
 
 
 class AugmentConfig(Config):
-    shift: float = Field(default=0.06, ge=0, lt=0.5)  # of the image's size, at most, either way
-    scale: float = Field(default=0.1, ge=0, lt=0.5)  # larger or smaller by at most this share
-    color: float = Field(default=0.25, ge=0, lt=1)  # brightness, contrast and saturation, by at most this share
+    """The largest change of each kind, as a fraction."""
+
+    shift: float = Field(default=0.06, ge=0, lt=0.5)  # of the image size, in each direction
+    scale: float = Field(default=0.1, ge=0, lt=0.5)  # of the zoom, in or out
+    color: float = Field(default=0.25, ge=0, lt=1)  # of brightness, contrast and saturation
 
 
 @dataclass(frozen=True)
 class AugmentParams:
-    """What is done to each of N images, [N] each."""
+    """The changes of N images, [N] each."""
 
     zoom: Tensor
     across: Tensor
@@ -33,6 +35,7 @@ class AugmentParams:
 
     @classmethod
     def draw(cls, count: int, config: AugmentConfig, rng: torch.Generator) -> "AugmentParams":
+        """Draw the changes of `count` images, uniformly within the config's limits."""
         spreads = (config.scale, config.shift, config.shift, *[config.color] * 3)
         drawn = torch.rand(len(spreads), count, generator=rng, device=rng.device) * 2 - 1
         return cls(*(values * spread for values, spread in zip(drawn, spreads, strict=True)))
@@ -41,7 +44,7 @@ class AugmentParams:
         return AugmentParams(*(getattr(self, field.name)[numbers] for field in fields(self)))
 
     def apply(self, images: Tensor) -> Tensor:
-        """Pixels [N, H, W, 3], 0 to 255, to floats of the same shape and range."""
+        """Change images [N, H, W, 3] with values from 0 to 255; returns floats of the same shape and range."""
         device = images.device
         zoom, across, down = (1 + self.zoom.to(device), 2 * self.across.to(device), 2 * self.down.to(device))
         zero = torch.zeros_like(zoom)

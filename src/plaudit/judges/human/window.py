@@ -213,10 +213,10 @@ class LabelWindow(QWidget):
 
 
 def key_name(event: QKeyEvent) -> str:
-    """As keys.py has it: what is typed, whatever keys of whatever keyboard it takes; else Qt's name of the keys."""
+    """The key as human/actions.py names it: the typed character on any keyboard layout, else Qt's key name."""
     held = event.modifiers() & ~(Qt.KeyboardModifier.ShiftModifier | Qt.KeyboardModifier.KeypadModifier)
     typed = event.text().upper()
-    altgr = Qt.KeyboardModifier.ControlModifier | Qt.KeyboardModifier.AltModifier  # some systems call AltGr that
+    altgr = Qt.KeyboardModifier.ControlModifier | Qt.KeyboardModifier.AltModifier  # AltGr on some systems
     if len(typed) == 1 and typed.isprintable() and typed != " " and held in (Qt.KeyboardModifier.NoModifier, altgr):
         return typed
     return QKeySequence(event.keyCombination()).toString().removeprefix("Num+")

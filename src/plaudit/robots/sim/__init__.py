@@ -5,7 +5,7 @@
 
 Actions are within [-1, 1], as for every environment here. Time only passes with actions: `observe()` makes one step
 with the last `act()`, and without one it returns the same observation again. No action means "stay" in every
-environment, so that is what `hold()` does.
+environment, so that is what `hold()` does. An environment that has reported `failure` is not stepped until `reset()`.
 """
 
 from collections.abc import Mapping
@@ -54,7 +54,7 @@ class SimRobot(ClosableRobot):
         if env.num_envs != 1:
             raise RobotError(f"a robot is one environment, this one has {env.num_envs}")
         self.cameras, self.state_dim = env.cameras, env.state_dim
-        self.action_dim, self.fps = env.action_dim, hz or env.fps
+        self.action_dim, self.fps, self.max_steps = env.action_dim, hz or env.fps, env.max_steps
         if realtime and not self.fps:
             raise RobotError("this environment has no control rate of its own; set hz")
         self._env = env
@@ -85,7 +85,7 @@ class SimRobot(ClosableRobot):
         if self._observation is None:
             return self.reset()
         self._rate.sleep()
-        if self._action is not None:
+        if self._action is not None and not self._privileged.get("failure", False):
             observation, info = self._env.step(self._action[None], np.ones(1, bool))
             self._observation = _first(observation)
             self._privileged = {name: np.asarray(values[0]) for name, values in info.items()}

@@ -1,10 +1,9 @@
-"""The judge's side: look at what nobody has judged yet, a few episodes at a time.
+"""The judge worker: labels episodes that have no label yet, a few at a time.
 
-It remembers nothing that matters. Which judge it is it is told by `load`, again after it was killed, and what is left
-to do is asked of the replay buffer; so a judge that was killed, or replaced by a better one, goes on where the labels
-end. An episode
-that it fails on stays in the queue with the reason beside it, and is asked about again after the others, a few times
-(`ATTEMPTS` in replay.py).
+The worker keeps no state of its own. `load` sets the judge, and is called again after a restart. The replay buffer
+lists the episodes that are left. A judge that was restarted or replaced therefore continues where the labels end. An
+episode that the judge fails on is recorded with the reason and retried after the others, `ATTEMPTS` times in all
+(training/replay_buffer.py).
 """
 
 import hashlib

@@ -137,9 +137,7 @@ class LearnerWorker:
             self._folder.save_checkpoint(self.updates, self.learner, {"step": self.updates})
             self._saved = self.updates
 
-    def update(
-        self, updates: int, max_s: float = math.inf, rejected: frozenset[str] = frozenset()
-    ) -> UpdateReport:
+    def update(self, updates: int, max_s: float = math.inf, rejected: frozenset[str] = frozenset()) -> UpdateReport:
         """Make at most `updates` updates; then publish and save what is due.
 
         max_s: no further update begins after this many seconds, so that a slow learner reports and can be stopped after
