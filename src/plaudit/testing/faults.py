@@ -206,14 +206,14 @@ class SimulatedGroup(LocalWorkerGroup):
         """An operator who opens the gate whenever the robot waits there."""
         operator = self._env._operator
         if operator is not None:
-
-            answered = -1  # number of the newest message at the gate that was answered
+            answering = False  # `send` tells the listener of its own message
 
             def listen(status: OperatorStatus) -> None:
-                nonlocal answered
-                if status.phase == "gate" and status.messages > answered:
-                    answered = status.messages + 1  # that of the answer itself
+                nonlocal answering
+                if status.phase == "gate" and not answering:
+                    answering = True
                     attending.send(OperatorCommand.START)
+                    answering = False
 
             attending = self._env._operator = Operator(self._folder.config.operator.gate, listen)
 

@@ -1,9 +1,9 @@
 """What must hold after every step of a run, whatever goes wrong around it.
 
-    watch = Watch(world, config, path)
-    with watch.acknowledged():           # notes every episode and label once its writer was told that it is on disk
-        ...
-    watch.after_step(...); watch.after_resume(); watch.at_end(...)
+watch = Watch(world, config, path)
+with watch.acknowledged():           # notes every episode and label once its writer was told that it is on disk
+    ...
+watch.after_step(...); watch.after_resume(); watch.at_end(...)
 """
 
 import hashlib
@@ -91,9 +91,7 @@ class Watch:
             if not is_store(path.parent):
                 continue
             ledger = Ledger(path)
-            there = {
-                _label_key(ledger, i, v.number) for i in {key[0] for key in keys} for v in ledger.history(i)
-            }
+            there = {_label_key(ledger, i, v.number) for i in {key[0] for key in keys} for v in ledger.history(i)}
             lost = [key for key in keys if key not in there]
             self.world.check(not lost, "no_loss", f"labels of {path} were acknowledged and are lost: {lost[:2]}")
 
@@ -127,7 +125,9 @@ class Watch:
             progress = None if rollout.progress is None else rollout.progress[: length + 1, n]
             lost = "failure" in privileged and bool(privileged["failure"][-1])
             success, prob = rollout.success[: length + 1, n], rollout.success_prob[: length + 1, n]
-            right = expected_rewards(success, prob, progress, privileged, config.reward, learner.config.gamma, lost=lost)
+            right = expected_rewards(
+                success, prob, progress, privileged, config.reward, learner.config.gamma, lost=lost
+            )
             paid = rollout.reward[:length, n].tolist()
             same = all(abs(a - b) < 1e-4 for a, b in zip(paid, right, strict=True))
             self.world.check(same, "paid_right", f"rollout, seed {rollout.seeds[n]}: paid {paid}, not {right}")
@@ -177,7 +177,9 @@ class Watch:
         version, robot = progress.policy.version, progress.robot_version
         check(version >= self._version, "versions_grow", f"weights went from version {self._version} to {version}")
         if robot:  # of the newest episode; 0 before the first of a session
-            check(robot >= self._robot_version, "versions_grow", f"the robot's {robot} comes after {self._robot_version}")
+            check(
+                robot >= self._robot_version, "versions_grow", f"the robot's {robot} comes after {self._robot_version}"
+            )
             self._robot_version = robot
         self._version = version
         oracle = self._oracle("episodes")

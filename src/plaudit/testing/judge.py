@@ -64,7 +64,11 @@ class SimulatedModel:
             encoder=SimpleNamespace(type="simulated"),
         )
         self.config = SimpleNamespace(
-            cutoff_offset=0, data=SimpleNamespace(seen=""), problems=(), frozen_encoder=False, classifier=self.classifier
+            cutoff_offset=0,
+            data=SimpleNamespace(seen=""),
+            problems=(),
+            frozen_encoder=False,
+            classifier=self.classifier,
         )
         self.familiar = self if self.errors["familiar"] else None
 

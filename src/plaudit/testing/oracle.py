@@ -43,9 +43,7 @@ class Paying:
 class Oracle:
     """Of one store."""
 
-    def __init__(
-        self, config: TrainingConfig, store: Store, source: str | None, n_step: int, *, demos: bool = False
-    ):
+    def __init__(self, config: TrainingConfig, store: Store, source: str | None, n_step: int, *, demos: bool = False):
         """
         source: of the judge's labels; None: whoever labeled, as in demonstrations that keep their labels
         demos: whether it has demonstrations: a person has shown them, so none of them is withheld

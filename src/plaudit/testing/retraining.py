@@ -22,7 +22,8 @@ RATES = ("false", "missed", "early", "late", "exploitable", "start", "strange")
 
 def draw_candidate(errors: dict[str, Any], number: int) -> tuple[str, dict[str, Any]]:
     """What a candidate is compared with the current judge, and its errors."""
-    kind = pick(("equal", "equal", "better", "better", "worse"), world().seed, "candidate", number)
+    drawn = pick(("equal", "equal", "better", "better", "worse"), world().seed, "candidate", number)
+    kind = world().candidate or drawn
     rates = {name: min(1.0, FACTORS[kind] * errors[name]) for name in RATES}
     return kind, {**errors, **rates, "name": f"candidate {number}", "drift": 0}
 
@@ -54,10 +55,11 @@ class InlineChild:
 def _train(data: Store, output: Path, settings: Any, *_: Any) -> Any:
     """Draw a candidate in place of training one."""
     current: SimulatedModel = settings
-    number = world().counts["retrainings"]
+    number = len(retrain.decisions(output.parents[1])) + 1
     kind, errors = draw_candidate(current.errors, number)
     world().tell(f"retraining {number}: the candidate is {kind}")
     world().counts[f"candidates {kind}"] += 1
+    world().candidates[number] = kind
     write_model(output, errors)
     return SimpleNamespace(model=SimulatedModel(output))
 

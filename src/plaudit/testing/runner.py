@@ -1,10 +1,11 @@
 """One simulated run: sessions of the real trainers, killed, stopped and resumed as the scenario says.
 
-    result = simulate(draw(7))
-    result.violation, result.log
+result = simulate(draw(7))
+result.violation, result.log
 """
 
 import gc
+import json
 import shutil
 import tempfile
 import time
@@ -16,6 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from plaudit.config import parse
 from plaudit.data.store import Store
 from plaudit.errors import PlauditError, RobotSilent
 from plaudit.rollout.operator import OperatorCommand
@@ -29,6 +31,7 @@ from plaudit.testing.world import InvariantViolated, World, enter
 from plaudit.training.config import TrainingConfig
 from plaudit.training.judge_change import with_judge
 from plaudit.training.online import OnlineTrainer
+from plaudit.training.retrain import decisions
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.seeds import EVAL_SEEDS
 from plaudit.training.trainer import Trainer, check_run
@@ -54,6 +57,7 @@ class Result:
     log: tuple[str, ...]
     counts: Counter[str]  # steps, episodes, kills, answers, ...
     keys: frozenset[str]  # of the config that were set
+    alarm: bool | None  # whether the judge was stopped; None: it was not audited to the end
     honest_alarm: bool | None  # whether an honest judge was stopped; None: it was not honest, or not audited
     equal_promoted: bool | None  # whether an equally good candidate was promoted; None: there was none
     seconds: float
@@ -79,6 +83,8 @@ def simulate(scenario: Scenario) -> Result:
             try:
                 run = SimulatedRun(scenario, world, folder)
                 run.play()
+                if run.resumes_exactly:
+                    check_resumed(run, folder / "again")
             except InvariantViolated as found:
                 violation = Violation(found.invariant, found.message)
     finally:
@@ -89,10 +95,31 @@ def simulate(scenario: Scenario) -> Result:
         tuple(world.log),
         world.counts,
         frozenset(scenario.keys),
-        None if run is None else run.honest_alarm,
+        None if run is None else run.alarm,
+        None if run is None or not scenario.honest else run.alarm,
         None if run is None else run.equal_promoted,
         time.perf_counter() - began,
     )
+
+
+def check_resumed(run: "SimulatedRun", folder: Path) -> None:
+    """A synchronous run that was killed and resumed is the same as one that was never interrupted."""
+    folder.mkdir()
+    plain = SimulatedRun(replace(run.scenario, events=()), World(run.scenario.seed), folder)
+    plain.play()
+    one, other = (_outcome(each.path) for each in (run, plain))
+    for line, expected in zip(one[0], other[0]):
+        differing = [key for key in {*line, *expected} if line.get(key) != expected.get(key)]
+        message = f"at step {expected['step']}: {differing} differ from an uninterrupted run"
+        run.world.check(not differing, "resumes_exactly", message)
+    run.world.check(one == other, "resumes_exactly", "the policy, or the number of metrics, differs")
+
+
+def _outcome(path: Path) -> tuple[list[dict[str, float]], bytes]:
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    weights = path / "policy" / "model.safetensors"
+    timeless = [{key: value for key, value in line.items() if not key.startswith("time/")} for line in lines]
+    return timeless, weights.read_bytes() if weights.exists() else b""
 
 
 class SimulatedRun:
@@ -116,8 +143,8 @@ class SimulatedRun:
         self._turn, self._fired, self._episode = 0, False, -1
         self._silent: Event | None = None
         self._group: SimulatedGroup | None = None
-        self._replaced = False
-        self.honest_alarm: bool | None = None
+        self._replaced = self._ended = False
+        self.alarm: bool | None = None
         self.equal_promoted: bool | None = None
         world.on_batch, world.on_rollout = self.watch.on_batch, self.watch.on_rollout
         world.on_env_step = self._on_env_step
@@ -132,14 +159,18 @@ class SimulatedRun:
         if self.config.schedule == "train":
             with simulated_machine(self.world, self.disk):
                 self._prepare_train()
-        ended = False
         for session in range(MAX_SESSIONS):
-            ended = self._session(session)
-            if ended:
+            if self._session(session):
                 break
-        if not ended:
-            self.world.counts["unfinished"] += 1
+        self.world.counts["unfinished"] += not self._ended
         self._count()
+
+    @property
+    def resumes_exactly(self) -> bool:
+        """Whether it was interrupted, and nothing else distinguishes it from one that was not."""
+        kinds = {event.kind for event in self.scenario.events}
+        interrupted = self.world.counts["sessions"] > 1 and not kinds & {"person", "full", "replace"}
+        return self.config.schedule == "train" and interrupted and self._ended
 
     def _check_config(self) -> None:
         """Defaults that fit each other: a backup over a chunk is a backup over what was executed."""
@@ -176,7 +207,8 @@ class SimulatedRun:
             try:
                 if number:
                     self.watch.after_resume()
-                return self._train() if self.config.schedule == "train" else self._online()
+                self._ended = self._train() if self.config.schedule == "train" else self._online()
+                return self._ended
             except Kill:
                 pass
             except PlauditError as error:
@@ -273,8 +305,13 @@ class SimulatedRun:
         return not stopped
 
     def _judge_alarm(self, audit: Any) -> None:
-        if audit is not None and self.scenario.honest and not self._replaced:
-            self.honest_alarm = audit.alarm is not None
+        """What the run says of the guarantees."""
+        decided = decisions(self.path / "judge")
+        if self.world.counts["candidates equal"] and not self._replaced:
+            kinds = self.world.candidates
+            self.equal_promoted = any(d.promoted and kinds.get(d.number) == "equal" for d in decided)
+        if audit is not None and not self._replaced:
+            self.alarm = audit.alarm is not None
 
     # Events
 
@@ -323,8 +360,6 @@ class SimulatedRun:
             tree["judge"]["model"] = str(self.folder / "judge_b")
         else:
             tree["judge"]["calibration"] = {"temperature": 1.1, "bias": 0.01}
-        from plaudit.config import parse
-
         self.config = parse(TrainingConfig, tree).model_copy(update={"operator": self.config.operator})
         if self.config.schedule == "train":
             key, value = ("model", str(self.folder / "judge_b")) if event.what == "model" else ("calibration", "")

@@ -201,7 +201,9 @@ WORKERS = ("replay buffer", "state manager", "env", "judge", "labeler", "learner
 def draw(seed: int) -> Scenario:
     """The scenario of a seed."""
     schedule = pick(("online", "online", "train"), seed, "schedule")
-    judges = ("classifier",) * 6 + (("simulator", "noisy") if schedule == "train" else ("simulator", "human", "cascade"))
+    judges = ("classifier",) * 6 + (
+        ("simulator", "noisy") if schedule == "train" else ("simulator", "human", "cascade")
+    )
     judge = pick(judges, seed, "judge")
     plain = Scenario(
         seed,

@@ -32,6 +32,8 @@ class World:
     now: float = 1_000_000_000.0  # s since 1970
     log: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)  # steps, kills, answers, ...
+    candidate: str = ""  # what all candidates of a retraining are, beside the current judge; "": drawn
+    candidates: dict[int, str] = field(default_factory=dict)  # number of a retraining -> what its candidate was
     judge_down_until: float = 0.0  # the judge cannot be reached before this time
     on_env_step: Hook = _nothing  # env, step of the first episode
     on_batch: Hook = _nothing  # learner, batch
