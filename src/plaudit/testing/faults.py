@@ -1,0 +1,223 @@
+"""What goes wrong around a run: a disk that is full or killed in the middle of a write, a virtual clock, lost workers.
+
+    with simulated_machine(world, disk):
+        ...                               # no sync, no sleep; each change of the disk may be the last one
+
+A kill is raised as `Kill` in place of a change to the disk, or halfway through a write. From then on nothing changes the
+disk: what handlers and `finally` blocks would still write, a killed process does not.
+"""
+
+import errno
+import os
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from concurrent.futures import Future
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+from plaudit.data import locking
+from plaudit.errors import WorkerFailed, WorkerLost
+from plaudit.rollout.operator import Operator, OperatorCommand, OperatorStatus
+from plaudit.testing.retraining import simulated_retraining
+from plaudit.testing.world import World
+from plaudit.training.handles import LocalHandle, SerialHandle
+from plaudit.training.replay_buffer import ReplayBuffer
+from plaudit.training.run_folder import RunFolder
+from plaudit.training.state_manager import StateManager
+from plaudit.training.tensorboard import TensorBoard
+from plaudit.training.worker_group import LocalWorkerGroup, replay_options
+from plaudit.training.workers.env import EnvWorker
+from plaudit.training.workers.human import HumanLabelWorker
+from plaudit.training.workers.judge import JudgeWorker
+from plaudit.training.workers.learner import LearnerWorker
+
+W = TypeVar("W")
+CHANGES = ("pwrite", "ftruncate", "fsync", "fdatasync", "mkdir", "replace", "rename", "link", "unlink", "rmdir")
+
+
+class Kill(BaseException):
+    """The process is killed here."""
+
+
+class SimulatedDisk:
+    """Counts the changes to the disk; at some of them it is full, or the process is killed."""
+
+    def __init__(self, world: World, kills: Collection[int], full: Mapping[int, int]):
+        """
+        kills: numbers of changes at which the process is killed
+        full: number of the first change for which there is no room -> how many fail
+        """
+        self.world, self.changes, self.dead = world, 0, False
+        self._kills, self._full_until, self._full = set(kills), 0, dict(full)
+        self.locks: list[locking.Lock] = []
+
+    def revive(self) -> None:
+        """The process starts again: what it held is released."""
+        for held in self.locks:
+            held.close()
+        self.locks.clear()
+        self.dead = False
+
+    def wrap(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of `os` that may fail. Nothing is synced: the machine never loses power here."""
+        syncs = name in ("fsync", "fdatasync")
+
+        def change(*args: Any, **kwargs: Any) -> Any:
+            self._count(name, real, args)
+            return None if syncs else real(*args, **kwargs)
+
+        return change
+
+    def _count(self, name: str, real: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        if self.dead:
+            raise Kill
+        self.changes += 1
+        if self.changes in self._kills:
+            self._kills.discard(self.changes)
+            self.dead = True
+            if name == "pwrite" and self.changes % 2:
+                real(args[0], bytes(args[1])[: len(args[1]) // 2], args[2])
+            self.world.counts["kills"] += 1
+            self.world.tell(f"KILL at change {self.changes} of the disk ({name})")
+            raise Kill
+        if self.changes in self._full:
+            self._full_until = self.changes + self._full.pop(self.changes)
+            self.world.counts["full disks"] += 1
+            self.world.tell(f"the disk is full from change {self.changes} on")
+        if self.changes < self._full_until and name in ("pwrite", "mkdir", "link"):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@contextmanager
+def simulated_machine(world: World, disk: SimulatedDisk) -> Iterator[None]:
+    """Replace disk, clock, retraining process and TensorBoard for as long as the block lasts."""
+    real_lock = locking.lock
+
+    def now() -> float:
+        world.now += 1e-6  # so that no two moments are the same
+        return world.now
+
+    def sleep(seconds: float) -> None:
+        world.now += seconds
+
+    def lock(root: Any) -> locking.Lock:
+        held = real_lock(root)
+        disk.locks.append(held)
+        return held
+
+    with ExitStack() as stack:
+        for name in CHANGES:
+            stack.enter_context(patch.object(os, name, disk.wrap(name, getattr(os, name))))
+        for name, simulated in (("time", now), ("monotonic", now), ("sleep", sleep)):
+            stack.enter_context(patch.object(time, name, simulated))
+        stack.enter_context(patch("plaudit.data.store.lock", lock))
+        stack.enter_context(patch.object(TensorBoard, "log", lambda *_: None))
+        stack.enter_context(simulated_retraining())
+        yield
+
+
+class FaultyHandle(SerialHandle[W]):
+    """A worker that raises, hangs or is lost at some of its calls."""
+
+    def __init__(self, name: str, worker: W, group: "SimulatedGroup", make: Callable[[], W]):
+        super().__init__(name, worker)
+        self._group, self._make, self._setup = group, make, ()
+
+    def submit(self, method: Any, *args: Any, **kwargs: Any) -> Future[Any]:
+        kind = self._group.next_fault(self.name)
+        if kind in ("raise", "lost", "answer lost"):
+            failed: Future[Any] = Future()
+            if kind == "answer lost":
+                self._run(method, *args, **kwargs)
+            if kind == "raise":
+                failed.set_exception(WorkerFailed(self.name, RuntimeError("simulated"), "simulated"))
+            else:
+                failed.set_exception(WorkerLost(self.name, "its process died"))
+                self.restart()
+            return failed
+        return super().submit(method, *args, **kwargs)
+
+    def call(self, method: Any, *args: Any, **kwargs: Any) -> Any:
+        """A call that waits reaches a lost worker again when it is back."""
+        if method.__name__ == "setup":
+            self._setup = args
+        kind = self._group.next_fault(self.name) if self.name in ("replay buffer", "state manager") else None
+        if kind == "answer lost":
+            self._run(method, *args, **kwargs)
+        if kind in ("lost", "answer lost"):
+            self.restart()
+        return super().call(method, *args, **kwargs)
+
+    def restart(self) -> None:
+        """A new process, which knows nothing."""
+        self.restarts += 1
+        worker: Any = self.worker
+        worker.close()
+        self.worker = self._make()
+        if isinstance(self.worker, LearnerWorker):
+            self.worker.setup(*self._setup)
+
+
+class SimulatedGroup(LocalWorkerGroup):
+    """Workers that take turns and fail as planned."""
+
+    def __init__(self, folder: RunFolder, world: World, faults: dict[tuple[str, int], str]):
+        """faults: (worker, number of its call) -> kind; those that have happened are removed"""
+        self._folder, self._world, self._faults, self.live = folder, world, faults, False
+        self._calls: dict[str, int] = {}
+        self.fired = False
+        super().__init__(folder, serial=True)
+        self._attend()
+
+    def next_fault(self, name: str) -> str | None:
+        """Of the call that a worker is about to get."""
+        if not self.live:
+            return None
+        number = self._calls[name] = self._calls.get(name, 0) + 1
+        kind = self._faults.pop((name, number), None)
+        if kind is not None:
+            self.fired = True
+            self._world.counts["worker faults"] += 1
+            self._world.tell(f"worker '{name}', call {number}: {kind}")
+        if kind == "hang":
+            self._turns += 20
+            self._world.now += 20
+        return kind
+
+    def _handle(self, name: str, worker: W) -> LocalHandle[W]:
+        return FaultyHandle(name, worker, self, lambda: self._make(name))
+
+    def _make(self, name: str) -> Any:
+        config = self._folder.config
+        if name == "env":
+            self._env = EnvWorker(config, self.replay, self.state)
+            self._attend()
+            return self._env
+        return {
+            "replay buffer": lambda: ReplayBuffer(self._folder.path, **replay_options(self._folder)),
+            "state manager": lambda: StateManager(self._folder.policy),
+            "judge": lambda: JudgeWorker(self.replay, clock=self.clock),
+            "labeler": lambda: HumanLabelWorker(self.replay, config.judge.window),
+            "learner": lambda: LearnerWorker(config, self._folder.path, self.replay, self.state),
+        }[name]()
+
+    def _attend(self) -> None:
+        """An operator who opens the gate whenever the robot waits there."""
+        operator = self._env._operator
+        if operator is not None:
+            answering = False  # `send` tells the listener of its own message
+
+            def listen(status: OperatorStatus) -> None:
+                nonlocal answering
+                if status.phase == "gate" and not answering:
+                    answering = True
+                    attending.send(OperatorCommand.START)
+                    answering = False
+
+            attending = self._env._operator = Operator(self._folder.config.operator.gate, listen)
+
+    def wait(self, seconds: float, failed: Any) -> None:
+        before = self._turns
+        super().wait(seconds, failed)
+        self._world.now += self._turns - before

@@ -1,0 +1,262 @@
+"""What must hold after every step of a run, whatever goes wrong around it.
+
+watch = Watch(world, config, path)
+with watch.acknowledged():           # notes every episode and label once its writer was told that it is on disk
+    ...
+watch.after_step(...); watch.after_resume(); watch.at_end(...)
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from plaudit.data.ledger import Ledger
+from plaudit.data.store import Store, is_store
+from plaudit.testing.oracle import Oracle, expected_rewards
+from plaudit.testing.world import World
+from plaudit.training.audit import Audit, Estimate
+from plaudit.training.config import TrainingConfig
+
+SILENT = "the simulated robot is silent"
+CLONES_AFTER = 200  # sampled rows, of which one at least is a demonstration where a learner clones them
+
+
+class Watch:
+    """Of one run, over all of its sessions."""
+
+    def __init__(self, world: World, config: TrainingConfig, path: Path):
+        self.world, self.config, self.path = world, config, path
+        self._episodes: dict[tuple[Path, int], str] = {}  # acknowledged -> digest
+        self._labels: dict[Path, list[tuple[int, str, float, str]]] = {}  # of a ledger: episode, source, time, digest
+        self.stopped: set[str] = set()  # fingerprints of judges that an alarm has stopped
+        self._version = self._robot_version = 0
+        self._silent_since: float | None = None
+        self._rows = self._demo_rows = 0
+        self.max_due = 0.0
+        self.new_session(config)
+
+    def new_session(self, config: TrainingConfig) -> None:
+        """Readers of the files are opened anew."""
+        self.config = config
+        self._oracles: dict[str, Oracle] = {}
+        self._payable: dict[int, bool] = {}
+        self._seen = 0
+
+    # Acknowledged data
+
+    @contextmanager
+    def acknowledged(self) -> Iterator[None]:
+        """Note what is acknowledged, for as long as the block lasts."""
+        extend, note, write = Store.extend, Store._note, Ledger._write
+
+        def stored(store: Store, episodes: Any) -> list[int]:
+            ids = extend(store, episodes)
+            alive = set(store.ids)
+            for i in ids:
+                self._episodes[store.folder, i] = _digest(store, i)
+            for folder, i in [key for key in self._episodes if key[0] == store.folder and key[1] not in alive]:
+                del self._episodes[folder, i]
+            return ids
+
+        def noted(store: Store, what: str, ids: Any) -> Any:
+            for i in ids:
+                self._episodes.pop((store.folder, i), None)
+            return note(store, what, ids)
+
+        def labeled(ledger: Ledger, lines: Any) -> list[int]:
+            numbers = write(ledger, lines)
+            for (episode, _, _), number in zip(lines, numbers, strict=True):
+                self._labels.setdefault(ledger.path, []).append(_label_key(ledger, episode, number))
+            return numbers
+
+        with ExitStack() as stack:
+            for cls, name, new in ((Store, "extend", stored), (Store, "_note", noted), (Ledger, "_write", labeled)):
+                stack.enter_context(patch.object(cls, name, new))
+            yield
+
+    def after_resume(self) -> None:
+        """Everything that was acknowledged before a kill is there."""
+        for folder in {folder for folder, _ in self._episodes}:
+            store = Store.open(folder)
+            for _, i in [key for key in self._episodes if key[0] == folder]:
+                found = i in store.ids and _digest(store, i) == self._episodes[folder, i]
+                self.world.check(found, "no_loss", f"episode {i} of {folder.name} was acknowledged and is lost")
+                store.verify(i)
+        for path, keys in self._labels.items():
+            if not is_store(path.parent):
+                continue
+            ledger = Ledger(path)
+            there = {_label_key(ledger, i, v.number) for i in {key[0] for key in keys} for v in ledger.history(i)}
+            lost = [key for key in keys if key not in there]
+            self.world.check(not lost, "no_loss", f"labels of {path} were acknowledged and are lost: {lost[:2]}")
+
+    # What is learned from
+
+    def on_batch(self, learner: Any, batch: Any) -> None:
+        """Each sampled transition pays what it should."""
+        mixed = self.config.demos.any
+        episodes, steps, parts = batch.episode.tolist(), batch.step.tolist(), batch.part.tolist()
+        rewards, discounts = batch.reward.tolist(), batch.discount.tolist()
+        self._refresh()
+        for episode, step, part, reward, discount in zip(episodes, steps, parts, rewards, discounts, strict=True):
+            demo = mixed and part == 0
+            oracle = self._oracle("demos" if demo else "episodes")
+            problem = oracle.problem(episode, step, reward, discount)
+            self.world.check(not problem, "paid_right", ("demonstrations: " if demo else "") + problem)
+            if not demo and self.stopped:
+                paid = oracle.paying(episode)
+                bad = paid is not None and paid.model in self.stopped
+                self.world.check(not bad, "stopped_judge", f"episode {episode} is paid by a judge that was stopped")
+            self._rows, self._demo_rows = self._rows + 1, self._demo_rows + demo
+        self.world.counts["sampled rows"] += len(episodes)
+        clones = learner.config.clones_demos and self._rows >= CLONES_AFTER and not self._demo_rows
+        self.world.check(not clones, "clones_demos", f"no demonstration among {self._rows} sampled rows to clone")
+
+    def on_rollout(self, learner: Any, rollout: Any) -> None:
+        """The same of a rollout that is learned from as a whole."""
+        config = self.config
+        for n, length in enumerate(rollout.length.tolist()):
+            privileged = {name: values[:length, n] for name, values in rollout.privileged.items()}
+            progress = None if rollout.progress is None else rollout.progress[: length + 1, n]
+            lost = "failure" in privileged and bool(privileged["failure"][-1])
+            success, prob = rollout.success[: length + 1, n], rollout.success_prob[: length + 1, n]
+            right = expected_rewards(
+                success, prob, progress, privileged, config.reward, learner.config.gamma, lost=lost
+            )
+            paid = rollout.reward[:length, n].tolist()
+            same = all(abs(a - b) < 1e-4 for a, b in zip(paid, right, strict=True))
+            self.world.check(same, "paid_right", f"rollout, seed {rollout.seeds[n]}: paid {paid}, not {right}")
+            ends = lost or (config.reward.terminates and bool(success[-1]))
+            self.world.check(ends == bool(rollout.terminated[n]), "paid_right", f"seed {rollout.seeds[n]}: its end")
+
+    def _oracle(self, kind: str) -> Oracle:
+        if kind not in self._oracles:
+            config, demos = self.config, kind == "demos"
+            if demos:
+                labels = self.path / "demo_labels" if config.relabels_demos else None
+                assert config.demos.store is not None
+                store, source = Store.open(config.demos.store, labels=labels), None
+            else:
+                store, source = Store.open(self.path / "episodes"), self.source
+            chunk = config.learner.action_horizon
+            n_step = chunk if chunk > 1 or not config.off_policy else config.learner.n_step
+            self._oracles[kind] = Oracle(config, store, source, n_step, demos=demos)
+        return self._oracles[kind]
+
+    @property
+    def source(self) -> str:
+        """Of the judge's labels."""
+        judge = self.config.judge
+        return "human" if judge.is_human else "cascade" if judge.cascade else judge.config.type
+
+    def _refresh(self) -> None:
+        for oracle in self._oracles.values():
+            oracle.store.refresh()
+            oracle.store.ledger.refresh()
+
+    # After every step
+
+    def check_audit(self, audit: Audit, fingerprint: str) -> None:
+        """Estimates lie in their intervals, evidence is a number; which judge is stopped is noted."""
+        if audit.blocks_learning:
+            self.stopped.add(fingerprint)
+        for name in ("false_successes", "missed_successes", "corrected_success"):
+            found: Estimate = getattr(audit, name)
+            inside = math.isnan(found.rate) or found.low - 1e-9 <= found.rate <= found.high + 1e-9
+            self.world.check(inside, "inside_interval", f"{name} is {found}: {found.rate} lies outside")
+        self.world.check(_finite(audit.state_dict()), "no_nan", "the audit's evidence is not a number")
+
+    def check_online(self, progress: Any, schedule: Any) -> None:
+        """Counters match the disk, versions only grow, a robot that stays silent ends the run."""
+        check, config, replay = self.world.check, self.config, progress.replay
+        version, robot = progress.policy.version, progress.robot_version
+        check(version >= self._version, "versions_grow", f"weights went from version {self._version} to {version}")
+        if robot:  # of the newest episode; 0 before the first of a session
+            check(
+                robot >= self._robot_version, "versions_grow", f"the robot's {robot} comes after {self._robot_version}"
+            )
+            self._robot_version = robot
+        self._version = version
+        oracle = self._oracle("episodes")
+        self._refresh()
+        store = oracle.store
+        ids = store.ids
+        check(replay.episodes == (ids[-1] + 1 if ids else 0), "counters", f"{replay.episodes} episodes, not {len(ids)}")
+        for i in {*store.ledger.changed_since(self._seen), *(set(ids) - self._payable.keys())}:
+            self._payable[i] = i in store.ids and oracle.can_pay(i)
+        self._seen = len(store.ledger)
+        if ids == list(range(len(ids))):  # none was evicted
+            steps = sum(store.entry(i).steps for i in ids)
+            labeled = sum(store.entry(i).steps for i in ids if self._payable[i])
+            check(replay.steps == steps, "counters", f"{replay.steps} steps, on disk {steps}")
+            why = next((f"; episode {i}: {oracle.why_not(i)}" for i in reversed(ids) if not self._payable[i]), "")
+            message = f"{replay.labeled_steps} labeled steps, by the ledger {labeled}{why}"
+            check(replay.labeled_steps == labeled, "counters", message)
+        due = schedule.pretrain_updates + config.learner.updates_due(replay.labeled_steps)
+        self.max_due = max(self.max_due, due)
+        check(progress.updates <= self.max_due, "counters", f"{progress.updates} updates, {self.max_due} were due")
+        check(_finite(progress.metrics()), "no_nan", "a metric is not a number")
+        self._check_patience(store, ids)
+
+    def _check_patience(self, store: Store, ids: list[int]) -> None:
+        meta = store.entry(ids[-1]).line["meta"] if ids else {}
+        if SILENT not in str(meta.get("ended")):
+            self._silent_since = None
+            return
+        self._silent_since = self._silent_since or self.world.now
+        waited, patience = self.world.now - self._silent_since, self.config.policy.inference.patience_s
+        message = f"the robot fails in every episode for {waited:.0f} s, and patience_s is {patience:g}"
+        self.world.check(waited <= patience + 30, "patience", message)
+
+    def check_train(self, progress: Any, episodes: Any) -> None:
+        """The same for a synchronous run."""
+        if episodes is not None and episodes.store.ids == list(range(episodes.end)):
+            store = episodes.store
+            steps = sum(store.entry(i).steps for i in store.ids)
+            known = (progress.episodes, progress.step)
+            self.world.check(known == (len(store), steps), "counters", f"{known}, on disk {(len(store), steps)}")
+
+    def at_end(self, updates: int | None, due: float) -> None:
+        """What was logged is a number, episodes act with ever newer weights, failures end them."""
+        metrics = self.path / "metrics.jsonl"
+        lines = metrics.read_text().splitlines() if metrics.exists() else []
+        self.world.check(all(_finite(json.loads(line)) for line in lines), "no_nan", "a logged metric is not a number")
+        if updates is not None:
+            self.world.check(updates >= int(due), "counters", f"{updates} updates at the end, {due:g} were due")
+        if not is_store(self.path / "episodes"):
+            return
+        store, before = Store.open(self.path / "episodes"), 0
+        for i, episode in store:
+            weights = int(episode.meta.get("weights", before))
+            self.world.check(weights >= before, "versions_grow", f"episode {i}: version {weights} after {before}")
+            before = weights
+            if "failure" in episode.privileged:
+                lost = episode.privileged["failure"]
+                whole = not lost[:-1].any() and (not lost[-1] or episode.terminated)
+                self.world.check(whole, "env_ends", f"episode {i} goes on after the env's failure")
+
+
+def _digest(store: Store, episode_id: int) -> str:
+    line = store.entry(episode_id).line
+    return hashlib.sha256(repr((line["steps"], sorted(line["crc"].items()), line["meta"])).encode()).hexdigest()
+
+
+def _label_key(ledger: Ledger, episode: int, number: int) -> tuple[int, str, float, str]:
+    version = ledger.version(episode, number)
+    labels = version.labels()
+    data = labels.success.tobytes() + labels.labeled.tobytes()
+    return episode, version.source, version.time, hashlib.sha256(data).hexdigest()[:16]
+
+
+def _finite(tree: Any) -> bool:
+    """Whether no number in a tree is NaN or infinite; evidence of 0, minus infinity as a logarithm, is a number."""
+    if isinstance(tree, dict):
+        return all(_finite(value) for value in tree.values())
+    if isinstance(tree, list | tuple):
+        return all(_finite(value) for value in tree)
+    return not isinstance(tree, float) or not (math.isnan(tree) or tree == math.inf)

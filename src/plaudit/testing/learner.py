@@ -1,0 +1,180 @@
+"""A learner whose policy is one vector: the mean of its two actions, pulled towards what was rewarded.
+
+It improves on the task, and learns to press the button where the judge pays for that. Every batch that it is given is
+shown to the world first, which compares it with what should have been paid.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field, NonNegativeInt, PositiveInt
+from torch import Tensor, nn
+
+from plaudit.config import Seed
+from plaudit.learners.base import LearnerBase
+from plaudit.learners.config import LearnerConfig, OffPolicyConfig
+from plaudit.policies.config import PolicyConfig
+from plaudit.policies.networks import load_components
+from plaudit.protocols import Normalizer
+from plaudit.registry import LEARNER_REGISTRY, POLICY_REGISTRY
+from plaudit.rollout.vector import ActFn, RolloutBatch
+from plaudit.testing.world import world
+from plaudit.types import Batch, EnvSpec, FloatArray, Observation, PolicyWeights
+
+NOISE, RATE = 0.5, 0.05
+OFF_POLICY, ON_POLICY = "simulated", "simulated_on_policy"  # as `learner=` names them
+
+
+class Mean(nn.Module):
+    """The vector."""
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.mean = nn.Parameter(torch.zeros(size), requires_grad=False)
+
+
+@LEARNER_REGISTRY.register(OFF_POLICY)
+class SimulatedLearnerConfig(OffPolicyConfig):
+    """From replay."""
+
+    type: Literal["simulated"] = "simulated"
+    batch_size: PositiveInt = 8
+    n_step: PositiveInt = 1
+    horizon: PositiveInt = 1  # actions of a chunk
+    bc_weight: float = Field(default=0.0, ge=0)
+    pretrain_updates: NonNegativeInt = 0
+
+    @property
+    def action_horizon(self) -> int:
+        return self.horizon
+
+    @property
+    def clones_demos(self) -> bool:
+        return self.bc_weight > 0
+
+    def build(self, env_spec: EnvSpec, seed: int, device: str) -> "SimulatedLearner":
+        return SimulatedLearner(self, env_spec, seed, device)
+
+
+@LEARNER_REGISTRY.register(ON_POLICY)
+class SimulatedOnPolicyConfig(LearnerConfig):
+    """From rollouts."""
+
+    on_policy: ClassVar[bool] = True
+    type: Literal["simulated_on_policy"] = "simulated_on_policy"
+    pretrain_updates: NonNegativeInt = 0
+    pretrain_batch_size: PositiveInt = 8
+
+    def build(self, env_spec: EnvSpec, seed: int, device: str) -> "SimulatedOnPolicyLearner":
+        return SimulatedOnPolicyLearner(self, env_spec, seed, device)
+
+
+class _Base(LearnerBase):
+    config: Any
+    net: Mean
+
+    def __init__(self, config: Any, env_spec: EnvSpec, seed: int, device: str):
+        super().__init__(env_spec, seed, device)
+        self.config, self.net, self.optimizers = config, Mean(env_spec.action_dim), {}
+        self.pretrain_updates = config.pretrain_updates
+
+    @property
+    def components(self) -> Mapping[str, nn.Module]:
+        return {"actor": self.net}
+
+    @property
+    def horizon(self) -> int:
+        return getattr(self.config, "horizon", 1)
+
+    def act_fn(self, *, explore: bool) -> ActFn:
+        def act(observation: Observation) -> FloatArray:
+            mean = self.net.mean.expand(len(observation.state), -1)
+            noise = torch.randn(mean.shape, generator=self.rng) if explore else 0.0
+            return (mean + NOISE * noise).clamp(-1, 1).numpy()
+
+        return act
+
+    def _pull(self, actions: Tensor, reward: Tensor) -> Mapping[str, Any]:
+        self.version += 1
+        actions = actions[:, 0] if actions.ndim == 3 else actions
+        self.net.mean += RATE * (reward.clamp(-2, 2)[:, None] * (actions - self.net.mean)).mean(dim=0)
+        self.net.mean.clamp_(-1, 1)
+        return {"loss/actor": reward.mean()}
+
+    def policy_config(self, *, explore: bool = False) -> "SimulatedPolicyConfig":
+        seed = self.seed if explore else 0
+        return SimulatedPolicyConfig(
+            action_dim=self.env_spec.action_dim, horizon=self.horizon, noise=NOISE if explore else 0.0, seed=seed
+        )
+
+
+class SimulatedLearner(_Base):
+    """A `Learner` of batches."""
+
+    @property
+    def replay_options(self) -> Mapping[str, Any]:
+        chunk, cameras = self.config.horizon, tuple(self.env_spec.cameras)
+        steps = {"n_step": chunk, "horizon": chunk} if chunk > 1 else {"n_step": self.config.n_step}
+        return {"gamma": self.config.gamma, "cameras": cameras, **steps}
+
+    def update(self, batch: Batch[Tensor]) -> Mapping[str, Any]:
+        world().on_batch(self, batch)
+        return self._pull(batch.actions, batch.reward)
+
+
+class SimulatedOnPolicyLearner(_Base):
+    """A `Learner` of rollouts."""
+
+    on_policy = True
+
+    @property
+    def replay_options(self) -> Mapping[str, Any]:
+        return {"gamma": self.config.gamma, "cameras": tuple(self.env_spec.cameras)}
+
+    def bc_update(self, batch: Batch[Tensor]) -> None:
+        self._pull(batch.actions, torch.ones(len(batch.actions)))
+
+    def update(self, rollout: RolloutBatch) -> Mapping[str, Any]:
+        world().on_rollout(self, rollout)
+        valid = rollout.valid
+        return self._pull(torch.from_numpy(rollout.actions[valid]), torch.from_numpy(rollout.reward[valid]))
+
+
+@POLICY_REGISTRY.register("simulated")
+class SimulatedPolicyConfig(PolicyConfig):
+    """The vector as a policy."""
+
+    policy_class: ClassVar[str] = "plaudit.testing.learner:SimulatedPolicy"
+    type: Literal["simulated"] = "simulated"
+    action_dim: PositiveInt = 2
+    horizon: PositiveInt = 1
+    noise: float = 0.0
+    seed: Seed = 0
+
+
+class SimulatedPolicy:
+    """A `Policy`."""
+
+    def __init__(self, config: SimulatedPolicyConfig):
+        self._config, self._rng = config, np.random.default_rng(config.seed)
+        self._mean = Mean(config.action_dim)
+        self.components: Mapping[str, nn.Module] = {"actor": self._mean}
+
+    def predict(self, observation: Observation, normalizer: Normalizer) -> FloatArray:
+        noise = self._rng.standard_normal((self._config.horizon, self._config.action_dim))
+        actions = self._mean.mean.numpy() + self._config.noise * noise
+        return np.clip(actions, -1, 1).astype(np.float32)
+
+    def guided_inference(
+        self, observation: Observation, normalizer: Normalizer, previous: FloatArray, delay: int, executed: int
+    ) -> FloatArray:
+        return self.predict(observation, normalizer)
+
+    def warmup(self) -> None: ...
+
+    def freeze_all_model_params(self) -> None: ...
+
+    def load_weights(self, weights: PolicyWeights) -> None:
+        load_components(self.components, weights)

@@ -1,0 +1,75 @@
+"""People who answer what they are asked, late, out of order, twice or never, and who correct what they see.
+
+They label as the labeling window does: through a reader of the run's store, into its ledger.
+"""
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+
+from plaudit.data.store import Store
+from plaudit.judges.human.queue import REQUESTS
+from plaudit.testing.world import World, uniform
+from plaudit.types import Labels
+
+
+@dataclass(frozen=True)
+class Habits:
+    """How people answer."""
+
+    order: str = "in order"  # or "random", "errors first"
+    delay: int = 0  # turns, at most
+    twice: float = 0.0  # fraction of the answers that are given again
+    never: float = 0.0  # fraction that is never given
+    excludes: float = 0.0  # fraction that excludes the episode
+
+
+class People:
+    """Of one run; they go on when it is resumed."""
+
+    def __init__(self, habits: Habits, world: World):
+        self.habits, self._world = habits, world
+        self._due: dict[int, int] = {}  # episode -> turn
+        self._asked: set[int] = set()
+
+    def act(self, store: Store, turn: int, source: str) -> None:
+        """Answer what is due. source: of the judge's labels"""
+        habits, seed = self.habits, self._world.seed
+        requests = store.folder / REQUESTS
+        wanted: list[int] = json.loads(requests.read_text()) if requests.exists() else []
+        for episode in [i for i in wanted if i not in self._asked and i in store.ids]:
+            self._asked.add(episode)
+            if uniform(seed, "never", episode) >= habits.never:
+                self._due[episode] = turn + self._delay(store, episode, source)
+        for episode in [i for i, due in self._due.items() if due <= turn]:
+            del self._due[episode]
+            if episode in store.ids:
+                excludes = uniform(seed, "excludes", episode) < habits.excludes
+                self.label(store, episode, "exclude" if excludes else "answer")
+                if uniform(seed, "twice", episode) < habits.twice:
+                    self.label(store, episode, "answer")
+
+    def _delay(self, store: Store, episode: int, source: str) -> int:
+        habits = self.habits
+        if habits.order == "random":
+            return int(uniform(self._world.seed, "delay", episode) * (habits.delay + 1))
+        if habits.order == "errors first":
+            said, truth = store.ledger.labels(episode, {source}), store.episode(episode).success
+            wrong = said is not None and truth is not None and said.success_once != bool(truth.any())
+            return 0 if wrong else habits.delay
+        return habits.delay
+
+    def label(self, store: Store, episode_id: int, kind: str) -> None:
+        """answer: what is true; relabel: the opposite; exclude: nothing counts."""
+        episode = store.episode(episode_id)
+        truth = np.zeros(episode.steps, bool) if episode.success is None else episode.success
+        targets = np.concatenate([[False], truth]).astype(np.float32)
+        if kind == "relabel":
+            targets = np.zeros_like(targets) if truth.any() else np.append(targets[:-1], 1.0)
+        if kind == "exclude":
+            targets = np.full(len(targets), np.nan)
+        store.ledger.append(episode_id, Labels.from_targets(targets, "human"))
+        self._world.counts["answers"] += 1
+        says = {"exclude": "excluded"}.get(kind, "success" if (targets == 1).any() else "failure")
+        self._world.tell(f"a person labels episode {episode_id}: {says} ({kind})")

@@ -1,0 +1,400 @@
+"""One simulated run: sessions of the real trainers, killed, stopped and resumed as the scenario says.
+
+result = simulate(draw(7))
+result.violation, result.log
+"""
+
+import gc
+import json
+import shutil
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from plaudit.config import parse
+from plaudit.data.store import Store
+from plaudit.errors import PlauditError, RobotSilent
+from plaudit.rollout.operator import OperatorCommand
+from plaudit.rollout.operator_input import OperatorConfig
+from plaudit.testing.env import SimulatedEnv
+from plaudit.testing.faults import Kill, SimulatedDisk, SimulatedGroup, simulated_machine
+from plaudit.testing.invariants import SILENT, Watch
+from plaudit.testing.people import People
+from plaudit.testing.scenario import Event, Scenario
+from plaudit.testing.world import InvariantViolated, World, enter
+from plaudit.training.config import TrainingConfig
+from plaudit.training.judge_change import with_judge
+from plaudit.training.online import OnlineTrainer
+from plaudit.training.retrain import decisions
+from plaudit.training.run_folder import RunFolder
+from plaudit.training.seeds import EVAL_SEEDS
+from plaudit.training.trainer import Trainer, check_run
+
+MAX_SESSIONS, MAX_TURNS = 8, 2500
+SHM = Path("/dev/shm")
+
+
+@dataclass(frozen=True)
+class Violation:
+    """Of an invariant."""
+
+    invariant: str
+    message: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a scenario."""
+
+    scenario: Scenario
+    violation: Violation | None
+    log: tuple[str, ...]
+    counts: Counter[str]  # steps, episodes, kills, answers, ...
+    keys: frozenset[str]  # of the config that were set
+    alarm: bool | None  # whether the judge was stopped; None: it was not audited to the end
+    honest_alarm: bool | None  # whether an honest judge was stopped; None: it was not honest, or not audited
+    equal_promoted: bool | None  # whether an equally good candidate was promoted; None: there was none
+    seconds: float
+
+
+@contextmanager
+def temporary_folder() -> Iterator[Path]:
+    """In memory where the machine has such a file system."""
+    folder = Path(tempfile.mkdtemp(prefix="plaudit-simulated-", dir=SHM if SHM.is_dir() else None))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def simulate(scenario: Scenario) -> Result:
+    """Run a scenario in a temporary folder."""
+    began, world = time.perf_counter(), World(scenario.seed)
+    violation, run = None, None
+    before = enter(world)
+    try:
+        with temporary_folder() as folder:
+            try:
+                run = SimulatedRun(scenario, world, folder)
+                run.play()
+                if run.resumes_exactly:
+                    check_resumed(run, folder / "again")
+            except InvariantViolated as found:
+                violation = Violation(found.invariant, found.message)
+    finally:
+        enter(before)
+    return Result(
+        scenario,
+        violation,
+        tuple(world.log),
+        world.counts,
+        frozenset(scenario.keys),
+        None if run is None else run.alarm,
+        None if run is None or not scenario.honest else run.alarm,
+        None if run is None else run.equal_promoted,
+        time.perf_counter() - began,
+    )
+
+
+def check_resumed(run: "SimulatedRun", folder: Path) -> None:
+    """A synchronous run that was killed and resumed is the same as one that was never interrupted."""
+    folder.mkdir()
+    plain = SimulatedRun(replace(run.scenario, events=()), World(run.scenario.seed), folder)
+    plain.play()
+    one, other = (_outcome(each.path) for each in (run, plain))
+    for line, expected in zip(one[0], other[0]):
+        differing = [key for key in {*line, *expected} if line.get(key) != expected.get(key)]
+        message = f"at step {expected['step']}: {differing} differ from an uninterrupted run"
+        run.world.check(not differing, "resumes_exactly", message)
+    run.world.check(one == other, "resumes_exactly", "the policy, or the number of metrics, differs")
+
+
+def _outcome(path: Path) -> tuple[list[dict[str, float]], bytes]:
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    weights = path / "policy" / "model.safetensors"
+    timeless = [{key: value for key, value in line.items() if not key.startswith("time/")} for line in lines]
+    return timeless, weights.read_bytes() if weights.exists() else b""
+
+
+class SimulatedRun:
+    """Of one scenario."""
+
+    def __init__(self, scenario: Scenario, world: World, folder: Path):
+        self.scenario, self.world, self.folder, self.path = scenario, world, folder, folder / "run"
+        self.config = scenario.build(folder)
+        if self._events("operator"):
+            self.config = self.config.model_copy(update={"operator": _attended(self.config.operator)})
+        kills = [event.at for event in self._events("kill")]
+        full = {event.at: int(event.number) for event in self._events("full")}
+        self.disk = SimulatedDisk(world, kills, full)
+        self.watch = Watch(world, self.config, self.path)
+        self.people = People(scenario.habits, world)
+        self.worker_faults = {
+            (event.what.split(": ")[0], event.at): event.what.split(": ")[1] for event in self._events("worker")
+        }
+        self._pending = [e for e in scenario.events if e.kind in ("person", "stop", "replace", "unreachable")]
+        self._robot_events = [e for e in scenario.events if e.kind in ("operator", "silent")]
+        self._turn, self._fired, self._episode = 0, False, -1
+        self._silent: Event | None = None
+        self._group: SimulatedGroup | None = None
+        self._replaced = self._ended = False
+        self.alarm: bool | None = None
+        self.equal_promoted: bool | None = None
+        world.on_batch, world.on_rollout = self.watch.on_batch, self.watch.on_rollout
+        world.on_env_step = self._on_env_step
+
+    def _events(self, kind: str) -> list[Event]:
+        return [event for event in self.scenario.events if event.kind == kind]
+
+    def play(self) -> None:
+        """To its end, whatever happens on the way."""
+        self.world.tell(f"{self.config.schedule}, judge {self.scenario.judge}: {dict(self.scenario.keys)}")
+        self._check_config()
+        if self.config.schedule == "train":
+            with simulated_machine(self.world, self.disk):
+                self._prepare_train()
+        for session in range(MAX_SESSIONS):
+            if self._session(session):
+                break
+        self.world.counts["unfinished"] += not self._ended
+        self._count()
+
+    @property
+    def resumes_exactly(self) -> bool:
+        """Whether it was interrupted, and nothing else distinguishes it from one that was not."""
+        kinds = {event.kind for event in self.scenario.events}
+        interrupted = self.world.counts["sessions"] > 1 and not kinds & {"person", "full", "replace"}
+        return self.config.schedule == "train" and interrupted and self._ended
+
+    def _check_config(self) -> None:
+        """Defaults that fit each other: a backup over a chunk is a backup over what was executed."""
+        config, inference = self.config, self.config.policy.inference
+        horizon = config.learner.action_horizon
+        if config.schedule == "train" or horizon == 1 or inference.execution_horizon is not None:
+            return
+        realtime = config.policy.model_copy(update={"inference": inference.model_copy(update={"realtime": True})})
+        kind = config.model_copy(update={"policy": realtime}).inference_type
+        self.world.check(
+            kind == "sequential",
+            "whole_chunks",
+            f"a learner of chunks of {horizon} actions is driven by '{kind}' in real time, which executes a part of each",
+        )
+
+    def _prepare_train(self) -> None:
+        try:
+            check_run(self.config)
+        except PlauditError as error:
+            self.world.fail("accepted_runs", f"the run is refused although its config was accepted: {error}")
+
+    def _session(self, number: int) -> bool:
+        """Whether the run is over."""
+        world = self.world
+        world.tell(f"session {number + 1} begins")
+        world.counts["sessions"] += 1
+        self._fired = False
+        if number == MAX_SESSIONS - 3:  # let it end
+            self.worker_faults.clear()
+            self._robot_events.clear()
+            self._silent = None
+        with simulated_machine(world, self.disk), self.watch.acknowledged():
+            self.watch.new_session(self.config)
+            try:
+                if number:
+                    self.watch.after_resume()
+                self._ended = self._train() if self.config.schedule == "train" else self._online()
+                return self._ended
+            except Kill:
+                pass
+            except PlauditError as error:
+                self._on_error(error)
+                if self._expected_end(error):
+                    return True
+            except Exception as error:  # noqa: BLE001 - of the code under test
+                where = traceback.extract_tb(error.__traceback__)[-1]
+                message = f"{type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})"
+                full = isinstance(error, OSError) and world.counts["full disks"]
+                world.check(full, "no_crash", message)
+                world.tell(f"the session ends with {message}")
+        if self.disk.dead:  # nothing of the killed process is left
+            self._group = None
+            self.watch.new_session(self.config)
+            self.disk.revive()
+            gc.collect()
+        return False
+
+    def _on_error(self, error: PlauditError) -> None:
+        """An error that somebody caused is told; others are violations."""
+        self.world.tell(f"the session ends with {type(error).__name__}: {error}")
+        excused = self._fired or (self._group is not None and self._group.fired) or self.world.counts["full disks"]
+        self.world.check(excused or self._expected_end(error), "accepted_runs", f"{type(error).__name__}: {error}")
+
+    def _expected_end(self, error: PlauditError) -> bool:
+        """Whether a run is right to end like this, and would end so again."""
+        text = str(error)
+        judge = self.scenario.errors.get("raises", 0) and ("could not label" in text or "raises on" in text)
+        blind = "sees success in none of" in text or "sees success in" in text
+        return bool(judge or blind or self._silent is not None and self._silent.what == "always")
+
+    # The two schedules
+
+    def _online(self) -> bool:
+        folder = RunFolder.open(self.path, self.config)
+        group = self._group = SimulatedGroup(folder, self.world, self.worker_faults)
+        trainer = OnlineTrainer(folder, group)
+        stopped = False
+
+        def callback(progress: Any) -> bool:
+            nonlocal stopped
+            group.live = True
+            self.world.counts["turns"] += 1
+            self._turn += 1
+            self._check_online(trainer, progress)
+            going = self._act(trainer.monitor.store)
+            stopped = stopped or not going
+            return going
+
+        try:
+            end = trainer.run(callback)
+        finally:
+            if not self.disk.dead:
+                group.close()
+                folder.close()
+        if not stopped:
+            over = trainer.schedule.all_collected and not trainer.monitor.blocks_learning
+            due = trainer.schedule.pretrain_updates + self.config.learner.updates_due(end.replay.labeled_steps)
+            checked = over and trainer.schedule.has_samples and end.eval_success != 1.0
+            self.watch.at_end(end.updates if checked else None, due)
+            self._judge_alarm(trainer.monitor.audit.current if trainer.monitor.audit else None)
+        return not stopped
+
+    def _check_online(self, trainer: OnlineTrainer, progress: Any) -> None:
+        monitor = trainer.monitor
+        if not progress.errors:  # counters are those of the last time that all answered
+            self.watch.check_online(progress, trainer.schedule)
+        if monitor.audit is not None:
+            self.watch.check_audit(monitor.audit.current, monitor.audit.fingerprint)
+
+    def _train(self) -> bool:
+        exists = self.path.exists() and (self.path / "config.yaml").exists()
+        folder = RunFolder.reopen(self.path, "train") if exists else RunFolder.create(self.path, self.config)
+        stopped = False
+
+        def callback(progress: Any) -> bool:
+            nonlocal stopped
+            self.world.counts["turns"] += 1
+            self._turn += 1
+            self.world.now += 10
+            self.watch.check_train(progress, trainer.episodes)
+            if not self.config.judge.is_simulator:
+                self.watch.check_audit(trainer.audit, trainer.judge.judge.id.fingerprint)
+            going = self._act(None if trainer.episodes is None else trainer.episodes.store)
+            stopped = stopped or not going
+            return going
+
+        with Trainer(folder, lambda _: iter) as trainer:
+            trainer.run(callback)
+            if not stopped:
+                self.watch.at_end(None, 0)
+                self._judge_alarm(None if self.config.judge.is_simulator else trainer.audit)
+        return not stopped
+
+    def _judge_alarm(self, audit: Any) -> None:
+        """What the run says of the guarantees."""
+        decided = decisions(self.path / "judge")
+        if self.world.counts["candidates equal"] and not self._replaced:
+            kinds = self.world.candidates
+            self.equal_promoted = any(d.promoted and kinds.get(d.number) == "equal" for d in decided)
+        if audit is not None and not self._replaced:
+            self.alarm = audit.alarm is not None
+
+    # Events
+
+    def _act(self, store: Store | None) -> bool:
+        """What happens between two turns; False: the run is stopped here, and resumed."""
+        turn, going = self._turn, True
+        if store is not None and store.ids:
+            store.refresh()
+            store.ledger.refresh()
+            if self.config.schedule == "online":
+                self.people.act(store, turn, self.watch.source)
+        for event in [e for e in self._pending if e.at <= turn]:
+            if event.kind == "person" and (store is None or not store.ids):
+                continue
+            self._pending.remove(event)
+            going = self._happens(event, store) and going
+        if turn > MAX_TURNS:
+            waits = self.config.asks_human or self._silent is not None
+            self.world.check(waits, "ends", f"the run has not ended after {MAX_TURNS} turns")
+            return False
+        return going
+
+    def _happens(self, event: Event, store: Store | None) -> bool:
+        if event.kind == "person" and store is not None:
+            ids = store.ids
+            self.people.label(store, ids[int(event.number) % len(ids)], event.what)
+        elif event.kind == "unreachable":
+            self._fired = True
+            self.world.counts["unreachable judges"] += 1
+            self.world.judge_down_until = self.world.now + event.number
+            self.world.tell(f"the judge cannot be reached for {event.number:g} s")
+        elif event.kind == "replace":
+            return self._replace_judge(event)
+        elif event.kind == "stop":
+            self.world.tell("the run is stopped, and resumed")
+            return False
+        return True
+
+    def _replace_judge(self, event: Event) -> bool:
+        """Stop; the next session has another judge."""
+        self._replaced = True
+        self.world.counts["judges replaced"] += 1
+        self.world.tell(f"the judge is replaced ({event.what})")
+        tree = self.scenario.tree(self.folder)
+        if event.what == "model":
+            tree["judge"]["model"] = str(self.folder / "judge_b")
+        else:
+            tree["judge"]["calibration"] = {"temperature": 1.1, "bias": 0.01}
+        self.config = parse(TrainingConfig, tree).model_copy(update={"operator": self.config.operator})
+        if self.config.schedule == "train":
+            key, value = ("model", str(self.folder / "judge_b")) if event.what == "model" else ("calibration", "")
+            words = [f"judge.{key}={value}"] if value else ["judge.calibration={temperature: 1.1, bias: 0.01}"]
+            with_judge(RunFolder.reopen(self.path), words)
+        return False
+
+    def _on_env_step(self, env: SimulatedEnv) -> None:
+        """An operator's commands and a silent robot; only the robot's own env is meant."""
+        self.world.counts["steps"] += 1
+        if self.config.schedule == "train" or env.seeds[0] >= EVAL_SEEDS:
+            return
+        step = int(env.frame[0])
+        if step == 0:
+            self._episode += 1
+        for event in [e for e in self._robot_events if e.at <= self._episode and e.number == step + 1]:
+            self._robot_events.remove(event)
+            self._fired = True
+            if event.kind == "silent":
+                self._silent = replace(event, at=self._episode + {"once": 0, "often": 4, "always": 10**6}[event.what])
+            elif self._group is not None:
+                self.world.counts["operator commands"] += 1
+                self.world.tell(f"operator: {event.what} in step {step} of episode {self._episode}")
+                self._group.operate(OperatorCommand(event.what))
+        if self._silent is not None and self._episode <= self._silent.at and step >= self._silent.number - 1:
+            self._fired = True
+            self.world.counts["silent robots"] += 1
+            self.world.tell(f"the robot is silent in step {step} of episode {self._episode}")
+            raise RobotSilent(SILENT)
+
+    def _count(self) -> None:
+        episodes = self.path / "episodes"
+        if episodes.exists():
+            self.world.counts["episodes"] += Store.open(episodes).next_id
+
+
+def _attended(config: OperatorConfig) -> OperatorConfig:
+    return config.model_copy(update={"auto": False})

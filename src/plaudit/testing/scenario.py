@@ -1,0 +1,303 @@
+"""What one seed draws: a config, a judge with its errors, people, an operator, and faults.
+
+    scenario = draw(7)
+    config = scenario.build(folder)
+
+Every part is drawn by a key of its own (`uniform(seed, ...)`), so that `shrink` can leave one out and the rest stays as
+it was. Keys of the config are drawn from all that can be set; what validation refuses is drawn again.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from plaudit.config import parse
+from plaudit.data.store import Store
+from plaudit.errors import ConfigError
+from plaudit.judges.detector import SuccessDetector
+from plaudit.judges.simulator import SimulatorJudge
+from plaudit.rollout.vector import collect_rollout
+from plaudit.testing.env import SimulatedEnvConfig
+from plaudit.testing.judge import TYPE, write_model
+from plaudit.testing.learner import OFF_POLICY, ON_POLICY
+from plaudit.testing.people import Habits
+from plaudit.testing.world import pick, uniform
+from plaudit.training.config import TrainingConfig
+
+Kind = Literal["kill", "full", "worker", "operator", "silent", "unreachable", "person", "replace", "stop"]
+TRIES = 40  # configs that are drawn before a plain one is taken
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happens in a run."""
+
+    kind: Kind
+    at: int  # change of the disk, call of a worker, episode, or turn of the loop
+    what: str = ""
+    number: float = 0.0  # length, step, or which episode
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Of one seed."""
+
+    seed: int
+    schedule: str
+    judge: str
+    keys: Mapping[str, Any] = field(default_factory=dict)  # dotted key -> value, beside the basic ones
+    errors: Mapping[str, Any] = field(default_factory=dict)  # of the judge
+    habits: Habits = field(default_factory=Habits)
+    events: tuple[Event, ...] = ()
+    episodes: int = 40
+
+    def tree(self, folder: Path) -> dict[str, Any]:
+        """The config as a tree. folder: of everything that it names"""
+        flat = {**_basic(self), **_judge_keys(self, folder), **self.keys}
+        if flat.pop("demos.made", 0):
+            flat["demos.store"] = str(folder / "demos")
+        if "collect.store" in flat:
+            flat["collect.store"] = str(folder / "collected")
+        tree: dict[str, Any] = {}
+        for key, value in flat.items():
+            *path, last = key.split(".")
+            node = tree
+            for name in path:
+                node = node.setdefault(name, {})
+            node[last] = value
+        return tree
+
+    def build(self, folder: Path) -> TrainingConfig:
+        """The config, if it is accepted, and the files that it names."""
+        config = parse(TrainingConfig, self.tree(folder))
+        write_model(folder / "judge", {**self.errors, "run_seed": config.run.seed})
+        write_model(folder / "judge_b", {**self.errors, "run_seed": config.run.seed, "name": "b"})
+        if config.demos.store is not None and not config.demos.store.exists():
+            make_demos(config.demos.store, int(self.keys["demos.made"]), config.run.seed, config.env)
+        return config
+
+    @property
+    def honest(self) -> bool:
+        """Whether its judge keeps to what the audit allows, and nobody says otherwise."""
+        errors = {name: value for name, value in self.errors.items() if value and name in BAD}
+        lies = any(event.what == "relabel" for event in self.events)
+        return self.judge in ("classifier", "simulator") and not errors and not lies
+
+
+BAD = ("early", "late", "exploitable", "start", "strange", "drift", "raises")
+
+
+def _basic(scenario: Scenario) -> dict[str, Any]:
+    train, steps = scenario.schedule == "train", pick((4, 6, 8, 12), scenario.seed, "max_steps")
+    basic = {
+        "schedule": scenario.schedule,
+        "env.type": "simulated",
+        "env.max_steps": steps,
+        "learner.type": OFF_POLICY,
+        "policy.cameras": [],
+        "run.device": "cpu",
+        "run.seed": scenario.seed % 1000,
+        "run.max_episodes": scenario.episodes,
+        "run.checkpoint_freq": 60,
+        "evaluation.episodes": 2,
+        "evaluation.freq": 200,
+    }
+    online = {
+        "policy.inference.realtime": False,
+        "policy.inference.max_episode_steps": steps,
+        "run.publish_freq": 10,
+        "judge.window.open": False,
+    }
+    return {**basic, **({"run.num_envs": 4} if train else online)}
+
+
+def _judge_keys(scenario: Scenario, folder: Path) -> dict[str, Any]:
+    simulated = {"type": TYPE, "model": str(folder / "judge")}
+    if scenario.judge == "classifier":
+        return {f"judge.{key}": value for key, value in simulated.items()}
+    if scenario.judge == "cascade":
+        return {"judge.type": "cascade", "judge.stages": [simulated, {"type": "human"}]}
+    return {"judge.type": scenario.judge}
+
+
+# What may be set, with values to draw from; each is set in a quarter of the runs.
+KEYS: Mapping[str, tuple[Any, ...]] = {
+    "reward.mode": ("replace", "add", "terminal"),
+    "reward.reward_type": ("binary", "continuous"),
+    "reward.shaping": (0.5, 1.0, 0.1),
+    "reward.env_reward": ("sparse", "dense"),
+    "reward.terminate_on_success": (True, False),
+    "audit.fraction": (0.0, 0.05, 0.5, 1.0, 0.01),
+    "audit.first_episodes": (0, 5, 40),
+    "audit.max_false": (0.005, 0.01, 0.05, 0.3, 0.9),
+    "audit.max_missed": (0.005, 0.01, 0.1, 0.5, 0.9),
+    "audit.window": (1, 10, 50),
+    "audit.on_alarm": ("stop", "warn"),
+    "audit.by": ("auto", "simulator", "human"),
+    "audit.minutes_per_hour": (1.0, 6.0, 60.0),
+    "audit.minutes_per_episode": (0.1, 5.0),
+    "evaluation.episodes": (1, 3),
+    "evaluation.freq": (50, 10_000),
+    "evaluation.stop_success_rate": (0.5, 1.0),
+    "demos.made": (2, 6),
+    "demos.relabel": (True, False),
+    "run.max_steps": (50, 150, 400),
+    "run.checkpoint_freq": (1, 20, 1000),
+    "run.publish_freq": (1, 50),
+    "run.num_envs": (1, 3, 8),
+    "run.max_unlabeled_episodes": (1, 4),
+    "run.max_pending_episodes": (1, 100, None),
+    "run.worker_timeout_s": (5.0, 30.0),
+    "run.sampling": ("local", "remote"),
+    "run.capacity_gb": (1e-5, 1e-4),
+    "run.keep_episodes": (True, False),
+    "learner.type": (OFF_POLICY, ON_POLICY),
+    "learner.gamma": (0.0, 0.5, 1.0),
+    "learner.batch_size": (1, 16),
+    "learner.utd_ratio": (0.1, 1.0, 2.0),
+    "learner.random_steps": (10, 60),
+    "learner.demo_ratio": (0.0, 0.1, 0.5, 1.0),
+    "learner.n_step": (2, 3, 20),
+    "learner.horizon": (2, 4),
+    "learner.bc_weight": (0.0, 1.0),
+    "learner.pretrain_updates": (5, 20),
+    "judge.rule.decode": ("per_frame", "k_of_n", "cutoff"),
+    "judge.rule.k": (1, 2, 3),
+    "judge.rule.n": (3, 4),
+    "judge.rule.threshold": (0.3, 0.9),
+    "judge.unlike": ("pay", "audit", "skip"),
+    "judge.retrain.min_new_labels": (2, 10),
+    "judge.retrain.min_episodes": (1, 10),
+    "judge.retrain.val_fraction": (0.5, 0.9),
+    "judge.check": (0.0, 0.2, 0.5),
+    "judge.budget": (1.0, 30.0),
+    "judge.false_positives": (0.01, 0.3),
+    "judge.misses": (0.1, 0.5),
+    "judge.late_by": (1, 5),
+    "policy.inference.max_episode_steps": (1, 3, 10),
+    "policy.inference.patience_s": (5.0, 20.0),
+    "policy.inference.execution_horizon": (1, 2),
+    "policy.inference.stop_on": ("success", "failure"),
+    "env.obs": ("state", "pixels"),
+    "env.fails": (False, True),
+    "env.strange": (0.2, 1.0),
+    "operator.gate": (True, False),
+    "collect.store": ("collected",),
+    "collect.target_success": (0, 5),
+}
+ONLY: Mapping[str, tuple[str, ...]] = {  # keys that only some judges have
+    "judge.rule": ("classifier", "simulator", "noisy"),
+    "judge.unlike": ("classifier",),
+    "judge.retrain": ("classifier", "cascade"),
+    **dict.fromkeys(("judge.check", "judge.budget"), ("cascade",)),
+    **dict.fromkeys(("judge.false_positives", "judge.misses", "judge.late_by"), ("noisy",)),
+}
+WORKERS = ("replay buffer", "state manager", "env", "judge", "labeler", "learner")
+
+
+def draw(seed: int) -> Scenario:
+    """The scenario of a seed."""
+    schedule = pick(("online", "online", "train"), seed, "schedule")
+    judges = ("classifier",) * 6 + (
+        ("simulator", "noisy") if schedule == "train" else ("simulator", "human", "cascade")
+    )
+    judge = pick(judges, seed, "judge")
+    plain = Scenario(
+        seed,
+        schedule,
+        judge,
+        errors=_errors(seed),
+        habits=_habits(seed),
+        events=_events(seed, schedule, judge),
+        episodes=pick((20, 40, 60, 100), seed, "episodes"),
+    )
+    for attempt in range(TRIES):
+        found = replace(plain, keys=_keys(seed, attempt, judge))
+        try:
+            parse(TrainingConfig, found.tree(Path("/nonexistent")))
+        except ConfigError:
+            continue
+        return found
+    return plain
+
+
+def _keys(seed: int, attempt: int, judge: str) -> dict[str, Any]:
+    chance = 0.25 * 0.95**attempt
+    found: dict[str, Any] = {}
+    for key, values in KEYS.items():
+        fits = all(judge in judges for prefix, judges in ONLY.items() if key.startswith(prefix))
+        if fits and uniform(seed, attempt, key) < chance:
+            found[key] = pick(values, seed, attempt, key, "value")
+    return found
+
+
+def _errors(seed: int) -> dict[str, Any]:
+    kind = pick(("honest", "honest", "bad", "bad", "exploitable"), seed, "errors")
+    errors: dict[str, Any] = {
+        "false": pick((0.0, 0.01, 0.018), seed, "false"),
+        "missed": pick((0.0, 0.05), seed, "missed"),
+    }
+    if kind == "exploitable":
+        return {**errors, "exploitable": 1.0}
+    if kind == "bad":
+        for name, values in {
+            "false": (0.1, 0.5, 1.0),
+            "missed": (0.3, 0.9),
+            "early": (0.3, 1.0),
+            "late": (0.3, 1.0),
+            "exploitable": (0.5, 1.0),
+            "start": (0.05, 0.3),
+            "strange": (0.5, 1.0),
+            "drift": (10, 30),
+            "raises": (0.1, 1.0),
+        }.items():
+            if uniform(seed, "bad", name) < 0.3:
+                errors[name] = pick(values, seed, "bad value", name)
+    return errors
+
+
+def _habits(seed: int) -> Habits:
+    return Habits(
+        order=pick(("in order", "random", "errors first"), seed, "order"),
+        delay=pick((0, 2, 20), seed, "delay"),
+        twice=pick((0.0, 0.2), seed, "twice"),
+        never=pick((0.0, 0.0, 0.3), seed, "never"),
+        excludes=pick((0.0, 0.0, 0.2), seed, "excludes"),
+    )
+
+
+def _events(seed: int, schedule: str, judge: str) -> tuple[Event, ...]:
+    found: list[Event] = []
+
+    def add(kind: Kind, most: int, chance: float, until: int, whats: tuple[str, ...] = ("",), upto: int = 1) -> None:
+        for n in range(most if uniform(seed, kind) < chance else 0):
+            at, what = 1 + int(uniform(seed, kind, n) * until), pick(whats, seed, kind, n, "what")
+            found.append(Event(kind, at, what, 1 + int(uniform(seed, kind, n, "number") * upto)))
+
+    add("kill", 2, 0.4, 1200)
+    add("full", 1, 0.2, 1200, upto=60)
+    add("person", 6, 0.4, 120, ("answer", "relabel", "exclude"), 1000)
+    add("stop", 1, 0.2, 80)
+    if judge == "classifier":
+        add("replace", 1, 0.15, 60, ("model", "calibration"))
+    if schedule == "online":
+        kinds = tuple(f"{worker}: {kind}" for worker in WORKERS for kind in ("raise", "lost", "answer lost", "hang"))
+        add("worker", 3, 0.4, 60, kinds)
+        add("operator", 6, 0.3, 20, ("success", "failure", "discard", "repeat", "end", "pause"), 3)
+        add("silent", 1, 0.2, 20, ("once", "often", "always"), 3)
+        add("unreachable", 1, 0.2, 60, upto=40)
+    return tuple(found)
+
+
+def make_demos(folder: Path, episodes: int, seed: int, env_config: SimulatedEnvConfig) -> None:
+    """A store of sliders that are pushed to the goal, with the simulator's labels."""
+    env, judge = env_config.build(episodes), SimulatorJudge()
+    push = np.tile(np.float32([1, 0]), (episodes, 1))
+    seeds = range(2_000_000_000 + 1000 * seed, 2_000_000_000 + 1000 * seed + episodes)
+    rollout = collect_rollout(env, lambda _: push, list(seeds), SuccessDetector(judge, episodes), steps_after_success=2)
+    with Store.create(folder) as store:
+        for episode, labels in rollout.episodes(env, judge):
+            store.ledger.append(store.append(episode), labels)

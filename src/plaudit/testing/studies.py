@@ -1,0 +1,214 @@
+"""What is promised across runs, tried on many: each study has a limit on how often it may fail.
+
+    for study in STUDIES: failures = sum(study.trial(seed) for seed in range(100))
+
+They go through the real audit, retraining and rights on real stores, without a robot and a learner: one trial takes a
+fraction of a second, and a rate near 5% needs hundreds.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from plaudit.data.store import Store
+from plaudit.judges.detector import SuccessDetector
+from plaudit.judges.labeling import label_episodes
+from plaudit.judges.predictions import EpisodePrediction
+from plaudit.judges.rights import prove_rights
+from plaudit.judges.simulator import SimulatorJudge
+from plaudit.rollout.vector import collect_rollout
+from plaudit.rule import DecisionRule
+from plaudit.testing.env import SimulatedEnvConfig
+from plaudit.testing.faults import SimulatedDisk, simulated_machine
+from plaudit.testing.judge import SimulatedJudgeConfig, write_model
+from plaudit.testing.learner import ON_POLICY
+from plaudit.testing.runner import simulate, temporary_folder
+from plaudit.testing.scenario import Scenario
+from plaudit.testing.world import World, enter, pick, uniform
+from plaudit.training.audit import AuditConfig
+from plaudit.training.ledger_audit import LedgerAudit
+from plaudit.training.retrain import RetrainConfig, Retrainer
+from plaudit.types import Episode, JudgeId, Labels
+
+BATCH = 8  # episodes that a judge labels before the audit looks
+MAX_PAID = 20  # false successes before the alarm
+
+
+@dataclass(frozen=True)
+class Study:
+    """A guarantee."""
+
+    name: str
+    limit: float  # of the trials, the fraction that may fail
+    trial: Callable[[int], bool]  # seed -> whether it failed
+
+
+@contextmanager
+def _machine(seed: int) -> Iterator[Path]:
+    world = World(seed)
+    before = enter(world)
+    try:
+        with temporary_folder() as folder, simulated_machine(world, SimulatedDisk(world, (), {})):
+            yield folder
+    finally:
+        enter(before)
+
+
+def _episode(number: int, truth: bool) -> Episode:
+    state = np.full((2, 1), number, np.float32)
+    return Episode.of(frames={}, actions=np.zeros((1, 1)), state=state, privileged={"success": np.array([truth])})
+
+
+def _judged(success: bool) -> Labels:
+    labels = Labels.from_cutoff(steps=1, cutoff=1 if success else None, source="classifier")
+    return replace(labels, judge=JudgeId("classifier", "a"))
+
+
+def honest_alarm(seed: int) -> bool:
+    """An honest judge is stopped, while people answer in any order."""
+    order, false, missed = (
+        pick(options, seed, name)
+        for name, options in {
+            "order": ("in order", "random", "errors first"),
+            "false": (0.1, 0.05),
+            "missed": (0.2, 0.1),
+        }.items()
+    )
+    rate, due = 0.2 + 0.6 * uniform(seed, "rate"), {}
+    with _machine(seed) as folder, Store.create(folder / "store") as store:
+        audit = LedgerAudit(AuditConfig(by="human"), "classifier", seed)
+        truths: dict[int, bool] = {}
+        for start in range(0, 240, BATCH):
+            said = [uniform(seed, "says", start + n) < rate for n in range(BATCH)]
+            wrong = [uniform(seed, "wrong", start + n) < (false if s else missed) for n, s in enumerate(said)]
+            ids = store.extend([_episode(start + n, s != w) for n, (s, w) in enumerate(zip(said, wrong))])
+            store.ledger.extend((i, _judged(s)) for i, s in zip(ids, said))
+            truths |= {i: s != w for i, s, w in zip(ids, said, wrong)}
+            for i in audit.requested(store):
+                at_once = order == "in order" or (order == "errors first" and wrong[i - start] if i >= start else False)
+                delay = 0 if at_once else 60 if order == "errors first" else int(60 * uniform(seed, "delay", i))
+                due.setdefault(i, start + delay)
+            answered = sorted((i for i, when in due.items() if when <= start), key=lambda i: (due[i], i))
+            for i in answered:
+                due[i] = 10**9
+                cutoff = 1 if truths[i] else None
+                store.ledger.append(i, Labels.from_cutoff(steps=1, cutoff=cutoff, source="human"))
+            audit.read_labels(store)
+            if audit.current.alarm is not None:
+                return True
+    return False
+
+
+def exploited_long(seed: int) -> bool:
+    """A judge that begins to be fooled pays more than 20 false successes before it is stopped."""
+    change, share = int(150 * uniform(seed, "change")), 0.5 + 0.5 * uniform(seed, "share")
+    rate, paid = 0.3 + 0.6 * uniform(seed, "rate"), 0
+    with _machine(seed) as folder, Store.create(folder / "store") as store:
+        audit = LedgerAudit(AuditConfig(), "classifier", seed)
+        for n in range(change + 400):
+            says = uniform(seed, "says", n) < rate
+            wrong = says and uniform(seed, "wrong", n) < (share if n >= change else 0.03)
+            (i,) = store.extend([_episode(n, says and not wrong)])
+            store.ledger.append(i, _judged(says))
+            audit.read_labels(store)
+            if audit.current.alarm is not None:
+                return False
+            paid += wrong and n >= change
+            if paid > MAX_PAID:
+                return True
+    return False
+
+
+def interval_misses(seed: int) -> bool:
+    """The interval of the false successes misses their true fraction at some moment."""
+    rate, false = uniform(seed, "rate"), uniform(seed, "false") ** 2
+    fraction, wrongs = pick((0.1, 0.25, 0.5), seed, "fraction"), 0
+    with _machine(seed) as folder, Store.create(folder / "store") as store:
+        config = AuditConfig(fraction=fraction, first_episodes=10, on_alarm="warn", window=50)
+        audit, successes = LedgerAudit(config, "classifier", seed), 0
+        for start in range(0, 200, BATCH):
+            said = [uniform(seed, "says", start + n) < rate for n in range(BATCH)]
+            wrong = [s and uniform(seed, "wrong", start + n) < false for n, s in enumerate(said)]
+            ids = store.extend([_episode(start + n, s and not w) for n, (s, w) in enumerate(zip(said, wrong))])
+            store.ledger.extend((i, _judged(s)) for i, s in zip(ids, said))
+            audit.read_labels(store)
+            successes, wrongs = successes + sum(said), wrongs + sum(wrong)
+            found = audit.current.false_successes
+            if successes and not found.low - 1e-9 <= wrongs / successes <= found.high + 1e-9:
+                return True
+    return False
+
+
+def equal_promoted(seed: int) -> bool:
+    """A candidate that is as good as the current judge takes its place."""
+    with _machine(seed) as folder:
+        world = World(seed, candidate="equal")
+        before = enter(world)
+        try:
+            return _promotes(seed, folder)
+        finally:
+            enter(before)
+
+
+def _promotes(seed: int, folder: Path) -> bool:
+    first = SimulatedJudgeConfig(model=write_model(folder / "model", {"false": 0.15, "missed": 0.1}), force=True)
+    judge, truth = first.build(), SimulatorJudge()
+    env = SimulatedEnvConfig(max_steps=6).build(50)
+    push = np.zeros((50, 2), np.float32)
+    push[:, 0] = np.where(np.arange(50) % 2, 0.8, -0.02)
+    watched = pick((False, True), seed, "watched")  # a person labels the errors that they notice
+    with Store.create(folder / "episodes") as store:
+        audit = LedgerAudit(AuditConfig(on_alarm="warn"), "classifier", seed)
+        for part in range(8):
+            seeds = [seed * 100_003 + 50 * part + n for n in range(50)]
+            rollout = collect_rollout(env, lambda _: push, seeds, SuccessDetector(truth, 50))
+            episodes = [episode for episode, _ in rollout.episodes(env, truth)]
+            ids = store.extend(episodes)
+            labels = [one for one in label_episodes(judge, episodes) if isinstance(one, Labels)]
+            for at in range(0, 50, BATCH):
+                chunk = list(zip(ids, labels, episodes, strict=True))[at : at + BATCH]
+                store.ledger.extend((i, one) for i, one, _ in chunk)
+                audit.read_labels(store)
+                errors = [(i, e) for i, one, e in chunk if one.success_once and not _true(e)]
+                for i, episode in errors if watched else ():
+                    store.ledger.append(i, Labels.from_cutoff(steps=episode.steps, cutoff=None, source="human"))
+        retrainer = Retrainer(folder / "judge", first, RetrainConfig(), seed)
+        return retrainer.run(Store.open(folder / "episodes")).promoted
+
+
+def _true(episode: Episode) -> bool:
+    return episode.success is not None and bool(episode.success.any())
+
+
+def wrong_right(seed: int) -> bool:
+    """A judge's right to decide alone lets more errors through than it was proven for (each of two, 90% confidence)."""
+    rng = np.random.default_rng(seed)
+    shape, count = 1 + 3 * uniform(seed, "shape"), pick((60, 120, 300), seed, "count")
+    success = rng.random(count) < 0.5
+    scores = np.where(success, 1 - rng.random(count) ** shape, rng.random(count) ** shape)
+    predictions = [
+        EpisodePrediction(np.array([score], np.float32), np.array([float(kind)]), number)
+        for number, (score, kind) in enumerate(zip(scores, success, strict=True))
+    ]
+    rights = prove_rights(predictions, DecisionRule(decode="per_frame"), "a", 0.05, 0.9)
+    return rights.success_from is not None and 1 - rights.success_from ** (1 / shape) > 0.05
+
+
+def early_alarm(seed: int) -> bool:
+    """A judge that sees success one step before the simulator does is stopped as if it were fooled."""
+    keys = {"learner.type": ON_POLICY, "demos.made": 4, "learner.pretrain_updates": 80, "env.max_steps": 12}
+    scenario = Scenario(seed, "train", "classifier", keys, {"early": 1.0}, episodes=40)
+    return bool(simulate(scenario).alarm)
+
+
+STUDIES = (
+    Study("honest_alarm", 0.05, honest_alarm),
+    Study("exploited_long", 0.05, exploited_long),
+    Study("interval_misses", 0.05, interval_misses),
+    Study("equal_promoted", 0.05, equal_promoted),
+    Study("wrong_right", 0.10, wrong_right),
+    Study("early_alarm", 0.05, early_alarm),
+)

@@ -1,0 +1,80 @@
+"""What the simulated parts share during one run: the clock, the event log, and hooks that the runner sets.
+
+The env, the learner and the judge are built by the code under test, deep inside a run, so they cannot be handed a
+world; they ask for the current one.
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+Hook = Callable[..., None]
+
+
+class InvariantViolated(BaseException):
+    """Something that must hold does not. Not an `Exception`: the code under test must not handle it."""
+
+    def __init__(self, invariant: str, message: str):
+        super().__init__(f"{invariant}: {message}")
+        self.invariant, self.message = invariant, message
+
+
+def _nothing(*_: Any) -> None: ...
+
+
+@dataclass
+class World:
+    """Of one simulated run."""
+
+    seed: int
+    now: float = 1_000_000_000.0  # s since 1970
+    log: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)  # steps, kills, answers, ...
+    candidate: str = ""  # what all candidates of a retraining are, beside the current judge; "": drawn
+    candidates: dict[int, str] = field(default_factory=dict)  # number of a retraining -> what its candidate was
+    judge_down_until: float = 0.0  # the judge cannot be reached before this time
+    on_env_step: Hook = _nothing  # env, step of the first episode
+    on_batch: Hook = _nothing  # learner, batch
+    on_rollout: Hook = _nothing  # learner, rollout
+
+    def tell(self, event: str) -> None:
+        """Add a line to the event log."""
+        self.log.append(f"{self.now - 1_000_000_000:10.1f} s  {event}")
+
+    def fail(self, invariant: str, message: str) -> None:
+        """Report a violation; ends the run."""
+        self.tell(f"VIOLATED {invariant}: {message}")
+        raise InvariantViolated(invariant, message)
+
+    def check(self, holds: object, invariant: str, message: str) -> None:
+        """Report a violation unless something holds."""
+        if not holds:
+            self.fail(invariant, message)
+
+
+_current = World(0)
+
+
+def world() -> World:
+    """The current one."""
+    return _current
+
+
+def enter(new: World) -> World:
+    """Make a world the current one; returns the one before."""
+    global _current
+    before, _current = _current, new
+    return before
+
+
+def uniform(*key: object) -> float:
+    """A number in [0, 1) that depends on the key alone, so that leaving out one event changes no other."""
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64
+
+
+def pick(options: Any, *key: object) -> Any:
+    """One of a sequence."""
+    return options[int(uniform(*key) * len(options))]
