@@ -146,7 +146,7 @@ def test_flags_may_stand_in_the_file(lamp):
     params.write_text(json.dumps({**own, "policy_update_period": 7}))
     (lamp / "run.yaml").write_text(
         f"{{robot: igris_b, inference_runtime_params_config: {params}, human_reward_labeler: true, "
-        "inference_algorithm: rtc, learner: {type: qchunk, horizon: 50}}"
+        "inference_algorithm: rtc, learner: {type: qchunk, horizon: 50, critic_horizon: 7}}"
     )
     config = load_training_config("online", lamp / "run.yaml", [])
     assert (config.inference_type, config.judge.name) == ("rtc", "human")

@@ -11,6 +11,7 @@ from conftest import counting_episode, labeled_store
 from plaudit.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.config import parse
 from plaudit.data.batch import to_torch
+from plaudit.data.normalize import Normalizer
 from plaudit.data.replay import ReplaySampler
 from plaudit.errors import ConfigError, DataError
 from plaudit.learners.qchunk import QChunk, QChunkConfig
@@ -86,6 +87,26 @@ def test_the_target_values_the_best_of_the_chunks_that_the_critics_see_there():
         target = batch.reward + learner.net.target_critic(batch.next_state, best)[0]
         expected = (learner.net.critic(batch.state, batch.actions.flatten(1))[0] - target).square().mean()
     assert loss(learner, batch) == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_critics_value_only_the_actions_that_are_executed():
+    """Chunks of two actions of which one is executed: the second changes no value and no target."""
+    learner = QChunk(QChunkConfig(**TINY, critic_horizon=1), SPACES)
+    assert (learner.replay_options["n_step"], learner.replay_options["horizon"]) == (1, 2)
+    one, other = (QChunk(learner.config, SPACES) for _ in range(2))
+    batch = windows(torch.Generator().manual_seed(1), discount=torch.ones(64))
+    changed = batch.actions * torch.tensor([1.0, -1.0])[:, None]
+    assert loss(one, batch) == loss(other, Batch(**{**vars(batch), "actions": changed}))
+    act, seen = learner.act_fn(explore=False), Observation({}, np.zeros((3, 2), np.float32))
+    first = learner.plan(seen, torch.Generator().manual_seed(0))[:, 0]
+    assert np.array_equal(act(seen), first) and not np.array_equal(act(seen), first)  # planned anew at every step
+
+
+def test_a_policy_of_shorter_critics_takes_the_learners_weights():
+    learner = QChunk(QChunkConfig(**TINY, critic_horizon=1), SPACES)
+    policy = learner.policy_config().build()
+    policy.load_weights(learner.weights())
+    assert policy.predict(Observation({}, np.zeros(2, np.float32)), Normalizer.identity(2, 1)).shape == (2, 1)
 
 
 def test_nothing_of_the_future_counts_where_an_episode_ended():

@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from plaudit.errors import ConfigError
+from plaudit.errors import ConfigError, TrainingError
+from plaudit.learners.sac import SacConfig
 from plaudit.policies.loader import PolicySpec
 from plaudit.robots.twin.process import TwinProcess
 from plaudit.rollout.chunks import chunk_problem
 from plaudit.rollout.engine import load_run
 from plaudit.training.config_file import load_training_config
 from plaudit.training.learner_setup import build_learner, learner_env_spec
+from plaudit.types import EnvSpec
 from twins import free_endpoint
 from waiting import stretch
 
@@ -52,6 +54,64 @@ def test_the_shipped_igris_configs_execute_half_of_a_chunk(name):
     assert executed("policy.inference.execution_horizon=15") == 15
     with pytest.raises(ConfigError, match=r"of chunks of 20 actions 35 are to be executed .* set that to 1 to 19"):
         executed("policy.inference.execution_horizon=35")
+
+
+@pytest.mark.parametrize("robot", [["robot=sim", "robot.env.type=lift"], ["robot=igris_b", "judge=human"]])
+def test_a_robot_executes_all_actions_that_a_backup_spans_by_default(robot):
+    def chosen(*words: str) -> tuple[str, int | None]:
+        config = load_training_config("online", None, [*robot, "learner=qchunk", *words])
+        return config.inference_type, config.policy.inference.execution_horizon
+
+    algorithm, executed = chosen()
+    assert algorithm == "sequential" and executed in (None, 5)  # None: the whole chunk
+    assert chosen("learner.horizon=8", "learner.critic_horizon=5") == ("rtc", 5)  # half would be 4
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            "policy.inference=rtc",
+            "spans 5 actions, and rtc executes 2 of a chunk .*; write policy.inference=sequential",
+        ),
+        (
+            "policy.inference=sequential policy.inference.execution_horizon=2",
+            "sequential executes 2 .*set that to 5 or",
+        ),
+        (
+            "policy.inference=rtc learner.critic_horizon=3 policy.inference.execution_horizon=2",
+            "spans 3 actions, and rtc executes 2 .*; set that to 3 or more, .*learner.critic_horizon=2",
+        ),
+    ],
+)
+def test_a_backup_over_actions_that_are_not_executed_is_refused(words, sentence):
+    robot = ["robot=sim", "robot.env.type=lift", "learner=qchunk"]
+    with pytest.raises(ConfigError, match=sentence):
+        load_training_config("online", None, [*robot, *words.split()])
+
+
+def test_a_learner_of_your_own_is_refused_the_same_way(monkeypatch):
+    """One with chunks says nothing of its backup: all of a chunk is assumed."""
+    monkeypatch.setattr(SacConfig, "action_horizon", 6)
+    words = ["robot=sim", "robot.env.type=lift", "learner=sac", "policy.inference=rtc"]
+    with pytest.raises(ConfigError, match="backup spans 6 actions, and rtc executes 3 of a chunk"):
+        load_training_config("online", None, words)
+
+
+def test_a_pretrained_policy_may_be_replanned_as_often_as_it_likes(tmp_path):
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("policy: {type: flow, state_dim: 20, action_dim: 4, horizon: 8}")
+    words = [f"policy.path={policy}", "policy.behavior=pretrained", "policy.inference=rtc", "learner=qchunk"]
+    config = load_training_config("online", None, ["robot=sim", "robot.env.type=lift", *words])
+    assert config.inference_type == "rtc" and config.backup_horizon is None
+
+
+def test_a_backup_that_lasts_longer_than_commands_stay_fresh_is_refused():
+    """100 actions are 5 s at 20 Hz, and commands are sent for 3 s."""
+    words = ["robot=igris_b", "judge=human", "learner=qchunk", "learner.horizon=100"]
+    config = load_training_config("online", None, words)
+    with pytest.raises(TrainingError, match=r"spans 100 actions, 5.0 s of this robot, .*stale_chunk_s"):
+        learner_env_spec(config, EnvSpec(2, config.robot.params().action_dim, {}, fps=20.0))
 
 
 @pytest.mark.slow

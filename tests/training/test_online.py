@@ -473,7 +473,11 @@ def test_the_simulators_own_flag_may_end_episodes_where_the_simulator_judges(tmp
     ("words", "driven"),
     [
         ("learner=sac", "sequential"),
-        ("learner=qchunk policy.inference.realtime=true", "rtc"),
+        (
+            "learner=qchunk policy.inference.realtime=true",
+            "sequential",
+        ),  # the whole chunk is executed, as its backup is
+        ("learner=qchunk learner.critic_horizon=2 policy.inference.realtime=true", "rtc"),
         ("learner=qchunk", "sequential"),
         ("learner=sac policy.behavior=pretrained policy.path=policy.yaml policy.inference.realtime=true", "rtc"),
     ],

@@ -20,6 +20,11 @@ class LearnerConfig(Config):
         """Actions that its policy returns at a time."""
         return 1
 
+    @property
+    def backup_horizon(self) -> int:
+        """Actions of a chunk that a backup spans; a robot has to execute as many before the next inference."""
+        return self.action_horizon
+
     def build(self, env_spec: Any, seed: int, device: str) -> Any:
         """The `Learner` of an env or a robot with these `plaudit.types.EnvSpec`."""
         raise NotImplementedError(f"{type(self).__name__} has no build(env_spec, seed, device)")

@@ -1,9 +1,12 @@
 """Q-chunking (QC, arXiv 2507.07969): reinforcement learning over chunks of h actions, from sparse rewards and demos.
 
     behavior    a flow clones the chunks of actions in replay, good and bad
-    critics     Q(s, a_1..a_h) of whole chunks; the backup skips h steps, and is unbiased because a chunk is executed to
-                its end without another observation:  target = r_1 + .. + gamma^(h-1) r_h + gamma^h Q'(s_h, best of N)
+    critics     Q(s, a_1..a_h) of chunks; the backup skips h steps, and is unbiased because the h actions are executed
+                without another observation:  target = r_1 + .. + gamma^(h-1) r_h + gamma^h Q'(s_h, best of N)
     policy      best of N: sample N chunks, execute the one that the critics value most, here and in the target
+
+Real-time chunking never executes a chunk to its end. For it the flow returns longer chunks (`horizon`), and the critics
+and the backup use only the first actions, which are executed (`critic_horizon`, h above).
 
 There is no policy gradient: the policy improves by selection. Critics do not learn from a window that the time limit
 cut short; they do from one in which the episode terminated. As in RLPD, each batch mixes demonstrations and the robot's
@@ -11,10 +14,10 @@ own experience, and critics have LayerNorm.
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 from torch import Tensor, nn
 
 from plaudit.errors import DataError
@@ -34,7 +37,8 @@ class QChunkConfig(CriticEnsembleConfig):
     """Settings of Q-chunking; `learner.KEY` of a training run."""
 
     type: Literal["qchunk"] = "qchunk"
-    horizon: PositiveInt = 5  # actions of a chunk, h above
+    horizon: PositiveInt = 5  # actions of a chunk
+    critic_horizon: PositiveInt | None = None  # of these, the first that critics value, h above; None: all
     num_samples: PositiveInt = 8  # chunks to choose from, N above
     num_inference_steps: PositiveInt = 5  # of Euler, from noise to actions
     velocity_net: VelocityNetConfig = VelocityNetConfig(width=64, depth=2)
@@ -48,6 +52,19 @@ class QChunkConfig(CriticEnsembleConfig):
     def action_horizon(self) -> int:
         """Actions that its policy returns at a time."""
         return self.horizon
+
+    @property
+    def backup_horizon(self) -> int:
+        """Actions of a chunk that critics value and a backup spans."""
+        return self.critic_horizon or self.horizon
+
+    @model_validator(mode="after")
+    def _check_critic_horizon(self) -> Self:
+        if self.backup_horizon > self.horizon:
+            raise ValueError(
+                f"critic_horizon is {self.critic_horizon}, but chunks have {self.horizon} actions (horizon)"
+            )
+        return self
 
     def build(self, env_spec: EnvSpec, seed: int, device: str) -> "QChunk":
         """The learner."""
@@ -63,7 +80,7 @@ class QChunkNet(nn.Module):
         size, horizon, actions = self.encoder.size, config.horizon, env_spec.action_dim
         net = config.velocity_net
         self.velocity_net = VelocityNet(size, horizon, actions, net.width, net.depth)
-        inputs = size + horizon * actions
+        inputs = size + config.backup_horizon * actions
         self.critic, self.target_critic = (
             CriticEnsemble(config.num_critics, inputs, config.hidden_dims) for _ in range(2)
         )
@@ -89,11 +106,11 @@ class QChunk(LearnerBase):
     @property
     def replay_options(self) -> dict[str, Any]:
         """How to sample the batches that `update` takes."""
-        horizon, cameras = self.config.horizon, tuple(self.env_spec.cameras)
-        return {"gamma": self.config.gamma, "n_step": horizon, "horizon": horizon, "cameras": cameras}
+        config, cameras = self.config, tuple(self.env_spec.cameras)
+        return {"gamma": config.gamma, "n_step": config.backup_horizon, "horizon": config.horizon, "cameras": cameras}
 
     def act_fn(self, *, explore: bool) -> ActFn:
-        """For one rollout: every h steps a chunk is planned from the observations of N envs, and executed to its end.
+        """For one rollout: every h steps a chunk is planned from the observations of N envs; h actions are executed.
 
         Sampling chunks is what explores, so both ways are the same but for the source of the noise.
         """
@@ -102,7 +119,7 @@ class QChunk(LearnerBase):
 
         def act(observation: Observation) -> FloatArray:
             if not planned:
-                planned.extend(self.plan(observation, rng).swapaxes(0, 1))
+                planned.extend(self.plan(observation, rng).swapaxes(0, 1)[: self.config.backup_horizon])
             return planned.pop(0)
 
         return act
@@ -120,7 +137,7 @@ class QChunk(LearnerBase):
         at = lambda tau: torch.full((1,), tau, device=self.device)  # noqa: E731
         velocity = lambda a, tau: self.net.velocity_net(a, at(tau), features)  # noqa: E731
         chunks = integrate(noise, velocity, self.config.num_inference_steps)
-        return best_of_n(self.net.critic, self.net.critic_encoder(obs), chunks)
+        return best_of_n(self.net.critic, self.net.critic_encoder(obs), chunks, self.config.backup_horizon)
 
     def update(self, batch: Batch[Tensor]) -> Mapping[str, Tensor]:
         """One step of the critics and one of the flow.
@@ -146,13 +163,14 @@ class QChunk(LearnerBase):
         return {name: number.detach() for name, number in metrics.items()}
 
     def _critic_loss(self, batch: Batch[Tensor], obs: ObsTensors, next_obs: ObsTensors) -> tuple[Tensor, Tensor]:
+        valued = self.config.backup_horizon
         with torch.no_grad():
-            chunks = self._best(next_obs, self.rng).flatten(1)
+            chunks = self._best(next_obs, self.rng)[:, :valued].flatten(1)
             subset = sample_critics(self.config.num_subsample_critics, self.config.num_critics, self.rng)
             values = self.net.target_critic(self.net.target_critic_encoder(next_obs), chunks, subset)
             target = batch.reward + batch.discount * values.amin(dim=0)
-            whole = (batch.action_mask[:, -1] | (batch.discount == 0)).float()  # to its end, or the episode's
-        values = self.net.critic(self.net.critic_encoder(obs), clip_actions(batch.actions).flatten(1))
+            whole = (batch.action_mask[:, valued - 1] | (batch.discount == 0)).float()  # h actions, or up to the end
+        values = self.net.critic(self.net.critic_encoder(obs), clip_actions(batch.actions[:, :valued]).flatten(1))
         error = ((values - target).square() * whole).sum(dim=1) / whole.sum().clamp(min=1)
         return error.sum(), values.detach().mean()
 
@@ -185,6 +203,7 @@ class QChunk(LearnerBase):
             **self.env_spec.policy_fields(),
             seed=self.seed if explore else EVAL_SEED,
             horizon=config.horizon,
+            critic_horizon=config.critic_horizon,
             velocity_net=config.velocity_net,
             critic=CriticConfig(num_critics=config.num_critics, hidden_dims=config.hidden_dims),
             num_samples=config.num_samples,

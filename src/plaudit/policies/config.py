@@ -126,6 +126,7 @@ class QChunkPolicyConfig(NetworkPolicyConfig):
 
     type: Literal["qchunk"] = "qchunk"
     horizon: PositiveInt = 5  # actions of a chunk
+    critic_horizon: PositiveInt | None = None  # of these, the first that the critics value; None: all
     velocity_net: VelocityNetConfig = Field(default_factory=VelocityNetConfig)
     critic_encoder: ImageEncoderConfig = Field(default_factory=ImageEncoderConfig)  # `encoder` is the flow's
     critic: CriticConfig = Field(default_factory=CriticConfig)

@@ -25,7 +25,8 @@ class QChunkPolicy(NetworkPolicy):
         self.rng = self._flow.rng
         with seeded(config.seed):
             self.critic_encoder = Encoder(self.env_spec, config.critic_encoder.features).to(self.device)
-            size = self.critic_encoder.size + config.horizon * config.action_dim
+            self._valued = config.critic_horizon or config.horizon  # actions of a chunk
+            size = self.critic_encoder.size + self._valued * config.action_dim
             self.critic = CriticEnsemble(config.critic.num_critics, size, config.critic.hidden_dims).to(self.device)
         critics = {"critic_encoder": self.critic_encoder, "critic": self.critic}
         self.components = {**self._flow.components, **critics}
@@ -45,19 +46,21 @@ class QChunkPolicy(NetworkPolicy):
         """The best of chunks [N, H, A], in the robot's units."""
         features = encode(self.critic_encoder, observation, normalizer, self.device)
         with torch.no_grad():
-            (best,) = best_of_n(self.critic, features, chunks[None])
+            (best,) = best_of_n(self.critic, features, chunks[None], self._valued)
         return normalizer.denormalize_action(best.cpu().numpy())
 
 
-def best_of_n(critic: CriticEnsemble, features: Tensor, chunks: Tensor) -> Tensor:
+def best_of_n(critic: CriticEnsemble, features: Tensor, chunks: Tensor, valued: int | None = None) -> Tensor:
     """Of N chunks [B, N, H, A] for each of B observations the one [B, H, A] that the critics value most on average.
 
     They are clipped before: critics value what will be executed.
     features: of the observations, by the critics' encoder, [B, F]
+    valued: how many actions of a chunk the critics take; None: all
     """
     batch, count = chunks.shape[:2]
     chunks = clip_actions(chunks)
-    values = critic(features.repeat_interleave(count, dim=0), chunks.reshape(batch * count, -1)).mean(dim=0)
+    inputs = chunks[:, :, :valued].reshape(batch * count, -1)
+    values = critic(features.repeat_interleave(count, dim=0), inputs).mean(dim=0)
     best = values.view(batch, count).argmax(dim=1)
     return chunks[torch.arange(batch, device=chunks.device), best]
 

@@ -6,7 +6,12 @@
 This is what real-time chunking asks for (arXiv 2506.07339). Otherwise the robot stops at the end of every chunk, and a
 chunk that has run out cannot be continued, so nothing is driven like that. It is asked twice: when a config is read,
 with a delay of one step, and with the measured one before the first episode.
+
+A learner whose critics value h actions of a chunk needs s >= h: otherwise the next inference replaces actions that the
+backup counts as executed.
 """
+
+from plaudit.errors import ConfigError
 
 EXECUTION_HORIZON = "policy.inference.execution_horizon"
 
@@ -43,3 +48,39 @@ def chunk_problem(horizon: int, execution_horizon: int | None, delay: int = 1, l
         f"of chunks of {horizon} actions {executed} are to be executed before the next inference begins "
         f"({EXECUTION_HORIZON}), which {takes}: {why}; {fix}"
     )
+
+
+def backup_problem(algorithm: str, horizon: int, execution_horizon: int | None, backup_horizon: int) -> str:
+    """Why a learner's values would be of actions that are not executed; "" where the engine executes enough.
+
+    backup_horizon: actions of a chunk that the learner's backup spans
+    """
+    executed = executed_steps(horizon, execution_horizon) if algorithm == "rtc" else execution_horizon or horizon
+    if executed >= backup_horizon:
+        return ""
+    enough = f"set that to {backup_horizon} or more, " if backup_horizon < horizon or algorithm != "rtc" else ""
+    other = "write policy.inference=sequential, " if algorithm == "rtc" else ""
+    return (
+        f"the learner's backup spans {backup_horizon} actions, and {algorithm} executes {executed} of a chunk before "
+        f"the next inference ({EXECUTION_HORIZON}); {enough}{other}or shorten the backup (qchunk: "
+        f"learner.critic_horizon={executed})"
+    )
+
+
+def check_chunks(
+    algorithm: str, execution_horizon: int | None, horizon: int | None, backup_horizon: int | None = None
+) -> None:
+    """Refuse settings with which the algorithm cannot execute as much of a chunk as it has to.
+
+    horizon: actions of the policy's chunks, where that is known
+    backup_horizon: of these, how many a learner's backup spans; None: nothing learns from them
+    """
+    if horizon is None:
+        return
+    problem = "" if backup_horizon is None else backup_problem(algorithm, horizon, execution_horizon, backup_horizon)
+    if not problem and algorithm == "rtc":
+        problem = chunk_problem(horizon, execution_horizon)
+    elif not problem and algorithm == "sequential" and (execution_horizon or 1) > horizon:
+        problem = f"{EXECUTION_HORIZON} is {execution_horizon}, and chunks have {horizon} actions; lower it"
+    if problem:
+        raise ConfigError([(tuple(EXECUTION_HORIZON.split(".")), problem)])

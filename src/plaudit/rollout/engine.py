@@ -27,7 +27,7 @@ from pydantic import Field, PositiveFloat, model_validator
 from plaudit.config import Config, load
 from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
-from plaudit.errors import ConfigError, PlauditError, PolicyUnavailable, RobotSilent, RolloutError, RolloutFault
+from plaudit.errors import PlauditError, PolicyUnavailable, RobotSilent, RolloutError, RolloutFault
 from plaudit.policies.config import PolicyConfig
 from plaudit.policies.loader import PolicySpec
 from plaudit.protocols import InferenceEngine, Policy, Robot
@@ -36,7 +36,7 @@ from plaudit.robots.config import RobotConfig
 from plaudit.robots.emergency_stop import EmergencyStop
 from plaudit.robots.limiter import Limited, LimitedRobot, limited_steps
 from plaudit.robots.sim import SimRobot
-from plaudit.rollout.chunks import EXECUTION_HORIZON, chunk_problem
+from plaudit.rollout.chunks import check_chunks
 from plaudit.rollout.memory import MAX_CHUNK, EpisodeBuffer
 from plaudit.rollout.operator_input import OperatorConfig
 from plaudit.rollout.reset import Reset
@@ -297,20 +297,6 @@ def check_algorithm(algorithm: str, config: InferenceConfig) -> None:
         raise ValueError("rtc controls in real time; write policy.inference.realtime=true, or choose 'sequential'")
 
 
-def check_chunks(algorithm: str, config: InferenceConfig, horizon: int | None) -> None:
-    """Whether the algorithm can execute as much of a chunk as it is to.
-
-    horizon: actions of the policy's chunks, where that is known
-    """
-    problem = ""
-    if horizon is not None and algorithm == "rtc":
-        problem = chunk_problem(horizon, config.execution_horizon)
-    elif horizon is not None and algorithm == "sequential" and (config.execution_horizon or 1) > horizon:
-        problem = f"{EXECUTION_HORIZON} is {config.execution_horizon}, and chunks have {horizon} actions; lower it"
-    if problem:
-        raise ConfigError([(tuple(EXECUTION_HORIZON.split(".")), problem)])
-
-
 def engine_config(algorithm: str, settings: InferenceConfig) -> Any:
     """The config of an inference algorithm, by its name or dotted path, with settings that all of them have."""
     return INFERENCE_REGISTRY.parse({**settings.model_dump(mode="json"), "type": algorithm})
@@ -395,7 +381,7 @@ def load_run(
 
     config = load(RunConfig, None, overrides, translate)
     inference = with_robot_defaults(config.inference, config.robot, horizon)
-    check_chunks(config.algorithm, inference, horizon)
+    check_chunks(config.algorithm, inference.execution_horizon, horizon)
     return config.model_copy(update={"policy": RunPolicyConfig(inference=inference)})
 
 

@@ -164,7 +164,13 @@ class TrainingConfig(Config):
         settings = self.policy.inference
         if type(settings) is not InferenceConfig:
             return INFERENCE_REGISTRY.name_of(settings)
-        return "rtc" if self._acts_in_chunks and settings.realtime else "sequential"
+        whole = self.backup_horizon == self.learner.action_horizon  # chunks, which rtc never executes to their end
+        return "rtc" if self._acts_in_chunks and settings.realtime and not whole else "sequential"
+
+    @property
+    def backup_horizon(self) -> int | None:
+        """Actions of a chunk that have to be executed for the learner's backup; None: another policy acts."""
+        return None if self.policy.behavior == "pretrained" else self.learner.backup_horizon
 
     @property
     def _acts_in_chunks(self) -> bool:
@@ -218,10 +224,7 @@ class TrainingConfig(Config):
             )
         for key in DEMO_KEYS:
             if not self.demos.any and _changed(self, key, False):
-                raise ValueError(
-                    f"{key} is set, and there are no demonstrations; leave it out, or name a store of them "
-                    "(demos.store)"
-                )
+                raise ValueError(f"{key} is set, and there are no demonstrations; leave it out, or set demos.store")
         if self.demos.store is not None and _changed(self, "demos.noise"):
             raise ValueError("demos.noise is for demos.scripted, and demos.store is recorded already; leave it out")
         return self

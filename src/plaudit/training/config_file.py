@@ -15,7 +15,8 @@ from plaudit.judges.certificate import certificate_beside
 from plaudit.judges.config import JUDGE_FILES, is_judge_path, judge_tree
 from plaudit.policies.loader import load_policy
 from plaudit.registry import ROBOT_REGISTRY
-from plaudit.rollout.engine import InferenceConfig, check_chunks, with_robot_defaults
+from plaudit.rollout.chunks import backup_problem, check_chunks
+from plaudit.rollout.engine import InferenceConfig, with_robot_defaults
 from plaudit.training.compat import Tree, place_on_gpus, translate
 from plaudit.training.config import Schedule, TrainingConfig
 from plaudit.training.settings import PolicySettings
@@ -96,8 +97,20 @@ def _complete(config: TrainingConfig) -> TrainingConfig:
         return config
     horizon = _horizon(config)
     policy = _with_task(config) if config.env is not None else _with_robot_files(config, horizon)
-    check_chunks(config.inference_type, policy.inference, horizon)
+    algorithm, backup = config.inference_type, config.backup_horizon
+    if config.policy.inference.execution_horizon is None and horizon is not None and backup is not None:
+        policy = _executing_at_least(policy, algorithm, horizon, backup)
+    check_chunks(algorithm, policy.inference.execution_horizon, horizon, backup)
     return config.model_copy(update={"policy": policy})
+
+
+def _executing_at_least(policy: PolicySettings, algorithm: str, horizon: int, backup: int) -> PolicySettings:
+    """With a default execution horizon, the robot's or half of a chunk, that is as long as the learner's backup."""
+    if backup == horizon and algorithm == "rtc":  # which never executes a whole chunk: `check_chunks` refuses it
+        return policy
+    if not backup_problem(algorithm, horizon, policy.inference.execution_horizon, backup):
+        return policy
+    return policy.model_copy(update={"inference": policy.inference.model_copy(update={"execution_horizon": backup})})
 
 
 def _horizon(config: TrainingConfig) -> int | None:

@@ -8,6 +8,7 @@ from plaudit.devices import resolve_device
 from plaudit.errors import ContractError, TrainingError
 from plaudit.learners.base import torch_threads
 from plaudit.protocols import Learner, VecEnv
+from plaudit.robots.config import RobotConfig
 from plaudit.training.config import TrainingConfig
 from plaudit.types import EnvSpec
 
@@ -21,7 +22,21 @@ def learner_env_spec(config: TrainingConfig, env: VecEnv | EnvSpec) -> EnvSpec:
             raise TrainingError(
                 f"policy.cameras has '{camera}', which {config.target_name} does not have; it has: {found}"
             )
+    if isinstance(env, EnvSpec):
+        _check_stale_chunks(config, env)
     return EnvSpec(env.state_dim, env.action_dim, {camera: env.cameras[camera] for camera in chosen})
+
+
+def _check_stale_chunks(config: TrainingConfig, robot: EnvSpec) -> None:
+    """Refuse a backup over actions that the robot's safety limits keep back as too old."""
+    backup, robot_config = config.backup_horizon or 1, config.engine.robot
+    stale = robot_config.limits(robot.action_dim).stale_chunk_s if isinstance(robot_config, RobotConfig) else None
+    if stale is not None and robot.fps and backup > stale * robot.fps:
+        raise TrainingError(
+            f"the learner's backup spans {backup} actions, {backup / robot.fps:.1f} s of this robot, and commands are "
+            f"not sent {stale:g} s after their observation (robot.safety.stale_chunk_s); lower learner.horizon, or "
+            "raise the limit"
+        )
 
 
 def build_learner(config: TrainingConfig, env_spec: EnvSpec) -> Any:
