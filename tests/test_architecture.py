@@ -43,6 +43,7 @@ ROOMS = [
     "cluster",
     "demo",
     "cli",
+    "testing",
 ]
 
 

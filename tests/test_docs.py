@@ -121,6 +121,7 @@ FOREIGN = {  # flags of other programs that a message or a page names
     *("--logdir", "--no-build-isolation", "--max-logprobs", "--limit-mm-per-prompt"),  # tensorboard, pip, vllm
     *("--block", "--disable-usage-stats", "--no-monitor", "--node-ip-address"),  # ray
     *("--watchdog_ms", "--figure"),  # the process of a twin, benchmarks/rtc.py
+    *("--runs", "--replay"),  # benchmarks/simulate.py
 }
 
 

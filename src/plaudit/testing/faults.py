@@ -3,16 +3,16 @@
     with simulated_machine(world, disk):
         ...                               # no sync, no sleep; each change of the disk may be the last one
 
-A kill is raised as `Kill` in place of a change to the disk, or halfway through a write. From then on nothing changes the
-disk: what handlers and `finally` blocks would still write, a killed process does not.
+A kill is raised as `Kill` in place of a change to the disk, or halfway through a write. From then on nothing changes
+the disk: what handlers and `finally` blocks would still write, a killed process does not.
 """
 
 import errno
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
 from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 from unittest.mock import patch
 

@@ -101,7 +101,7 @@ class _Base(LearnerBase):
         actions = actions[:, 0] if actions.ndim == 3 else actions
         self.net.mean += RATE * (reward.clamp(-2, 2)[:, None] * (actions - self.net.mean)).mean(dim=0)
         self.net.mean.clamp_(-1, 1)
-        return {"loss/actor": reward.mean()}
+        return {"loss/actor": float(reward.mean())}
 
     def policy_config(self, *, explore: bool = False) -> "SimulatedPolicyConfig":
         seed = self.seed if explore else 0

@@ -183,7 +183,7 @@ class SimulatedRun:
         self.world.check(
             kind == "sequential",
             "whole_chunks",
-            f"a learner of chunks of {horizon} actions is driven by '{kind}' in real time, which executes a part of each",
+            f"a learner of chunks of {horizon} actions is driven by '{kind}' in real time, which executes a part",
         )
 
     def _prepare_train(self) -> None:
@@ -239,7 +239,7 @@ class SimulatedRun:
         text = str(error)
         judge = self.scenario.errors.get("raises", 0) and ("could not label" in text or "raises on" in text)
         blind = "sees success in none of" in text or "sees success in" in text
-        return bool(judge or blind or self._silent is not None and self._silent.what == "always")
+        return bool(judge or blind or (self._silent is not None and self._silent.what == "always"))
 
     # The two schedules
 

@@ -89,7 +89,7 @@ def honest_alarm(seed: int) -> bool:
             truths |= {i: s != w for i, s, w in zip(ids, said, wrong)}
             for i in audit.requested(store):
                 at_once = order == "in order" or (order == "errors first" and wrong[i - start] if i >= start else False)
-                delay = 0 if at_once else 60 if order == "errors first" else int(60 * uniform(seed, "delay", i))
+                delay = 0 if at_once else 150 if order == "errors first" else int(60 * uniform(seed, "delay", i))
                 due.setdefault(i, start + delay)
             answered = sorted((i for i, when in due.items() if when <= start), key=lambda i: (due[i], i))
             for i in answered:
@@ -162,7 +162,7 @@ def _promotes(seed: int, folder: Path) -> bool:
     watched = pick((False, True), seed, "watched")  # a person labels the errors that they notice
     with Store.create(folder / "episodes") as store:
         audit = LedgerAudit(AuditConfig(on_alarm="warn"), "classifier", seed)
-        for part in range(8):
+        for part in range(6):
             seeds = [seed * 100_003 + 50 * part + n for n in range(50)]
             rollout = collect_rollout(env, lambda _: push, seeds, SuccessDetector(truth, 50))
             episodes = [episode for episode, _ in rollout.episodes(env, truth)]

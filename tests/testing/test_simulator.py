@@ -1,0 +1,108 @@
+"""Simulated runs: some seeds in which nothing is violated, and violations that are put there and must be found."""
+
+import multiprocessing
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from plaudit.contracts.learner import check_learner
+from plaudit.contracts.vec_env import check_vec_env
+from plaudit.data.replay import ReplaySampler
+from plaudit.data.store import Store
+from plaudit.testing.env import SimulatedEnvConfig
+from plaudit.testing.learner import SimulatedLearnerConfig
+from plaudit.testing.report import Rate
+from plaudit.testing.runner import Result, simulate
+from plaudit.testing.scenario import Event, Scenario, draw
+from plaudit.testing.shrink import describe, shrink
+from plaudit.training.state_manager import StateManager
+from plaudit.types import EnvSpec
+
+SEEDS = range(24)
+MANY = range(1000, 4000)
+PLAIN = Scenario(5, "online", "simulator", {"env.fails": False}, episodes=8)
+
+
+def run(seed: int) -> Result:
+    return simulate(draw(seed))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_is_violated(seed):
+    result = run(seed)
+    assert result.violation is None, describe(result)
+
+
+@pytest.mark.slow
+def test_nothing_is_violated_in_many_runs():
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        broken = [result for result in pool.imap_unordered(run, MANY, chunksize=4) if result.violation is not None]
+    assert not broken, "\n\n".join(describe(result) for result in broken[:3])
+
+
+def test_the_same_seed_is_the_same_run():
+    one, other = (simulate(replace(PLAIN, events=(Event("kill", 60), Event("stop", 9)))) for _ in range(2))
+    assert one.log == other.log and one.counts == other.counts and one.counts["kills"] == 1
+
+
+def test_the_simulated_parts_keep_their_contracts():
+    check_vec_env(SimulatedEnvConfig().build(3))
+    check_learner(SimulatedLearnerConfig(), EnvSpec(3, 2, {}))
+
+
+def violated(scenario: Scenario) -> str:
+    found = simulate(scenario).violation
+    return "" if found is None else found.invariant
+
+
+def test_a_wrong_reward_is_found(monkeypatch):
+    sample = ReplaySampler.sample
+    monkeypatch.setattr(ReplaySampler, "sample", lambda *args: _more(sample(*args)))
+    assert violated(PLAIN) == "paid_right"
+
+
+def _more(batch):
+    batch.reward[0] += 0.5
+    return batch
+
+
+def test_an_episode_that_is_lost_by_a_kill_is_found(monkeypatch):
+    opened = Store.open.__func__
+
+    def forgetful(cls, folder, *, write=False, **options):
+        store = opened(cls, folder, write=write, **options)
+        if write and len(store) > 2:
+            store._catalog.follow([{"op": "drop", "ids": [1]}])
+            store._journal.append([{"op": "drop", "ids": [1]}], exclusive=True)
+        return store
+
+    scenario = replace(PLAIN, events=(Event("stop", 20),))
+    assert violated(scenario) == ""
+    monkeypatch.setattr(Store, "open", classmethod(forgetful))
+    assert violated(replace(scenario, events=(Event("stop", 20), Event("stop", 24)))) == "no_loss"
+
+
+def test_weights_that_go_back_are_found(monkeypatch):
+    monkeypatch.setattr(StateManager, "publish", lambda self, weights: self.__dict__.update(_newest=weights) or 0)
+    scenario = replace(PLAIN, events=(Event("stop", 30),))
+    assert violated(scenario) == "versions_grow"
+
+
+def test_a_scenario_is_shrunk_to_what_matters(monkeypatch):
+    sample = ReplaySampler.sample
+    monkeypatch.setattr(ReplaySampler, "sample", lambda *args: _more(sample(*args)))
+    large = replace(PLAIN, events=(Event("stop", 40), Event("unreachable", 30, number=5)), episodes=20)
+    small = shrink(simulate(large), max_runs=8).scenario
+    assert small.events == () and len(small.keys) < len(large.keys) and small.episodes == 5
+
+
+def test_a_rate_is_broken_only_beyond_chance():
+    assert Rate("a", 0.05, 6, 100).holds and not Rate("a", 0.05, 15, 100).holds
+    low, high = Rate("a", 0.05, 0, 100).bound(0.95)
+    assert low == 0 and high == pytest.approx(1 - 0.05**0.01, abs=1e-6)
+
+
+def test_a_scenario_draws_what_validation_accepts():
+    keys = {key for seed in range(60) for key in draw(seed).keys}
+    assert len(keys) > 50 and np.mean([len(draw(seed).keys) for seed in range(20)]) > 3
