@@ -165,26 +165,26 @@ class StoreQueue(LabelQueue[int]):
         ids: which of them; None: all
         skip_labeled, newest_only: see `stale_episodes`
         """
-        self._store, self._ids = store, ids
+        self.store, self._ids = store, ids
         self._options = {"skip_labeled": skip_labeled, "newest_only": newest_only}
 
     def stale(self, judge: JudgeId) -> Sequence[int]:
-        ids = self._store.ids if self._ids is None else self._ids
-        return stale_episodes(self._store.ledger, judge, ids, **self._options)
+        ids = self.store.ids if self._ids is None else self._ids
+        return stale_episodes(self.store.ledger, judge, ids, **self._options)
 
     def episodes(self, keys: Sequence[int]) -> Mapping[int, Episode | PlauditError]:
         return {episode_id: self._read(episode_id) for episode_id in keys}
 
     def _read(self, episode_id: int) -> Episode | PlauditError:
         try:
-            return self._store.episode(episode_id)
+            return self.store.episode(episode_id)
         except EpisodeNotFound as error:  # evicted since they were counted
             return error
 
     def write(self, labels: Mapping[int, Labels], failed: Mapping[int, str], judge: JudgeId) -> None:
         if labels:
-            self._store.ledger.extend((i, one) for i, labeled in labels.items() for one in labeled.with_parts)
-        Failures(self._store.ledger).append(failed.items(), judge.source, judge.fingerprint)
+            self.store.ledger.extend((i, one) for i, labeled in labels.items() for one in labeled.with_parts)
+        Failures(self.store.ledger).append(failed.items(), judge.source, judge.fingerprint)
 
 
 class LabelRunner(Generic[KeyT]):

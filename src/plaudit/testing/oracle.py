@@ -17,7 +17,6 @@ The rules, in order:
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -92,7 +91,7 @@ class Oracle:
             return ""
         if not self._demos and _withholds_unlike(paid.labels):
             return "the judge withholds it, and no person has confirmed it"
-        if not self._demos and begins_with_success(paid.labels):
+        if begins_with_success(paid.labels):
             return "it shows success before anything was done"
         return "" if paid.labels.labeled.any() else "nothing of it is labeled"
 
@@ -112,19 +111,16 @@ class Oracle:
         if terminates and labels.success[1:].any():
             end = int(labels.success[1:].argmax())
             done[end] = True
-        marked = paid.by == "operator"
-        if end == episode.steps - 1:
-            done[end] |= (episode.terminated and self._trusts) or (_lost(episode) and not self._demos) or marked
-        ends = [done]
-        if marked and not terminates and labels.success_once:  # success ends nothing here: either will do
-            ends.append(np.zeros(episode.steps, bool))
+        ended = self._trusts and (episode.terminated or episode.meta.get("operator") == "failure")
+        done[-1] |= ended
         rows: dict[int, Options] = {}
-        for rewards, done in product(self._reward_options(episode, labels, episode_id), ends):
-            for step in range(end + 1):
-                found = self._transition(step, rewards, labels, done)
-                if found is not None and found not in rows.setdefault(step, []):
-                    rows[step].append(found)
-        return {step: options for step, options in rows.items() if options}
+        lost = bool(ended and not labels.success[-1])
+        rewards = self._rewards(episode, labels, episode_id, lost)
+        for step in range(end + 1):
+            found = self._transition(step, rewards, labels, done)
+            if found is not None:
+                rows[step] = [found]
+        return rows
 
     def _transition(self, step: int, rewards: Any, labels: Labels, done: Any) -> tuple[float, float] | None:
         total, count = 0.0, 0
@@ -137,21 +133,14 @@ class Oracle:
                 return total, 0.0
         return total, self._gamma**count
 
-    def _reward_options(self, episode: Episode, labels: Labels, episode_id: int) -> list[Any]:
+    def _rewards(self, episode: Episode, labels: Labels, episode_id: int, lost: bool) -> list[float]:
         scores, config = labels.scores, self._config.reward
         prob = None if scores is None else scores.success_prob
         progress = None if scores is None else scores.progress
-        shapes: list[Any] = [progress]
-        if progress is None and config.shaping:
+        if progress is None and config.shaping:  # a person's label: the newest judge's progress, or no shaping
             judged = [v.labels().scores for v in self.store.ledger.history(episode_id)]
-            shapes += [s.progress for s in judged if s is not None and s.progress is not None]
-        zeros = (True,) if _lost(episode) else (False, True)
-        if progress is not None and not _lost(episode):
-            zeros = (False,)
-        return [
-            expected_rewards(labels.success, prob, shape, episode.privileged, config, self._gamma, lost=zero)
-            for shape, zero in product(shapes, zeros)
-        ]
+            progress = next((s.progress for s in judged[::-1] if s is not None and s.progress is not None), None)
+        return expected_rewards(labels.success, prob, progress, episode.privileged, config, self._gamma, lost=lost)
 
 
 def expected_rewards(
@@ -198,8 +187,3 @@ def begins_with_success(labels: Labels) -> bool:
 def _withholds_unlike(labels: Labels) -> bool:
     """Whether the judge found an episode unlike what it knows, and its rule pays none of those."""
     return bool(labels.unlike) and '"unlike"' in labels.judge.rule
-
-
-def _lost(episode: Episode) -> bool:
-    failure = episode.privileged.get("failure")
-    return failure is not None and bool(failure[-1])

@@ -34,10 +34,11 @@ class InlineChild:
     alive = False
 
     def __init__(self, name: str, target: str, *arguments: Any):
-        folder, first, config, seed, store, *more = arguments
+        folder, first, config, seed, store, cascade, unchosen = arguments
         self.connection = self
         world().counts["retrainings"] += 1
-        self._number = retrain.Retrainer(folder, first, config, seed, *more).run(Store.open(store)).number
+        retrainer = retrain.Retrainer(folder, first, config, seed, cascade)
+        self._number = retrainer.run(Store.open(store), unchosen=unchosen).number
 
     def poll(self) -> bool:
         return True

@@ -176,7 +176,7 @@ def _promotes(seed: int, folder: Path) -> bool:
                 for i, episode in errors if watched else ():
                     store.ledger.append(i, Labels.from_cutoff(steps=episode.steps, cutoff=None, source="human"))
         retrainer = Retrainer(folder / "judge", first, RetrainConfig(), seed)
-        return retrainer.run(Store.open(folder / "episodes")).promoted
+        return retrainer.run(Store.open(folder / "episodes"), unchosen=audit.by_lot).promoted
 
 
 def _true(episode: Episode) -> bool:

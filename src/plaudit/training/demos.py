@@ -7,10 +7,11 @@ from typing import Any
 from plaudit.data.store import Store
 from plaudit.errors import DataError
 from plaudit.rollout.scripted import record_demos
+from plaudit.rule import release
 from plaudit.training.config import TrainingConfig
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.seeds import demo_seed
-from plaudit.types import PEOPLE
+from plaudit.types import PEOPLE, REVIEW, Labels
 
 LINGER_STEPS = 10  # after success, so that a judge that needs several frames sees it too
 
@@ -32,6 +33,11 @@ def unseen_success(successes: int, count: int) -> str:
         "frame of success, where a careful judge needs a few more (record them with --steps-after-success 10), its "
         "rule may be too strict (judge.rule), or they show another task"
     )
+
+
+def demo_labels(labels: Labels) -> Labels:
+    """A judge's labels of a demonstration. A person has shown it, so it counts even if it is out of distribution."""
+    return labels if labels.note == REVIEW else release(labels)
 
 
 def copy_exclusions(demos: Store, labeled: Store) -> None:

@@ -378,6 +378,7 @@ class OnlineTrainer:
         wrong now is reported and ends nothing else."""
         with suppress(PlauditError):
             self.workers.wait(TICK_S, self._note_failure)
+            self.progress.replay = self.workers.replay.call(ReplayBuffer.stats, self._judge)
         self.progress.awaited = self.workers.busy
         self._count_time()
         return callback(self.progress)

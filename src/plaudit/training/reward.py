@@ -27,9 +27,9 @@ from plaudit.judges.progress import JudgeWithProgress
 from plaudit.protocols import Judge, LiveJudge, VecEnv
 from plaudit.rollout.vector import RolloutBatch
 from plaudit.training.config import TrainingConfig, withholding_judge
-from plaudit.training.demos import copy_exclusions, unseen_success
+from plaudit.training.demos import copy_exclusions, demo_labels, unseen_success
 from plaudit.training.settings import RewardModelBlock
-from plaudit.types import Episode, Labels, ProgressFn
+from plaudit.types import Episode, JudgeId, Labels, ProgressFn
 
 
 class RolloutJudge:
@@ -79,7 +79,7 @@ class RolloutJudge:
         labeled = Store.open(demos.folder, labels=path)
         copy_exclusions(demos, labeled)
         ids = [i for i in demos.ids if not labeled.ledger.is_excluded(i)]
-        self._label(labeled, ids, progress("labeling demonstrations"))
+        self._label(DemoQueue(labeled, ids, newest_only=True), progress("labeling demonstrations"))
         labels = [labeled.ledger.labels(i) for i in ids]
         successes = sum(found is not None and found.success_once for found in labels)
         self.warning = unseen_success(successes, len(ids))
@@ -92,12 +92,18 @@ class RolloutJudge:
         if self._config.judge.is_flag_alone:
             return
         ids = [i for i in store.ids if store.ledger.newest(i) is not None and not store.ledger.is_excluded(i)]
-        self._label(store, ids, progress("labeling again"))
+        self._label(StoreQueue(store, ids, newest_only=True), progress("labeling again"))
 
-    def _label(self, store: Store, ids: Sequence[int], progress: ProgressFn) -> None:
-        runner = LabelRunner(self.judge, StoreQueue(store, ids, newest_only=True))
-        for episode_id, message in runner.run(progress).failed.items():
-            raise JudgeError(f"episode {episode_id} of {store.folder}: {message}")
+    def _label(self, queue: StoreQueue, progress: ProgressFn) -> None:
+        for episode_id, message in LabelRunner(self.judge, queue).run(progress).failed.items():
+            raise JudgeError(f"episode {episode_id} of {queue.store.folder}: {message}")
+
+
+class DemoQueue(StoreQueue):
+    """Demonstrations to label."""
+
+    def write(self, labels: Mapping[int, Labels], failed: Mapping[int, str], judge: JudgeId) -> None:
+        super().write({i: demo_labels(one) for i, one in labels.items()}, failed, judge)
 
 
 def live_judge(config: TrainingConfig) -> LiveJudge:
