@@ -133,7 +133,7 @@ def collect_rollout(
         failed = info.get("failure", np.zeros_like(active))
         lost |= active & failed
         terminated |= active & (failed | (success[-1] & terminate_on_success))
-        since_end += ~active
+        since_end = np.where(failed & ~active, steps_after_end, since_end + ~active)
         active &= ~(failed | (terminated & (since_terminated >= steps_after_success)))
         if not (active | (terminated & ~lost & (since_end < steps_after_end))).any():
             break

@@ -7,7 +7,6 @@ watch.after_step(...); watch.after_resume(); watch.at_end(...)
 """
 
 import hashlib
-import json
 import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -21,8 +20,10 @@ from plaudit.testing.oracle import Oracle, expected_rewards
 from plaudit.testing.world import World
 from plaudit.training.audit import Audit, Estimate
 from plaudit.training.config import TrainingConfig
+from plaudit.training.run_folder import RunFolder
 
 SILENT = "the simulated robot is silent"
+WINDOW = 3  # frames in which a rule can decide for the first time
 CLONES_AFTER = 200  # sampled rows, of which one at least is a demonstration where a learner clones them
 
 
@@ -128,6 +129,10 @@ class Watch:
             right = expected_rewards(
                 success, prob, progress, privileged, config.reward, learner.config.gamma, lost=lost
             )
+            if not rollout.used[:, n].any():  # withheld: out of distribution, or success before anything was done
+                strange = bool(rollout.unlike and rollout.unlike[n]) or bool(success[:WINDOW].any())
+                self.world.check(strange, "paid_right", f"rollout, seed {rollout.seeds[n]}: nothing of it is used")
+                right = [0.0] * length
             paid = rollout.reward[:length, n].tolist()
             same = all(abs(a - b) < 1e-4 for a, b in zip(paid, right, strict=True))
             self.world.check(same, "paid_right", f"rollout, seed {rollout.seeds[n]}: paid {paid}, not {right}")
@@ -223,9 +228,8 @@ class Watch:
 
     def at_end(self, updates: int | None, due: float) -> None:
         """What was logged is a number, episodes act with ever newer weights, failures end them."""
-        metrics = self.path / "metrics.jsonl"
-        lines = metrics.read_text().splitlines() if metrics.exists() else []
-        self.world.check(all(_finite(json.loads(line)) for line in lines), "no_nan", "a logged metric is not a number")
+        lines = RunFolder.reopen(self.path).metrics()
+        self.world.check(all(map(_finite, lines)), "no_nan", "a logged metric is not a number")
         if updates is not None:
             self.world.check(updates >= int(due), "counters", f"{updates} updates at the end, {due:g} were due")
         if not is_store(self.path / "episodes"):

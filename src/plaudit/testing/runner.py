@@ -105,8 +105,13 @@ def simulate(scenario: Scenario) -> Result:
 def check_resumed(run: "SimulatedRun", folder: Path) -> None:
     """A synchronous run that was killed and resumed is the same as one that was never interrupted."""
     folder.mkdir()
-    plain = SimulatedRun(replace(run.scenario, events=()), World(run.scenario.seed), folder)
-    plain.play()
+    world = World(run.scenario.seed)
+    before = enter(world)
+    try:
+        plain = SimulatedRun(replace(run.scenario, events=()), world, folder)
+        plain.play()
+    finally:
+        enter(before)
     one, other = (_outcome(each.path) for each in (run, plain))
     for line, expected in zip(one[0], other[0]):
         differing = [key for key in {*line, *expected} if line.get(key) != expected.get(key)]
@@ -170,7 +175,7 @@ class SimulatedRun:
         """Whether it was interrupted, and nothing else distinguishes it from one that was not."""
         kinds = {event.kind for event in self.scenario.events}
         interrupted = self.world.counts["sessions"] > 1 and not kinds & {"person", "full", "replace"}
-        return self.config.schedule == "train" and interrupted and self._ended
+        return self.config.collect is None and self.config.schedule == "train" and interrupted and self._ended
 
     def _check_config(self) -> None:
         """Defaults that fit each other: a backup over a chunk is a backup over what was executed."""
@@ -239,6 +244,9 @@ class SimulatedRun:
         text = str(error)
         judge = self.scenario.errors.get("raises", 0) and ("could not label" in text or "raises on" in text)
         blind = "sees success in none of" in text or "sees success in" in text
+        reached = "did not recover within" not in text or any(e.kind == "unreachable" for e in self.scenario.events)
+        if "did not recover within" in text and reached:
+            return True
         return bool(judge or blind or (self._silent is not None and self._silent.what == "always"))
 
     # The two schedules
@@ -255,7 +263,7 @@ class SimulatedRun:
             self.world.counts["turns"] += 1
             self._turn += 1
             self._check_online(trainer, progress)
-            going = self._act(trainer.monitor.store)
+            going = trainer.schedule.finished or self._act(trainer.monitor.store)  # nobody acts after the end
             stopped = stopped or not going
             return going
 

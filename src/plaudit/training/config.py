@@ -207,6 +207,8 @@ class TrainingConfig(Config):
                     raise ValueError(
                         f"{key} has '{camera}', which the environment does not show; {did_you_mean(camera, shown)}"
                     )
+        if self.judge.config.sees_images and env.obs == "state":
+            raise ValueError("a judge sees camera images; write env.obs=both (a policy of states: policy.cameras=[])")
         if self.collect is not None and env.obs == "state":
             raise ValueError("collect keeps what cameras see; write 'env.obs: both' (and 'policy.cameras: []')")
         return self
@@ -241,7 +243,8 @@ class TrainingConfig(Config):
                 f"reward.env_reward=dense pays the simulator's own reward, and judge '{self.judge.name}' would not be "
                 "asked; leave out one of them (reward.mode=add pays both)"
             )
-        if self.reward.shaping and not self.judge.config.progress and (self.judge.is_simulator or self.human_labels):
+        blind = self.judge.is_simulator or self.human_labels or self.judge.cascade is not None
+        if self.reward.shaping and not self.judge.config.progress and blind:
             raise ValueError(
                 f"reward.shaping is {self.reward.shaping:g}, and judge '{self.judge.name}' does not measure progress; "
                 "name a model that does: judge.progress=runs/progress (plaudit train-progress makes one)"
@@ -317,8 +320,6 @@ def _check_train(config: TrainingConfig) -> None:
             f"judge.late_by: learner '{config.learner_name}' learns from each rollout at once and waits for no label; "
             "use sac or qchunk"
         )
-    if config.judge.config.sees_images and config.env.obs == "state":
-        raise ValueError("a judge sees camera images; write env.obs=both (a policy of states: policy.cameras=[])")
     name = ENV_REGISTRY.name_of(config.env)
     if name in BUILT_IN_TASKS and config.learner.action_horizon > config.env.max_steps:  # others: once they are built
         raise ValueError(

@@ -75,7 +75,7 @@ class RunFolder:
     @classmethod
     def create(cls, path: Path, config: TrainingConfig) -> Self:
         """A new run; a folder that holds something is refused."""
-        if path.exists() and any(path.iterdir()):
+        if not _is_unused(path):
             raise TargetNotEmpty(
                 f"{path} holds a run already; resume it (plaudit {config.schedule} --resume {path}) or give this one "
                 "another run.name"
@@ -91,7 +91,7 @@ class RunFolder:
 
         A run that never published weights, because its judge was not found or the like, may be given any config.
         """
-        if not path.exists() or not any(path.iterdir()):
+        if _is_unused(path):
             return cls.create(path, config)
         before = cls.reopen(path, config.schedule).config
         differing = sorted(_differences(_flat(before), _flat(config)))
@@ -290,6 +290,11 @@ def _flat(config: TrainingConfig) -> dict[str, Any]:
         "policy.inference.execution_horizon": policy["inference"].pop("execution_horizon"),
     }
     return {**tree, **acting, **{f"run.{key}": value for key, value in run.items()}}
+
+
+def _is_unused(path: Path) -> bool:
+    """Whether a folder holds nothing, or what is left of a command that was killed before it wrote the config."""
+    return not path.exists() or all(entry.name == "config.yaml.tmp" for entry in path.iterdir())
 
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> set[str]:

@@ -111,9 +111,10 @@ class Trainer:
         while going:
             # Collect a rollout, store it and learn from it.
             rollout = rollout or self._collect(progress)
-            rollout.metrics |= self.updates.learn(should_stop)
+            if not self.audit.blocks_learning:
+                rollout.metrics |= self.updates.learn(should_stop)
             now = self._advance(progress, rollout, time.monotonic() - start)
-            if self.updates.pending:
+            if self.updates.pending and not self.audit.blocks_learning:
                 progress = replace(progress, elapsed_s=now.elapsed_s)
                 self._save(progress, rollout)
                 break
