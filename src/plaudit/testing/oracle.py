@@ -24,6 +24,8 @@ import numpy as np
 
 from plaudit.data.rewards import RewardConfig
 from plaudit.data.store import Store
+from plaudit.rollout.attended import LABELED
+from plaudit.rollout.operator import MARK
 from plaudit.training.config import TrainingConfig
 from plaudit.types import Episode, Labels
 
@@ -118,6 +120,8 @@ class Oracle:
         ends = [done]
         if marked and not terminates and labels.success_once:  # success ends nothing here: either will do
             ends.append(np.zeros(episode.steps, bool))
+        if paid.by in PEOPLE and episode.meta.get(MARK) in LABELED and end == episode.steps - 1:  # or the mark ended it
+            ends.append(done | (np.arange(episode.steps) == end))
         rows: dict[int, Options] = {}
         for rewards, done in product(self._reward_options(episode, labels, episode_id), ends):
             for step in range(end + 1):
