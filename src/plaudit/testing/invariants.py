@@ -151,8 +151,8 @@ class Watch:
     @property
     def source(self) -> str:
         """Of the judge's labels."""
-        judge = self.config.judge
-        return "human" if judge.is_human else "cascade" if judge.cascade else judge.config.type
+        config: Any = self.config.judge.config
+        return config.type
 
     def _refresh(self) -> None:
         for oracle in self._oracles.values():
