@@ -125,6 +125,8 @@ class Watch:
             progress = None if rollout.progress is None else rollout.progress[: length + 1, n]
             lost = "failure" in privileged and bool(privileged["failure"][-1])
             success, prob = rollout.success[: length + 1, n], rollout.success_prob[: length + 1, n]
+            if success[: config.judge.config.rule.window[0]].any():  # before anything was done: not paid
+                continue
             right = expected_rewards(
                 success, prob, progress, privileged, config.reward, learner.config.gamma, lost=lost
             )

@@ -105,8 +105,11 @@ def simulate(scenario: Scenario) -> Result:
 def check_resumed(run: "SimulatedRun", folder: Path) -> None:
     """A synchronous run that was killed and resumed is the same as one that was never interrupted."""
     folder.mkdir()
-    plain = SimulatedRun(replace(run.scenario, events=()), World(run.scenario.seed), folder)
+    alone = World(run.scenario.seed)
+    enter(alone)
+    plain = SimulatedRun(replace(run.scenario, events=()), alone, folder)
     plain.play()
+    enter(run.world)
     one, other = (_outcome(each.path) for each in (run, plain))
     for line, expected in zip(one[0], other[0]):
         differing = [key for key in {*line, *expected} if line.get(key) != expected.get(key)]
