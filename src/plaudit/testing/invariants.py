@@ -126,6 +126,8 @@ class Watch:
             progress = None if rollout.progress is None else rollout.progress[: length + 1, n]
             lost = "failure" in privileged and bool(privileged["failure"][-1])
             success, prob = rollout.success[: length + 1, n], rollout.success_prob[: length + 1, n]
+            if success[: config.judge.config.rule.window[0]].any():  # before anything was done: not paid
+                continue
             right = expected_rewards(
                 success, prob, progress, privileged, config.reward, learner.config.gamma, lost=lost
             )
@@ -156,8 +158,8 @@ class Watch:
     @property
     def source(self) -> str:
         """Of the judge's labels."""
-        judge = self.config.judge
-        return "human" if judge.is_human else "cascade" if judge.cascade else judge.config.type
+        config: Any = self.config.judge.config
+        return config.type
 
     def _refresh(self) -> None:
         for oracle in self._oracles.values():

@@ -99,7 +99,7 @@ class _Base(LearnerBase):
     def _pull(self, actions: Tensor, reward: Tensor) -> Mapping[str, Any]:
         self.version += 1
         actions = actions[:, 0] if actions.ndim == 3 else actions
-        self.net.mean += RATE * (reward.clamp(-2, 2)[:, None] * (actions - self.net.mean)).mean(dim=0)
+        self.net.mean.add_(RATE * (reward.clamp(-2, 2)[:, None] * (actions - self.net.mean)).mean(dim=0))
         self.net.mean.clamp_(-1, 1)
         return {"loss/actor": float(reward.mean())}
 

@@ -4,6 +4,7 @@ The copying of labeled episodes, the comparison on held-out ones, the decision a
 training/retrain.py. A candidate errs as often as the current judge, less often, or more often, elsewhere in each case.
 """
 
+import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -34,17 +35,21 @@ class InlineChild:
     alive = False
 
     def __init__(self, name: str, target: str, *arguments: Any):
-        folder, first, config, seed, store, cascade, unchosen = arguments
-        self.connection = self
+        connection: Any = self
+        self.connection, self._sent = self, list[int]()
         world().counts["retrainings"] += 1
-        retrainer = retrain.Retrainer(folder, first, config, seed, cascade)
-        self._number = retrainer.run(Store.open(store), unchosen=unchosen).number
+        retrain.retrain_main(connection, *arguments)
 
     def poll(self) -> bool:
-        return True
+        return bool(self._sent)
+
+    def send(self, number: int) -> None:
+        self._sent.append(number)
 
     def recv(self) -> int:
-        return self._number
+        if not self._sent:
+            raise EOFError
+        return self._sent.pop()
 
     def exit_reason(self) -> str:
         return "it ended"
@@ -71,9 +76,12 @@ def simulated_retraining() -> Iterator[None]:
     with ExitStack() as stack:
         for name, simulated in (
             ("ChildProcess", InlineChild),
+            ("exit_with_parent", lambda *_: None),
+            ("send", lambda connection, number: connection.send(number)),
             ("load_reward_model", lambda path, *_, **__: SimulatedModel(path)),
             ("training_config", lambda model, *_: model),
             ("train_and_save", _train),
         ):
             stack.enter_context(patch.object(retrain, name, simulated))
+        stack.enter_context(patch.object(os, "nice", lambda _: None))
         yield

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from plaudit.config import parse
-from plaudit.data.store import Store
+from plaudit.data.store import Store, is_store
 from plaudit.errors import PlauditError, RobotSilent
 from plaudit.rollout.operator import OperatorCommand
 from plaudit.rollout.operator_input import OperatorConfig
@@ -283,7 +283,8 @@ class SimulatedRun:
 
     def _check_online(self, trainer: OnlineTrainer, progress: Any) -> None:
         monitor = trainer.monitor
-        if not progress.errors:  # counters are those of the last time that all answered
+        # Counters are those of the last time that all answered, and at the end nobody asks again.
+        if not progress.errors and not monitor._closed:
             self.watch.check_online(progress, trainer.schedule)
         if monitor.audit is not None:
             self.watch.check_audit(monitor.audit.current, monitor.audit.fingerprint)
@@ -399,9 +400,8 @@ class SimulatedRun:
             raise RobotSilent(SILENT)
 
     def _count(self) -> None:
-        episodes = self.path / "episodes"
-        if episodes.exists():
-            self.world.counts["episodes"] += Store.open(episodes).next_id
+        if is_store(self.path / "episodes"):
+            self.world.counts["episodes"] += Store.open(self.path / "episodes").next_id
 
 
 def _attended(config: OperatorConfig) -> OperatorConfig:

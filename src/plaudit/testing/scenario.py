@@ -295,7 +295,7 @@ def _events(seed: int, schedule: str, judge: str) -> tuple[Event, ...]:
 def make_demos(folder: Path, episodes: int, seed: int, env_config: SimulatedEnvConfig) -> None:
     """A store of sliders that are pushed to the goal, with the simulator's labels."""
     env, judge = env_config.build(episodes), SimulatorJudge()
-    push = np.tile(np.float32([1, 0]), (episodes, 1))
+    push = np.tile(np.array([1, 0], np.float32), (episodes, 1))
     seeds = range(2_000_000_000 + 1000 * seed, 2_000_000_000 + 1000 * seed + episodes)
     rollout = collect_rollout(env, lambda _: push, list(seeds), SuccessDetector(judge, episodes), steps_after_success=2)
     with Store.create(folder) as store:

@@ -14,13 +14,13 @@ MAX_RUNS = 150
 def shrink(found: Result, max_runs: int = MAX_RUNS) -> Result:
     """The result of the smallest scenario that was found."""
     assert found.violation is not None
-    runs, smaller = 0, True
+    invariant, runs, smaller = found.violation.invariant, 0, True
     while smaller and runs < max_runs:
         smaller = False
         for scenario in _simpler(found.scenario):
             runs += 1
             result = _try(scenario)
-            if result is not None and result.violation and result.violation.invariant == found.violation.invariant:
+            if result is not None and result.violation and result.violation.invariant == invariant:
                 found, smaller = result, True
                 break
             if runs >= max_runs:

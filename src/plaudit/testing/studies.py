@@ -73,15 +73,15 @@ def honest_alarm(seed: int) -> bool:
         pick(options, seed, name)
         for name, options in {
             "order": ("in order", "random", "errors first"),
-            "false": (0.1, 0.05),
+            "false": (0.1, 0.09),
             "missed": (0.2, 0.1),
         }.items()
     )
-    rate, due = 0.2 + 0.6 * uniform(seed, "rate"), {}
+    rate, due = 0.5 + 0.45 * uniform(seed, "rate"), {}
     with _machine(seed) as folder, Store.create(folder / "store") as store:
         audit = LedgerAudit(AuditConfig(by="human"), "classifier", seed)
         truths: dict[int, bool] = {}
-        for start in range(0, 240, BATCH):
+        for start in range(0, 400, BATCH):
             said = [uniform(seed, "says", start + n) < rate for n in range(BATCH)]
             wrong = [uniform(seed, "wrong", start + n) < (false if s else missed) for n, s in enumerate(said)]
             ids = store.extend([_episode(start + n, s != w) for n, (s, w) in enumerate(zip(said, wrong))])
@@ -89,7 +89,7 @@ def honest_alarm(seed: int) -> bool:
             truths |= {i: s != w for i, s, w in zip(ids, said, wrong)}
             for i in audit.requested(store):
                 at_once = order == "in order" or (order == "errors first" and wrong[i - start] if i >= start else False)
-                delay = 0 if at_once else 150 if order == "errors first" else int(60 * uniform(seed, "delay", i))
+                delay = 0 if at_once else 400 if order == "errors first" else int(60 * uniform(seed, "delay", i))
                 due.setdefault(i, start + delay)
             answered = sorted((i for i, when in due.items() if when <= start), key=lambda i: (due[i], i))
             for i in answered:
