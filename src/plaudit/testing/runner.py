@@ -243,7 +243,7 @@ class SimulatedRun:
         """Whether a run is right to end like this, and would end so again."""
         text = str(error)
         judge = self.scenario.errors.get("raises", 0) and ("could not label" in text or "raises on" in text)
-        blind = "sees success in none of" in text or "sees success in" in text
+        blind = "sees success in" in text or "demonstrations leave them out" in text
         reached = "did not recover within" not in text or any(e.kind == "unreachable" for e in self.scenario.events)
         if "did not recover within" in text and reached:
             return True

@@ -244,10 +244,16 @@ class TrainingConfig(Config):
                 "asked; leave out one of them (reward.mode=add pays both)"
             )
         blind = self.judge.is_simulator or self.human_labels or self.judge.cascade is not None
+        blind = blind or isinstance(self.judge.config, NoisyJudgeConfig)
         if self.reward.shaping and not self.judge.config.progress and blind:
             raise ValueError(
                 f"reward.shaping is {self.reward.shaping:g}, and judge '{self.judge.name}' does not measure progress; "
                 "name a model that does: judge.progress=runs/progress (plaudit train-progress makes one)"
+            )
+        if self.reward.shaping and self.demos.any and not self.relabels_demos:
+            raise ValueError(
+                f"reward.shaping is {self.reward.shaping:g}, and the demonstrations keep labels without progress; leave "
+                "out demos.relabel, so that the run's judge labels them"
             )
         return self
 

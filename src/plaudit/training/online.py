@@ -229,6 +229,7 @@ class OnlineTrainer:
     def _labeled(self, slot: Slot[Any] | None, report: LabelReport) -> None:
         assert slot is not None
         self._failures.recovered(slot.name)
+        self.schedule.starved = False
         self.progress.add_labels(report)
         if not report.done:
             slot.retry_at = self.workers.clock() + RETRY_S
@@ -239,6 +240,9 @@ class OnlineTrainer:
     def on_updates(self, report: UpdateReport) -> None:
         if report.made:  # whether it can learn is not known by counting
             self._failures.recovered("learner")
+            self.schedule.starved = False
+        elif not self._recount:
+            self.schedule.starved = True
         self.progress.add_updates(report)
         self._recount = False
 
@@ -268,6 +272,11 @@ class OnlineTrainer:
         if counts.demos and not counts.demos_unlabeled and not self._demos_checked:
             self._demos_checked = True
             self.progress.last_event = unseen_success(counts.demo_successes, counts.demos) or self.progress.last_event
+        if counts.demos and counts.demos_blank == counts.demos:
+            raise TrainingError(
+                f"the labels of all {counts.demos} demonstrations leave them out: the judge could not decide any, or "
+                "people excluded them; label them (plaudit label --judge human) and set demos.relabel=false"
+            )
         if counts.demos and counts.demos_skipped == counts.demos:
             what = f"any of the {counts.demos} demonstrations"
         elif counts.skipped_in_a_row >= self.config.run.max_unlabeled_episodes:
@@ -296,7 +305,8 @@ class OnlineTrainer:
         except RETRYABLE as error:
             self._failures.record("replay", error)
         due = self.schedule.pretrain_updates + self.config.learner.updates_due(progress.replay.labeled_steps)
-        progress.pending_updates = max(0, int(due) - progress.updates) if self.schedule.has_samples else 0
+        learns = self.schedule.has_samples and not self.schedule.starved
+        progress.pending_updates = max(0, int(due) - progress.updates) if learns else 0
         progress.env_waiting_for = self.schedule.env_blocked_by() if w.env.ready else "robot and policy to be back"
         progress.operator = w.operator_status()
         progress.update_staleness()

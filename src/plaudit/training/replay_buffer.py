@@ -88,6 +88,7 @@ class ReplayStats:
     demos_skipped: int = 0  # demonstrations of that kind
     demos: int = 0  # all demonstrations that the current judge labels
     demo_successes: int = 0  # of these, a success by its labels so far
+    demos_blank: int = 0  # of these, those whose labels leave out every frame
     blank_steps: int = 0  # of episodes whose labels leave out every frame: undecided ones, excluded ones
     reason: str = ""  # why the judge failed on the newest skipped one
     born: float = 0.0  # when the service that counted was started, s since 1970
@@ -231,6 +232,7 @@ class ReplayBuffer:
             demos_skipped=len(demos_skipped),
             demos=len(self._stores["demos"]) if self._labels_dataset("demos") else 0,
             demo_successes=len(self._progress["demos"].successes) if self._labels_dataset("demos") else 0,
+            demos_blank=len(self._progress["demos"].blank) if self._labels_dataset("demos") else 0,
             blank_steps=sum(self._store.entry(i).steps for i in self._progress["episodes"].blank),
             reason=_newest_reason(skipped) or _newest_reason(demos_skipped),
             born=self._born,

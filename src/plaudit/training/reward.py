@@ -66,11 +66,7 @@ class RolloutJudge:
         pairs = rollout.episodes(self._env, self.judge)
         if self._config.judge.is_simulator:
             return pairs
-        return [(replace(e, terminated=e.terminated and not self._ends_by(labels)), labels) for e, labels in pairs]
-
-    def _ends_by(self, labels: Labels) -> bool:
-        """Whether the decision on the last frame ended the episode."""
-        return self._config.reward.terminates and labels.success_at_end
+        return [(replace(episode, terminated=_failed(episode)), labels) for episode, labels in pairs]
 
     def label_demos(self, demos: Store, path: Path, progress: Callable[[str], Any]) -> Store:
         """The demonstrations with this judge's labels, which are kept in a file of the run."""
@@ -97,6 +93,11 @@ class RolloutJudge:
     def _label(self, queue: StoreQueue, progress: ProgressFn) -> None:
         for episode_id, message in LabelRunner(self.judge, queue).run(progress).failed.items():
             raise JudgeError(f"episode {episode_id} of {queue.store.folder}: {message}")
+
+
+def _failed(episode: Episode) -> bool:
+    """Whether the environment ended an episode as a failure."""
+    return bool(episode.privileged["failure"][-1]) if "failure" in episode.privileged else False
 
 
 class DemoQueue(StoreQueue):

@@ -30,6 +30,7 @@ class OnlineSchedule:
     learner: LearnerInfo
     progress: OnlineProgress
     evaluated_at: int = -1  # env steps at the last evaluation
+    starved: bool = False  # whether the learner found nothing to sample; new labels may change that
 
     @property
     def waits_for_candidate(self) -> bool:

@@ -164,7 +164,8 @@ class LearnerWorker:
         """The updates themselves; returns the mean of each metric over them."""
         totals: dict[str, list[Any]] = {}
         with clock.running():
-            self._sampler.refresh(rejected)
+            if not self._sampler.refresh(rejected):  # all is evicted, excluded or withheld
+                return {}
         for made in range(updates):
             if made and time.monotonic() >= until:
                 break
