@@ -36,7 +36,7 @@ class Watch:
         self._labels: dict[Path, list[tuple[int, str, float, str]]] = {}  # of a ledger: episode, source, time, digest
         self.stopped: set[str] = set()  # fingerprints of judges that an alarm has stopped
         self._version = self._robot_version = 0
-        self._silent_since: float | None = None
+        self._silent_since: float | None
         self._rows = self._demo_rows = 0
         self.max_due = 0.0
         self.new_session(config)
@@ -47,6 +47,7 @@ class Watch:
         self._oracles: dict[str, Oracle] = {}
         self._payable: dict[int, bool] = {}
         self._seen = 0
+        self._silent_since = None  # a new session is patient anew
 
     # Acknowledged data
 
@@ -84,7 +85,8 @@ class Watch:
         """Everything that was acknowledged before a kill is there."""
         for folder in {folder for folder, _ in self._episodes}:
             store = Store.open(folder)
-            for _, i in [key for key in self._episodes if key[0] == folder]:
+            evicted = store.ids[0] if store.ids and store.settings.capacity_bytes is not None else 0
+            for _, i in [key for key in self._episodes if key[0] == folder and key[1] >= evicted]:
                 found = i in store.ids and _digest(store, i) == self._episodes[folder, i]
                 self.world.check(found, "no_loss", f"episode {i} of {folder.name} was acknowledged and is lost")
                 store.verify(i)
@@ -205,6 +207,8 @@ class Watch:
             message = f"{replay.labeled_steps} labeled steps, by the ledger {labeled}{why}"
             check(replay.labeled_steps == labeled, "counters", message)
         due = schedule.pretrain_updates + config.learner.updates_due(replay.labeled_steps)
+        if self.world.counts["answers"]:  # a person may have excluded an episode that was learned from
+            due = max(due, schedule.pretrain_updates + config.learner.updates_due(replay.steps))
         self.max_due = max(self.max_due, due)
         check(progress.updates <= self.max_due, "counters", f"{progress.updates} updates, {self.max_due} were due")
         check(_finite(progress.metrics()), "no_nan", "a metric is not a number")

@@ -133,13 +133,18 @@ class OnlineSchedule:
         return ""
 
     @property
+    def target_reached(self) -> bool:
+        """Whether an evaluation had the success rate that ends the run."""
+        target, success = self.config.evaluation.stop_success_rate, self.progress.eval_success
+        return target is not None and success is not None and success >= target
+
+    @property
     def finished(self) -> bool:
         """Whether the run is over."""
-        progress, target = self.progress, self.config.evaluation.stop_success_rate
+        progress = self.progress
         if self.monitor.should_abort:
             return True
-        reached = target is not None and progress.eval_success is not None and progress.eval_success >= target
-        if reached and progress.episodes:
+        if self.target_reached and progress.episodes:
             return True
         if self.workers.judge is not None and not self.workers.judge.ready:  # what it labels is not known yet
             return False
