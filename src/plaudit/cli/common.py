@@ -16,9 +16,9 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
+from plaudit.cli.console import PlainConsole
 from plaudit.errors import DataError, PlauditError
 from plaudit.memory import keep_freed_memory
-from plaudit.plain import PlainConsole
 from plaudit.trust import allow_code, allow_host
 
 # Typer brings a click of its own or uses the one that is installed, by its version: what the words of a command line

@@ -12,7 +12,6 @@ commands within the robot's limits, record what was really sent, and tell the ro
 `load_run` reads what `plaudit run` runs: names and `a.b=c` overrides in, a config of everything but the policy out.
 """
 
-import sys
 import threading
 import time
 from collections import deque
@@ -28,6 +27,7 @@ from plaudit.config import Config, load
 from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError, PlauditError, PolicyUnavailable, RobotSilent, RolloutError, RolloutFault
+from plaudit.plain import print_plain
 from plaudit.policies.config import PolicyConfig
 from plaudit.policies.loader import PolicySpec
 from plaudit.protocols import InferenceEngine, Policy, Robot
@@ -137,7 +137,7 @@ class EngineBase:
     def _released(self) -> bool:
         """Wait until a person has released the emergency stop; False where the episode is to end before it begins."""
         if self.emergency_stop.engaged and not self._reason_to_end():
-            print("the emergency stop is engaged: nothing moves until it is released", file=sys.stderr, flush=True)
+            print_plain("the emergency stop is engaged: nothing moves until it is released")
         while self.emergency_stop.engaged and not self._reason_to_end():
             time.sleep(RELEASE_POLL_S)
         return not self.emergency_stop.engaged
