@@ -30,6 +30,7 @@ from typing import Annotated, Any, Literal, NoReturn, Self
 import numpy as np
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from plaudit.config import PositiveFloat
 from plaudit.data.episode_keys import pack_keys
 from plaudit.errors import JudgeError, JudgeUnavailable, PlauditError
 from plaudit.judges.config import CASCADE, JudgeConfig, is_judge_path, judge_tree, judge_warnings
@@ -65,7 +66,7 @@ class CascadeConfig(JudgeConfig):
 
     type: Literal["cascade"] = "cascade"
     stages: tuple[Annotated[Any, JUDGE_REGISTRY.field, BeforeValidator(_read_stage)], ...] = ()  # the cheapest first
-    budget: float | None = None  # minutes of a human an hour; None: no limit
+    budget: PositiveFloat | None = None  # minutes of a human an hour; None: no limit
     check: float = Field(default=0.05, ge=0, lt=1)  # of the episodes, that go to the human by lot
 
     @field_validator("budget")

@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, Self
 
-from pydantic import Field, NonNegativeInt, model_validator
+from pydantic import Field, model_validator
 
-from plaudit.config import Config
+from plaudit.config import Config, NonNegativeInt
 from plaudit.errors import BadMessage, DataError, RolloutError
 from plaudit.plain import print_plain
 from plaudit.robots.ros import RosRobotConfig
