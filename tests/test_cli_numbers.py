@@ -26,7 +26,7 @@ from conftest import counting_episode, labeled_store
         (["data", "label", "store", "--restore", "0:²"], "--restore takes EPISODE:VERSION"),
         (["env", "bench", "lift", "--seconds", "inf"], "--seconds"),
         (["env", "bench", "lift", "--seconds", "nan"], "'--seconds'"),
-        (["env", "view", "lift", "--noise", "nan"], "nan is not a number to go by"),
+        (["env", "view", "lift", "--noise", "nan"], "'--noise'"),
         (["env", "bench", "lift", "--set", "[1,2"], "command line: '[1,2' cannot be read"),
         (["env", "bench", "lift", "--set", "x\udcff=1"], "cannot be read"),
         (["env", "view", "lift", "--size", "²"], "a size is an edge like 128"),

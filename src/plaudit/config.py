@@ -51,7 +51,7 @@ PositiveFloat = Annotated[float, Field(gt=0, le=1e9)]
 NonNegativeFloat = Annotated[float, Field(ge=0, le=1e9)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 LearningRate = Annotated[float, Field(gt=0, le=10)]
-Hertz = Annotated[float, Field(ge=1e-3, le=1e5)]  # frames or steps per second
+Hertz = Annotated[float, Field(ge=1e-3, le=1000)]  # control steps or frames per second
 
 
 class Config(BaseModel):

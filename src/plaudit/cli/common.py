@@ -24,6 +24,8 @@ from plaudit.trust import allow_code, allow_host
 # Typer brings a click of its own or uses the one that is installed, by its version: what the words of a command line
 # are answered with when they are none is the base of both.
 NotACommand: Any = typer.BadParameter.__mro__[2]
+MAX_COUNT, MAX_SEED = 10**9, 2**63 - 1  # of options; as in plaudit.config
+MIN_FPS, MAX_FPS = 1e-3, 1e5
 out, err = PlainConsole(), PlainConsole(stderr=True)
 
 RobotParams = Annotated[
@@ -59,9 +61,11 @@ def finite(value: float | None) -> float | None:
     return value
 
 
-def a_number(value: float) -> float:
-    """The same where infinity has a meaning."""
-    return value if value == math.inf else finite(value) or 0.0
+def frame_rate(value: float) -> float:
+    """For options that take frames per second, 0 for none: neither nan nor a rate that nothing has."""
+    if finite(value) and value < MIN_FPS:
+        raise typer.BadParameter(f"{value} is below {MIN_FPS} frames per second; write a rate like 30")
+    return value
 
 
 def is_count(text: str) -> bool:
