@@ -148,7 +148,7 @@ def test_a_robot_that_is_not_measured_or_not_limited_is_not_moved(tmp_path):
     assert "does not say where its joints are (joint_position()), so it was not" in check_motion(puppet).problem
     config = robot_config(tmp_path)
     with twin_thread(config):
-        wide = {"joint_lower": [-1e13] * 24, "joint_upper": [1e13] * 24, "start_pose": None}
+        wide = {"joint_lower": [-1e9] * 24, "joint_upper": [1e9] * 24, "start_pose": None}
         with pytest.raises(RobotError, match=r"this robot has none; set safety\.max_velocity first"):
             check_motion(robot_config(tmp_path, **wide))
     assert not lines(tmp_path / "log", "act")

@@ -19,7 +19,6 @@ from plaudit.config import (
     Edge,
     Fraction,
     LearningRate,
-    NonNegativeFloat,
     NonNegativeInt,
     PositiveInt,
     SmallInt,
@@ -140,7 +139,7 @@ class LerobotClassifier(Config):
     dropout_rate: Fraction = 0.1
     image_embedding_pooling_dim: Width = 8
     learning_rate: LearningRate = 1e-4
-    weight_decay: NonNegativeFloat = 0.01
+    weight_decay: float = Field(default=0.01, ge=0, le=10)
     device: str | None = None
 
     @field_validator("num_classes")

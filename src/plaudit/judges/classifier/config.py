@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 import torch
 from pydantic import Field, model_validator
 
-from plaudit.config import Hertz, LearningRate, NonNegativeFloat, PositiveFloat, PositiveInt, Seed, SmallInt
+from plaudit.config import Hertz, LearningRate, PositiveFloat, PositiveInt, Seed, SmallInt
 from plaudit.errors import JudgeError
 from plaudit.judges.classifier.augment import AugmentConfig
 from plaudit.judges.classifier.encoders.efficientnet import EfficientNetConfig
@@ -38,8 +38,8 @@ class RewardTrainConfig(NetworkConfig):
     patience: PositiveInt = 6  # epochs without a better held-out loss before it stops
     batch_size: int = Field(default=128, ge=2, le=65_536)  # half of it successes
     lr: LearningRate = 3e-4  # falls to zero along a cosine
-    encoder_lr_scale: PositiveFloat = 0.2  # of an encoder that is trained and was trained elsewhere, as a share of `lr`
-    weight_decay: NonNegativeFloat = 1e-2
+    encoder_lr_scale: LearningRate = 0.2  # of an encoder that is trained and was trained elsewhere, as a share of `lr`
+    weight_decay: float = Field(default=1e-2, ge=0, le=10)
     label_smoothing: float = Field(default=0.05, ge=0, lt=0.5)
     augment: AugmentConfig = Field(default_factory=AugmentConfig)
     num_augmented_views: SmallInt = (
