@@ -1,5 +1,8 @@
 """Numbers that are none, and ranges without an end: a sentence each, at once."""
 
+import subprocess
+import sys
+
 import pytest
 
 from command import plaudit
@@ -59,3 +62,19 @@ def test_ctrl_c_where_a_command_has_nothing_to_say_to_it_is_told(tmp_path, monke
 
     monkeypatch.setattr(robots, "robots_table", interrupted)
     assert plaudit("robot", "list", cwd=tmp_path, ok=False) == "interrupted\n"
+
+
+@pytest.mark.parametrize("module", ["typer", "rich", "plaudit.cli.judge"])
+def test_ctrl_c_while_packages_are_imported_is_told_without_a_traceback(module):
+    program = f"""
+import os, signal, sys
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+from plaudit.cli import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", program, "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from plaudit.cli import app
+from plaudit.cli.commands import app
 from plaudit.data.normalize import ACTION, STATE, Normalizer, Stats
 from plaudit.errors import RobotError, RobotSilent
 from plaudit.robots.check import CheckResult, check_motion, check_observations
