@@ -74,6 +74,15 @@ def test_a_description_that_contradicts_itself_is_refused(folder, changes, messa
         load_reward_model(folder, "cpu")
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_refused_by_the_name_of_the_tensor(folder, value):
+    model = tiny_model()
+    dict(model.members[0].named_parameters())["head.0.weight"].data[0, 0] = value
+    model.save_pretrained(folder)
+    with pytest.raises(BadFile, match=r"member_0.safetensors: head.0.weight holds NaN or infinity; train or copy"):
+        load_reward_model(folder, "cpu")
+
+
 def test_a_network_without_layers_is_refused(folder):
     (folder / "model.json").write_text(json.dumps(described(folder, encoder={"type": "small", "widths": []})))
     with pytest.raises(ConfigError, match="widths"):

@@ -373,6 +373,8 @@ def load_state_dict_strict(
         if tensors[name].shape != tensor.shape:
             found = list(tensors[name].shape)
             raise BadFile(path, f"{another}: {name} is {found}, this one has {list(tensor.shape)}")
+        if not torch.isfinite(tensors[name]).all():
+            raise BadFile(path, f"{name} holds NaN or infinity; train or copy the model again")
     for name in tensors:
         if name not in own:
             raise BadFile(path, f"{another}: nothing takes {name}")
