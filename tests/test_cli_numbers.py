@@ -4,9 +4,12 @@ import subprocess
 import sys
 
 import pytest
+import torch
+import typer
 
 from command import plaudit
 from conftest import counting_episode, labeled_store
+from plaudit.cli.common import run_app
 
 
 @pytest.mark.parametrize(
@@ -78,3 +81,12 @@ main()
 """
     done = subprocess.run([sys.executable, "-c", program, "--version"], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+def test_memory_that_torch_does_not_get_is_told(capsys):
+    app = typer.Typer()
+    app.command()(lambda: torch.empty(1 << 55))
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit, match="1"):
+        patch.setattr(sys, "argv", ["app"])
+        run_app(app)
+    assert "there is not enough memory for this" in capsys.readouterr().err

@@ -3,6 +3,7 @@
 import io
 import math
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -344,8 +345,10 @@ def run_app(app: typer.Typer) -> NoReturn:
         for sentence in str(error).splitlines():
             tell("error", sentence)
         sys.exit(1)
-    except MemoryError:
-        tell("error", "there is not enough memory for this; ask for less at a time")
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not re.search("(not enough|allocate|out of) memory", str(error)):
+            raise
+        tell("error", "there is not enough memory for this; ask for less at a time")  # RuntimeError: as torch says it
         sys.exit(1)
     except OSError as error:  # a folder we may not write to, a disk that went away
         named = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
