@@ -9,7 +9,10 @@ The same as `plaudit online`, which has more flags (docs/online.md).
 
 from pathlib import Path
 
-from plaudit.cli.script import run_script
+from plaudit.cli import quiet_imports
+
+with quiet_imports():
+    from plaudit.cli.script import run_script
 
 HERE = Path(__file__).parent
 

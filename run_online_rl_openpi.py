@@ -8,7 +8,10 @@ folder, and `plaudit run --policy_yaml RUN/policy/policy.yaml` acts with it.
 
 from pathlib import Path
 
-from plaudit.cli.script import run_script
+from plaudit.cli import quiet_imports
+
+with quiet_imports():
+    from plaudit.cli.script import run_script
 
 HERE = Path(__file__).parent
 

@@ -7,7 +7,7 @@ from typer.main import get_command
 
 from command import plaudit
 from plaudit import registry
-from plaudit.cli import app
+from plaudit.cli.commands import app
 
 REGISTRIES = {
     "train": (registry.LEARNER_REGISTRY, registry.ENV_REGISTRY),

@@ -1,9 +1,15 @@
 """Numbers that are none, and ranges without an end: a sentence each, at once."""
 
+import subprocess
+import sys
+
 import pytest
+import torch
+import typer
 
 from command import plaudit
 from conftest import counting_episode, labeled_store
+from plaudit.cli.common import run_app
 
 
 @pytest.mark.parametrize(
@@ -26,7 +32,7 @@ from conftest import counting_episode, labeled_store
         (["data", "label", "store", "--restore", "0:²"], "--restore takes EPISODE:VERSION"),
         (["env", "bench", "lift", "--seconds", "inf"], "--seconds"),
         (["env", "bench", "lift", "--seconds", "nan"], "'--seconds'"),
-        (["env", "view", "lift", "--noise", "nan"], "nan is not a number to go by"),
+        (["env", "view", "lift", "--noise", "nan"], "'--noise'"),
         (["env", "bench", "lift", "--set", "[1,2"], "command line: '[1,2' cannot be read"),
         (["env", "bench", "lift", "--set", "x\udcff=1"], "cannot be read"),
         (["env", "view", "lift", "--size", "²"], "a size is an edge like 128"),
@@ -59,3 +65,28 @@ def test_ctrl_c_where_a_command_has_nothing_to_say_to_it_is_told(tmp_path, monke
 
     monkeypatch.setattr(robots, "robots_table", interrupted)
     assert plaudit("robot", "list", cwd=tmp_path, ok=False) == "interrupted\n"
+
+
+@pytest.mark.parametrize("module", ["typer", "rich", "plaudit.cli.judge"])
+def test_ctrl_c_while_packages_are_imported_is_told_without_a_traceback(module):
+    program = f"""
+import os, signal, sys
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+from plaudit.cli import main
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", program, "--version"], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+def test_memory_that_torch_does_not_get_is_told(capsys):
+    app = typer.Typer()
+    app.command()(lambda: torch.empty(1 << 55))
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit, match="1"):
+        patch.setattr(sys, "argv", ["app"])
+        run_app(app)
+    assert "there is not enough memory for this" in capsys.readouterr().err

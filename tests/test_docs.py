@@ -12,7 +12,7 @@ from typer.main import get_command
 
 import glow
 from command import plaudit
-from plaudit.cli import app
+from plaudit.cli.commands import app
 from plaudit.yaml_file import read_yaml
 
 ROOT = Path(__file__).parents[1]

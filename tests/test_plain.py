@@ -7,9 +7,11 @@ import pytest
 from rich.live import Live
 from rich.table import Table
 
-from plaudit.plain import PlainConsole, plain
+from plaudit.cli.console import PlainConsole
+from plaudit.plain import plain
 from plaudit.report import page
 from plaudit.report.plots import line_chart
+from plaudit.rollout.processes import print_error
 
 HOSTILE = "\x1b]0;owned\x07[red]x[/red]\r\x9b2J\u202eevil\u2066\udcff:smile:\x7f"
 
@@ -61,3 +63,10 @@ def test_a_page_shows_no_control_characters_and_no_tags():
 
 def test_a_password_is_not_shown():
     assert "word" not in printed("http://me:word@here/v1 and http://here/?token=word")
+
+
+def test_an_error_of_a_robots_process_does_not_control_the_terminal(capsys):
+    print_error(ValueError(HOSTILE))
+    printed = capsys.readouterr().err
+    assert "ValueError: \\x1b]0;owned" in printed
+    assert not set(printed) & {"\x1b", "\x07", "\x9b", "\u202e"}

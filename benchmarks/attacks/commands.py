@@ -30,7 +30,8 @@ import typer.main
 
 from attacks.foreign import MODULE, SECRET, VARIABLE, files_of_somebody
 from attacks.tally import Tally
-from plaudit.cli import app, main
+from plaudit.cli import main
+from plaudit.cli.commands import app
 from plaudit.data.store import Store
 from plaudit.types import Episode, Labels
 

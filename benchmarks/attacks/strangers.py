@@ -27,12 +27,12 @@ import numpy as np
 from attacks import forge
 from attacks.store import EPISODES, Outcome, append, make, nth_episode, nth_labels
 from attacks.tally import Tally, sample
+from plaudit.cli.console import PlainConsole
 from plaudit.data.check import check
 from plaudit.data.failures import Failures
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset, import_dataset
-from plaudit.plain import PlainConsole
 from plaudit.report.tables import episode_table, store_table
 from plaudit.types import Episode, Labels
 

@@ -35,14 +35,29 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 Location = tuple[str | int, ...]
 
 
-# Of everything random: what torch and numpy both take.
-Seed = Annotated[int, Field(ge=0, lt=2**63)]
+# The numbers of config classes. Each has a lower and an upper bound, because a value far beyond what anybody uses is a
+# mistake that would otherwise end in a traceback or in a full memory. tests/test_bounds.py checks every field.
+Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what torch and numpy both take
+PositiveInt = Annotated[int, Field(gt=0, le=10**9)]  # steps, episodes, frames
+NonNegativeInt = Annotated[int, Field(ge=0, le=10**9)]
+SmallInt = Annotated[int, Field(gt=0, le=1000)]  # threads, networks of an ensemble, actions of a chunk
+FrameOffset = Annotated[int, Field(ge=-(10**6), le=10**6)]
+NumEnvs = Annotated[int, Field(gt=0, le=16_384)]  # environments side by side
+BatchSize = Annotated[int, Field(gt=0, le=65_536)]
+Width = Annotated[int, Field(gt=0, le=65_536)]  # numbers in a vector: units of a layer, joints
+Edge = Annotated[int, Field(gt=0, le=16_384)]  # pixels of an image
+Number = Annotated[float, Field(ge=-1e9, le=1e9)]
+PositiveFloat = Annotated[float, Field(gt=0, le=1e9)]
+NonNegativeFloat = Annotated[float, Field(ge=0, le=1e9)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+LearningRate = Annotated[float, Field(gt=0, le=10)]
+Hertz = Annotated[float, Field(ge=1e-3, le=1000)]  # control steps or frames per second
 
 
 class Config(BaseModel):
     """Base of every config class."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 @cache

@@ -6,11 +6,8 @@ wherever Plaudit writes to a terminal, a page or a log; passwords in URLs are hi
 """
 
 import re
-from collections.abc import Iterable
-from typing import Any
-
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
+import sys
+from typing import TextIO
 
 from plaudit.trust import shown_url
 
@@ -39,13 +36,9 @@ def _escape(match: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-class PlainConsole(Console):
-    """A rich console that interprets nothing in its text: no markup, no emoji codes, no control characters."""
+def print_plain(text: str, file: TextIO | None = None) -> None:
+    """Print escaped text. This is the only `print` in the package; commands use the consoles of `plaudit.cli`.
 
-    def __init__(self, **options: Any):
-        super().__init__(highlight=False, markup=False, emoji=False, soft_wrap=True, **options)
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Escape all text; only `control` segments, which are rich's own, pass as they are."""
-        for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(plain(segment.text), segment.style)
+    file: standard error by default
+    """
+    print(plain(text), file=file or sys.stderr, flush=True)

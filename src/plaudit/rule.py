@@ -18,9 +18,9 @@ from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import Field, PlainSerializer, PositiveInt, model_validator
+from pydantic import PlainSerializer, model_validator
 
-from plaudit.config import Config
+from plaudit.config import Config, FrameOffset, PositiveFloat, SmallInt
 from plaudit.errors import JudgeError
 from plaudit.types import PEOPLE, REVIEW, AnyArray, BoolArray, Episode, FloatArray, JudgeId, Labels, Scores
 
@@ -31,11 +31,11 @@ Unlike = Literal["pay", "audit", "skip", "escalate"]
 class DecisionRule(Config):
     """From P(success) of frames to success."""
 
-    threshold: float = Field(default=0.5, gt=0)  # a frame at or above it speaks for success
+    threshold: PositiveFloat = 0.5  # a frame at or above it speaks for success
     decode: Decode = "k_of_n"  # per_frame: each frame by itself; cutoff: one moment, for annotating data only
-    k: PositiveInt = 2  # k_of_n: of the last n frames, how many must reach the threshold
-    n: PositiveInt = 3
-    cutoff_offset: int = 0  # cutoff: frames that this judge's cutoffs are late by
+    k: SmallInt = 2  # k_of_n: of the last n frames, how many must reach the threshold
+    n: SmallInt = 3
+    cutoff_offset: FrameOffset = 0  # cutoff: frames that this judge's cutoffs are late by
     # Of an episode that is unlike what the judge learned from: it is labeled as any other, withheld until an audit
     # agrees, left unlabeled, or passed on by a cascade. None: pay; in `plaudit online`, audit.
     unlike: Unlike | None = None

@@ -12,7 +12,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,13 @@ def kind_of(mode: int) -> str:
 
 class TooMuch(ValueError):
     """A text of more values, or of more levels, than are read."""
+
+
+class DuplicateKey(ValueError):
+    """A key that occurs twice in one object."""
+
+    def __init__(self, key: Any):
+        super().__init__(f"key {brief(key)} occurs twice in one object; remove one of them")
 
 
 def brief(value: Any, most: int = 60) -> str:
@@ -189,17 +196,26 @@ def read_own(path: Path, most: int) -> bytes:
 
 
 def parse_json(data: bytes, values: int = MAX_VALUES) -> Any:
-    """A JSON text; ValueError for what is too large, too deep or no JSON.
+    """A JSON text; ValueError for what is too large, too deep, no JSON, or has a key twice in one object.
 
     values: that it may have at most, numbers and texts and lists and objects
     """
     if len(data) > MAX_JSON:
         raise ValueError(f"{len(data):,} bytes of JSON where at most {MAX_JSON:,} are read")
     check_json(data, values)
-    tree = json.loads(data.decode())
+    tree = json.loads(data.decode(), object_pairs_hook=_unique)
     if b"\\u" in data and re.search(rb"\\u[dD][89a-fA-F]", data):
         json.dumps(tree, ensure_ascii=False).encode()  # halves of characters cannot be written anywhere
     return tree
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of these keys and values. Python's own parser would keep the last of two values without a word."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise DuplicateKey(next(name for name in found if names.count(name) > 1))
+    return found
 
 
 def check_json(data: bytes, values: int) -> int:
@@ -246,10 +262,14 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
     left = MAX_LINES_VALUES
     try:
         with Root(path.parent).open(path, MAX_LINES_BYTES) as file:
-            for line in file:
+            for number, line in enumerate(file, start=1):
                 left -= check_json(line, left)
-                with suppress(ValueError):
-                    found.append(json.loads(line))
+                try:
+                    found.append(json.loads(line, object_pairs_hook=_unique))
+                except DuplicateKey as error:
+                    raise BadFile(path, f"line {number}: {error}") from error
+                except ValueError:
+                    continue
     except FileNotFoundError:
         return []
     except TooMuch as error:
@@ -280,6 +300,8 @@ def readable(path: Path, message: str, missing: str = "there is no such file") -
         raise
     except FileNotFoundError:
         raise BadFile(path, missing) from None
+    except DuplicateKey as error:
+        raise BadFile(path, str(error)) from error
     except Exception as error:  # readers raise whatever a damaged file leads them to
         raise unreadable(path, message.format(_reason(error))) from error
 
@@ -345,11 +367,26 @@ def check_yaml(text: str, nodes: int = MAX_NODES) -> None:
             raise ValueError(f"it stands for more than {nodes:,} values")
 
 
+class _UniqueLoader(yaml.SafeLoader):
+    """Refuses a mapping that has a key twice, before merges (`<<`) are written out."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: Any = super().compose_mapping_node(anchor)
+        seen = set()
+        for key_node, _ in node.value:
+            if isinstance(key_node, yaml.ScalarNode) and not key_node.tag.endswith(":merge"):
+                key: Any = self.construct_object(key_node)
+                if key in seen:
+                    raise DuplicateKey(key)
+                seen.add(key)
+        return node
+
+
 def parse_yaml(text: str) -> Any:
-    """A YAML text of plain values; ValueError for what is too large, too deep or no YAML."""
+    """A YAML text of plain values; ValueError for what is too large, too deep, no YAML, or has a key twice."""
     try:
         check_yaml(text)
-        return yaml.safe_load(text)
+        return yaml.load(text, _UniqueLoader)  # a SafeLoader
     except yaml.YAMLError as error:
         raise ValueError(" ".join(str(error).split())[:300]) from error
     except ValueError:

@@ -94,6 +94,9 @@ def dump_yaml(tree: Mapping[str, Any]) -> str:
 
 
 def first_line(error: Exception) -> str:
+    """The first line of an error's message; of yaml's, what is wrong and in which line."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem and error.problem_mark:
+        return f"{' '.join(error.problem.split())} in line {error.problem_mark.line + 1}"
     return " ".join(str(error).split("\n")[0].split())
 
 

@@ -350,10 +350,61 @@ def test_an_empty_line_in_the_list_of_episodes_is_an_episode_that_is_named(tmp_p
     assert "episode 1 was left out" in report.failed[0] and "in line 2" in report.failed[0]
 
 
+def set_owner(table, rows, episode):
+    found = pq.read_table(table)
+    owner = found["episode_index"].to_numpy().copy()
+    owner[rows] = episode
+    pq.write_table(found.set_column(found.column_names.index("episode_index"), "episode_index", pa.array(owner)), table)
+
+
+def test_a_table_of_another_episode_than_meta_says_is_refused_with_its_row(tmp_path):
+    folder = write_v21(tmp_path / "in")
+    set_owner(folder / "data/chunk-000/episode_000001.parquet", slice(None), 0)
+    report = import_dataset(folder, tmp_path / "out")
+    assert len(report.ids) == 2
+    assert (
+        "episode_000001.parquet: row 0 belongs to episode 0 by its 'episode_index' and to episode 1" in report.failed[0]
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "episodes", "wrong"), [([1, 4], [1, 0], (1, 1)), (range(8), [1] * 4 + [0] * 4, (0, 1))], ids=["two", "all"]
+)
+def test_rows_that_two_episodes_exchanged_are_refused(tmp_path, rows, episodes, wrong):
+    folder = with_images(tmp_path / "in")
+    set_owner(folder / "data/chunk-000/file-000.parquet", [*rows], episodes)
+    report = import_dataset(folder, tmp_path / "out")
+    assert len(report.ids) == 1
+    assert f"row {wrong[0]} belongs to episode {wrong[1]} by its 'episode_index' and to episode 0" in report.failed[0]
+
+
+@pytest.mark.parametrize("shape", [[*SIZE], [*SIZE, 4], [1, *SIZE, 3]])
+def test_a_camera_of_an_odd_shape_is_an_error_that_says_what_to_do(tmp_path, shape):
+    folder = write_v21(tmp_path / "in")
+    path = folder / "meta/info.json"
+    info = json.loads(path.read_text())
+    info["features"]["observation.images.odd"] = {**info["features"][CAMERA], "shape": shape}
+    path.write_text(json.dumps(info))
+    with pytest.raises(DataError, match=r"camera 'odd' has the shape .*; correct 'shape' .*--camera cam_high"):
+        import_dataset(folder, tmp_path / "out")
+    assert len(import_dataset(folder, tmp_path / "out", ReadOptions(cameras=["cam_high"])).ids) == 3
+
+
+def test_a_depth_camera_is_left_out_with_a_note(tmp_path):
+    folder = write_v21(tmp_path / "in")
+    path = folder / "meta/info.json"
+    info = json.loads(path.read_text())
+    info["features"]["observation.images.depth"] = {"dtype": "video", "shape": [*SIZE, 1]}
+    path.write_text(json.dumps(info))
+    report = import_dataset(folder, tmp_path / "out")
+    assert len(report.ids) == 3 and "camera 'depth' has the shape [48, 64, 1]" in report.notes[0]
+
+
 def test_episodes_of_one_data_set_that_are_alike_are_all_imported_once(tmp_path):
     folder = write_v21(tmp_path / "in", lengths=(9, 9))
     for table in ("data/chunk-000/episode_{}.parquet", f"videos/chunk-000/{CAMERA}/episode_{{}}.mp4"):
         (folder / table.format("000001")).write_bytes((folder / table.format("000000")).read_bytes())
+    set_owner(folder / "data/chunk-000/episode_000001.parquet", slice(None), 1)
     assert len(import_dataset(folder, tmp_path / "out").ids) == 2
     again = import_dataset(folder, tmp_path / "out")
     assert not again.ids and again.already_imported == 2

@@ -16,7 +16,7 @@ from plaudit.data.formats import ReadOptions, WriteOptions
 from plaudit.data.labeled_copy import labels_of_file, labels_of_store, source_of_store, write_labeled_copy
 from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset, import_dataset
-from plaudit.errors import DataError
+from plaudit.errors import BadFile, DataError
 from plaudit.judges.classifier.train_job import load_reward_train_job
 
 LABELS = ("next.reward", "next.done", "next.success")
@@ -117,6 +117,17 @@ def test_a_copy_has_the_labels_of_the_ledger_and_otherwise_what_was_there(tmp_pa
         assert back.ledger.labels(i).judge.source == "cutoff"
         assert np.array_equal(back.episode(i).frames[next(iter(back.episode(i).frames))][0],
                               store.episode(i).frames[next(iter(store.episode(i).frames))][0])  # fmt: skip
+
+
+def test_labels_are_not_written_to_rows_of_another_episode(tmp_path):
+    folder = without_images(tmp_path / "in", lengths=(4, 4))
+    labels = labels_of_file(folder, {0: 1, 1: None})
+    path = folder / "data/chunk-000/episode_000000.parquet"
+    table = pq.read_table(path)
+    at = table.column_names.index("episode_index")
+    pq.write_table(table.set_column(at, "episode_index", pa.array([0, 0, 1, 1])), path)
+    with pytest.raises(BadFile, match=r"episode_000000.parquet: row 2 belongs to episode 1 by its 'episode_index'"):
+        write_labeled_copy(folder, tmp_path / "out", labels, reward_frame="same")
 
 
 def test_metadata_of_a_copy_is_about_its_own_labels(tmp_path, dataset):

@@ -9,12 +9,12 @@ import pytest
 
 from conftest import counting_episode, same_episode
 from old_store import write_old_store
+from plaudit.cli.console import PlainConsole
 from plaudit.data.check import check
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.rewards import RewardConfig
 from plaudit.data.store import Store
 from plaudit.errors import StoreDamaged
-from plaudit.plain import PlainConsole
 from plaudit.report.tables import store_table
 from plaudit.types import Labels
 

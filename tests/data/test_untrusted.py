@@ -59,6 +59,32 @@ def test_only_regular_files_are_opened(tmp_path, kind):
         Root(tmp_path, follow_links=True).open(path)
 
 
+@pytest.mark.parametrize("text", ['{"0": 3, "1": 4, "0": 5}', "0: 3\n1: 4\n0x0: 5"], ids=["json", "yaml"])
+def test_a_label_file_that_names_an_episode_twice_is_refused(tmp_path, text):
+    path = tmp_path / "labels"
+    path.write_text(text)
+    with pytest.raises(BadFile, match=r"labels: key '?0'? occurs twice in one object; remove one of them"):
+        read_cutoffs(path)
+
+
+@pytest.mark.parametrize("name", ["config.json", "config.yaml"])
+def test_a_config_with_a_key_twice_is_refused(tmp_path, name):
+    (tmp_path / name).write_text('{"run": {"seed": 1, "seed": 2}}')
+    with pytest.raises(ConfigError, match=rf"{name}: .*key '?seed'?"):
+        read_values(tmp_path / name, [])
+
+
+def test_a_line_of_metrics_with_a_key_twice_is_refused(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1}\n{"step": 2, "step": 3}\n')
+    with pytest.raises(BadFile, match="line 2: key 'step' occurs twice"):
+        read_metrics(path)
+
+
+def test_a_yaml_mapping_may_override_what_it_merges():
+    assert parse_yaml("a: &a {k: 1}\nb: &b {<<: *a, k: 2}\nc: {<<: *b}")["c"] == {"k": 2}
+
+
 def test_a_file_of_more_bytes_than_it_may_have_is_not_read(tmp_path):
     (tmp_path / "a").write_bytes(bytes(11))
     with pytest.raises(BadFile, match="11 bytes where at most 10 are read"):

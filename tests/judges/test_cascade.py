@@ -4,6 +4,7 @@ Frames are as bright as their number. The first stage is sure of what stays at 2
 """
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from brightness import NAME, STEPS, ramp
 from conftest import counting_episode
 from plaudit.config import parse
 from plaudit.data.store import Store
-from plaudit.errors import JudgeError, JudgeUnavailable, PlauditError
+from plaudit.errors import ConfigError, JudgeError, JudgeUnavailable, PlauditError
 from plaudit.judges.cascade import CascadeConfig, CascadeNote, lot_of
 from plaudit.judges.config import load_judge_config
 from plaudit.judges.exam import examine
@@ -124,6 +125,18 @@ def test_what_a_human_has_labeled_is_decided_and_the_rest_is_asked_about_once(tm
     assert StoreQueue(store).stale(judge.id) == []  # also the undecided one
     again = cascade(stage(4.5), "human").build()  # another version of the first stage
     assert StoreQueue(store).stale(again.id) == [1, 2]
+
+
+def test_a_cascade_that_contains_itself_is_refused(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text("type: cascade\nstages: [mine.yaml, human]\n")
+    with pytest.raises(ConfigError, match=r"key 'stages.0': mine.yaml is a cascade, and a stage of a cascade is none"):
+        load_judge_config(Path("mine.yaml"), None)
+
+
+def test_a_cascade_has_a_bounded_number_of_stages():
+    with pytest.raises(ConfigError, match="key 'stages' is a list of 2,000: tuple should have at most 16 items"):
+        cascade(*[stage(4)] * 2000)
 
 
 def test_success_from_the_first_frame_on_is_decided_by_no_stage():

@@ -11,12 +11,12 @@ import yaml
 from command import plaudit
 from drawn import drawn_figures, overlaps
 from five_judges import KINDS, NAME, STEPS, PushJudgeConfig, push_episode, push_store
+from plaudit.data.checked_json import encode_checked
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, JudgeError
 from plaudit.judges import intervals
-from plaudit.judges.certificate import Certificate, certificate_beside, certificate_status, load_certificate
+from plaudit.judges.certificate import FIGURES, Certificate, certificate_beside, certificate_status, load_certificate
 from plaudit.judges.exam import Trace, examine, rank
-from plaudit.judges.exam_figures import FIGURES
 from plaudit.report.exam import write_exam_report
 from plaudit.types import JudgeId, Labels
 
@@ -219,6 +219,35 @@ def test_an_unreadable_certificate_is_told_in_a_sentence(certificates, tmp_path)
         with pytest.raises(BadFile, match=f"this certificate cannot be read \\(.*{why}"):
             load_certificate(path)
         assert "run plaudit judge exam again" in certificate_status(path, JudgeId("push_good"))[1]
+
+
+BAD_CONTROL = {"fpr": {"value": 0.9, "low": 0.8, "high": 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"figures": {}}, "it lacks the figure 'same_time_roc_auc'"),
+        ({"data": {"episodes": 0}}, "key 'data.episodes': Input should be greater than 0"),
+        ({"data": {"successes": 999}}, "999 of its 28 episodes succeed"),
+        ({"figures": {"recall": {"value": 1.5, "low": 1.4, "high": 1.6}}}, "'recall' is not between 0 and 1"),
+        ({"figures": {"recall": {"value": 0.5, "low": 0.6, "high": 0.4}}}, "0.5 is not between 0.6 and 0.4"),
+        ({"controls": [BAD_CONTROL]}, "it says that the judge passed, although its control 'frozen frame' failed"),
+        ({"controls": [BAD_CONTROL | {"max_fpr": 1.0}]}, "although its control 'frozen frame' failed"),
+        ({"shortcut": "clock-like"}, "although the judge is clock-like"),
+    ],
+)
+def test_a_certificate_that_contradicts_itself_is_refused(certificates, tmp_path, changes, why):
+    path, good = tmp_path / "certificate.json", certificates["good"]
+    tree = good.model_dump(mode="json")
+    for key, value in changes.items():
+        if key == "controls":
+            tree[key] = [{**tree[key][0], **value[0]}, *tree[key][1:]]
+        else:
+            tree[key] = {**tree[key], **value} if isinstance(value, dict) and value else value
+    path.write_bytes(encode_checked(tree))
+    line, refusal = certificate_status(path, good.judge)
+    assert why in line and refusal == line and "run plaudit judge exam again" in line
 
 
 def test_a_certificate_lies_beside_its_judge(tmp_path):

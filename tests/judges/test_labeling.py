@@ -179,6 +179,13 @@ class Clumsy(Told):
         return [Scores(np.zeros(episode.steps + 1, np.float32)) for episode in episodes]
 
 
+def test_scores_that_are_all_nan_are_a_failure_with_a_reason(tmp_path):
+    store = bright_store(tmp_path / "s", 1, 1)
+    done = run(store, Told(*[float("nan")] * (STEPS + 1)))
+    assert done.done == [] and set(done.failed) == {0, 1}
+    assert "its score is NaN on every frame, so nothing is decided; check its weights" in done.failed[0]
+
+
 def test_an_episode_that_is_not_answered_yet_is_neither_labeled_nor_failed(store):
     class Slow(Told):
         def score(self, episodes):

@@ -2,8 +2,9 @@
 
 import pytest
 
+from plaudit.data.checked_json import encode_checked
 from plaudit.errors import BadFile, DataError
-from plaudit.judges.certificate import Certificate
+from plaudit.judges.certificate import FIGURES, Certificate
 from plaudit.judges.plan import NoiseRun, Plan, PlanTable, noise_of, noise_of_certificate, precision_of
 from plaudit.judges.promise import episodes_needed, p_value
 from plaudit.report.plan import labels_sentence, markdown_table, needs_sentences
@@ -97,7 +98,8 @@ def test_no_labels_prove_nothing():
 
 
 def test_a_certificate_gives_the_errors_it_measured_and_the_worst_it_allows():
-    figures = {"precision": {"value": 0.9, "low": 0.8, "high": 0.95}, "recall": {"value": 0.9, "low": 0.7, "high": 1}}
+    figures = {name: {"value": None, "low": None, "high": None} for name in FIGURES}
+    figures |= {"precision": {"value": 0.9, "low": 0.8, "high": 0.95}, "recall": {"value": 0.9, "low": 0.7, "high": 1}}
     data = {"store": "s", "fingerprint": "f", "reference": ("human",), "episodes": 40, "successes": 20, "frames": 9}
     certificate = Certificate(
         date="2026-11-17", name="mine", source="classifier", fingerprint="f", rule="", rule_text="",
@@ -117,6 +119,13 @@ def test_a_table_is_read_as_it_was_written_and_another_file_is_refused(tmp_path)
     (tmp_path / "other.json").write_text("{}")
     with pytest.raises(BadFile, match="no table of plaudit judge plan"):
         PlanTable.load(tmp_path / "other.json")
+
+
+def test_a_table_without_the_recipe_of_a_run_is_refused(tmp_path):
+    tree = table().model_dump(mode="json") | {"recipes": {}}
+    (tmp_path / "plan.json").write_bytes(encode_checked(tree))
+    with pytest.raises(BadFile, match="no table of plaudit judge plan"):
+        PlanTable.load(tmp_path / "plan.json")
 
 
 def test_the_table_of_the_docs_has_a_row_for_each_kind_of_error_and_a_column_for_each_task():

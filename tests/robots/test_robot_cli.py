@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from plaudit.cli import app
+from plaudit.cli.commands import app
 from plaudit.data.normalize import ACTION, STATE, Normalizer, Stats
 from plaudit.errors import RobotError, RobotSilent
 from plaudit.robots.check import CheckResult, check_motion, check_observations
 from plaudit.robots.ros.check import check_topics
 from plaudit.robots.safety import SafetyConfig
-from plaudit.robots.transport.messages import JOINT_STATE, JointState, encode_joint_state
-from plaudit.robots.twin.faults import Fault
+from plaudit.robots.transport.messages import JOINT_STATE, STRING, JointState, encode_joint_state, encode_string
+from plaudit.robots.twin.faults import FAULT_TOPIC, Fault
 from puppet import PuppetConfig, lines
 from twins import inject, robot_config, twin_thread
 
@@ -148,7 +148,7 @@ def test_a_robot_that_is_not_measured_or_not_limited_is_not_moved(tmp_path):
     assert "does not say where its joints are (joint_position()), so it was not" in check_motion(puppet).problem
     config = robot_config(tmp_path)
     with twin_thread(config):
-        wide = {"joint_lower": [-1e13] * 24, "joint_upper": [1e13] * 24, "start_pose": None}
+        wide = {"joint_lower": [-1e9] * 24, "joint_upper": [1e9] * 24, "start_pose": None}
         with pytest.raises(RobotError, match=r"this robot has none; set safety\.max_velocity first"):
             check_motion(robot_config(tmp_path, **wide))
     assert not lines(tmp_path / "log", "act")
@@ -162,6 +162,22 @@ def test_robots_are_listed_and_those_without_topics_have_no_twin():
 
 
 def test_a_fault_that_does_not_exist_is_refused():
-    for wrong, message in (("slow", "has no fault 'slow'"), ("late=soon", "write KIND"), ("nan@x", "write KIND")):
+    for wrong, message in (
+        ("slow", "has no fault 'slow'"),
+        ("late=soon", "write KIND"),
+        ("nan@x", "write KIND"),
+        ("back=inf", "from 0 to"),
+    ):
         with pytest.raises(RobotError, match=message):
             Fault.parse(wrong)
+
+
+def test_a_message_of_somebody_else_does_not_control_the_terminal(tmp_path, capsys):
+    config = robot_config(tmp_path)
+    with twin_thread(config):
+        sender = config.transport.build()
+        sender.publish(FAULT_TOPIC, STRING, encode_string("x\x1b]0;owned\x07\x9b2J\u202e" + "y" * 9999))
+        sender.close()
+    printed = capsys.readouterr().err
+    assert printed.startswith("ignored on /twin/fault: a twin has no fault 'x\\x1b]0;owned")
+    assert not set(printed) & {"\x1b", "\x07", "\x9b", "\u202e"} and len(printed) < 500

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from plaudit.cli import app
+from plaudit.cli.commands import app
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError, PolicyError
 from plaudit.policies.config import GaussianConfig

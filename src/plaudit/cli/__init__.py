@@ -1,59 +1,32 @@
-"""The command line. Each command parses its arguments, builds objects, runs them and prints the result."""
+"""The command line. Its packages are imported by `main`, which takes a moment in which Ctrl-C may be pressed."""
 
-from typing import Annotated
-
-import typer
-
-from plaudit import __version__
-from plaudit.cli.choices import ONLINE_HELP, TRAIN_HELP
-from plaudit.cli.cluster import cluster
-from plaudit.cli.collect import collect_
-from plaudit.cli.common import out, run_app
-from plaudit.cli.config import config
-from plaudit.cli.data import data
-from plaudit.cli.data_label import label as data_label
-from plaudit.cli.demo import demo
-from plaudit.cli.env import env
-from plaudit.cli.judge import judge
-from plaudit.cli.label import label_
-from plaudit.cli.online import online
-from plaudit.cli.policy import train_policy
-from plaudit.cli.progress import train_progress
-from plaudit.cli.report import eval_, report
-from plaudit.cli.reward import train_reward
-from plaudit.cli.robot import robot
-from plaudit.cli.run import run_
-from plaudit.cli.train import train_
-
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-data.command("label")(data_label)
-app.add_typer(data, name="data", help="Import, export, inspect, label and check episodes.")
-app.add_typer(env, name="env", help="List, view and benchmark simulated tasks; record scripted episodes.")
-app.add_typer(robot, name="robot", help="List robots, check the streams of one, run its simulated twin.")
-app.add_typer(judge, name="judge", help="Evaluate and calibrate judges; explanations of a vision-language model.")
-app.add_typer(cluster, name="cluster", help="Start, stop and check a Ray cluster of several machines.")
-app.add_typer(config, name="config", help="Show config keys and choices; copy example configs.")
-app.command("collect")(collect_)
-app.command("label")(label_)
-app.command("train-reward")(train_reward)
-app.command("train-progress")(train_progress)
-app.command("train", epilog=TRAIN_HELP)(train_)
-app.command("run")(run_)
-app.command("train-policy")(train_policy)
-app.command("online", epilog=ONLINE_HELP)(online)
-app.command("report")(report)
-app.command("eval")(eval_)
-app.command("demo")(demo)
+import os
+import signal
 
 
 def main() -> None:
     """The entry point of the `plaudit` command."""
+    with quiet_imports():
+        from plaudit.cli.commands import app
+        from plaudit.cli.common import run_app
+
     run_app(app)
 
 
-@app.callback(invoke_without_command=True)
-def top(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
-    """Train robot policies from what the camera sees."""
-    if version:
-        out.print(f"plaudit {__version__}")
-        raise typer.Exit
+class quiet_imports:
+    """While packages are imported and nothing else is done: Ctrl-C ends the process at once, without a traceback.
+
+    Not by a KeyboardInterrupt, which some packages turn into an ImportError of their own. This module imports next to
+    nothing itself (no contextlib, no typing), since Ctrl-C during its own imports is not covered.
+    """
+
+    def __enter__(self) -> None:
+        self._before = signal.signal(signal.SIGINT, _exit)
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+
+def _exit(*_: object) -> None:
+    os.write(2, b"interrupted\n")
+    os._exit(130)

@@ -57,7 +57,7 @@ def collect_(
     random_fraction: Annotated[
         float, typer.Option(min=0, max=1, help="Fraction of the failures that are random walks.", callback=finite)
     ] = 0.2,
-    noise: Annotated[float, typer.Option(help="Noise on the script's actions, from 0 to 1.", callback=finite)] = 0.2,
+    noise: Annotated[float, typer.Option(min=0, max=1, help="Noise on the script's actions.", callback=finite)] = 0.2,
     steps_after_success: StepsAfterSuccess = 8,
     camera: CameraOption = None,
     size: SizeOption = "64",

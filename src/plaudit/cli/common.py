@@ -3,6 +3,7 @@
 import io
 import math
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,14 +17,16 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
+from plaudit.cli.console import PlainConsole
 from plaudit.errors import DataError, PlauditError
 from plaudit.memory import keep_freed_memory
-from plaudit.plain import PlainConsole
 from plaudit.trust import allow_code, allow_host
 
 # Typer brings a click of its own or uses the one that is installed, by its version: what the words of a command line
 # are answered with when they are none is the base of both.
 NotACommand: Any = typer.BadParameter.__mro__[2]
+MAX_COUNT, MAX_SEED = 10**9, 2**63 - 1  # of options; as in plaudit.config
+MIN_FPS, MAX_FPS = 1e-3, 1e5
 out, err = PlainConsole(), PlainConsole(stderr=True)
 
 RobotParams = Annotated[
@@ -59,9 +62,11 @@ def finite(value: float | None) -> float | None:
     return value
 
 
-def a_number(value: float) -> float:
-    """The same where infinity has a meaning."""
-    return value if value == math.inf else finite(value) or 0.0
+def frame_rate(value: float) -> float:
+    """For options that take frames per second, 0 for none: neither nan nor a rate that nothing has."""
+    if finite(value) and value < MIN_FPS:
+        raise typer.BadParameter(f"{value} is below {MIN_FPS} frames per second; write a rate like 30")
+    return value
 
 
 def is_count(text: str) -> bool:
@@ -342,8 +347,10 @@ def run_app(app: typer.Typer) -> NoReturn:
         for sentence in str(error).splitlines():
             tell("error", sentence)
         sys.exit(1)
-    except MemoryError:
-        tell("error", "there is not enough memory for this; ask for less at a time")
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not re.search("(not enough|allocate|out of) memory", str(error)):
+            raise
+        tell("error", "there is not enough memory for this; ask for less at a time")  # RuntimeError: as torch says it
         sys.exit(1)
     except OSError as error:  # a folder we may not write to, a disk that went away
         named = " and ".join(str(name) for name in (error.filename, error.filename2) if name is not None)

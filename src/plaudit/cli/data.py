@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from plaudit.cli.common import err, finite, out, progress, stop, tell
+from plaudit.cli.common import MAX_COUNT, MAX_FPS, err, finite, frame_rate, out, progress, stop, tell
 from plaudit.errors import DataError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def import_(
     reward_frame: RewardFrameOption = None,
     task: Annotated[str, typer.Option(help="The task text, for formats without one.")] = "",
     fps: Annotated[
-        float, typer.Option(min=0, help="Frames per second, for formats without it.", callback=finite)
+        float, typer.Option(min=0, max=MAX_FPS, help="Frames per second, for formats without it.", callback=frame_rate)
     ] = 0.0,
     state: StateOption = None,
     action: ActionOption = None,
@@ -200,7 +200,9 @@ def export(
     reward_frame: Annotated[
         Literal["next", "same"], typer.Option(help="LeRobot: which frame next.reward of a row is about.")
     ] = "next",
-    fps: Annotated[float, typer.Option(min=0, help="Frames per second of episodes without it.", callback=finite)] = 0.0,
+    fps: Annotated[
+        float, typer.Option(min=0, max=MAX_FPS, help="Frames per second of episodes without it.", callback=frame_rate)
+    ] = 0.0,
 ) -> None:
     """Export episodes with the labels that count to another format.
 
@@ -238,7 +240,9 @@ def _check_video_options(to: str, images: bool, codec: str | None, quality: int 
 @data.command("info")
 def info(
     path: Annotated[Path, typer.Argument(help="A store, or a data set of another format.", show_default=False)],
-    episode: Annotated[int | None, typer.Option(help="Show one episode of a store, with its label history.")] = None,
+    episode: Annotated[
+        int | None, typer.Option(min=0, max=MAX_COUNT, help="Show one episode of a store, with its label history.")
+    ] = None,
     follow_links: FollowLinksOption = False,
 ) -> None:
     """Show what a store or a data set contains."""
@@ -301,14 +305,15 @@ def check(
 @data.command("sheet")
 def sheet(
     store: StoreArgument,
-    episode: Annotated[int, typer.Argument(help="The episode's id.", show_default=False)],
+    episode: Annotated[int, typer.Argument(min=0, max=MAX_COUNT, help="The episode's id.", show_default=False)],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The PNG file to write; episode_N.png when not given.")
     ] = None,
     frames: Annotated[int, typer.Option(min=2, max=2**31 - 1, help="Number of frames to show.")] = 24,
     columns: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Frames in a row.")] = 8,
     version: Annotated[
-        int | None, typer.Option(help="Version of the labels; the one that counts when not given.")
+        int | None,
+        typer.Option(min=0, max=MAX_COUNT, help="Version of the labels; the one that counts when not given."),
     ] = None,
 ) -> None:
     """Draw a contact sheet of an episode, with its labels."""

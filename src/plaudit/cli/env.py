@@ -41,7 +41,7 @@ def env_view(
         Path | None, typer.Option("--output", "-o", help="The .png or .mp4 to write; NAME.png when not given.")
     ] = None,
     outcome: Annotated[str, typer.Option(help="Outcome of the scripted expert: success, miss, ...")] = "success",
-    noise: Annotated[float, typer.Option(help="Noise on the expert's actions, from 0 to 1.", callback=finite)] = 0.05,
+    noise: Annotated[float, typer.Option(min=0, max=1, help="Noise on the expert's actions.", callback=finite)] = 0.05,
     seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the episode.")] = 0,
     camera: CameraOption = None,
     size: SizeOption = "128",
@@ -74,9 +74,9 @@ def env_view(
 @env.command("bench")
 def env_bench(
     name: EnvArgument,
-    num_envs: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Number of environments.")] = 16,
+    num_envs: Annotated[int, typer.Option(min=1, max=16_384, help="Number of environments.")] = 16,
     threads: Annotated[
-        int | None, typer.Option(min=0, max=2**31 - 1, help="Threads of a built-in task; 0 for one per core.")
+        int | None, typer.Option(min=0, max=1000, help="Threads of a built-in task; 0 for one per core.")
     ] = None,
     camera: CameraOption = None,
     size: SizeOption = "64",
@@ -106,7 +106,7 @@ def env_record(
     name: Annotated[str, typer.Option("--env", help="A built-in task: lift, pick_place or push.")] = "lift",
     episodes: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Number of episodes to keep.")] = 20,
     outcomes: Annotated[str, typer.Option(help="Outcomes of the script, in turn, like success,miss.")] = "success",
-    noise: Annotated[float, typer.Option(help="Noise on the actions, from 0 to 1.", callback=finite)] = 0.2,
+    noise: Annotated[float, typer.Option(min=0, max=1, help="Noise on the actions.", callback=finite)] = 0.2,
     obs: Annotated[Literal["state", "pixels", "both"], typer.Option(help="Observations to record.")] = "both",
     camera: CameraOption = None,
     size: SizeOption = "64",

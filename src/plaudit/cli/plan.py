@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from plaudit.cli.common import out, stop, tell
+from plaudit.cli.common import MAX_COUNT, finite, out, stop, tell
 from plaudit.errors import DataError
 
 if TYPE_CHECKING:
@@ -19,26 +19,34 @@ def plan_(
     ] = None,
     *,
     env: Annotated[str, typer.Option("--env", help="The task: lift, pick_place, push; others with --measure.")],
-    success: Annotated[float, typer.Option(min=0, max=1, help="The true success rate wanted.")] = 0.9,
+    success: Annotated[float, typer.Option(min=0, max=1, help="The true success rate wanted.", callback=finite)] = 0.9,
     precision: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Of a judge, in episodes half of which succeed."),
+        typer.Option(min=0, max=1, help="Of a judge, in episodes half of which succeed.", callback=finite),
     ] = None,
-    recall: Annotated[float | None, typer.Option(min=0, max=1, help="Of the same judge, in episodes.")] = None,
+    recall: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Of the same judge, in episodes.", callback=finite)
+    ] = None,
     tricks: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of near successes that it takes for success.")
+        float, typer.Option(min=0, max=1, help="Share of near successes that it takes for success.", callback=finite)
     ] = 0.0,
-    late_by: Annotated[int, typer.Option(min=0, help="Episodes that are over before its labels come.")] = 0,
+    late_by: Annotated[
+        int, typer.Option(min=0, max=MAX_COUNT, help="Episodes that are over before its labels come.")
+    ] = 0,
     certificate: Annotated[
         Path | None, typer.Option(help="Of an examined judge, in place of --precision and --recall.")
     ] = None,
-    labels: Annotated[int | None, typer.Option(help="What so many labeled episodes would prove.")] = None,
-    confidence: Annotated[float, typer.Option(min=0.5, max=0.999, help="How sure a proof must be.")] = 0.9,
+    labels: Annotated[
+        int | None, typer.Option(min=0, max=MAX_COUNT, help="What so many labeled episodes would prove.")
+    ] = None,
+    confidence: Annotated[
+        float, typer.Option(min=0.5, max=0.999, help="How sure a proof must be.", callback=finite)
+    ] = 0.9,
     table: Annotated[Path | None, typer.Option(help="Runs of --measure, in place of those of the package.")] = None,
     measure: Annotated[
         bool, typer.Option("--measure", help="First make the runs that --table lacks, up to a minute each.")
     ] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="With --measure: runs at a time.")] = 2,
+    jobs: Annotated[int, typer.Option(min=1, max=1000, help="With --measure: runs at a time.")] = 2,
 ) -> None:
     """Say how good a judge must be for a task.
 

@@ -10,6 +10,8 @@ import typer
 from rich.text import Text
 
 from plaudit.cli.common import (
+    MAX_COUNT,
+    MAX_SEED,
     AllowCode,
     AllowHost,
     epochs_bar,
@@ -84,39 +86,54 @@ ImageSizeOption = Annotated[
     tuple[int, int, int] | None,
     typer.Option(metavar="C H W", help="Resize images to this; not resized when not given."),
 ]
-BatchSizeOption = Annotated[int | None, typer.Option(help="Frames in a batch, half of them successes.")]
+BatchSizeOption = Annotated[
+    int | None, typer.Option(min=2, max=65_536, help="Frames in a batch, half of them successes.")
+]
 EpochsOption = Annotated[
-    int | None, typer.Option(help="Maximum number; training stops early when the validation loss stops falling.")
+    int | None,
+    typer.Option(
+        min=1, max=MAX_COUNT, help="Maximum number; training stops early when the validation loss stops falling."
+    ),
 ]
 LrOption = Annotated[
-    float | None, typer.Option(help="Learning rate; follows a cosine schedule to zero.", callback=finite)
+    float | None, typer.Option(min=0, max=10, help="Learning rate; follows a cosine schedule to zero.", callback=finite)
 ]
-HiddenDimOption = Annotated[int | None, typer.Option(help="Width of the classifier head.")]
-LatentDimOption = Annotated[int | None, typer.Option(help="Size of one camera's embedding.")]
+HiddenDimOption = Annotated[int | None, typer.Option(min=1, max=65_536, help="Width of the classifier head.")]
+LatentDimOption = Annotated[int | None, typer.Option(min=1, max=65_536, help="Size of one camera's embedding.")]
 NumSpatialBlocksOption = Annotated[
-    int | None, typer.Option(help="Number of learned spatial embeddings of each channel.")
+    int | None, typer.Option(min=1, max=65_536, help="Number of learned spatial embeddings of each channel.")
 ]
-MembersOption = Annotated[int | None, typer.Option(help="Ensemble size; the lowest probability of its members counts.")]
+MembersOption = Annotated[
+    int | None, typer.Option(min=1, max=1000, help="Ensemble size; the lowest probability of its members counts.")
+]
 UseStateOption = Annotated[bool | None, typer.Option("--use-state", help="Use the robot's state as an input too.")]
-HistoryOption = Annotated[int | None, typer.Option(help="Number of earlier frames to use as input too.")]
-HistoryStrideOption = Annotated[int | None, typer.Option(help="Steps between these frames.")]
+HistoryOption = Annotated[
+    int | None, typer.Option(min=0, max=1000, help="Number of earlier frames to use as input too.")
+]
+HistoryStrideOption = Annotated[int | None, typer.Option(min=1, max=10_000, help="Steps between these frames.")]
 ProgressOption = Annotated[
     bool | None, typer.Option("--progress", help="Also predict task progress, for reward shaping.")
 ]
 TargetFprOption = Annotated[
     float | None,
-    typer.Option(help="False-positive rate (frames) that the threshold is chosen for.", callback=finite),
+    typer.Option(
+        min=1e-6, max=1, help="False-positive rate (frames) that the threshold is chosen for.", callback=finite
+    ),
 ]
 PromiseConfidenceOption = Annotated[
     float | None,
-    typer.Option(help="How sure that rate must be on episodes to come.", callback=finite, show_default="0.9"),
+    typer.Option(
+        min=0.5, max=1, help="How sure that rate must be on episodes to come.", callback=finite, show_default="0.9"
+    ),
 ]
 SourcesOption = Annotated[str | None, typer.Option(help="Sources of the labels to train on, like 'human,cutoff'.")]
-SeedOption = Annotated[int | None, typer.Option(help="Seed of everything random.")]
+SeedOption = Annotated[int | None, typer.Option(min=0, max=MAX_SEED, help="Seed of everything random.")]
 DeviceOption = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; a GPU if there is one when not given.")]
 MinutesOption = Annotated[
     float | None,
     typer.Option(
+        min=0,
+        max=1e6,
         help="Without a GPU: choose what is not given so that it takes about this long.",
         callback=finite,
         show_default="10",

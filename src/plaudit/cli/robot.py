@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from plaudit.cli.common import a_number, finite, out, tell
+from plaudit.cli.common import finite, out, tell
 from plaudit.errors import RobotError
 
 robot = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -75,16 +75,21 @@ def robot_twin(
     log: Annotated[Path | None, typer.Option(help="Log every message to this file, one line per tick.")] = None,
     fault: Annotated[list[str] | None, typer.Option(help="A fault: KIND[=VALUE][@SECONDS], like late=400@2.5.")] = None,
     watchdog_ms: Annotated[
-        float, typer.Option(min=0, help="Hold after this long without a command.", callback=finite)
+        float, typer.Option(min=0, max=1e6, help="Hold after this long without a command.", callback=finite)
     ] = 500.0,
-    seconds: Annotated[float, typer.Option(min=0, help="How long to run.", callback=a_number)] = math.inf,
+    seconds: Annotated[
+        float | None,
+        typer.Option(min=0, max=1e9, help="How long to run.", callback=finite, show_default="until Ctrl-C"),
+    ] = None,
     settings: SetOption = None,
 ) -> None:
     """Run a robot's twin: a process that moves, sends images and fails on its topics, until Ctrl-C."""
     from plaudit.robots.twin.twin import run_twin
 
     config = ros_config(name, params, topics, settings)
-    run_twin(config, log=log, watchdog_ms=watchdog_ms, faults=fault or (), seconds=seconds)
+    run_twin(
+        config, log=log, watchdog_ms=watchdog_ms, faults=fault or (), seconds=math.inf if seconds is None else seconds
+    )
 
 
 def ros_config(name: str, params: Path | None, topics: Path | None, settings: list[str] | None) -> Any:

@@ -9,7 +9,18 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from plaudit.cli.common import AllowCode, AllowHost, AllowUntrained, Auto, RobotParams, RobotTopics, out, stop, tell
+from plaudit.cli.common import (
+    MAX_SEED,
+    AllowCode,
+    AllowHost,
+    AllowUntrained,
+    Auto,
+    RobotParams,
+    RobotTopics,
+    out,
+    stop,
+    tell,
+)
 from plaudit.errors import RolloutError
 from plaudit.trust import check_code
 
@@ -43,7 +54,9 @@ def run_(
     steps: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Of an episode, at most.")] = 1000,
     store: Annotated[Path, typer.Option(help="Where to record; made if it does not exist.")] = Path("episodes"),
     task: Annotated[str, typer.Option(help="The instruction, in words, as episodes have it.")] = "",
-    seed: Annotated[int | None, typer.Option(help="Of the first episode, in a simulation.")] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=MAX_SEED, help="Of the first episode, in a simulation.")
+    ] = None,
     teleop: Annotated[
         str, typer.Option(help="keyboard, gamepad, topic, lerobot, none or my_module:MyConfig.")
     ] = "none",

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from plaudit.cli.common import AllowCode, AllowHost, epochs_bar, finite, out, starting, stop, tell
+from plaudit.cli.common import MAX_COUNT, MAX_SEED, AllowCode, AllowHost, epochs_bar, finite, out, starting, stop, tell
 from plaudit.cli.data import EpisodesOption, chosen_ids
 from plaudit.cli.exam import ReferenceOption
 from plaudit.cli.label import ConfigOption, WordsArgument, named_store
@@ -13,18 +13,26 @@ from plaudit.cli.label import ConfigOption, WordsArgument, named_store
 _FLAGS = ("rank", "alpha", "epochs", "batch_size", "lr", "seed")  # handed on as they are
 
 AlphaOption = Annotated[
-    float | None, typer.Option(help="What it adds is scaled by alpha / rank.", callback=finite, show_default="32")
+    float | None,
+    typer.Option(min=1e-6, max=1e6, help="What it adds is scaled by alpha / rank.", callback=finite, show_default="32"),
 ]
 EpochsOption = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Maximum number; it stops early when the validation loss stops falling.", show_default="15"
+        min=1,
+        max=MAX_COUNT,
+        help="Maximum number; it stops early when the validation loss stops falling.",
+        show_default="15",
     ),
 ]
-BatchOption = Annotated[int | None, typer.Option(min=1, help="Episodes of a gradient step.", show_default="2")]
+BatchOption = Annotated[
+    int | None, typer.Option(min=1, max=65_536, help="Episodes of a gradient step.", show_default="2")
+]
 LrOption = Annotated[
     float | None,
-    typer.Option(help="Learning rate; follows a cosine schedule to zero.", callback=finite, show_default="0.0001"),
+    typer.Option(
+        min=0, max=10, help="Learning rate; follows a cosine schedule to zero.", callback=finite, show_default="0.0001"
+    ),
 ]
 
 
@@ -38,13 +46,13 @@ def tune_(
     config: ConfigOption = None,
     reference: ReferenceOption = None,
     episodes: EpisodesOption = None,
-    rank: Annotated[int | None, typer.Option(min=1, help="Of the adapter.", show_default="16")] = None,
+    rank: Annotated[int | None, typer.Option(min=1, max=65_536, help="Of the adapter.", show_default="16")] = None,
     alpha: AlphaOption = None,
     vision: Annotated[bool, typer.Option("--vision", help="Adapt the vision encoder too.")] = False,
     epochs: EpochsOption = None,
     batch_size: BatchOption = None,
     lr: LrOption = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of everything random.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=MAX_SEED, help="Seed of everything random.")] = None,
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
 ) -> None:

@@ -21,9 +21,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from pydantic import Field
 
-from plaudit.config import Config
+from plaudit.config import Config, NonNegativeFloat
 from plaudit.errors import JudgeError
 from plaudit.types import AnyArray, BoolArray, FloatArray, Labels
 
@@ -36,7 +35,7 @@ class RewardConfig(Config):
 
     mode: Mode = "replace"
     reward_type: RewardType = "binary"  # 1 where success was decided and 0 elsewhere, or the judge's probability
-    shaping: float = Field(default=0.0, ge=0, le=1000)  # weight of the judge's progress; 0: none
+    shaping: NonNegativeFloat = 0.0  # weight of the judge's progress; 0: none
     env_reward: Literal["sparse", "dense"] = "sparse"  # dense: the environment's own reward, and no label is read
 
     @property

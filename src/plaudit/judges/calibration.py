@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-from pydantic import PositiveFloat
 
-from plaudit.config import Config
+from plaudit.config import Config, Fraction, NonNegativeInt, Number, PositiveFloat
 from plaudit.errors import JudgeError
 from plaudit.judges.metrics import EpisodeMetrics, RateCI, causal_metrics, false_positive_rate, offline_metrics
 from plaudit.judges.predictions import EpisodePrediction, drop_unlabeled
@@ -41,7 +40,7 @@ class PlattScaling(Config):
     """P(success) = sigmoid(logit / temperature + bias)."""
 
     temperature: PositiveFloat = 1.0  # above 1 for a judge that is more confident than it should be
-    bias: float = 0.0
+    bias: Number = 0.0
 
     def __call__(self, logits: AnyArray) -> FloatArray:
         """P(success) of logits; NaN stays NaN."""
@@ -139,7 +138,7 @@ class ThresholdChoice:
     """From which probability on a frame is predicted a success, and its rate on the episodes it was chosen on."""
 
     value: float  # a hair over 1 where failures reach 1.0: nothing is predicted a success then
-    fpr: float  # share of failure frames predicted a success
+    fpr: Fraction  # share of failure frames predicted a success
     low: float  # 95% confidence interval of it
     high: float
     target: float  # that was asked for
@@ -211,14 +210,14 @@ class CalibrationRecord(Config):
     date: str  # UTC
     fingerprint: str  # of the judge before it was calibrated
     reference: tuple[str, ...]  # whose labels it was fitted on
-    episodes: int
-    successes: int  # of these, episodes that succeed
-    target_fpr: float  # share of failure frames that may be above the threshold
-    fpr: float  # share that was, on episodes held out
-    fpr_low: float  # 95% confidence interval of it, by episodes
-    fpr_high: float
-    recall: float  # share of success frames above the threshold, on episodes held out
-    num_seen: int = 0  # of these episodes, how many the judge had learned from
+    episodes: NonNegativeInt
+    successes: NonNegativeInt  # of these, episodes that succeed
+    target_fpr: Fraction  # share of failure frames that may be above the threshold
+    fpr: Fraction  # share that was, on episodes held out
+    fpr_low: Fraction  # 95% confidence interval of it, by episodes
+    fpr_high: Fraction
+    recall: Fraction  # share of success frames above the threshold, on episodes held out
+    num_seen: NonNegativeInt = 0  # of these episodes, how many the judge had learned from
     fitted_on: str | None = None  # keys of these episodes (data/episode_keys.py); None: of an earlier version
     promise: Promise | None = None  # about episodes to come; None: of an earlier version
 
@@ -238,7 +237,7 @@ class CrossValResult:
 
     fpr: RateCI
     losses: FloatArray  # [E] of each episode with failure frames, the share of these predicted a success
-    recall: float
+    recall: Fraction
     cutoffs: EpisodeMetrics  # decoded
 
 
@@ -357,10 +356,10 @@ def make_record(
     judge: JudgeId,
     episodes: Sequence[EpisodePrediction],
     reference: Sequence[str],
-    target_fpr: float,
+    target_fpr: Fraction,
     cross_val: CrossValResult,
     *,
-    num_seen: int = 0,
+    num_seen: NonNegativeInt = 0,
     fitted_on: str | None = None,
     promise: Promise | None = None,
 ) -> CalibrationRecord:

@@ -30,6 +30,7 @@ from typing import Annotated, Any, Literal, NoReturn, Self
 import numpy as np
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from plaudit.config import Number
 from plaudit.data.episode_keys import pack_keys
 from plaudit.errors import JudgeError, JudgeUnavailable, PlauditError
 from plaudit.judges.config import CASCADE, JudgeConfig, is_judge_path, judge_tree, judge_warnings
@@ -56,16 +57,20 @@ def _read_stage(value: Any) -> Any:
     path = Path(named)
     if not path.exists():
         raise ValueError(f"there is no judge {named}; name a file, a reward model's folder, or a type")
+    own = judge_tree(path)
+    if own.get("type") == CASCADE:  # before its stages are read: this may be the very file that names it
+        raise ValueError(f"{named} is a cascade, and a stage of a cascade is none; list its stages instead")
     with from_file(path):
-        return JUDGE_REGISTRY.parse({**judge_tree(path), **{key: tree[key] for key in tree if key != "type"}})
+        return JUDGE_REGISTRY.parse({**own, **{key: tree[key] for key in tree if key != "type"}})
 
 
 class CascadeConfig(JudgeConfig):
     """Stages, and what a human may be asked."""
 
     type: Literal["cascade"] = "cascade"
-    stages: tuple[Annotated[Any, JUDGE_REGISTRY.field, BeforeValidator(_read_stage)], ...] = ()  # the cheapest first
-    budget: float | None = None  # minutes of a human an hour; None: no limit
+    # The cheapest first.
+    stages: tuple[Annotated[Any, JUDGE_REGISTRY.field, BeforeValidator(_read_stage)], ...] = Field((), max_length=16)
+    budget: Number | None = None  # minutes of a human an hour; None: no limit
     check: float = Field(default=0.05, ge=0, lt=1)  # of the episodes, that go to the human by lot
 
     @field_validator("budget")

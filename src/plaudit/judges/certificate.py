@@ -12,11 +12,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError, model_validator
 
-from plaudit.config import Config
+from plaudit.config import Config, Fraction, NonNegativeInt, Number, PositiveInt
 from plaudit.data.checked_json import decode_checked, encode_checked
 from plaudit.data.disk import write_atomic
 from plaudit.errors import BadFile, JudgeError
@@ -30,19 +30,47 @@ from plaudit.untrusted import Root
 CERTIFICATE_FILE = "certificate.json"
 MAX_BYTES = 1 << 20
 AGAIN = "run plaudit judge exam again"
+MAX_FPR = 0.05  # of the frames of one control
+
+FIGURES: Mapping[str, str] = {
+    "same_time_roc_auc": "ROC AUC, frames of the same number",  # 0.5 for a clock
+    "frame_roc_auc": "ROC AUC, all frames",
+    "episode_roc_auc": "ROC AUC, episodes",  # by the highest threshold at which the rule calls an episode
+    "precision": "precision, episodes",  # by the rule in use, and so the next three
+    "recall": "recall, episodes",
+    "frame_precision": "precision, frames",
+    "frame_recall": "recall, frames",
+    "fpr": "false-positive rate, frames",  # at the threshold
+    "fpr_at_95_recall": "false-positive rate at 95% recall",  # of frames, at the threshold with that recall
+    "first_frame_fpr": "false positives at the first frame",  # of episodes that do not begin with success
+    "onset_median": "first success frame, median error",
+    "onset_p90": "first success frame, 90th percentile",
+    "value_order": "value order on successes",  # Spearman's correlation with time
+    "value_order_still": "value order, standing still",
+    "value_order_reversed": "value order, backwards",
+    "ece": "calibration error (ECE)",
+}
+IN_FRAMES, CORRELATIONS = ("onset_median", "onset_p90"), ("value_order", "value_order_still", "value_order_reversed")
 
 
 class Interval(Config):
     """A figure with its 95% interval; None for what could not be measured, and for an end that is not bounded."""
 
-    value: float | None
-    low: float | None
-    high: float | None
+    value: Number | None
+    low: Number | None
+    high: Number | None
 
     @classmethod
     def of(cls, rate: RateCI) -> "Interval":
         """JSON has neither NaN nor infinity."""
         return cls(**{name: value if math.isfinite(value) else None for name, value in asdict(rate).items()})
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        known = [value for value in (self.low, self.value, self.high) if value is not None]
+        if known != sorted(known):
+            raise ValueError(f"{self.value} is not between {self.low} and {self.high}")
+        return self
 
     def rate(self) -> RateCI:
         """The same in numbers."""
@@ -54,11 +82,17 @@ class ControlFigure(Config):
     """A judge on all controls of one name."""
 
     name: str
-    episodes: int
-    frames: int  # that must not be predicted a success
+    episodes: PositiveInt
+    frames: NonNegativeInt  # that must not be predicted a success
     fpr: Interval  # share of them that was
-    max_fpr: float  # that it may be
-    recall: float | None = None  # of success frames in the same episodes, where these show success all the same
+    max_fpr: Annotated[float, Field(ge=0, le=2)]  # that it may be
+    recall: Fraction | None = None  # of success frames in the same episodes, where these show success all the same
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.fpr.value is None) != (self.frames == 0):
+            raise ValueError(f"control '{self.name}' has {self.frames} frames and a rate of {self.fpr.value}")
+        return self
 
     @property
     def passed(self) -> bool:
@@ -72,10 +106,10 @@ class ExamData(Config):
     store: str
     fingerprint: str  # of the episodes and their reference labels
     reference: tuple[str, ...]  # whose labels
-    episodes: int
-    successes: int  # of these, episodes that succeed
-    frames: int
-    num_left_out: int  # episodes with reference labels that the judge had seen, or could not score
+    episodes: PositiveInt
+    successes: NonNegativeInt  # of these, episodes that succeed
+    frames: NonNegativeInt
+    num_left_out: NonNegativeInt  # episodes with reference labels that the judge had seen, or could not score
 
 
 class Certificate(Config):
@@ -90,11 +124,43 @@ class Certificate(Config):
     rule: str
     rule_text: str  # for people
     data: ExamData
-    figures: Mapping[str, Interval]  # see FIGURES in judges/exam.py
+    figures: Mapping[str, Interval]  # see FIGURES
     controls: tuple[ControlFigure, ...]
     shortcut: str = ""  # what it goes by instead of what it sees: "clock-like" or "constant"
     problems: tuple[str, ...]  # why it did not pass
     notes: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _check_figures(self) -> Self:
+        if missing := [name for name in FIGURES if name not in self.figures]:
+            raise ValueError(f"it lacks the figure '{missing[0]}'")
+        for name, figure in self.figures.items():
+            low, high = (-1, 1) if name in CORRELATIONS else (0, math.inf) if name in IN_FRAMES else (0, 1)
+            if any(value is not None and not low <= value <= high for value in (figure.value, figure.low, figure.high)):
+                raise ValueError(f"its figure '{name}' is not between {low} and {high}")
+        if self.data.successes > self.data.episodes:
+            raise ValueError(f"{self.data.successes} of its {self.data.episodes} episodes succeed")
+        return self
+
+    @model_validator(mode="after")
+    def _check_verdict(self) -> Self:
+        """A certificate that names no problem must have none."""
+        if not self.problems and (wrong := self._own_problem()):
+            raise ValueError(f"it says that the judge passed, although {wrong}")
+        return self
+
+    def _own_problem(self) -> str:
+        if self.shortcut:
+            return f"the judge is {self.shortcut}"
+        for control in self.controls:
+            allowed = MAX_FPR + (0 if control.recall is None else self.figures["fpr"].value or 0)
+            if not control.passed or control.max_fpr > allowed + 1e-9:
+                return f"its control '{control.name}' failed"
+        for name in ("same_time_roc_auc", "frame_roc_auc"):
+            low = self.figures[name].low
+            if low is not None and low <= 0.5:
+                return f"its {FIGURES[name]} is no better than chance"
+        return ""
 
     @property
     def judge(self) -> JudgeId:
@@ -143,11 +209,18 @@ def load_certificate(path: Path, judge: JudgeId | None = None) -> Certificate:
     except (ValidationError, ValueError) as error:
         if isinstance(error, BadFile):
             raise
-        why = "it is no certificate of this version" if isinstance(error, ValidationError) else error
+        why = _first_mistake(error) if isinstance(error, ValidationError) else error
         raise BadFile(path, f"this certificate cannot be read ({why}); {AGAIN}") from error
     if judge is not None and without_unlike(judge) != without_unlike(found.judge):
         raise JudgeError(f"{path} is the certificate of another judge: {_difference(found, judge)}; {AGAIN}")
     return found
+
+
+def _first_mistake(error: ValidationError) -> str:
+    first = error.errors()[0]
+    key = ".".join(map(str, first["loc"]))[:100]
+    message = first["msg"].removeprefix("Value error, ")
+    return f"key '{key}': {message}" if key else message
 
 
 def _difference(found: Certificate, judge: JudgeId) -> str:

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from omegaconf import OmegaConf
-from pydantic import Field, NonNegativeInt, model_validator
+from pydantic import Field, model_validator
 
-from plaudit.config import Config, key_location, read_values
+from plaudit.config import Config, NonNegativeFloat, NonNegativeInt, key_location, read_values
 from plaudit.data.disk import write_atomic
 from plaudit.errors import BadFile, ConfigError, NotAllowed, UnknownName, did_you_mean
 from plaudit.judges.calibration import CalibrationRecord, PlattScaling
@@ -63,7 +63,7 @@ class JudgeConfig(Config):
     calibration_record: CalibrationRecord | None = None
     unlike: Unlike | None = None  # of its rule, see there
     rights: Rights | None = None  # which episodes it decides alone as a stage of a cascade
-    cost_s: float = Field(default=1.0, ge=0)  # of an episode there, in seconds of compute, or of a human
+    cost_s: NonNegativeFloat = 1.0  # of an episode there, in seconds of compute, or of a human
     progress: Path | None = None  # a model of progress (plaudit train-progress), whose values stand in its scores
     force: bool = False  # take it although it failed a control; on a robot also uncalibrated, or without a certificate
 

@@ -27,13 +27,13 @@ from typing import Any, Self
 import numpy as np
 
 from plaudit.errors import JudgeError
+from plaudit.judges.certificate import MAX_FPR
 from plaudit.judges.labeling import BATCH, batches, label_mapping
 from plaudit.protocols import Judge
 from plaudit.rule import above_threshold
 from plaudit.types import BoolArray, ByteArray, Episode, FloatArray, Labels, ProgressFn
 
 MAX_EPISODES = 20
-MAX_FPR = 0.05  # of the frames of one control
 UNRELATED_TASK = "tie the laces of the left shoe into a bow"  # a wrong task for any robot that we know of
 ONSET_MARGIN = 3  # frames before the first success that do not count
 _BLANK_FRAMES = 8

@@ -22,11 +22,19 @@ from plaudit.data.episode_keys import episode_keys
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
 from plaudit.judges.calibration import MIN_EPISODES
-from plaudit.judges.certificate import AGAIN, Certificate, ControlFigure, ExamData, Interval, to_interval_map
+from plaudit.judges.certificate import (
+    AGAIN,
+    FIGURES,
+    MAX_FPR,
+    Certificate,
+    ControlFigure,
+    ExamData,
+    Interval,
+    to_interval_map,
+)
 from plaudit.judges.config import JudgeConfig
 from plaudit.judges.controls import (
     MAX_EPISODES,
-    MAX_FPR,
     ControlMaker,
     NegativeControl,
     ScoredControl,
@@ -36,7 +44,7 @@ from plaudit.judges.controls import (
     shift_makers,
 )
 from plaudit.judges.evaluation import JudgeEvaluation, control_task, evaluate, load_reference_labels
-from plaudit.judges.exam_figures import FIGURES, exam_figures
+from plaudit.judges.exam_figures import exam_figures
 from plaudit.judges.metrics import RateCI, false_positive_rate
 from plaudit.judges.predictions import EpisodePrediction
 from plaudit.judges.unseen import SeenEpisodes

@@ -1,7 +1,7 @@
 """The figures of an exam, each with an interval over episodes."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -16,27 +16,6 @@ from plaudit.types import AnyArray, Labels
 
 RECALL = 0.95  # at which `fpr_at_95_recall` is measured
 _BINS = 10  # of the calibration error
-
-# Name -> description shown to users. Figures are rates, except those in IN_FRAMES and CORRELATIONS.
-FIGURES: Mapping[str, str] = {
-    "same_time_roc_auc": "ROC AUC, frames of the same number",  # 0.5 for a clock
-    "frame_roc_auc": "ROC AUC, all frames",
-    "episode_roc_auc": "ROC AUC, episodes",  # by the highest threshold at which the rule calls an episode
-    "precision": "precision, episodes",  # by the rule in use, and so the next three
-    "recall": "recall, episodes",
-    "frame_precision": "precision, frames",
-    "frame_recall": "recall, frames",
-    "fpr": "false-positive rate, frames",  # at the threshold
-    "fpr_at_95_recall": "false-positive rate at 95% recall",  # of frames, at the threshold with that recall
-    "first_frame_fpr": "false positives at the first frame",  # of episodes that do not begin with success
-    "onset_median": "first success frame, median error",
-    "onset_p90": "first success frame, 90th percentile",
-    "value_order": "value order on successes",  # Spearman's correlation with time
-    "value_order_still": "value order, standing still",
-    "value_order_reversed": "value order, backwards",
-    "ece": "calibration error (ECE)",
-}
-IN_FRAMES, CORRELATIONS = ("onset_median", "onset_p90"), ("value_order", "value_order_still", "value_order_reversed")
 
 
 def exam_figures(found: JudgeEvaluation, rule: DecisionRule, scored: Sequence[ScoredControl]) -> dict[str, RateCI]:

@@ -27,7 +27,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from plaudit.config import Config
+from plaudit.config import Config, NonNegativeInt, Number, PositiveInt
 from plaudit.judges.metrics import EpisodeMetrics, causal_metrics, offline_metrics
 from plaudit.judges.predictions import EpisodePrediction
 from plaudit.rule import DecisionRule
@@ -39,7 +39,7 @@ _DRAWS = 4000
 
 # Measured, low, high. All None: these episodes have nothing to measure. The last is None: there is no upper end, since
 # no success at all may be found in others; the first as well: none was in these.
-Figure = tuple[float | None, float | None, float | None]
+Figure = tuple[Number | None, Number | None, Number | None]
 
 FIGURES = {
     "fpr": "false-positive rate (frames)",
@@ -54,10 +54,11 @@ FIGURES = {
 class Forecast(Config):
     """Figures as they were measured, and between what they will be on other episodes."""
 
-    episodes: int  # that it rests on
-    cross_fitted: int = 0  # of these, scored by a model that did not learn from them; the others are test episodes
+    episodes: NonNegativeInt  # that it rests on
+    # Of these, scored by a model that did not learn from them; the others are test episodes.
+    cross_fitted: NonNegativeInt = 0
     why_not: str = ""  # why none was
-    ahead: int = AHEAD
+    ahead: PositiveInt = AHEAD
     figures: dict[str, Figure]  # of FIGURES; rates as fractions, errors in frames
     with_twice: dict[str, Figure]  # the same if it rested on twice as many episodes like these
 

@@ -19,6 +19,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
+import numpy as np
+
 from plaudit.data.failures import Failures
 from plaudit.data.ledger import Ledger
 from plaudit.data.store import Store
@@ -92,12 +94,14 @@ def _scores(judge: Judge, episodes: Sequence[Episode]) -> Sequence[Scores | Plau
     return [failure] if len(episodes) == 1 else [one for episode in episodes for one in _scores(judge, [episode])]
 
 
-def _labels(judge: Judge, episode: Episode, scores: Scores) -> Labels:
+def _labels(judge: Judge, episode: Episode, scores: Scores) -> Labels | JudgeError:
     if len(scores.success_prob) != episode.steps + 1:
         raise ContractError(
             f"judge '{judge.id.source}' scored {len(scores.success_prob)} frames of an episode that has "
             f"{episode.steps + 1}"
         )
+    if judge.id.source != HUMAN and not scores.note and np.isnan(scores.success_prob).all():
+        return JudgeError("its score is NaN on every frame, so nothing is decided; check its weights and its inputs")
     return labels_from_scores(judge.id, judge.rule, episode, scores)
 
 

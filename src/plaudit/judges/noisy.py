@@ -20,9 +20,9 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import Field
 
-from plaudit.config import Seed
+from plaudit.config import NonNegativeInt, PositiveInt, Seed
 from plaudit.errors import DataError, JudgeError, PlauditError
 from plaudit.judges.config import JudgeConfig
 from plaudit.judges.simulator import AS_IT_SAYS, SimulatorJudge

@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
-from plaudit.config import Config
+from plaudit.config import Config, NonNegativeFloat, Seed
 from plaudit.data.checked_json import decode_checked, encode_checked
 from plaudit.data.disk import write_atomic
 from plaudit.errors import BadFile, DataError, did_you_mean
@@ -47,8 +47,8 @@ class NoiseRun(Config):
 
     env: str
     learner: str
-    noise: dict[str, float]
-    seed: int
+    noise: dict[str, NonNegativeFloat]
+    seed: Seed
     success: float = Field(ge=0, le=1)  # in truth, mean of the evaluations in the last quarter of the run
 
 
@@ -57,6 +57,12 @@ class PlanTable(Config):
 
     recipes: dict[str, dict[str, str]]  # env -> learner -> the keys of `plaudit train` that its runs share
     runs: tuple[NoiseRun, ...] = ()  # of a task, those of its main learner first
+
+    @model_validator(mode="after")
+    def _check_recipes(self) -> Self:
+        if unknown := {run.env for run in self.runs} - set(self.recipes):
+            raise ValueError(f"no recipe for {min(unknown)!r}")
+        return self
 
     @classmethod
     def built_in(cls) -> Self:

@@ -26,7 +26,7 @@ from typing import Self
 
 import numpy as np
 
-from plaudit.config import Config
+from plaudit.config import Config, Fraction, NonNegativeInt
 from plaudit.judges.predictions import EpisodePrediction
 from plaudit.types import AnyArray, FloatArray
 
@@ -39,23 +39,23 @@ _STEPS = 40  # of a bisection
 class PromiseStep(Config):
     """A rate, and what it takes to promise it."""
 
-    rate: float
-    needed: int  # episodes with failure frames that it takes at least
-    threshold: float | None  # the lowest that is proven for it and may be used
-    recall: float | None  # of success frames there
+    rate: Fraction
+    needed: NonNegativeInt  # episodes with failure frames that it takes at least
+    threshold: Fraction | None  # the lowest that is proven for it and may be used
+    recall: Fraction | None  # of success frames there
 
 
 class Promise(Config):
     """What was asked for, what could be proven, and by what."""
 
-    rate: float  # asked for: mean share of an episode's failure frames that may be predicted a success
-    confidence: float
-    episodes: int  # with failure frames, on which thresholds were tried
-    labeled: int  # episodes in all that it took to have these
-    needed: int | None  # of such episodes, how many it takes at least; None: no number would do
-    threshold: float | None  # the lowest that is proven; None: none that predicts any success
-    bound: float | None = None  # rate that the threshold in use is proven for, on episodes that did not choose it
-    bound_episodes: int = 0  # how many these are
+    rate: Fraction  # asked for: mean share of an episode's failure frames that may be predicted a success
+    confidence: Fraction
+    episodes: NonNegativeInt  # with failure frames, on which thresholds were tried
+    labeled: NonNegativeInt  # episodes in all that it took to have these
+    needed: NonNegativeInt | None  # of such episodes, how many it takes at least; None: no number would do
+    threshold: Fraction | None  # the lowest that is proven; None: none that predicts any success
+    bound: Fraction | None = None  # rate that the threshold in use is proven for, on episodes that did not choose it
+    bound_episodes: NonNegativeInt = 0  # how many these are
     steps: tuple[PromiseStep, ...] = ()  # other rates
 
     @property
@@ -125,10 +125,10 @@ def _percent(rate: float) -> str:
 
 def make_promise(
     episodes: Sequence[EpisodePrediction],
-    rate: float,
-    confidence: float,
+    rate: Fraction,
+    confidence: Fraction,
     *,
-    labeled: int | None = None,
+    labeled: NonNegativeInt | None = None,
     floor: float = 0.0,
 ) -> Promise:
     """

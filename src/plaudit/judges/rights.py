@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
-from plaudit.config import Config
+from plaudit.config import Config, NonNegativeInt, Number, SmallInt
 from plaudit.judges.predictions import EpisodePrediction
 from plaudit.judges.promise import episodes_needed, proven_threshold
 from plaudit.rule import DecisionRule, above_threshold
@@ -30,14 +30,14 @@ class Rights(Config):
     """Of one judge, one calibration and one window of frames."""
 
     fingerprint: str  # of the judge that they were proven for
-    k: PositiveInt  # of its rule: of the last n frames, how many decide
-    n: PositiveInt
+    k: SmallInt  # of its rule: of the last n frames, how many decide
+    n: SmallInt
     max_error: float = Field(gt=0, lt=1)
     confidence: float = Field(gt=0, lt=1)  # of each of the two
-    failures: int  # episodes that fail, by which `success_from` was tried
-    successes: int  # and that succeed, by which `failure_to` was
-    success_from: float | None = None  # score from which on it may call a success; None: none is proven
-    failure_to: float | None = None  # score up to which it may call a failure
+    failures: NonNegativeInt  # episodes that fail, by which `success_from` was tried
+    successes: NonNegativeInt  # and that succeed, by which `failure_to` was
+    success_from: Number | None = None  # score from which on it may call a success; None: none is proven
+    failure_to: Number | None = None  # score up to which it may call a failure
 
     @property
     def any(self) -> bool:

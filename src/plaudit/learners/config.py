@@ -2,9 +2,20 @@
 
 from typing import Any, ClassVar, Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
-from plaudit.config import Config, Seed, parse
+from plaudit.config import (
+    BatchSize,
+    Config,
+    LearningRate,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Seed,
+    SmallInt,
+    Width,
+    parse,
+)
 from plaudit.policies.config import FlowConfig
 
 
@@ -39,7 +50,7 @@ class OffPolicyConfig(LearnerConfig):
 
     on_policy: ClassVar[bool] = False
 
-    batch_size: PositiveInt = 256
+    batch_size: BatchSize = 256
     utd_ratio: PositiveFloat = 0.5  # update-to-data: updates for each step of the robot
     random_steps: NonNegativeInt = 0  # at the start, without updates; `train` acts at random
     demo_ratio: float = Field(default=0.5, ge=0, le=1)  # of each batch, when there are demonstrations
@@ -66,9 +77,9 @@ class OffPolicyConfig(LearnerConfig):
 class CriticEnsembleConfig(OffPolicyConfig):
     """Base of the configs of `Sac` and `QChunk`, which have an ensemble of critics."""
 
-    hidden_dims: tuple[PositiveInt, ...] = Field(default=(128, 128), min_length=1)
-    num_critics: PositiveInt = 2  # in the ensemble
-    num_subsample_critics: PositiveInt = 2  # sampled for each target, of which the minimum counts
+    hidden_dims: tuple[Width, ...] = Field(default=(128, 128), min_length=1)
+    num_critics: SmallInt = 2  # in the ensemble
+    num_subsample_critics: SmallInt = 2  # sampled for each target, of which the minimum counts
     random_shift_pad: NonNegativeInt = 4  # pixels by which images are shifted at random; 0 for none
 
     @model_validator(mode="after")
@@ -84,8 +95,8 @@ class BCConfig(Config):
     """How a flow policy is trained from demonstrations."""
 
     steps: PositiveInt = 2000
-    batch_size: PositiveInt = 256
-    lr: PositiveFloat = 1e-3  # at its highest; it rises over the first steps and falls along a cosine
+    batch_size: BatchSize = 256
+    lr: LearningRate = 1e-3  # at its highest; it rises over the first steps and falls along a cosine
     warmup_steps: NonNegativeInt = 100
     random_shift_pad: NonNegativeInt = 4  # pixels by which images are shifted at random; 0 for none
     include_failures: bool = False  # clone labeled failures too

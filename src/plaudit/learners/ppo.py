@@ -14,9 +14,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field
 from torch import Tensor, nn
 
+from plaudit.config import BatchSize, LearningRate, NonNegativeFloat, NonNegativeInt, PositiveFloat, SmallInt, Width
 from plaudit.learners.base import LearnerBase, augment, make_adam
 from plaudit.learners.config import LearnerConfig
 from plaudit.policies.config import ActorConfig, GaussianConfig
@@ -33,19 +34,19 @@ class PpoConfig(LearnerConfig):
     type: Literal["ppo"] = "ppo"
     gamma: float = Field(default=0.9, ge=0, le=1)
     gae_lambda: float = Field(default=0.9, ge=0, le=1)
-    lr: PositiveFloat = 3e-4
+    lr: LearningRate = 3e-4
     clip_coef: PositiveFloat = 0.2  # how far the ratio of probabilities may move
-    update_epochs: PositiveInt = 8  # over each rollout
-    num_minibatches: PositiveInt = 4  # of each epoch
+    update_epochs: SmallInt = 8  # over each rollout
+    num_minibatches: SmallInt = 4  # of each epoch
     vf_coef: PositiveFloat = 0.5
-    ent_coef: float = Field(default=0.0, ge=0)
+    ent_coef: NonNegativeFloat = 0.0
     max_grad_norm: PositiveFloat = 0.5
     target_kl: PositiveFloat | None = 0.1  # an update stops when the policy has moved this far; None: never
-    hidden_dims: tuple[PositiveInt, ...] = Field(default=(128, 128), min_length=1)
-    log_std_init: float = -0.5  # of the actions
+    hidden_dims: tuple[Width, ...] = Field(default=(128, 128), min_length=1)
+    log_std_init: float = Field(default=-0.5, ge=-20, le=20)  # of the actions
     pretrain_updates: NonNegativeInt = 2000  # of behavior cloning before the first rollout, with demonstrations
-    pretrain_batch_size: PositiveInt = 256
-    pretrain_lr: PositiveFloat = 1e-3
+    pretrain_batch_size: BatchSize = 256
+    pretrain_lr: LearningRate = 1e-3
     # Rollouts after cloning from which only the value learns: with an untrained value every advantage is noise, and a
     # few updates of noise undo what was cloned.
     critic_warmup_iterations: NonNegativeInt = 2

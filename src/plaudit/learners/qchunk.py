@@ -17,9 +17,10 @@ from collections.abc import Mapping
 from typing import Any, Literal, Self
 
 import torch
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
+from plaudit.config import BatchSize, LearningRate, NonNegativeInt, PositiveFloat, SmallInt
 from plaudit.errors import DataError
 from plaudit.learners.base import LearnerBase, augment, make_adam, optimizer_step, sample_critics, soft_update
 from plaudit.learners.config import CriticEnsembleConfig
@@ -37,14 +38,14 @@ class QChunkConfig(CriticEnsembleConfig):
     """Settings of Q-chunking; `learner.KEY` of a training run."""
 
     type: Literal["qchunk"] = "qchunk"
-    horizon: PositiveInt = 5  # actions of a chunk
-    critic_horizon: PositiveInt | None = None  # of these, the first that critics value, h above; None: all
-    num_samples: PositiveInt = 8  # chunks to choose from, N above
-    num_inference_steps: PositiveInt = 5  # of Euler, from noise to actions
+    horizon: SmallInt = 5  # actions of a chunk
+    critic_horizon: SmallInt | None = None  # of these, the first that critics value, h above; None: all
+    num_samples: SmallInt = 8  # chunks to choose from, N above
+    num_inference_steps: SmallInt = 5  # of Euler, from noise to actions
     velocity_net: VelocityNetConfig = VelocityNetConfig(width=64, depth=2)
-    lr: PositiveFloat = 2e-3
+    lr: LearningRate = 2e-3
     tau: float = Field(default=0.01, gt=0, le=1)  # how far the target critics move to the critics at each update
-    batch_size: PositiveInt = 128
+    batch_size: BatchSize = 128
     utd_ratio: PositiveFloat = 0.25
     pretrain_updates: NonNegativeInt = 200  # with demonstrations alone, where there are some, before the first episode
 

@@ -13,9 +13,10 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field
 from torch import Tensor, nn
 
+from plaudit.config import LearningRate, NonNegativeFloat, NonNegativeInt, Number, PositiveFloat, PositiveInt, SmallInt
 from plaudit.learners.base import LearnerBase, augment, make_adam, optimizer_step, sample_critics, soft_update
 from plaudit.learners.config import CriticEnsembleConfig
 from plaudit.optim import Adam
@@ -30,14 +31,14 @@ class SacConfig(CriticEnsembleConfig):
 
     type: Literal["sac"] = "sac"
     gamma: float = Field(default=0.95, ge=0, le=1)  # tasks here take 15 to 50 steps
-    lr: PositiveFloat = 1e-3
-    n_step: PositiveInt = 1  # rewards in a target before the critics' value
+    lr: LearningRate = 1e-3
+    n_step: SmallInt = 1  # rewards in a target before the critics' value
     tau: float = Field(default=0.005, gt=0, le=1)  # how far the target critics move to the critics at each update
-    num_subsample_critics: PositiveInt = 1  # the fastest with sparse rewards
+    num_subsample_critics: SmallInt = 1  # the fastest with sparse rewards
     policy_update_freq: PositiveInt = 2  # critic updates to one of the actor
     temperature_init: PositiveFloat = 0.01  # it then follows the target entropy
-    target_entropy: float | None = None  # None: minus half the number of actions
-    bc_weight: float = Field(default=0.0, ge=0)  # in the actor's loss, of cloning the demonstrations in a batch
+    target_entropy: Number | None = None  # None: minus half the number of actions
+    bc_weight: NonNegativeFloat = 0.0  # in the actor's loss, of cloning the demonstrations in a batch
     random_steps: NonNegativeInt = 100
 
     @property

@@ -8,9 +8,9 @@ import re
 from importlib import import_module
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from plaudit.config import Config, Seed
+from plaudit.config import Config, Edge, PositiveFloat, Seed, SmallInt, Width
 from plaudit.trust import KeyVariable, ServerUrl
 
 Guidance = Literal["vjp", "identity", "blend"]
@@ -40,15 +40,15 @@ class PolicyConfig(Config):
 class ImageEncoderConfig(Config):
     """The encoder of images."""
 
-    features: PositiveInt = 64  # that each camera is reduced to
+    features: Width = 64  # that each camera is reduced to
 
 
 class NetworkPolicyConfig(PolicyConfig):
     """Inputs, outputs and device of a policy with networks."""
 
-    state_dim: NonNegativeInt
-    action_dim: PositiveInt
-    cameras: dict[str, tuple[PositiveInt, PositiveInt]] = Field(default_factory=dict)  # name -> (H, W); {} for none
+    state_dim: Annotated[int, Field(ge=0, le=65_536)]
+    action_dim: Width
+    cameras: dict[str, tuple[Edge, Edge]] = Field(default_factory=dict)  # name -> (H, W); {} for none
     encoder: ImageEncoderConfig = Field(default_factory=ImageEncoderConfig)
     seed: Seed = 0  # of the weights before any are loaded, and of what is sampled
     # Where its networks run; auto: cuda where there is one. Found out where the policy is built, not where it is read.
@@ -65,7 +65,7 @@ class ActorConfig(Config):
     """The network of a gaussian policy."""
 
     kind: Literal["squashed", "plain"] = "squashed"  # by tanh, as SAC trains them; or not, as PPO does
-    hidden_dims: tuple[PositiveInt, ...] = Field(default=(128, 128), min_length=1)
+    hidden_dims: tuple[Width, ...] = Field(default=(128, 128), min_length=1)
 
 
 class GaussianConfig(NetworkPolicyConfig):
@@ -74,7 +74,7 @@ class GaussianConfig(NetworkPolicyConfig):
     policy_class: ClassVar[str] = "plaudit.policies.gaussian:GaussianPolicy"
 
     type: Literal["gaussian"] = "gaussian"
-    horizon: PositiveInt = 1  # actions of a chunk
+    horizon: SmallInt = 1  # actions of a chunk
     actor: ActorConfig = Field(default_factory=ActorConfig)
     # Sample actions instead of taking the mode. Only a squashed actor can: the standard deviation of a plain one is not
     # among the weights that a robot gets.
@@ -93,8 +93,8 @@ class GaussianConfig(NetworkPolicyConfig):
 class VelocityNetConfig(Config):
     """The network of a flow policy."""
 
-    width: PositiveInt = 384  # of the residual stream; 384 x 3 is 2.8 million parameters
-    depth: PositiveInt = 3  # residual blocks
+    width: Width = 384  # of the residual stream; 384 x 3 is 2.8 million parameters
+    depth: SmallInt = 3  # residual blocks
 
 
 class FlowConfig(NetworkPolicyConfig):
@@ -103,9 +103,9 @@ class FlowConfig(NetworkPolicyConfig):
     policy_class: ClassVar[str] = "plaudit.policies.flow:FlowPolicy"
 
     type: Literal["flow"] = "flow"
-    horizon: PositiveInt = 16  # actions of a chunk
+    horizon: SmallInt = 16  # actions of a chunk
     velocity_net: VelocityNetConfig = Field(default_factory=VelocityNetConfig)
-    num_inference_steps: PositiveInt = 5  # of Euler, from noise to actions
+    num_inference_steps: SmallInt = 5  # of Euler, from noise to actions
     # How guided_inference holds on to the previous chunk: by the vector-Jacobian product through the network, as the
     # paper does; by the plain difference ("identity"), which needs no gradient; or by an average at the end ("blend").
     guidance: Guidance = "vjp"
@@ -115,8 +115,8 @@ class FlowConfig(NetworkPolicyConfig):
 class CriticConfig(Config):
     """The critics that choose among chunks."""
 
-    num_critics: PositiveInt = 2  # in the ensemble
-    hidden_dims: tuple[PositiveInt, ...] = Field(default=(128, 128), min_length=1)
+    num_critics: SmallInt = 2  # in the ensemble
+    hidden_dims: tuple[Width, ...] = Field(default=(128, 128), min_length=1)
 
 
 class QChunkPolicyConfig(NetworkPolicyConfig):
@@ -125,13 +125,13 @@ class QChunkPolicyConfig(NetworkPolicyConfig):
     policy_class: ClassVar[str] = "plaudit.policies.qchunk:QChunkPolicy"
 
     type: Literal["qchunk"] = "qchunk"
-    horizon: PositiveInt = 5  # actions of a chunk
-    critic_horizon: PositiveInt | None = None  # of these, the first that the critics value; None: all
+    horizon: SmallInt = 5  # actions of a chunk
+    critic_horizon: SmallInt | None = None  # of these, the first that the critics value; None: all
     velocity_net: VelocityNetConfig = Field(default_factory=VelocityNetConfig)
     critic_encoder: ImageEncoderConfig = Field(default_factory=ImageEncoderConfig)  # `encoder` is the flow's
     critic: CriticConfig = Field(default_factory=CriticConfig)
-    num_samples: PositiveInt = 8  # chunks to choose from
-    num_inference_steps: PositiveInt = 5  # of Euler, from noise to actions
+    num_samples: SmallInt = 8  # chunks to choose from
+    num_inference_steps: SmallInt = 5  # of Euler, from noise to actions
     guidance: Guidance = "vjp"  # as in FlowConfig
     max_guidance_weight: PositiveFloat = 5.0  # as in FlowConfig
 
@@ -146,7 +146,7 @@ class ServerConfig(Config):
 
     # A name, an address, or a whole `wss://...`; where a file names another machine, --allow-host MACHINE.
     host: ServerUrl = "localhost"
-    port: PositiveInt | None = 8000
+    port: int | None = Field(default=8000, ge=1, le=65_535)
     api_key_env: KeyVariable = "OPENPI_API_KEY"  # the variable that holds the key; most servers need none
     connect_s: PositiveFloat = 30.0  # to keep trying to reach the server: it loads a large model before it listens
     answer_s: PositiveFloat = 10.0  # to wait for actions; the first ones take a compilation on the server
@@ -165,8 +165,8 @@ class OpenpiConfig(PolicyConfig):
 
     type: Literal["openpi", "openpi_policy"] = "openpi"
     openpi_model: ServerConfig
-    action_dim: PositiveInt  # of the robot; what the server's actions have beyond it is padding, and is dropped
-    horizon: PositiveInt | None = None  # actions of a chunk; those beyond it are dropped. None: all
+    action_dim: Width  # of the robot; what the server's actions have beyond it is padding, and is dropped
+    horizon: SmallInt | None = None  # actions of a chunk; those beyond it are dropped. None: all
     # The server's keys, which depend on the checkpoint; the defaults are those of DROID and LIBERO.
     image_keys: dict[str, str] = Field(default_factory=dict)  # camera -> key, like {front: observation/image}
     state_key: str | None = "observation/state"  # None: the state is not sent
@@ -174,4 +174,4 @@ class OpenpiConfig(PolicyConfig):
     prompt: str = ""  # the instruction
     action_key: str = "actions"
     # (H, W) that images are shrunk to before they are sent, with black bars where the shape differs; None: as they are.
-    image_size: tuple[PositiveInt, PositiveInt] | None = (224, 224)
+    image_size: tuple[Edge, Edge] | None = (224, 224)

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from pydantic import NonNegativeInt, PositiveInt
 
-from plaudit.config import Config
+from plaudit.config import Config, NonNegativeInt, SmallInt
 from plaudit.data.store import Store
 from plaudit.policies.fixed import FixedPolicy
 from plaudit.policies.guidance import blend_with_previous
@@ -24,7 +23,7 @@ class ReplayConfig(Config):
     type: Literal["replay"] = "replay"
     store: Path
     episode: NonNegativeInt = 0  # its id in the store
-    horizon: PositiveInt = 1  # actions of a chunk
+    horizon: SmallInt = 1  # actions of a chunk
 
     def build(self) -> "ReplayPolicy":
         """Read the episode."""

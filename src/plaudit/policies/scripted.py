@@ -12,9 +12,9 @@ from importlib import import_module
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import Field, NonNegativeFloat, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
-from plaudit.config import Config, Seed
+from plaudit.config import Config, NonNegativeFloat, Seed, SmallInt
 from plaudit.envs.panda.scene import ARM_STATE, SCENE_STATE
 from plaudit.envs.panda.tasks import TaskState
 from plaudit.errors import PolicyError
@@ -35,7 +35,7 @@ class ScriptedConfig(Config):
     # my_package.my_module:my_function; where a file names it, --allow-code my_package
     function: Annotated[CodeName, Field(pattern=r"^[^\W\d][\w.]*:\w+$")] | None = None
     expert: Literal["lift", "pick_place", "push"] | None = None
-    horizon: PositiveInt = 1  # actions of a chunk; one action is repeated
+    horizon: SmallInt = 1  # actions of a chunk; one action is repeated
     noise: NonNegativeFloat = 0.0  # on the expert's actions, of which 1 is the most
     seed: Seed = 0  # of that noise
 

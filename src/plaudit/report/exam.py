@@ -13,9 +13,8 @@ import rich.table
 import rich.text
 
 from plaudit.data.transfer import new_folder
-from plaudit.judges.certificate import CERTIFICATE_FILE, Certificate, ControlFigure
+from plaudit.judges.certificate import CERTIFICATE_FILE, CORRELATIONS, FIGURES, IN_FRAMES, Certificate, ControlFigure
 from plaudit.judges.exam import Trace
-from plaudit.judges.exam_figures import CORRELATIONS, FIGURES, IN_FRAMES
 from plaudit.judges.metrics import RateCI
 from plaudit.report.page import Block, Cell, Chart, Row, Section, Span, Table, Text, write_page
 from plaudit.report.plots import SMALL, EventMarker, interval_chart, line_chart

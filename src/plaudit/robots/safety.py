@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
-from pydantic import PositiveFloat, model_validator
+from pydantic import model_validator
 
-from plaudit.config import Config
+from plaudit.config import Config, Number, PositiveFloat
 from plaudit.errors import RobotError, did_you_mean
 from plaudit.types import AnyArray, FloatArray
 
@@ -23,15 +23,15 @@ UNLIMITED = 1e12  # a speed or an acceleration; finite, so that arithmetic with 
 ANYWHERE = 1e7  # a position, either side of 0; small enough that sums with it are exact to a billionth
 
 Positive = PositiveFloat | tuple[PositiveFloat, ...] | dict[str, PositiveFloat] | None  # all joints, each, or by name
-Position = float | tuple[float, ...] | dict[str, float] | None
+Position = Number | tuple[Number, ...] | dict[str, Number] | None
 Kinematics = Callable[[FloatArray], AnyArray]  # a command [A] -> the points [3] or [K, 3] that it moves to, in m
 
 
 class Workspace(Config):
     """A box in the robot's frame, in m."""
 
-    lower: tuple[float, float, float]
-    upper: tuple[float, float, float]
+    lower: tuple[Number, Number, Number]
+    upper: tuple[Number, Number, Number]
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:

@@ -12,7 +12,6 @@ commands within the robot's limits, record what was really sent, and tell the ro
 `load_run` reads what `plaudit run` runs: names and `a.b=c` overrides in, a config of everything but the policy out.
 """
 
-import sys
 import threading
 import time
 from collections import deque
@@ -22,12 +21,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar
 
 import numpy as np
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import model_validator
 
-from plaudit.config import Config, load
+from plaudit.config import Config, Hertz, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, load
 from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
 from plaudit.errors import PlauditError, PolicyUnavailable, RobotSilent, RolloutError, RolloutFault
+from plaudit.plain import print_plain
 from plaudit.policies.config import PolicyConfig
 from plaudit.policies.loader import PolicySpec
 from plaudit.protocols import InferenceEngine, Policy, Robot
@@ -57,23 +57,23 @@ class InferenceConfig(Config):
     """How a policy drives a robot; what every inference algorithm has."""
 
     name: str = ""  # the robot's name in episodes; "": that of its class
-    max_episode_steps: int | None = Field(default=None, ge=1)  # None: a simulation's own limit, or 1000
+    max_episode_steps: PositiveInt | None = None  # None: a simulation's own limit, or 1000
     reset: Reset = "start_pose"  # what happens before an episode; see rollout/reset.py
     stop_on: str = ""  # a privileged flag of a simulation, like success: an episode ends when it turns true
-    control_hz: float | None = Field(default=None, gt=0)  # control steps per second; None: the robot's own fps
+    control_hz: Hertz | None = None  # control steps per second; None: the robot's own fps
     realtime: bool = True  # False (sequential, in a simulation): as fast as possible, control_hz is only recorded
-    execution_horizon: int | None = Field(default=None, ge=1)  # steps of a chunk to execute; None: half (rtc), or all
+    execution_horizon: PositiveInt | None = None  # steps of a chunk to execute; None: half (rtc), or all
     # From one command to the next, for all joints or each.
     max_action_delta: PositiveFloat | tuple[PositiveFloat, ...] | None = None
     idle_action: Literal["repeat", "zero"] = "repeat"  # when a chunk has run out: the last command (targets), or zeros
     guidance: bool = True  # rtc: continue the previous chunk by `guided_inference`; False: `predict`
-    delay_window: int = Field(default=8, ge=1)  # rtc: the next delay is estimated as the longest of the last few
+    delay_window: PositiveInt = 8  # rtc: the next delay is estimated as the longest of the last few
     allow_untrained: bool = False  # drive a real robot with a policy that learned nothing, or has no statistics
     # Statistics of state and action, a file or its content; None: the policy uses the robot's own units.
     normalizer: Path | dict[str, Any] | None = None
-    control_cpu: int | None = None  # rtc: the core that the control process is pinned to
-    startup_timeout_s: float = Field(default=120.0, gt=0)  # for building robot and policy, and for a first chunk
-    patience_s: float = Field(default=60.0, ge=0)  # from a first fault to an episode without one; then the run ends
+    control_cpu: NonNegativeInt | None = None  # rtc: the core that the control process is pinned to
+    startup_timeout_s: PositiveFloat = 120.0  # for building robot and policy, and for a first chunk
+    patience_s: NonNegativeFloat = 60.0  # from a first fault to an episode without one; then the run ends
 
     def load_normalizer(self, env_spec: EnvSpec) -> Normalizer:
         """Read the statistics; without any, the identity."""
@@ -139,7 +139,7 @@ class EngineBase:
     def _released(self) -> bool:
         """Wait until a person has released the emergency stop; False where the episode is to end before it begins."""
         if self.emergency_stop.engaged and not self._reason_to_end():
-            print("the emergency stop is engaged: nothing moves until it is released", file=sys.stderr, flush=True)
+            print_plain("the emergency stop is engaged: nothing moves until it is released")
         while self.emergency_stop.engaged and not self._reason_to_end():
             time.sleep(RELEASE_POLL_S)
         return not self.emergency_stop.engaged

@@ -19,10 +19,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, Self
 
-from pydantic import Field, NonNegativeInt, model_validator
+from pydantic import Field, model_validator
 
-from plaudit.config import Config
+from plaudit.config import Config, NonNegativeInt
 from plaudit.errors import BadMessage, DataError, RolloutError
+from plaudit.plain import print_plain
 from plaudit.robots.ros import RosRobotConfig
 from plaudit.robots.sim import SimRobotConfig
 from plaudit.robots.transport.messages import STRING, decode_string
@@ -180,7 +181,7 @@ def _listen_to_gamepad(config: OperatorConfig, send: Send) -> Iterator[None]:
                 send(commands[number])
 
     def lost() -> None:
-        print(f"{config.device}: the operator's gamepad is gone, so the robot pauses", file=sys.stderr)
+        print_plain(f"{config.device}: the operator's gamepad is gone, so the robot pauses")
         send(OperatorCommand.PAUSE)
 
     try:
@@ -203,7 +204,7 @@ def _listen_to_topic(send: Send, robot: Any) -> Iterator[None]:
             send(OperatorCommand(decode_string(data).strip().lower()))
         except (BadMessage, ValueError):
             known = ", ".join(OperatorCommand)
-            print(f"{topic}: a message that is no command of an operator; known: {known}", file=sys.stderr)
+            print_plain(f"{topic}: a message that is no command of an operator; known: {known}")
 
     transport = robot.transport.build()
     try:
@@ -270,6 +271,7 @@ class Cue:
     def give(self, words: str) -> None:
         """Do not wait for it."""
         if self._kind == "bell":
-            print("\a", end="", file=sys.stderr, flush=True)
+            sys.stderr.write("\a")
+            sys.stderr.flush()
         elif self._kind == "speech" and self._program is not None:
             subprocess.Popen([self._program, words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

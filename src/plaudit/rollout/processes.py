@@ -26,6 +26,7 @@ from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
 from plaudit.errors import PlauditError, RolloutError
+from plaudit.plain import print_plain
 
 BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
@@ -151,7 +152,7 @@ def send(connection: Connection, message: Any) -> None:
 def print_error(error: BaseException) -> None:
     """Print the traceback of an unexpected error: the parent only gets a message."""
     if not isinstance(error, PlauditError):
-        traceback.print_exception(error)
+        print_plain("".join(traceback.format_exception(error)).rstrip())
 
 
 @contextmanager

@@ -11,9 +11,7 @@ episode. It comes after the operator's gate.
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import NonNegativeInt
-
-from plaudit.config import Config
+from plaudit.config import Config, NonNegativeInt
 from plaudit.errors import DataError, RolloutError
 from plaudit.types import FloatArray
 

@@ -19,7 +19,6 @@ by `recover`; the other goes on meanwhile. For that the parent keeps both ends o
 """
 
 import os
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -27,6 +26,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from plaudit.errors import RolloutError, RolloutFault
+from plaudit.plain import print_plain
 from plaudit.policies.config import PolicyConfig
 from plaudit.policies.loader import PolicySpec
 from plaudit.registry import INFERENCE_REGISTRY
@@ -128,7 +128,7 @@ class Rtc(EngineBase):
         self._end_inference()  # it may wait for rows that nobody will record
         hold = ChildProcess("hold", "plaudit.rollout.control:hold", self._robot_config)
         if not hold.end(HOLD_TIMEOUT_S, hang_up=False):
-            print("the robot could not be told to hold; see to it yourself", file=sys.stderr)
+            print_plain("the robot could not be told to hold; see to it yourself")
 
     def _end_inference(self) -> None:
         inference, self._inference = self._inference, None

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from plaudit.config import Config
+from plaudit.config import Config, NonNegativeInt, PositiveFloat
 from plaudit.errors import RolloutError
 from plaudit.protocols import Teleoperator
 from plaudit.registry import ROBOT_REGISTRY, TELEOP_REGISTRY
@@ -47,8 +47,8 @@ class TeleopConfig(Config):
 class JointTeleopConfig(TeleopConfig):
     """What keyboard and gamepad share: they move single joints."""
 
-    first_joint: int = Field(default=0, ge=0)  # the joint of the first pair of keys or of the first axis
-    step_size: float = Field(default=0.01, gt=0)  # in the robot's units: added every tick (relative), or sent as it is
+    first_joint: NonNegativeInt = 0  # the joint of the first pair of keys or of the first axis
+    step_size: PositiveFloat = 0.01  # in the robot's units: added every tick (relative), or sent as it is
     relative: bool = True
 
 
@@ -58,7 +58,7 @@ class KeyboardConfig(JointTeleopConfig):
 
     type: Literal["keyboard"] = "keyboard"
     keys: tuple[str, ...] = ("qa", "ws", "ed", "rf", "tg", "yh", "uj")  # a pair per joint
-    key_timeout_s: float = Field(default=0.6, gt=0)  # a key counts as held so long: terminals report no release
+    key_timeout_s: PositiveFloat = 0.6  # a key counts as held so long: terminals report no release
 
     def build(self, action_dim: int) -> "KeyboardTeleop":
         """Open the terminal."""
@@ -106,8 +106,8 @@ class GamepadConfig(JointTeleopConfig):
 
     type: Literal["gamepad"] = "gamepad"
     device: str = "/dev/input/js0"  # of Linux's joystick interface
-    button: int = Field(default=4, ge=0)  # to be held; 4 is the left shoulder of most
-    axes: tuple[int, ...] = (0, 1, 3, 4)  # the stick's axis for each joint; step_size is at full deflection
+    button: NonNegativeInt = 4  # to be held; 4 is the left shoulder of most
+    axes: tuple[NonNegativeInt, ...] = (0, 1, 3, 4)  # the stick's axis for each joint; step_size is at full deflection
     deadzone: float = Field(default=0.1, ge=0, lt=1)  # deflection that counts as none
 
     def build(self, action_dim: int) -> "GamepadTeleop":
@@ -157,7 +157,7 @@ class TopicConfig(TeleopConfig):
 
     type: Literal["topic"] = "topic"
     robot: Annotated[Any, ROBOT_REGISTRY.field]  # whose joints, topics and transport it uses
-    timeout_s: float = Field(default=0.25, gt=0)  # that a command is valid for
+    timeout_s: PositiveFloat = 0.25  # that a command is valid for
 
     def build(self, action_dim: int) -> "TopicTeleop":
         """Subscribe to the topic over the robot's transport."""

@@ -7,11 +7,11 @@ nodes, the head's first; where there is no GPU at all the numbers count nodes. O
 contradict.
 """
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from plaudit.config import Config
+from plaudit.config import Config, NonNegativeInt, SmallInt
 from plaudit.errors import did_you_mean
 
 WorkerName = Literal["learner", "replay", "state", "env", "labeler"]
@@ -47,8 +47,8 @@ class ClusterConfig(Config):
 
     resources: RoleResources = RoleResources()
     workers: WorkerRoles = WorkerRoles()
-    component_placement: dict[str, int | str] | None = None  # "actor: 0-3", "env,rollout: 0", "reward: all"
-    num_learners: Annotated[int, Field(ge=1)] = 1  # data-parallel
+    component_placement: dict[str, NonNegativeInt | str] | None = None  # "actor: 0-3", "env,rollout: 0", "reward: all"
+    num_learners: SmallInt = 1  # data-parallel
 
     @model_validator(mode="after")
     def _one_way(self) -> "ClusterConfig":

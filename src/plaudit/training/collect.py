@@ -14,9 +14,9 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Self
 
-from pydantic import NonNegativeInt, model_validator
+from pydantic import model_validator
 
-from plaudit.config import Config
+from plaudit.config import Config, NonNegativeInt
 from plaudit.data.cameras import name_of_camera
 from plaudit.data.disk import write_atomic
 from plaudit.data.episode_folders import EpisodeFolders

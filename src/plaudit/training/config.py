@@ -252,8 +252,8 @@ class TrainingConfig(Config):
             )
         if self.reward.shaping and self.demos.any and not self.relabels_demos:
             raise ValueError(
-                f"reward.shaping is {self.reward.shaping:g}, and the demonstrations keep labels without progress; leave "
-                "out demos.relabel, so that the run's judge labels them"
+                f"reward.shaping is {self.reward.shaping:g}, and the demonstrations keep labels without progress; "
+                "leave out demos.relabel, so that the run's judge labels them"
             )
         return self
 

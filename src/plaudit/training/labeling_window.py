@@ -19,9 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from socket import gethostname
 
-from pydantic import Field
-
-from plaudit.config import Config
+from plaudit.config import Config, NonNegativeFloat
 from plaudit.data.disk import write_atomic
 from plaudit.data.journal import Journal
 from plaudit.data.store import Store, is_store
@@ -44,7 +42,7 @@ class LabelingWindowConfig(Config):
     labeler: str = ""  # who labels; it stands in the notes of the labels
     order: QueueOrder = "unlabeled"
     open: bool = True  # open one from here; false: a human opens it
-    reopen_after_s: float | None = Field(default=None, ge=0)  # a closed one opens again; None: not by itself
+    reopen_after_s: NonNegativeFloat | None = None  # a closed one opens again; None: not by itself
 
 
 class Mirror:

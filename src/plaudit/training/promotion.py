@@ -29,9 +29,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
-from plaudit.config import Config
+from plaudit.config import Config, PositiveInt
 from plaudit.data.store import Store
 from plaudit.judges.config import REFERENCE_SOURCES
 from plaudit.judges.evaluation import evaluate, load_reference_labels

@@ -29,7 +29,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from plaudit.config import Config
+from plaudit.config import Config, Fraction, Seed, SmallInt
 from plaudit.data.failures import Failure, Failures
 from plaudit.data.label_order import counted_sources
 from plaudit.data.ledger import Ledger
@@ -60,15 +60,15 @@ class SampleOptions(Config):
     """What a learner wants to sample."""
 
     source: str  # whose labels count
-    gamma: float
-    n_step: int = 1
-    horizon: int | None = None
+    gamma: Fraction
+    n_step: SmallInt = 1
+    horizon: SmallInt | None = None
     cameras: tuple[str, ...] = ()
-    demo_ratio: float = 0.5
+    demo_ratio: Fraction = 0.5
     reward: RewardConfig = RewardConfig()
     terminate_on_success: bool = True
     trust_demos: bool = False  # whether a demonstration that was recorded as ended has ended, whatever the judge sees
-    seed: int = 0
+    seed: Seed = 0
 
 
 @dataclass(frozen=True)

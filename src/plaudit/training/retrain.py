@@ -33,9 +33,9 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
-from pydantic import Field, PositiveInt, field_validator
+from pydantic import Field, field_validator
 
-from plaudit.config import Config, parse
+from plaudit.config import Config, PositiveInt, SmallInt, parse
 from plaudit.data.disk import sync, write_atomic
 from plaudit.data.store import Store
 from plaudit.errors import PlauditError
@@ -73,7 +73,7 @@ class RetrainConfig(Config):
     val_fraction: float = Field(default=0.5, gt=0, lt=1)
     replace: PromotionRules = Field(default_factory=PromotionRules)  # by which a candidate replaces the judge
     train_overrides: dict[str, Any] = Field(default_factory=dict)  # of RewardTrainConfig, on the current judge's own
-    num_threads: PositiveInt = 1  # of torch
+    num_threads: SmallInt = 1  # of torch
     nice: int = Field(default=10, ge=0, le=19)  # of its process: labeling and learning go first
 
     @field_validator("train_overrides")

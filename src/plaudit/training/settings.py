@@ -6,16 +6,26 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     BeforeValidator,
     Field,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
     SerializerFunctionWrapHandler,
     WrapSerializer,
     model_serializer,
     model_validator,
 )
 
-from plaudit.config import Config, Seed, parse
+from plaudit.config import (
+    Config,
+    Edge,
+    Fraction,
+    NonNegativeFloat,
+    NonNegativeInt,
+    NumEnvs,
+    PositiveFloat,
+    PositiveInt,
+    Seed,
+    SmallInt,
+    Width,
+    parse,
+)
 from plaudit.data.rewards import RewardConfig
 from plaudit.errors import ConfigError
 from plaudit.judges.cascade import CascadeConfig
@@ -128,16 +138,16 @@ class RewardModelBlock(Config):
     """What a recipe says of the network of its reward model; it is compared with what the model says itself."""
 
     image_keys: tuple[str, ...] | None = None
-    image_size: tuple[PositiveInt, PositiveInt, PositiveInt] | None = None  # channels, height, width
-    hidden_dim: PositiveInt | None = None
-    num_spatial_blocks: PositiveInt | None = None
+    image_size: tuple[Edge, Edge, Edge] | None = None  # channels, height, width
+    hidden_dim: Width | None = None
+    num_spatial_blocks: Width | None = None
     pretrained_encoder_path: Path | None = None  # not read: the weights of the encoder are in the checkpoint
     use_pretrain: bool | None = None
     freeze_encoder: bool | None = None
     reward_model_type: Literal["resnet"] | None = None
     arch: str | None = None  # of RLinf's ResNet of today: resnet18, ...
     normalize: bool | None = None  # and whether its pixels are normalized as ImageNet's
-    dropout: float | None = None  # of training
+    dropout: Fraction | None = None  # of training
     model_type: Literal["resnet"] | None = None  # today's name of reward_model_type
 
 
@@ -167,7 +177,7 @@ class DemosConfig(Config):
 
     store: Path | None = None  # a store of them
     scripted: NonNegativeInt = 0  # or so many of the scripted expert, made at the start; built-in tasks only
-    noise: float = Field(default=0.2, ge=0)  # standard deviation on the scripted expert's actions
+    noise: NonNegativeFloat = 0.2  # standard deviation on the scripted expert's actions
     relabel: bool | None = None  # label them by the run's judge; None: unless it is the simulator or a human
 
     @property
@@ -184,8 +194,8 @@ class RunSettings(Config):
     resume_dir: Path | None = Field(default=None, exclude=True)
     seed: Seed = 0
     device: str = "auto"  # of the learner: "cpu", "cuda", "cuda:1"; auto: cuda where there is one
-    num_threads: PositiveInt | None = None  # of torch; None: one for states, torch's default for images
-    num_envs: PositiveInt = 16  # train: episodes of a rollout, side by side
+    num_threads: SmallInt | None = None  # of torch; None: one for states, torch's default for images
+    num_envs: NumEnvs = 16  # train: episodes of a rollout, side by side
     # The run ends at whichever comes first. None for both: 40,000 steps (train) or 1,000 episodes (online).
     max_steps: PositiveInt | None = None
     max_episodes: PositiveInt | None = None

@@ -10,7 +10,6 @@ started again. It is not written down where the way is free: an episode may have
 """
 
 import shutil
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ from pathlib import Path
 
 from plaudit.data.store import Store, is_store
 from plaudit.errors import PlauditError
+from plaudit.plain import print_plain
 from plaudit.types import Episode
 
 UNSENT = Path(".plaudit") / "unsent"  # in the home folder
@@ -66,4 +66,4 @@ class UnsentEpisodes:
             with Store.create(folder) as store:
                 store.append(replace(episode, meta={**episode.meta, KEY: key}))
         except (PlauditError, OSError) as error:
-            print(f"an episode that could not be handed over is in memory alone: {error}", file=sys.stderr)
+            print_plain(f"an episode that could not be handed over is in memory alone: {error}")

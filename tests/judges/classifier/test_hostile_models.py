@@ -11,15 +11,12 @@ from plaudit.errors import BadFile, ConfigError, PlauditError
 from plaudit.judges.classifier.loader import load_reward_model
 from tiny_reward import tiny_model
 
-LARGE = {
-    "hidden_dim": 2**31,
-    "latent_dim": 10**9,
-    "num_spatial_blocks": 10**9,
-    "state_dim": 10**12,
-    "num_history_frames": 10**9,
-    "image_size": [10**5, 10**5],
-    "cameras": {"front": [10**5, 10**5]},
-    "encoder": {"type": "small", "widths": [4, 2**20]},
+WIDE = {"hidden_dim": 2**16, "latent_dim": 2**16}
+LARGE = WIDE | {
+    "num_spatial_blocks": 2**16,
+    "image_size": [2**14, 2**14],
+    "cameras": {"front": [2**14, 2**14]},
+    "encoder": {"type": "small", "widths": [4, 2**16]},
 }
 
 
@@ -36,7 +33,7 @@ def described(folder: Path, **changes) -> dict:
 
 @pytest.mark.parametrize("key", LARGE)
 def test_a_folder_whose_network_would_not_fit_its_weights_is_refused_before_it_is_built(folder, key):
-    (folder / "model.json").write_text(json.dumps(described(folder, **{key: LARGE[key]})))
+    (folder / "model.json").write_text(json.dumps(described(folder, **WIDE | {key: LARGE[key]})))
     with pytest.raises(
         BadFile, match=r"model\.json: the network that this describes needs more numbers than its weights"
     ):
@@ -44,15 +41,45 @@ def test_a_folder_whose_network_would_not_fit_its_weights_is_refused_before_it_i
 
 
 def test_the_same_in_a_single_file(folder):
-    tree = {"model_state_dict": {"a": torch.zeros(3)}, "plaudit": described(folder, hidden_dim=2**31)}
+    tree = {"model_state_dict": {"a": torch.zeros(3)}, "plaudit": described(folder, **WIDE)}
     torch.save(tree, folder / "m.pt")
     with pytest.raises(BadFile, match="needs more numbers than its weights"):
         load_reward_model(folder / "m.pt", "cpu")
 
 
-def test_looks_are_not_kept_for_ever(folder):
-    (folder / "model.json").write_text(json.dumps(described(folder, history_stride=10**30)))
-    with pytest.raises(ConfigError, match="history_stride"):
+@pytest.mark.parametrize("key", ["hidden_dim", "state_dim", "num_history_frames", "history_stride"])
+def test_a_number_beyond_its_bound_is_refused(folder, key):
+    (folder / "model.json").write_text(json.dumps(described(folder, **{key: 10**30})))
+    with pytest.raises(ConfigError, match=key):
+        load_reward_model(folder, "cpu")
+
+
+FAILED = {"name": "frozen frame", "frames": 100, "num_false_positives": 90, "max_fpr": 0.05}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"threshold": {"value": float("nan")}}, r"key 'threshold.value' is NaN: input should be"),
+        ({"threshold": {}}, "'threshold' has no 'value' above 0"),
+        ({"calibration": []}, r"key 'calibration' is \[\]"),
+        ({"controls": [{"name": "frozen frame"}]}, "key 'controls.0.frames' is missing"),
+        ({"controls": [FAILED]}, "names no problem, although a control failed .frozen frame: 90% of 100 frames"),
+    ],
+)
+def test_a_description_that_contradicts_itself_is_refused(folder, changes, message):
+    tree = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps({**tree, **changes}))
+    with pytest.raises(ConfigError, match=f"model.json: .*{message}"):
+        load_reward_model(folder, "cpu")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_refused_by_the_name_of_the_tensor(folder, value):
+    model = tiny_model()
+    dict(model.members[0].named_parameters())["head.0.weight"].data[0, 0] = value
+    model.save_pretrained(folder)
+    with pytest.raises(BadFile, match=r"member_0.safetensors: head.0.weight holds NaN or infinity; train or copy"):
         load_reward_model(folder, "cpu")
 
 

@@ -21,7 +21,7 @@ CODECS: dict[str, tuple[str, int, dict[str, str]]] = {
     "h264": ("libx264", 18, {"preset": "fast"}),
     "hevc": ("libx265", 20, {"preset": "fast", "x265-params": "log-level=none"}),
 }
-
+MIN_FPS, MAX_FPS = 1e-3, {"av1": 240, "h264": 1000, "hevc": 1000}  # beyond it encoders fail, or lose frames
 
 # What is decoded of others. ffmpeg itself opens playlists and addresses and knows hundreds of decoders, few of which
 # were ever written for hostile files: containers and codecs are those that robots' cameras are recorded in.
@@ -156,6 +156,11 @@ class VideoWriter:
     def __init__(self, path: Path, fps: float, height: int, width: int, codec: str, quality: int | None):
         if codec not in CODECS:
             raise DataError(f"there is no codec '{codec}'; known: {', '.join(CODECS)}")
+        if not MIN_FPS <= fps <= MAX_FPS[codec]:
+            raise DataError(
+                f"a video of codec {codec} has {MIN_FPS:g} to {MAX_FPS[codec]} frames per second, not {fps:g}; "
+                "correct the rate, or write images instead"
+            )
         if height % 2 or width % 2:
             raise DataError(f"{height}x{width} frames cannot be a video, which needs even sizes; write images instead")
         os.environ.setdefault("SVT_LOG", "1")  # the AV1 encoder prints its settings otherwise; 1 leaves errors

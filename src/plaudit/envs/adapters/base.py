@@ -14,9 +14,9 @@ from typing import Any, ClassVar, Literal
 import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
-from pydantic import PositiveInt, field_validator
+from pydantic import field_validator
 
-from plaudit.config import Config
+from plaudit.config import Config, Edge, PositiveInt
 from plaudit.errors import EnvError, InvalidAction, MissingExtra, UnknownName, did_you_mean
 from plaudit.protocols import VecEnv
 from plaudit.types import AnyArray, BoolArray, FloatArray, Observation
@@ -33,7 +33,7 @@ class AdapterConfig(Config):
     # state: all of the simulator's numbers, no image. pixels: images, and in "state" only proprioception. both: images
     # and all numbers.
     obs: Literal["state", "pixels", "both"] = "state"
-    image_size: tuple[PositiveInt, PositiveInt] = (128, 128)  # H, W of every camera
+    image_size: tuple[Edge, Edge] = (128, 128)  # H, W of every camera
     cameras: tuple[str, ...] = ("front",)  # which ones, when obs has images
     max_steps: PositiveInt | None = None  # steps until an episode is truncated; None: the simulator's own limit
     task: str = ""  # the instruction; empty: the adapter's own for this id

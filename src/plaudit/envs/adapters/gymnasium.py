@@ -14,8 +14,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 from PIL import Image
-from pydantic import AfterValidator, Field, PositiveFloat
+from pydantic import AfterValidator, Field
 
+from plaudit.config import Hertz
 from plaudit.envs import gl
 from plaudit.envs.adapters.base import AdaptedEnv, AdapterConfig, Size
 from plaudit.envs.adapters.mujoco_cameras import FREE_CAMERA, MujocoCameras
@@ -47,7 +48,7 @@ class GymnasiumConfig(AdapterConfig):
     images_from: Literal["render", "observation"] = "render"
     options: Mapping[str, Any] = Field(default_factory=dict)  # further arguments for gym.make
     success_key: str | None = None  # of the flag in `info`; None: the first of SUCCESS_KEYS, or never a success
-    fps: PositiveFloat | None = None  # control steps per second; None: the environment's render_fps, 0 if it has none
+    fps: Hertz | None = None  # control steps per second; None: the environment's render_fps, 0 if it has none
     render_backend: gl.Backend | None = None  # for environments that use MuJoCo; None: MUJOCO_GL, or what there is
 
     def make(self) -> AdaptedEnv:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 import gymnasium as gym
 import numpy as np
 
+from plaudit.config import Seed
 from plaudit.envs import gl
 from plaudit.envs.adapters.base import AdaptedEnv, AdapterConfig, check_id, check_mujoco, load_simulator
 from plaudit.envs.adapters.mujoco_cameras import MujocoCameras
@@ -34,7 +35,7 @@ class MetaWorldConfig(AdapterConfig):
 
     type: Literal["metaworld"] = "metaworld"
     id: str = "pick-place-v3"
-    goals_seed: int = 0  # which fifty goals
+    goals_seed: Seed = 0  # which fifty goals
     render_backend: gl.Backend | None = None  # None: MUJOCO_GL, or what this machine has
 
     def make(self) -> AdaptedEnv:

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveInt, field_validator
+from pydantic import Field, field_validator
 
-from plaudit.config import Config
+from plaudit.config import Config, PositiveInt
 from plaudit.envs.panda.scene import MAX_IMAGE_SIZE, check_cameras
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class PandaConfig(Config):
     max_steps: PositiveInt = 50  # per episode, at 20 Hz
     randomize: bool = False  # colors, light and camera poses, by the seed
     render_backend: Literal["rays", "gl"] = "rays"  # "gl" is MuJoCo's own renderer and needs OpenGL
-    num_threads: NonNegativeInt = 0  # for physics and ray casting; 0: one per core
+    num_threads: Annotated[int, Field(ge=0, le=1000)] = 0  # for physics and ray casting; 0: one per core
 
     @field_validator("cameras")
     @classmethod

@@ -23,12 +23,12 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import torch
-from pydantic import PositiveFloat
+from pydantic import Field, model_validator
 from safetensors.torch import save_file
 from torch import Tensor
 
 from plaudit.allocation import fitting, numbers_at_most
-from plaudit.config import Config, load
+from plaudit.config import Config, FrameOffset, Number, PositiveFloat, load
 from plaudit.data.cameras import name_of_camera
 from plaudit.devices import resolve_device, to_channels_last
 from plaudit.errors import BadFile, JudgeError
@@ -37,6 +37,7 @@ from plaudit.judges.classifier.familiar import EpisodeView, Familiar, compared_f
 from plaudit.judges.classifier.gpu_inference import CompiledBatches, bf16_copies
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, Size
 from plaudit.judges.config import TrainingDataInfo
+from plaudit.judges.controls import ControlResult, failed_controls
 from plaudit.judges.forecast import Forecast
 from plaudit.judges.promise import Promise
 from plaudit.torch_file import read_safetensors
@@ -57,18 +58,28 @@ class RewardModelConfig(Config):
     format: Literal[1] = FORMAT
     classifier: ClassifierConfig
     frozen_encoder: bool  # whether all of it stood still in training, and is one for all members
-    calibration: tuple[tuple[PositiveFloat, float], ...]  # temperature and bias of each member
-    ensemble_calibration: tuple[PositiveFloat, float] = (1.0, 0.0)  # and of the lowest of several
-    threshold: dict[str, float]  # value, and the false-positive rate it was chosen for and showed
+    calibration: tuple[tuple[PositiveFloat, Number], ...] = Field(min_length=1)  # temperature and bias of each member
+    ensemble_calibration: tuple[PositiveFloat, Number] = (1.0, 0.0)  # and of the lowest of several
+    threshold: dict[str, Number]  # value, and the false-positive rate it was chosen for and showed
     promise: Promise | None = None  # about its false positives on episodes to come; None: nobody has measured it
     forecast: Forecast | None = None  # what other episodes will show; None: nobody has measured it
-    cutoff_offset: int = 0  # frames that its decoded cutoffs are late by, and which are taken off
+    cutoff_offset: FrameOffset = 0  # frames that its decoded cutoffs are late by, and which are taken off
     scores: dict[str, Any]  # on held-out episodes
-    value_order: float | None = None  # there, of a model of progress: the correlation with time up to the first success
-    controls: tuple[dict[str, Any], ...]
+    # There, of a model of progress: the correlation with time up to the first success.
+    value_order: float | None = Field(default=None, ge=-1, le=1)
+    controls: tuple[ControlResult, ...]
     problems: tuple[str, ...]  # why it should not be trusted; () for none
     data: TrainingDataInfo
     training: dict[str, Any]  # config, epochs, seconds, versions
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.threshold.get("value", 0) <= 0:
+            raise ValueError("'threshold' has no 'value' above 0; train or copy the model again")
+        failed = failed_controls(self.controls)
+        if failed and not self.problems:
+            raise ValueError(f"it names no problem, although a control failed ({failed[0]}); train or copy it again")
+        return self
 
     @classmethod
     def untested(
@@ -362,6 +373,8 @@ def load_state_dict_strict(
         if tensors[name].shape != tensor.shape:
             found = list(tensors[name].shape)
             raise BadFile(path, f"{another}: {name} is {found}, this one has {list(tensor.shape)}")
+        if not torch.isfinite(tensors[name]).all():
+            raise BadFile(path, f"{name} holds NaN or infinity; train or copy the model again")
     for name in tensors:
         if name not in own:
             raise BadFile(path, f"{another}: nothing takes {name}")

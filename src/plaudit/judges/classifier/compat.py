@@ -11,9 +11,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, create_model, field_validator, model_validator
+from pydantic import Field, create_model, field_validator, model_validator
 
-from plaudit.config import Config, parse
+from plaudit.config import (
+    BatchSize,
+    Config,
+    Edge,
+    Fraction,
+    LearningRate,
+    NonNegativeInt,
+    PositiveInt,
+    SmallInt,
+    Width,
+    parse,
+)
 from plaudit.untrusted import read_json_object
 
 PUBLISHED = ("helper2424/resnet10", "lerobot/resnet10")  # ResNet-10 on the hub
@@ -75,9 +86,9 @@ class ManiskillTraining(Config):
     only: bool = True  # train the reward model and nothing else
     data_path: Path  # folders success/ and failure/ of .pkl; any data set will do
     epochs: PositiveInt = 100
-    micro_batch_size: PositiveInt | None = None
-    global_batch_size: int = Field(default=64, ge=2)
-    lr: PositiveFloat = 1e-4
+    micro_batch_size: BatchSize | None = None
+    global_batch_size: int = Field(default=64, ge=2, le=65_536)
+    lr: LearningRate = 1e-4
     save_dir: Path
 
     @field_validator("enabled", "only")
@@ -121,14 +132,14 @@ class LerobotClassifier(Config):
 
     type: Literal["reward_classifier"]
     model_name: str = PUBLISHED[0]
-    num_cameras: PositiveInt | None = None
-    num_classes: int = 2
-    hidden_dim: PositiveInt = 256
-    latent_dim: PositiveInt = 256
-    dropout_rate: float = 0.1
-    image_embedding_pooling_dim: PositiveInt = 8
-    learning_rate: PositiveFloat = 1e-4
-    weight_decay: float = 0.01
+    num_cameras: SmallInt | None = None
+    num_classes: SmallInt = 2
+    hidden_dim: Width = 256
+    latent_dim: Width = 256
+    dropout_rate: Fraction = 0.1
+    image_embedding_pooling_dim: Width = 8
+    learning_rate: LearningRate = 1e-4
+    weight_decay: float = Field(default=0.01, ge=0, le=10)
     device: str | None = None
 
     @field_validator("num_classes")
@@ -171,7 +182,7 @@ class LerobotFeature(Config):
     """What lerobot says of one input: VISUAL and [channels, height, width], or STATE and [width]."""
 
     type: str
-    shape: tuple[int, ...]
+    shape: tuple[Width, ...]
 
 
 _REWARD_MODEL_KEYS = (
@@ -220,7 +231,7 @@ class LerobotRewardModel(LerobotClassifier, _ignored(_REWARD_MODEL_KEYS)):
 class LerobotPolicy(LerobotRewardModel):
     """Before lerobot 0.6, where it was a policy among others."""
 
-    image_size: PositiveInt | None = None  # of both edges
+    image_size: Edge | None = None  # of both edges
     n_obs_steps: Any = None  # of policies; a classifier sees one frame
 
     def ours(self) -> Tree:

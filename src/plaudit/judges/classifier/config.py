@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 import torch
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
-from plaudit.config import Seed
+from plaudit.config import Hertz, LearningRate, PositiveFloat, PositiveInt, Seed, SmallInt
 from plaudit.errors import JudgeError
 from plaudit.judges.classifier.augment import AugmentConfig
 from plaudit.judges.classifier.encoders.efficientnet import EfficientNetConfig
@@ -33,20 +33,20 @@ class RewardTrainConfig(NetworkConfig):
     # Whether the threshold and the calibration are chosen, and figures measured, on all of these episodes, each scored
     # by one of five models that did not learn from it. Six trainings instead of one, for narrower intervals.
     cross_fit: bool = False
-    train_fps: PositiveFloat | None = 10.0  # learn from at most so many frames a second, neighbors are nearly alike
+    train_fps: Hertz | None = 10.0  # learn from at most so many frames a second, neighbors are nearly alike
     epochs: PositiveInt = 15  # at most
     patience: PositiveInt = 6  # epochs without a better held-out loss before it stops
-    batch_size: int = Field(default=128, ge=2)  # half of it successes
-    lr: PositiveFloat = 3e-4  # falls to zero along a cosine
-    encoder_lr_scale: PositiveFloat = 0.2  # of an encoder that is trained and was trained elsewhere, as a share of `lr`
-    weight_decay: float = Field(default=1e-2, ge=0)
+    batch_size: int = Field(default=128, ge=2, le=65_536)  # half of it successes
+    lr: LearningRate = 3e-4  # falls to zero along a cosine
+    encoder_lr_scale: LearningRate = 0.2  # of an encoder that is trained and was trained elsewhere, as a share of `lr`
+    weight_decay: float = Field(default=1e-2, ge=0, le=10)
     label_smoothing: float = Field(default=0.05, ge=0, lt=0.5)
     augment: AugmentConfig = Field(default_factory=AugmentConfig)
-    num_augmented_views: PositiveInt = (
+    num_augmented_views: SmallInt = (
         4  # of each training image that a frozen encoder's features are kept of, all but one augmented
     )
-    ensemble_size: PositiveInt = 1  # trained from different seeds; the lowest one's probability counts
-    target_fpr: float = Field(default=0.01, gt=0, lt=1)  # failure frames that may be predicted a success
+    ensemble_size: SmallInt = 1  # trained from different seeds; the lowest one's probability counts
+    target_fpr: float = Field(default=0.01, ge=1e-6, lt=1)  # failure frames that may be predicted a success
     promise_confidence: float = Field(default=0.9, ge=0.5, lt=1)  # of a promise that this holds on episodes to come
     seed: Seed = 0
     device: str = "auto"

@@ -15,7 +15,7 @@ import hashlib
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -186,7 +186,7 @@ def _evaluate(
     tried = RememberingModel(model.members, model.config.model_copy(update=found), config.device)
     tried.known = model.known
     controls = _run_controls(store, tried, table, splits["test"], config, progress("negative controls"))
-    outcome = {"controls": tuple(asdict(c) for c in controls), "problems": tuple(failed_controls(controls))}
+    outcome = {"controls": tuple(controls), "problems": tuple(failed_controls(controls))}
     tried.config = tried.config.model_copy(update=outcome)
     kept = tried.with_familiar(fit_familiar(store, tried, table, splits, progress("comparing episodes")))
     optimizers = [member.optimizer.state_dict() for member in members]

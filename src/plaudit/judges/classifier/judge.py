@@ -11,9 +11,9 @@ from typing import Literal, Self
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor
 
+from plaudit.config import NonNegativeFloat
 from plaudit.errors import JudgeError, PlauditError
 from plaudit.judges.calibration import PlattScaling, fingerprint_of
 from plaudit.judges.certificate import certificate_beside
@@ -130,7 +130,7 @@ class ClassifierJudgeConfig(JudgeConfig):
 
     type: Literal["classifier", "progress"] = SUCCESS
     model: Path  # a reward model: its folder, lerobot's, or a .pt or .safetensors file
-    cost_s: float = Field(default=0.1, ge=0)
+    cost_s: NonNegativeFloat = 0.1
     device: str = "auto"
     compile: bool = False  # on a GPU; takes half a minute and a compiler, and is 3 times as fast
     # Of a file of RLinf's, what it does not say itself: image_size, image_keys, normalize; see RLinfRewardConfig.

@@ -14,16 +14,16 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 import torch
-from pydantic import Field, NonNegativeInt, PositiveInt, model_validator
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from plaudit.config import Config
+from plaudit.config import Config, Edge, Width
 from plaudit.errors import JudgeError
 from plaudit.judges.classifier.encoders import Channels, SplitEncoder, feature_map_size, normalize
 from plaudit.judges.images import Resampling, resize_images
 from plaudit.registry import ENCODER_REGISTRY
 
-Size = tuple[PositiveInt, PositiveInt]  # height, width
+Size = tuple[Edge, Edge]  # height, width
 
 
 class NetworkConfig(Config):
@@ -31,11 +31,11 @@ class NetworkConfig(Config):
 
     encoder: Annotated[Any, ENCODER_REGISTRY.field]
     image_size: Size | None = None  # (height, width) that frames are resized to; None: as they are
-    hidden_dim: PositiveInt = 256
-    latent_dim: PositiveInt = 256  # of the embedding of one camera's image
-    num_spatial_blocks: PositiveInt = 8  # embeddings of each channel
+    hidden_dim: Width = 256
+    latent_dim: Width = 256  # of the embedding of one camera's image
+    num_spatial_blocks: Width = 8  # embeddings of each channel
     dropout: float = Field(default=0.1, ge=0, lt=1)
-    num_history_frames: NonNegativeInt = 0  # frames before this one that it sees too
+    num_history_frames: int = Field(default=0, ge=0, le=1000)  # frames before this one that it sees too
     history_stride: int = Field(default=1, ge=1, le=10_000)  # steps between them; as many embeddings are kept
     predict_progress: bool = False  # whether it also predicts how far the task has come, for shaping
     predict_success: bool = True  # False: progress alone, learned from successes (training.py)
@@ -63,7 +63,7 @@ class ClassifierConfig(NetworkConfig):
     """All that is needed to build the network again."""
 
     cameras: dict[str, Size]  # the frames that come in
-    state_dim: NonNegativeInt = 0  # numbers of the robot's state that it sees beside the images; 0: none
+    state_dim: int = Field(default=0, ge=0, le=65_536)  # of the robot's state that it also sees; 0: none
     # Whether the first part of the encoder stands still and the rest learns; what is kept of an image is then the grid
     # between the two.
     freeze_stem: bool = False

@@ -21,11 +21,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from plaudit.allocation import fitting, numbers_at_most
-from plaudit.config import Config, parse
+from plaudit.config import Config, Edge, Width, parse
 from plaudit.data.disk import write_atomic
 from plaudit.errors import BadFile, ConfigError
 from plaudit.judges.classifier.checkpoint import (
@@ -50,11 +49,11 @@ class RLinfRewardConfig(Config):
 
     image_keys: tuple[str, ...] | None = None
     # Channels, height, width; None: what RLinf's recipes have, 64x64 for its first model and 128x128 for its ResNet.
-    image_size: tuple[PositiveInt, PositiveInt, PositiveInt] | None = None
+    image_size: tuple[Edge, Edge, Edge] | None = None
     arch: str | None = None
     normalize: bool = True  # of its ResNet: whether by the mean and deviation of ImageNet
-    hidden_dim: PositiveInt | None = None
-    num_spatial_blocks: PositiveInt | None = None
+    hidden_dim: Width | None = None
+    num_spatial_blocks: Width | None = None
     use_pretrain: bool | None = None
     freeze_encoder: bool | None = None  # of training; nothing learns here
     pretrained_encoder_path: Path | None = None  # the checkpoint's own weights count

@@ -13,9 +13,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import model_validator
 
-from plaudit.config import expand_type_override, key_location, parse, read_values
+from plaudit.config import (
+    NonNegativeInt,
+    PositiveFloat,
+    SmallInt,
+    expand_type_override,
+    key_location,
+    parse,
+    read_values,
+)
 from plaudit.errors import ConfigError, JudgeError
 from plaudit.judges.classifier.compat import FOREIGN_BLOCKS, Tree, deep_merge, translate
 from plaudit.judges.classifier.config import RewardTrainConfig
@@ -39,7 +47,7 @@ class RewardTrainJob(RewardTrainConfig):
     data: tuple[Path, ...] = ()  # a store; or data sets of other layouts, such as two folders of .npy
     output_dir: Path = Path("runs/reward_model")
     output_checkpoint: Path | None = None  # the model once more, as one .pt file
-    num_cameras: PositiveInt | None = None  # that the episodes must have; None: as many as there are
+    num_cameras: SmallInt | None = None  # that the episodes must have; None: as many as there are
     episodes: tuple[NonNegativeInt, ...] | None = None  # of a data set, by its own numbers; None: all
     exclude_episodes: tuple[NonNegativeInt, ...] = ()
     max_minutes: PositiveFloat | None = 10.0

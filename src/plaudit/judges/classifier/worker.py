@@ -11,9 +11,8 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from pydantic import PositiveInt
 
-from plaudit.config import Config
+from plaudit.config import BatchSize, Config
 from plaudit.data.cameras import name_of_camera
 from plaudit.data.formats.images import to_frames
 from plaudit.data.rewards import RewardType
@@ -85,7 +84,7 @@ class RewardWorkerConfig(Config):
 
     checkpoint_path: Path  # a reward model: its folder, or a .pt
     device: str = "auto"  # "cpu", "cuda:1", ...; "auto": a GPU where there is one
-    micro_batch_size: PositiveInt = 256  # images of a camera that are scored at a time
+    micro_batch_size: BatchSize = 256  # images of a camera that are scored at a time
     compile: bool = False  # on a GPU; takes half a minute and a compiler, and is 3 times as fast
     reward_type: RewardType = "binary"
     force: bool = False  # take a model although it failed a control

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, NoReturn
 
 from pydantic import Field
 
+from plaudit.config import PositiveFloat
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError, PlauditError
 from plaudit.judges.config import HUMAN, JudgeConfig
@@ -74,7 +75,7 @@ class HumanJudgeConfig(JudgeConfig):
     needs_certificate: ClassVar[bool] = False
 
     type: Literal["human"] = HUMAN
-    cost_s: float = Field(default=30.0, gt=0)
+    cost_s: PositiveFloat = 30.0
     rule: PartialRule = Field(default=DecisionRule(decode="per_frame"))
 
     def build(self) -> NoReturn:

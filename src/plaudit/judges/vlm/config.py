@@ -14,9 +14,9 @@ Prompts and backends read these settings; `VlmJudgeConfig` (judge.py) is the sam
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
-from plaudit.config import Config, load
+from plaudit.config import Config, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, SmallInt, Width, load
 from plaudit.judges.certificate import certificate_beside
 from plaudit.judges.config import ADAPTER_FILE, JudgeConfig, TrainingDataInfo
 from plaudit.trust import KeyVariable, LocalFilesOnly, ServerUrl
@@ -39,7 +39,7 @@ class EndpointConfig(Config):
     timeout: PositiveFloat = 120.0  # seconds that one answer may take
     # Of a request that failed; waits double from 0.5 s to 8 s, or are what Retry-After says.
     retries: NonNegativeInt = 4
-    parallel: PositiveInt = 8  # requests under way at a time
+    parallel: SmallInt = 8  # requests under way at a time
     image_format: Literal["png", "jpeg"] = "png"  # jpeg: a tenth of the bytes, and not quite the same picture
 
 
@@ -54,7 +54,8 @@ class PromptSettings(Config):
 
     # What it sees
     cameras: tuple[str, ...] = ()  # in this order; (): all of an episode, so name one where one will do: each adds time
-    image_size: int = Field(default=224, ge=32)  # frames get about the pixels of a square with this edge; shape is kept
+    # Frames get about the pixels of a square with this edge; their shape is kept.
+    image_size: int = Field(default=224, ge=32, le=16_384)
     # Every n-th frame is shown, and the last; the frames between keep the logit of the one before.
     frame_stride: PositiveInt = 1
 
@@ -62,7 +63,7 @@ class PromptSettings(Config):
 class LoraShape(Config):
     """The size of an adapter."""
 
-    rank: PositiveInt = 16
+    rank: Width = 16
     alpha: PositiveFloat = 32.0  # what it adds is scaled by alpha / rank
     vision: bool = False  # also in the vision encoder; without, only in the language model
 
@@ -86,7 +87,7 @@ class VlmSettings(PromptSettings, JudgeConfig):
     """Everything a user sets of a vision-language judge."""
 
     type: Literal["vlm"] = "vlm"
-    cost_s: float = Field(default=5.0, ge=0)
+    cost_s: NonNegativeFloat = 5.0
     # A folder or a hub id, or an adapter's folder (`plaudit judge tune`); for an endpoint, the name it serves.
     model: str = "nvidia/Cosmos-Reason2-8B"
     backend: Literal["transformers", "openai"] = "transformers"

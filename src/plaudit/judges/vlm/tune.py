@@ -27,12 +27,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field
 from torch import nn
 from torch.nn import functional as F
 
 from plaudit import __version__
-from plaudit.config import Seed
+from plaudit.config import BatchSize, LearningRate, PositiveInt, Seed
 from plaudit.data.episode_keys import episode_keys, pack_keys
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
@@ -73,9 +73,9 @@ class TuneConfig(LoraShape):
 
     epochs: PositiveInt = 15  # at most
     patience: PositiveInt = 4  # epochs without a better loss on validation episodes before it stops
-    batch_size: PositiveInt = 2  # episodes of a gradient step
-    lr: PositiveFloat = 1e-4  # rises over the first twentieth of the steps, then falls to zero along a cosine
-    weight_decay: float = Field(default=0.0, ge=0)
+    batch_size: BatchSize = 2  # episodes of a gradient step
+    lr: LearningRate = 1e-4  # rises over the first twentieth of the steps, then falls to zero along a cosine
+    weight_decay: float = Field(default=0.0, ge=0, le=10)
     val_fraction: float = Field(default=0.2, gt=0, lt=0.5)  # of the episodes, those that choose the epoch
     label_sources: tuple[str, ...] = REFERENCE_SOURCES  # whose labels to learn from
     altered: float = Field(default=0.5, ge=0, lt=1)  # share of showings that are, in one of the ways of ALTERED

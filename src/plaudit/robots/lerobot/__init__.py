@@ -14,8 +14,9 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, Literal
 
-from pydantic import Field, PositiveFloat
+from pydantic import Field
 
+from plaudit.config import Hertz, Number, PositiveFloat
 from plaudit.errors import MissingPackage, RobotError, UnknownName, did_you_mean
 from plaudit.robots.config import RobotConfig
 from plaudit.robots.lerobot.driver import LeRobotRobot
@@ -37,8 +38,8 @@ class LeRobotConfig(RobotConfig):
     robot_type: str  # lerobot's name: so101_follower, koch_follower, ...
     options: Mapping[str, Any] = Field(default_factory=dict)  # of that robot, in lerobot's own keys
     module: CodeName | None = None  # to import first, for a robot class of your own
-    fps: PositiveFloat = 30.0  # control steps per second
-    start_pose: Mapping[str, float] | None = None  # action feature -> where reset() moves to; None: it stays
+    fps: Hertz = 30.0  # control steps per second
+    start_pose: Mapping[str, Number] | None = None  # action feature -> where reset() moves to; None: it stays
     start_seconds: PositiveFloat = 3.0  # how long that motion takes, or longer where the limits say so
     # Limits of commands: for all, each, or by the names of action features.
     safety: LeRobotSafety = LeRobotSafety()  # pyright: ignore[reportIncompatibleVariableOverride]

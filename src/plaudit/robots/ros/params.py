@@ -11,9 +11,22 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
-from plaudit.config import Config, ModelT, parse, read_values
+from plaudit.config import (
+    Config,
+    Edge,
+    Hertz,
+    ModelT,
+    NonNegativeFloat,
+    Number,
+    PositiveFloat,
+    PositiveInt,
+    SmallInt,
+    Width,
+    parse,
+    read_values,
+)
 from plaudit.errors import ConfigError, did_you_mean
 from plaudit.robots.safety import UNLIMITED, Positive, SafetyLimits, per_joint
 from plaudit.robots.transport.messages import COMPRESSED_IMAGE, IMAGE
@@ -29,8 +42,8 @@ JointField = Literal["position", "velocity", "effort"]
 class ImageSize(Config):
     """Width and height of an image, in pixels."""
 
-    width: PositiveInt
-    height: PositiveInt
+    width: Edge
+    height: Edge
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -54,29 +67,29 @@ class DepthRange(Config):
 class RuntimeParams(Config):
     """The robot's joints, cameras and rates. Angles are in radians, except where a key says degrees."""
 
-    HZ: PositiveFloat  # control steps per second
+    HZ: Hertz  # control steps per second
     # Control steps from one inference to the next, with chunks of action_chunk_size; at most half of a shorter chunk.
     policy_update_period: PositiveInt
     max_delta_deg: PositiveFloat | None = None  # largest change of a joint's command in a step; None: no limit
     joint_names: tuple[str, ...]  # as in JointState, in the order of state and action
-    joint_lower: tuple[float, ...]  # limits of commands, one per joint
-    joint_upper: tuple[float, ...]
+    joint_lower: tuple[Number, ...]  # limits of commands, one per joint
+    joint_upper: tuple[Number, ...]
     joint_max_velocity: Positive = 1.5  # of commands, rad/s: for all joints, each, or some by name; None: no limit
     joint_max_acceleration: Positive = 10.0  # rad/s^2
-    start_pose: tuple[float, ...] | None = None  # where reset() moves to; None: it stays
+    start_pose: tuple[Number, ...] | None = None  # where reset() moves to; None: it stays
     start_speed: PositiveFloat = 0.5  # of the joint with the longest way to the start pose, rad/s
     start_tolerance: PositiveFloat = 0.05  # a joint this close to its start has arrived
     proprio_fields: tuple[JointField, ...] = ("position",)  # the fields of a JointState that form the state, in order
-    proprio_state_dim: PositiveInt  # joints x fields
-    proprio_history_size: PositiveInt = 1  # the state is that many steps, concatenated, the newest last
+    proprio_state_dim: Width  # joints x fields
+    proprio_history_size: SmallInt = 1  # the state is that many steps, concatenated, the newest last
     camera_names: tuple[str, ...]
     camera_image_size: ImageSize | None = None  # what the cameras send; None: mono_image_resize
     mono_image_resize: ImageSize  # of one camera in the observation; images of another size are resized to it
     depth_ranges: Mapping[str, DepthRange] = {}  # cameras that send depth (16UC1, 32FC1), and how it becomes gray
-    num_img_obs: PositiveInt = 1  # images of each camera: `head` is the newest, `head_1` the one before, ...
+    num_img_obs: SmallInt = 1  # images of each camera: `head` is the newest, `head_1` the one before, ...
     img_obs_every: PositiveInt = 1  # steps between these
-    action_dim: PositiveInt  # one per joint
-    action_chunk_size: PositiveInt  # actions that a policy returns at a time
+    action_dim: Width  # one per joint
+    action_chunk_size: SmallInt  # actions that a policy returns at a time
     norm_stats_file_path: Path | None = None  # statistics that a policy normalizes with, JSON or pickle
     first_message_s: PositiveFloat = 5.0  # how long to wait for every topic at the start
     silent_after_ms: PositiveFloat = 500.0  # a topic without a valid message for this long ends the episode

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import PositiveFloat
 
+from plaudit.config import Hertz
 from plaudit.errors import InvalidCommand, RobotError
 from plaudit.protocols import VecEnv
 from plaudit.registry import ENV_REGISTRY
@@ -33,7 +33,7 @@ class SimRobotConfig(RobotConfig):
 
     type: Literal["sim"] = "sim"
     env: Annotated[Any, ENV_REGISTRY.field]
-    hz: PositiveFloat | None = None  # control steps per second; None: the environment's own
+    hz: Hertz | None = None  # control steps per second; None: the environment's own
 
     def build(self) -> "SimRobot":
         """Build the environment and wrap it."""

@@ -15,7 +15,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, Literal, Self
 
-from pydantic import NonNegativeInt
+from pydantic import Field
 
 from plaudit.config import Config
 from plaudit.errors import MissingExtra, RobotError
@@ -29,7 +29,7 @@ class CycloneConfig(Config):
     """A DDS domain."""
 
     type: Literal["cyclone"] = "cyclone"
-    domain: NonNegativeInt = 0  # ROS_DOMAIN_ID; CYCLONEDDS_URI chooses the network interface
+    domain: int = Field(default=0, ge=0, le=232)  # ROS_DOMAIN_ID; CYCLONEDDS_URI chooses the network interface
 
     def build(self) -> "CycloneTransport":
         """Join the domain."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from plaudit.config import load
 from plaudit.errors import PlauditError
+from plaudit.plain import plain
 from plaudit.registry import ROBOT_REGISTRY
 from plaudit.robots.twin.faults import FAULTS
 from plaudit.robots.twin.twin import run_twin
@@ -38,7 +39,7 @@ def main() -> None:
         options = {key: args[key] for key in ("log", "watchdog_ms", "seconds")}
         run_twin(config, faults=args["fault"], **options)
     except PlauditError as error:
-        sys.exit(f"error: {error}")
+        sys.exit(plain(f"error: {error}"))
 
 
 if __name__ == "__main__":

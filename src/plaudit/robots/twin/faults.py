@@ -19,6 +19,7 @@ import numpy as np
 
 from plaudit.errors import RobotError, did_you_mean
 from plaudit.robots.transport import Transport
+from plaudit.untrusted import brief
 
 FAULT_TOPIC = "/twin/fault"
 FAULTS = {
@@ -36,6 +37,7 @@ FAULTS = {
     "deaf": "commands are ignored",
 }
 TIMED_FAULTS = ("late", "back")
+MAX_DURATION = 1_000_000  # s or ms
 
 EncodeFn = Callable[[int], bytes]  # the stamp of a message -> its bytes
 
@@ -54,20 +56,28 @@ class Fault:
         rest, _, at = text.partition("@")
         kind, _, value = rest.partition("=")
         if kind not in FAULTS:
-            raise RobotError(f"a twin has no fault '{kind}'; {did_you_mean(kind, FAULTS)}")
+            raise RobotError(f"a twin has no fault {brief(kind)}; {did_you_mean(kind[:60], FAULTS)}")
         try:
-            fault = cls(kind, value, float(at or 0))
+            fault = cls(kind, value, _duration(at or "0"))
             if kind in TIMED_FAULTS:
-                float(value)
+                _duration(value)
         except ValueError as error:
             raise RobotError(
-                f"'{text}' is not a fault: {error}; write KIND[=VALUE][@SECONDS], like late=400@2.5"
+                f"{brief(text)} is not a fault: {error}; write KIND[=VALUE][@SECONDS], like late=400@2.5"
             ) from error
         return fault
 
     def affects(self, stream: str, kind: str) -> bool:
         """Whether this is a fault of that kind, for that stream."""
         return self.kind == kind and (kind in TIMED_FAULTS or self.value in ("", stream))
+
+
+def _duration(text: str) -> float:
+    """A time in s or ms; ValueError for NaN, infinity and what is out of range."""
+    found = float(text)
+    if not 0 <= found <= MAX_DURATION:
+        raise ValueError(f"a time is a number from 0 to {MAX_DURATION:,}")
+    return found
 
 
 class FaultyPublisher:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from plaudit.errors import RobotError
+from plaudit.plain import print_plain
 from plaudit.robots.rate import Rate
 from plaudit.robots.ros.config import RosRobotConfig
 from plaudit.robots.transport.messages import (
@@ -144,7 +145,7 @@ class Twin:
         try:
             self.inject(Fault.parse(decode_string(data)))
         except RobotError as error:
-            print(f"ignored on {FAULT_TOPIC}: {error}", file=sys.stderr, flush=True)
+            print_plain(f"ignored on {FAULT_TOPIC}: {error}")
 
     def _write_log(self, **entry: Any) -> None:
         if self._log is not None:
@@ -164,10 +165,10 @@ def run_twin(
     signal.signal(signal.SIGTERM, interrupt)
     twin = Twin(config, log=log, watchdog=1e-3 * watchdog_ms, faults=parsed)
     params = config.params()
-    print(
+    print_plain(
         f"the twin of {config.folder.name} sends {len(params.joint_names)} joints and {len(params.camera_names)} "
         f"cameras at {params.HZ:g} Hz; Ctrl-C ends it",
-        flush=True,
+        sys.stdout,
     )
     try:
         twin.run(seconds)
@@ -176,4 +177,6 @@ def run_twin(
     finally:
         twin.close()
         if violations := twin.joints.monitor.count:
-            print(f"{violations} of {twin.joints.num_commands} commands were outside the robot's limits", flush=True)
+            print_plain(
+                f"{violations} of {twin.joints.num_commands} commands were outside the robot's limits", sys.stdout
+            )

@@ -13,12 +13,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from plaudit.data.formats.lerobot.info import FIELDS, DatasetInfo, count, fill, number
 from plaudit.data.formats.lerobot.io_utils import count_rows, read_json_lines, read_table
 from plaudit.data.formats.limits import MAX_TEXT
 from plaudit.errors import BadFile
+from plaudit.types import AnyArray
 from plaudit.untrusted import Root, brief
 
 # What LeRobot takes where info.json names no template.
@@ -57,6 +59,36 @@ class Listing:
 
     rows: list[Row]
     counts: Mapping[Path, int]
+
+
+def rows_in_table(row: Row, owner: AnyArray | None, total: int, listed: int) -> slice:
+    """Where an episode lies in its table. BadFile where the table contradicts `meta/`.
+
+    owner: `episode_index` of each row of the table; None where it has no such column, then its rows must add up
+    total: rows of the table
+    listed: rows of the table by `meta/`
+    """
+    first = row.first
+    if owner is None:
+        if total != listed:
+            raise BadFile(row.data, f"this table has {total} rows where meta/ says {listed}; copy it again")
+    elif total != listed and row.index in owner:  # rows of episodes that are not listed may lie between
+        first = int(np.argmax(owner == row.index))
+    place = slice(first, first + row.length)
+    if owner is not None:
+        wrong = np.flatnonzero(owner[place] != row.index)
+        if len(wrong):
+            at = first + int(wrong[0])
+            raise BadFile(
+                row.data,
+                f"row {at} belongs to episode {owner[at]} by its 'episode_index' and to episode {row.index} by meta/; "
+                "copy the data set again from its source, or correct either",
+            )
+        if (found := int((owner == row.index).sum())) != row.length:
+            raise BadFile(
+                row.data, f"episode {row.index} has {found} rows where meta/ says {row.length}; copy it again"
+            )
+    return place
 
 
 def list_episodes(root: Root, info: DatasetInfo, video_keys: Sequence[str]) -> Listing:

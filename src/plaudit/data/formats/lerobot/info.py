@@ -15,7 +15,7 @@ from plaudit.errors import BadFile
 from plaudit.untrusted import Root, brief
 
 MAX_FEATURES = 10_000
-MAX_FPS = 1e6
+MIN_FPS, MAX_FPS = 1e-3, 1e5
 MAX_INDEX = 1 << 40  # of an episode, a file, a frame
 MAX_NAME = 100  # characters of a camera, which becomes the name of a file
 
@@ -48,7 +48,7 @@ def parse_info(info: Any, path: Path) -> DatasetInfo:
     if not isinstance(version, str) or not version.startswith(("v2", "v3")) or len(version) > 20:
         raise BadFile(path, f"LeRobot {brief(version).strip(chr(39))} is not read; v2.0, v2.1 and v3.0 are")
     fps = number(info["fps"])
-    if fps is None or not 0 < fps <= MAX_FPS:
+    if fps is None or not MIN_FPS <= fps <= MAX_FPS:
         raise BadFile(path, f"'fps' is {brief(info['fps'])}, which is no rate of frames; correct it")
     features = _features(info["features"], path)
     images = {key: feature for key, feature in features.items() if feature["dtype"] in ("video", "image")}

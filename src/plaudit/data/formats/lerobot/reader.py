@@ -29,7 +29,7 @@ from plaudit.data.formats.lerobot.columns import (
     numbers,
     stored_images,
 )
-from plaudit.data.formats.lerobot.episodes import Listing, Row, list_episodes, task_names
+from plaudit.data.formats.lerobot.episodes import Listing, Row, list_episodes, rows_in_table, task_names
 from plaudit.data.formats.lerobot.features import (
     ACTION,
     BOOKKEEPING,
@@ -107,6 +107,7 @@ class _Folder:
         self.state_keys = chosen_columns(self.features, STATE, options.state, info)
         self.action_keys = chosen_columns(self.features, ACTION, options.action, info)
         self._ask_for_columns(info)
+        self._tell_of_shapes(info)
         kept = {*self.state_keys, *self.action_keys, INTERVENTION, *LABELS, *BOOKKEEPING, *self.cameras.values()}
         self._kept = kept
         self.ignored = [k for k in self.features if k not in kept and not k.startswith(PRIVILEGED)]
@@ -137,6 +138,21 @@ class _Folder:
             )
         elif missing and not (self.path / PLAUDIT_META).is_file():
             self.notes["columns"] = f"this data set has no {' and no '.join(missing)}; its episodes come without"
+
+    def _tell_of_shapes(self, info: Path) -> None:
+        """A camera that is no color image is not imported: a depth camera with a note, any other with an error.
+
+        Cameras that the user did not ask for are not mentioned.
+        """
+        for key, feature in self.features.items():
+            camera, shape = key.removeprefix(IMAGES), feature["shape"]
+            if feature["dtype"] not in ("video", "image") or key in self.sizes or self.options.cameras:
+                continue
+            what = f"camera '{camera}' has the shape {shape}, and a color image has [height, width, 3]"
+            if len(shape) == 3 and 1 in (shape[0], shape[2]):
+                self.notes[f"shape {key}"] = f"{what}; it is not imported (name the cameras with --camera)"
+            else:
+                self.problems.append(f"{info}: {what}; correct 'shape' of '{key}'{self._without([camera])}")
 
     def _look_for_videos(self, info: Path, listing: Listing) -> None:
         """One message for a camera without any video, with the option that excludes it."""
@@ -184,18 +200,9 @@ class _Folder:
             self._table = None  # which may be large: before the next is read, not after
             self._table = (row.data, read_table(self.root, row.data, self._is_kept))
         table = self._table[1]
-        rows = self.listing.counts[row.data]
-        if rows == row.length == table.num_rows or "episode_index" not in table.column_names:
-            # A table of its own, or one whose rows do not say whose they are: then they must add up.
-            if table.num_rows != rows:
-                raise BadFile(row.data, f"this table has {table.num_rows} rows where meta/ says {rows}; copy it again")
-            return table.slice(row.first, row.length)
-        table = table.filter(pa.array(column(table, "episode_index", row.data, np.int64) == row.index))
-        if table.num_rows != row.length:
-            raise BadFile(
-                row.data, f"episode {row.index} has {table.num_rows} rows where meta/ says {row.length}; copy it again"
-            )
-        return table
+        owner = column(table, "episode_index", row.data, np.int64)
+        place = rows_in_table(row, owner, table.num_rows, self.listing.counts[row.data])
+        return table.slice(place.start, row.length)
 
     def _is_kept(self, name: str) -> bool:
         return name in self._kept or name.startswith(PRIVILEGED)

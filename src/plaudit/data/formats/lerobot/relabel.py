@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from plaudit.data.formats.base import RewardFrame
 from plaudit.data.formats.lerobot.columns import column, numbers, widths_of
-from plaudit.data.formats.lerobot.episodes import Listing, Row, list_episodes
+from plaudit.data.formats.lerobot.episodes import Listing, Row, list_episodes, rows_in_table
 from plaudit.data.formats.lerobot.features import ACTION, DONE, REWARD, SUCCESS, done_column, reward_columns
 from plaudit.data.formats.lerobot.info import parse_info
 from plaudit.data.formats.lerobot.io_utils import (
@@ -169,13 +169,10 @@ class _Copy:
         }
         owner = column(table, "episode_index", path, np.int64)
         for row in rows:
-            alone = owner is None or total == row.length == self._listing.counts[path]
-            indices = np.arange(row.first, row.first + row.length) if alone else np.flatnonzero(owner == row.index)
-            if len(indices) != row.length or (len(indices) and indices[-1] >= total):
-                raise BadFile(path, f"episode {row.index} has not the {row.length} rows that meta/ says; copy it again")
-            self._check_recording(table, indices, row)
+            place = rows_in_table(row, owner, total, self._listing.counts[path])
+            self._check_recording(table, place, row)
             for name, values in self.columns[row.index].items():
-                kinds[name][indices] = values
+                kinds[name][place] = values
         return kinds
 
     def _names_of_actions(self, rows: list[Row]) -> set[str]:
@@ -184,7 +181,7 @@ class _Copy:
         widths = {actions.shape[1] for actions in known if actions is not None and actions.shape[1]}
         return {name for name, width in self._widths.items() if width in widths}
 
-    def _check_recording(self, table: pa.Table, indices: AnyArray, row: Row) -> None:
+    def _check_recording(self, table: pa.Table, place: slice, row: Row) -> None:
         """Refuse labels of another recording that goes by the same number."""
         found = self._labels.get(row.index)
         actions = None if found is None else found.actions
@@ -193,7 +190,7 @@ class _Copy:
         for name, width in self._widths.items():
             if width == actions.shape[1] and name in table.column_names:
                 values = numbers(table, name, row.data, np.float32).reshape(table.num_rows, -1)
-                if np.array_equal(values[indices], actions):
+                if np.array_equal(values[place], actions):
                     return
         raise BadFile(
             row.data,

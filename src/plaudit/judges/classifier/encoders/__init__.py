@@ -14,10 +14,10 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from plaudit.config import Config
+from plaudit.config import Config, Number
 from plaudit.errors import BadFile, JudgeError
 
-Channels = tuple[float, float, float]
+Channels = tuple[Number, Number, Number]
 
 IMAGENET_MEAN: Channels = (123.675, 116.28, 103.53)
 IMAGENET_STD: Channels = (58.395, 57.12, 57.375)

@@ -8,10 +8,11 @@ pixels cost in proportion.
 from typing import Literal
 
 import torch
-from pydantic import Field, PositiveInt
+from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from plaudit.config import Width
 from plaudit.judges.classifier.encoders import Channels, EncoderConfig
 
 
@@ -19,7 +20,7 @@ class KeypointsConfig(EncoderConfig):
     """Convolutions and a spatial softmax, from random weights."""
 
     type: Literal["keypoints"] = "keypoints"
-    widths: tuple[PositiveInt, ...] = Field(default=(16, 32, 32), min_length=2)  # channels; the last is the keypoints'
+    widths: tuple[Width, ...] = Field(default=(16, 32, 32), min_length=2)  # channels; the last is the keypoints'
 
     def build(self, *, pretrained: bool = True) -> "KeypointsEncoder":
         return KeypointsEncoder(self.widths)

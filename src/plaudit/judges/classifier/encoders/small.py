@@ -5,9 +5,10 @@ For simulated frames of 64x64 it is as good as a pretrained one and a hundred ti
 
 from typing import Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 from torch import Tensor, nn
 
+from plaudit.config import Width
 from plaudit.judges.classifier.encoders import Channels, EncoderConfig
 
 
@@ -16,7 +17,7 @@ class SmallConfig(EncoderConfig):
 
     type: Literal["small"] = "small"
     # Channels of each layer; each halves the image.
-    widths: tuple[PositiveInt, ...] = Field(default=(16, 32, 64, 64), min_length=1)
+    widths: tuple[Width, ...] = Field(default=(16, 32, 64, 64), min_length=1)
 
     def build(self, *, pretrained: bool = True) -> "SmallEncoder":
         return SmallEncoder(self.widths)
