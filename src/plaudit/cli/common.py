@@ -108,14 +108,18 @@ AllowHost = Annotated[
 Watching = tuple[Callable[[Any], bool], Callable[[], bool]]
 
 
-def training_bar(config: Any) -> AbstractContextManager[Watching]:
-    """Of a training run, by its env steps, or by its episodes where only these are limited."""
+def training_bar(config: Any, collected: Callable[[], str] | None = None) -> AbstractContextManager[Watching]:
+    """Of a training run, by its env steps, or by its episodes where only these are limited.
+
+    collected: counts the episodes that the run has collected, in words
+    """
     by_steps = config.max_steps is not None
 
     def told(now: Any) -> tuple[int, str]:
         evaluated = "" if now.eval_success is None else f", {now.eval_success:.0%} on eval seeds"
+        kept = "" if collected is None else f", collected {collected()}"
         done = now.step if by_steps else now.episodes
-        return done, f"success {now.judge_success or 0:.0%} in training{evaluated}"
+        return done, f"success {now.judge_success or 0:.0%} in training{evaluated}{kept}"
 
     ends = "rollout or update" if config.off_policy else "rollout and the update from it"
     return _stoppable_bar(config.max_steps if by_steps else config.max_episodes, told, ends)

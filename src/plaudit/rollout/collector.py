@@ -69,6 +69,14 @@ class EpisodeQuota:
         """Whether both targets are reached."""
         return self.missing("success") == self.missing("failure") == 0
 
+    def describe(self) -> str:
+        """Like "0 of 30 successes and 12 failures", where failures have no target."""
+        counts = []
+        for outcome, plural in (("success", "successes"), ("failure", "failures")):
+            target = vars(self.targets)[outcome]
+            counts.append(f"{self.kept[outcome]}{'' if target is None else f' of {target}'} {plural}")
+        return " and ".join(counts)
+
     def add(self, episode: Episode, labels: Labels) -> int | None:
         """The episode's id; None where there are enough of its kind."""
         ids = self.extend([(episode, labels)])
