@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from plaudit.cli.common import AllowCode, AllowHost, out, progress, stop, tell
+from plaudit.cli.common import AllowCode, AllowHost, check_episodes, open_episodes, out, progress, stop, tell
 from plaudit.cli.data import EpisodesOption, chosen_ids
 from plaudit.cli.label import check_output_path, free_folder
 from plaudit.errors import DataError, JudgeError
@@ -30,8 +30,8 @@ def exam_(
         list[str] | None,
         typer.Argument(
             metavar="JUDGE... STORE [KEY=VALUE]...",
-            help="Judges: folders or files, or names as for --judge of 'plaudit label'; a store with reference labels; "
-            "then keys of the judges' configs.",
+            help="Judges: folders or files, or names as for --judge of 'plaudit label'; a store or a data set with "
+            "reference labels; then keys of the judges' configs.",
         ),
     ] = None,
     reference: ReferenceOption = None,
@@ -58,25 +58,26 @@ def exam_(
     report.html and the certificates, and puts each certificate beside its judge, where 'train', 'online' and 'label'
     find it. Returns 1 when a judge did not pass.
     """
-    from plaudit.data.store import Store
     from plaudit.judges.exam import rank
     from plaudit.report.exam import save_exam
 
     names, folder, overrides = _judges_and_store(words or [])
-    store = Store.open(folder)
+    check_episodes(folder)
     check_output_path(output_dir)
+    judges = [_load(word, overrides) for word in names]
+    store = open_episodes(folder)
     asked = None if reference is None else [who.strip() for who in reference.split(",")]
     ids = chosen_ids(store, episodes)
     if check:
-        _check(store, names, overrides, asked, ids)
+        _check(store, names, judges, asked, ids)
         return
-    other = None if other_task is None else Store.open(other_task)
+    other = None if other_task is None else open_episodes(other_task)
     found: list[tuple[Certificate, list[Trace]]] = []
     placed: dict[str, Path] = {}  # name on the page -> where its certificate belongs
     try:
-        for word, shown in zip(names, _short_names(names)):
+        for word, shown, config in zip(names, _short_names(names), judges, strict=True):
             try:
-                found.append(_examine(store, word, shown, overrides, asked, ids, other, wrong_task))
+                found.append(_examine(store, config, shown, asked, ids, other, wrong_task))
             except JudgeError as error:
                 if len(names) == 1:
                     raise
@@ -114,9 +115,8 @@ def _load(word: str, overrides: Sequence[str]) -> "JudgeConfig":
 
 def _examine(
     store: "Store",
-    word: str,
+    config: "JudgeConfig",
     name: str,
-    overrides: Sequence[str],
     asked: Sequence[str] | None,
     ids: Sequence[int],
     other: "Store | None",
@@ -126,7 +126,6 @@ def _examine(
     from plaudit.judges.evaluation import resolve_reference
     from plaudit.judges.exam import examine
 
-    config = _load(word, overrides)
     built = config.build()
     for sentence in judge_warnings(config, built):
         tell("warning", f"{name}: {sentence}")
@@ -138,14 +137,17 @@ def _examine(
 
 
 def _check(
-    store: "Store", names: Sequence[str], overrides: Sequence[str], asked: Sequence[str] | None, ids: Sequence[int]
+    store: "Store",
+    names: Sequence[str],
+    judges: "Sequence[JudgeConfig]",
+    asked: Sequence[str] | None,
+    ids: Sequence[int],
 ) -> None:
     from plaudit.judges.certificate import certificate_beside, load_certificate
     from plaudit.judges.evaluation import resolve_reference
     from plaudit.judges.exam import check_data
 
-    for word in names:
-        config = _load(word, overrides)
+    for word, config in zip(names, judges, strict=True):
         built = config.build()
         path = certificate_beside(Path(word))
         certificate = load_certificate(path, built.id)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from plaudit.cli.common import AllowCode, AllowHost, finite, out, progress, stop, tell
+from plaudit.cli.common import AllowCode, AllowHost, finite, open_episodes, out, progress, stop, tell
 from plaudit.cli.data import EpisodesOption, chosen_ids
 from plaudit.cli.exam import ReferenceOption, exam_
 from plaudit.cli.label import (
@@ -87,25 +87,26 @@ def eval_(
     Writes report.html with the largest errors, and the metrics as JSON. A judge that predicts success on a negative
     control has failed its checks. Episodes that a trained judge learned from, or chose its threshold by, are left out.
     """
-    from plaudit.data.store import Store
     from plaudit.report.judge import save_evaluation
 
     folder, overrides = named_store(words)
-    store = Store.open(folder)
     if (name == "ledger") != (source is not None):
         raise DataError("--judge ledger and --source go together: --judge ledger --source human")
     check_output_path(output_dir)
     asked = None if reference is None else [who.strip() for who in reference.split(",")]
+    if source is not None and any((config, model, decode, overrides, include_training)):
+        raise DataError(
+            "--judge ledger only reads labels: leave out --config, --model, --decode, --include-training, keys"
+        )
+    loaded = None if source is not None else load_judge(config, name, model, decode, overrides)
+    store = open_episodes(folder)
     ids = chosen_ids(store, episodes)
     try:
-        if source is not None:
-            if any((config, model, decode, overrides, include_training)):
-                raise DataError(
-                    "--judge ledger only reads labels: leave out --config, --model, --decode, --include-training, keys"
-                )
+        if loaded is None:
+            assert source is not None
             title, found, facts = source, *_of_ledger(store, source, asked, ids)
         else:
-            given, built = load_judge(config, name, model, decode, overrides)
+            given, built = loaded
             title = built.id.source
             found, facts = _of_judge(store, given, built, asked, ids, wrong_task, controls, include_training)
             facts = {"judge": _typed(name, config, model, overrides), **facts}
@@ -251,7 +252,6 @@ def calibrate_(
     held-out episodes, and says whether it can be promised of episodes to come, and which episodes the judge may decide
     alone in a cascade. Writes the judge as a file for --config.
     """
-    from plaudit.data.store import Store
     from plaudit.judges.calibration import calibrate, check_has_probabilities, fit_rights
     from plaudit.judges.config import load_judge_config, save_judge_config
     from plaudit.judges.evaluation import load_reference_labels, resolve_reference, score_episodes
@@ -260,10 +260,10 @@ def calibrate_(
     folder, overrides = named_store(words)
     if output.exists() and output != config:
         raise TargetNotEmpty(f"{output} is there already; nothing was done, name another with --output")
-    store = Store.open(folder)
     flags = {} if model is None else {"model": model}
     given = load_judge_config(config, name, flags, overrides)
     built = given.model_copy(update={"calibration": None}).build()
+    store = open_episodes(folder)
     asked = None if reference is None else [who.strip() for who in reference.split(",")]
     sources = resolve_reference(asked, built.id.source)
     try:
@@ -322,15 +322,14 @@ def explain_(
     The model describes an episode and answers whether its last frame shows success. The explanations are for people and
     never become labels; an answer that cannot be parsed is recorded as a failure.
     """
-    from plaudit.data.store import Store
     from plaudit.judges.config import load_judge_config
     from plaudit.judges.vlm.explain import EpisodeExplanation, explain_episodes
     from plaudit.judges.vlm.judge import VlmJudgeConfig
 
     folder, overrides = named_store(words)
-    store = Store.open(folder)
     asked = load_judge_config(config, "vlm", {} if model is None else {"model": model}, overrides)
     assert isinstance(asked, VlmJudgeConfig)
+    store = open_episodes(folder)
 
     def print_one(found: EpisodeExplanation) -> None:
         out.print(f"episode {found.episode}: {found.summary}", *found.text.strip().splitlines(), sep="\n    ")

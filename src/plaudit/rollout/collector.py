@@ -71,11 +71,8 @@ class EpisodeQuota:
 
     def describe(self) -> str:
         """Like "0 of 30 successes and 12 failures", where failures have no target."""
-        counts = []
-        for outcome, plural in (("success", "successes"), ("failure", "failures")):
-            target = vars(self.targets)[outcome]
-            counts.append(f"{self.kept[outcome]}{'' if target is None else f' of {target}'} {plural}")
-        return " and ".join(counts)
+        success, failure = (f" of {n}" if n is not None else "" for n in vars(self.targets).values())
+        return f"{self.kept['success']}{success} successes and {self.kept['failure']}{failure} failures"
 
     def add(self, episode: Episode, labels: Labels) -> int | None:
         """The episode's id; None where there are enough of its kind."""
