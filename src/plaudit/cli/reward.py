@@ -12,6 +12,7 @@ from rich.text import Text
 from plaudit.cli.common import (
     AllowCode,
     AllowHost,
+    check_episodes,
     epochs_bar,
     finite,
     out,
@@ -25,6 +26,7 @@ from plaudit.cli.data import RewardFrameOption, StateOption
 from plaudit.errors import DataError
 
 if TYPE_CHECKING:
+    from plaudit.data.formats import ReadOptions
     from plaudit.data.store import Store
     from plaudit.judges.classifier.budget import Choice
     from plaudit.judges.classifier.fit import TrainResult
@@ -177,7 +179,7 @@ def train_reward(
     folders = positive_dir is not None or negative_dir is not None
     flags = _flags(context.params) | _data(store, positive_dir, negative_dir)
     job, notes = load_reward_train_job(config, flags, overrides, folders=folders)
-    check_outputs(job)
+    check_job(job)
     for note in notes:
         tell("note", note)
     try:
@@ -190,13 +192,18 @@ def train_reward(
     _print_result(fitted, job)
 
 
-def check_outputs(job: "RewardTrainJob") -> None:
-    """Before anything long: nothing is written over."""
+def check_job(job: "RewardTrainJob") -> None:
+    """Refuse, before anything is decoded, outputs that exist and inputs that do not."""
     from plaudit.training.reward_model import check_output_path
 
     check_output_path(job.output_dir, "--output-dir")
     if job.output_checkpoint is not None:
         check_output_path(job.output_checkpoint, "--output-checkpoint")
+    if not job.data:
+        raise DataError("name a store or a data set to learn from, or --positive-dir and --negative-dir")
+    for path in job.data:
+        check_episodes(path)
+    job.encoder.build()  # its weights are there and fit
 
 
 def _data(store: str | None, positive: Path | None, negative: Path | None) -> dict[str, Any]:
@@ -238,19 +245,26 @@ def training_episodes(job: "RewardTrainJob", state: Sequence[str] = ()) -> Itera
     from plaudit.judges.classifier.fit import existing_parent
 
     stores = [path for path in job.data if is_store(path)]
-    if not job.data:
-        raise DataError("name a store or a data set to learn from, or --positive-dir and --negative-dir")
     if stores and len(job.data) > 1:
         raise DataError(f"{stores[0]} is a store, and one store at a time is learned from; name it alone")
     if stores:
-        yield Store.open(stores[0])
+        yield _with_labels(Store.open(stores[0]), job)
         return
     scratch = existing_parent(job.output_dir) / f".{job.output_dir.name}.import"
     shutil.rmtree(scratch, ignore_errors=True)  # of a command that was killed
     try:
-        yield _imported(job, state, scratch)
+        yield _with_labels(_imported(job, state, scratch), job)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _with_labels(store: "Store", job: "RewardTrainJob") -> "Store":
+    """The store, if its labels are such that a model can learn from them."""
+    from plaudit.judges.classifier.dataset import check_labels
+
+    shares = (job.seed, job.val_fraction, job.test_fraction)
+    check_labels(store, job.label_sources, *shares, demonstrations=not job.predict_success)
+    return store
 
 
 def _imported(job: "RewardTrainJob", state: Sequence[str], scratch: Path) -> "Store":
@@ -263,6 +277,8 @@ def _imported(job: "RewardTrainJob", state: Sequence[str], scratch: Path) -> "St
     columns = state if job.use_state else ("none",)
     options = ReadOptions(job.reward_frame, state=columns, action=("none",), cameras=job.image_keys or ())
     folder, labeled = scratch / sources[0].name, 0
+    if job.predict_success and not any(_has_labels(source, options, job) for source in sources):
+        raise DataError(_no_labels(sources[0]))
     imported: dict[Path, Sequence[int]] = {}
     for source in sources:
         report = import_dataset(source, folder, options, progress(f"importing {source.name}"), takes=job.takes)
@@ -273,14 +289,33 @@ def _imported(job: "RewardTrainJob", state: Sequence[str], scratch: Path) -> "St
         for sentence in report.failed:
             tell("warning", sentence)
     if not labeled and job.predict_success:
-        raise DataError(
-            f"{sources[0]} has no labels; import it (plaudit data import {sources[0]} STORE), label it (plaudit data "
-            "label) and name the store"
-        )
+        raise DataError(_no_labels(sources[0]))
     store = Store.open(folder)
     for source, ids in imported.items():
         _print_directory(source, store, ids)
     return store
+
+
+def _has_labels(source: Path, options: "ReadOptions", job: "RewardTrainJob") -> bool:
+    """Whether an episode of a data set has labels; no image is decoded. What cannot be read is left to the import,
+    which reports it."""
+    from plaudit.data.formats.decoder import open_in_worker
+
+    with open_in_worker(source, options) as dataset:
+        try:
+            return any(entry.has_labels() for entry in dataset.sources if job.takes(entry.index))
+        except DataError:
+            return True
+
+
+def _no_labels(source: Path) -> str:
+    from plaudit.data.store import is_store
+    from plaudit.data.transfer import store_beside
+
+    store = store_beside(source)
+    if is_store(store):
+        return f"{source} has no labels of its own; those that were given to it here are in {store}, so name that store"
+    return f"{source} has no labels; label it (plaudit label {source} --judge human), then name {store}"
 
 
 def _print_directory(source: Path, store: "Store", ids: Sequence[int]) -> None:
