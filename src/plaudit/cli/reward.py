@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -119,9 +120,10 @@ DeviceOption = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; a G
 MinutesOption = Annotated[
     float | None,
     typer.Option(
-        help="Without a GPU: choose what is not given so that it takes about this long.",
+        help="Maximum time after the data were imported. On a CPU, what is not given is chosen to fit; a time that is "
+        "too short is refused before training.",
         callback=finite,
-        show_default="10",
+        show_default="about 10 on a CPU, no limit",
     ),
 ]
 VisualizePositiveOption = Annotated[
@@ -346,7 +348,8 @@ def train_job(episodes: "Store", job: "RewardTrainJob") -> "TrainResult":
         job.check_cameras(sorted(episodes.episode(episodes.ids[0]).frames))
     try:
         with epochs_bar(job.epochs) as (watch, _):
-            fitted = train_and_save(episodes, job.output_dir, job.training, watch, progress, watch, _tell_choice)
+            tell_choice = partial(_tell_choice, job)
+            fitted = train_and_save(episodes, job.output_dir, job.training, watch, progress, watch, tell_choice)
     except TrainingInterrupted:
         stop(f"stopped; run the same command to resume from {work_folder(job.output_dir)}")
     if job.output_checkpoint is not None:
@@ -354,9 +357,13 @@ def train_job(episodes: "Store", job: "RewardTrainJob") -> "TrainResult":
     return fitted
 
 
-def _tell_choice(choice: "Choice") -> None:
-    tell("note", f"no GPU is used; chosen for a processor: {choice} (--minutes gives it more or less time)")
-    tell("note", "on a GPU, freeze_encoder=false --members 3 trains the encoder too, and is better")
+def _tell_choice(job: "RewardTrainJob", choice: "Choice") -> None:
+    how = "--minutes limits the time"
+    if job.training.enforce_max_minutes and job.max_minutes and choice.seconds > 60 * job.max_minutes:
+        how = f"it ends after {job.max_minutes:g}, with the best epoch so far"
+    tell("note", f"training on the CPU with {choice}; {how}")
+    if choice.settings.get("freeze_encoder"):
+        tell("note", "on a GPU, freeze_encoder=false --members 3 trains the encoder too, and is better")
 
 
 def _print_result(fitted: "TrainResult", job: "RewardTrainJob") -> None:

@@ -126,7 +126,9 @@ def check_labels(
     succeeded = {i: bool((target == 1).any()) for i, target in targets.items()}
     chosen = split_episodes(succeeded, seed, validation, test)
     chosen["test"] = chosen["test"] or chosen["validation"]
-    parts = {part: _concatenate([targets[i] for i in members]) for part, members in chosen.items()}
+    parts: dict[Split, FloatArray] = {
+        part: _concatenate([targets[i] for i in members]) for part, members in chosen.items()
+    }
     check_split(parts, _concatenate(list(targets.values())), len(targets))
 
 
