@@ -121,7 +121,7 @@ def _of_ledger(
     store: "Store", source: str, asked: Sequence[str] | None, ids: Sequence[int]
 ) -> tuple["JudgeEvaluation", dict[str, str]]:
     from plaudit.judges.config import REFERENCE_SOURCES
-    from plaudit.judges.evaluation import compare_labels, load_reference_labels, resolve_reference
+    from plaudit.judges.evaluation import compare_labels, describe_coverage, load_reference_labels, resolve_reference
 
     sources = resolve_reference(asked, source)
     targets = load_reference_labels(store, sources, ids)
@@ -137,6 +137,7 @@ def _of_ledger(
         targets,
         _rule_of(labels),
         notes=[
+            describe_coverage(store, sources, ids, len(labels), unseen=False),
             "Negative controls were not run: they need a judge, not its stored labels.",
             *([] if source in REFERENCE_SOURCES else [LEDGER_NOTE]),
         ],
@@ -163,7 +164,13 @@ def _of_judge(
     controls: bool,
     include_training: bool,
 ) -> tuple["JudgeEvaluation", dict[str, str]]:
-    from plaudit.judges.evaluation import control_task, evaluate, load_reference_labels, resolve_reference
+    from plaudit.judges.evaluation import (
+        control_task,
+        describe_coverage,
+        evaluate,
+        load_reference_labels,
+        resolve_reference,
+    )
     from plaudit.judges.unseen import SeenEpisodes
 
     sources = resolve_reference(asked, built.id.source)
@@ -172,7 +179,8 @@ def _of_judge(
     targets = {i: targets[i] for i in chosen.ids}
     wrong = control_task(config.uses_task, wrong_task)
     found = evaluate(store, built, targets, wrong_task=wrong, with_controls=controls, progress=progress("labeling"))
-    found = replace(found, notes=[*chosen.notes, *found.notes])
+    coverage = describe_coverage(store, sources, ids, found.metrics.episodes, unseen=not include_training)
+    found = replace(found, notes=[coverage, *chosen.notes, *found.notes])
     facts = {
         "model": built.id.fingerprint or "-",
         "rule": built.rule.describe(),
