@@ -137,7 +137,7 @@ def _of_ledger(
         targets,
         _rule_of(labels),
         notes=[
-            describe_coverage(store, sources, ids, len(labels), unseen=False),
+            describe_coverage(store, sources, ids, len(labels)),
             "Negative controls were not run: they need a judge, not its stored labels.",
             *([] if source in REFERENCE_SOURCES else [LEDGER_NOTE]),
         ],
@@ -176,11 +176,12 @@ def _of_judge(
     sources = resolve_reference(asked, built.id.source)
     targets = load_reference_labels(store, sources, ids)
     chosen = SeenEpisodes.of(config, built).choose(store, list(targets), include=include_training)
+    left_out = len(targets) - len(chosen.ids)
     targets = {i: targets[i] for i in chosen.ids}
     wrong = control_task(config.uses_task, wrong_task)
     found = evaluate(store, built, targets, wrong_task=wrong, with_controls=controls, progress=progress("labeling"))
-    coverage = describe_coverage(store, sources, ids, found.metrics.episodes, unseen=not include_training)
-    found = replace(found, notes=[coverage, *chosen.notes, *found.notes])
+    coverage = describe_coverage(store, sources, ids, found.metrics.episodes, left_out)
+    found = replace(found, notes=[*chosen.notes, *found.notes, coverage])
     facts = {
         "model": built.id.fingerprint or "-",
         "rule": built.rule.describe(),

@@ -80,16 +80,16 @@ def load_reference_labels(
 
 
 def describe_coverage(
-    store: Store, sources: Collection[str], ids: Collection[int], episodes: int, *, unseen: bool
+    store: Store, sources: Collection[str], ids: Collection[int], episodes: int, left_out: int = 0
 ) -> str:
     """What the intervals of a judge's figures hold for: for which episodes, and how these were chosen.
 
     ids: the episodes to choose from
     episodes: how many of them were compared
-    unseen: whether those that the judge learned from were left out
+    left_out: how many were left out because the judge learned from them
     """
     which = "all" if set(ids) >= set(store.ids) else "those chosen with --episodes"
-    learned = ", without those that the judge learned from" if unseen else ""
+    learned = f", without {left_out} that the judge learned from" if left_out else ""
     return (
         f"The 95% intervals hold for new episodes drawn like these {episodes}: {which} of {store.folder} that have "
         f"labels of {', '.join(sources)}{learned}. They do not cover other tasks, scenes or policies."

@@ -101,8 +101,9 @@ def examine(
     figures = exam_figures(found, judge.rule, scored)
     controls = _control_figures(scored, found.metrics.threshold, figures["fpr"].value)
     shortcut = _shortcut(found, figures, controls)
-    coverage = describe_coverage(store, sources, ids, found.metrics.episodes, unseen=True)
-    notes = [coverage, *chosen.notes, *found.notes]
+    left_out = len(labeled) - len(chosen.ids)
+    coverage = describe_coverage(store, sources, ids, found.metrics.episodes, left_out)
+    notes = [*chosen.notes, *found.notes, coverage]
     notes += [f"{len(failures)} controls could not be scored: {failures[0]}."] if failures else []
     certificate = Certificate(
         date=time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()),
