@@ -86,7 +86,7 @@ MUTATIONS = (
         "estimate_outside_its_interval",
         "training/confidence.py",
         "return min(max(self.errors, low), high), low, high",
-        "return self.answers * (self.sure_errors + self.weighted_errors) / max(self.sure + self.weighted, 1), low, high",
+        "return self.answers * (self.sure_errors + self.weighted_errors) / max(self.checked, 1), low, high",
     ),
     Mutation(
         "simulator_releases_strange_episodes",

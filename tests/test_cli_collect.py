@@ -5,6 +5,7 @@ import pytest
 pytest.importorskip("plaudit.envs.panda.mujoco_batch", exc_type=ImportError)  # the tests below need MuJoCo 4
 
 from command import plaudit
+from plaudit.cli.common import ProgressLines
 from plaudit.data.store import Store
 
 SMALL = ["--image-size", "8x12", "--noise", 0.05]
@@ -44,11 +45,23 @@ def test_what_was_collected_comes_out_in_both_old_layouts(tmp_path):
         assert "2 episodes imported" in plaudit("data", "import", layout, f"{layout}_again", cwd=tmp_path)
 
 
+def test_a_run_that_collects_no_success_says_so_and_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setattr(ProgressLines, "update", lambda _, done, words: print(f"{done}: {words}"))
+    (tmp_path / "run.yaml").write_text(TRAINING.replace("1000", "20") + "collect: {store: data, target_success: 30}")
+    said = plaudit("collect", "--config", "run.yaml", cwd=tmp_path)
+    assert "10: success 0% in training, collected 0 of 30 successes and 2 failures" in said
+    assert "data has 0 of 30 successes and 4 failures" in said
+    assert "no success was collected" in said and "reward.env_reward=dense" in said
+
+
 def test_collect_with_a_config_is_a_training_run(tmp_path):
     block = "reward_data_collection: {enabled: True, save_dir: data, target_success: 0, target_failure: 3}"
     (tmp_path / "run.yaml").write_text(TRAINING + block)
     said = plaudit("collect", "--config", "run.yaml", cwd=tmp_path)
-    assert "runs/lift_ppo_0: 20 steps, 4 episodes" in said and "data/store has 0 successes and 3 failures" in said
+    assert (
+        "runs/lift_ppo_0: 20 steps, 4 episodes" in said
+        and "data/store has 0 of 0 successes and 3 of 3 failures" in said
+    )
     assert "they are also files in data/success and data/failure" in said
     assert len(Store.open(tmp_path / "data/store")) == 3
     assert [path.name for path in sorted((tmp_path / "data/failure").glob("*.pkl"))] == [

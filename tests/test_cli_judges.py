@@ -15,7 +15,9 @@ from brightness import CUT, NAME, STEPS, bright_store
 from conftest import counting_episode
 from glow import bright_model, saved
 from plaudit.cli import main
+from plaudit.data.formats import WriteOptions
 from plaudit.data.store import Store
+from plaudit.data.transfer import export_dataset
 from plaudit.rule import DecisionRule
 from plaudit.types import JudgeId, Labels
 
@@ -75,6 +77,48 @@ def test_a_dry_run_says_what_would_be_done_and_writes_nothing(run, store, tmp_pa
         "label", "store", "--judge", NAME, "--dry-run", "--skip-labeled"
     )
     assert files(tmp_path) == before
+
+
+@pytest.fixture
+def data_set(store: Store, tmp_path: Path) -> Path:
+    """The episodes and labels of `store` as a LeRobot folder."""
+    export_dataset(store, tmp_path / "theirs", "lerobot", WriteOptions(video=False))
+    return tmp_path / "theirs"
+
+
+def test_the_labels_of_a_data_set_go_to_a_store_next_to_it(run, data_set):
+    before = files(data_set)
+    said = run("label", "theirs", "--judge", NAME)
+    assert "the labels of theirs are in the store theirs.store, which has its 6 episodes; theirs is not changed" in said
+    assert "6 episodes of theirs.store labeled by brightness (3 called a success)" in said
+    assert "labeled by brightness, 6 were done already" in run("label", "theirs", "--judge", NAME)
+    assert files(data_set) == before
+    ledger = Store.open(data_set.with_name("theirs.store")).ledger
+    assert sorted({version.source for version in ledger.history(0)}) == ["brightness", "human"]
+
+
+def test_a_dry_run_on_a_data_set_makes_no_store(run, data_set):
+    said = run("label", "theirs", "--judge", NAME, "--dry-run")
+    assert "theirs would be imported into theirs.store and labeled there; nothing was written" in said
+    assert not data_set.with_name("theirs.store").exists()
+
+
+def test_a_mistake_about_the_judge_is_told_before_a_data_set_is_imported(run, data_set):
+    for words in (["label"], ["judge", "eval"], ["judge", "calibrate"]):
+        assert "there is no judge 'simulater'" in run(*words, "theirs", "--judge", "simulater", ok=False)
+    assert not data_set.with_name("theirs.store").exists()
+
+
+def test_a_judge_is_evaluated_and_examined_on_a_data_set(run, data_set):
+    assert "measured on 6 episodes" in run("judge", "eval", "theirs", "--judge", NAME, "--no-controls")
+    assert "see runs/judge_exam/" in run("judge", "exam", NAME, "theirs")
+    assert run("judge", "calibrate", "theirs", "--judge", NAME).startswith("judge.yaml: fitted on 6 episodes")
+
+
+def test_a_data_set_without_room_for_a_store_next_to_it_is_refused_with_what_to_do(run, data_set):
+    data_set.with_name("theirs.store").write_text("something else")
+    said = run("label", "theirs", "--judge", NAME, ok=False)
+    assert "the labels of theirs belong into a store" in said and "plaudit data import theirs STORE" in said
 
 
 def test_a_file_a_flag_and_a_key_say_which_judge(run, store, tmp_path):
@@ -143,8 +187,10 @@ def test_success_from_the_first_frame_on_is_warned_of(run, store):
 
 def test_what_is_no_store_is_refused(run, tmp_path):
     (tmp_path / "empty").mkdir()
-    assert "empty holds no store; 'plaudit data import' makes one" in run("label", "empty", "--judge", NAME, ok=False)
-    assert "name a store" in run("label", "--judge", NAME, ok=False)
+    for words in (["label"], ["judge", "eval"], ["judge", "calibrate"], ["judge", "exam", NAME]):
+        said = run(*words, "empty", *(["--judge", NAME] if "exam" not in words else []), ok=False)
+        assert "empty is no store and none of the layouts we read: LeRobot" in said
+    assert "name a store or a data set" in run("label", "--judge", NAME, ok=False)
 
 
 def test_a_judge_that_is_none_is_answered_with_the_nearest(run, store):

@@ -209,7 +209,10 @@ def test_a_failed_control_is_told(run, tmp_path):
         (["store", "--image-key", "wrist", *FAST], "has no camera 'wrist', it has: front; name cameras that all"),
         (["store", "epoch=3"], "error: command line: unknown key 'epoch'; did you mean 'epochs'?"),
         (["store", "num_cameras=2"], "error: num_cameras is 2 and there are 1: front"),
-        (["unlabeled"], "error: unlabeled has no labels; import it (plaudit data import unlabeled STORE)"),
+        (["unlabeled"], "error: unlabeled has no labels; label it (plaudit label unlabeled --judge human), then name"),
+        (["store", "--pretrained-encoder-path", "r.pt"], "no such file of weights; download resnet10_pretrained.pt"),
+        (["--positive-dir", "unlabeled", "--negative-dir", "nowhere"], "error: nowhere does not exist"),
+        (["failures"], "labeled frames of these 4 episodes are failure; a judge learns from frames of both kinds"),
     ],
 )
 def test_a_mistake_is_answered_with_one_sentence_and_nothing_is_written(run, tmp_path, store, words, sentence):
@@ -218,11 +221,38 @@ def test_a_mistake_is_answered_with_one_sentence_and_nothing_is_written(run, tmp
     unlabeled = Store.create(tmp_path / "bare")
     unlabeled.append(store.episode(0))
     export_dataset(unlabeled, tmp_path / "unlabeled", "lerobot", WriteOptions(video=False))
+    square_store(tmp_path / "failures", 0, 4)
     before = names(tmp_path)
     said = run(*words, ok=False)
     assert sentence in said and len(said.strip().splitlines()) == 1
     assert [name for name in names(tmp_path) if name != "runs"] == before
     assert not list((tmp_path / "runs").glob("*"))
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["unlabeled"], "unlabeled has no labels"),
+        (["labeled", "--pretrained-encoder-path", "resnet10_pretrained.pt"], "huggingface.co/RLinf"),
+    ],
+)
+def test_missing_labels_and_weights_are_told_before_an_image_is_decoded(
+    run, tmp_path, store, monkeypatch, words, sentence
+):
+    export_dataset(store, tmp_path / "labeled", "lerobot", WriteOptions(video=False))
+    bare = Store.create(tmp_path / "bare")
+    bare.append(store.episode(0))
+    export_dataset(bare, tmp_path / "unlabeled", "lerobot", WriteOptions(video=False))
+    monkeypatch.setattr(Store, "append", lambda *_: pytest.fail("an episode was decoded"))
+    assert sentence in run(*words, ok=False)
+
+
+def test_a_data_set_that_was_labeled_here_is_answered_with_the_store_of_its_labels(run, tmp_path, store):
+    bare = Store.create(tmp_path / "bare")
+    bare.append(store.episode(0))
+    export_dataset(bare, tmp_path / "theirs", "lerobot", WriteOptions(video=False))
+    plaudit("data", "import", "theirs", "theirs.store", cwd=tmp_path)
+    assert "are in theirs.store, so name that store" in run("theirs", ok=False)
 
 
 @pytest.mark.slow

@@ -176,7 +176,8 @@ def read_values(
 
 
 def _drop_if_retyped(tree: dict[str, Any], overrides: dict[str, Any], block: str) -> None:
-    """Remove a block of the file whose `type` an override changes: its other keys belong to another class."""
+    """Remove a block of the file whose `type` an override changes: its other keys belong to another class. A block
+    without a `type` has nothing to change and stays."""
     *above, name = block.split(".")
     for key in above:
         tree, overrides = (t[key] if isinstance(t.get(key), dict) else {} for t in (tree, overrides))
@@ -184,7 +185,7 @@ def _drop_if_retyped(tree: dict[str, Any], overrides: dict[str, Any], block: str
     chosen = given.get("type") if isinstance(given, dict) else None
     if chosen is not None and found is not None:
         before = found.get("type") if isinstance(found, dict) else found
-        if before != chosen:
+        if before is not None and before != chosen:
             del tree[name]
 
 

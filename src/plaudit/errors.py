@@ -172,6 +172,10 @@ class UnknownFormat(DataError):
     """A folder is in none of the supported formats."""
 
 
+class UnclearDataset(DataError):
+    """A data set leaves something open that options of the import settle, such as its state columns."""
+
+
 class TargetNotEmpty(DataError):
     """The folder of an export is not empty. Nothing was written."""
 

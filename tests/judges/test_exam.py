@@ -1,6 +1,7 @@
 """An exam ranks judges and names one that goes by the clock; its certificate is of one judge and of one data set."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,15 +11,16 @@ import yaml
 
 from command import plaudit
 from drawn import drawn_figures, overlaps
-from five_judges import KINDS, NAME, STEPS, PushJudgeConfig, push_episode, push_store
+from five_judges import KINDS, NAME, STEPS, PushJudge, PushJudgeConfig, push_episode, push_store
 from plaudit.data.checked_json import encode_checked
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, JudgeError
 from plaudit.judges import intervals
 from plaudit.judges.certificate import FIGURES, Certificate, certificate_beside, certificate_status, load_certificate
 from plaudit.judges.exam import Trace, examine, rank
+from plaudit.judges.kept_scores import KeepingJudge
 from plaudit.report.exam import write_exam_report
-from plaudit.types import JudgeId, Labels
+from plaudit.types import Episode, JudgeId, Labels, ProgressFn, Scores
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +181,85 @@ def test_the_command_writes_a_page_and_puts_the_certificate_beside_the_judge(jud
     stricter = ("good.yaml", "episodes", "--check", "rule.threshold=0.9")
     told = plaudit("judge", "exam", *stricter, cwd=judges, ok=False)
     assert "good.certificate.json is the certificate of another judge: it was made for the rule" in told
+
+
+def test_an_exam_says_what_its_intervals_hold_for(judges):
+    for words, which in (((), "all of episodes"), (("--episodes", "0-19"), "those chosen with --episodes of episodes")):
+        said = " ".join(plaudit("judge", "exam", "good.yaml", "episodes", *words, cwd=judges).split())
+        assert f"The 95% intervals hold for new episodes drawn like these {20 if words else 28}: {which}" in said
+        assert "labels of human, simulator, dataset, cutoff. They do not cover other tasks, scenes or policies." in said
+
+
+class InterruptedAfter:
+    """Lets a judge score so many episodes, then presses Ctrl-C; counts what it scored."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, most: int):
+        self.most, self.scored, score = most, 0, PushJudge.score
+
+        def counted(judge: PushJudge, episodes: Sequence[Episode]) -> Sequence[Scores]:
+            if self.scored >= self.most:
+                raise KeyboardInterrupt
+            self.scored += len(episodes)
+            return score(judge, episodes)
+
+        monkeypatch.setattr(PushJudge, "score", counted)
+
+
+@pytest.mark.parametrize("most", [10, 100])  # while it scores episodes, and controls
+def test_an_exam_that_was_interrupted_scores_only_what_is_left(judges, tmp_path, monkeypatch, most):
+    whole = InterruptedAfter(monkeypatch, most=10**6)
+    plaudit("judge", "exam", "good.yaml", judges / "episodes", "-o", tmp_path / "whole", cwd=judges)
+    total, counter = whole.scored, InterruptedAfter(monkeypatch, most)
+    words = ("judge", "exam", "good.yaml", judges / "episodes", "-o", tmp_path / "out")
+    assert "the scores so far are kept, run the same command to resume" in plaudit(*words, cwd=judges, ok=False)
+    assert not (tmp_path / "out").exists()
+    before, counter.most = counter.scored, 10**6
+    plaudit(*words, cwd=judges)
+    assert before == most and counter.scored == total
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["out", "whole"]
+    figures = [load_certificate(tmp_path / name / "certificate.json", None).figures for name in ("out", "whole")]
+    assert figures[0] == figures[1]
+
+
+def test_scores_of_another_judge_or_another_episode_are_not_reused(tmp_path):
+    episode, other = push_episode(1, True)[0], push_episode(2, True)[0]
+    judges = {kind: PushJudgeConfig(kind=kind).build() for kind in ("good", "clock")}
+    for kind, shown in (
+        ("good", episode),
+        ("good", other),
+        ("good", replace(episode, task="pull")),
+        ("clock", episode),
+    ):
+        (kept,) = KeepingJudge(judges[kind], tmp_path / "scores").score([shown])
+        (scored,) = judges[kind].score([shown])
+        np.testing.assert_array_equal(kept.success_prob, scored.success_prob)
+
+
+def test_scores_after_a_line_that_a_kill_cut_off_are_kept(tmp_path, monkeypatch):
+    judge, path = PushJudgeConfig(kind="good").build(), tmp_path / "scores"
+    episodes = [push_episode(seed, True)[0] for seed in range(3)]
+    KeepingJudge(judge, path).score(episodes[:2])
+    path.write_text(path.read_text()[:-9])
+    KeepingJudge(judge, path).score(episodes[2:])
+    counter = InterruptedAfter(monkeypatch, most=1)
+    KeepingJudge(judge, path).score(episodes)
+    assert counter.scored == 1
+
+
+def test_an_exam_counts_every_episode_and_control_on_the_screen(lab):
+    counted: dict[str, int] = {}
+
+    def watch(what: str) -> ProgressFn:
+        def track(items):
+            for item in items:
+                counted[what] = counted.get(what, 0) + 1
+                yield item
+
+        return track
+
+    exam_of(lab, "good", progress=watch)
+    assert list(counted) == ["scoring episodes, part 1 of 2", "scoring controls, part 2 of 2"]
+    assert counted["scoring episodes, part 1 of 2"] == 28 and counted["scoring controls, part 2 of 2"] > 100
 
 
 def test_what_cannot_be_examined_is_one_sentence_and_nothing_is_written(judges):

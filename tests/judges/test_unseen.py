@@ -45,6 +45,7 @@ def test_episodes_that_a_model_learned_from_are_left_out_and_counted(squares, tm
     assert "note: 3 of 8 were left out, episodes that the judge learned from or chose its threshold" in said
     told = json.loads((tmp_path / "out" / "scores.json").read_text())["notes"]
     assert told[0].startswith("3 of 8 were left out")
+    assert "drawn like these 5: all of store" in told[-1] and "without 3 that the judge learned from" in told[-1]
     assert "3 of 8 were left out" in (tmp_path / "out" / "report.html").read_text()
 
 

@@ -479,6 +479,7 @@ def test_a_hand_over_that_makes_no_sense_is_refused_and_changes_nothing(tmp_path
         ("env.image_size=[16,16]", "looks at camera 'front' in 8x8, and this environment shows it in 16x16"),
         ("reward.shaping=0.5", "this reward model has not learned progress"),
         ("reward.reward_model.image_keys=[wrist]", "image_keys of the reward model is ['wrist'], and the model itself"),
+        ("reward.reward_model.image_keys=[base_camera,wrist]", "the reward model is ['base_camera', 'wrist'], and"),
         ("reward.reward_model.image_size=[3,64,64]", "image_size of the reward model is [3, 64, 64]"),
         (
             "reward.reward_model.hidden_dim=256",

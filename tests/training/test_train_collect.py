@@ -139,6 +139,28 @@ reward:
     assert loaded(tmp_path, block % "False").collect is None
 
 
+def test_a_recipe_that_collects_renders_images_without_another_key(tmp_path: Path):
+    folders = "{positive_dir: d/a, negative_dir: d/b, image_keys: [base_camera]}"
+    (tmp_path / "run.yaml").write_text(f"reward: {{collect_data: true, data_collection: {folders}}}")
+    config = load_training_config("train", tmp_path / "run.yaml", ["learner=ppo", "env=lift"])
+    assert (config.env.obs, config.env.cameras) == ("both", ("front",))
+    with pytest.raises(ConfigError, match=r"write env\.obs=both"):
+        load_training_config("train", tmp_path / "run.yaml", ["learner=ppo", "env=lift", "env.obs=state"])
+
+
+def test_a_task_named_on_the_command_line_keeps_the_recipes_env_block(tmp_path: Path):
+    (tmp_path / "run.yaml").write_text("env: {train: {total_num_envs: 3, init_params: {obs_mode: state}}}")
+    config = load_training_config("train", tmp_path / "run.yaml", ["learner=ppo", "env=lift"])
+    assert (config.run.num_envs, config.env.obs) == (3, "state")
+
+
+def test_a_recipe_without_learner_and_task_is_answered_with_both(tmp_path: Path):
+    (tmp_path / "run.yaml").write_text("reward_data_collection: {enabled: true, save_dir: data}")
+    with pytest.raises(ConfigError) as caught:
+        load_training_config("train", tmp_path / "run.yaml", [])
+    assert "learner=ppo (known: ppo, qchunk, sac)" in str(caught.value) and "env=lift" in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("block", "sentence"),
     [
@@ -154,12 +176,16 @@ reward:
         ("collect: {store: a, target_success: 1, max_positive_trajectories: 1}", "the same as 'target_success'"),
         ("collect: {store: a, cameras: [fornt]}", "collect.cameras has 'fornt', which the environment does not show"),
         ("collect: {store: a, target_success: -1}", "key 'collect.target_success' is -1"),
-        ("collect: {store: a}\nenv: {obs: state}", "collect keeps what cameras see; write 'env.obs: both'"),
+        ("collect: {store: a}\nenv: {obs: state}", "env.obs is 'state', which has none; write env.obs=both"),
+        (
+            "collect: {store: a, cameras: [main]}\nenv: {obs: both, cameras: [wrist]}",
+            "collect.cameras has 'main', which",
+        ),
     ],
 )
 def test_a_block_that_is_wrong_is_answered_in_a_sentence(tmp_path: Path, block: str, sentence: str):
     (tmp_path / "run.yaml").write_text(block)
-    seeing = [word for word in SEEING if not ("obs: state" in block and "obs" in word)]
+    seeing = [word for word in SEEING if not word.startswith("env.") or "\nenv:" not in block]
     with pytest.raises(ConfigError) as caught:
         load_training_config("train", tmp_path / "run.yaml", seeing)
     assert sentence in str(caught.value)

@@ -36,7 +36,7 @@ def test_a_file_and_the_command_line_add_up(tmp_path: Path):
         ("env.image_size=[0,64]", "key 'env.image_size.0' is 0"),
         ("nonsense", "not KEY=VALUE"),
         ("learner.num_subsample_critics=3", "num_subsample_critics is 3, but there are 2 critics"),
-        ("policy.cameras=[front]", "policy.cameras has 'front', which the environment does not show"),
+        ("policy.cameras=[front]", "policy.cameras has 'front', and env.obs is 'state', .* write env.obs=both"),
     ],
 )
 def test_a_mistake_is_answered_with_what_was_meant(override: str, said: str):

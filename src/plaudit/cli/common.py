@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from plaudit.cli.console import PlainConsole
-from plaudit.errors import DataError, PlauditError
+from plaudit.errors import DataError, PlauditError, UnclearDataset
 from plaudit.memory import keep_freed_memory
 from plaudit.trust import allow_code, allow_host
 
@@ -113,14 +113,18 @@ AllowHost = Annotated[
 Watching = tuple[Callable[[Any], bool], Callable[[], bool]]
 
 
-def training_bar(config: Any) -> AbstractContextManager[Watching]:
-    """Of a training run, by its env steps, or by its episodes where only these are limited."""
+def training_bar(config: Any, collected: Callable[[], str] | None = None) -> AbstractContextManager[Watching]:
+    """Of a training run, by its env steps, or by its episodes where only these are limited.
+
+    collected: counts the episodes that the run has collected, in words
+    """
     by_steps = config.max_steps is not None
 
     def told(now: Any) -> tuple[int, str]:
         evaluated = "" if now.eval_success is None else f", {now.eval_success:.0%} on eval seeds"
+        kept = "" if collected is None else f", collected {collected()}"
         done = now.step if by_steps else now.episodes
-        return done, f"success {now.judge_success or 0:.0%} in training{evaluated}"
+        return done, f"success {now.judge_success or 0:.0%} in training{evaluated}{kept}"
 
     ends = "rollout or update" if config.off_policy else "rollout and the update from it"
     return _stoppable_bar(config.max_steps if by_steps else config.max_episodes, told, ends)
@@ -297,6 +301,37 @@ def store_and_keys(words: Sequence[str]) -> tuple[str | None, list[str]]:
     if len(stores) > 1:
         raise DataError(f"one store or data set at a time, not {' and '.join(stores)}")
     return (stores[0] if stores else None), [word for word in words if "=" in word]
+
+
+def check_episodes(path: Path) -> None:
+    """Refuse a folder that is neither a store nor a data set, before anything slow."""
+    from plaudit.data.formats import layout_of
+    from plaudit.data.store import is_store
+
+    if not is_store(path):
+        layout_of(path)
+
+
+def open_episodes(path: Path, options: Any = None) -> Any:
+    """The store at `path`; for a data set of another layout, the store next to it, which is made or completed first.
+
+    options: a `ReadOptions` with what the command line says about the data set; None: the command has no such options
+    """
+    from plaudit.data.store import Store
+    from plaudit.data.transfer import open_or_import, store_beside
+
+    try:
+        folder, notes = open_or_import(path, None, progress(f"importing {path.name}"), options)
+    except UnclearDataset as error:
+        if options is not None:
+            raise
+        how = f"import it with these options (plaudit data import {path} {store_beside(path)}) and run this again"
+        raise DataError(f"{error}\n{how}") from error
+    except KeyboardInterrupt:
+        stop(f"interrupted while {path} was imported; run the same command to resume")
+    for note in notes:
+        tell("note", note)
+    return Store.open(folder)
 
 
 _stopped: list[str] = []  # what commands said when they were

@@ -1,12 +1,13 @@
 """`plaudit judge exam`: the fixed suite, and the certificate that comes of it."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from plaudit.cli.common import AllowCode, AllowHost, out, progress, stop, tell
+from plaudit.cli.common import AllowCode, AllowHost, check_episodes, open_episodes, out, progress, stop, tell
 from plaudit.cli.data import EpisodesOption, chosen_ids
 from plaudit.cli.label import check_output_path, free_folder
 from plaudit.errors import DataError, JudgeError
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from plaudit.judges.certificate import Certificate
     from plaudit.judges.config import JudgeConfig
     from plaudit.judges.exam import Trace
+
+EXAMS = Path("runs/judge_exam")
 
 ReferenceOption = Annotated[
     str | None,
@@ -30,8 +33,8 @@ def exam_(
         list[str] | None,
         typer.Argument(
             metavar="JUDGE... STORE [KEY=VALUE]...",
-            help="Judges: folders or files, or names as for --judge of 'plaudit label'; a store with reference labels; "
-            "then keys of the judges' configs.",
+            help="Judges: folders or files, or names as for --judge of 'plaudit label'; a store or a data set with "
+            "reference labels; then keys of the judges' configs.",
         ),
     ] = None,
     reference: ReferenceOption = None,
@@ -56,27 +59,29 @@ def exam_(
 
     The suite is fixed: metrics of frames and episodes, each with an interval over episodes, and all controls. Writes
     report.html and the certificates, and puts each certificate beside its judge, where 'train', 'online' and 'label'
-    find it. Returns 1 when a judge did not pass.
+    find it. Ctrl-C keeps the scores so far, and the same command resumes. Returns 1 when a judge did not pass.
     """
-    from plaudit.data.store import Store
     from plaudit.judges.exam import rank
     from plaudit.report.exam import save_exam
 
     names, folder, overrides = _judges_and_store(words or [])
-    store = Store.open(folder)
+    check_episodes(folder)
     check_output_path(output_dir)
+    judges = [_load(word, overrides) for word in names]
+    store = open_episodes(folder)
     asked = None if reference is None else [who.strip() for who in reference.split(",")]
     ids = chosen_ids(store, episodes)
     if check:
-        _check(store, names, overrides, asked, ids)
+        _check(store, names, judges, asked, ids)
         return
-    other = None if other_task is None else Store.open(other_task)
+    other = None if other_task is None else open_episodes(other_task)
     found: list[tuple[Certificate, list[Trace]]] = []
     placed: dict[str, Path] = {}  # name on the page -> where its certificate belongs
+    kept = [_kept_scores(output_dir, shown) for shown in _short_names(names)]
     try:
-        for word, shown in zip(names, _short_names(names)):
+        for word, shown, config, scores in zip(names, _short_names(names), judges, kept, strict=True):
             try:
-                found.append(_examine(store, word, shown, overrides, asked, ids, other, wrong_task))
+                found.append(_examine(store, config, shown, scores, asked, ids, other, wrong_task))
             except JudgeError as error:
                 if len(names) == 1:
                     raise
@@ -84,12 +89,20 @@ def exam_(
             if Path(word).exists() and not overrides:
                 placed[shown] = Path(word)
     except KeyboardInterrupt:
-        stop("interrupted; nothing was written")
+        stop("interrupted; the scores so far are kept, run the same command to resume")
     found.sort(key=lambda one: rank(one[0]))
     title = found[0][0].name if len(found) == 1 else f"{len(found)}_judges"
-    target = output_dir or free_folder(Path("runs/judge_exam"), title)
+    target = output_dir or free_folder(EXAMS, title)
     save_exam(target, found)
+    for path in kept:
+        path.unlink(missing_ok=True)  # a judge may be named twice
     _tell_exam([certificate for certificate, _ in found], target, placed)
+
+
+def _kept_scores(output_dir: Path | None, name: str) -> Path:
+    """Where the scores of a judge are until its exam is done."""
+    folder, file_name = EXAMS if output_dir is None else output_dir.parent, re.sub(r"[^\w.-]", "_", name)
+    return folder / f".{file_name}.scores"
 
 
 def _judges_and_store(words: Sequence[str]) -> tuple[list[str], Path, list[str]]:
@@ -114,9 +127,9 @@ def _load(word: str, overrides: Sequence[str]) -> "JudgeConfig":
 
 def _examine(
     store: "Store",
-    word: str,
+    config: "JudgeConfig",
     name: str,
-    overrides: Sequence[str],
+    kept: Path,
     asked: Sequence[str] | None,
     ids: Sequence[int],
     other: "Store | None",
@@ -126,26 +139,36 @@ def _examine(
     from plaudit.judges.evaluation import resolve_reference
     from plaudit.judges.exam import examine
 
-    config = _load(word, overrides)
     built = config.build()
     for sentence in judge_warnings(config, built):
         tell("warning", f"{name}: {sentence}")
     sources = resolve_reference(asked, built.id.source)
-    watch = progress(f"examining {name}")
     return examine(
-        store, config, built, sources, ids, name=name, other_task=other, wrong_task=wrong_task, progress=watch
+        store,
+        config,
+        built,
+        sources,
+        ids,
+        name=name,
+        other_task=other,
+        wrong_task=wrong_task,
+        kept=kept,
+        progress=lambda what: progress(f"{name}: {what}"),
     )
 
 
 def _check(
-    store: "Store", names: Sequence[str], overrides: Sequence[str], asked: Sequence[str] | None, ids: Sequence[int]
+    store: "Store",
+    names: Sequence[str],
+    judges: "Sequence[JudgeConfig]",
+    asked: Sequence[str] | None,
+    ids: Sequence[int],
 ) -> None:
     from plaudit.judges.certificate import certificate_beside, load_certificate
     from plaudit.judges.evaluation import resolve_reference
     from plaudit.judges.exam import check_data
 
-    for word in names:
-        config = _load(word, overrides)
+    for word, config in zip(names, judges, strict=True):
         built = config.build()
         path = certificate_beside(Path(word))
         certificate = load_certificate(path, built.id)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from plaudit.cli.common import AllowCode, AllowHost, finite, out, progress, stop, tell
+from plaudit.cli.common import AllowCode, AllowHost, finite, open_episodes, out, progress, stop, tell
 from plaudit.cli.data import EpisodesOption, chosen_ids
 from plaudit.cli.exam import ReferenceOption, exam_
 from plaudit.cli.label import (
@@ -87,26 +87,27 @@ def eval_(
     Writes report.html with the largest errors, and the metrics as JSON. A judge that predicts success on a negative
     control has failed its checks. Episodes that a trained judge learned from, or chose its threshold by, are left out.
     """
-    from plaudit.data.store import Store
     from plaudit.report.judge import save_evaluation
 
     folder, overrides = named_store(words)
-    store = Store.open(folder)
     if (name == "ledger") != (source is not None):
         raise DataError("--judge ledger and --source go together: --judge ledger --source human")
     check_output_path(output_dir)
     asked = None if reference is None else [who.strip() for who in reference.split(",")]
+    if source is not None and any((config, model, decode, overrides, include_training)):
+        raise DataError(
+            "--judge ledger only reads labels: leave out --config, --model, --decode, --include-training, keys"
+        )
+    loaded = None if source is not None else load_judge(config, name, model, decode, overrides)
+    store = open_episodes(folder)
     ids = chosen_ids(store, episodes)
     try:
-        if source is not None:
-            if any((config, model, decode, overrides, include_training)):
-                raise DataError(
-                    "--judge ledger only reads labels: leave out --config, --model, --decode, --include-training, keys"
-                )
+        if loaded is None:
+            assert source is not None
             title, exam_name = source, ""
             found, facts = _of_ledger(store, source, asked, ids)
         else:
-            given, built = load_judge(config, name, model, decode, overrides)
+            given, built = loaded
             title, exam_name = built.id.source, str(config or model or name)
             found, facts = _of_judge(store, given, built, asked, ids, wrong_task, controls, include_training)
             facts = {"judge": _typed(name, config, model, overrides), **facts}
@@ -121,7 +122,7 @@ def _of_ledger(
     store: "Store", source: str, asked: Sequence[str] | None, ids: Sequence[int]
 ) -> tuple["JudgeEvaluation", dict[str, str]]:
     from plaudit.judges.config import REFERENCE_SOURCES
-    from plaudit.judges.evaluation import compare_labels, load_reference_labels, resolve_reference
+    from plaudit.judges.evaluation import compare_labels, describe_coverage, load_reference_labels, resolve_reference
 
     sources = resolve_reference(asked, source)
     targets = load_reference_labels(store, sources, ids)
@@ -137,6 +138,7 @@ def _of_ledger(
         targets,
         _rule_of(labels),
         notes=[
+            describe_coverage(store, sources, ids, len(labels)),
             "Negative controls were not run: they need a judge, not its stored labels.",
             *([] if source in REFERENCE_SOURCES else [LEDGER_NOTE]),
         ],
@@ -163,16 +165,24 @@ def _of_judge(
     controls: bool,
     include_training: bool,
 ) -> tuple["JudgeEvaluation", dict[str, str]]:
-    from plaudit.judges.evaluation import control_task, evaluate, load_reference_labels, resolve_reference
+    from plaudit.judges.evaluation import (
+        control_task,
+        describe_coverage,
+        evaluate,
+        load_reference_labels,
+        resolve_reference,
+    )
     from plaudit.judges.unseen import SeenEpisodes
 
     sources = resolve_reference(asked, built.id.source)
     targets = load_reference_labels(store, sources, ids)
     chosen = SeenEpisodes.of(config, built).choose(store, list(targets), include=include_training)
+    left_out = len(targets) - len(chosen.ids)
     targets = {i: targets[i] for i in chosen.ids}
     wrong = control_task(config.uses_task, wrong_task)
     found = evaluate(store, built, targets, wrong_task=wrong, with_controls=controls, progress=progress("labeling"))
-    found = replace(found, notes=[*chosen.notes, *found.notes])
+    coverage = describe_coverage(store, sources, ids, found.metrics.episodes, left_out)
+    found = replace(found, notes=[*chosen.notes, *found.notes, coverage])
     facts = {
         "model": built.id.fingerprint or "-",
         "rule": built.rule.describe(),
@@ -252,7 +262,6 @@ def calibrate_(
     held-out episodes, and says whether it can be promised of episodes to come, and which episodes the judge may decide
     alone in a cascade. Writes the judge as a file for --config.
     """
-    from plaudit.data.store import Store
     from plaudit.judges.calibration import calibrate, check_has_probabilities, fit_rights
     from plaudit.judges.config import load_judge_config, save_judge_config
     from plaudit.judges.evaluation import load_reference_labels, resolve_reference, score_episodes
@@ -261,10 +270,10 @@ def calibrate_(
     folder, overrides = named_store(words)
     if output.exists() and output != config:
         raise TargetNotEmpty(f"{output} is there already; nothing was done, name another with --output")
-    store = Store.open(folder)
     flags = {} if model is None else {"model": model}
     given = load_judge_config(config, name, flags, overrides)
     built = given.model_copy(update={"calibration": None}).build()
+    store = open_episodes(folder)
     asked = None if reference is None else [who.strip() for who in reference.split(",")]
     sources = resolve_reference(asked, built.id.source)
     try:
@@ -323,15 +332,14 @@ def explain_(
     The model describes an episode and answers whether its last frame shows success. The explanations are for people and
     never become labels; an answer that cannot be parsed is recorded as a failure.
     """
-    from plaudit.data.store import Store
     from plaudit.judges.config import load_judge_config
     from plaudit.judges.vlm.explain import EpisodeExplanation, explain_episodes
     from plaudit.judges.vlm.judge import VlmJudgeConfig
 
     folder, overrides = named_store(words)
-    store = Store.open(folder)
     asked = load_judge_config(config, "vlm", {} if model is None else {"model": model}, overrides)
     assert isinstance(asked, VlmJudgeConfig)
+    store = open_episodes(folder)
 
     def print_one(found: EpisodeExplanation) -> None:
         out.print(f"episode {found.episode}: {found.summary}", *found.text.strip().splitlines(), sep="\n    ")

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from plaudit.cli.common import AllowCode, AllowHost, out, progress, stop, store_and_keys, tell
+from plaudit.cli.common import (
+    AllowCode,
+    AllowHost,
+    check_episodes,
+    open_episodes,
+    out,
+    progress,
+    stop,
+    store_and_keys,
+    tell,
+)
 from plaudit.cli.data import ActionOption, CameraOption, EpisodesOption, StateOption, camera_names, chosen_ids
 from plaudit.errors import DataError, TargetNotEmpty
 
@@ -24,7 +34,9 @@ QueueOrder = Literal["unlabeled", "disagreement"]
 WordsArgument = Annotated[
     list[str] | None,
     typer.Argument(
-        metavar="STORE [KEY=VALUE]...", help="A store; then keys of the judge's config, like rule.threshold=0.9."
+        metavar="STORE [KEY=VALUE]...",
+        help="A store, or a data set, whose labels go to a store next to it; then keys of the judge's config, like "
+        "rule.threshold=0.9.",
     ),
 ]
 ConfigOption = Annotated[
@@ -67,24 +79,31 @@ def label_(
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
 ) -> None:
-    """Label the episodes of a store with a judge.
+    """Label the episodes of a store or a data set with a judge.
 
-    Labels are written to the ledger as they come; Ctrl-C keeps them, and the same command resumes. An episode that the
+    Labels are written to the ledger as they come; Ctrl-C keeps them, and the same command resumes. The labels of a data
+    set go to a store next to it (FOLDER.store), which is made first; its own files are not changed. An episode that the
     judge cannot label is retried by the next run; the command then returns 1. See docs/judges.md.
     """
     from plaudit.data.formats import ReadOptions
-    from plaudit.data.store import Store
+    from plaudit.data.store import is_store
+    from plaudit.data.transfer import store_beside
     from plaudit.judges.labeling import LabelRunner, StoreQueue
 
     folder, overrides = named_store(words)
+    cameras, rename = camera_names(camera)
+    options = ReadOptions(state=state or (), action=action or (), cameras=cameras, rename=rename)
     if judge == "human":
         _alone([config, model, decode, episodes, skip_labeled, dry_run, overrides])
-        cameras, rename = camera_names(camera)
-        options = ReadOptions(state=state or (), action=action or (), cameras=cameras, rename=rename)
         _open_window(folder, options, order, name, action_log)
         return
-    store = Store.open(folder)
     settings, asked = load_judge(config, judge, model, decode, overrides)
+    if dry_run and not is_store(folder):
+        data_set, folder = folder, store_beside(folder)
+        if not is_store(folder):
+            out.print(f"{data_set} would be imported into {folder} and labeled there; nothing was written")
+            return
+    store = open_episodes(folder, options)
     _tell_certificate(config, settings, asked)
     ids = chosen_ids(store, episodes)
     queue = StoreQueue(store, ids, skip_labeled=skip_labeled)
@@ -104,7 +123,8 @@ def label_(
 def named_store(words: Sequence[str] | None) -> tuple[Path, list[str]]:
     store, overrides = store_and_keys(words or [])
     if store is None:
-        raise DataError("name a store; 'plaudit data import' makes one from a data set")
+        raise DataError("name a store or a data set")
+    check_episodes(Path(store))
     return Path(store), overrides
 
 

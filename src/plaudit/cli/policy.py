@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from plaudit.cli.common import AllowCode, AllowHost, fitting_bar, out
+from plaudit.cli.common import AllowCode, AllowHost, check_episodes, fitting_bar, open_episodes, out
 from plaudit.errors import DataError, PolicyError, TargetNotEmpty, did_you_mean
 
 
@@ -31,7 +31,6 @@ def train_policy(
     """
     from plaudit.config import load
     from plaudit.data.normalize import Normalizer
-    from plaudit.data.store import Store
     from plaudit.learners.config import TrainPolicyConfig
     from plaudit.learners.demonstrations import Demonstrations
     from plaudit.policies.loader import save_policy
@@ -42,8 +41,9 @@ def train_policy(
         )
     if (output / "policy.yaml").exists():
         raise TargetNotEmpty(f"{output} holds a policy already; name another folder with --output-dir")
+    check_episodes(store)
     asked = load(TrainPolicyConfig, config, overrides or [])
-    opened = Store.open(store)
+    opened = open_episodes(store)
     flow = asked.flow(**_spaces(opened, [] if no_cameras else camera))
     out.print(Demonstrations.of(opened, include_failures=asked.fit.include_failures).summary)
 

@@ -17,7 +17,7 @@ from plaudit.cli.reward import (
     SeedOption,
     SourcesOption,
     WordsArgument,
-    check_outputs,
+    check_job,
     train_job,
     training_episodes,
 )
@@ -70,7 +70,7 @@ def train_progress(
     }
     flags = _PROGRESS | {"output_dir": str(output)} | {key: value for key, value in given.items() if value is not None}
     job, notes = load_reward_train_job(config, flags, overrides)
-    check_outputs(job)
+    check_job(job)
     for note in notes:
         tell("note", note)
     try:

@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,6 +15,7 @@ from plaudit.cli.common import (
     MAX_SEED,
     AllowCode,
     AllowHost,
+    check_episodes,
     epochs_bar,
     finite,
     out,
@@ -27,6 +29,7 @@ from plaudit.cli.data import RewardFrameOption, StateOption
 from plaudit.errors import DataError
 
 if TYPE_CHECKING:
+    from plaudit.data.formats import ReadOptions
     from plaudit.data.store import Store
     from plaudit.judges.classifier.budget import Choice
     from plaudit.judges.classifier.fit import TrainResult
@@ -134,9 +137,10 @@ MinutesOption = Annotated[
     typer.Option(
         min=0,
         max=1e6,
-        help="Without a GPU: choose what is not given so that it takes about this long.",
+        help="Maximum time after the data were imported. On a CPU, what is not given is chosen to fit; a time that is "
+        "too short is refused before training.",
         callback=finite,
-        show_default="10",
+        show_default="about 10 on a CPU, no limit",
     ),
 ]
 VisualizePositiveOption = Annotated[
@@ -194,7 +198,7 @@ def train_reward(
     folders = positive_dir is not None or negative_dir is not None
     flags = _flags(context.params) | _data(store, positive_dir, negative_dir)
     job, notes = load_reward_train_job(config, flags, overrides, folders=folders)
-    check_outputs(job)
+    check_job(job)
     for note in notes:
         tell("note", note)
     try:
@@ -207,13 +211,18 @@ def train_reward(
     _print_result(fitted, job)
 
 
-def check_outputs(job: "RewardTrainJob") -> None:
-    """Before anything long: nothing is written over."""
+def check_job(job: "RewardTrainJob") -> None:
+    """Refuse, before anything is decoded, outputs that exist and inputs that do not."""
     from plaudit.training.reward_model import check_output_path
 
     check_output_path(job.output_dir, "--output-dir")
     if job.output_checkpoint is not None:
         check_output_path(job.output_checkpoint, "--output-checkpoint")
+    if not job.data:
+        raise DataError("name a store or a data set to learn from, or --positive-dir and --negative-dir")
+    for path in job.data:
+        check_episodes(path)
+    job.encoder.build()  # its weights are there and fit
 
 
 def _data(store: str | None, positive: Path | None, negative: Path | None) -> dict[str, Any]:
@@ -255,19 +264,26 @@ def training_episodes(job: "RewardTrainJob", state: Sequence[str] = ()) -> Itera
     from plaudit.judges.classifier.fit import existing_parent
 
     stores = [path for path in job.data if is_store(path)]
-    if not job.data:
-        raise DataError("name a store or a data set to learn from, or --positive-dir and --negative-dir")
     if stores and len(job.data) > 1:
         raise DataError(f"{stores[0]} is a store, and one store at a time is learned from; name it alone")
     if stores:
-        yield Store.open(stores[0])
+        yield _with_labels(Store.open(stores[0]), job)
         return
     scratch = existing_parent(job.output_dir) / f".{job.output_dir.name}.import"
     shutil.rmtree(scratch, ignore_errors=True)  # of a command that was killed
     try:
-        yield _imported(job, state, scratch)
+        yield _with_labels(_imported(job, state, scratch), job)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _with_labels(store: "Store", job: "RewardTrainJob") -> "Store":
+    """The store, if its labels are such that a model can learn from them."""
+    from plaudit.judges.classifier.dataset import check_labels
+
+    shares = (job.seed, job.val_fraction, job.test_fraction)
+    check_labels(store, job.label_sources, *shares, demonstrations=not job.predict_success)
+    return store
 
 
 def _imported(job: "RewardTrainJob", state: Sequence[str], scratch: Path) -> "Store":
@@ -280,6 +296,8 @@ def _imported(job: "RewardTrainJob", state: Sequence[str], scratch: Path) -> "St
     columns = state if job.use_state else ("none",)
     options = ReadOptions(job.reward_frame, state=columns, action=("none",), cameras=job.image_keys or ())
     folder, labeled = scratch / sources[0].name, 0
+    if job.predict_success and not any(_has_labels(source, options, job) for source in sources):
+        raise DataError(_no_labels(sources[0]))
     imported: dict[Path, Sequence[int]] = {}
     for source in sources:
         report = import_dataset(source, folder, options, progress(f"importing {source.name}"), takes=job.takes)
@@ -290,14 +308,33 @@ def _imported(job: "RewardTrainJob", state: Sequence[str], scratch: Path) -> "St
         for sentence in report.failed:
             tell("warning", sentence)
     if not labeled and job.predict_success:
-        raise DataError(
-            f"{sources[0]} has no labels; import it (plaudit data import {sources[0]} STORE), label it (plaudit data "
-            "label) and name the store"
-        )
+        raise DataError(_no_labels(sources[0]))
     store = Store.open(folder)
     for source, ids in imported.items():
         _print_directory(source, store, ids)
     return store
+
+
+def _has_labels(source: Path, options: "ReadOptions", job: "RewardTrainJob") -> bool:
+    """Whether an episode of a data set has labels; no image is decoded. What cannot be read is left to the import,
+    which reports it."""
+    from plaudit.data.formats.decoder import open_in_worker
+
+    with open_in_worker(source, options) as dataset:
+        try:
+            return any(entry.has_labels() for entry in dataset.sources if job.takes(entry.index))
+        except DataError:
+            return True
+
+
+def _no_labels(source: Path) -> str:
+    from plaudit.data.store import is_store
+    from plaudit.data.transfer import store_beside
+
+    store = store_beside(source)
+    if is_store(store):
+        return f"{source} has no labels of its own; those that were given to it here are in {store}, so name that store"
+    return f"{source} has no labels; label it (plaudit label {source} --judge human), then name {store}"
 
 
 def _print_directory(source: Path, store: "Store", ids: Sequence[int]) -> None:
@@ -328,7 +365,8 @@ def train_job(episodes: "Store", job: "RewardTrainJob") -> "TrainResult":
         job.check_cameras(sorted(episodes.episode(episodes.ids[0]).frames))
     try:
         with epochs_bar(job.epochs) as (watch, _):
-            fitted = train_and_save(episodes, job.output_dir, job.training, watch, progress, watch, _tell_choice)
+            tell_choice = partial(_tell_choice, job)
+            fitted = train_and_save(episodes, job.output_dir, job.training, watch, progress, watch, tell_choice)
     except TrainingInterrupted:
         stop(f"stopped; run the same command to resume from {work_folder(job.output_dir)}")
     if job.output_checkpoint is not None:
@@ -336,9 +374,13 @@ def train_job(episodes: "Store", job: "RewardTrainJob") -> "TrainResult":
     return fitted
 
 
-def _tell_choice(choice: "Choice") -> None:
-    tell("note", f"no GPU is used; chosen for a processor: {choice} (--minutes gives it more or less time)")
-    tell("note", "on a GPU, freeze_encoder=false --members 3 trains the encoder too, and is better")
+def _tell_choice(job: "RewardTrainJob", choice: "Choice") -> None:
+    how = "--minutes limits the time"
+    if job.training.enforce_max_minutes and job.max_minutes and choice.seconds > 60 * job.max_minutes:
+        how = f"it ends after {job.max_minutes:g}, with the best epoch so far"
+    tell("note", f"training on the CPU with {choice}; {how}")
+    if choice.settings.get("freeze_encoder"):
+        tell("note", "on a GPU, freeze_encoder=false --members 3 trains the encoder too, and is better")
 
 
 def _print_result(fitted: "TrainResult", job: "RewardTrainJob") -> None:

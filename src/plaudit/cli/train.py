@@ -49,7 +49,8 @@ def train_(
         with Trainer(run, progress) as trainer:
             if trainer.judge.warning:
                 tell("warning", trainer.judge.warning)
-            with training_bar(run.config) as (callback, stopped):
+            collected = None if trainer.collection is None else trainer.collection.describe
+            with training_bar(run.config, collected) as (callback, stopped):
                 end = trainer.run(callback, stopped)
     except KeyboardInterrupt:
         stop(f"interrupted; resume from the last checkpoint with: plaudit train --resume {run.path}")
@@ -98,12 +99,22 @@ def _tell_alarm(run: Any, message: str) -> None:
     raise typer.Exit(1)
 
 
+_TO_GET = {
+    "success": "train longer (run.max_steps), with a dense reward (reward.env_reward=dense) or from demonstrations "
+    "(demos.scripted), or let a script collect successes (plaudit collect STORE --env TASK)",
+    "failure": "collect earlier in training, or let a script collect failures (plaudit collect STORE --env TASK)",
+}
+
+
 def _tell_collected(config: Any) -> None:
     from plaudit.data.store import Store
     from plaudit.rollout.collector import EpisodeQuota
 
-    kept = EpisodeQuota(Store.open(config.store), config.targets).kept
-    out.print(f"{config.store} has {kept['success']} successes and {kept['failure']} failures")
+    quota = EpisodeQuota(Store.open(config.store), config.targets)
+    out.print(f"{config.store} has {quota.describe()}")
+    for outcome in ("success", "failure"):
+        if not quota.kept[outcome] and quota.missing(outcome) != 0:
+            tell("warning", f"no {outcome} was collected, and a judge learns from both kinds; {_TO_GET[outcome]}")
     for folders in config.folders:
         out.print(f"they are also files in {folders.success} and {folders.failure}")
     if not config.folders:

@@ -5,7 +5,19 @@ from typing import Annotated, Any
 
 import typer
 
-from plaudit.cli.common import MAX_COUNT, MAX_SEED, AllowCode, AllowHost, epochs_bar, finite, out, starting, stop, tell
+from plaudit.cli.common import (
+    MAX_COUNT,
+    MAX_SEED,
+    AllowCode,
+    AllowHost,
+    epochs_bar,
+    finite,
+    open_episodes,
+    out,
+    starting,
+    stop,
+    tell,
+)
 from plaudit.cli.data import EpisodesOption, chosen_ids
 from plaudit.cli.exam import ReferenceOption
 from plaudit.cli.label import ConfigOption, WordsArgument, named_store
@@ -64,7 +76,6 @@ def tune_(
     """
     with starting():
         from plaudit.config import parse
-        from plaudit.data.store import Store
         from plaudit.judges.config import load_judge_config
         from plaudit.judges.epochs import TrainingInterrupted
         from plaudit.judges.vlm.judge import VlmJudgeConfig
@@ -74,9 +85,9 @@ def tune_(
 
     check_output_path(output, "--output-dir")
     folder, overrides = named_store(words)
-    store = Store.open(folder)
     judge = load_judge_config(config, "vlm", {"model": model}, overrides)
     assert isinstance(judge, VlmJudgeConfig)
+    store = open_episodes(folder)
     given: dict[str, Any] = {name: context.params[name] for name in _FLAGS if context.params[name] is not None}
     if reference is not None:
         given["label_sources"] = [who.strip() for who in reference.split(",")]

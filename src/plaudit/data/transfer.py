@@ -20,7 +20,7 @@ from plaudit.data.formats.base import Dataset, FormatName, LabeledEpisode, ReadO
 from plaudit.data.formats.decoder import open_in_worker
 from plaudit.data.formats.limits import size_text
 from plaudit.data.store import Store, is_store
-from plaudit.errors import DataError, TargetNotEmpty
+from plaudit.errors import DataError, StoreError, StoreLocked, TargetNotEmpty, UnclearDataset
 from plaudit.types import ProgressFn
 
 LARGE = 2_000_000_000  # bytes of a store from which on smaller frames are suggested
@@ -56,7 +56,7 @@ def import_dataset(
     new = not is_store(store_folder)
     with open_in_worker(source, options) as dataset:
         if dataset.problems:
-            raise DataError("\n".join(dataset.problems))
+            raise UnclearDataset("\n".join(dataset.problems))
         report = ImportReport(ignored=dataset.ignored)
         _check_space(dataset, options or ReadOptions(), Path(store_folder), new, announce)
         with Store.create(store_folder) if new else Store.open(store_folder, write=True) as store:
@@ -68,6 +68,44 @@ def import_dataset(
         others = f" (and {len(report.failed) - 1} more like it)" if len(report.failed) > 1 else ""
         raise DataError(f"nothing was imported and no store was made: {why}{others}")
     return report
+
+
+def open_or_import(
+    path: Path,
+    into: Path | None = None,
+    progress: ProgressFn = iter,
+    options: ReadOptions | None = None,
+    announce: Callable[[str], None] = lambda message: None,
+) -> tuple[Path, list[str]]:
+    """The store that holds the episodes and labels of a folder, and notes for the user.
+
+    A store is used as it is. A data set of another layout has no ledger, and nothing is ever written into other
+    people's data, so its episodes are copied into a store next to it, or `into`. Opening it again finds that store and
+    adds what is new.
+    """
+    if is_store(path):
+        if into is not None and into != path:
+            raise DataError(f"{path} is a store already, and its labels belong into it; leave out {into}")
+        return path, []
+    store = into or store_beside(path)
+    try:
+        report = import_dataset(path, store, options, progress, announce)
+    except StoreLocked as error:
+        return store, [f"{error}; it is used as it is now"]
+    except StoreError as error:
+        raise DataError(
+            f"the labels of {path} belong into a store, and none can be written there: {error}; import it to a folder "
+            f"that you may write to (plaudit data import {path} STORE) and name that store"
+        ) from error
+    count = len(report.ids) + report.already_imported
+    notes = [f"the labels of {path} are in the store {store}, which has its {count} episodes; {path} is not changed"]
+    return store, [*notes, *report.notes, *report.failed]
+
+
+def store_beside(path: Path) -> Path:
+    """Where the store of a data set goes: `episodes.store` next to `episodes`."""
+    path = path if path.name not in ("", "..") else path.resolve()
+    return path.with_name(f"{path.name}.store")
 
 
 def _check_space(

@@ -118,7 +118,7 @@ def score_controls(
     """Make these controls, a few at a time, and have a judge label them; and why it could not score some of them."""
     scored: list[ScoredControl] = []
     failures: list[str] = []
-    for few in progress(list(batches(makers, batch_size))):
+    for few in batches(progress(makers), batch_size):
         controls = [control for make in few if (control := make()) is not None]
         labels, failed = label_mapping(judge, {n: control.episode for n, control in enumerate(controls)})
         failures += failed.values()

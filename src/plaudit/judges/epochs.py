@@ -90,6 +90,7 @@ class EpochTrainer(Stateful):
         self.epoch_step = 0  # steps done of the epoch at work
         self.loss_sum = self.right_sum = 0.0  # over these
         self.seconds = 0.0  # of the whole training, so far
+        self.max_seconds = math.inf  # it ends then, if it has had an epoch
 
     @property
     def step(self) -> int:
@@ -98,8 +99,9 @@ class EpochTrainer(Stateful):
 
     @property
     def done(self) -> bool:
-        """Whether it has had all its epochs, or has not become better for too many."""
-        return self.version >= self.epochs or self.version - self.best_epoch >= self.patience
+        """Whether it has had all its epochs or its time, or has not become better for too many epochs."""
+        out_of_time = self.version > 0 and self.seconds >= self.max_seconds
+        return out_of_time or self.version >= self.epochs or self.version - self.best_epoch >= self.patience
 
     def step_lr(self) -> None:
         """The learning rate of the next step."""

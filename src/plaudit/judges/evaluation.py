@@ -79,6 +79,23 @@ def load_reference_labels(
     return targets
 
 
+def describe_coverage(
+    store: Store, sources: Collection[str], ids: Collection[int], episodes: int, left_out: int = 0
+) -> str:
+    """What the intervals of a judge's figures hold for: for which episodes, and how these were chosen.
+
+    ids: the episodes to choose from
+    episodes: how many of them were compared
+    left_out: how many were left out because the judge learned from them
+    """
+    which = "all" if set(ids) >= set(store.ids) else "those chosen with --episodes"
+    learned = f", without {left_out} that the judge learned from" if left_out else ""
+    return (
+        f"The 95% intervals hold for new episodes drawn like these {episodes}: {which} of {store.folder} that have "
+        f"labels of {', '.join(sources)}{learned}. They do not cover other tasks, scenes or policies."
+    )
+
+
 def check_covers(store: Store, episode_id: int, episode: Episode, labels: Labels) -> None:
     """Refuse labels of another length than their episode."""
     if labels.steps != episode.steps:
@@ -155,7 +172,7 @@ def evaluate(
         return replace(found, notes=[*found.notes, note])
     episodes = [(store.episode(i), target) for i, target in targets.items()]
     controls, failures = run_controls(
-        judge, episodes, found.metrics.threshold, wrong_task=wrong_task, batch_size=batch_size
+        judge, episodes, found.metrics.threshold, wrong_task=wrong_task, batch_size=batch_size, progress=progress
     )
     note = [f"{len(failures)} controls could not be scored: {failures[0]}."] if failures else []
     return replace(found, controls=controls, notes=[*found.notes, *note])

@@ -11,7 +11,7 @@ frames with the same number, which a clock cannot tell apart, and the order of v
 import hashlib
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -43,8 +43,15 @@ from plaudit.judges.controls import (
     score_controls,
     shift_makers,
 )
-from plaudit.judges.evaluation import JudgeEvaluation, control_task, evaluate, load_reference_labels
+from plaudit.judges.evaluation import (
+    JudgeEvaluation,
+    control_task,
+    describe_coverage,
+    evaluate,
+    load_reference_labels,
+)
 from plaudit.judges.exam_figures import exam_figures
+from plaudit.judges.kept_scores import KeepingJudge
 from plaudit.judges.metrics import RateCI, false_positive_rate
 from plaudit.judges.predictions import EpisodePrediction
 from plaudit.judges.unseen import SeenEpisodes
@@ -52,6 +59,7 @@ from plaudit.protocols import Judge
 from plaudit.types import AnyArray, FloatArray, ProgressFn
 
 CLOCK, CONSTANT = "clock-like", "constant"
+BATCH = 2  # episodes that are scored before they are kept and counted on the screen
 MAX_STILL_ORDER = 0.2  # of the values on an episode that stands still
 _SAME = 0.01  # range of probabilities that are as good as equal
 
@@ -75,27 +83,35 @@ def examine(
     name: str,
     other_task: Store | None = None,
     wrong_task: str | None = None,
-    progress: ProgressFn = iter,
+    kept: Path | None = None,
+    progress: Callable[[str], ProgressFn] = lambda _: iter,
 ) -> tuple[Certificate, list[Trace]]:
     """The certificate of a judge, and a few of its answers to look at.
 
     sources, ids: whose reference labels, and of which episodes; those that the judge has seen are left out
     other_task: a store of episodes in which this task is never done
     wrong_task: for a judge that uses the task text, see `control_task`
+    kept: a file for the judge's scores, from which the same call resumes; None: an interruption loses them
+    progress: description -> progress bar over items
     """
     labeled = load_reference_labels(store, sources, ids)
     chosen = SeenEpisodes.of(config, judge).choose(store, list(labeled), include=None)
     targets = {i: labeled[i] for i in chosen.ids}
     check_both_classes(store, targets)
-    found = evaluate(store, judge, targets, with_controls=False, progress=progress)
+    scorer = judge if kept is None else KeepingJudge(judge, kept)
+    watch = progress("scoring episodes, part 1 of 2")
+    found = evaluate(store, scorer, targets, with_controls=False, batch_size=BATCH, progress=watch)
     targets = {i: targets[i] for i in found.labels}
     check_both_classes(store, targets, unscored=len(chosen.ids) - len(targets))
     makers = _makers(store, targets, control_task(config.uses_task, wrong_task), other_task)
-    scored, failures = score_controls(judge, makers, progress=progress)
+    watch = progress("scoring controls, part 2 of 2")
+    scored, failures = score_controls(scorer, makers, batch_size=BATCH, progress=watch)
     figures = exam_figures(found, judge.rule, scored)
     controls = _control_figures(scored, found.metrics.threshold, figures["fpr"].value)
     shortcut = _shortcut(found, figures, controls)
-    notes = [*chosen.notes, *found.notes]
+    left_out = len(labeled) - len(chosen.ids)
+    coverage = describe_coverage(store, sources, ids, found.metrics.episodes, left_out)
+    notes = [*chosen.notes, *found.notes, coverage]
     notes += [f"{len(failures)} controls could not be scored: {failures[0]}."] if failures else []
     certificate = Certificate(
         date=time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()),

@@ -69,6 +69,11 @@ class EpisodeQuota:
         """Whether both targets are reached."""
         return self.missing("success") == self.missing("failure") == 0
 
+    def describe(self) -> str:
+        """Like "0 of 30 successes and 12 failures", where failures have no target."""
+        success, failure = (f" of {n}" if n is not None else "" for n in vars(self.targets).values())
+        return f"{self.kept['success']}{success} successes and {self.kept['failure']}{failure} failures"
+
     def add(self, episode: Episode, labels: Labels) -> int | None:
         """The episode's id; None where there are enough of its kind."""
         ids = self.extend([(episode, labels)])

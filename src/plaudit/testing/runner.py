@@ -276,7 +276,11 @@ class SimulatedRun:
         if not stopped:
             over = trainer.schedule.all_collected and not trainer.monitor.blocks_learning
             due = trainer.schedule.pretrain_updates + self.config.learner.updates_due(end.replay.labeled_steps)
-            checked = over and trainer.schedule.has_samples and not (trainer.schedule.target_reached or trainer.schedule.starved)
+            checked = (
+                over
+                and trainer.schedule.has_samples
+                and not (trainer.schedule.target_reached or trainer.schedule.starved)
+            )
             self.watch.at_end(end.updates if checked else None, due)
             self._judge_alarm(trainer.monitor.audit.current if trainer.monitor.audit else None)
         return not stopped

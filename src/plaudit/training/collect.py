@@ -91,6 +91,10 @@ class Collection:
         """Whether the run may end."""
         return self._config.stop and self._intake.done
 
+    def describe(self) -> str:
+        """How many episodes of each kind there are, of how many."""
+        return self._intake.describe()
+
     def take(self, rollout: RolloutBatch, simulation: VecEnv) -> Mapping[str, float]:
         """Keep what is wanted of a round; returns how many there are now, by the names in docs/metrics.md."""
         if not self._intake.done:

@@ -95,7 +95,7 @@ def translate(tree: Mapping[str, Any]) -> Tree:
     """A config's tree with keys of other stacks as ours; a key without a translation is an error that says what to
     write."""
     tree = _translate_rlinf_env(_translate_resume_dir(_without_no_meaning(_translate_flags(dict(tree)))))
-    tree = _translate_collect(_translate_reward_model(tree))
+    tree = _translate_collect(_translate_reward_model(_with_images(tree)))
     reject_foreign_keys(tree, OTHER_NAMES)
     return tree
 
@@ -170,6 +170,17 @@ def _translate_rlinf_env(tree: Tree) -> Tree:
     env = {**{key: value for key, value in env.items() if key != "train"}, **({"train": rest} if rest else {})}
     blocks = {"env": env, "run": run, "policy": policy}
     return {**tree, **{key: block for key, block in blocks.items() if block or key in tree}}
+
+
+def _with_images(tree: Tree) -> Tree:
+    """The recipes render images wherever they collect data or use a reward model; here `env.obs` says so."""
+    reward, env = _block(tree, "reward"), tree.get("env")
+    folders = "data_collection" in reward and reward.get("collect_data") is not False
+    files = _block(tree, "reward_data_collection").get("enabled", "reward_data_collection" in tree)
+    if env is None or not (folders or files or reward.get("use_reward_model")):
+        return tree
+    env = {"type": env} if isinstance(env, str) else env
+    return {**tree, "env": {"obs": "both", **env}} if isinstance(env, dict) else tree
 
 
 def place_on_gpus(tree: Tree) -> Tree:

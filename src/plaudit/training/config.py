@@ -198,20 +198,36 @@ class TrainingConfig(Config):
         if not self.simulated:
             return self  # known once the robot is connected
         env = self.simulation
-        shown = env.cameras if env.obs != "state" else ()
-        collected = (self.collect and self.collect.cameras) or ()
-        named = [name_of_camera(camera, shown, collected) for camera in collected]
-        for key, cameras in {"policy.cameras": self.policy.cameras, "collect.cameras": named}.items():
-            for camera in cameras or ():
-                if camera not in shown:
-                    raise ValueError(
-                        f"{key} has '{camera}', which the environment does not show; {did_you_mean(camera, shown)}"
-                    )
         if self.judge.config.sees_images and env.obs == "state":
             raise ValueError("a judge sees camera images; write env.obs=both (a policy of states: policy.cameras=[])")
         if self.collect is not None and env.obs == "state":
-            raise ValueError("collect keeps what cameras see; write 'env.obs: both' (and 'policy.cameras: []')")
+            raise ValueError(
+                "collect keeps camera images, and env.obs is 'state', which has none; write env.obs=both (and "
+                "policy.cameras=[] for a policy of states)"
+            )
+        collected = (self.collect and self.collect.cameras) or ()
+        for camera in self.policy.cameras or ():
+            self._check_camera("policy.cameras", camera, camera)
+        for camera in collected:
+            self._check_camera("collect.cameras", camera, name_of_camera(camera, env.cameras, collected))
         return self
+
+    def _check_camera(self, key: str, camera: str, name: str) -> None:
+        """Refuse a camera that the environment does not show.
+
+        camera: as the config has it
+        name: what the environment calls it
+        """
+        env = self.simulation
+        if env.obs == "state":
+            raise ValueError(
+                f"{key} has '{camera}', and env.obs is 'state', which shows no camera; write env.obs=both, or "
+                "env.obs=pixels for images without the simulation's state"
+            )
+        if name not in env.cameras:
+            raise ValueError(
+                f"{key} has '{camera}', which the environment does not show; {did_you_mean(camera, env.cameras)}"
+            )
 
     @model_validator(mode="after")
     def _check_demos(self) -> Self:

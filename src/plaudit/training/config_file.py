@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from plaudit.config import expand_type_override, load
-from plaudit.errors import did_you_mean
+from plaudit.errors import ConfigError, did_you_mean
 from plaudit.judges.certificate import certificate_beside
 from plaudit.judges.config import JUDGE_FILES, is_judge_path, judge_tree
 from plaudit.policies.loader import load_policy
-from plaudit.registry import ROBOT_REGISTRY
+from plaudit.registry import LEARNER_REGISTRY, ROBOT_REGISTRY
 from plaudit.rollout.chunks import backup_problem, check_chunks
 from plaudit.rollout.engine import InferenceConfig, with_robot_defaults
 from plaudit.training.compat import Tree, place_on_gpus, translate
-from plaudit.training.config import Schedule, TrainingConfig
+from plaudit.training.config import BUILT_IN_TASKS, Schedule, TrainingConfig
 from plaudit.training.settings import PolicySettings
 
 TYPED = ("env", "robot", "learner", "judge", "teleop", "policy.inference")  # blocks whose `type` names a class
@@ -43,12 +43,22 @@ def load_training_config(
 
     def complete(tree: Tree) -> Tree:
         tree = _with_types(translate(tree))
+        _check_named(tree, schedule)
         tree["judge"] = _judge(tree.get("judge", {}))
         if schedule == "train":
             tree = place_on_gpus(tree)
         return {**_with_robot(tree, robot_files or {}), "schedule": _schedule(tree, schedule)}
 
     return _complete(load(TrainingConfig, path, full, complete, typed=TYPED))
+
+
+def _check_named(tree: Tree, schedule: Schedule) -> None:
+    """Refuse a run without a learner or a task, in one message."""
+    needed = {"learner": f"name one: learner=ppo (known: {', '.join(LEARNER_REGISTRY.names())})"}
+    if schedule == "train" and "robot" not in tree:
+        needed["env"] = f"name a simulated task: env={BUILT_IN_TASKS[0]} (known: {', '.join(BUILT_IN_TASKS)})"
+    if missing := [((key,), f"key '{key}' is missing; {how}") for key, how in needed.items() if key not in tree]:
+        raise ConfigError(missing)
 
 
 def _schedule(tree: Tree, schedule: Schedule) -> Any:

@@ -201,8 +201,10 @@ def _compare_with_block(block: RewardModelBlock, info: RewardModelConfig) -> Non
     """Refuse a network that is not the one that a recipe describes."""
     shape = info.classifier
     sizes = {(3, *size) for size in (*shape.cameras.values(), *([shape.image_size] if shape.image_size else []))}
+    keys = block.image_keys
+    differ = keys is not None and _camera_names(keys, shape.cameras) != sorted(shape.cameras)
     pairs = {
-        "image_keys": (block.image_keys and _camera_names(block.image_keys, shape.cameras), sorted(shape.cameras)),
+        "image_keys": (list(keys or ()) if differ else None, sorted(shape.cameras)),
         "image_size": (block.image_size and list(block.image_size), [list(size) for size in sorted(sizes)]),
         "hidden_dim": (block.hidden_dim, shape.hidden_dim),
         "num_spatial_blocks": (block.num_spatial_blocks, shape.num_spatial_blocks),

@@ -1,16 +1,30 @@
-"""Settings that a training on a processor is given when it may take so many minutes."""
+"""Settings that a training on a CPU is given when it may take so many minutes, and that it ends in time."""
 
+import time
 from dataclasses import replace
+from math import inf
 
 import numpy as np
 import pytest
 
 from bright_square import square_store
+from plaudit.errors import JudgeError
 from plaudit.judges.classifier import budget
-from plaudit.judges.classifier.budget import choose_settings, largest_image_size, measure_speed
+from plaudit.judges.classifier.budget import (
+    Choice,
+    Estimate,
+    choose_settings,
+    largest_image_size,
+    measure_speed,
+    member_seconds,
+)
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import RewardDataset, split
+from plaudit.judges.classifier.encoders.resnet10 import Resnet10Config
 from plaudit.judges.classifier.encoders.small import SmallConfig
+from plaudit.judges.classifier.fit import train_reward_model
+from plaudit.judges.classifier.train_job import RewardTrainJob
+from plaudit.judges.epochs import never_stop
 
 
 @pytest.fixture
@@ -19,8 +33,13 @@ def table(tmp_path) -> RewardDataset:
 
 
 def choose(table: RewardDataset, folder, monkeypatch, seconds_of, **settings):
-    """seconds_of: how long a training with a config takes"""
-    monkeypatch.setattr(budget, "_estimate", lambda config, *_: seconds_of(config))
+    """seconds_of: how long a training with a config takes, most of it to encode images, or its parts"""
+
+    def estimate(config, *_) -> Estimate:
+        found = seconds_of(config)
+        return found if isinstance(found, Estimate) else Estimate(found, 0, 0, config.epochs)
+
+    monkeypatch.setattr(budget, "_estimate", estimate)
     monkeypatch.setattr(budget, "measure_speed", lambda *_: True)
     folder.mkdir(exist_ok=True)
     config = RewardTrainConfig(**{"max_minutes": 10, "device": "cpu", **settings})
@@ -51,9 +70,71 @@ def test_one_that_is_resumed_goes_on_with_the_same(table, tmp_path, monkeypatch)
     assert again == first
 
 
-@pytest.mark.parametrize("settings", [{"max_minutes": None}, {"encoder": SmallConfig()}])
-def test_a_network_from_scratch_and_one_without_a_limit_are_left_alone(table, tmp_path, monkeypatch, settings):
-    assert choose(table, tmp_path / "work", monkeypatch, lambda config: 1, **settings) is None
+def test_one_without_a_limit_is_left_alone(table, tmp_path, monkeypatch):
+    assert choose(table, tmp_path / "work", monkeypatch, lambda config: 1, max_minutes=None) is None
+
+
+@pytest.mark.parametrize("encoder", [SmallConfig(), Resnet10Config()])
+def test_an_encoder_from_random_weights_is_estimated_and_nothing_is_chosen(table, tmp_path, monkeypatch, encoder):
+    choice = choose(table, tmp_path / "work", monkeypatch, lambda config: 1234, encoder=encoder)
+    assert choice == Choice({}, 1234)
+    assert str(choice) == "the settings you gave; about 21 minutes"
+
+
+def slow_epochs(config: RewardTrainConfig) -> Estimate:
+    return Estimate(encode_s=20, epoch_s=50 * config.ensemble_size, score_s=10, epochs=config.epochs)
+
+
+@pytest.mark.parametrize(("minutes", "epochs"), [(3, 3), (2, 2), (1.34, 1)])
+def test_a_limit_takes_one_member_and_as_many_epochs_as_fit(table, tmp_path, monkeypatch, minutes, epochs):
+    limit = {"max_minutes": minutes, "enforce_max_minutes": True}
+    choice = choose(table, tmp_path / "work", monkeypatch, slow_epochs, **limit)
+    assert (choice.settings["ensemble_size"], choice.settings["epochs"]) == (1, epochs)
+    assert choice.seconds <= 60 * minutes and choice.score_s == 10
+
+
+def test_a_limit_without_room_for_an_epoch_is_refused_with_the_least_time(table, tmp_path, monkeypatch):
+    limit = {"max_minutes": 1, "enforce_max_minutes": True}
+    with pytest.raises(JudgeError, match=r"max_minutes is 1, .* take about 2 minutes; nothing was trained"):
+        choose(table, tmp_path / "work", monkeypatch, slow_epochs, **limit)
+    assert choose(table, tmp_path / "work", monkeypatch, slow_epochs, max_minutes=1).seconds > 60  # a guide is exceeded
+
+
+def test_epochs_that_were_given_stay_and_the_limit_cuts_them_short(table, tmp_path, monkeypatch):
+    limit = {"max_minutes": 3, "enforce_max_minutes": True, "epochs": 30}
+    choice = choose(table, tmp_path / "work", monkeypatch, slow_epochs, **limit)
+    assert "epochs" not in choice.settings and choice.seconds == 20 + 0.8 * 30 * 50 + 10
+
+
+def test_minutes_are_a_limit_where_they_are_given():
+    assert RewardTrainJob(max_minutes=3).training.enforce_max_minutes
+    assert not RewardTrainJob().training.enforce_max_minutes and RewardTrainJob().training.max_minutes == 10
+
+
+def test_each_network_gets_its_share_of_what_is_left(table):
+    config = RewardTrainConfig(max_minutes=10, ensemble_size=2, enforce_max_minutes=True)
+    assert member_seconds(config, Choice({}, 500, score_s=100), elapsed_s=200) == pytest.approx(135)
+    assert member_seconds(config.model_copy(update={"cross_fit": True}), None, elapsed_s=0) == 50
+    assert member_seconds(config.model_copy(update={"enforce_max_minutes": False}), None, elapsed_s=0) == inf
+
+
+def test_training_ends_when_its_minutes_are_used_up(tmp_path, monkeypatch):
+    """By a clock on which every step takes ten seconds."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+
+    def pass_time(_: object) -> bool:
+        now[0] += 10
+        return True
+
+    config = RewardTrainConfig(
+        encoder=SmallConfig(widths=(4,)), hidden_dim=8, latent_dim=8, batch_size=32, epochs=100, patience=100,
+        device="cpu", max_minutes=2, enforce_max_minutes=True,
+    )  # fmt: skip
+    fitted = train_reward_model(
+        square_store(tmp_path / "store"), config, tmp_path / "work", never_stop, lambda _: iter, pass_time
+    )
+    assert 1 <= len(fitted.history) < 100 and now[0] == 120
 
 
 def test_large_images_are_read_no_larger_than_they_are_used():
@@ -73,6 +154,10 @@ def test_the_estimate_is_of_images_and_steps(table, tmp_path):
     parts = {"train": np.arange(128), "validation": np.arange(10), "test": np.arange(20)}
     known = replace(speed, image_s=1.0, step_s=100.0)
     folds = config.model_copy(update={"cross_fit": True})
-    images, epochs = 4 * 128 + 10 + 4 * 20, 0.8 * 15  # views to learn from; scorings, and controls of test episodes
-    assert budget._estimate(config, table, parts, known) == images + epochs * 100
-    assert budget._estimate(folds, table, parts, known) == images + epochs * 100 * (1 + 5 * 1)  # and five folds
+    # Views to learn from; scorings, controls of test episodes, and 16 frames of each of 12 episodes to compare.
+    found = budget._estimate(config, table, parts, known)
+    assert (found.encode_s, found.epoch_s, found.score_s) == (4 * 128, 100, 10 + 4 * 20 + 12 * 16)
+    assert found.seconds == 4 * 128 + 0.8 * 15 * 100 + 282
+    assert budget._estimate(folds, table, parts, known).epoch_s == 100 * (1 + 5 * 1)  # and five folds
+    learning = config.model_copy(update={"freeze_encoder": False})
+    assert budget._estimate(learning, table, parts, known).epoch_s == 100 + 10  # validation images in each epoch

@@ -11,10 +11,10 @@ from lerobot_v21 import write_v21
 from conftest import counting_episode, labeled_store
 from counted_stores import counted_store
 from plaudit.data.store import Store
-from plaudit.data.transfer import export_dataset
+from plaudit.data.transfer import export_dataset, open_or_import
 from plaudit.errors import DataError, DisplayError, MissingExtra, UnknownFormat
 from plaudit.judges.human import app
-from plaudit.judges.human.app import check_display, open_or_import
+from plaudit.judges.human.app import check_display
 from plaudit.judges.human.session import Session
 
 
@@ -36,7 +36,7 @@ def test_a_data_set_is_labeled_as_a_store_beside_it_and_is_not_changed(tmp_path,
     before = {path: path.read_bytes() for path in source.rglob("*") if path.is_file()}
     folder, told = open_or_import(source)
     assert folder == tmp_path / "theirs.store"
-    assert told[0].endswith(f"{folder}, which has its 2 episodes; {source} itself is not changed")
+    assert told[0].endswith(f"{folder}, which has its 2 episodes; {source} is not changed")
     with Session.open(folder) as session:
         session.fail()
         session.complete()
@@ -57,7 +57,7 @@ def test_the_store_of_a_data_set_that_somebody_is_writing_is_labeled_as_it_is(tm
     folder, _ = open_or_import(source)
     with Store.open(folder, write=True):
         again, told = open_or_import(source)
-    assert again == folder and "it is labeled as it is now" in told[0]
+    assert again == folder and "it is used as it is now" in told[0]
 
 
 def test_a_folder_that_is_nothing_we_know_is_said_so(tmp_path):

@@ -5,6 +5,7 @@ It is written by a function that takes episodes one at a time. Reading opens fil
 """
 
 from pathlib import Path
+from typing import Any
 
 from plaudit.data.formats.base import Dataset, FormatName, Writer
 from plaudit.data.formats.base import ReadOptions as ReadOptions
@@ -14,24 +15,29 @@ from plaudit.untrusted import Root
 
 
 def open_dataset(path: str | Path, options: ReadOptions | None = None) -> Dataset:
-    """Find out what a folder is, by what is in it, and list its episodes.
+    """Detect the layout of a folder and list its episodes.
 
-    What it decodes it decodes here; `plaudit.data.formats.worker` does the same in a process with limits.
+    It is decoded in this process; `plaudit.data.formats.worker` does the same in a process with limits.
     """
-    from plaudit.data.formats import lerobot, npy, pkl
     from plaudit.data.formats.view import as_asked
 
     path, options = Path(path), options or ReadOptions()
+    return as_asked(layout_of(path).read(Root(path, options.follow_links), options), options)
+
+
+def layout_of(path: Path) -> Any:
+    """The module that reads a folder, by what is in it; nothing is decoded."""
+    from plaudit.data.formats import lerobot, npy, pkl
+
     if not path.exists():
         raise UnknownFormat(f"{path} does not exist")
     if not path.is_dir():
         raise UnknownFormat(f"{path} is a file; name the folder of the data set")
-    root = Root(path, options.follow_links)
     for module in (lerobot, npy, pkl):
         if module.detect(path):
-            return as_asked(module.read(root, options), options)
+            return module
     raise UnknownFormat(
-        f"{path} is none of the layouts we read: LeRobot (meta/info.json), "
+        f"{path} is no store and none of the layouts we read: LeRobot (meta/info.json), "
         "positive/ and negative/ folders of .npy, success/ and failure/ folders of .pkl"
     )
 

@@ -27,6 +27,7 @@ class Source:
     nbytes: Callable[[], int]  # of memory that reading it may take, told before it is read
     steps: int = 0  # actions, 0 where only loading it tells
     codecs: Callable[[], Mapping[str, str]] = dict  # LeRobot: of its videos, by feature
+    has_labels: Callable[[], bool] = lambda: True  # found out without decoding images
 
 
 @dataclass(frozen=True)

@@ -203,6 +203,7 @@ class _Reader:
                 lambda: 0,
                 steps,
                 partial(self._codecs, n, where),
+                partial(self._has_labels, n, where),
             )
             for n, (index, where, steps) in enumerate(reply["sources"])
         ]
@@ -219,6 +220,9 @@ class _Reader:
 
     def _digest(self, number: int, where: str) -> str:
         return self._ask({"op": "digest", "number": number}, where)[0]["digest"]
+
+    def _has_labels(self, number: int, where: str) -> bool:
+        return bool(self._ask({"op": "has_labels", "number": number}, where)[0]["has_labels"])
 
     def _codecs(self, number: int, where: str) -> dict[str, str]:
         found = self._ask({"op": "codecs", "number": number}, where)[0]["codecs"]

@@ -154,7 +154,8 @@ def _serve(connection: socket.socket, request: dict[str, Any]) -> None:
         else:
             assert dataset is not None
             source, known = dataset.sources[request["number"]], dataset
-            step = {"load": _load, "digest": _digest, "codecs": _codecs}[request["op"]]
+            steps = {"load": _load, "digest": _digest, "has_labels": _has_labels, "codecs": _codecs}
+            step = steps[request["op"]]
             answer, arrays, _ = _catch_errors(partial(step, known, source, limits), source.where)
         send(connection, answer, arrays)
         try:
@@ -232,6 +233,11 @@ def _open(path: str, options: ReadOptions) -> Answer:
 def _digest(dataset: Dataset, source: Any, limits: _Limits) -> Answer:
     limits.renew(source.nbytes())
     return {"digest": source.digest()}, (), None
+
+
+def _has_labels(dataset: Dataset, source: Any, limits: _Limits) -> Answer:
+    limits.renew(source.nbytes())
+    return {"has_labels": source.has_labels()}, (), None
 
 
 def _codecs(dataset: Dataset, source: Any, limits: _Limits) -> Answer:

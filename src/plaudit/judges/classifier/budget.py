@@ -1,9 +1,16 @@
-"""Settings for a processor: what is not set is chosen so that training takes about as long as one is willing to wait.
+"""The time that a training on a CPU may take, and the settings that follow from it.
 
-With a GPU the encoder itself learns. On two cores that takes hours, so here it stands still: what it makes of each
-image is computed once, and only the small networks after it learn. What is lost is made up for by what costs little
-then: a short history of frames and three members. Larger images and more augmented copies of each are better and
-slower, so they are chosen last, by timing the encoder on a few of the images themselves.
+With a GPU the encoder itself learns. On two cores that takes hours, so here a pretrained encoder is frozen: the
+features of each image are computed once, and only the small networks after it learn. A short history of frames and
+three members make up for some of the loss, since they cost little then. Larger images and more augmented copies of each
+are better and slower, so they are chosen last, by timing the encoder on a few of the images themselves.
+
+An encoder that starts from random weights has to learn, and so has one that the user does not freeze. Their training is
+timed by a few steps.
+
+`max_minutes` is a guide unless `enforce_max_minutes` is set. Then fewer members and epochs are taken where that is
+needed, a budget that not even one epoch fits into is refused before training, and training ends when its share of the
+time is used up.
 """
 
 import json
@@ -11,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from math import ceil, sqrt
+from math import ceil, inf, sqrt
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,10 +28,13 @@ from torch import Tensor
 
 from plaudit.data.disk import write_atomic
 from plaudit.devices import resolve_device, to_channels_last
+from plaudit.errors import JudgeError
 from plaudit.judges.calibration import NUM_FOLDS
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import RewardDataset, Size, Split, rows_to_learn
+from plaudit.judges.classifier.familiar import FRAMES
 from plaudit.judges.classifier.model import BinaryRewardClassifier
+from plaudit.optim import AdamW
 from plaudit.types import AnyArray, ProgressFn
 
 HISTORY_FRAMES, HISTORY_S = 3, 0.2  # earlier frames that the model sees, and the time between them
@@ -33,7 +43,9 @@ PIXELS = (192 * 256, 144 * 192, 96 * 128)  # of an image at most, the best first
 VIEWS = (4, 3, 2)  # of each training image, the best first
 GRID = 32  # sides of resized images are multiples of this, as encoders halve them five times
 SAMPLE = 24  # images to time the encoder on
+STEP_SAMPLE = 16  # images of a step that is timed where the encoder learns
 CONTROLS = 3  # scorings of a test episode for negative controls
+MARGIN = 1.3  # for measuring the model, which nothing cuts short
 EPOCHS = 0.8  # of all, before a member gets no better
 
 T = TypeVar("T")
@@ -45,23 +57,30 @@ class Choice:
 
     settings: Mapping[str, Any]
     seconds: float
+    score_s: float = 0.0  # of these, what measuring the model takes after it was trained
 
     def __str__(self) -> str:
         size = self.settings.get("image_size")
         words = [
             "a frozen encoder" if self.settings.get("freeze_encoder") else "",
-            f"{n} earlier frames" if (n := self.settings.get("num_history_frames")) else "",
-            f"{n} members" if (n := self.settings.get("ensemble_size")) else "",
+            f"{n} history frames" if (n := self.settings.get("num_history_frames")) else "",
+            f"{n} ensemble member{'s' * (n > 1)}" if (n := self.settings.get("ensemble_size")) else "",
             f"images of {size[0]}x{size[1]}" if size else "",
             f"{n} augmented views" if (n := self.settings.get("num_augmented_views")) else "",
+            f"at most {n} epoch{'s' * (n > 1)}" if (n := self.settings.get("epochs")) else "",
         ]
-        minutes = max(1, round(self.seconds / 60))
-        return f"{', '.join(filter(None, words))}; about {minutes} minute{'s' * (minutes > 1)}"
+        return f"{', '.join(filter(None, words)) or 'the settings you gave'}; about {_minutes(self.seconds)}"
+
+
+def _minutes(seconds: float) -> str:
+    """In whole minutes, rounded up."""
+    count = max(1, ceil(seconds / 60))
+    return f"{count} minute{'s' * (count > 1)}"
 
 
 def largest_image_size(config: RewardTrainConfig, cameras: Mapping[str, Size]) -> Size | None:
     """What images are read at, of cameras with these sizes: no larger than any training of a processor uses."""
-    if config.image_size is not None or not _applies(config):
+    if config.image_size is not None or not _chooses(config):
         return config.image_size
     return _size_of(cameras, PIXELS[0])
 
@@ -73,29 +92,37 @@ def choose_settings(
     work_dir: Path,
     progress: ProgressFn = iter,
 ) -> Choice | None:
-    """What to set for a training of about `config.max_minutes`; None where there is nothing to choose.
+    """What to set for a training of about `config.max_minutes`; None where no time is given, or there is a GPU.
 
     Kept in `work_dir`: a training that is resumed goes on with the settings that it began with.
     """
-    if not _applies(config):
+    if not _on_cpu(config):
         return None
     kept = work_dir / "chosen_settings.json"
     if kept.exists():
         tree = json.loads(kept.read_text())
         size = tree["settings"].get("image_size")
-        return Choice(tree["settings"] | ({"image_size": tuple(size)} if size else {}), tree["seconds"])
+        return Choice(**tree | {"settings": tree["settings"] | ({"image_size": tuple(size)} if size else {})})
     choice = _first_that_fits(config, table, splits, progress)
     write_atomic(kept, json.dumps(vars(choice)).encode())
     return choice
 
 
-def _applies(config: RewardTrainConfig) -> bool:
-    return (
-        config.max_minutes is not None
-        and config.encoder.pretrained
-        and config.head == "serl"
-        and resolve_device(config.device).type == "cpu"
-    )
+def member_seconds(config: RewardTrainConfig, choice: Choice | None, elapsed_s: float) -> float:
+    """How long each network may train: its share of what is left of an enforced budget."""
+    if config.max_minutes is None or not config.enforce_max_minutes:
+        return inf
+    left = 60 * config.max_minutes - elapsed_s - (0.0 if choice is None else MARGIN * choice.score_s)
+    return left / (config.ensemble_size * (1 + NUM_FOLDS * config.cross_fit))
+
+
+def _on_cpu(config: RewardTrainConfig) -> bool:
+    return config.max_minutes is not None and resolve_device(config.device).type == "cpu"
+
+
+def _chooses(config: RewardTrainConfig) -> bool:
+    """Whether settings are chosen: a frozen encoder is of use only if it was trained elsewhere."""
+    return _on_cpu(config) and config.encoder.pretrained and config.head == "serl"
 
 
 def _first_that_fits(
@@ -103,6 +130,24 @@ def _first_that_fits(
 ) -> Choice:
     """Of the settings that were not given, from the best on; the last where none does."""
     assert config.max_minutes is not None
+    speed, choice = None, Choice({}, 0.0)
+    for of_one_size in progress(_candidates(config, table) if _chooses(config) else [[{}]]):
+        speed = None
+        for settings in of_one_size:
+            changed = config.model_copy(update=settings)
+            speed = speed or measure_speed(changed, table)
+            estimate = _estimate(changed, table, splits, speed)
+            choice = Choice(settings, estimate.seconds, estimate.score_s)
+            if choice.seconds <= 60 * config.max_minutes:
+                return choice
+    if not config.enforce_max_minutes:
+        return choice
+    assert speed is not None
+    return _fewer_epochs(config, choice.settings, lambda one: _estimate(one, table, splits, speed))
+
+
+def _candidates(config: RewardTrainConfig, table: RewardDataset) -> list[list[dict[str, Any]]]:
+    """Settings that were not given, from the best on: those of one image size together."""
     fps = float(np.median(table.fps)) or 10.0
     wanted: dict[str, Any] = {
         "freeze_encoder": True,
@@ -112,18 +157,27 @@ def _first_that_fits(
     }
     if "num_history_frames" in config.model_fields_set:
         del wanted["history_stride"]
-    sizes = list(dict.fromkeys(_size_of(table.cameras, pixels) for pixels in PIXELS))
-    choice = Choice({}, 0.0)
-    for size in progress(sizes):
-        speed = None
-        for views in VIEWS:
-            settings = _unset(config, wanted | {"image_size": size, "num_augmented_views": views})
-            changed = config.model_copy(update=settings)
-            speed = speed or measure_speed(changed, table)
-            choice = Choice(settings, _estimate(changed, table, splits, speed))
-            if choice.seconds <= 60 * config.max_minutes:
-                return choice
-    return choice
+    sizes = dict.fromkeys(_size_of(table.cameras, pixels) for pixels in PIXELS)
+    return [[_unset(config, wanted | {"image_size": s, "num_augmented_views": v}) for v in VIEWS] for s in sizes]
+
+
+def _fewer_epochs(
+    config: RewardTrainConfig, settings: Mapping[str, Any], estimate_of: Callable[[RewardTrainConfig], "Estimate"]
+) -> Choice:
+    """One member, and as many epochs as fit; an error that says the least time where not even one does."""
+    assert config.max_minutes is not None
+    budget_s = 60 * config.max_minutes
+    settings = {**settings, **_unset(config, {"ensemble_size": 1})}
+    estimate = estimate_of(config.model_copy(update=settings))
+    if estimate.least_s > budget_s:
+        raise JudgeError(
+            f"max_minutes is {config.max_minutes:g}, and on this CPU one epoch and measuring the model take about "
+            f"{_minutes(estimate.least_s)}; nothing was trained: allow at least that (--minutes), use fewer episodes, "
+            "a smaller image_size or train_fps, a frozen encoder with pretrained weights, or a GPU"
+        )
+    epochs = int((budget_s - estimate.encode_s - estimate.score_s) / (EPOCHS * estimate.epoch_s))
+    settings |= _unset(config, {"epochs": min(config.epochs, max(1, epochs))})
+    return Choice(settings, estimate_of(config.model_copy(update=settings)).seconds, estimate.score_s)
 
 
 def _unset(config: RewardTrainConfig, wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -145,7 +199,7 @@ class Speed:
     """Of a machine, with one setting."""
 
     image_s: float  # to encode one frame of every camera
-    step_s: float  # a gradient step of what comes after the encoder
+    step_s: float  # a gradient step of what learns
 
 
 def measure_speed(config: RewardTrainConfig, table: RewardDataset) -> Speed:
@@ -158,36 +212,74 @@ def measure_speed(config: RewardTrainConfig, table: RewardDataset) -> Speed:
         encode = partial(_encode, model, frames)
         encode()  # the first time is slower
         seconds, features = _time_call(encode)
-    batch = torch.arange(config.batch_size * model.config.num_frames) % SAMPLE
-    step = partial(_step, model, {camera: grid.clone().contiguous()[batch] for camera, grid in features.items()})
+    size = config.batch_size if config.frozen else min(config.batch_size, STEP_SAMPLE)
+    batch = torch.arange(size * model.config.num_frames) % SAMPLE
+    optimizer = AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-6)
+    if config.frozen:
+        shown = {camera: grid.clone().contiguous()[batch] for camera, grid in features.items()}
+        step = partial(_step, model, optimizer, lambda: shown)
+    else:
+        shown = {camera: pixels[batch] for camera, pixels in frames.items()}
+        step = partial(_step, model, optimizer, partial(_encode, model, shown))
     step()
     step_s, _ = _time_call(step)
-    return Speed(seconds / SAMPLE, step_s)
+    return Speed(seconds / SAMPLE, step_s * config.batch_size / size)
 
 
-def _estimate(config: RewardTrainConfig, table: RewardDataset, splits: Mapping[Split, AnyArray], speed: Speed) -> float:
-    """Seconds of a training: frames to learn from in every view, others to measure on, and the steps."""
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds of a training, by its parts."""
+
+    encode_s: float  # to compute the features of a frozen encoder, once
+    epoch_s: float  # one epoch of all networks that are trained
+    score_s: float  # to measure the model
+    epochs: int  # at most
+
+    @property
+    def seconds(self) -> float:
+        return self.encode_s + EPOCHS * self.epochs * self.epoch_s + self.score_s
+
+    @property
+    def least_s(self) -> float:
+        """With one epoch."""
+        return self.encode_s + self.epoch_s + self.score_s
+
+
+def _estimate(
+    config: RewardTrainConfig, table: RewardDataset, splits: Mapping[Split, AnyArray], speed: Speed
+) -> Estimate:
+    """Of frames to learn from in every view, others to measure on, and the steps."""
     rows = rows_to_learn(table, splits, config.train_fps, cross_fit=config.cross_fit)
     learned = np.unique(table.history_indices(rows, 1 + config.num_history_frames, config.history_stride))
     cached = len(learned) * config.num_augmented_views + len(np.setdiff1d(splits["validation"], learned))
     times = 1 if config.num_history_frames else 1 + CONTROLS  # a model with a history encodes no test frame twice
-    scored = len(splits["validation"]) + times * len(splits["test"])
-    steps = ceil(len(splits["train"]) / config.batch_size)
+    compared = FRAMES * len(np.unique(table.episode[table.episode >= 0]))
+    scored = len(splits["validation"]) + times * len(splits["test"]) + compared
+    steps, trainings = ceil(len(splits["train"]) / config.batch_size), 1
     if config.cross_fit:
         fold = (1 - 1 / NUM_FOLDS) * (1 - config.val_fraction) * len(rows)
         steps += NUM_FOLDS * ceil(fold / config.batch_size)
-    epochs = EPOCHS * config.epochs * config.ensemble_size
-    return (cached + scored) * speed.image_s + epochs * steps * speed.step_s
+        trainings += NUM_FOLDS
+    validated = 0 if config.frozen else trainings * len(splits["validation"])  # images that are encoded in each epoch
+    return Estimate(
+        encode_s=cached * speed.image_s if config.frozen else 0.0,
+        epoch_s=config.ensemble_size * (steps * speed.step_s + validated * speed.image_s),
+        score_s=scored * speed.image_s,
+        epochs=config.epochs,
+    )
 
 
 def _encode(model: BinaryRewardClassifier, frames: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {camera: model.encode(pixels, camera) for camera, pixels in frames.items()}
 
 
-def _step(model: BinaryRewardClassifier, features: Mapping[str, Tensor]) -> None:
+def _step(model: BinaryRewardClassifier, optimizer: AdamW, encode: Callable[[], Mapping[str, Tensor]]) -> None:
+    features = encode()
     state = torch.zeros(len(next(iter(features.values()))), model.config.state_dim)
     embeddings = model.train().embed(features, state if model.config.state_dim else None)
     model.classify(embeddings.unflatten(0, (-1, model.config.num_frames))).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
 
 
 def _time_call(call: Callable[[], T]) -> tuple[float, T]:

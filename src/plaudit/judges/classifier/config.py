@@ -50,9 +50,10 @@ class RewardTrainConfig(NetworkConfig):
     promise_confidence: float = Field(default=0.9, ge=0.5, lt=1)  # of a promise that this holds on episodes to come
     seed: Seed = 0
     device: str = "auto"
-    # On a processor: how long it may take. What is not set of the encoder, image size, history, members and views is
-    # chosen to fit (budget.py). None: the defaults above.
+    # On a CPU: how long it may take. What is not set of the encoder, image size, history, members and views is chosen
+    # to fit (budget.py). None: the defaults above.
     max_minutes: PositiveFloat | None = None
+    enforce_max_minutes: bool = False  # a limit instead of a guide: training ends when its share of it is used up
 
     @property
     def frozen(self) -> bool:

@@ -21,6 +21,7 @@ encoding every frame of every episode would take longer than all five trainings.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -108,16 +109,20 @@ def cross_fit(
     kept: Sequence[Scale],
     on_epoch_end: Callable[[EpochMetrics], bool],
     on_step: Callable[[StepMetrics], bool],
+    max_seconds: float = inf,
 ) -> OutOfFold | None:
     """Train and score fold by fold; resumes where an earlier run stopped. None where there are too few episodes.
 
     kept: the scale of each member of the kept model, on which the logits are given
+    max_seconds: of each member of each fold
     """
     parts = fold_splits(config, table, splits)
     if not parts:
         return None
     scored = [
-        _fold_logits(number, config, table, part, cached, work_dir / f"fold_{number}", kept, on_epoch_end, on_step)
+        _fold_logits(
+            number, config, table, part, cached, work_dir / f"fold_{number}", kept, on_epoch_end, on_step, max_seconds
+        )
         for number, part in enumerate(parts, 1)
     ]
     places, values = np.concatenate([part["test"] for part in parts]), np.concatenate(scored, axis=1)
@@ -136,6 +141,7 @@ def _fold_logits(
     kept: Sequence[Scale],
     on_epoch_end: Callable[[EpochMetrics], bool],
     on_step: Callable[[StepMetrics], bool],
+    max_seconds: float,
 ) -> FloatArray:
     """[members, n] of the rows that are held out, on the scale of the kept model."""
     done = work_dir / "scaled_logits.json"
@@ -152,6 +158,7 @@ def _fold_logits(
             work_dir,
             lambda epoch: on_epoch_end(replace(epoch, fold=number)),
             lambda step: on_step(replace(step, fold=number)),
+            max_seconds,
         )
         held_out = predict_logits(trained.model, features, table, parts["test"])[:, 0]
         logits.append(Scale.of(trained.model, features, table, parts["train"]).to(kept[member], held_out))

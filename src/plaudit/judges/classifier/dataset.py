@@ -112,6 +112,30 @@ class RewardDataset:
         return np.flatnonzero(np.isin(self.episode, list(episodes)))
 
 
+def check_labels(
+    store: Store, sources: Collection[str], seed: int, validation: float, test: float, *, demonstrations: bool
+) -> None:
+    """Refuse labels that nothing can be learned from, by the ledger alone: no frame is read.
+
+    The arguments are those of `RewardDataset.from_store` and `split`.
+    """
+    if demonstrations:
+        _demonstrations(store, sources)
+        return
+    targets = {i: labels.targets for i in _labeled_ids(store, sources) if (labels := store.ledger.labels(i, sources))}
+    succeeded = {i: bool((target == 1).any()) for i, target in targets.items()}
+    chosen = split_episodes(succeeded, seed, validation, test)
+    chosen["test"] = chosen["test"] or chosen["validation"]
+    parts: dict[Split, FloatArray] = {
+        part: _concatenate([targets[i] for i in members]) for part, members in chosen.items()
+    }
+    check_split(parts, _concatenate(list(targets.values())), len(targets))
+
+
+def _concatenate(targets: Sequence[FloatArray]) -> FloatArray:
+    return np.concatenate([np.zeros(0, np.float32), *targets])
+
+
 def _labeled_ids(store: Store, sources: Collection[str]) -> list[int]:
     """Episodes with a label of these sources."""
     ids = [i for i in store.ids if store.ledger.newest(i, sources) is not None]

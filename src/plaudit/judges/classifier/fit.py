@@ -36,7 +36,7 @@ from plaudit.judges.calibration import (
     fit_cutoff_offset,
     promised_threshold,
 )
-from plaudit.judges.classifier.budget import Choice, choose_settings, largest_image_size
+from plaudit.judges.classifier.budget import Choice, choose_settings, largest_image_size, member_seconds
 from plaudit.judges.classifier.checkpoint import Images, RewardModel, RewardModelConfig, TrainingDataInfo
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.cross_fit import OutOfFold, Scale, cross_fit
@@ -89,7 +89,7 @@ def train_reward_model(
     """Train and evaluate; what takes long is kept in `work_dir`, from where the same call resumes after a stop.
 
     on_epoch_end, on_step: told how it goes; False stops it with `TrainingInterrupted`
-    on_choice: told what was chosen to fit `config.max_minutes`
+    on_choice: told what was chosen to fit `config.max_minutes`, and how long it takes
     """
     begun = time.monotonic()
     cache_dir = existing_parent(work_dir)
@@ -110,20 +110,24 @@ def train_reward_model(
     choice = choose_settings(config, table, splits, work_dir, progress("timing the encoder"))
     if choice is not None:
         config = config.model_copy(update=choice.settings)
-        on_choice(choice)
+        if choice.settings or choice.seconds > 60 * (config.max_minutes or 0):
+            on_choice(choice)
     cached = cache_features(table, splits, config, work_dir, progress) if config.frozen else None
+    max_seconds = member_seconds(config, choice, time.monotonic() - begun)
     members: list[EnsembleMember] = []
     history: list[EpochMetrics] = []
     scales: list[Scale] = []
     for number in range(config.ensemble_size):
-        member, features, epochs = train_member(number, config, table, splits, cached, work_dir, on_epoch_end, on_step)
+        member, features, epochs = train_member(
+            number, config, table, splits, cached, work_dir, on_epoch_end, on_step, max_seconds
+        )
         members.append(member)
         history += epochs
         if config.cross_fit:
             scales.append(Scale.of(member.model, features, table, splits["train"]))
     scored = None
     if config.cross_fit:
-        scored = cross_fit(config, table, splits, cached, work_dir, scales, on_epoch_end, on_step)
+        scored = cross_fit(config, table, splits, cached, work_dir, scales, on_epoch_end, on_step, max_seconds)
     return _evaluate(store, config, table, splits, members, scored, history, begun, progress)
 
 

@@ -50,7 +50,7 @@ class RewardTrainJob(RewardTrainConfig):
     num_cameras: SmallInt | None = None  # that the episodes must have; None: as many as there are
     episodes: tuple[NonNegativeInt, ...] | None = None  # of a data set, by its own numbers; None: all
     exclude_episodes: tuple[NonNegativeInt, ...] = ()
-    max_minutes: PositiveFloat | None = 10.0
+    max_minutes: PositiveFloat | None = 10.0  # a limit if it is set, else a guide
     reward_frame: Literal["next", "same"] | None = None  # LeRobot: which frame next.reward is about; None: as in import
 
     @model_validator(mode="after")
@@ -76,7 +76,8 @@ class RewardTrainJob(RewardTrainConfig):
         given = self.model_fields_set & set(RewardTrainConfig.model_fields) | {"max_minutes"}
         if self.output_checkpoint is not None:  # which holds one network of single frames
             given |= {"ensemble_size", "num_history_frames"}
-        return RewardTrainConfig(**{name: getattr(self, name) for name in given})
+        values: dict[str, Any] = {"enforce_max_minutes": "max_minutes" in self.model_fields_set}
+        return RewardTrainConfig(**values | {name: getattr(self, name) for name in given})
 
     def check_cameras(self, cameras: Sequence[str]) -> None:
         """Whether these, of the episodes, are as many as the recipe counts on."""

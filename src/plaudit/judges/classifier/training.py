@@ -148,9 +148,14 @@ def train_member(
     work_dir: Path,
     on_epoch_end: Callable[[EpochMetrics], bool],
     on_step: Callable[[StepMetrics], bool] = never_stop,
+    max_seconds: float = math.inf,
 ) -> tuple[EnsembleMember, FeatureSource, list[EpochMetrics]]:
-    """Train one classifier, from where an earlier run stopped; with a frozen encoder on cached features."""
+    """Train one classifier, from where an earlier run stopped; with a frozen encoder on cached features.
+
+    max_seconds: it ends after these, and has one epoch at least
+    """
     member = EnsembleMember(number, config, table, splits["train"])
+    member.max_seconds = max_seconds
     checkpoints = work_dir / f"member_{number}"
     features = OnlineFeatures(member.model, table, config) if cached is None else cached
     history = train_epochs(

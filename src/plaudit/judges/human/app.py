@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from plaudit.data.formats import ReadOptions
-from plaudit.data.store import is_store
-from plaudit.data.transfer import import_dataset
-from plaudit.errors import DataError, DisplayError, MissingExtra, StoreLocked
+from plaudit.data.transfer import open_or_import
+from plaudit.errors import DisplayError, MissingExtra
 from plaudit.judges.human.queue import QueueOrder
 from plaudit.judges.human.session import Session
 from plaudit.types import ProgressFn
@@ -72,37 +71,6 @@ def run_labeling_app(
     with Session.open(folder, order=order, name=name) as session:
         _show(session, poll, action_log)
         return LabelingSummary(folder, session.completed, len(session.queue), len(session.drafts.history.drafts))
-
-
-def open_or_import(
-    path: Path,
-    into: Path | None = None,
-    progress: ProgressFn = iter,
-    options: ReadOptions | None = None,
-    announce: Callable[[str], None] = lambda message: None,
-) -> tuple[Path, list[str]]:
-    """The store to label, and messages for the user on how it came about.
-
-    A store is opened as it is. A data set of another layout has no ledger, and nothing is ever written into other
-    people's data, so its episodes are copied into a store beside it, or `into`. Opening it again finds that store and
-    adds what is new.
-    """
-    if is_store(path):
-        if into is not None and into != path:
-            raise DataError(f"{path} is a store already, and its labels belong into it; leave out {into}")
-        return path, []
-    store = into or path.with_name(f"{path.name}.store")
-    try:
-        report = import_dataset(path, store, options, progress, announce)
-    except PermissionError as error:
-        raise DataError(
-            f"{store} cannot be made ({error.strerror}); say where the store of {path} should be"
-        ) from error
-    except StoreLocked as error:
-        return store, [f"{error}; it is labeled as it is now, and what is added meanwhile appears by itself"]
-    count = len(report.ids) + report.already_imported
-    notes = [f"{path} is labeled as the store {store}, which has its {count} episodes; {path} itself is not changed"]
-    return store, [*notes, *report.notes, *report.failed]
 
 
 def _show(session: Session, poll: bool, action_log: Path | None) -> None:

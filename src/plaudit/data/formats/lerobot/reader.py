@@ -70,6 +70,7 @@ def read(root: Root, options: ReadOptions) -> Dataset:
             partial(folder.nbytes, r),
             r.length,
             partial(video_codecs, root, r),
+            partial(folder.has_labels, r),
         )
         for r in rows
     ]
@@ -321,6 +322,11 @@ class _Folder:
         roles = (("state_names", self.state_keys), ("action_names", self.action_keys))
         found = {role: column_names(self.features, keys) for role, keys in roles}
         return {role: names for role, names in found.items() if names is not None}
+
+    def has_labels(self, row: Row) -> bool:
+        """By the table alone."""
+        reward = column(self._rows_of(row), REWARD, row.data, np.float32)
+        return reward is not None and not np.isnan(reward).all()
 
     def _labels(self, table: pa.Table, row: Row, extra: PlauditMeta) -> Labels | None:
         reward = column(table, REWARD, row.data, np.float32)

@@ -29,6 +29,10 @@ from plaudit.judges.classifier.encoders.same import SameConv2d, SameMaxPool2d
 from plaudit.judges.classifier.encoders.weights import Shape, read_state_dict, select_tensors
 
 Padding = Literal["same", "torchvision"]
+PUBLISHED = (
+    "resnet10_pretrained.pt (https://huggingface.co/RLinf/RLinf-ResNet10-pretrained) or resnet10_params.pkl "
+    "(https://github.com/rail-berkeley/serl/releases/tag/resnet10)"
+)
 
 
 class Resnet10Config(EncoderConfig):
@@ -83,6 +87,8 @@ class ResNetEncoderWrapper(ResNet):
 
 def load_pretrained_resnet10(path: Path) -> dict[str, Tensor]:
     """The state of a ResNet-10, out of any of the published files."""
+    if not path.exists():
+        raise BadFile(path, f"there is no such file of weights; download {PUBLISHED}, or train from random weights")
     return rename_resnet10(read_state_dict(path), path)
 
 
