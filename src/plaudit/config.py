@@ -36,7 +36,7 @@ Location = tuple[str | int, ...]
 
 
 # The numbers of config classes. Each has a lower and an upper bound, because a value far beyond what anybody uses is a
-# mistake that would otherwise end in a traceback or in a full memory. tests/test_bounds.py checks every field.
+# mistake that would otherwise end in a traceback or in a full memory. A test checks every field.
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what torch and numpy both take
 PositiveInt = Annotated[int, Field(gt=0, le=10**9)]  # steps, episodes, frames
 NonNegativeInt = Annotated[int, Field(ge=0, le=10**9)]

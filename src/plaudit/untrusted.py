@@ -154,8 +154,8 @@ class Root:
         if not self.follow_links and not Path(real).is_relative_to(self._home()):
             raise BadFile(
                 path,
-                "this is a link that leads out of its folder and was not followed; copy the file itself, or say "
-                "--follow-links if this is a data set whose links you trust",
+                "this is a link that leads out of the data set, model or run and was not followed; copy the file "
+                "itself, or say --follow-links if this is a data set whose links you trust",
             )
         found = os.lstat(real)
         if not stat.S_ISREG(found.st_mode):

@@ -232,6 +232,7 @@ def test_scores_of_another_judge_or_another_episode_are_not_reused(tmp_path):
     ):
         (kept,) = KeepingJudge(judges[kind], tmp_path / "scores").score([shown])
         (scored,) = judges[kind].score([shown])
+        assert isinstance(kept, Scores) and isinstance(scored, Scores)
         np.testing.assert_array_equal(kept.success_prob, scored.success_prob)
 
 

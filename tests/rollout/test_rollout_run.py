@@ -70,7 +70,7 @@ class Half(Sequential):
     """An inference algorithm of the user's own, with a setting of its own: it runs a share of the steps."""
 
     def __init__(self, robot: Any, policy: Any, config: HalfConfig, teleop: Any = None):
-        steps = int(config.max_episode_steps * config.share)
+        steps = int((config.max_episode_steps or 1000) * config.share)
         super().__init__(robot, policy, config.model_copy(update={"max_episode_steps": steps}), teleop)
 
 

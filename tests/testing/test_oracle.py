@@ -65,9 +65,9 @@ def test_nobody_else_counts(tmp_path, store):
 
 
 def test_an_operators_failure_is_terminal(tmp_path, store):
-    store.ledger.append(0, Labels.from_cutoff(steps=3, cutoff=None, source="operator"))
+    marked = append_marked(store, replace(store.episode(0), meta={"operator": "failure"}))
     oracle = Oracle(config(tmp_path), store, "classifier", 1)
-    assert oracle.problem(0, 2, 0.0, 0.0) == "" and "discount 0.95" in oracle.problem(0, 2, 0.0, GAMMA)
+    assert oracle.problem(marked, 2, 0.0, 0.0) == "" and "discount 0.95" in oracle.problem(marked, 2, 0.0, GAMMA)
 
 
 def test_shaping_is_taken_back_where_an_episode_is_lost(tmp_path, store):

@@ -486,7 +486,7 @@ def test_control_does_not_wait_for_inference_where_that_can_be(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     Path("policy.yaml").write_text("policy: {type: 'puppet:CounterConfig'}")
     allow_code("puppet")
-    asked = ["env=lift", "judge=human", *words.split()]
+    asked = ["env=lift", "env.obs=both", "policy.cameras=[]", "judge=human", *words.split()]
     assert load_training_config("online", None, asked).engine.algorithm == driven
 
 

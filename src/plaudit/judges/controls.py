@@ -30,7 +30,7 @@ from plaudit.errors import JudgeError
 from plaudit.judges.certificate import MAX_FPR
 from plaudit.judges.labeling import BATCH, batches, label_mapping
 from plaudit.protocols import Judge
-from plaudit.rule import above_threshold
+from plaudit.rule import above_threshold, release
 from plaudit.types import BoolArray, ByteArray, Episode, FloatArray, Labels, ProgressFn
 
 MAX_EPISODES = 20
@@ -122,7 +122,9 @@ def score_controls(
         controls = [control for make in few if (control := make()) is not None]
         labels, failed = label_mapping(judge, {n: control.episode for n, control in enumerate(controls)})
         failures += failed.values()
-        scored += [ScoredControl((c := controls[n]).name, found, c.mask, c.success) for n, found in labels.items()]
+        scored += [
+            ScoredControl((c := controls[n]).name, release(found), c.mask, c.success) for n, found in labels.items()
+        ]
     return scored, failures
 
 

@@ -13,7 +13,6 @@ import numpy as np
 from pydantic import Field, PositiveInt
 
 from plaudit.config import Config
-from plaudit.registry import ENV_REGISTRY
 from plaudit.testing.world import uniform, world
 from plaudit.types import AnyArray, BoolArray, ByteArray, Observation
 
@@ -23,11 +22,9 @@ MAGIC = 0xA7
 SUCCESS, PRESSED, STRANGE, CLOSE = 1, 2, 4, 8  # bits of a picture's flags
 
 
-@ENV_REGISTRY.register("simulated")
 class SimulatedEnvConfig(Config):
     """The config of the task."""
 
-    type: Literal["simulated"] = "simulated"
     obs: Literal["state", "pixels", "both"] = "both"
     cameras: tuple[str, ...] = ("front",)
     image_size: tuple[int, int] = SIZE

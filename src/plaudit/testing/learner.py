@@ -5,7 +5,7 @@ shown to the world first, which compares it with what should have been paid.
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -18,13 +18,14 @@ from plaudit.learners.config import LearnerConfig, OffPolicyConfig
 from plaudit.policies.config import PolicyConfig
 from plaudit.policies.networks import load_components
 from plaudit.protocols import Normalizer
-from plaudit.registry import LEARNER_REGISTRY, POLICY_REGISTRY
 from plaudit.rollout.vector import ActFn, RolloutBatch
 from plaudit.testing.world import world
 from plaudit.types import Batch, EnvSpec, FloatArray, Observation, PolicyWeights
 
 NOISE, RATE = 0.5, 0.05
-OFF_POLICY, ON_POLICY = "simulated", "simulated_on_policy"  # as `learner=` names them
+# As `learner=` names them: by their paths, since names are for what users may choose.
+OFF_POLICY = "plaudit.testing.learner:SimulatedLearnerConfig"
+ON_POLICY = "plaudit.testing.learner:SimulatedOnPolicyConfig"
 
 
 class Mean(nn.Module):
@@ -35,11 +36,9 @@ class Mean(nn.Module):
         self.mean = nn.Parameter(torch.zeros(size), requires_grad=False)
 
 
-@LEARNER_REGISTRY.register(OFF_POLICY)
 class SimulatedLearnerConfig(OffPolicyConfig):
     """From replay."""
 
-    type: Literal["simulated"] = "simulated"
     batch_size: PositiveInt = 8
     n_step: PositiveInt = 1
     horizon: PositiveInt = 1  # actions of a chunk
@@ -58,12 +57,10 @@ class SimulatedLearnerConfig(OffPolicyConfig):
         return SimulatedLearner(self, env_spec, seed, device)
 
 
-@LEARNER_REGISTRY.register(ON_POLICY)
 class SimulatedOnPolicyConfig(LearnerConfig):
     """From rollouts."""
 
     on_policy: ClassVar[bool] = True
-    type: Literal["simulated_on_policy"] = "simulated_on_policy"
     pretrain_updates: NonNegativeInt = 0
     pretrain_batch_size: PositiveInt = 8
 
@@ -142,12 +139,10 @@ class SimulatedOnPolicyLearner(_Base):
         return self._pull(torch.from_numpy(rollout.actions[valid]), torch.from_numpy(rollout.reward[valid]))
 
 
-@POLICY_REGISTRY.register("simulated")
 class SimulatedPolicyConfig(PolicyConfig):
     """The vector as a policy."""
 
     policy_class: ClassVar[str] = "plaudit.testing.learner:SimulatedPolicy"
-    type: Literal["simulated"] = "simulated"
     action_dim: PositiveInt = 2
     horizon: PositiveInt = 1
     noise: float = 0.0

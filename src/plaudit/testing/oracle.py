@@ -91,7 +91,7 @@ class Oracle:
             return ""
         if not self._demos and _withholds_unlike(paid.labels):
             return "the judge withholds it, and no person has confirmed it"
-        if begins_with_success(paid.labels):
+        if not self._demos and begins_with_success(paid.labels):
             return "it shows success before anything was done"
         return "" if paid.labels.labeled.any() else "nothing of it is labeled"
 

@@ -94,7 +94,7 @@ def _basic(scenario: Scenario) -> dict[str, Any]:
     train, steps = scenario.schedule == "train", pick((4, 6, 8, 12), scenario.seed, "max_steps")
     basic = {
         "schedule": scenario.schedule,
-        "env.type": "simulated",
+        "env.type": "plaudit.testing.env:SimulatedEnvConfig",
         "env.max_steps": steps,
         "learner.type": OFF_POLICY,
         "policy.cameras": [],

@@ -198,7 +198,7 @@ class TrainingConfig(Config):
         if not self.simulated:
             return self  # known once the robot is connected
         env = self.simulation
-        if self.judge.config.sees_images and env.obs == "state":
+        if self.judge.config.sees_images and not self.human_labels and env.obs == "state":
             raise ValueError("a judge sees camera images; write env.obs=both (a policy of states: policy.cameras=[])")
         if self.collect is not None and env.obs == "state":
             raise ValueError(

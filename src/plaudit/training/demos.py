@@ -11,7 +11,7 @@ from plaudit.rule import release
 from plaudit.training.config import TrainingConfig
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.seeds import demo_seed
-from plaudit.types import PEOPLE, REVIEW, Labels
+from plaudit.types import PEOPLE, Labels
 
 LINGER_STEPS = 10  # after success, so that a judge that needs several frames sees it too
 
@@ -36,8 +36,8 @@ def unseen_success(successes: int, count: int) -> str:
 
 
 def demo_labels(labels: Labels) -> Labels:
-    """A judge's labels of a demonstration. A person has shown it, so it counts even if it is out of distribution."""
-    return labels if labels.note == REVIEW else release(labels)
+    """A judge's labels of a demonstration. A person has shown it, so none of it is withheld."""
+    return release(labels)
 
 
 def copy_exclusions(demos: Store, labeled: Store) -> None:
