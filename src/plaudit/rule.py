@@ -22,7 +22,7 @@ from pydantic import PlainSerializer, model_validator
 
 from plaudit.config import Config, FrameOffset, PositiveFloat, SmallInt
 from plaudit.errors import JudgeError
-from plaudit.types import PEOPLE, REVIEW, AnyArray, BoolArray, Episode, FloatArray, JudgeId, Labels, Scores
+from plaudit.types import REVIEW, TRUSTED, AnyArray, BoolArray, Episode, FloatArray, JudgeId, Labels, Scores
 
 Decode = Literal["per_frame", "k_of_n", "cutoff"]
 Unlike = Literal["pay", "audit", "skip", "escalate"]
@@ -164,27 +164,30 @@ def labels_from_scores(judge: JudgeId, rule: DecisionRule, episode: Episode, sco
     success = np.zeros(len(prob), bool)
     success[episode.observed] = rule.decide(prob[episode.observed])
     scored = ~np.isnan(prob)
-    review = judge.source not in PEOPLE and begins_with_success(success[scored], rule)
+    review = begins_with_success(success[scored], rule, judge)
     labeled = scored & (not (review or (scores.unlike and rule.withholds)))
     note = REVIEW if review else scores.note
     note = note or (f"unlike what the judge learned from: {scores.unlike}" if scores.unlike else "")
     return Labels(success & labeled, labeled, judge, replace(scores, success_prob=prob), note=note)
 
 
-def begins_with_success(success: BoolArray, rule: DecisionRule) -> bool:
-    """Whether the scored frames of an episode show success as early as the rule can decide it.
+def begins_with_success(success: BoolArray, rule: DecisionRule, judge: JudgeId) -> bool:
+    """Whether a judge finds success in the scored frames of an episode as early as its rule can decide it.
 
     Nothing was done by then: either the object already is where it usually ends, or the judge uses some other cue.
     """
-    return bool(success[: rule.window[0]].any())
+    return judge.source not in TRUSTED and bool(success[: rule.window[0]].any())
 
 
-def release(labels: Labels) -> Labels:
-    """The decisions of a judge on an episode that it withheld; other labels as they are."""
+def release(labels: Labels, rule: DecisionRule | None = None) -> Labels:
+    """The decisions of a judge on an episode that it withheld; other labels as they are.
+
+    rule: of the judge; None: as its id has it
+    """
     if not labels.withheld or labels.scores is None:
         return labels
     prob = labels.scores.success_prob
-    rule = DecisionRule(**json.loads(without_unlike(labels.judge).rule))
+    rule = rule or DecisionRule(**json.loads(without_unlike(labels.judge).rule))
     success = rule.decide(prob) & ~np.isnan(prob)
     return replace(labels, success=success, labeled=~np.isnan(prob), time=0.0)
 

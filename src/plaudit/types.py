@@ -204,6 +204,7 @@ class JudgeId:
 
 OPERATOR = "operator"  # source of a label made from an operator's mark, and the key of the mark in an episode's meta
 PEOPLE = frozenset({"human", "cutoff", OPERATOR})  # sources of people's labels, which count before any judge's
+TRUSTED = PEOPLE | {"simulator", "dataset"}  # sources of what is true, or was recorded as true; others are judges
 # The note on the labels of an episode that shows success before anything was done in it.
 REVIEW = "success from the first frame on, to be reviewed"
 

@@ -11,7 +11,7 @@ from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.labeling import label_episodes
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.rollout.vector import collect_rollout
-from plaudit.rule import DecisionRule
+from plaudit.rule import DecisionRule, release
 from plaudit.types import Labels, Observation, Scores
 from tiny_reward import noise_episode, tiny_model
 from told import Told, ToldStream
@@ -89,5 +89,6 @@ def test_a_reward_model_decides_the_same_live_and_afterwards(history):
     live = np.concatenate([detector.reset(seen[0]), *(detector.step(now, {}) for now in seen[1:])])
     (labels,) = label_episodes(judge, [episode])
     assert isinstance(labels, Labels)
+    labels = release(labels, judge.rule)  # it may find success from the first frame on
     assert 0 < labels.success.sum() < 24  # or this would show nothing
     assert labels.success.tolist() == live.tolist()

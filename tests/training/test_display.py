@@ -40,7 +40,7 @@ AUDITED = {
 
 
 def config(*more: str) -> TrainingConfig:
-    asked = ["env=lift", "learner=sac", "judge=classifier", "judge.model=judge"]
+    asked = ["env=lift", "learner=sac", "judge=classifier", "judge.model=judge", "env.obs=both", "policy.cameras=[]"]
     return load_training_config("online", None, [*asked, "policy.inference=sequential", "run.max_episodes=1000", *more])
 
 

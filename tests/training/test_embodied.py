@@ -30,7 +30,7 @@ def test_success_is_paid_once_two_of_three_frames_show_it_and_not_by_the_simulat
     bright = played.images["front"][:, :, 0, 0, 0] >= 0.5 * 255  # [T+1, N]
     recent = np.stack([bright[max(t - 2, 0) : t + 1].sum(axis=0) for t in range(1, len(bright))])
     rewards = worker.compute_rewards(played)
-    assert rewards.shape == played.reward.shape and rewards.tolist() == (recent >= 2).tolist()
+    assert rewards.shape == played.reward.shape and rewards.tolist() == (recent >= 2).astype(float).tolist()
     assert (rewards != played.reward).any()
 
 

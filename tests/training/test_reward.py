@@ -53,6 +53,7 @@ TRUTH = {
     "audit/judge_success_rate",
     *(f"audit/corrected_success_rate{end}" for end in ("", "_low", "_high")),
     "audit/episodes",
+    "audit/early_successes",
     "audit/fpr",
     "audit/fnr",
     "audit/success_gap",
@@ -110,7 +111,7 @@ def test_episodes_unlike_what_the_model_learned_from_are_told(tmp_path: Path):
     line = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-2])
     labels = Store.open(tmp_path / "run/episodes").ledger.labels(0)
     assert line["judge/unlike_share"] == 1
-    assert "its frames look like none" in labels.unlike and labels.labeled.any()  # and paid for: train pays at once
+    assert "its frames look like none" in labels.unlike and labels.withheld
 
 
 @pytest.mark.parametrize("learner", slow_but("sac", of=LEARNERS))
@@ -206,7 +207,8 @@ def test_demonstrations_need_no_labels_and_those_left_out_stay_out(tmp_path: Pat
     Store.open(demos).ledger.append(1, Labels.from_targets(nothing, source="human"))
     run(tmp_path / "run", f"{LEARNERS['sac']} judge={model(0.5)} demos.store={demos} run.max_steps=60")
     judged = Store.open(demos, labels=tmp_path / "run/demo_labels")
-    assert [judged.ledger.newest(i) is not None for i in judged.ids] == [True, False, True]
+    assert [judged.ledger.newest(i, {"classifier"}) is not None for i in judged.ids] == [True, False, True]
+    assert judged.ledger.is_excluded(1)
 
 
 def test_the_end_of_a_demonstration_that_the_model_does_not_see_ends_nothing(tmp_path: Path):
@@ -329,10 +331,10 @@ HOPELESS = " env.goal=9 audit.fraction=1"  # no lamp gets there
 
 @pytest.mark.parametrize("learner", LEARNERS)
 def test_a_judge_that_is_pleased_without_success_stops_the_run(tmp_path: Path, model: Any, learner: str):
-    words = f"{LEARNERS[learner]} judge={model(0.3)}" + HOPELESS
+    words = f"{LEARNERS[learner]} judge={model(0.45)}" + HOPELESS
     end = run(tmp_path / "run", words)
     assert end.episodes <= 8 and end.step < 200
-    assert end.alarm is not None and "100% [100-100] of the successes by the judge are false" in end.alarm
+    assert end.alarm is not None and "100% [100-100] of the judge's successes are false" in end.alarm
     assert curve(tmp_path / "run")[-2]["audit/alarm"] == 1
     assert (tmp_path / f"run/checkpoints/{end.step:012d}").is_dir() and (
         tmp_path / "run/policy/model.safetensors"
@@ -345,7 +347,7 @@ def test_a_judge_that_misses_successes_stops_the_run(tmp_path: Path, model: Any)
     """A lamp succeeds wherever it stands, and this judge asks for more light than there is."""
     audited = " audit.fraction=1"
     end = run(tmp_path / "run", f"{LEARNERS['ppo']} env.goal=0.01 judge={model(0.999)}" + audited)
-    assert end.alarm is not None and "100% [100-100] of all episodes are missed successes" in end.alarm
+    assert end.alarm is not None and "100% [100-100] of all episodes are successes that the judge missed" in end.alarm
     line = curve(tmp_path / "run")[-2]
     assert "audit/false_successes" not in line, "it called none"
     assert (line["audit/missed_successes"], line["audit/corrected_success_rate"], line["audit/alarm"]) == (1, 1, 1)
@@ -435,7 +437,7 @@ def test_another_model_takes_over_a_killed_run_as_one_that_was_stopped_at_its_ch
 
 
 def test_the_ends_that_the_old_model_saw_are_no_ends_to_the_new(tmp_path: Path, model: Any):
-    run(tmp_path / "run", f"{LEARNERS['sac']} judge={model(0.3)}" + HOPELESS)
+    run(tmp_path / "run", f"{LEARNERS['sac']} judge={model(0.45)}" + HOPELESS)
     with_judge(RunFolder.reopen(tmp_path / "run"), [f"judge.model={model(0.99)}"])
     run(tmp_path / "run", rounds=1)
     assert (ReplaySampler(Store.open(tmp_path / "run/episodes"), gamma=0.5).sample(200).discount == 0.5).all()
@@ -515,7 +517,8 @@ def test_a_run_says_who_judges_it_and_what_it_does_not_believe(tmp_path: Path, m
     assert who.startswith("judge: classifier ")
     assert who.endswith(", 1 of 1 frames at 0.5; reward: replace, binary; cameras: front 8x8")
     assert certificate.startswith("certificate: none; plaudit judge exam JUDGE STORE makes one")
-    assert notes == [
+    assert notes[0].startswith("this reward model cannot tell which episodes are unlike what it learned from")
+    assert notes[1:] == [
         "the config says use_pretrain is False, the model says True; the model is used",
         "the config says freeze_encoder is True, the model says False; the model is used",
         "the config says reward_model_type is resnet, the model says small; the model is used",

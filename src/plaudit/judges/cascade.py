@@ -181,7 +181,7 @@ class Stage:
             return False
         score = episode_score(labels.scores.success_prob, self.judge.rule)
         return self.rights.decides(labels.success_once, score) and not begins_with_success(
-            labels.success[labels.labeled], self.judge.rule
+            labels.success[labels.labeled], self.judge.rule, self.judge.id
         )
 
 
@@ -261,7 +261,7 @@ class _Case:
             self.failure = answer
             self.heard.append(f"{stage.name} fails ({answer})")
         else:
-            labels = release(answer)  # what it withholds is passed on
+            labels = release(answer, stage.judge.rule)  # what it withholds is passed on
             self.predictions.add(labels.success_once)
             strange = f" and finds it unlike the others ({unlike})" if (unlike := stage.unlike(labels)) else ""
             self.heard.append(f"{stage.name} says {'success' if labels.success_once else 'failure'}{strange}")

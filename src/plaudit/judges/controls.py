@@ -123,7 +123,8 @@ def score_controls(
         labels, failed = label_mapping(judge, {n: control.episode for n, control in enumerate(controls)})
         failures += failed.values()
         scored += [
-            ScoredControl((c := controls[n]).name, release(found), c.mask, c.success) for n, found in labels.items()
+            ScoredControl((c := controls[n]).name, release(found, judge.rule), c.mask, c.success)
+            for n, found in labels.items()
         ]
     return scored, failures
 

@@ -143,8 +143,9 @@ def collect_rollout(
     decided = np.stack(success)
     valid = np.less(np.arange(len(taken))[:, None], length)
     last = np.arange(len(taken))[:, None] == length - 1
+    judge = detector.judge
     reviewed = np.array(
-        [begins_with_success(decided[: length[n] + 1, n], detector.judge.rule) for n in range(len(length))]
+        [begins_with_success(decided[: end + 1, n], judge.rule, judge.id) for n, end in enumerate(length.tolist())]
     )
     signal = learning_signal(
         Decisions(decided, success_prob, np.stack(progress) if progress else None, ~reviewed & np.ones_like(decided)),

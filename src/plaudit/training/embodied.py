@@ -43,8 +43,10 @@ class EmbodiedRewardWorker(RewardWorker):
         config = RewardConfig(reward_type=self.config.reward_type) if config is None else config
         last = np.arange(steps)[:, None] == rollout.length - 1
         failed = rollout.privileged.get("failure", np.zeros_like(last))
-        signal = learning_signal(decisions, last & failed, rollout.privileged, config, gamma, last=last)
-        return np.where(rollout.valid & signal.used, signal.reward, np.float32(0))
+        signal = learning_signal(
+            decisions, last & failed, rollout.privileged, config, gamma, terminate_on_success=False, last=last
+        )
+        return np.where(rollout.valid, signal.reward, np.float32(0))
 
 
 def _frames_at(rollout: RolloutBatch, t: int) -> Observation:

@@ -84,7 +84,10 @@ def test_uncalibrated_it_says_so_and_is_not_in_charge_of_a_robot_unless_forced(r
     refused = run(*words, "robot=igris_b", "judge=judge.yaml", code=1)
     assert f"igris_b is a robot, and {told}" in refused and "judge.force=true" in refused
     assert "none does not exist" not in refused and not (tmp_path / "runs").exists()
-    for others in (("robot=igris_b", "judge=judge.yaml", "judge.force=true"), ("env=lift", "judge=judge.yaml")):
+    for others in (
+        ("robot=igris_b", "judge=judge.yaml", "judge.force=true"),
+        ("env=lift", "env.obs=both", "judge=judge.yaml"),
+    ):
         said = run(*words, *others, code=1)
         assert f"warning: {told}" in said and "none does not exist" in said
     said = run(*words, "robot=igris_b", "judge=careful.yaml", code=1)
