@@ -67,9 +67,13 @@ class Ledger:
 
     def _read_again(self) -> None:
         before, journal, index = self.header, self._journal, self._index
+        try:
+            self._start()
+            self._journal.read()
+        except Exception:  # damaged: what was read before stays
+            self._journal, self._index = journal, index
+            raise
         self.generation += 1
-        self._start()
-        self._journal.read()
         if before and self.header != before:
             self._journal, self._index = journal, index
             raise StoreError(

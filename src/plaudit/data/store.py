@@ -312,8 +312,9 @@ class Store:
                 self._root.check_same()
                 if self._lock is not None:  # nobody else may
                     raise
-                self._journal = Journal(self.folder / "journal", self._root)
-                self._catalog = Catalog(self._root, self._catalog)
+                journal, catalog = Journal(self.folder / "journal", self._root), Catalog(self._root, self._catalog)
+                catalog.follow(journal.read())  # if it is damaged, what was read before stays
+                self._journal, self._catalog = journal, catalog
 
     def append(self, episode: Episode) -> int:
         """Store one episode and return its id; when this returns, a power cut cannot take it away."""
