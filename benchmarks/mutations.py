@@ -30,6 +30,12 @@ class Mutation:
     file: str
     fixed: str
     broken: str
+    also: tuple[str, str, str] | None = None  # a second place: file, fixed, broken
+
+    @property
+    def edits(self) -> list[tuple[str, str, str]]:
+        """(file, fixed, broken) of each place."""
+        return [(self.file, self.fixed, self.broken), *([] if self.also is None else [self.also])]
 
 
 MUTATIONS = (
@@ -51,6 +57,7 @@ MUTATIONS = (
         "training/monitor.py",
         "return frozenset() if self.audit is None else self.audit.rejected",
         "return frozenset()",
+        ("training/schedule.py", " and not self.progress.replay.outdated\n", "\n"),
     ),
     Mutation(
         "shaping_of_lost_episode_kept", "data/rewards.py", '"failure": ended & ~success', '"failure": ended & False'
@@ -101,7 +108,7 @@ MUTATIONS = (
         "                store.ledger.append(i, release(labels))\n",
     ),
     Mutation("operator_failure_bootstrapped", "data/step_table.py", 'line["meta"].get(OPERATOR) == "failure"', "False"),
-    Mutation("success_at_start_is_paid", "rule.py", "review = judge.source not in PEOPLE and", "review = False and"),
+    Mutation("success_at_start_is_paid", "rule.py", "return judge.source not in TRUSTED and", "return False and"),
     Mutation(
         "faults_use_no_patience",
         "training/online.py",
@@ -129,11 +136,12 @@ def detect(mutation: Mutation, seeds: int, trials: int) -> tuple[str, int, float
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "src"
         shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
-        path = source / "plaudit" / mutation.file
-        text = path.read_text()
-        if text.count(mutation.fixed) != 1:
-            sys.exit(f"{mutation.name}: its lines are not in {mutation.file} once; update benchmarks/mutations.py")
-        path.write_text(text.replace(mutation.fixed, mutation.broken))
+        for file, fixed, broken in mutation.edits:
+            path = source / "plaudit" / file
+            text = path.read_text()
+            if text.count(fixed) != 1:
+                sys.exit(f"{mutation.name}: its lines are not in {file} once; update benchmarks/mutations.py")
+            path.write_text(text.replace(fixed, broken))
         began = time.monotonic()
         command = [sys.executable, __file__, "--detect", str(seeds), str(trials)]
         env = {**os.environ, "PYTHONPATH": f"{source}:{ROOT / 'benchmarks'}"}

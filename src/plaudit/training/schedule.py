@@ -58,10 +58,9 @@ class OnlineSchedule:
     def can_learn(self) -> bool:
         """Whether there is something to learn from, and a judge that passes its audit.
 
-        After an alarm, the next judge labels all episodes again first.
+        After a change of judge, the new one labels all episodes again first.
         """
-        outdated = bool(self.monitor.rejected) and self.progress.replay.outdated > 0
-        return self.has_samples and not self.monitor.blocks_learning and not outdated
+        return self.has_samples and not self.monitor.blocks_learning and not self.progress.replay.outdated
 
     @property
     def evaluation_due(self) -> bool:
