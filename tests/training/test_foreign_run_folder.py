@@ -35,6 +35,7 @@ def run(tmp_path: Path) -> RunFolder:
     config = load_training_config("train", None, ["env=lift", "learner=ppo"])
     folder = RunFolder.create(tmp_path / "run", config)
     folder.log(10, {"time/elapsed_s": 1.0, "rollout/episodes": 1})
+    folder.close()  # or its thread goes on writing
     (folder.path / "videos").mkdir()
     return folder
 
