@@ -33,7 +33,7 @@ from plaudit.judges.simulator import SimulatorJudge
 from plaudit.rule import awaits_audit, release
 from plaudit.training.audit import Audit, AuditConfig, true_success
 from plaudit.training.confidence import RUN_ALPHA
-from plaudit.types import Labels
+from plaudit.types import REVIEW, Labels
 
 
 class LedgerAudit:
@@ -134,7 +134,8 @@ class LedgerAudit:
             self._audits[version.model] = Audit(self.config, self._seed, len(self._audits) + 1, self._alpha)
         if withheld := awaits_audit(labels):
             self._withheld.add(episode)
-        if episode in self._models or not (withheld or labels.labeled.any()):  # undecided: no prediction
+        decided = withheld or labels.note == REVIEW or labels.labeled.any()  # else it is no prediction
+        if episode in self._models or not decided:
             return
         self._models[episode] = version.model
         onset = self._onsets[episode] = release(labels).first_success

@@ -161,7 +161,7 @@ class Trainer:
         unlike = unlike or [False] * len(predicted)
         truth = [true_success(*onsets, tolerance) for onsets in zip(rollout.first_success, rollout.first_true)]
         for n, (actual, early) in enumerate(truth):
-            is_decided = rollout.used[:, n].any()
+            is_decided = not (unlike[n] and self.judge.judge.rule.withholds)
             if is_decided and self.audit.draws(first_episode + n, bool(predicted[n]), disputed=unlike[n]):
                 self.audit.add(first_episode + n, actual, early)
         actual = np.array([is_true for is_true, _ in truth])
