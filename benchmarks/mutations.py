@@ -84,12 +84,6 @@ MUTATIONS = (
     ),
     Mutation("failure_ends_nothing", "rollout/control.py", 'FAILURE = "failure"', 'FAILURE = "no such flag"'),
     Mutation(
-        "estimate_below_known_errors",
-        "training/confidence.py",
-        "return self.sure_errors + (self.answers - self.sure) * rate",
-        "return self.answers * (self.sure_errors + self.weighted_errors) / (self.sure + self.weighted)",
-    ),
-    Mutation(
         "estimate_outside_its_interval",
         "training/confidence.py",
         "return min(max(self.errors, low), high), low, high",
@@ -106,6 +100,7 @@ MUTATIONS = (
         "            if labels is not None and labels.withheld and self._answers[i].labels().success_once == "
         "release(labels).success_once:\n"
         "                store.ledger.append(i, release(labels))\n",
+        ("training/config.py", 'unlike = "audit" if config.human_audits else "skip"', 'unlike = "audit"'),
     ),
     Mutation("operator_failure_bootstrapped", "data/step_table.py", 'line["meta"].get(OPERATOR) == "failure"', "False"),
     Mutation("success_at_start_is_paid", "rule.py", "return judge.source not in TRUSTED and", "return False and"),
