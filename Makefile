@@ -129,6 +129,7 @@ bench: $(VENV)/.ready-bench $(SIMULATORS)/.ready
 	$(BIN)/python benchmarks/hacking.py --quick
 	$(BIN)/python benchmarks/trust.py --quick
 	$(BIN)/python benchmarks/simulate.py --quick
+	$(BIN)/python benchmarks/mutations.py --quick
 	$(BIN)/python benchmarks/progress.py --quick
 	$(BIN)/python benchmarks/unlike.py --quick
 	$(BIN)/python benchmarks/cascade.py --quick
