@@ -48,6 +48,7 @@ class Watch:
         self._payable: dict[int, bool] = {}
         self._seen = 0
         self._silent_since = None  # a new session is patient anew
+        self._silent_episode = -1
 
     # Acknowledged data
 
@@ -220,6 +221,9 @@ class Watch:
             self._silent_since = None
             return
         self._silent_since = self._silent_since or self.world.now
+        if self._silent_episode == ids[-1]:  # it may wait for labels or updates; only another fault uses up patience
+            return
+        self._silent_episode = ids[-1]
         waited, patience = self.world.now - self._silent_since, self.config.policy.inference.patience_s
         message = f"the robot fails in every episode for {waited:.0f} s, and patience_s is {patience:g}"
         self.world.check(waited <= patience + 30, "patience", message)
