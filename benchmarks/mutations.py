@@ -178,6 +178,10 @@ def main() -> None:
     if options.detect:
         print(search(*options.detect))
         return
+    known = [mutation.name for mutation in MUTATIONS]
+    for name in options.names:
+        if name not in known:
+            parser.error(f"there is no mutation '{name}'; known: {', '.join(known)}")
     chosen = [m for m in MUTATIONS if not options.names or m.name in options.names]
     if options.quick:
         chosen, options.seeds, options.trials = chosen[12:14], 20, 0
