@@ -172,7 +172,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="of mutations; none: all")
     parser.add_argument("--seeds", type=int, default=150)
     parser.add_argument("--trials", type=int, default=60, help="of each guarantee")
-    parser.add_argument("--quick", action="store_true", help="three mutations, few seeds: whether it works")
+    parser.add_argument("--quick", action="store_true", help="two mutations, few seeds: whether it works")
     parser.add_argument("--detect", type=int, nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.detect:
@@ -184,7 +184,8 @@ def main() -> None:
             parser.error(f"there is no mutation '{name}'; known: {', '.join(known)}")
     chosen = [m for m in MUTATIONS if not options.names or m.name in options.names]
     if options.quick:
-        chosen, options.seeds, options.trials = chosen[12:14], 20, 0
+        swift = ("people_do_not_count", "success_at_start_is_paid")
+        chosen, options.seeds, options.trials = [m for m in MUTATIONS if m.name in swift], 20, 0
     bars, found = Bars(), 0
     for mutation in chosen:
         what, needed, seconds = detect(mutation, options.seeds, options.trials)
