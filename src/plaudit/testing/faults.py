@@ -3,24 +3,27 @@
     with simulated_machine(world, disk):
         ...                               # no sync, no sleep; each change of the disk may be the last one
 
-A kill is raised as `Kill` in place of a change to the disk, or halfway through a write. From then on nothing changes
-the disk: what handlers and `finally` blocks would still write, a killed process does not.
+A kill is raised as `Kill` in place of a change to the disk, or halfway through a write. After it, nothing changes the
+disk, because handlers and `finally` blocks of a killed process do not run. A power cut is a kill that also takes back
+writes that were not synced.
 """
 
 import errno
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import patch
 
 from plaudit.data import locking
+from plaudit.data.disk import identity, read_at
 from plaudit.errors import WorkerFailed, WorkerLost
 from plaudit.rollout.operator import Operator, OperatorCommand, OperatorStatus
 from plaudit.testing.retraining import simulated_retraining
-from plaudit.testing.world import World
+from plaudit.testing.world import World, uniform
 from plaudit.training.handles import LocalHandle, SerialHandle
 from plaudit.training.replay_buffer import ReplayBuffer
 from plaudit.training.run_folder import RunFolder
@@ -34,22 +37,56 @@ from plaudit.training.workers.learner import LearnerWorker
 
 W = TypeVar("W")
 CHANGES = ("pwrite", "ftruncate", "fsync", "fdatasync", "mkdir", "replace", "rename", "link", "unlink", "rmdir")
+REAL = {name: getattr(os, name) for name in CHANGES}
 
 
 class Kill(BaseException):
     """The process is killed here."""
 
 
-class SimulatedDisk:
-    """Counts the changes to the disk; at some of them it is full, or the process is killed."""
+class UnsyncedWrites:
+    """What each file held when it was last synced."""
 
-    def __init__(self, world: World, kills: Collection[int], full: Mapping[int, int]):
+    def __init__(self) -> None:
+        self._files: dict[tuple[int, int], tuple[int, bytes]] = {}  # device, inode -> own descriptor, content
+
+    def note(self, descriptor: int) -> None:
+        """A file is about to be written."""
+        key = identity(os.fstat(descriptor))
+        if key not in self._files:
+            # A descriptor of its own: the writer's may be write-only, and may be closed before the power is cut.
+            own = os.open(f"/proc/self/fd/{descriptor}", os.O_RDWR)
+            self._files[key] = own, read_at(own, 0, os.fstat(own).st_size)
+
+    def forget(self, descriptor: int) -> None:
+        """A file was synced."""
+        own, _ = self._files.pop(identity(os.fstat(descriptor)), (-1, b""))
+        if own >= 0:
+            os.close(own)
+
+    def take_back(self, seed: int) -> None:
+        """Restore the synced content of about half of the files. The others reached the disk by chance."""
+        for number, (own, content) in enumerate(self._files.values()):
+            if uniform(seed, "power", number) < 0.5:
+                REAL["ftruncate"](own, 0)
+                REAL["pwrite"](own, content, 0)
+            os.close(own)
+        self._files.clear()
+
+
+class SimulatedDisk:
+    """Counts the changes to the disk. At some of them the disk is full, the process is killed, or the power is cut."""
+
+    def __init__(self, world: World, kills: Mapping[int, str], full: Mapping[int, int]):
         """
-        kills: numbers of changes at which the process is killed
+        kills: number of a change -> "kill" or "power"
         full: number of the first change for which there is no room -> how many fail
         """
         self.world, self.changes, self.dead = world, 0, False
-        self._kills, self._full_until, self._full = set(kills), 0, dict(full)
+        self.was_full = False  # in this session
+        self.on_rename: Callable[[Path, Path], None] = lambda old, new: None
+        self._kills, self._full_until, self._full = dict(kills), 0, dict(full)
+        self._unsynced = UnsyncedWrites() if "power" in self._kills.values() else None
         self.locks: list[locking.Lock] = []
 
     def revive(self) -> None:
@@ -60,12 +97,21 @@ class SimulatedDisk:
         self.dead = False
 
     def wrap(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of `os` that may fail. Nothing is synced: the machine never loses power here."""
-        syncs = name in ("fsync", "fdatasync")
+        """A function of `os` that may fail."""
+        syncs, writes = name in ("fsync", "fdatasync"), name in ("pwrite", "ftruncate")
 
         def change(*args: Any, **kwargs: Any) -> Any:
             self._count(name, real, args)
-            return None if syncs else real(*args, **kwargs)
+            if self._unsynced is not None and syncs:
+                self._unsynced.forget(args[0])
+            if self._unsynced is not None and writes:
+                self._unsynced.note(args[0])
+            if syncs:
+                return None
+            result = real(*args, **kwargs)
+            if name == "rename":
+                self.on_rename(Path(args[0]), Path(args[1]))
+            return result
 
         return change
 
@@ -73,19 +119,23 @@ class SimulatedDisk:
         if self.dead:
             raise Kill
         self.changes += 1
-        if self.changes in self._kills:
-            self._kills.discard(self.changes)
+        if kind := self._kills.pop(self.changes, ""):
             self.dead = True
             if name == "pwrite" and self.changes % 2:
+                if self._unsynced is not None:
+                    self._unsynced.note(args[0])
                 real(args[0], bytes(args[1])[: len(args[1]) // 2], args[2])
-            self.world.counts["kills"] += 1
-            self.world.tell(f"KILL at change {self.changes} of the disk ({name})")
+            self.world.counts["power cuts" if kind == "power" else "kills"] += 1
+            self.world.tell(f"{kind.upper()} at change {self.changes} of the disk ({name})")
+            if kind == "power" and self._unsynced is not None:
+                self._unsynced.take_back(self.world.seed)
             raise Kill
         if self.changes in self._full:
             self._full_until = self.changes + self._full.pop(self.changes)
             self.world.counts["full disks"] += 1
             self.world.tell(f"the disk is full from change {self.changes} on")
         if self.changes < self._full_until and name in ("pwrite", "mkdir", "link"):
+            self.was_full = True
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
@@ -108,7 +158,7 @@ def simulated_machine(world: World, disk: SimulatedDisk) -> Iterator[None]:
 
     with ExitStack() as stack:
         for name in CHANGES:
-            stack.enter_context(patch.object(os, name, disk.wrap(name, getattr(os, name))))
+            stack.enter_context(patch.object(os, name, disk.wrap(name, REAL[name])))
         for name, simulated in (("time", now), ("monotonic", now), ("sleep", sleep)):
             stack.enter_context(patch.object(time, name, simulated))
         stack.enter_context(patch("plaudit.data.store.lock", lock))

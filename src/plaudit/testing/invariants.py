@@ -82,6 +82,15 @@ class Watch:
                 stack.enter_context(patch.object(cls, name, new))
             yield
 
+    def renamed(self, old: Path, new: Path) -> None:
+        """A folder has another name now, and so has what was acknowledged in it."""
+
+        def moved(path: Path) -> Path:
+            return new / path.relative_to(old) if path.is_relative_to(old) else path
+
+        self._episodes = {(moved(path), i): digest for (path, i), digest in self._episodes.items()}
+        self._labels = {moved(path): keys for path, keys in self._labels.items()}
+
     def after_resume(self) -> None:
         """Everything that was acknowledged before a kill is there."""
         for folder in {folder for folder, _ in self._episodes}:

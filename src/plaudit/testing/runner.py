@@ -4,6 +4,7 @@ result = simulate(draw(7))
 result.violation, result.log
 """
 
+import errno
 import gc
 import json
 import shutil
@@ -135,10 +136,11 @@ class SimulatedRun:
         self.config = scenario.build(folder)
         if self._events("operator"):
             self.config = self.config.model_copy(update={"operator": _attended(self.config.operator)})
-        kills = [event.at for event in self._events("kill")]
+        kills = {event.at: event.what for event in self._events("kill")}
         full = {event.at: int(event.number) for event in self._events("full")}
         self.disk = SimulatedDisk(world, kills, full)
         self.watch = Watch(world, self.config, self.path)
+        self.disk.on_rename = self.watch.renamed
         self.people = People(scenario.habits, world)
         self.worker_faults = {
             (event.what.split(": ")[0], event.at): event.what.split(": ")[1] for event in self._events("worker")
@@ -207,6 +209,7 @@ class SimulatedRun:
             self.worker_faults.clear()
             self._robot_events.clear()
             self._silent = None
+        self.disk.was_full = False
         with simulated_machine(world, self.disk), self.watch.acknowledged():
             self.watch.new_session(self.config)
             try:
@@ -223,7 +226,7 @@ class SimulatedRun:
             except Exception as error:  # noqa: BLE001 - of the code under test
                 where = traceback.extract_tb(error.__traceback__)[-1]
                 message = f"{type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})"
-                full = isinstance(error, OSError) and world.counts["full disks"]
+                full = isinstance(error, OSError) and error.errno == errno.ENOSPC and self.disk.was_full
                 world.check(full, "no_crash", message)
                 world.tell(f"the session ends with {message}")
         if self.disk.dead:  # nothing of the killed process is left
@@ -234,10 +237,14 @@ class SimulatedRun:
         return False
 
     def _on_error(self, error: PlauditError) -> None:
-        """An error that somebody caused is told; others are violations."""
-        self.world.tell(f"the session ends with {type(error).__name__}: {error}")
-        excused = self._fired or (self._group is not None and self._group.fired) or self.world.counts["full disks"]
-        self.world.check(excused or self._expected_end(error), "accepted_runs", f"{type(error).__name__}: {error}")
+        """An error that names a fault of this session is logged. Any other error is a violation."""
+        text = f"{type(error).__name__}: {error}"
+        self.world.tell(f"the session ends with {text}")
+        causes = [(self.disk.was_full, "is full"), (self.disk.was_full, "No space left")]
+        causes += [(self._group is not None and self._group.fired, word) for word in ("simulated", "its process died")]
+        causes += [(self._fired, SILENT), (self._fired, "cannot be reached")]
+        excused = any(happened and word in text for happened, word in causes)
+        self.world.check(excused or self._expected_end(error), "accepted_runs", text)
 
     def _expected_end(self, error: PlauditError) -> bool:
         """Whether a run is right to end like this, and would end so again."""
@@ -254,7 +261,6 @@ class SimulatedRun:
     def _online(self) -> bool:
         folder = RunFolder.open(self.path, self.config)
         group = self._group = SimulatedGroup(folder, self.world, self.worker_faults)
-        trainer = OnlineTrainer(folder, group)
         stopped = False
 
         def callback(progress: Any) -> bool:
@@ -268,6 +274,7 @@ class SimulatedRun:
             return going
 
         try:
+            trainer = OnlineTrainer(folder, group)
             end = trainer.run(callback)
         finally:
             if not self.disk.dead:

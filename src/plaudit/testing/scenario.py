@@ -277,7 +277,7 @@ def _events(seed: int, schedule: str, judge: str) -> tuple[Event, ...]:
             at, what = 1 + int(uniform(seed, kind, n) * until), pick(whats, seed, kind, n, "what")
             found.append(Event(kind, at, what, 1 + int(uniform(seed, kind, n, "number") * upto)))
 
-    add("kill", 2, 0.4, 1200)
+    add("kill", 2, 0.4, 1200, ("kill", "power"))
     add("full", 1, 0.2, 1200, upto=60)
     add("person", 6, 0.4, 120, ("answer", "relabel", "exclude"), 1000)
     add("stop", 1, 0.2, 80)

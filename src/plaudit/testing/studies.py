@@ -9,12 +9,15 @@ fraction of a second, and a rate near 5% needs hundreds.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 
 from plaudit.data.store import Store
+from plaudit.judges.certificate import Certificate
 from plaudit.judges.detector import SuccessDetector
+from plaudit.judges.exam import examine
 from plaudit.judges.labeling import label_episodes
 from plaudit.judges.predictions import EpisodePrediction
 from plaudit.judges.rights import prove_rights
@@ -51,7 +54,7 @@ def _machine(seed: int) -> Iterator[Path]:
     world = World(seed)
     before = enter(world)
     try:
-        with temporary_folder() as folder, simulated_machine(world, SimulatedDisk(world, (), {})):
+        with temporary_folder() as folder, simulated_machine(world, SimulatedDisk(world, {}, {})):
             yield folder
     finally:
         enter(before)
@@ -155,17 +158,12 @@ def equal_promoted(seed: int) -> bool:
 
 def _promotes(seed: int, folder: Path) -> bool:
     first = SimulatedJudgeConfig(model=write_model(folder / "model", {"false": 0.15, "missed": 0.1}), force=True)
-    judge, truth = first.build(), SimulatorJudge()
-    env = SimulatedEnvConfig(max_steps=6).build(50)
-    push = np.zeros((50, 2), np.float32)
-    push[:, 0] = np.where(np.arange(50) % 2, 0.8, -0.02)
+    judge = first.build()
     watched = pick((False, True), seed, "watched")  # a person labels the errors that they notice
     with Store.create(folder / "episodes") as store:
         audit = LedgerAudit(AuditConfig(on_alarm="warn"), "classifier", seed)
         for part in range(6):
-            seeds = [seed * 100_003 + 50 * part + n for n in range(50)]
-            rollout = collect_rollout(env, lambda _: push, seeds, SuccessDetector(truth, 50))
-            episodes = [episode for episode, _ in rollout.episodes(env, truth)]
+            episodes = _pushed(seed * 100_003 + 50 * part)
             ids = store.extend(episodes)
             labels = [one for one in label_episodes(judge, episodes) if isinstance(one, Labels)]
             for at in range(0, 50, BATCH):
@@ -179,8 +177,57 @@ def _promotes(seed: int, folder: Path) -> bool:
         return retrainer.run(Store.open(folder / "episodes"), unchosen=audit.by_lot).promoted
 
 
+def _pushed(seed: int) -> list[Episode]:
+    """50 episodes, of which every other one succeeds."""
+    env, truth, push = SimulatedEnvConfig(max_steps=6).build(50), SimulatorJudge(), np.zeros((50, 2), np.float32)
+    push[:, 0] = np.where(np.arange(50) % 2, 0.8, -0.02)
+    detector = SuccessDetector(truth, 50)
+    rollout = collect_rollout(env, lambda _: push, range(seed, seed + 50), detector, steps_after_success=2)
+    return [episode for episode, _ in rollout.episodes(env, truth)]
+
+
 def _true(episode: Episode) -> bool:
     return episode.success is not None and bool(episode.success.any())
+
+
+JUDGED = ({"false": 0.1, "missed": 0.1}, {"false": 0.3, "missed": 0.02}, {"false": 0.02, "missed": 0.3})
+
+
+def certificate_misses(seed: int) -> bool:
+    """The certificate of a judge states an interval that misses the true figure."""
+    kind, parts = pick(range(len(JUDGED)), seed, "judge"), pick((1, 2, 4), seed, "parts")
+    figure = pick(("precision", "recall", "fpr"), seed, "figure")
+    stated = _certified(kind, seed * 100_003, parts).figures[figure].rate()
+    return not stated.low <= _true_figures(kind)[figure] <= stated.high
+
+
+@cache
+def _true_figures(kind: int) -> dict[str, float]:
+    """Of a judge, counted on 3,000 other episodes."""
+    with _machine(0) as folder:
+        judge = _judge(kind, folder).build()
+        episodes = [episode for part in range(60) for episode in _pushed(2**40 + 50 * part)]
+        labels = [one for one in label_episodes(judge, episodes) if isinstance(one, Labels)]
+    called, true = (np.array([f(x) for x in xs]) for f, xs in ((lambda x: x.success_once, labels), (_true, episodes)))
+    frames = [(one.frame_probs > 0.5, np.append(False, e.privileged["success"])) for one, e in zip(labels, episodes)]
+    false, failure = (sum(int((m & ~t).sum()) for m, t in pairs) for pairs in (frames, [(~t, t) for _, t in frames]))
+    return {
+        "precision": float(true[called].mean()),
+        "recall": float(called[true].mean()),
+        "fpr": false / failure,
+    }
+
+
+def _certified(kind: int, seed: int, parts: int) -> Certificate:
+    with _machine(seed) as folder, Store.create(folder / "store") as store:
+        config = _judge(kind, folder)
+        for part in range(parts):
+            store.extend(_pushed(seed + 50 * part))
+        return examine(store, config, config.build(), ["simulator"], store.ids, name="judge")[0]
+
+
+def _judge(kind: int, folder: Path) -> SimulatedJudgeConfig:
+    return SimulatedJudgeConfig(model=write_model(folder / "model", JUDGED[kind]), force=True)
 
 
 def wrong_right(seed: int) -> bool:
@@ -209,6 +256,7 @@ STUDIES = (
     Study("exploited_long", 0.05, exploited_long),
     Study("interval_misses", 0.05, interval_misses),
     Study("equal_promoted", 0.05, equal_promoted),
+    Study("certificate_misses", 0.05, certificate_misses),
     Study("wrong_right", 0.10, wrong_right),
     Study("early_alarm", 0.05, early_alarm),
 )

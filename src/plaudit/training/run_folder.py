@@ -30,7 +30,7 @@ from pydantic import BaseModel
 
 from plaudit.checkpoint import load_checkpoint, read_state, save_checkpoint
 from plaudit.config import load
-from plaudit.data.disk import Folder, disk_error, write_atomic
+from plaudit.data.disk import Folder, disk_error, sync, write_atomic
 from plaudit.data.normalize import Normalizer
 from plaudit.errors import BadFile, ConfigError, StoreError, TargetNotEmpty
 from plaudit.plain import plain
@@ -229,6 +229,8 @@ class RunFolder:
         """
         state: what the run needs besides the learner, as JSON
         """
+        if (metrics := self.path / "metrics.jsonl").exists():
+            sync(metrics)  # a run that resumes here does not compute earlier metrics again
         save_checkpoint(self._checkpoints / f"{step:012d}", learner, state)
         for old in sorted(self._checkpoints.glob("[0-9]*"))[:-NUM_CHECKPOINTS]:
             shutil.rmtree(old)

@@ -103,8 +103,17 @@ class LocalWorkerGroup(WorkerGroup):
 
     def __init__(self, folder: RunFolder, *, serial: bool = False):
         super().__init__()
-        self.serial, self._turns, config = serial, 0.0, folder.config
-        self.replay = self._handle("replay buffer", ReplayBuffer(folder.path, **replay_options(folder)))
+        self.serial, self._turns = serial, 0.0
+        replay = ReplayBuffer(folder.path, **replay_options(folder))
+        try:
+            self._start(folder, replay)
+        except BaseException:
+            replay.close()  # so that this process can open the store again
+            raise
+
+    def _start(self, folder: RunFolder, replay: ReplayBuffer) -> None:
+        config = folder.config
+        self.replay = self._handle("replay buffer", replay)
         self.state = self._handle("state manager", StateManager(folder.policy))
         self._env = EnvWorker(config, self.replay, self.state)
         self.env = self._slot("env", self._env)
