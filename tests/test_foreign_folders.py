@@ -1,6 +1,7 @@
 """Folders from somebody else: a link, a pipe or a linked folder in place of a file is an error, and is not read."""
 
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from lerobot_v21 import CAMERA, write_v21
 from safetensors.torch import save_file
 
 import glow
+import plaudit
 from counted_stores import counted_store
 from five_judges import PushJudgeConfig, push_store
 from plaudit.checkpoint import load_checkpoint, save_checkpoint
@@ -29,6 +31,7 @@ from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.lerobot import load_lerobot_classifier, save_lerobot_classifier
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.judges.config import TrainingDataInfo, load_named_judge, save_own_judge
+from plaudit.judges.epochs import prepare_work
 from plaudit.judges.exam import examine
 from plaudit.judges.vlm.adapter import add_lora, fingerprint_with, load_base, save_adapter
 from plaudit.judges.vlm.config import AdapterInfo, LoraShape, PromptSettings, VlmSettings
@@ -38,7 +41,9 @@ from plaudit.policies.config import FlowConfig
 from plaudit.policies.loader import load_policy, save_policy
 from plaudit.policies.networks import weights_of
 from plaudit.rule import DecisionRule
+from plaudit.training.collect import CollectConfig, Collection
 from plaudit.training.config_file import load_training_config
+from plaudit.training.labeling_window import Mirror
 from plaudit.training.run_folder import RunFolder
 from plaudit.types import EnvSpec
 from tiny_vlm import save_tiny
@@ -285,3 +290,46 @@ def test_a_file_that_the_user_names_may_be_a_link(made, tmp_path):
     (tmp_path / "taught").symlink_to(made("policy") / "model.safetensors")
     (tmp_path / "statistics").symlink_to(made("policy") / "normalizer.json")
     load_policy(tmp_path / "policy.yaml").build()
+
+
+def use_collection(folder: Path) -> None:
+    with Store.create(folder.with_name("collected")) as store:
+        Collection(CollectConfig(store=store.folder), store, folder)
+
+
+@pytest.mark.parametrize(
+    ("use", "name"),
+    [
+        (use_collection, "collect_id"),
+        (Mirror, "collected.json"),
+        (Mirror, "remote.json"),
+        (lambda folder: prepare_work(folder, {"seed": 0}), "resume_key.json"),
+    ],
+)
+def test_a_file_without_end_is_not_read(tmp_path, use, name):
+    counted_store(tmp_path / "folder", episodes=0)
+    (tmp_path / "folder" / name).touch()
+    os.truncate(tmp_path / "folder" / name, 1 << 40)
+    with pytest.raises(DataError, match=rf"{name}.* has 1,099,511,627,776 bytes where at most"):
+        use(tmp_path / "folder")
+
+
+# Files of the system, of this process, or of the user alone.
+READ_BY_PATH = {
+    *("cluster/check.py", "cluster/launch.py", "cluster/state.py", "data/formats/worker.py", "report/video.py"),
+    *("robots/twin/log.py", "testing/invariants.py", "testing/judge.py", "testing/people.py", "testing/runner.py"),
+    "training/replay_buffer.py",
+}
+
+
+def test_nothing_else_reads_a_file_by_its_path():
+    source = Path(plaudit.__file__).parent
+    reads = re.compile(r"\.read_(text|bytes)\(|\bnp\.load\(|\btorch\.load\(|\.open\(\"r?b?\"?\)|\bload_file\(\w*path")
+    found = {str(p.relative_to(source)) for p in source.rglob("*.py") if reads.search(_code(p))}
+    assert found <= READ_BY_PATH, f"open these through plaudit.untrusted.Root: {sorted(found - READ_BY_PATH)}"
+
+
+def _code(path: Path) -> str:
+    """Without the module's docstring."""
+    text = path.read_text()
+    return text.split('"""', 2)[-1] if text.startswith('"""') else text
