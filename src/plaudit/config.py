@@ -24,7 +24,7 @@ from pydantic_core import ErrorDetails
 
 from plaudit.errors import ConfigError, ContractError, did_you_mean
 from plaudit.trust import from_file, hide_secrets
-from plaudit.untrusted import brief, check_yaml
+from plaudit.untrusted import Root, brief, check_yaml
 from plaudit.yaml_file import first_line, merge_overrides, read_yaml, unreadable
 
 LONGEST = 200  # characters of a key or a value that a sentence repeats
@@ -140,13 +140,15 @@ def load(
     overrides: Sequence[str] = (),
     translate: Callable[[dict[str, Any]], dict[str, Any]] = dict,
     typed: Collection[str] = (),
+    root: Root | None = None,
 ) -> ModelT:
     """Read `cls` from a file and `a.b=c` overrides; the overrides win.
 
     translate: keys under other names -> those of `cls`, in plain values that are not checked yet
     typed: blocks that are replaced as a whole by an override of their `type`
+    root: the folder of somebody else that the file is in; None: the user named the file
     """
-    merged, given = read_values(path, overrides, typed)
+    merged, given = read_values(path, overrides, typed, root)
     try:
         with from_file(path, given):
             return parse(cls, translate(merged))
@@ -157,14 +159,14 @@ def load(
 
 
 def read_values(
-    path: str | Path | None, overrides: Sequence[str], typed: Collection[str] = ()
+    path: str | Path | None, overrides: Sequence[str], typed: Collection[str] = (), root: Root | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Plain values, not checked yet: file and overrides together, and the overrides alone.
 
     Whoever makes something of the first does so within `plaudit.trust.from_file(path, overrides)`, as `load` does.
-    typed: see `load`
+    typed, root: see `load`
     """
-    file_tree = read_yaml(Path(path)) if path is not None else {}
+    file_tree = read_yaml(Path(path), root) if path is not None else {}
     override_tree = _overrides(overrides)
     for block in typed:
         _drop_if_retyped(file_tree, override_tree, block)

@@ -86,7 +86,7 @@ class StageLog:
     def __init__(self, path: Path, seed: int):
         self._path = path
         if path.exists():
-            self._state: dict[str, Any] = json.loads(path.read_text())
+            self._state: dict[str, Any] = read_json_object(path)
             if self._state["seed"] != seed:
                 raise DataError(
                     f"{path.parent} was started with --seed {self._state['seed']}; use that seed, or name another "

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from plaudit.data.unpickle import BoundedUnpickler, Damaged, Measured, Resolver
 from plaudit.errors import UnsafeFile
-from plaudit.safetensors_file import check_safetensors
+from plaudit.safetensors_file import open_safetensors
 from plaudit.untrusted import Root, brief, readable, unreadable
 
 ZIP = b"PK\x03\x04"
@@ -190,11 +190,14 @@ class _TensorResolver(Resolver):
         return value if isinstance(value, torch.dtype) else super().resolve(value, depth)
 
 
-def read_torch(path: Path) -> Any:
-    """What `torch.save` wrote, as long as it is dense tensors and plain containers; BadFile with what else it is."""
+def read_torch(path: Path, root: Root | None = None) -> Any:
+    """What `torch.save` wrote, as long as it is dense tensors and plain containers; BadFile with what else it is.
+
+    root: the folder that the file is in; None: its parent
+    """
     message = "this is no sound file of torch ({}); copy it again from its source"
     try:
-        with readable(path, message), Root(path.parent, follow_links=True).open(path) as file:
+        with readable(path, message), (root or Root(path.parent)).open(path) as file:
             size = file.seek(0, io.SEEK_END)
             file.seek(0)
             start = file.read(len(LEGACY))
@@ -214,11 +217,13 @@ def read_torch(path: Path) -> Any:
         ) from error
 
 
-def read_safetensors(path: Path, message: str) -> dict[str, Tensor]:
-    """All tensors of a safetensors file; BadFile where it is damaged, with a sentence as for `readable`."""
-    with readable(path, message):
-        check_safetensors(path)
-        return load_file(path)
+def read_safetensors(path: Path, message: str, root: Root | None = None) -> dict[str, Tensor]:
+    """All tensors of a safetensors file; BadFile where it is damaged, with a sentence as for `readable`.
+
+    root: the folder that the file is in; None: its parent
+    """
+    with readable(path, message), open_safetensors(path, root) as (name, _):
+        return load_file(name)
 
 
 def _requested(error: UnsafeFile, path: Path) -> str:

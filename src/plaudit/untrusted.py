@@ -6,13 +6,14 @@ and text is measured before it is parsed, because a parser that has begun may no
 refused in a sentence, as `BadFile` where a file is at fault and as `ValueError` where a text is.
 """
 
+import errno
 import io
 import json
 import os
 import re
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,16 +80,63 @@ def file_name(text: Any, most: int = 100) -> str:
     return plain if plain.strip(".") else "_"
 
 
+def open_folder(folder: int, name: str) -> int:
+    """The descriptor of a folder below an open one. OSError with the name of a part that is a link or no folder."""
+    above, descriptor = -1, folder
+    for part in name.split("/"):
+        try:
+            descriptor = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
+        finally:
+            if above >= 0:
+                os.close(above)
+        above = descriptor
+    return descriptor
+
+
+def open_file(folder: int, name: str, flags: int, check: Callable[[os.stat_result], None]) -> int:
+    """The descriptor of a file below an open folder, reached through no link.
+
+    Every file inside a folder of somebody else is opened here. `check` gets the status of what has the name, before
+    and after it is opened, and raises unless it is a regular file.
+    """
+    above_name, _, last = name.rpartition("/")
+    above = open_folder(folder, above_name) if above_name else folder
+    flags |= os.O_NOFOLLOW | os.O_NONBLOCK  # the file may be replaced after the first check
+    try:
+        try:
+            check(os.stat(last, dir_fd=above, follow_symlinks=False))
+        except FileNotFoundError:
+            if not flags & os.O_CREAT:
+                raise
+        descriptor = os.open(last, flags, 0o666, dir_fd=above)
+    finally:
+        if above_name:
+            os.close(above)
+    try:
+        check(os.fstat(descriptor))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
 @dataclass(frozen=True)
 class Root:
-    """A folder that the user named. What its files name is looked for in it and nowhere else.
+    """A folder that the user named and that may come from somebody else. Its files are opened through no link.
 
     root = Root(Path("data_set"))
     with root.open(root.inside("meta/info.json")) as file: ...
+
+    In the Hugging Face cache the files of a model are links to its `blobs`; these links alone are followed.
     """
 
     path: Path
-    follow_links: bool = False  # links may lead to regular files anywhere, as in the cache of a model hub
+    follow_links: bool = False  # links may lead to regular files anywhere
+
+    @classmethod
+    def of_named_file(cls, path: Path) -> "Root":
+        """For a file that the user named, which may be a link."""
+        return cls(path.parent, follow_links=True)
 
     def inside(self, relative: Any) -> Path:
         """The place of a file that a foreign file names; nothing is opened."""
@@ -106,13 +154,22 @@ class Root:
 
         most: bytes that it may have
         """
-        try:
-            return self._open(path, most)
-        except (FileNotFoundError, BadFile):
-            raise
-        except (OSError, ValueError) as error:  # ValueError: half a character in the name
-            reason = error.strerror if isinstance(error, OSError) else "its name is no text"
-            raise BadFile(path, f"this cannot be opened ({reason}); copy it again from its source") from error
+
+        def check(status: os.stat_result) -> None:
+            if stat.S_ISLNK(status.st_mode):
+                raise _is_link(path)
+            if not stat.S_ISREG(status.st_mode):
+                raise BadFile(path, f"this is {kind_of(status.st_mode)} and not a file")
+            if most is not None and status.st_size > most:
+                raise _too_large(path, status.st_size, most)
+
+        with self._refusals(path):
+            start, name = self._locate(path)
+            folder = os.open(start, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                return os.fdopen(open_file(folder, name, os.O_RDONLY, check), "rb")
+            finally:
+                os.close(folder)
 
     def read(self, path: Path, most: int) -> bytes:
         """All of a file of at most `most` bytes."""
@@ -130,16 +187,29 @@ class Root:
             return False
 
     def files(self, folder: Path, suffix: str | tuple[str, ...]) -> list[Path]:
-        """Those under a folder of the root whose names end so, in order; no link to a folder is followed out of it."""
-        home = os.path.realpath(self.path)
-        if not self.follow_links and not Path(os.path.realpath(folder)).is_relative_to(home):
-            raise BadFile(folder, "this is a link that leads out of the data set and was not followed")
+        """Those under a folder of the root whose names end so, in order. No link to a folder is followed."""
+        if not self.follow_links:
+            with self._refusals(folder):
+                top = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+                try:
+                    os.close(open_folder(top, self._name(folder)))
+                except FileNotFoundError:
+                    return []
+                finally:
+                    os.close(top)
         found: list[Path] = []
         for count, (where, _, names) in enumerate(os.walk(folder)):
             found += [Path(where, name) for name in names if name.endswith(suffix)]
             if count > MAX_FILES or len(found) > MAX_FILES:
                 raise BadFile(folder, f"more than {MAX_FILES:,} files or folders are in it; no data set has so many")
         return sorted(found)
+
+    def check_files(self) -> None:
+        """Raise if a file or a folder below could not be opened here, for libraries that open them by themselves."""
+        for where, folders, names in os.walk(self.path):
+            for path in (Path(where, name) for name in (*folders, *names)):
+                if path.is_symlink() or not path.is_dir():
+                    self.open(path).close()
 
     def size(self, path: Path) -> int:
         """Bytes of a file that may be opened, 0 where there is none."""
@@ -149,41 +219,49 @@ class Root:
         except FileNotFoundError:
             return 0
 
-    def _open(self, path: Path, most: int | None) -> io.BufferedReader:
-        real = os.path.realpath(path, strict=True)
-        if not self.follow_links and not Path(real).is_relative_to(self._home()):
-            raise BadFile(
-                path,
-                "this is a link that leads out of the data set, model or run and was not followed; copy the file "
-                "itself, or say --follow-links if this is a data set whose links you trust",
-            )
-        found = os.lstat(real)
-        if not stat.S_ISREG(found.st_mode):
-            raise BadFile(path, f"this is {kind_of(found.st_mode)} and not a file")
-        # Not blocking and not following: what stands there may have been exchanged since it was looked at.
-        descriptor = os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            opened = os.fstat(descriptor)
-            if (opened.st_dev, opened.st_ino) != (found.st_dev, found.st_ino) or not _still_at(descriptor, real):
-                raise BadFile(path, "this file was exchanged while it was opened; try again when nobody writes there")
-            if most is not None and opened.st_size > most:
-                raise _too_large(path, opened.st_size, most)
-            return os.fdopen(descriptor, "rb")
-        except BaseException:
-            os.close(descriptor)
-            raise
+    def _locate(self, path: Path) -> tuple[Path, str]:
+        """The folder to start from, and the name of the file below it."""
+        blobs = self._blobs()
+        if self.follow_links or blobs is not None:
+            real = Path(os.path.realpath(path, strict=True))
+            if self.follow_links or real.parent == blobs:
+                return real.parent, real.name
+        return self.path, self._name(path)
 
-    def _home(self) -> Path:
-        """Where links may lead: the folder; in the cache of a model hub, the model's, whose `blobs` the links mean."""
+    def _name(self, path: Path) -> str:
+        if not path.is_relative_to(self.path) or ".." in path.relative_to(self.path).parts:
+            raise BadFile(path, f"this lies outside of {self.path}; it was not opened")
+        return path.relative_to(self.path).as_posix()
+
+    def _blobs(self) -> Path | None:
+        """Of a model in the Hugging Face cache, the folder that its files are links to."""
         home = Path(os.path.realpath(self.path, strict=True))
-        in_cache = home.parent.name == "snapshots" and home.parent.parent.name.startswith("models--")
-        return home.parent.parent if in_cache else home
+        for snapshots in home.parents:
+            if snapshots.name == "snapshots" and snapshots.parent.name.startswith("models--"):
+                return snapshots.parent / "blobs"
+        return None
+
+    @contextmanager
+    def _refusals(self, path: Path) -> Iterator[None]:
+        """What the system refuses to open, as BadFile; FileNotFoundError stays."""
+        try:
+            yield
+        except (FileNotFoundError, BadFile):
+            raise
+        except (OSError, ValueError) as error:  # ValueError: half a character in the name
+            if isinstance(error, OSError) and error.errno in (errno.ELOOP, errno.ENOTDIR):
+                raise _is_link(path, error.filename) from error
+            reason = error.strerror if isinstance(error, OSError) else "its name is no text"
+            raise BadFile(path, f"this cannot be opened ({reason}); copy it again from its source") from error
 
 
-def _still_at(descriptor: int, real: str) -> bool:
-    """Whether no folder above it was exchanged for a link; only Linux tells where a descriptor leads."""
-    link = Path(f"/proc/self/fd/{descriptor}")
-    return not link.is_symlink() or str(link.readlink()) == real
+def _is_link(path: Path, part: Any = None) -> BadFile:
+    what = "is a link" if part is None else f"is reached through {brief(part)}, which is a link or no folder,"
+    return BadFile(
+        path,
+        f"this {what} and was not opened; copy everything into one folder, or say --follow-links if this is a data set "
+        "whose links you trust",
+    )
 
 
 def _too_large(path: Path, size: int, most: int) -> BadFile:
@@ -192,7 +270,7 @@ def _too_large(path: Path, size: int, most: int) -> BadFile:
 
 def read_own(path: Path, most: int) -> bytes:
     """A regular file that the user named; links are followed. FileNotFoundError where there is none."""
-    return Root(path.parent, follow_links=True).read(path, most)
+    return Root.of_named_file(path).read(path, most)
 
 
 def parse_json(data: bytes, values: int = MAX_VALUES) -> Any:
@@ -242,15 +320,15 @@ def check_json(data: bytes, values: int) -> int:
 def read_json(path: Path, root: Root | None = None, missing: str = "there is no such file") -> Any:
     """A JSON file; BadFile for what is none.
 
-    root: the folder that links may not lead out of; None: the file's own
+    root: the folder that it is in; None: the file's parent
     """
     with readable(path, "this is not valid JSON ({}); copy it again from its source", missing):
         return parse_json((root or Root(path.parent)).read(path, MAX_JSON))
 
 
-def read_json_object(path: Path) -> dict[str, Any]:
-    """A JSON file that holds an object."""
-    tree = read_json(path)
+def read_json_object(path: Path, root: Root | None = None) -> dict[str, Any]:
+    """A JSON file that holds an object; `root` as for `read_json`."""
+    tree = read_json(path, root)
     if not isinstance(tree, dict):
         raise BadFile(path, f"this is {brief(tree)} where names and values stand; copy it again from its source")
     return tree
@@ -319,10 +397,9 @@ def understood(path: Path) -> Iterator[None]:
 
 def unreadable(path: Path, what: str) -> BadFile:
     """The error for a file that could not be read: `what`, unless a Git LFS checkout left a pointer there."""
-    if path.is_file():
-        with path.open("rb") as file:
-            if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
-                what = "this is a Git LFS pointer and not the file itself; run 'git lfs pull' in its repository"
+    with suppress(OSError, BadFile), Root.of_named_file(path).open(path) as file:
+        if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
+            what = "this is a Git LFS pointer and not the file itself; run 'git lfs pull' in its repository"
     return BadFile(path, what)
 
 

@@ -18,7 +18,7 @@ import yaml
 
 from plaudit.errors import BadFile, ConfigError, did_you_mean
 from plaudit.trust import PLACES
-from plaudit.untrusted import MAX_JSON, MAX_YAML, brief, check_yaml, parse_json, read_own
+from plaudit.untrusted import MAX_JSON, MAX_YAML, Root, brief, check_yaml, parse_json
 
 MAX_FILLED = 10_000  # values of a file that OmegaConf goes through, a few seconds
 MOST_LETTERS = 16 << 20  # of all values, with templates filled in
@@ -40,16 +40,19 @@ def unreadable() -> tuple[type[Exception], ...]:
     )
 
 
-def read_yaml(path: Path) -> dict[Any, Any]:
-    """A file as plain values, its templates not filled in yet."""
-    if not path.is_file():
+def read_yaml(path: Path, root: Root | None = None) -> dict[Any, Any]:
+    """A file as plain values, its templates not filled in yet.
+
+    root: the folder of somebody else that it is in; None: the user named the file, and it may be a link
+    """
+    if not path.exists() or path.is_dir():
         beside = [p.name for p in path.parent.glob("*") if p.suffix in (".yaml", ".yml", ".json")]
         where = path.parent.absolute()
         none = f"{where} has no YAML or JSON file" if where.is_dir() else f"there is no folder {where} either"
         advice = did_you_mean(path.name, beside) if beside else none
         raise ConfigError([((), f"{path}: there is no such file; {advice}")])
     try:
-        tree = _parse(path)
+        tree = _parse(path, root or Root.of_named_file(path))
     except BadFile as error:
         raise ConfigError([((), str(error))]) from error
     except unreadable() as error:
@@ -61,10 +64,10 @@ def read_yaml(path: Path) -> dict[Any, Any]:
     return tree
 
 
-def _parse(path: Path) -> Any:
+def _parse(path: Path, root: Root) -> Any:
     if path.suffix == ".json":  # a reward model's has hundreds of KB, which YAML's parser would take seconds for
-        return parse_json(read_own(path, MAX_JSON))
-    text = read_own(path, 4 * MAX_YAML).decode()
+        return parse_json(root.read(path, MAX_JSON))
+    text = root.read(path, 4 * MAX_YAML).decode()
     check_yaml(text, MAX_FILLED)
     from omegaconf import OmegaConf
 

@@ -254,7 +254,7 @@ def longer(folder: Path) -> str:
 def linked_out(folder: Path) -> str:
     (folder / "secret.txt").write_text("secret")
     (folder / "in/notes.txt").symlink_to(folder / "secret.txt")
-    return "this is a link that leads out of the data set"
+    return "this is a link and was not opened"
 
 
 def linked_folder(folder: Path) -> str:

@@ -22,7 +22,7 @@ def test_a_link_out_of_the_folder_is_followed_only_where_the_user_says_so(tmp_pa
     (tmp_path / "set").mkdir()
     (tmp_path / "blob").write_bytes(b"data")
     (tmp_path / "set/file").symlink_to(tmp_path / "blob")
-    with pytest.raises(BadFile, match=r"a link that leads out of the data set, model or run.*--follow-links"):
+    with pytest.raises(BadFile, match=r"this is a link and was not opened; .*--follow-links"):
         Root(tmp_path / "set").open(tmp_path / "set/file")
     assert Root(tmp_path / "set", follow_links=True).read(tmp_path / "set/file", 10) == b"data"
 
@@ -36,14 +36,8 @@ def test_links_of_a_model_in_the_cache_of_a_hub_lead_to_its_blobs_and_no_further
     (snapshot / "config.json").symlink_to("../../blobs/1")
     (snapshot / "model.json").symlink_to(tmp_path / "private")
     assert Root(snapshot).read(snapshot / "config.json", 10) == b"data"
-    with pytest.raises(BadFile, match="a link that leads out of the data set, model or run"):
+    with pytest.raises(BadFile, match="this is a link and was not opened"):
         Root(snapshot).open(snapshot / "model.json")
-
-
-def test_a_link_within_the_folder_is_followed(tmp_path):
-    (tmp_path / "a").write_bytes(b"data")
-    (tmp_path / "b").symlink_to("a")
-    assert Root(tmp_path).read(tmp_path / "b", 10) == b"data"
 
 
 @pytest.mark.parametrize("kind", ["a pipe", "a folder", "a device"])

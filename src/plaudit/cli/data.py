@@ -63,7 +63,7 @@ FollowLinksOption = Annotated[
     bool,
     typer.Option(
         "--follow-links",
-        help="Follow symbolic links that lead out of the data set, as those of a hub's cache do; only to files.",
+        help="Follow symbolic links in the data set, such as those of the Hugging Face cache; only to regular files.",
     ),
 ]
 

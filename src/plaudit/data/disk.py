@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from plaudit.errors import ForeignFile, StoreError, StoreFull
-from plaudit.untrusted import kind_of
+from plaudit.untrusted import kind_of, open_file, open_folder
 
 MAX_SMALL_FILE = 1 << 20  # of a small file: a description, a note
 CHUNK = 1 << 20  # bytes that are read at once: small enough to stay in the cache of a core
@@ -63,25 +63,8 @@ class Folder:
         allow_hard_links: whether a file that has a second name (a hard link) may be opened for writing
         """
         exclusive = bool(flags & (os.O_WRONLY | os.O_RDWR)) and not allow_hard_links
-        folder, _, last = name.rpartition("/")
-        above = self._open_folder(folder) if folder else self.descriptor  # by hand: files are opened a thousand times
-        try:
-            self.check_file(name, os.stat(last, dir_fd=above, follow_symlinks=False), exclusive)
-            # Not following and not blocking: what stands there may have been exchanged since it was looked at.
-            descriptor = os.open(last, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666, dir_fd=above)
-        except FileNotFoundError:
-            if not flags & os.O_CREAT:
-                raise
-            descriptor = os.open(last, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666, dir_fd=above)
-        finally:
-            if folder:
-                os.close(above)
-        try:
-            self.check_file(name, os.fstat(descriptor), exclusive)
-        except BaseException:
-            os.close(descriptor)
-            raise
-        return descriptor
+        with self._no_links(name):
+            return open_file(self.descriptor, name, flags, lambda status: self.check_file(name, status, exclusive))
 
     @contextmanager
     def opened(self, name: str, flags: int, *, allow_hard_links: bool = False) -> Iterator[int]:
@@ -209,29 +192,25 @@ class Folder:
     @contextmanager
     def _folder(self, name: str) -> Iterator[int]:
         """A folder below, reached through no link."""
-        descriptor = self._open_folder(name)
+        with self._no_links(name):
+            descriptor = open_folder(self.descriptor, name)
         try:
             yield descriptor
         finally:
             os.close(descriptor)
 
-    def _open_folder(self, name: str) -> int:
-        above, descriptor = -1, self.descriptor
-        for part in name.split("/"):
-            try:
-                descriptor = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
-            except OSError as error:
-                if error.errno not in (errno.ENOTDIR, errno.ELOOP):
-                    raise
-                raise ForeignFile(
-                    f"{self.path / name} is reached through something that is no folder ('{part}'), a link say, "
-                    "and was not opened; copy everything into one folder"
-                ) from error
-            finally:
-                if above >= 0:
-                    os.close(above)
-            above = descriptor
-        return descriptor
+    @contextmanager
+    def _no_links(self, name: str) -> Iterator[None]:
+        """A link on the way to a name as ForeignFile."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in (errno.ENOTDIR, errno.ELOOP):
+                raise
+            raise ForeignFile(
+                f"{self.path / name} is reached through something that is no folder ('{error.filename}'), a link say, "
+                "and was not opened; copy everything into one folder"
+            ) from error
 
     def check_file(self, name: str, found: os.stat_result, exclusive: bool) -> None:
         """Raise where it is no regular file, or has a second name and must be `exclusive`."""

@@ -329,7 +329,7 @@ def load_npy(path: str | Path, root: Root | None = None) -> Any:
 
 
 def _load(path: Path, root: Root | None, kind: str, read: Callable[[Measured, Path], Any]) -> Any:
-    root = root or Root(path.parent, follow_links=True)
+    root = root or Root.of_named_file(path)
     message = f"this {kind} is cut short or damaged ({{}}); copy it again from its source"
     with readable(path, message), root.open(path) as file:
         return read(Measured(file, os.fstat(file.fileno()).st_size), path)

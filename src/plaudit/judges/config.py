@@ -30,7 +30,7 @@ from plaudit.protocols import Judge, LiveJudge
 from plaudit.registry import JUDGE_REGISTRY
 from plaudit.rule import DecisionRule, Decode, PartialRule, Unlike
 from plaudit.trust import from_file
-from plaudit.untrusted import read_json_object
+from plaudit.untrusted import Root, read_json_object
 from plaudit.yaml_file import dump_yaml, read_yaml
 
 HUMAN, CASCADE = "human", "cascade"  # the sources of a human's labels, and of a cascade's
@@ -122,7 +122,7 @@ class JudgeConfig(Config):
 
     def with_judge_file(self, folder: Path) -> Self:
         """With rule and calibration of the judge.yaml of its own folder, where this config does not set them."""
-        if not (folder / JUDGE_FILE).is_file():
+        if not (folder / JUDGE_FILE).exists():
             return self
         own = load_judge_config(folder, None)
         rule = DecisionRule(**{**own.rule.model_dump(exclude_unset=True), **self.rule.model_dump(exclude_unset=True)})
@@ -142,7 +142,7 @@ def load_judge_config(
     """From a file or a judge's folder, a name (or dotted path) of the registry, flags and `a.b=c` overrides, of which
     the later win."""
     path, own = _own_judge(path)
-    tree, given = read_values(path, overrides)
+    tree, given = read_values(path, overrides, root=_root(path, own))
     tree = {**own, **tree}
     kind = tree.get("type", name)
     if name is not None and kind != name:
@@ -188,8 +188,13 @@ def _own_judge(path: Path | None) -> tuple[Path | None, dict[str, Any]]:
     kind = own_kind(folder)
     if kind is not None and path in (folder, folder / JUDGE_FILE):
         own = {"type": kind, "model": str(folder)}
-        return (folder / JUDGE_FILE if (folder / JUDGE_FILE).is_file() else None), own
+        return (folder / JUDGE_FILE if (folder / JUDGE_FILE).exists() else None), own
     return path, {}
+
+
+def _root(path: Path | None, own: Mapping[str, Any]) -> Root | None:
+    """The folder of a judge's own file; None where the user named the file."""
+    return Root(path.parent) if path is not None and own else None
 
 
 def own_kind(folder: Path) -> str | None:
@@ -212,7 +217,7 @@ def judge_tree(path: Path) -> dict[str, Any]:
     if path.is_dir() and own_kind(path) is None:
         raise BadFile(path, f"this is not a reward model: it has no {MODEL_FILE}")
     file, own = _own_judge(path)
-    return {**own, **(read_values(file, ())[0] if file is not None else {})}
+    return {**own, **(read_values(file, (), root=_root(file, own))[0] if file is not None else {})}
 
 
 def is_lerobot_classifier(folder: Path) -> bool:
@@ -229,7 +234,7 @@ def save_own_judge(folder: Path, rule: DecisionRule, *, kind: str = "classifier"
 
 def save_rights(folder: Path, rights: Rights) -> None:
     """Add to the `judge.yaml` of a reward model's folder what it may decide alone in a cascade."""
-    tree = {**read_yaml(folder / JUDGE_FILE), "rights": rights.model_dump(mode="json")}
+    tree = {**read_yaml(folder / JUDGE_FILE, Root(folder)), "rights": rights.model_dump(mode="json")}
     write_atomic(folder / JUDGE_FILE, dump_yaml(tree).encode())
 
 
@@ -300,7 +305,7 @@ def save_judge_config(
     stays so."""
     path, own = _own_judge(path)
     named = {} if name is None else {"type": name}
-    given = {} if path is None else read_yaml(path)
+    given = {} if path is None else read_yaml(path, _root(path, own))
     found = fitted.model_dump(mode="json", include={"calibration", "calibration_record", "rights"})
     found["rule"] = fitted.rule.model_dump(mode="json")
     tree = OmegaConf.merge(named, own, given, OmegaConf.from_dotlist(list(overrides)), dict(flags), found)

@@ -19,6 +19,7 @@ import torch
 from plaudit.checkpoint import Stateful, load_checkpoint, save_checkpoint
 from plaudit.data.disk import Folder, write_atomic
 from plaudit.errors import JudgeError
+from plaudit.untrusted import MAX_JSON
 
 KEEP_EVERY = 20.0  # seconds between checkpoints
 
@@ -167,8 +168,9 @@ def prepare_work(work_dir: Path, key: Mapping[str, Any]) -> None:
     left."""
     data, path = json.dumps(key, sort_keys=True).encode(), work_dir / "resume_key.json"
     if work_dir.exists():
-        Folder(work_dir).check_no_links()
-        if not path.exists() or path.read_bytes() != data:
+        folder = Folder(work_dir)
+        folder.check_no_links()
+        if not path.exists() or folder.read(path.name, MAX_JSON) != data:
             shutil.rmtree(work_dir)
     work_dir.mkdir(parents=True, exist_ok=True)
     write_atomic(path, data)

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from plaudit.data.disk import write_atomic
+from plaudit.data.disk import Folder, write_atomic
 from plaudit.errors import PlauditError
 from plaudit.protocols import Judge
 from plaudit.types import Episode, Scores
+from plaudit.untrusted import MAX_LINES_BYTES
 
 
 class KeepingJudge:
@@ -40,8 +41,8 @@ class KeepingJudge:
         new = {key: episode for key, episode in zip(keys, episodes, strict=True) if key not in self._known}
         answers = dict(zip(new, self.judge.score(list(new.values())), strict=True)) if new else {}
         found = {key: answer for key, answer in answers.items() if isinstance(answer, Scores)}
-        with self._path.open("a") as file:
-            file.writelines(json.dumps(_to_line(key, scores)) + "\n" for key, scores in found.items())
+        lines = "".join(json.dumps(_to_line(key, scores)) + "\n" for key, scores in found.items())
+        Folder(self._path.parent).append(self._path.name, lines.encode())
         self._known |= found
         return [self._known.get(key, answers.get(key)) for key in keys]
 
@@ -69,7 +70,7 @@ def _read(path: Path, judge: dict[str, Any]) -> dict[str, Scores]:
     """What an earlier run of this judge kept, up to a line that a kill cut off."""
     known: dict[str, Scores] = {}
     try:
-        first, *lines = path.read_text().splitlines() or [""]
+        first, *lines = Folder(path.parent).read(path.name, MAX_LINES_BYTES).decode().splitlines() or [""]
         if json.loads(first) != judge:
             return {}
         for line in lines:

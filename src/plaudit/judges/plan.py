@@ -34,7 +34,7 @@ from plaudit.errors import BadFile, DataError, did_you_mean
 from plaudit.judges.certificate import Certificate
 from plaudit.judges.noisy import KINDS
 from plaudit.types import AnyArray
-from plaudit.untrusted import Root
+from plaudit.untrusted import read_own
 
 TABLE_FILE = "plan_table.json"
 MAX_BYTES = 1 << 22
@@ -73,7 +73,7 @@ class PlanTable(Config):
     def load(cls, path: Path) -> Self:
         """What `save` wrote."""
         try:
-            return cls.model_validate(decode_checked(Root(path.parent, follow_links=True).read(path, MAX_BYTES)))
+            return cls.model_validate(decode_checked(read_own(path, MAX_BYTES)))
         except FileNotFoundError:
             raise BadFile(path, "there is no such table; plaudit judge plan --measure makes one") from None
         except (ValidationError, ValueError) as error:

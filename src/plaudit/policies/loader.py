@@ -14,6 +14,7 @@
 The result, a `PolicySpec`, is plain data, so that another process can build the policy.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -31,7 +32,7 @@ from plaudit.registry import POLICY_REGISTRY
 from plaudit.safetensors_file import check_safetensors
 from plaudit.trust import from_file
 from plaudit.types import EnvSpec, PolicyWeights
-from plaudit.untrusted import brief
+from plaudit.untrusted import Root, brief
 from plaudit.yaml_file import dump_yaml
 
 POLICY_FILE, WEIGHTS_FILE = "policy.yaml", "model.safetensors"  # of a policy's folder
@@ -162,8 +163,11 @@ def _spec(path: Path, file: PolicyFile) -> PolicySpec:
         raise ConfigError([(("policy", "type"), f"{path}: key 'policy.type': {error}")]) from None
     files = {name: path.parent / where for name, where in file.model.component_config_paths.items()}
     _check_components(path, cls, file, files)
-    tree = {**file.policy, **{name: read_values(component, ())[0] for name, component in files.items()}}
-    spec = PolicySpec(policy=tree, weights=_resolve(path, file.weights), normalizer=_resolve(path, file.normalizer))
+    files = {name: _resolve(path, where) for name, where in file.model.component_config_paths.items()}
+    components = {name: read_values(component, (), root=Root(component.parent))[0] for name, component in files.items()}
+    tree = {**file.policy, **components}
+    weights, normalizer = (None if name is None else _resolve(path, name) for name in (file.weights, file.normalizer))
+    spec = PolicySpec(policy=tree, weights=weights, normalizer=normalizer)
     try:
         _ = spec.config
     except ConfigError as error:
@@ -228,15 +232,16 @@ def _with_file(problem: Problem, path: Path, files: dict[str, Path]) -> Problem:
     return key, f"{path}: " + message.replace("key '", "key 'policy.", 1)
 
 
-def _resolve(path: Path, name: Path | None) -> Path | None:
-    """The file of this name beside `path`."""
-    if name is None:
-        return None
+def _resolve(path: Path, name: Path) -> Path:
+    """The file of this name beside `path`, reached through no link. A path to elsewhere is opened as it is written."""
     resolved = path.parent / name
     try:
-        exists = resolved.is_file()
-    except OSError:  # a name that no file can have
-        exists = False
-    if not exists:
-        raise BadFile(path, f"it names {brief(str(name))}, and there is no such file beside it")
+        if name.is_absolute() or ".." in name.parts:
+            resolved = resolved.resolve(strict=True)
+        root = Root(path.parent if resolved.is_relative_to(path.parent) else resolved.parent)
+        root.open(resolved).close()
+    except (OSError, ValueError) as error:
+        if isinstance(error, BadFile) and os.path.lexists(resolved):
+            raise
+        raise BadFile(path, f"it names {brief(str(name))}, and there is no such file beside it") from None
     return resolved

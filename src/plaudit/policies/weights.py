@@ -7,7 +7,7 @@ from safetensors.numpy import save
 
 from plaudit.data.disk import write_atomic
 from plaudit.errors import BadFile
-from plaudit.safetensors_file import check_safetensors
+from plaudit.safetensors_file import open_safetensors
 from plaudit.types import PolicyWeights
 
 
@@ -18,12 +18,13 @@ def write_weights(path: str | Path, weights: PolicyWeights) -> None:
 
 def read_weights(path: str | Path) -> PolicyWeights:
     """Read the file that `write_weights` wrote."""
-    if not Path(path).is_file():
-        raise BadFile(path, "there is no such file of weights")
     try:
-        check_safetensors(Path(path))
-        with safe_open(path, framework="numpy") as file:
+        with open_safetensors(Path(path)) as (name, _), safe_open(name, framework="numpy") as file:
             version = int((file.metadata() or {}).get("version", 0))
             return PolicyWeights(version, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 - no mapping
+    except BadFile:
+        raise
+    except FileNotFoundError:
+        raise BadFile(path, "there is no such file of weights") from None
     except (SafetensorError, ValueError, TypeError, KeyError, OverflowError, MemoryError, OSError) as error:
         raise BadFile(path, f"this is not a file of weights: {str(error)[:200]}") from error

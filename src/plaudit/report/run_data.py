@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from plaudit.data.disk import Folder
 from plaudit.report.plots import Band, EventMarker, Series
-from plaudit.untrusted import read_json_lines, read_json_object, read_metrics
+from plaudit.untrusted import Root, read_json_lines, read_json_object, read_metrics
 from plaudit.yaml_file import read_yaml
 
 Lines = list[dict[str, Any]]
@@ -27,7 +27,7 @@ class RunData:
         """Read them; lines that a power cut or a full disk cut off are left out."""
         Folder(folder).check_no_links()  # a report embeds what it reads
         decisions = [read_json_object(path) for path in sorted(folder.glob("judge/[0-9]*/promotion.json"))]
-        config = read_yaml(folder / "config.yaml")
+        config = read_yaml(folder / "config.yaml", Root(folder))
         metrics, events = read_metrics(folder / "metrics.jsonl"), read_json_lines(folder / "events.jsonl")
         return cls(folder, config, metrics, events, decisions)
 

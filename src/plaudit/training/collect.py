@@ -18,7 +18,7 @@ from pydantic import model_validator
 
 from plaudit.config import Config, NonNegativeInt
 from plaudit.data.cameras import name_of_camera
-from plaudit.data.disk import write_atomic
+from plaudit.data.disk import Folder, write_atomic
 from plaudit.data.episode_folders import EpisodeFolders
 from plaudit.data.store import Store, is_store
 from plaudit.errors import StoreError
@@ -115,7 +115,7 @@ def _identity(run: Path) -> str:
     path = run / "collect_id"
     if not path.exists():
         write_atomic(path, f"{run.name} {token_hex(8)}".encode())
-    return path.read_text()
+    return Folder(run).read(path.name).decode()
 
 
 def _label_bare(store: Store, ids: Iterable[int]) -> None:

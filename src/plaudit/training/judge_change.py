@@ -7,11 +7,12 @@ judges the run had before stands in judge/history.jsonl.
 import json
 from collections.abc import Sequence
 
-from plaudit.data.disk import write_atomic
+from plaudit.data.disk import Folder, write_atomic
 from plaudit.errors import JudgeError
 from plaudit.training.config_file import load_training_config
 from plaudit.training.reward import check_judge_fits, live_judge
 from plaudit.training.run_folder import RunFolder
+from plaudit.untrusted import MAX_JSON
 
 
 def with_judge(run: RunFolder, overrides: Sequence[str]) -> RunFolder:
@@ -28,7 +29,8 @@ def with_judge(run: RunFolder, overrides: Sequence[str]) -> RunFolder:
     check_judge_fits(judge, config, dict.fromkeys(config.env.cameras, config.env.image_size))
     step, before = (state["step"], state["judge"]) if state else (0, None)
     history = run.judge / "history.jsonl"
-    lines = history.read_text().splitlines() if history.exists() else []
+    kept = Folder(run.judge).read(history.name, MAX_JSON) if history.exists() else b""
+    lines = kept.decode().splitlines()
     # The last change was of a judge that took no step: it was not usable, or the command was killed.
     unused = (
         lines[-1:] and lines[-1].startswith(f'{{"step": {step}, ') and lines[-1].endswith(f" {json.dumps(before)}}}")

@@ -30,6 +30,7 @@ from plaudit.judges.human.drafts import is_being_labeled
 from plaudit.judges.human.queue import QueueOrder
 from plaudit.rollout.processes import ChildProcess, exit_with_parent, send
 from plaudit.types import Episode
+from plaudit.untrusted import read_json, read_json_object
 
 WINDOW = "plaudit.training.labeling_window:window"
 MIRROR_BYTES = 20 << 30  # of a mirror; beyond it the oldest go
@@ -52,12 +53,12 @@ class Mirror:
         new = not is_store(folder)
         self.store = Store.create(folder, capacity_bytes=capacity_bytes) if new else Store.open(folder, write=True)
         self._kept = folder / "collected.json"  # versions of the ledger that whoever collects has received
-        self._collected: int = json.loads(self._kept.read_text()) if self._kept.exists() else 0
+        self._collected: int = read_json(self._kept) if self._kept.exists() else 0
         self._names = folder / "remote.json"  # of evicted episodes too: they may have been labeled before
         lines = Journal(folder / "journal").read()
         self._remote: dict[int, int] = {line["id"]: line["meta"]["remote"] for line in lines if line["op"] == "episode"}
         if self._names.exists():
-            self._remote |= {int(local): remote for local, remote in json.loads(self._names.read_text()).items()}
+            self._remote |= {int(local): remote for local, remote in read_json_object(self._names).items()}
 
     def local_id(self, remote_id: int) -> int | None:
         """What an episode is called here, evicted or not; the newest copy of it."""

@@ -39,7 +39,7 @@ from plaudit.protocols import Learner
 from plaudit.training.config import Schedule, TrainingConfig
 from plaudit.training.tensorboard import TensorBoard
 from plaudit.types import PolicyWeights
-from plaudit.untrusted import read_metrics
+from plaudit.untrusted import Root, read_metrics
 from plaudit.yaml_file import dump_yaml
 
 EventKind = Literal["started", "error", "warning", "recovered", "restart", "judge", "alarm", "ended"]
@@ -134,7 +134,7 @@ class RunFolder:
             command = "plaudit train or plaudit online" if schedule is None else f"plaudit {schedule}"
             raise BadFile(path, f"this is not a run: it has no config.yaml; runs are made by {command}")
         Folder(path).check_no_links()  # whoever resumes it writes into it, and removes old checkpoints
-        config = load(TrainingConfig, path / "config.yaml")
+        config = load(TrainingConfig, path / "config.yaml", root=Root(path))
         if schedule not in (None, config.schedule):
             message = (
                 f"{path} is a run of 'plaudit {config.schedule}', not of 'plaudit {schedule}'; resume it with that "

@@ -15,7 +15,7 @@ from plaudit.data.disk import disk_error, write_atomic
 from plaudit.policies.loader import WEIGHTS_FILE
 from plaudit.policies.weights import read_weights, write_weights
 from plaudit.types import PolicyWeights
-from plaudit.untrusted import read_json_object
+from plaudit.untrusted import Root, read_json_object
 
 STARTS = ".starts.json"  # reader -> how often it has started
 VERSIONS = "versions"  # folder of the weights that acted, by version
@@ -44,7 +44,7 @@ class PolicyStatus:
 def writes_here(report: PolicyStatus, folder: Path) -> bool:
     """Whether the weights of a manager are in this folder of this machine."""
     try:
-        return (folder / BORN).read_text() == repr(report.born)
+        return Root(folder).read(folder / BORN, 100) == repr(report.born).encode()
     except FileNotFoundError:
         return False
 

@@ -36,6 +36,7 @@ from plaudit.judges.classifier.familiar import FRAMES
 from plaudit.judges.classifier.model import BinaryRewardClassifier
 from plaudit.optim import AdamW
 from plaudit.types import AnyArray, ProgressFn
+from plaudit.untrusted import read_json_object
 
 HISTORY_FRAMES, HISTORY_S = 3, 0.2  # earlier frames that the model sees, and the time between them
 MEMBERS = 3
@@ -100,7 +101,7 @@ def choose_settings(
         return None
     kept = work_dir / "chosen_settings.json"
     if kept.exists():
-        tree = json.loads(kept.read_text())
+        tree = read_json_object(kept)
         size = tree["settings"].get("image_size")
         return Choice(**tree | {"settings": tree["settings"] | ({"image_size": tuple(size)} if size else {})})
     choice = _first_that_fits(config, table, splits, progress)

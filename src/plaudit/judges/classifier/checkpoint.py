@@ -42,6 +42,7 @@ from plaudit.judges.forecast import Forecast
 from plaudit.judges.promise import Promise
 from plaudit.torch_file import read_safetensors
 from plaudit.types import AnyArray, Episode, FloatArray, Scores
+from plaudit.untrusted import Root
 
 MINI_BATCH = 256  # images of a camera scored at a time on a GPU
 # And on a processor, which is no faster with more: 192x256 images take 0.8 GB with 32, 3.4 GB with 256.
@@ -153,7 +154,7 @@ class RewardModel:
         folder = Path(folder)
         if not (folder / "model.json").is_file():
             raise BadFile(folder, "this is not a reward model: it has no model.json; 'plaudit train-reward' makes one")
-        config = load(RewardModelConfig, folder / "model.json")
+        config = load(RewardModelConfig, folder / "model.json", root=Root(folder))
         check_controls_passed(folder, config, force)
         members: list[BinaryRewardClassifier] = []
         for number in range(len(config.calibration)):
@@ -166,7 +167,7 @@ class RewardModel:
             load_state_dict_strict(member, tensors, path, has_encoder=not shared)
             members.append(member)
         model = cls(members, config, device)
-        if not (folder / FAMILIAR_FILE).is_file():
+        if not (folder / FAMILIAR_FILE).exists():
             return model
         blank = {camera: np.zeros((1, *size, 3), np.uint8) for camera, size in model.cameras.items()}
         width = model.features(blank).shape[1]

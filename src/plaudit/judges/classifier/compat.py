@@ -25,7 +25,7 @@ from plaudit.config import (
     Width,
     parse,
 )
-from plaudit.untrusted import read_json_object
+from plaudit.untrusted import Root, read_json_object
 
 PUBLISHED = ("helper2424/resnet10", "lerobot/resnet10")  # ResNet-10 on the hub
 FOREIGN_BLOCKS = ("reward_training", "reward_model", "policy", "dataset")  # of other stacks
@@ -158,6 +158,7 @@ class LerobotClassifier(Config):
             if "model_type" in described and "auto_map" not in described:  # no code of its own: one of transformers'
                 return {"type": "transformers", "name": self.model_name}
         if path.is_dir():
+            Root(path).check_files()
             path = path / "model.safetensors"
         if path.is_file():
             return {"type": "resnet10", "weights": str(path)}

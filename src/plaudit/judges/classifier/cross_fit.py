@@ -37,6 +37,7 @@ from plaudit.judges.classifier.training import train_member
 from plaudit.judges.epochs import EpochMetrics, StepMetrics
 from plaudit.judges.predictions import EpisodePrediction
 from plaudit.types import AnyArray, FloatArray
+from plaudit.untrusted import read_json
 
 _LEAST_WIDTH = 0.1  # between the logits of successes and failures: less is no scale to go by
 
@@ -146,7 +147,7 @@ def _fold_logits(
     """[members, n] of the rows that are held out, on the scale of the kept model."""
     done = work_dir / "scaled_logits.json"
     if done.exists():
-        return np.array(json.loads(done.read_text()), np.float32)
+        return np.array(read_json(done), np.float32)
     logits = []
     for member in range(config.ensemble_size):
         trained, features, _ = train_member(

@@ -22,6 +22,7 @@ from plaudit.judges.classifier.dataset import RewardDataset, Split, rows_to_lear
 from plaudit.judges.classifier.model import BinaryRewardClassifier
 from plaudit.judges.epochs import KEEP_EVERY
 from plaudit.types import AnyArray, FloatArray
+from plaudit.untrusted import read_json
 
 CHUNK = 256  # images encoded at a time, on a GPU
 CPU_CHUNK = 32  # a second of work
@@ -143,7 +144,7 @@ class _Pieces:
 
     def __init__(self, path: Path, shape: tuple[int, ...]):
         self._counter = path.with_name(f"{path.name}.done")
-        self.done = int(self._counter.read_text()) if self._counter.exists() else 0
+        self.done = int(read_json(self._counter)) if self._counter.exists() else 0
         self.array = np.memmap(path, np.float16, "r+" if self.done else "w+", shape=shape)
         self._saved = time.monotonic()
 

@@ -31,7 +31,7 @@ from plaudit.judges.classifier.rlinf_export import check_single_frame, threshold
 from plaudit.registry import ENCODER_REGISTRY
 from plaudit.torch_file import read_safetensors
 from plaudit.trust import from_file
-from plaudit.untrusted import read_json_object
+from plaudit.untrusted import Root, read_json_object
 
 TYPE = "reward_classifier"
 GRID = (4, 4)  # that its embeddings are made for
@@ -124,7 +124,7 @@ def _encoder(folder: Path, described: Mapping[str, Any], tensors: dict[str, Tens
     own = folder / "encoder/config.json"
     name = described.get("model_name")
     if own.is_file():
-        tree = read_json_object(own).get("encoder")
+        tree = read_json_object(own, Root(folder)).get("encoder")
         with from_file(own):
             config = ENCODER_REGISTRY.parse(tree)
         return config, {f"encoder.{name.removeprefix('network.')}": tensor for name, tensor in tensors.items()}

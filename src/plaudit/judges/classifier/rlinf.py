@@ -40,6 +40,7 @@ from plaudit.judges.classifier.rlinf_export import rlinf_can_load, rlinf_tensors
 from plaudit.judges.epochs import EpochMetrics
 from plaudit.torch_file import read_safetensors, read_torch
 from plaudit.trust import from_file
+from plaudit.untrusted import Root
 
 LARGEST = 256  # pixels of an edge that is thought of
 
@@ -102,9 +103,10 @@ def load_rlinf_checkpoint(path: Path, config: Mapping[str, Any] | None = None, d
 def _read(path: Path) -> tuple[Mapping[str, Any], Mapping[str, Tensor]]:
     """All that a file holds, and of that the network's tensors."""
     if path.suffix == ".safetensors":
-        tree: Any = read_safetensors(path, "weights that cannot be read ({}); copy the file again from its source")
+        message = "weights that cannot be read ({}); copy the file again from its source"
+        tree: Any = read_safetensors(path, message, Root.of_named_file(path))
     else:
-        tree = read_torch(path)
+        tree = read_torch(path, Root.of_named_file(path))
     tensors = tree
     if isinstance(tree, dict):
         tensors = next((tree[key] for key in ("model_state_dict", "state_dict") if key in tree), tree)

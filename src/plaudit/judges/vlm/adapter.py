@@ -29,6 +29,7 @@ from plaudit.judges.config import ADAPTER_FILE
 from plaudit.judges.vlm.config import AdapterInfo, LoraShape, PromptSettings, VlmSettings
 from plaudit.judges.vlm.loading import LoadedVlm, fingerprint_of, load_description, load_qwen3_vl, unknown_part
 from plaudit.torch_file import read_safetensors
+from plaudit.untrusted import Root
 
 WEIGHTS = "adapter_model.safetensors"
 # Products of a Qwen3-VL, by their full names; the patches' own stay as they are.
@@ -61,7 +62,7 @@ def load_adapted(config: VlmSettings) -> LoadedVlm:
     """The base of an adapter with the adapter in it."""
     folder = config.adapter
     assert folder is not None
-    info = load(AdapterInfo, folder / ADAPTER_FILE)
+    info = load(AdapterInfo, folder / ADAPTER_FILE, root=Root(folder))
     loaded = load_base(config.model_copy(update={"model": info.base}))
     if loaded.fingerprint != info.base_fingerprint:
         raise JudgeError(
@@ -103,7 +104,7 @@ def fingerprint_with(base: LoadedVlm, shape: LoraShape, folder: Path) -> str:
 
 
 def _read_weights(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
+    if not path.exists():
         raise BadFile(path.parent, f"this adapter has no {WEIGHTS}; weights of another kind are not read")
     return read_safetensors(path, "weights that cannot be read ({}); tune or copy the adapter again")
 

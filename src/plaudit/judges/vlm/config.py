@@ -20,6 +20,7 @@ from plaudit.config import Config, NonNegativeFloat, NonNegativeInt, PositiveFlo
 from plaudit.judges.certificate import certificate_beside
 from plaudit.judges.config import ADAPTER_FILE, JudgeConfig, TrainingDataInfo
 from plaudit.trust import KeyVariable, LocalFilesOnly, ServerUrl
+from plaudit.untrusted import Root
 
 SYSTEM_PROMPT = "A robot works on a task, and you see it frame by frame. The task: {task}"
 QUESTION = "Is the task complete in this frame? Answer Yes or No."
@@ -134,7 +135,7 @@ class VlmSettings(PromptSettings, JudgeConfig):
         """Of an adapter: with what it learned to be asked and to see, and its judge.yaml, where this sets nothing."""
         if self.adapter is None:
             return self
-        learned = load(AdapterInfo, self.adapter / ADAPTER_FILE).prompt
+        learned = load(AdapterInfo, self.adapter / ADAPTER_FILE, root=Root(self.adapter)).prompt
         left = set(PromptSettings.model_fields) - self.model_fields_set
         return self.with_judge_file(self.adapter).model_copy(update={name: getattr(learned, name) for name in left})
 

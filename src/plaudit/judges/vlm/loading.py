@@ -1,6 +1,7 @@
 """A folder of the hub to a model, its tokenizer or processor, its chat template and a fingerprint."""
 
 import hashlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -118,14 +119,14 @@ def _token_ids(tokenizer: Any, word: str) -> list[int]:
 
 def fingerprint_of(folder: Path, template: str) -> str:
     """Cheap for tens of gigabytes: of every file of weights its size, its table of tensors and samples of its bytes."""
-    digest = hashlib.sha256(template.encode())
+    root, digest = Root(folder), hashlib.sha256(template.encode())
     for name in ("config.json", "tokenizer.json", "processor_config.json", "preprocessor_config.json", LORA_CONFIG):
         if (folder / name).is_file():
-            digest.update(Root(folder).read(folder / name, MAX_JSON))
+            digest.update(root.read(folder / name, MAX_JSON))
     for path in sorted(folder.glob("*.safetensors")):
-        size = path.stat().st_size
-        digest.update(f"{path.name} {size}".encode())
-        with path.open("rb") as file:
+        with root.open(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            digest.update(f"{path.name} {size}".encode())
             digest.update(file.read(min(8 + int.from_bytes(file.read(8), "little"), MAX_HEAD)))
             for sample in range(SAMPLES):
                 file.seek(size * sample // SAMPLES)
@@ -134,6 +135,8 @@ def fingerprint_of(folder: Path, template: str) -> str:
 
 
 def _from_hub(config: VlmSettings, loader: Any, **options: Any) -> Any:
+    if Path(config.model).is_dir():
+        Root(Path(config.model)).check_files()
     with _load_errors(config.model, config.local_files_only):
         return loader.from_pretrained(
             config.model, local_files_only=config.local_files_only, trust_remote_code=False, **options

@@ -58,7 +58,7 @@ class JudgeBundle:
         for key, model in models.items():
             if model is not None and model.exists():
                 root, paths = (model, sorted(model.rglob("*"))) if model.is_dir() else (model.parent, [model])
-                opener = Root(root, follow_links=not model.is_dir())  # a file that the user named may be a link
+                opener = Root(root) if model.is_dir() else Root.of_named_file(model)
                 files |= {f"{key}/{path.relative_to(root)}": _read(opener, path) for path in paths if path.is_file()}
                 tree[key] = key if model.is_dir() else f"{key}/{model.name}"  # among the files
         if isinstance(config, VlmJudgeConfig) and Path(config.model).is_dir():  # and no id of the hub

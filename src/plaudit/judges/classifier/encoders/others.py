@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from plaudit.errors import JudgeError, MissingExtra, MissingPackage, UnknownName, did_you_mean
 from plaudit.judges.classifier.encoders import IMAGENET_MEAN, IMAGENET_STD, Channels, EncoderConfig, features_of
 from plaudit.trust import LocalFilesOnly
-from plaudit.untrusted import read_json_object
+from plaudit.untrusted import Root, read_json_object
 
 # What torchvision calls the parts that come after the last map.
 TORCHVISION_HEADS = ("avgpool", "classifier", "fc", "heads")
@@ -148,6 +148,8 @@ class TransformersConfig(EncoderConfig):
         return network
 
     def _from_folder(self, loader: Any, **options: Any) -> Any:
+        if Path(self.name).is_dir():
+            Root(Path(self.name)).check_files()
         try:
             return loader.from_pretrained(
                 self.name, local_files_only=self.local_files_only, trust_remote_code=False, **options

@@ -19,7 +19,7 @@ from torch import Tensor
 from plaudit.data.unpickle import load_pickle
 from plaudit.errors import BadFile
 from plaudit.torch_file import LEGACY, ZIP, read_safetensors, read_torch
-from plaudit.untrusted import unreadable
+from plaudit.untrusted import Root, unreadable
 
 Shape = tuple[int, ...]
 
@@ -31,16 +31,18 @@ def read_state_dict(path: Path) -> dict[str, Any]:
     if path.is_dir():
         files = ", ".join(sorted(file.name for file in path.iterdir() if file.is_file()))
         raise BadFile(path, f"this is a folder; name the file of weights in it (it has: {files or 'none'})")
-    if not path.is_file():
+    if not path.exists():
         raise BadFile(path, "there is no such file of weights; download it first and name the place")
-    with path.open("rb") as file:
+    root = Root.of_named_file(path)
+    with root.open(path) as file:
         start = file.read(16)
     if start[8:9] == b"{":
-        return dict(read_safetensors(path, "this safetensors file is damaged ({}); copy it again from its source"))
+        message = "this safetensors file is damaged ({}); copy it again from its source"
+        return dict(read_safetensors(path, message, root))
     if start.startswith((ZIP, LEGACY)):
-        tree = read_torch(path)
+        tree = read_torch(path, root)
     elif start.startswith(_PICKLE):
-        tree = load_pickle(path)
+        tree = load_pickle(path, root)
     else:
         raise unreadable(path, f"this is no file of weights (safetensors, torch or a pickle); it starts with {start!r}")
     if not isinstance(tree, dict):
