@@ -7,11 +7,11 @@
 The same as `plaudit online`, which has more flags (docs/online.md).
 """
 
-from pathlib import Path
-
 from plaudit.cli import quiet_imports
 
 with quiet_imports():
+    from pathlib import Path
+
     from plaudit.cli.script import run_script
 
 HERE = Path(__file__).parent

@@ -6,11 +6,11 @@ Start openpi's server first, where the GPU is. Its weights stay as they are; wha
 folder, and `plaudit run --policy_yaml RUN/policy/policy.yaml` acts with it.
 """
 
-from pathlib import Path
-
 from plaudit.cli import quiet_imports
 
 with quiet_imports():
+    from pathlib import Path
+
     from plaudit.cli.script import run_script
 
 HERE = Path(__file__).parent

@@ -67,14 +67,15 @@ def test_ctrl_c_where_a_command_has_nothing_to_say_to_it_is_told(tmp_path, monke
     assert plaudit("robot", "list", cwd=tmp_path, ok=False) == "interrupted\n"
 
 
-@pytest.mark.parametrize("module", ["typer", "rich", "plaudit.cli.judge"])
+@pytest.mark.parametrize("module", ["signal", "typer", "rich", "plaudit.cli.judge"])
 def test_ctrl_c_while_packages_are_imported_is_told_without_a_traceback(module):
     program = f"""
-import os, signal, sys
+import os, sys
+sys.modules.pop("signal", None)
 class Interrupt:
     def find_spec(self, name, *_):
         if name == {module!r}:
-            os.kill(os.getpid(), signal.SIGINT)
+            os.kill(os.getpid(), 2)
 sys.meta_path.insert(0, Interrupt())
 from plaudit.cli import main
 main()

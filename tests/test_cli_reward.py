@@ -130,6 +130,31 @@ def test_the_published_weights_may_be_given_and_are_frozen(run, tmp_path):
     assert all(torch.equal(member.encoder.state_dict()[name], tensor) for name, tensor in weights.items())
 
 
+# The command, whose import of a data set takes half an hour by its clock.
+SLOW_IMPORT = """
+import time
+from plaudit.cli import main
+from plaudit.data import transfer
+import_dataset, clock, passed = transfer.import_dataset, time.monotonic, [0.0]
+time.monotonic = lambda: clock() + passed[0]
+
+def slow_import(*args, **kwargs):
+    passed[0] += 1800
+    return import_dataset(*args, **kwargs)
+
+transfer.import_dataset = slow_import
+main()
+"""
+
+
+@pytest.mark.parametrize("command", ["train-reward", "train-progress"])
+def test_minutes_include_the_import_of_a_data_set(tmp_path, store, command):
+    export_dataset(store, tmp_path / "labeled", "lerobot", WriteOptions(video=False))
+    words = [command, "labeled", *FAST, "--minutes", "20", "--device", "cpu", "--output-dir", "judge"]
+    done = subprocess.run([sys.executable, "-c", SLOW_IMPORT, *words], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1 and "max_minutes is 20" in done.stderr and "nothing was trained" in done.stderr
+
+
 @pytest.mark.parametrize(
     "block", slow_but("reward_model", of=["policy", "reward_model"]), ids=["before 0.6", "since 0.6"]
 )

@@ -76,6 +76,26 @@ def test_steps_are_counted_although_old_episodes_go(tmp_path):
     service.close()
 
 
+def test_steps_without_a_label_do_not_count_as_labeled_after_their_episode_is_evicted(tmp_path):
+    service = ReplayBuffer(tmp_path, capacity_gb=1e-6)
+    withheld = make_labels(reward=np.nan)
+    withheld = replace(withheld, labeled=np.zeros_like(withheld.labeled))
+    for number in range(40):
+        ref = EpisodeRef("episodes", service.add(episode(4), str(number)))
+        if number % 4 < 2:  # one labeled, one withheld, two without a label, of which the judge fails on one
+            service.add_labels({ref: withheld if number % 4 else make_labels()}, {}, WHO)
+        elif number % 4 == 2:
+            fail(service, ATTEMPTS, ref)
+        service.stats(WHO)
+    before = service.stats(WHO)
+    assert (before.episodes, before.labeled_steps) == (40, 10 * 4)
+    service.close()
+    again = ReplayBuffer(tmp_path, capacity_gb=1e-6)
+    assert len(Store.open(tmp_path / "episodes")) < 10
+    assert again.stats(replace(WHO, fingerprint="m2")).labeled_steps == 10 * 4
+    again.close()
+
+
 def test_labels_that_come_twice_are_kept_once(replay, tmp_path):
     replay.add(episode(), "a")
     for _ in range(2):

@@ -1,7 +1,13 @@
 """The command line. Its packages are imported by `main`, which takes a moment in which Ctrl-C may be pressed."""
 
 import os
-import signal
+import sys
+
+try:
+    import signal  # takes milliseconds, and nothing can handle Ctrl-C before
+except KeyboardInterrupt:
+    os.write(2, b"interrupted\n")
+    sys.exit(130)
 
 
 def main() -> None:
@@ -17,7 +23,7 @@ class quiet_imports:
     """While packages are imported and nothing else is done: Ctrl-C ends the process at once, without a traceback.
 
     Not by a KeyboardInterrupt, which some packages turn into an ImportError of their own. This module imports next to
-    nothing itself (no contextlib, no typing), since Ctrl-C during its own imports is not covered.
+    nothing itself (no contextlib, no typing). Ctrl-C while Python itself starts still prints a traceback.
     """
 
     def __enter__(self) -> None:

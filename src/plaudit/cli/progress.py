@@ -1,6 +1,7 @@
 """`plaudit train-progress`: how far a task has come, learned from demonstrations alone."""
 
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -53,6 +54,7 @@ def train_progress(
     end with it. Failures are left out. Ctrl-C stops it at once; the same command resumes. All keys:
     docs/reward_model.md.
     """
+    begun = monotonic()
     with starting():
         from plaudit.judges.classifier.train_job import encoder_of, load_reward_train_job
 
@@ -75,7 +77,7 @@ def train_progress(
         tell("note", note)
     try:
         with training_episodes(job) as episodes:
-            fitted = train_job(episodes, job)
+            fitted = train_job(episodes, job, begun)
     except KeyboardInterrupt:
         stop("interrupted; run the same command to resume")
     _print_result(fitted, job.output_dir)

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -137,8 +138,8 @@ MinutesOption = Annotated[
     typer.Option(
         min=0,
         max=1e6,
-        help="Maximum time after the data were imported. On a CPU, what is not given is chosen to fit; a time that is "
-        "too short is refused before training.",
+        help="Maximum time of the command. On a CPU, settings that are not given are chosen to fit; a time that is too "
+        "short is refused before training.",
         callback=finite,
         show_default="about 10 on a CPU, no limit",
     ),
@@ -191,6 +192,7 @@ def train_reward(
     Some episodes are held out to choose its threshold, others to test it; report.html in its folder shows how far to
     trust it. Ctrl-C stops it at once; the same command resumes. All keys: docs/reward_model.md.
     """
+    begun = monotonic()
     with starting():
         from plaudit.judges.classifier.train_job import load_reward_train_job
 
@@ -205,7 +207,7 @@ def train_reward(
         with training_episodes(job, state or ()) as episodes:
             if visualize_positive:
                 _visualize(episodes, job, vis_output_dir)
-            fitted = train_job(episodes, job)
+            fitted = train_job(episodes, job, begun)
     except KeyboardInterrupt:
         stop("interrupted; run the same command to resume")
     _print_result(fitted, job)
@@ -355,8 +357,11 @@ def _visualize(episodes: "Store", job: "RewardTrainJob", folder: Path) -> None:
     out.print(f"{folder} shows {count} success frames")
 
 
-def train_job(episodes: "Store", job: "RewardTrainJob") -> "TrainResult":
-    """Train and save, with a progress bar; a stop ends the command."""
+def train_job(episodes: "Store", job: "RewardTrainJob", begun: float) -> "TrainResult":
+    """Train and save, with a progress bar; a stop ends the command.
+
+    begun: when the command began, by the monotonic clock: `--minutes` counts from there
+    """
     from plaudit.judges.classifier.rlinf import save_rlinf_checkpoint
     from plaudit.judges.epochs import TrainingInterrupted
     from plaudit.training.reward_model import train_and_save, work_folder
@@ -366,7 +371,7 @@ def train_job(episodes: "Store", job: "RewardTrainJob") -> "TrainResult":
     try:
         with epochs_bar(job.epochs) as (watch, _):
             tell_choice = partial(_tell_choice, job)
-            fitted = train_and_save(episodes, job.output_dir, job.training, watch, progress, watch, tell_choice)
+            fitted = train_and_save(episodes, job.output_dir, job.training, watch, progress, watch, tell_choice, begun)
     except TrainingInterrupted:
         stop(f"stopped; run the same command to resume from {work_folder(job.output_dir)}")
     if job.output_checkpoint is not None:

@@ -45,7 +45,7 @@ class Watch:
         """Readers of the files are opened anew."""
         self.config = config
         self._oracles: dict[str, Oracle] = {}
-        self._payable: dict[int, bool] = {}
+        self._payable: dict[int, int] = {}  # episode, evicted or not -> steps with a label
         self._seen = 0
         self._silent_since = None  # a new session is patient anew
         self._silent_episode = -1
@@ -207,15 +207,16 @@ class Watch:
         ids = store.ids
         check(replay.episodes == (ids[-1] + 1 if ids else 0), "counters", f"{replay.episodes} episodes, not {len(ids)}")
         for i in {*store.ledger.changed_since(self._seen), *(set(ids) - self._payable.keys())}:
-            self._payable[i] = i in store.ids and oracle.can_pay(i)
+            paid = oracle.paying(i)  # of an evicted episode too
+            self._payable[i] = paid.labels.steps if paid is not None and oracle.can_pay(i) else 0
         self._seen = len(store.ledger)
         if ids == list(range(len(ids))):  # none was evicted
             steps = sum(store.entry(i).steps for i in ids)
-            labeled = sum(store.entry(i).steps for i in ids if self._payable[i])
             check(replay.steps == steps, "counters", f"{replay.steps} steps, on disk {steps}")
-            why = next((f"; episode {i}: {oracle.why_not(i)}" for i in reversed(ids) if not self._payable[i]), "")
-            message = f"{replay.labeled_steps} labeled steps, by the ledger {labeled}{why}"
-            check(replay.labeled_steps == labeled, "counters", message)
+        labeled = sum(self._payable.values())
+        why = next((f"; episode {i}: {oracle.why_not(i)}" for i in reversed(ids) if not self._payable[i]), "")
+        message = f"{replay.labeled_steps} labeled steps, by the ledger {labeled}{why}"
+        check(replay.labeled_steps == labeled, "counters", message)
         due = schedule.pretrain_updates + config.learner.updates_due(replay.labeled_steps)
         if self.world.counts["answers"]:  # a person may have excluded an episode that was learned from
             due = max(due, schedule.pretrain_updates + config.learner.updates_due(replay.steps))

@@ -78,24 +78,18 @@ class ReplayStats:
     episodes: int  # ever added
     steps: int  # of these
     unlabeled: int  # episodes that wait for their first label of the current judge or an earlier version
-    unlabeled_steps: int  # of these
+    labeled_steps: int  # of episodes, evicted ones too, with a label that they can be sampled by
     failed: int  # episodes without a label that the current judge or an earlier version has failed on
     outdated: int  # episodes that only an earlier version has labeled
     demos_unlabeled: int  # demonstrations that wait for a label of the current judge
     skipped: int = 0  # episodes that the current judge has failed on so often that it is not asked again
-    skipped_steps: int = 0  # of those without any label
     skipped_in_a_row: int = 0  # of these episodes, those after the newest that has a label
     demos_skipped: int = 0  # demonstrations of that kind
     demos: int = 0  # all demonstrations that the current judge labels
     demo_successes: int = 0  # of these, a success by its labels so far
     demos_blank: int = 0  # of these, those whose labels leave out every frame
-    blank_steps: int = 0  # of episodes whose labels leave out every frame: undecided ones, excluded ones
     reason: str = ""  # why the judge failed on the newest skipped one
     born: float = 0.0  # when the service that counted was started, s since 1970
-
-    @property
-    def labeled_steps(self) -> int:
-        return self.steps - self.unlabeled_steps - self.skipped_steps - self.blank_steps
 
 
 @dataclass(frozen=True)
@@ -121,7 +115,7 @@ class _Progress:
     seen: tuple[int, int] = (0, 0)  # generation of the ledger, and its versions that were looked at
     known: set[int] = field(default_factory=set)
     waiting: set[int] = field(default_factory=set)
-    blank: set[int] = field(default_factory=set)  # with labels that leave out every frame
+    labeled_steps: dict[int, int] = field(default_factory=dict)  # of each with a label, 0 if it leaves out every frame
     successes: set[int] = field(default_factory=set)  # by their labels
 
 
@@ -217,23 +211,23 @@ class ReplayBuffer:
         unlabeled = {i for i in waiting if not self._has_label(i, judge)}
         never_labeled = {i for i in skipped if not self._has_label(i, judge)}
         failed = {failure.episode for failure in self._standing("episodes", judge)}
-        ids, demos_skipped = self._store.ids, self._skipped("demos", judge)
+        demos_unlabeled, demos_skipped = self._waiting("demos", judge), self._skipped("demos", judge)
+        ids = self._store.ids
+        demos = self._progress.get("demos", _Progress(judge))
         return ReplayStats(
             episodes=ids[-1] + 1 if ids else 0,
             steps=self._steps,
             unlabeled=len(unlabeled),
-            unlabeled_steps=sum(self._store.entry(i).steps for i in unlabeled),
+            labeled_steps=sum(self._progress["episodes"].labeled_steps.values()),
             failed=len(failed & (unlabeled | never_labeled)),
             outdated=len(waiting - unlabeled),
-            demos_unlabeled=len(self._waiting("demos", judge)),
+            demos_unlabeled=len(demos_unlabeled),
             skipped=len(skipped),
-            skipped_steps=sum(self._store.entry(i).steps for i in never_labeled),
             skipped_in_a_row=_in_a_row(ids, never_labeled, unlabeled),
             demos_skipped=len(demos_skipped),
-            demos=len(self._stores["demos"]) if self._labels_dataset("demos") else 0,
-            demo_successes=len(self._progress["demos"].successes) if self._labels_dataset("demos") else 0,
-            demos_blank=len(self._progress["demos"].blank) if self._labels_dataset("demos") else 0,
-            blank_steps=sum(self._store.entry(i).steps for i in self._progress["episodes"].blank),
+            demos=len(demos.known),
+            demo_successes=len(demos.successes),
+            demos_blank=sum(demos.labeled_steps.get(i) == 0 for i in demos.known),
             reason=_newest_reason(skipped) or _newest_reason(demos_skipped),
             born=self._born,
         )
@@ -279,15 +273,17 @@ class ReplayBuffer:
         progress = self._progress.get(dataset)
         ledger, alive = store.ledger, set(store.ids)
         ledger.refresh()
-        if progress is None or (progress.judge, progress.seen[0]) != (judge, ledger.generation):
+        if progress is None or (progress.judge.source, progress.seen[0]) != (judge.source, ledger.generation):
             progress = self._progress[dataset] = _Progress(judge)
+        elif progress.judge != judge:  # another version: the same labels count, and all episodes wait for its own
+            progress.judge, progress.known = judge, set()
         changed = ledger.changed_since(progress.seen[1])
         progress.seen = (ledger.generation, len(ledger))
         asked = (progress.waiting | changed | (alive - progress.known)) & alive
-        labels = {i: ledger.labels(i, counted_sources(judge.source)) for i in changed & alive}
-        blank = {i for i, found in labels.items() if found is not None and not found.labeled.any()}
-        successes = {i for i, found in labels.items() if found is not None and found.success_once}
-        progress.blank = ((progress.blank - changed) | blank) & alive
+        counted = {i: ledger.labels(i, counted_sources(judge.source)) for i in changed}
+        labels = {i: one for i, one in counted.items() if one is not None}
+        progress.labeled_steps |= {i: one.steps if one.labeled.any() else 0 for i, one in labels.items()}
+        successes = {i for i, one in labels.items() if one.success_once}
         progress.successes = ((progress.successes - changed) | successes) & alive
         stale = stale_episodes(ledger, judge, sorted(asked))
         progress.waiting = {i for i in stale if ledger.newest(i, {OPERATOR}) is None and not ledger.is_excluded(i)}

@@ -50,12 +50,16 @@ def train_and_save(
     track: ProgressBars,
     on_step: Callable[[StepMetrics], bool] = never_stop,
     on_choice: Callable[[Choice], object] = never_stop,
+    begun: float | None = None,
 ) -> TrainResult:
-    """Train, measure, write. `TrainingInterrupted` where a callback wanted no more: the same call goes on."""
+    """Train, measure, write. `TrainingInterrupted` where a callback wanted no more: the same call goes on.
+
+    For the arguments, see `train_reward_model`.
+    """
     check_output_path(target, "--output-dir")
     work = work_folder(target)
     with epochs_curve(work, watch) as on_epoch_end:
-        fitted = train_reward_model(source, config, work, on_epoch_end, track, on_step, on_choice)
+        fitted = train_reward_model(source, config, work, on_epoch_end, track, on_step, on_choice, begun)
     with new_folder(target) as folder:
         fitted.model.save_pretrained(folder)
         judge = ClassifierJudge(fitted.model)

@@ -32,7 +32,7 @@ def table(tmp_path) -> RewardDataset:
     return RewardDataset.from_store(square_store(tmp_path / "store"))
 
 
-def choose(table: RewardDataset, folder, monkeypatch, seconds_of, **settings):
+def choose(table: RewardDataset, folder, monkeypatch, seconds_of, elapsed_s=0.0, **settings):
     """seconds_of: how long a training with a config takes, most of it to encode images, or its parts"""
 
     def estimate(config, *_) -> Estimate:
@@ -43,7 +43,7 @@ def choose(table: RewardDataset, folder, monkeypatch, seconds_of, **settings):
     monkeypatch.setattr(budget, "measure_speed", lambda *_: True)
     folder.mkdir(exist_ok=True)
     config = RewardTrainConfig(**{"max_minutes": 10, "device": "cpu", **settings})
-    return choose_settings(config, table, split(table, 0), folder)
+    return choose_settings(config, table, split(table, 0), folder, elapsed_s=elapsed_s)
 
 
 def test_with_time_enough_it_takes_the_best(table, tmp_path, monkeypatch):
@@ -118,8 +118,12 @@ def test_each_network_gets_its_share_of_what_is_left(table):
     assert member_seconds(config.model_copy(update={"enforce_max_minutes": False}), None, elapsed_s=0) == inf
 
 
-def test_training_ends_when_its_minutes_are_used_up(tmp_path, monkeypatch):
-    """By a clock on which every step takes ten seconds."""
+@pytest.mark.parametrize("used_s", [0, 60])
+def test_training_ends_when_its_minutes_are_used_up(tmp_path, monkeypatch, used_s):
+    """By a clock on which every step takes ten seconds.
+
+    used_s: time that the command took before
+    """
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
@@ -132,9 +136,22 @@ def test_training_ends_when_its_minutes_are_used_up(tmp_path, monkeypatch):
         device="cpu", max_minutes=2, enforce_max_minutes=True,
     )  # fmt: skip
     fitted = train_reward_model(
-        square_store(tmp_path / "store"), config, tmp_path / "work", never_stop, lambda _: iter, pass_time
-    )
-    assert 1 <= len(fitted.history) < 100 and now[0] == 120
+        square_store(tmp_path / "store"), config, tmp_path / "work", never_stop, lambda _: iter, pass_time,
+        begun=-used_s,
+    )  # fmt: skip
+    assert 1 <= len(fitted.history) < 100 and now[0] == 120 - used_s
+
+
+def test_time_before_training_counts_against_a_limit_and_not_against_a_guide(table, tmp_path, monkeypatch):
+    limit = {"max_minutes": 3, "enforce_max_minutes": True}
+    for elapsed_s, epochs in ((0, 3), (60, 2), (99, 1)):
+        work = tmp_path / str(elapsed_s)
+        choice = choose(table, work, monkeypatch, slow_epochs, elapsed_s, **limit)
+        assert choice.settings["epochs"] == epochs
+    with pytest.raises(JudgeError, match="reading the data, one epoch and measuring the model take about 4 minutes"):
+        choose(table, tmp_path / "refused", monkeypatch, slow_epochs, 110, **limit)
+    late, now = (choose(table, tmp_path / f"guide {s}", monkeypatch, slow_epochs, s, max_minutes=3) for s in (999, 0))
+    assert late == now
 
 
 def test_large_images_are_read_no_larger_than_they_are_used():

@@ -92,8 +92,11 @@ def choose_settings(
     splits: Mapping[Split, AnyArray],
     work_dir: Path,
     progress: ProgressFn = iter,
+    elapsed_s: float = 0.0,
 ) -> Choice | None:
     """What to set for a training of about `config.max_minutes`; None where no time is given, or there is a GPU.
+
+    elapsed_s: what is used up of an enforced budget
 
     Kept in `work_dir`: a training that is resumed goes on with the settings that it began with.
     """
@@ -104,7 +107,7 @@ def choose_settings(
         tree = read_json_object(kept)
         size = tree["settings"].get("image_size")
         return Choice(**tree | {"settings": tree["settings"] | ({"image_size": tuple(size)} if size else {})})
-    choice = _first_that_fits(config, table, splits, progress)
+    choice = _first_that_fits(config, table, splits, progress, elapsed_s)
     write_atomic(kept, json.dumps(vars(choice)).encode())
     return choice
 
@@ -113,8 +116,14 @@ def member_seconds(config: RewardTrainConfig, choice: Choice | None, elapsed_s: 
     """How long each network may train: its share of what is left of an enforced budget."""
     if config.max_minutes is None or not config.enforce_max_minutes:
         return inf
-    left = 60 * config.max_minutes - elapsed_s - (0.0 if choice is None else MARGIN * choice.score_s)
+    left = _left_s(config, elapsed_s) - (0.0 if choice is None else MARGIN * choice.score_s)
     return left / (config.ensemble_size * (1 + NUM_FOLDS * config.cross_fit))
+
+
+def _left_s(config: RewardTrainConfig, elapsed_s: float) -> float:
+    """Seconds that are left of the budget; settings that follow from a guide do not depend on what has passed."""
+    assert config.max_minutes is not None
+    return 60 * config.max_minutes - (elapsed_s if config.enforce_max_minutes else 0.0)
 
 
 def _on_cpu(config: RewardTrainConfig) -> bool:
@@ -127,10 +136,13 @@ def _chooses(config: RewardTrainConfig) -> bool:
 
 
 def _first_that_fits(
-    config: RewardTrainConfig, table: RewardDataset, splits: Mapping[Split, AnyArray], progress: ProgressFn
+    config: RewardTrainConfig,
+    table: RewardDataset,
+    splits: Mapping[Split, AnyArray],
+    progress: ProgressFn,
+    elapsed_s: float,
 ) -> Choice:
     """Of the settings that were not given, from the best on; the last where none does."""
-    assert config.max_minutes is not None
     speed, choice = None, Choice({}, 0.0)
     for of_one_size in progress(_candidates(config, table) if _chooses(config) else [[{}]]):
         speed = None
@@ -139,12 +151,12 @@ def _first_that_fits(
             speed = speed or measure_speed(changed, table)
             estimate = _estimate(changed, table, splits, speed)
             choice = Choice(settings, estimate.seconds, estimate.score_s)
-            if choice.seconds <= 60 * config.max_minutes:
+            if choice.seconds <= _left_s(config, elapsed_s):
                 return choice
     if not config.enforce_max_minutes:
         return choice
     assert speed is not None
-    return _fewer_epochs(config, choice.settings, lambda one: _estimate(one, table, splits, speed))
+    return _fewer_epochs(config, choice.settings, lambda one: _estimate(one, table, splits, speed), elapsed_s)
 
 
 def _candidates(config: RewardTrainConfig, table: RewardDataset) -> list[list[dict[str, Any]]]:
@@ -163,18 +175,21 @@ def _candidates(config: RewardTrainConfig, table: RewardDataset) -> list[list[di
 
 
 def _fewer_epochs(
-    config: RewardTrainConfig, settings: Mapping[str, Any], estimate_of: Callable[[RewardTrainConfig], "Estimate"]
+    config: RewardTrainConfig,
+    settings: Mapping[str, Any],
+    estimate_of: Callable[[RewardTrainConfig], "Estimate"],
+    elapsed_s: float,
 ) -> Choice:
     """One member, and as many epochs as fit; an error that says the least time where not even one does."""
-    assert config.max_minutes is not None
-    budget_s = 60 * config.max_minutes
+    budget_s = _left_s(config, elapsed_s)
     settings = {**settings, **_unset(config, {"ensemble_size": 1})}
     estimate = estimate_of(config.model_copy(update=settings))
     if estimate.least_s > budget_s:
         raise JudgeError(
-            f"max_minutes is {config.max_minutes:g}, and on this CPU one epoch and measuring the model take about "
-            f"{_minutes(estimate.least_s)}; nothing was trained: allow at least that (--minutes), use fewer episodes, "
-            "a smaller image_size or train_fps, a frozen encoder with pretrained weights, or a GPU"
+            f"max_minutes is {config.max_minutes:g}, and on this CPU reading the data, one epoch and measuring the "
+            f"model take about {_minutes(elapsed_s + estimate.least_s)}; nothing was trained: allow at least that "
+            "(--minutes), use fewer episodes, a smaller image_size or train_fps, a frozen encoder with pretrained "
+            "weights, or a GPU"
         )
     epochs = int((budget_s - estimate.encode_s - estimate.score_s) / (EPOCHS * estimate.epoch_s))
     settings |= _unset(config, {"epochs": min(config.epochs, max(1, epochs))})

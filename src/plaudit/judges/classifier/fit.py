@@ -85,13 +85,15 @@ def train_reward_model(
     progress: ProgressBars,
     on_step: Callable[[StepMetrics], bool] = never_stop,
     on_choice: Callable[[Choice], object] = never_stop,
+    begun: float | None = None,
 ) -> TrainResult:
     """Train and evaluate; what takes long is kept in `work_dir`, from where the same call resumes after a stop.
 
     on_epoch_end, on_step: told how it goes; False stops it with `TrainingInterrupted`
     on_choice: told what was chosen to fit `config.max_minutes`, and how long it takes
+    begun: when `config.max_minutes` began, by the monotonic clock; None: now
     """
-    begun = time.monotonic()
+    begun = time.monotonic() if begun is None else begun
     cache_dir = existing_parent(work_dir)
     image_size = partial(largest_image_size, config)
     table = RewardDataset.from_store(
@@ -107,7 +109,8 @@ def train_reward_model(
     splits["train"] = subsample(table, splits["train"], config.train_fps)
     table, splits = add_blank_negatives(table, splits, config.seed, cache_dir)
     prepare_work(work_dir, {"config": config.model_dump(mode="json"), "data": table.fingerprint})
-    choice = choose_settings(config, table, splits, work_dir, progress("timing the encoder"))
+    elapsed_s = time.monotonic() - begun
+    choice = choose_settings(config, table, splits, work_dir, progress("timing the encoder"), elapsed_s)
     if choice is not None:
         config = config.model_copy(update=choice.settings)
         if choice.settings or choice.seconds > 60 * (config.max_minutes or 0):
