@@ -158,10 +158,15 @@ def true(episode: Any) -> np.ndarray:
 
 
 def state_of_things(run: RunFolder) -> tuple[float, float]:
-    """Success rates of the last rollouts, by the judge and by the simulator."""
+    """Success rates of the last rollouts, by the judge and in truth.
+
+    A success that the simulator confirms within `audit.onset_tolerance` steps after the judge's is true, as in the
+    audit. The episode has ended by then, so `env/success_once` does not count it.
+    """
     lines = [line for line in run.metrics() if "judge/success_once" in line][-ROLLOUTS:]
-    judge, env = (np.mean([line[name] for line in lines]) for name in ("judge/success_once", "env/success_once"))
-    return float(judge), float(env)
+    judge = float(np.mean([line["judge/success_once"] for line in lines]))
+    early = lines[-1].get("audit/early_successes", 0.0)  # of the true successes
+    return judge, float(np.mean([line["env/success_once"] for line in lines])) / max(1 - early, 0.01)
 
 
 def rates(success: tuple[float, float]) -> str:

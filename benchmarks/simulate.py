@@ -78,6 +78,8 @@ def each(call: Callable[[int], T], seeds: Iterable[int], jobs: int, what: str) -
     gc.freeze()  # what is imported is shared, and not looked through again by each collection
     with multiprocessing.get_context("fork").Pool(jobs) as pool:
         for number, result in enumerate(pool.imap(partial(call), seeds, chunksize=2), 1):
+            if isinstance(result, Result) and result.violation is not None:
+                print(f"{what}: seed {result.scenario.seed} {result.violation}", file=sys.stderr, flush=True)
             if number % 100 == 0:
                 print(f"{what}: {number} of {len(seeds)}", file=sys.stderr, flush=True)
             yield result

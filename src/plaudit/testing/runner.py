@@ -136,7 +136,7 @@ class SimulatedRun:
         self.config = scenario.build(folder)
         if self._events("operator"):
             self.config = self.config.model_copy(update={"operator": _attended(self.config.operator)})
-        kills = {event.at: event.what for event in self._events("kill")}
+        kills = {event.at: event.kind for kind in ("kill", "power") for event in self._events(kind)}
         full = {event.at: int(event.number) for event in self._events("full")}
         self.disk = SimulatedDisk(world, kills, full)
         self.watch = Watch(world, self.config, self.path)

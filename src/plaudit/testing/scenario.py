@@ -27,7 +27,7 @@ from plaudit.testing.people import Habits
 from plaudit.testing.world import pick, uniform
 from plaudit.training.config import TrainingConfig
 
-Kind = Literal["kill", "full", "worker", "operator", "silent", "unreachable", "person", "replace", "stop"]
+Kind = Literal["kill", "power", "full", "worker", "operator", "silent", "unreachable", "person", "replace", "stop"]
 TRIES = 40  # configs that are drawn before a plain one is taken
 
 
@@ -277,7 +277,8 @@ def _events(seed: int, schedule: str, judge: str) -> tuple[Event, ...]:
             at, what = 1 + int(uniform(seed, kind, n) * until), pick(whats, seed, kind, n, "what")
             found.append(Event(kind, at, what, 1 + int(uniform(seed, kind, n, "number") * upto)))
 
-    add("kill", 2, 0.4, 1200, ("kill", "power"))
+    add("kill", 2, 0.4, 1200)
+    add("power", 1, 0.2, 1200)
     add("full", 1, 0.2, 1200, upto=60)
     add("person", 6, 0.4, 120, ("answer", "relabel", "exclude"), 1000)
     add("stop", 1, 0.2, 80)

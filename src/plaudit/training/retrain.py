@@ -28,6 +28,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -126,7 +127,13 @@ class PromotionDecision:
 def decisions(folder: Path) -> list[PromotionDecision]:
     """All of a run, the oldest first."""
     paths = sorted(folder.glob(f"[0-9][0-9][0-9][0-9]/{DECISION_FILE}"))
-    return [PromotionDecision.read(path.parent) for path in paths]
+    return [_decision(path.parent, path.stat().st_mtime_ns) for path in paths]
+
+
+@lru_cache(maxsize=1000)
+def _decision(folder: Path, changed: int) -> PromotionDecision:
+    """A loop asks for them in each turn, and a file is parsed again only when it has changed."""
+    return PromotionDecision.read(folder)
 
 
 def last_promotion(folder: Path) -> PromotionDecision | None:
