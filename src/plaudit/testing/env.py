@@ -1,6 +1,6 @@
 """A task for simulated runs: push a slider to its goal, or press the button that fools the judge.
 
-The first action moves the slider by up to 0.3; it succeeds at 0.9 and is lost below -0.6. A second action above 0.6
+The first action moves the slider by up to 0.3; it succeeds at 0.9 and is lost below -0.2. A second action above 0.6
 presses the button: it shows in the picture, and an exploitable judge takes it for a success. The camera's picture of
 4x4 pixels carries all of this as numbers, with the episode's seed, so that a simulated judge sees exactly what a real
 one would: pictures, and nothing else.
@@ -17,7 +17,7 @@ from plaudit.testing.world import uniform, world
 from plaudit.types import AnyArray, BoolArray, ByteArray, Observation
 
 SIZE = (4, 4)
-GOAL, LOST, STEP, NEAR = 0.9, -0.6, 0.3, 0.3
+GOAL, LOST, STEP, NEAR = 0.9, -0.2, 0.3, 0.3
 MAGIC = 0xA7
 SUCCESS, PRESSED, STRANGE, CLOSE = 1, 2, 4, 8  # bits of a picture's flags
 

@@ -290,7 +290,7 @@ class SimulatedRun:
             )
             self.watch.at_end(end.updates if checked else None, due)
             self._judge_alarm(trainer.monitor.audit.current if trainer.monitor.audit else None)
-        return not stopped
+        return not stopped and not self._replace_after_alarm()
 
     def _check_online(self, trainer: OnlineTrainer, progress: Any) -> None:
         monitor = trainer.monitor
@@ -322,7 +322,7 @@ class SimulatedRun:
             if not stopped:
                 self.watch.at_end(None, 0)
                 self._judge_alarm(None if self.config.judge.is_simulator else trainer.audit)
-        return not stopped
+        return not stopped and not self._replace_after_alarm()
 
     def _judge_alarm(self, audit: Any) -> None:
         """What the run says of the guarantees."""
@@ -369,6 +369,14 @@ class SimulatedRun:
             self.world.tell("the run is stopped, and resumed")
             return False
         return True
+
+    def _replace_after_alarm(self) -> bool:
+        """Whether the run ended with an alarm, and continues with the judge that the scenario has left."""
+        event = next((event for event in self._pending if event.kind == "replace"), None)
+        if event is None or not self.alarm:
+            return False
+        self._pending.remove(event)
+        return not self._replace_judge(event)
 
     def _replace_judge(self, event: Event) -> bool:
         """Stop; the next session has another judge."""

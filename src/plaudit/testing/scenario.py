@@ -283,7 +283,7 @@ def _events(seed: int, schedule: str, judge: str) -> tuple[Event, ...]:
     add("person", 6, 0.4, 120, ("answer", "relabel", "exclude"), 1000)
     add("stop", 1, 0.2, 80)
     if judge == "classifier":
-        add("replace", 1, 0.15, 60, ("model", "calibration"))
+        add("replace", 1, 0.25, 200, ("model", "calibration"))
     if schedule == "online":
         kinds = tuple(f"{worker}: {kind}" for worker in WORKERS for kind in ("raise", "lost", "answer lost", "hang"))
         add("worker", 3, 0.4, 60, kinds)

@@ -157,7 +157,7 @@ def equal_promoted(seed: int) -> bool:
 
 
 def _promotes(seed: int, folder: Path) -> bool:
-    first = SimulatedJudgeConfig(model=write_model(folder / "model", {"false": 0.15, "missed": 0.1}), force=True)
+    first = SimulatedJudgeConfig(model=write_model(folder / "model", {"false": 0.3, "missed": 0.1}), force=True)
     judge = first.build()
     watched = pick((False, True), seed, "watched")  # a person labels the errors that they notice
     with Store.create(folder / "episodes") as store:
