@@ -1,6 +1,8 @@
-"""How large the program is and how it hangs together, read from the source without importing it.
+"""How large the program is and how its parts depend on each other.
 
-    python benchmarks/structure.py [--quick]
+    python benchmarks/structure.py [--base REV] [--quick]
+
+The path of an episode is measured: a run is traced, and every file counts in which a function is called.
 
 Cycles are counted between files, and every import counts: at the top of a file, inside a function, under
 `TYPE_CHECKING`. A file that is part of a cycle cannot be read, tested or moved alone. `from plaudit.data import store`
@@ -9,17 +11,26 @@ is an import of plaudit/data/store.py, not of the package's `__init__.py`.
 
 import argparse
 import ast
+import contextlib
+import functools
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from bars import Bars
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src/plaudit"
-ONLINE_LOOPS = ("plaudit.training.online", "plaudit.online.conductor")  # the module of the loop, by its newest name
-MAX_LINES, MAX_PROTOCOLS, MAX_FILE, MAX_FUNCTION = 30_000, 12, 400, 60
-SHOWN = 5
+MAX_LINES, MAX_FILES, MAX_TOP_LEVEL, MAX_PROTOCOLS = 50_000, 300, 10, 12
+MAX_EPISODE_FILES, MAX_LABEL_FILES = 20, 12
 
 
 class Size(NamedTuple):
@@ -84,6 +95,13 @@ class Structure(NamedTuple):
             ),
             reverse=True,
         )
+
+    def docstring_coverage(self) -> float:
+        """Fraction of the public modules, classes and functions that have a docstring."""
+        kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        nodes = [node for tree in self.trees.values() for node in ast.walk(tree) if isinstance(node, kinds)]
+        public = [node for node in nodes if not getattr(node, "name", "").startswith("_")]
+        return sum(ast.get_docstring(node) is not None for node in public) / len(public)
 
 
 def _module_name(path: Path, source: Path) -> str:
@@ -150,34 +168,133 @@ def _strong_components(graph: Mapping[str, set[str]]) -> list[list[str]]:
     return found
 
 
+def measure_path(source: Path) -> dict[str, list[str]]:
+    """The files in which a function is called while an online episode is recorded and stored, and while it is labeled.
+
+    Runs `plaudit online --serial` on `lift` with a small classifier, in a process of its own.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "PYTHONPATH": str(source.parent), "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, __file__, "--trace", folder]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        path = Path(folder, "path.json")
+        if not path.exists():
+            sys.exit(f"the path could not be measured:\n{done.stdout}{done.stderr}")
+        return json.loads(path.read_text())
+
+
+def trace(folder: Path) -> None:
+    """Write path.json: what `measure_path` returns."""
+    import plaudit.cli
+    from plaudit.training.workers.env import EnvWorker
+    from plaudit.training.workers.judge import JudgeWorker
+
+    source, calls = f"{Path(plaudit.cli.__file__).parents[1]}/", {}
+
+    def run(*words: str) -> None:
+        sys.argv = ["plaudit", *words]
+        with contextlib.suppress(SystemExit):
+            plaudit.cli.main()
+
+    def traced(cls: Any, name: str) -> None:
+        real = getattr(cls, name)
+
+        @functools.wraps(real)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            files = set[str]()
+
+            def note(frame: Any, event: str, _: Any) -> None:
+                if event == "call" and frame.f_code.co_filename.startswith(source):
+                    files.add(frame.f_code.co_filename.removeprefix(source))
+
+            sys.setprofile(note)
+            try:
+                return real(*args, **kwargs)
+            finally:
+                sys.setprofile(None)
+                calls.setdefault(name, []).append(files)
+
+        setattr(cls, name, call)
+
+    data, judge = str(folder / "data"), str(folder / "judge")
+    run("collect", data, "--target-success", "6", "--target-failure", "6")
+    run("train-reward", data, "-o", judge, "encoder=small", "epochs=1")
+    traced(EnvWorker, "rollout")
+    traced(JudgeWorker, "label_pending")
+    config = (
+        "env=lift env.obs=both env.image_size=[64,64] env.max_steps=10 learner=sac policy.cameras=[] audit.fraction=0"
+    )
+    run("online", *config.split(), f"judge={judge}", "judge.force=true", "run.max_episodes=6", "--serial",
+        "--folder", str(folder / "runs"))  # fmt: skip
+    episode = calls["rollout"][2]  # the first ones also start things
+    label = max(calls["label_pending"][1:], key=len) - episode
+    (folder / "path.json").write_text(json.dumps({"episode": sorted(episode), "label": sorted(label)}))
+
+
+@contextlib.contextmanager
+def source_at(revision: str) -> Iterator[Path]:
+    """The package as of another revision, in a temporary folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        archive = subprocess.run(["git", "archive", revision, "src"], cwd=ROOT, capture_output=True, check=True)
+        subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
+        yield Path(folder, "src/plaudit")
+
+
+def figures(source: Path, *, path: bool) -> dict[str, float]:
+    """By name, in the order in which they are printed."""
+    structure = Structure.read(source)
+    files, functions = structure.file_sizes(), structure.function_sizes()
+    lengths = [size.lines for size in functions]
+    found: dict[str, float] = {
+        "lines": sum(size.lines for size in files),
+        "files": len(files),
+        "top-level modules": sum(1 for file in source.glob("*.py") if file.stem != "__init__"),
+        "import cycles": len(structure.cycles()),
+        "public protocols": len(structure.protocols()),
+        "functions": len(functions),
+        **{f"function length p{p}": float(np.percentile(lengths, p)) for p in (50, 90, 99)},
+        "longest function": functions[0].lines,
+        "longest file": files[0].lines,
+        "docstring coverage, %": 100 * structure.docstring_coverage(),
+        "modules that training.config imports": len(structure.reachable("plaudit.training.config")) - 1,
+    }
+    for package in sorted(p for p in source.iterdir() if p.is_dir() and any(p.rglob("*.py"))):
+        found[f"lines of {package.name}/"] = sum(len(f.read_text().splitlines()) for f in package.rglob("*.py"))
+    if path:
+        through = measure_path(source)
+        found["files from the robot to the disk"] = len(through["episode"])
+        found["more files to the label"] = len(through["label"])
+        for name, names in through.items():
+            print(f"{name}: {', '.join(names)}\n")
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="the same: it takes a few seconds")
-    parser.parse_args()
-    structure = Structure.read()
-    files, functions, protocols, cycles = (
-        structure.file_sizes(),
-        structure.function_sizes(),
-        structure.protocols(),
-        structure.cycles(),
-    )
-    lines = sum(size.lines for size in files)
-    loop = next(module for module in ONLINE_LOOPS if module in structure.files)
-    print(f"{lines:,} lines in {len(files)} files, {len(functions):,} functions")
-    print(f"{loop} imports {len(structure.reachable(loop)) - 1} modules of plaudit")
-    print(f"{len(protocols)} public Protocols: {', '.join(name.rpartition('.')[2] for name in protocols)}")
-    for group in cycles:
-        print(f"cycle of {len(group)} files: {', '.join(group)}")
-    for what, sizes, limit in (("files", files, MAX_FILE), ("functions", functions, MAX_FUNCTION)):
-        print(f"{sum(size.lines > limit for size in sizes)} {what} of more than {limit} lines; the longest:")
-        for size in sizes[:SHOWN]:
-            print(f"  {size.lines:5} {size.name}")
+    parser.add_argument("--quick", action="store_true", help="without the path of an episode, which is measured")
+    parser.add_argument("--base", metavar="REV", help="a revision to compare with")
+    parser.add_argument("--trace", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.trace is not None:
+        trace(options.trace)
+        return
+    now, before = figures(SOURCE, path=not options.quick), {}
+    if options.base:
+        with source_at(options.base) as source:
+            before = figures(source, path=not options.quick)
+    for name in dict.fromkeys([*now, *before]):
+        print(f"{name:38} {before.get(name, math.nan):10,.0f} {now.get(name, math.nan):10,.0f}")
     bars = Bars()
-    bars.at_most("structure_source_lines", lines, MAX_LINES)
-    bars.at_most("structure_protocols", len(protocols), MAX_PROTOCOLS)
-    bars.at_most("structure_cycles", len(cycles), 0)
-    bars.at_most("structure_longest_file", files[0].lines, MAX_FILE)
-    bars.at_most("structure_longest_function", functions[0].lines, MAX_FUNCTION)
+    bars.at_most("structure_source_lines", now["lines"], MAX_LINES)
+    bars.at_most("structure_files", now["files"], MAX_FILES)
+    bars.at_most("structure_top_level_modules", now["top-level modules"], MAX_TOP_LEVEL)
+    bars.at_most("structure_protocols", now["public protocols"], MAX_PROTOCOLS)
+    bars.at_most("structure_cycles", now["import cycles"], 0)
+    if options.quick:
+        bars.left_out("the files that an online episode passes on its way to the disk and to its label")
+    else:
+        bars.at_most("structure_episode_files", now["files from the robot to the disk"], MAX_EPISODE_FILES)
+        bars.at_most("structure_label_files", now["more files to the label"], MAX_LABEL_FILES)
     bars.report()
 
 
