@@ -140,8 +140,9 @@ class Watch:
             success, prob = rollout.success[: length + 1, n], rollout.success_prob[: length + 1, n]
             if success[: config.judge.config.rule.window[0]].any():  # before anything was done: not paid
                 continue
+            unseen = lost and not success[-1]  # a failure that the judge calls a success has the potential of a success
             right = expected_rewards(
-                success, prob, progress, privileged, config.reward, learner.config.gamma, lost=lost
+                success, prob, progress, privileged, config.reward, learner.config.gamma, lost=unseen
             )
             if not rollout.used[:, n].any():  # withheld: out of distribution, or success before anything was done
                 strange = bool(rollout.unlike and rollout.unlike[n]) or bool(success[:WINDOW].any())
