@@ -105,7 +105,7 @@ class SimulatedModel:
         if seen["strange"] and lot("strange") < errors["strange"]:
             says = not says
         noise = 0.04 * uniform(self.fingerprint, seed, seen["frame"])
-        progress = np.clip(seen["x"] / 0.9 + errors["progress_noise"] * (lot("progress") - 0.5), 0, 1)
+        progress = np.clip((seen["x"] + 0.5) / 1.4 + errors["progress_noise"] * (lot("progress") - 0.5), 0, 1)
         return (0.95 if says else 0.02) + noise, float(progress)
 
 
