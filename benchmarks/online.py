@@ -270,7 +270,7 @@ def sampling(bars: Bars, folder: Path, head: str, learners: Sequence[int], secon
     """Of episodes of 50 frames, 64x64, by so many learners at once."""
     fill(folder)
     from plaudit.cluster.connect import connected
-    from plaudit.training.cluster_config import ClusterConfig
+    from plaudit.training.settings import ClusterConfig
 
     options = SampleOptions(source="classifier", gamma=0.95, cameras=("front",))
     rates: dict[tuple[str, int], float] = {}

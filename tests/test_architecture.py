@@ -120,6 +120,7 @@ WITHOUT_TORCH = [
     "policies.config",
     "policies.openpi",
     "learners.config",
+    "training.config_file",
     "policies.scripted",
     "policies.replay",
     "cli",

@@ -6,7 +6,7 @@ from plaudit.cluster.placement import SHARE, Node, Placement
 from plaudit.cluster.versions import difference, gpus_of, own_labels, own_versions, versions_of
 from plaudit.config import parse
 from plaudit.errors import ClusterError, ConfigError
-from plaudit.training.cluster_config import ClusterConfig
+from plaudit.training.settings import ClusterConfig
 
 
 def node(number: int, roles: str = "", gpus: int = 0, **facts: object) -> Node:

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,21 @@ def test_a_file_and_the_command_line_add_up(tmp_path: Path):
     path.write_text("env: {type: lift}\nlearner: {type: ppo, gamma: 0.9}\nrun: {max_steps: 100}\n")
     config = load_training_config("train", path, ["learner.gamma=0.8"])
     assert (config.learner.gamma, config.max_steps) == (0.8, 100)
+
+
+READ = """
+import sys
+from plaudit.training.config_file import load_training_config
+load_training_config(sys.argv[1], None, sys.argv[2:])
+sys.exit(f"torch in {sys.argv[1:]}" if "torch" in sys.modules else 0)
+"""
+
+
+@pytest.mark.parametrize("learner", ["sac", "qchunk", "ppo"])
+def test_a_config_is_read_without_torch(learner: str):
+    words = ["env=lift", "env.obs=both", f"learner={learner}", "judge=classifier", "judge.model=runs/judge"]
+    done = subprocess.run([sys.executable, "-c", READ, "train", *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -47,7 +47,7 @@ def cluster_start(
     from plaudit.cluster.tables import next_steps
     from plaudit.errors import ClusterError, did_you_mean
     from plaudit.judges.human.app import has_display
-    from plaudit.training.cluster_config import ROLES
+    from plaudit.training.settings import ROLES
 
     unknown = [name for name in role if name not in ROLES]
     if unknown:

@@ -25,7 +25,7 @@ from plaudit.cluster.placement import Node
 from plaudit.cluster.state import members
 from plaudit.cluster.versions import difference, own_versions
 from plaudit.errors import ClusterError
-from plaudit.training.cluster_config import ClusterConfig
+from plaudit.training.settings import ClusterConfig
 
 NUM_CALLS = 50
 PROBE_TIMEOUT_S = 30.0

@@ -28,7 +28,7 @@ from plaudit.cluster.state import LOCAL, RAY, NodeInfo, default_folder, make_fol
 from plaudit.cluster.token import make_token, token_environment, token_file
 from plaudit.cluster.versions import gpus_of, need_ray, own_labels, own_versions, versions_of
 from plaudit.errors import ClusterError
-from plaudit.training.cluster_config import ClusterConfig, WorkerName
+from plaudit.training.settings import ClusterConfig, WorkerName
 from plaudit.trust import allowances
 
 PORT = 6379

@@ -59,7 +59,7 @@ from plaudit.cluster.token import check_private, make_token, token_environment, 
 from plaudit.cluster.versions import need_ray, own_labels
 from plaudit.data.signals import defer_signals
 from plaudit.errors import ClusterError
-from plaudit.training.cluster_config import Role
+from plaudit.training.settings import Role
 
 RESOURCES: dict[Role, int] = {"training": 3, "inference": 1, "labeling": 1}  # the first has learner, replay and state
 START_TIMEOUT_S, STOP_TIMEOUT_S = 300.0, 15.0

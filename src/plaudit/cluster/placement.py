@@ -16,7 +16,7 @@ from typing import Any
 
 from plaudit.cluster.versions import difference
 from plaudit.errors import ClusterError
-from plaudit.training.cluster_config import ROLES, WORKERS, ClusterConfig, WorkerName
+from plaudit.training.settings import ROLES, WORKERS, ClusterConfig, WorkerName
 
 SHARE = 0.01  # of a resource: pins a worker and leaves room for any number of others
 ON_GPU: tuple[WorkerName, ...] = ("learner", "env", "labeler")

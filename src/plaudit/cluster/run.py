@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from plaudit.training.cluster_config import WorkerName
 from plaudit.training.run_folder import RunFolder
+from plaudit.training.settings import WorkerName
 from plaudit.training.worker_group import LocalWorkerGroup, WorkerGroup
 
 

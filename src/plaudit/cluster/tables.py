@@ -9,7 +9,7 @@ from plaudit.cluster.check import ActorProcess, CheckResult
 from plaudit.cluster.placement import Node
 from plaudit.cluster.state import NodeInfo
 from plaudit.cluster.token import DEFAULT
-from plaudit.training.cluster_config import ROLES, ClusterConfig
+from plaudit.training.settings import ROLES, ClusterConfig
 
 
 def next_steps(node: NodeInfo) -> str:

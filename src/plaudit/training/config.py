@@ -18,7 +18,8 @@ from pydantic import model_validator
 from plaudit.config import Config
 from plaudit.data.cameras import name_of_camera
 from plaudit.errors import did_you_mean
-from plaudit.judges.classifier.judge import ClassifierJudgeConfig
+from plaudit.judges.cascade import CascadeConfig
+from plaudit.judges.classifier.judge_config import SUCCESS, ClassifierJudgeConfig
 from plaudit.judges.config import HUMAN, JudgeConfig
 from plaudit.judges.noisy import NoisyJudgeConfig
 from plaudit.learners.config import OffPolicyConfig
@@ -34,10 +35,9 @@ from plaudit.robots.sim import SimRobotConfig
 from plaudit.rollout.engine import InferenceConfig, RunConfig, RunPolicyConfig, check_algorithm, engine_config
 from plaudit.rollout.operator_input import OperatorConfig
 from plaudit.training.audit import AuditConfig
-from plaudit.training.cluster_config import ClusterConfig
 from plaudit.training.collect import CollectConfig
-from plaudit.training.retrain import classifier_stage
 from plaudit.training.settings import (
+    ClusterConfig,
     DemosConfig,
     EvaluationConfig,
     JudgeSettings,
@@ -426,3 +426,10 @@ def withholding_judge(config: TrainingConfig, judge: JudgeConfig) -> JudgeConfig
 def classifier_of(config: TrainingConfig) -> ClassifierJudgeConfig | None:
     """The run's judge, if it is a classifier; of a cascade, its first stage that is one."""
     return classifier_stage(config.judge.config)
+
+
+def classifier_stage(judge: JudgeConfig) -> ClassifierJudgeConfig | None:
+    """The same of a judge's config."""
+    judges = judge.models if isinstance(judge, CascadeConfig) else (judge,)
+    classifiers = (one for one in judges if isinstance(one, ClassifierJudgeConfig) and one.type == SUCCESS)
+    return next(classifiers, None)

@@ -1,4 +1,4 @@
-"""The blocks of a training config, with their keys and defaults; `TrainingConfig` in config.py puts them together."""
+"""The blocks of a training config, with their keys and defaults. `TrainingConfig` in config.py combines them."""
 
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -8,13 +8,13 @@ from pydantic import (
     Field,
     SerializerFunctionWrapHandler,
     WrapSerializer,
+    field_validator,
     model_serializer,
     model_validator,
 )
 
 from plaudit.config import (
     Config,
-    Edge,
     Fraction,
     NonNegativeFloat,
     NonNegativeInt,
@@ -23,24 +23,24 @@ from plaudit.config import (
     PositiveInt,
     Seed,
     SmallInt,
-    Width,
     parse,
 )
 from plaudit.data.rewards import RewardConfig
-from plaudit.errors import ConfigError
+from plaudit.errors import ConfigError, did_you_mean
 from plaudit.judges.cascade import CascadeConfig
-from plaudit.judges.config import JudgeConfig
+from plaudit.judges.classifier.judge_config import RLinfRewardConfig
+from plaudit.judges.config import REFERENCE_SOURCES, JudgeConfig
 from plaudit.judges.human.judge import HumanJudgeConfig
 from plaudit.judges.simulator import SimulatorJudgeConfig
 from plaudit.policies.config import PolicyDevice
 from plaudit.registry import INFERENCE_REGISTRY, JUDGE_REGISTRY
 from plaudit.rollout.engine import InferenceConfig
 from plaudit.training.labeling_window import LabelingWindowConfig
-from plaudit.training.retrain import RetrainConfig
+from plaudit.training.promotion import PromotionRules
 
 
 def _inference(value: Any) -> Any:
-    """Settings of the algorithm that `type` names, or of whichever will be chosen."""
+    """Settings of the algorithm in `type`, or of the one that will be chosen."""
     if isinstance(value, dict):
         return INFERENCE_REGISTRY.parse(value) if value.get("type") is not None else parse(InferenceConfig, value)
     return value
@@ -63,25 +63,47 @@ class PolicySettings(Config):
     update_within_episode: bool = False  # new weights are used from the next chunk on, not from the next episode
 
 
-def _parse_block(key: str, value: Any, cls: type[Config]) -> Any:
-    """A block within a validator that gets plain values; what is wrong in it is told by its whole key."""
-    if not isinstance(value, dict):
-        return value
-    try:
-        return parse(cls, value)
-    except ConfigError as error:
-        raise ConfigError(
-            ((key, *where), message.replace("key '", f"key '{key}.", 1)) for where, message in error.problems
-        ) from None
+class RetrainConfig(Config):
+    """When a classifier is retrained, on which data, and when the new version is used."""
+
+    min_new_labels: PositiveInt = 20  # episodes with new trusted labels between two retrainings
+    min_episodes: PositiveInt = 20  # of the run with such labels, before the first retraining
+    sources: tuple[str, ...] = ("human", "simulator")  # of trusted labels; "simulator": the results of an audit
+    data: tuple[Path, ...] = ()  # stores with the training data of the first judge
+    # Of the episodes that no judge has chosen: the fraction on which candidates are compared, and never trained.
+    val_fraction: float = Field(default=0.5, gt=0, lt=1)
+    replace: PromotionRules = Field(default_factory=PromotionRules)  # by which a candidate replaces the judge
+    train_overrides: dict[str, Any] = Field(default_factory=dict)  # keys of RewardTrainConfig that change
+    num_threads: SmallInt = 1  # of torch
+    nice: int = Field(default=10, ge=0, le=19)  # of its process: labeling and learning go first
+
+    @field_validator("train_overrides")
+    @classmethod
+    def _check_overrides(cls, train_overrides: dict[str, Any]) -> dict[str, Any]:
+        if train_overrides:  # the config of a reward model needs torch
+            from plaudit.judges.classifier.config import RewardTrainConfig
+
+            parse(RewardTrainConfig, train_overrides)
+        return train_overrides
+
+    @field_validator("sources")
+    @classmethod
+    def _check_sources(cls, sources: tuple[str, ...]) -> tuple[str, ...]:
+        for source in sources:
+            if source not in REFERENCE_SOURCES:
+                raise ValueError(
+                    f"a judge is not trained on labels of '{source}'; trusted are: {', '.join(REFERENCE_SOURCES)}"
+                )
+        return sources
 
 
 class JudgeSettings(Config):
-    """Who decides about success: the keys of a judge (`type`, `model`, `rule`, ...), and these three."""
+    """The judge of a run: its own keys (`type`, `model`, `rule`, ...), and these three."""
 
     config: JudgeConfig = Field(default_factory=SimulatorJudgeConfig)
     retrain: RetrainConfig | None = RetrainConfig()  # a classifier learns from the run's labels; None: it does not
-    window: LabelingWindowConfig = LabelingWindowConfig()  # of a human who labels or audits
-    certificate: Path | None = None  # of the judge's exam; None: the one beside it
+    window: LabelingWindowConfig = LabelingWindowConfig()  # for a human who labels or audits
+    certificate: Path | None = None  # of the judge's exam; None: the one next to it
 
     @model_validator(mode="before")
     @classmethod
@@ -90,12 +112,16 @@ class JudgeSettings(Config):
         if not isinstance(value, dict) or isinstance(value.get("config"), Config):
             return value
         blocks = {"retrain": RetrainConfig, "window": LabelingWindowConfig}
-        own = {key: _parse_block(key, value[key], blocks[key]) for key in blocks if key in value}
-        own |= {key: value[key] for key in ("certificate",) if key in value}
+        own = {key: value[key] for key in ("retrain", "window", "certificate") if key in value}
         rest = {key: value[key] for key in value if key not in own}
-        if not rest:
-            return own
-        return {**own, "config": JUDGE_REGISTRY.parse({"type": "simulator", **rest})}
+        for key, block in blocks.items():
+            if isinstance(own.get(key), dict):
+                try:
+                    own[key] = parse(block, own[key])
+                except ConfigError as error:  # with the whole key
+                    problems = [((key, *at), text.replace("key '", f"key '{key}.", 1)) for at, text in error.problems]
+                    raise ConfigError(problems) from None
+        return {**own, "config": JUDGE_REGISTRY.parse({"type": "simulator", **rest})} if rest else own
 
     @model_serializer(mode="wrap")
     def _flat(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -110,12 +136,12 @@ class JudgeSettings(Config):
 
     @property
     def certificate_path(self) -> Path | None:
-        """Where its certificate is to be; None where nobody has said."""
+        """Path of its certificate; None if it has none."""
         return self.certificate or self.config.certificate_path
 
     @property
     def is_flag_alone(self) -> bool:
-        """Whether labels say no more than the simulator's own success flag, which is recorded with every episode."""
+        """Whether labels contain only the simulator's success flag, which is recorded with every episode."""
         return self.is_simulator and self.config.progress is None
 
     @property
@@ -125,30 +151,22 @@ class JudgeSettings(Config):
 
     @property
     def cascade(self) -> CascadeConfig | None:
-        """The stages that are asked in turn, where it is a cascade."""
+        """Its config, if it is a cascade."""
         return self.config if isinstance(self.config, CascadeConfig) else None
 
     @property
     def is_simulator(self) -> bool:
-        """Whether the simulator's own success flag is what counts."""
+        """Whether the simulator's success flag decides."""
         return isinstance(self.config, SimulatorJudgeConfig)
 
 
-class RewardModelBlock(Config):
-    """What a recipe says of the network of its reward model; it is compared with what the model says itself."""
+class RewardModelBlock(RLinfRewardConfig):
+    """What a recipe says about the network of its reward model; it is compared with the model itself."""
 
-    image_keys: tuple[str, ...] | None = None
-    image_size: tuple[Edge, Edge, Edge] | None = None  # channels, height, width
-    hidden_dim: Width | None = None
-    num_spatial_blocks: Width | None = None
-    pretrained_encoder_path: Path | None = None  # not read: the weights of the encoder are in the checkpoint
-    use_pretrain: bool | None = None
-    freeze_encoder: bool | None = None
+    normalize: bool | None = None
     reward_model_type: Literal["resnet"] | None = None
-    arch: str | None = None  # of RLinf's ResNet of today: resnet18, ...
-    normalize: bool | None = None  # and whether its pixels are normalized as ImageNet's
-    dropout: Fraction | None = None  # of training
-    model_type: Literal["resnet"] | None = None  # today's name of reward_model_type
+    model_type: Literal["resnet"] | None = None  # the newer name of reward_model_type
+    dropout: Fraction | None = None  # only matters for training
 
 
 class RewardSettings(RewardConfig):
@@ -176,7 +194,7 @@ class DemosConfig(Config):
     """Demonstrations that are learned from."""
 
     store: Path | None = None  # a store of them
-    scripted: NonNegativeInt = 0  # or so many of the scripted expert, made at the start; built-in tasks only
+    scripted: NonNegativeInt = 0  # or this many of the scripted expert, made at the start; built-in tasks only
     noise: NonNegativeFloat = 0.2  # standard deviation on the scripted expert's actions
     relabel: bool | None = None  # label them by the run's judge; None: unless it is the simulator or a human
 
@@ -201,9 +219,102 @@ class RunSettings(Config):
     max_episodes: PositiveInt | None = None
     checkpoint_freq: PositiveInt = 2000  # env steps between two checkpoints
     publish_freq: PositiveInt = 50  # online: updates between two versions of the weights
-    max_unlabeled_episodes: PositiveInt = 16  # online: the robot waits when so many have no label
-    max_pending_episodes: PositiveInt | None = 4  # online: or so many are not learned from yet; None: no limit
-    worker_timeout_s: PositiveFloat = 60.0  # online: for which a worker that failed is retried
+    max_unlabeled_episodes: PositiveInt = 16  # online: the robot waits at this many unlabeled episodes
+    max_pending_episodes: PositiveInt | None = 4  # online: or at pending updates for this many episodes
+    worker_timeout_s: PositiveFloat = 60.0  # online: how long a failing worker is retried
     sampling: Literal["auto", "local", "remote"] = "auto"  # online: from the learner's own disk, or the replay buffer
     capacity_gb: PositiveFloat = 50.0  # of the run's episodes; beyond it the oldest are evicted
     keep_episodes: bool = False  # train: store the episodes of an on-policy learner too
+
+
+WorkerName = Literal["learner", "replay", "state", "env", "labeler"]
+Role = Literal["training", "inference", "labeling"]
+
+WORKERS: tuple[WorkerName, ...] = ("learner", "replay", "state", "env", "labeler")
+ROLES: tuple[Role, ...] = ("training", "inference", "labeling")
+COMPONENTS: dict[str, WorkerName] = {"actor": "learner", "env": "env", "rollout": "env", "reward": "labeler"}
+
+Numbers = tuple[int, ...] | Literal["all"]
+
+
+class RoleResources(Config):
+    """The custom resource that a machine of each role offers."""
+
+    training: str = "training_pc"
+    inference: str = "inference_pc"
+    labeling: str = "labeling_pc"
+
+
+class WorkerRoles(Config):
+    """The role of the machine that each worker runs on."""
+
+    learner: Role = "training"
+    replay: Role = "training"
+    state: Role = "training"
+    env: Role = "inference"
+    labeler: Role = "labeling"
+
+
+class ClusterConfig(Config):
+    """Which worker of an online run lives on which machine.
+
+    By **role**: a machine is started as training, inference or labeling, which gives it a custom resource, and each
+    worker asks for the resource of its role. Any machine with the role can take the worker. Or by **number**
+    (`component_placement`, as in RLinf's configs): GPUs counted over the nodes, the head's first, or nodes where there
+    is no GPU. Not both: they could contradict each other.
+    """
+
+    resources: RoleResources = RoleResources()
+    workers: WorkerRoles = WorkerRoles()
+    component_placement: dict[str, NonNegativeInt | str] | None = None  # "actor: 0-3", "env,rollout: 0", "reward: all"
+    num_learners: SmallInt = 1  # data-parallel
+
+    @model_validator(mode="after")
+    def _one_way(self) -> "ClusterConfig":
+        by_role = sorted(self.model_fields_set & {"resources", "workers"})
+        if self.component_placement is None:
+            return self
+        if by_role:
+            raise ValueError(
+                f"component_placement and {' and '.join(by_role)} both say where workers run; keep one of them"
+            )
+        self.numbers()  # raises on every mistake in it
+        return self
+
+    def resource(self, worker: WorkerName) -> str:
+        """The custom resource that `worker` asks for."""
+        return self.resources.model_dump()[self.workers.model_dump()[worker]]
+
+    def numbers(self) -> dict[WorkerName, Numbers]:
+        """`component_placement`, parsed: the numbers of each worker that it names."""
+        placed: dict[WorkerName, Numbers] = {}
+        for names, text in (self.component_placement or {}).items():
+            for name in (word.strip() for word in names.split(",")):
+                if name not in COMPONENTS:
+                    raise ValueError(
+                        f"unknown component '{name}' in component_placement; {did_you_mean(name, COMPONENTS)}"
+                    )
+                worker, numbers = COMPONENTS[name], _parse_numbers(name, str(text))
+                if placed.setdefault(worker, numbers) != numbers:
+                    raise ValueError(
+                        f"env and rollout are one worker here: one placement, not {placed[worker]} and {numbers}"
+                    )
+        missing = sorted({c for c, worker in COMPONENTS.items() if worker not in placed} - {"rollout"})
+        if self.component_placement is not None and missing:
+            raise ValueError(f"component_placement does not say where these are: {', '.join(missing)}")
+        return placed
+
+
+def _parse_numbers(component: str, text: str) -> Numbers:
+    """'0-1,3' -> (0, 1, 3)."""
+    if text.strip() == "all":
+        return "all"
+    numbers: list[int] = []
+    for piece in text.split(","):
+        first, dash, last = (word.strip() for word in piece.partition("-"))
+        if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
+            raise ValueError(
+                f"component_placement.{component} is '{text}'; write a number, a range like 0-3, a list like 0,2 or all"
+            )
+        numbers += range(int(first), int(last or first) + 1)
+    return tuple(dict.fromkeys(numbers))
