@@ -45,7 +45,7 @@ from plaudit.data.store import Store  # noqa: E402
 from plaudit.training.config import TrainingConfig  # noqa: E402
 from plaudit.training.config_file import load_training_config  # noqa: E402
 from plaudit.training.online import OnlineTrainer  # noqa: E402
-from plaudit.training.progress import OnlineProgress  # noqa: E402
+from plaudit.training.online_state import OnlineState  # noqa: E402
 from plaudit.training.run_folder import RunFolder  # noqa: E402
 from plaudit.training.workers.env import EpisodeInfo  # noqa: E402
 from plaudit.training.workers.judge import LabelReport  # noqa: E402
@@ -85,7 +85,7 @@ class Mark:
     version: int
 
     @classmethod
-    def of(cls, progress: OnlineProgress) -> "Mark":
+    def of(cls, progress: OnlineState) -> "Mark":
         counts = progress.replay
         return cls(counts.episodes, counts.episodes - counts.unlabeled, progress.updates, progress.policy.version)
 
@@ -117,7 +117,7 @@ class Chaos:
     error: str | None = None
     failing: set[str] = field(default_factory=set)  # workers
 
-    def callback(self, progress: OnlineProgress) -> bool:
+    def callback(self, progress: OnlineState) -> bool:
         """Note how things stand; whether there is more to come."""
         self.mark = Mark.of(progress)
         if progress.errors.keys() != self.failing:

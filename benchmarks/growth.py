@@ -26,7 +26,7 @@ import glow  # noqa: E402 - of the tests: the lamp
 from bars import Bars  # noqa: E402
 from plaudit.training.config_file import load_training_config  # noqa: E402
 from plaudit.training.online import OnlineTrainer  # noqa: E402
-from plaudit.training.progress import OnlineProgress  # noqa: E402
+from plaudit.training.online_state import OnlineState  # noqa: E402
 from plaudit.training.run_folder import RunFolder  # noqa: E402
 from plaudit.training.worker_group import LocalWorkerGroup  # noqa: E402
 
@@ -63,7 +63,7 @@ def run(folder: Path, episodes: int, trace: bool) -> np.ndarray:
     points: list[tuple[int, int]] = []
     before: list[tracemalloc.Snapshot] = []
 
-    def callback(progress: OnlineProgress) -> bool:
+    def callback(progress: OnlineState) -> bool:
         done = progress.episodes
         if done >= (len(points) + 1) * episodes / LOOKS:
             points.append((done, resident()))

@@ -30,11 +30,10 @@ from plaudit.report.plots import line_chart
 from plaudit.rollout.collector import EpisodeTargets
 from plaudit.rollout.scripted import collect_scripted
 from plaudit.training.config_file import load_training_config
-from plaudit.training.judge_change import with_judge
-from plaudit.training.progress import Progress
 from plaudit.training.reward_model import train_and_save
+from plaudit.training.rollout_judge import with_judge
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.trainer import Trainer
+from plaudit.training.trainer import RunState, Trainer
 from plaudit.types import Labels
 from trust import Episode, Run, audited, audited_by_fixed_gap
 
@@ -183,7 +182,7 @@ def draw(run: RunFolder, changes: list[int], path: Path) -> None:
     print(f"curves: {path}")
 
 
-def train(run: RunFolder) -> Progress:
+def train(run: RunFolder) -> RunState:
     with Trainer(run, quiet) as trainer:
         return trainer.run(going)
 

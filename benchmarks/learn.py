@@ -30,7 +30,7 @@ from plaudit.judges.simulator import SimulatorJudge
 from plaudit.report.plots import line_charts
 from plaudit.rollout.scripted import record_demos
 from plaudit.rollout.vector import collect_rollout
-from plaudit.training.seeds import EVAL_SEEDS, demo_seed
+from plaudit.training.config import EVAL_SEEDS, demo_seed
 
 PEER = "stable-baselines3"
 SOLVED, EPISODES, N_DEMOS = 0.9, 50, 20

@@ -47,7 +47,7 @@ MUTATIONS = (
     ),
     Mutation(
         "compared_on_chosen_episodes",
-        "training/retrain_data.py",
+        "training/retrain.py",
         "fair = unchosen is None or episode_id in unchosen or self.is_by_lot(store, episode_id)",
         "fair = True",
     ),
@@ -57,7 +57,7 @@ MUTATIONS = (
         "training/monitor.py",
         "return frozenset() if self.audit is None else self.audit.rejected",
         "return frozenset()",
-        ("training/schedule.py", " and not self.progress.replay.outdated\n", "\n"),
+        ("training/online_state.py", " and not self.state.replay.outdated\n", "\n"),
     ),
     Mutation(
         "shaping_of_lost_episode_kept", "data/rewards.py", '"failure": ended & ~success', '"failure": ended & False'
@@ -107,8 +107,8 @@ MUTATIONS = (
     Mutation(
         "faults_use_no_patience",
         "training/online.py",
-        "        self.progress.add_episode(info)\n        if info.fault:",
-        '        self._failures.recovered("env")\n        self.progress.add_episode(info)\n        if info.fault:',
+        "        self.state.add_episode(info)\n        if info.fault:",
+        '        self.events.recovered("env")\n        self.state.add_episode(info)\n        if info.fault:',
     ),
     Mutation(
         "early_is_false",

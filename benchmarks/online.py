@@ -45,7 +45,7 @@ from plaudit.rollout.scripted import record_demos  # noqa: E402
 from plaudit.training.config_file import load_training_config  # noqa: E402
 from plaudit.training.evaluation import evaluate_run  # noqa: E402
 from plaudit.training.online import OnlineTrainer  # noqa: E402
-from plaudit.training.progress import OnlineProgress  # noqa: E402
+from plaudit.training.online_state import OnlineState  # noqa: E402
 from plaudit.training.replay_buffer import (  # noqa: E402
     EpisodeRef,
     RemoteSampler,
@@ -173,7 +173,7 @@ class Timed(OnlineTrainer):
 
     def refresh(self, audit: bool = False) -> None:
         super().refresh(audit)
-        self._published.setdefault(self.progress.policy.version, self.progress.policy.published)
+        self._published.setdefault(self.state.policy.version, self.state.policy.published)
 
 
 def costs(bars: Bars, root: Path, head: str, learners: Sequence[int], seconds: float) -> None:
@@ -208,7 +208,7 @@ def run_lamp(folder: Path, head: str | None, learners: int, seconds: float) -> t
         reader = Reader(folder / "run")
         marks: list[tuple[float, int]] = []
 
-        def callback(progress: OnlineProgress) -> bool:
+        def callback(progress: OnlineState) -> bool:
             if progress.updates >= 20 and not marks:
                 reader.start()
                 marks.append((time.monotonic(), progress.episodes))

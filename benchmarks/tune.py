@@ -48,7 +48,7 @@ from plaudit.judges.vlm.local import Qwen3VLBackend
 from plaudit.judges.vlm.tune import TuneConfig, Tuner
 from plaudit.rollout.collector import EpisodeTargets
 from plaudit.rollout.scripted import collect_scripted
-from plaudit.training.tuned_judge import tune_and_save
+from plaudit.training.reward_model import tune_and_save
 from plaudit.types import Episode, Labels
 from real_images import DATA, NEAR, TRAINED_ON, read
 from tiny_vlm import save_tiny

@@ -18,7 +18,7 @@ from plaudit.rule import DecisionRule, release
 from plaudit.training.config_file import load_training_config
 from plaudit.training.handles import SerialHandle
 from plaudit.training.replay_buffer import ReplayBuffer
-from plaudit.training.reward import live_judge
+from plaudit.training.rollout_judge import live_judge
 from plaudit.training.workers.judge import JudgeBundle, JudgeWorker
 from plaudit.types import Episode, Labels, Observation
 

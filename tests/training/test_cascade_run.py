@@ -22,11 +22,10 @@ from plaudit.judges.human.judge import HumanJudgeConfig
 from plaudit.judges.rights import Rights
 from plaudit.report.run import write_run_report
 from plaudit.training.audit import AuditConfig
-from plaudit.training.cascade_ledger import CascadeLedger
 from plaudit.training.config_file import load_training_config
-from plaudit.training.ledger_audit import LedgerAudit
+from plaudit.training.ledger_audit import CascadeLedger, LedgerAudit
 from plaudit.training.online import OnlineTrainer
-from plaudit.training.progress import OnlineProgress
+from plaudit.training.online_state import OnlineState
 from plaudit.training.replay_buffer import ReplayBuffer
 from plaudit.training.retrain import current_judge
 from plaudit.training.run_folder import RunFolder
@@ -71,7 +70,7 @@ def test_a_run_learns_from_what_stages_and_the_human_decide_and_from_nothing_els
     workers = LocalWorkerGroup(folder, serial=True)
     requests = tmp_path / "run/episodes/label_requests.json"
 
-    def watch(now: OnlineProgress) -> bool:
+    def watch(now: OnlineState) -> bool:
         """A human who answers what is asked, but of the first 10 episodes only."""
         store = Store.open(tmp_path / "run/episodes") if requests.exists() else None
         for i in json.loads(requests.read_text()) if store is not None else []:

@@ -12,7 +12,7 @@ from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
 from plaudit.judges.exam import examine
 from plaudit.training.config_file import load_training_config
-from plaudit.training.reward import describe_judge
+from plaudit.training.rollout_judge import describe_judge
 from plaudit.types import JudgeId
 from puppet import lines
 

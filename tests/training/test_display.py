@@ -13,10 +13,9 @@ from plaudit.training.config import TrainingConfig
 from plaudit.training.config_file import load_training_config
 from plaudit.training.display import Display, EtaEstimate
 from plaudit.training.event_log import EventLog
-from plaudit.training.progress import OnlineProgress
+from plaudit.training.online_state import OnlineSchedule, OnlineState
 from plaudit.training.replay_buffer import ReplayStats
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.schedule import OnlineSchedule
 from plaudit.training.state_manager import PolicyStatus
 from plaudit.training.workers.env import EpisodeInfo
 from plaudit.training.workers.judge import LabelReport
@@ -44,7 +43,7 @@ def config(*more: str) -> TrainingConfig:
     return load_training_config("online", None, [*asked, "policy.inference=sequential", "run.max_episodes=1000", *more])
 
 
-def moment(episodes: int = 120, **more) -> OnlineProgress:
+def moment(episodes: int = 120, **more) -> OnlineState:
     counts = ReplayStats(
         episodes=episodes,
         steps=50 * episodes,
@@ -54,7 +53,7 @@ def moment(episodes: int = 120, **more) -> OnlineProgress:
         outdated=0,
         demos_unlabeled=0,
     )
-    return OnlineProgress(counts, PolicyStatus(version=61, published=0.0), **more)
+    return OnlineState(counts, PolicyStatus(version=61, published=0.0), **more)
 
 
 def drawn(screen, width: int = 80) -> list[str]:
@@ -99,7 +98,7 @@ def test_all_that_matters_is_on_one_screen():
         assert said in shown
 
 
-def crowded() -> OnlineProgress:
+def crowded() -> OnlineState:
     return replace(
         moment(
             9_999_999,

@@ -9,7 +9,7 @@ from plaudit.judges.classifier.worker import RewardWorkerConfig
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.rollout.vector import RolloutBatch, collect_rollout
-from plaudit.training.embodied import EmbodiedRewardWorker
+from plaudit.training.rollout_judge import EmbodiedRewardWorker
 
 
 @pytest.fixture

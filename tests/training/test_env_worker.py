@@ -132,12 +132,12 @@ def test_an_episode_that_could_not_be_handed_over_is_handed_over_next(tmp_path):
 def test_an_episode_that_could_not_be_handed_over_outlives_the_robots_process(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     away, back, config = FlakyReplayBuffer(failures=1), FlakyReplayBuffer(), make_config(tmp_path)
-    with worker(config, away, FlakyStateManager(), keep_unsent=True) as env, pytest.raises(WorkerLost):
+    with worker(config, away, FlakyStateManager(), outbox_on_disk=True) as env, pytest.raises(WorkerLost):
         env.rollout(seed=3)
-    with worker(config, back, FlakyStateManager(), keep_unsent=True):
+    with worker(config, back, FlakyStateManager(), outbox_on_disk=True):
         ((key, episode),) = back.kept.items()
-    assert (episode.steps, episode.meta["seed"], len(key)) == (12, 3, 32) and "unsent" not in episode.meta
-    with worker(config, again := FlakyReplayBuffer(), FlakyStateManager(), keep_unsent=True) as env:
+    assert (episode.steps, episode.meta["seed"], len(key)) == (12, 3, 32) and "outbox" not in episode.meta
+    with worker(config, again := FlakyReplayBuffer(), FlakyStateManager(), outbox_on_disk=True) as env:
         assert not again.kept
         env.rollout(seed=4)
     assert not list((tmp_path / ".plaudit/unsent").glob("*/*"))
@@ -145,7 +145,7 @@ def test_an_episode_that_could_not_be_handed_over_outlives_the_robots_process(tm
 
 def test_an_episode_is_written_down_while_handing_it_over_takes_long(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setattr("plaudit.training.unsent.KEEP_AFTER_S", 0.01)
+    monkeypatch.setattr("plaudit.training.workers.env.KEEP_AFTER_S", 0.01)
     replay, written = FlakyReplayBuffer(), []
     add, here = replay.add, tmp_path / ".plaudit/unsent"
 
@@ -155,7 +155,7 @@ def test_an_episode_is_written_down_while_handing_it_over_takes_long(tmp_path, m
         return add(episode, key)
 
     monkeypatch.setattr(replay, "add", slow)
-    with worker(make_config(tmp_path), replay, FlakyStateManager(), keep_unsent=True) as env:
+    with worker(make_config(tmp_path), replay, FlakyStateManager(), outbox_on_disk=True) as env:
         env.rollout(seed=3)
     assert list(replay.kept) == written and not list(here.glob("*/*"))
 

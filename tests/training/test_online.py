@@ -24,7 +24,7 @@ from plaudit.training.config_file import load_training_config
 from plaudit.training.display import Display
 from plaudit.training.handles import SerialHandle, Slot
 from plaudit.training.online import Callback, OnlineTrainer
-from plaudit.training.progress import OnlineProgress
+from plaudit.training.online_state import OnlineState
 from plaudit.training.retrain import PromotionDecision, Retrainer
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.worker_group import LocalWorkerGroup
@@ -50,21 +50,21 @@ def asked(tmp_path: Path, *more: str, cut: float = 0.8) -> list[str]:
 class OnlineSession:
     """One run of the loop, from its beginning or from where it stood."""
 
-    progress: OnlineProgress
+    progress: OnlineState
     told: list[int] = field(default_factory=list)  # episodes, whenever something was told
 
 
 def run_session(tmp_path: Path, *more: str, stop_after: int | None = None, cut: float = 0.8) -> OnlineSession:
     told: list[int] = []
 
-    def watch(now: OnlineProgress) -> bool:
+    def watch(now: OnlineState) -> bool:
         told.append(now.episodes)
         return stop_after is None or now.episodes < stop_after
 
     return OnlineSession(run_of(tmp_path, *asked(tmp_path, *more, cut=cut), watch=watch), told)
 
 
-def run_of(tmp_path: Path, *words: str, watch: Callback = lambda now: True) -> OnlineProgress:
+def run_of(tmp_path: Path, *words: str, watch: Callback = lambda now: True) -> OnlineState:
     config = load_training_config("online", None, words)
     folder = RunFolder.open(tmp_path / "run", config)
     workers = LocalWorkerGroup(folder, serial=True)
@@ -203,12 +203,12 @@ def test_while_the_judge_hangs_the_robot_goes_on_up_to_a_bound_that_is_told(tmp_
     )
     folder = RunFolder.open(tmp_path / "run", config)
     workers = HangingJudge(folder)
-    seen: list[OnlineProgress] = []
+    seen: list[OnlineState] = []
     trainer = OnlineTrainer(folder, workers)
     waits: list[str] = []
     awaited: set[str] = set()
 
-    def watch(now: OnlineProgress) -> bool:
+    def watch(now: OnlineState) -> bool:
         seen.append(now)
         waits.append(now.env_waiting_for)
         awaited.update(now.awaited)
@@ -325,7 +325,7 @@ def test_a_part_that_failed_in_a_way_nobody_foresaw_is_asked_again_and_the_run_g
     workers = ForgetfulLearner(folder)
     troubles: set[str] = set()
 
-    def watch(now: OnlineProgress) -> bool:
+    def watch(now: OnlineState) -> bool:
         troubles.update(now.errors.values())
         return True
 
@@ -515,7 +515,7 @@ def test_both_learners_learn_from_pixels_or_states_with_demonstrations(tmp_path,
     workers = LocalWorkerGroup(folder, serial=True)
     waits: set[str] = set()
 
-    def watch(now: OnlineProgress) -> bool:
+    def watch(now: OnlineState) -> bool:
         waits.add(now.env_waiting_for)
         return True
 
@@ -571,7 +571,7 @@ def test_a_judge_that_was_wrong_is_replaced_and_says_everything_again(tmp_path, 
     workers = LocalWorkerGroup(folder, serial=True)
     alarms: list[str | None] = []
 
-    def watch(now: OnlineProgress) -> bool:
+    def watch(now: OnlineState) -> bool:
         alarms.append(now.alarm)
         return True
 
@@ -696,7 +696,7 @@ def test_a_person_in_charge_labels_in_their_own_time(tmp_path):
     workers = LocalWorkerGroup(folder, serial=True)
     waited: list[int] = []
 
-    def watch(now: OnlineProgress) -> bool:
+    def watch(now: OnlineState) -> bool:
         if "unlabeled episodes" in now.env_waiting_for:
             waited.append(now.replay.unlabeled)
             store = Store.open(tmp_path / "run/episodes")
@@ -808,7 +808,7 @@ def test_an_operator_starts_marks_and_discards_the_episodes_of_a_run_and_stops_i
     run = RunFolder.create(tmp_path / "run", config.model_copy(update={"operator": OperatorConfig(auto=False)}))
     workers, answers = LocalWorkerGroup(run), ["failure", "discard", "success", "end", "stop"]
 
-    def watch(now: OnlineProgress) -> bool:
+    def watch(now: OnlineState) -> bool:
         if now.operator.phase == "gate":
             assert not lines(log) or lines(log)[-1] == "hold"
             workers.operate(OperatorCommand.START)

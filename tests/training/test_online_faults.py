@@ -15,14 +15,14 @@ from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.policies.weights import read_weights
 from plaudit.training.config_file import load_training_config
 from plaudit.training.online import Callback, OnlineTrainer
-from plaudit.training.progress import OnlineProgress
+from plaudit.training.online_state import OnlineState
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.worker_group import LocalWorkerGroup
 
 
 def run_of(
     tmp_path: Path, *more: str, watch: Callback = lambda now: True, learners: list[Any] | None = None
-) -> OnlineProgress:
+) -> OnlineState:
     """learners: gets the learner, to look at it in the end"""
     glow.saved(glow.bright_model(0.8), tmp_path / "judge")
     config = load_training_config("online", None, [*glow.online(tmp_path / "judge"), *more])
@@ -54,7 +54,7 @@ def test_a_camera_that_is_silent_for_a_moment_ends_its_episode_and_not_the_run(t
     silent_at(iter(range(10**6)), range(17, 20), monkeypatch)  # in the second episode, and at two further attempts
     told: list[str] = []
 
-    def watch(now: OnlineProgress) -> bool:
+    def watch(now: OnlineState) -> bool:
         told.extend(f"waits for {now.env_waiting_for}: {message}" for message in now.errors.values())
         return True
 

@@ -15,8 +15,7 @@ from plaudit.policies.config import GaussianConfig
 from plaudit.policies.loader import PolicySpec
 from plaudit.policies.replay import ReplayConfig
 from plaudit.policies.scripted import ScriptedConfig
-from plaudit.training.evaluation import EvalResult
-from plaudit.training.policy_evaluation import PolicyActor, env_config_for
+from plaudit.training.evaluation import EvalResult, PolicyActor, env_config_for
 from plaudit.types import EnvSpec
 from tiny_reward import tiny_model
 

@@ -29,7 +29,7 @@ from plaudit.judges.simulator import SimulatorJudge
 from plaudit.rollout.vector import collect_rollout
 from plaudit.rule import threshold_of
 from plaudit.training.config import classifier_of
-from plaudit.training.judge_change import with_judge
+from plaudit.training.rollout_judge import with_judge
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.trainer import Progress, Trainer, check_run
 from plaudit.types import Labels

@@ -7,8 +7,7 @@ import pytest
 
 from plaudit.config import Config
 from plaudit.errors import ConfigError
-from plaudit.training.compat import OTHER_NAMES
-from plaudit.training.config_file import load_training_config
+from plaudit.training.config_file import OTHER_NAMES, load_training_config
 
 SEEING = ["learner=ppo", "env=lift", "env.obs=both", "policy.cameras=[]"]
 

@@ -223,7 +223,7 @@ def _tell_cascade(store: "Store", config: "JudgeConfig") -> None:
     """Who decided, and what a human is asked; it comes first in the labeling window."""
     from plaudit.judges.cascade import CascadeConfig
     from plaudit.judges.human.queue import write_requests
-    from plaudit.training.cascade_ledger import CascadeLedger
+    from plaudit.training.ledger_audit import CascadeLedger
 
     if not isinstance(config, CascadeConfig):
         return

@@ -188,7 +188,7 @@ def _check_judge(config: Any) -> None:
     from plaudit.data.store import Store
     from plaudit.judges.classifier.loader import load_reward_model
     from plaudit.training.config import classifier_of
-    from plaudit.training.reward import check_measures_progress
+    from plaudit.training.rollout_judge import check_measures_progress
 
     config.judge.config.build_progress("cpu")
     judge, retrain = classifier_of(config), config.judge.retrain
@@ -201,7 +201,7 @@ def _check_judge(config: Any) -> None:
 def _check_calibrated(config: Any) -> None:
     """A judge whose probabilities mean nothing yet is not in charge of a robot, unless it is forced."""
     from plaudit.judges.config import uncalibrated_warning
-    from plaudit.training.reward import check_robot_judge
+    from plaudit.training.rollout_judge import check_robot_judge
 
     judge = config.judge.config
     if not judge.needs_calibration:
@@ -215,7 +215,7 @@ def _check_certificate(config: Any) -> None:
     """Nor one without a certificate; whether it is this judge's shows when the judge is loaded, before anything
     moves."""
     from plaudit.judges.certificate import certificate_status
-    from plaudit.training.reward import check_robot_judge
+    from plaudit.training.rollout_judge import check_robot_judge
 
     if config.judge.config.needs_certificate:
         check_robot_judge(config, certificate_status(config.judge.certificate_path, None)[1])
@@ -231,9 +231,8 @@ def _check_ray(ray: str | None, serial: bool) -> None:
 def _train(run: Any, workers: Any, trainer: Any) -> None:
     from plaudit.data.disk import disk_error
     from plaudit.rollout.timing import held_warning
-    from plaudit.training.event_log import EventLog
 
-    events = EventLog(run)
+    events = trainer.events
     failure: PlauditError | None = None
     aborted = False
     with _display(run.config, workers, events) as (callback, stopped):
@@ -247,16 +246,16 @@ def _train(run: Any, workers: Any, trainer: Any) -> None:
     if busy := workers.busy:
         err.print(f"waiting for the current call of {' and '.join(busy)}, which cannot be interrupted")
     if trainer.started:
-        events.update(trainer.progress, workers.restarts)
-        for worker, message in trainer.progress.errors.items():
+        events.update(trainer.state, workers.restarts)
+        for worker, message in trainer.state.errors.items():
             tell("warning", f"{worker}: {message}")
-        for warning in (held_warning(trainer.progress.held_fraction), trainer.progress.learner_warning):
+        for warning in (held_warning(trainer.state.held_fraction), trainer.state.learner_warning):
             if warning:
                 tell("warning", warning)
-        ended = "aborted by Ctrl-C" if aborted else _reason(trainer.progress, failure, stopped())
-        events.write(trainer.progress, "ended", ended)
+        ended = "aborted by Ctrl-C" if aborted else _reason(trainer.state, failure, stopped())
+        events.write(trainer.state, "ended", ended)
         try:
-            _finish(run, trainer.progress)
+            _finish(run, trainer.state)
         except OSError as error:  # a full disk may be what ended it
             tell("error", f"{disk_error(error, run.path, 'its report was not written')}")
     if aborted:
@@ -267,9 +266,9 @@ def _train(run: Any, workers: Any, trainer: Any) -> None:
         raise typer.Exit(1)
     if stopped():
         stop("stopped; resume with the same command")
-    if trainer.progress.alarm is not None:
+    if trainer.state.alarm is not None:
         stops = run.config.audit.on_alarm == "stop"
-        tell("alarm" if stops else "warning", trainer.progress.alarm)
+        tell("alarm" if stops else "warning", trainer.state.alarm)
         raise typer.Exit(1 if stops else 0)
 
 

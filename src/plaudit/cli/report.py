@@ -64,8 +64,14 @@ def _eval_policy(
     path: Path, is_run: bool, name: str | None, episodes: int, judge: Path | None, video: bool, settings: list[str]
 ) -> None:
     from plaudit.registry import ENV_REGISTRY
-    from plaudit.training.evaluation import run_judge
-    from plaudit.training.policy_evaluation import env_config_for, evaluate_policy, film_policy, find_judge, find_policy
+    from plaudit.training.evaluation import (
+        env_config_for,
+        evaluate_policy,
+        film_policy,
+        find_judge,
+        find_policy,
+        run_judge,
+    )
     from plaudit.training.run_folder import RunFolder
 
     policy = find_policy(path)

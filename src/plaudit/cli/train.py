@@ -74,7 +74,7 @@ def train_(
 def _resumed(path: Path, config: Path | None, overrides: list[str]) -> Any:
     """The run in a folder, with another judge or another end where one is named."""
     from plaudit.training.config_file import load_training_config
-    from plaudit.training.judge_change import with_judge
+    from plaudit.training.rollout_judge import with_judge
     from plaudit.training.run_folder import RunFolder
 
     judge = [one for one in overrides if one.startswith(("judge=", "judge."))]

@@ -80,8 +80,7 @@ def tune_(
         from plaudit.judges.epochs import TrainingInterrupted
         from plaudit.judges.vlm.judge import VlmJudgeConfig
         from plaudit.judges.vlm.tune import TuneConfig
-        from plaudit.training.reward_model import check_output_path, work_folder
-        from plaudit.training.tuned_judge import tune_and_save
+        from plaudit.training.reward_model import check_output_path, tune_and_save, work_folder
 
     check_output_path(output, "--output-dir")
     folder, overrides = named_store(words)

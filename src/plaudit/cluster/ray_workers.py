@@ -292,7 +292,7 @@ class RayWorkerGroup(WorkerGroup):
         # Workers wait longer for these two than the loop does.
         replay: Any = RayHandle("replay buffer", self._name("replay"), self._timeout_s)
         state: Any = RayHandle("state manager", self._name("state"), self._timeout_s)
-        self.env = self._slot("env", "env", EnvActor, config, replay, state, keep_unsent=True)
+        self.env = self._slot("env", "env", EnvActor, config, replay, state, outbox_on_disk=True)
         self._attended = config.operator.attended
         self._status: OperatorStatus | None = None
         self._asked: Future[OperatorStatus | None] | None = None  # for the next status

@@ -10,7 +10,7 @@
 A stage decides alone where its rights prove it (judges/rights.py; `plaudit judge calibrate` writes them into its file),
 and as far as those before it do not contradict. What is left gets labels in which no frame is labeled: the episode is
 not learned from, and not asked about again by the same judges. A human who labels it decides it, in their own time, by
-the window of every other run; whom to ask about what is training/cascade_ledger.py. A stage without rights decides
+the window of every other run; whom to ask about what is training/ledger_audit.py. A stage without rights decides
 nothing and may still contradict.
 
 Some episodes go to the human by lot, whatever the stages would say of them. A later version of a classifier is measured

@@ -26,9 +26,8 @@ from plaudit.testing.retraining import simulated_retraining
 from plaudit.testing.world import World, uniform
 from plaudit.training.handles import LocalHandle, SerialHandle
 from plaudit.training.replay_buffer import ReplayBuffer
-from plaudit.training.run_folder import RunFolder
+from plaudit.training.run_folder import RunFolder, TensorBoard
 from plaudit.training.state_manager import StateManager
-from plaudit.training.tensorboard import TensorBoard
 from plaudit.training.worker_group import LocalWorkerGroup, replay_options
 from plaudit.training.workers.env import EnvWorker
 from plaudit.training.workers.human import HumanLabelWorker

@@ -29,7 +29,7 @@ from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
 from plaudit.testing.env import SIZE, read_picture
 from plaudit.testing.world import uniform, world
-from plaudit.training.seeds import EVAL_SEEDS
+from plaudit.training.config import EVAL_SEEDS
 from plaudit.trust import allow_code
 from plaudit.types import AnyArray, BoolArray, Episode, FloatArray, Observation, Scores
 

@@ -29,12 +29,11 @@ from plaudit.testing.invariants import SILENT, Watch
 from plaudit.testing.people import People
 from plaudit.testing.scenario import Event, Scenario
 from plaudit.testing.world import InvariantViolated, World, enter
-from plaudit.training.config import TrainingConfig
-from plaudit.training.judge_change import with_judge
+from plaudit.training.config import EVAL_SEEDS, TrainingConfig
 from plaudit.training.online import OnlineTrainer
 from plaudit.training.retrain import decisions
+from plaudit.training.rollout_judge import with_judge
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.seeds import EVAL_SEEDS
 from plaudit.training.trainer import Trainer, check_run
 
 MAX_SESSIONS, MAX_TURNS = 8, 2500

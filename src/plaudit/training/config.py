@@ -5,11 +5,11 @@
 
 `train` collects rollouts of a vectorized simulation and learns after each; `online` lets a robot, a judge and a learner
 work at the same time. They are two schedules of the same parts and have the same keys; what one of them cannot do, it
-refuses with a message. Keys of RLinf, LeRobot and the entry scripts are read by training/compat.py.
+refuses with a message. Keys of RLinf, LeRobot and the entry scripts are read by config_file.py.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import reduce
 from typing import Annotated, Any, Literal, Self
 
@@ -433,3 +433,24 @@ def classifier_stage(judge: JudgeConfig) -> ClassifierJudgeConfig | None:
     judges = judge.models if isinstance(judge, CascadeConfig) else (judge,)
     classifiers = (one for one in judges if isinstance(one, ClassifierJudgeConfig) and one.type == SUCCESS)
     return next(classifiers, None)
+
+
+EVAL_SEEDS = 1_000_000_000  # evaluations during a run, which may decide when it stops
+TEST_SEEDS = EVAL_SEEDS + 1_000_000  # measuring a finished run without that bias
+DEMO_SEEDS = 2_000_000_000  # scripted demonstrations
+
+
+def train_seed(run_seed: int, episode: int) -> int:
+    """Of an episode of a run."""
+    return (run_seed * 10_000_019 + episode) % EVAL_SEEDS
+
+
+def demo_seed(run_seed: int) -> int:
+    """Of the first scripted demonstration of a run."""
+    return DEMO_SEEDS + run_seed * 100_003
+
+
+def seed_batches(first: int, episodes: int, num_envs: int) -> Iterator[list[int]]:
+    """At least so many seeds, a batch for each rollout."""
+    for start in range(first, first + episodes, num_envs):
+        yield list(range(start, start + num_envs))

@@ -3,13 +3,20 @@
 `env=lift` is short for `env.type=lift`, and so are `robot=`, `learner=`, `judge=`, `teleop=` and `policy.inference=`. A
 judge may also be named by its folder or its file: `judge=runs/reward_model`, `judge=calibrated.yaml`. When an override
 changes a block's `type`, the file's other keys of that block are dropped: they belong to what was replaced.
+
+Some keys of other stacks are translated: the flags of the entry scripts, the ManiSkill recipes' blocks for a reward
+model (`reward.use_reward_model`, `reward.reward_model`, `reward.resnet`) and for collecting data
+(`reward_data_collection`, `reward.collect_data`), their `env.train` and their placement on GPUs. Every other foreign
+key is an error that names ours. What a recipe says about a network is compared with the network itself.
 """
 
+import os
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
-from plaudit.config import expand_type_override, load
+from plaudit.config import expand_type_override, load, reject_foreign_keys
 from plaudit.errors import ConfigError, did_you_mean
 from plaudit.judges.certificate import certificate_beside
 from plaudit.judges.config import JUDGE_FILES, is_judge_path, judge_tree
@@ -17,11 +24,80 @@ from plaudit.policies.loader import load_policy
 from plaudit.registry import LEARNER_REGISTRY, ROBOT_REGISTRY
 from plaudit.rollout.chunks import backup_problem, check_chunks
 from plaudit.rollout.engine import InferenceConfig, with_robot_defaults
-from plaudit.training.compat import Tree, place_on_gpus, translate
 from plaudit.training.config import BUILT_IN_TASKS, Schedule, TrainingConfig
 from plaudit.training.settings import PolicySettings
 
+Tree = dict[str, Any]
+
 TYPED = ("env", "robot", "learner", "judge", "teleop", "policy.inference")  # blocks whose `type` names a class
+ROBOT_FILES = ("inference_runtime_params_config", "inference_runtime_topics_config")
+REWARD_MODEL_BLOCKS = ("reward_model", "resnet")  # the recipes' names for it
+NETWORK_KEYS = ("image_size", "image_keys", "arch", "normalize")  # that a checkpoint of RLinf does not contain
+COLLECT_SYNONYMS = {"max_positive_trajectories": "target_success", "max_negative_trajectories": "target_failure"}
+
+_LEARNER = "write 'learner': its keys are type (sac, qchunk, ppo), gamma, lr, batch_size, utd_ratio, ..."
+_JUDGE = "write 'judge': type is classifier, vlm, simulator, human or cascade"
+# Keys of RLinf, LeRobot and SERL, and what to write instead. A longer key wins.
+OTHER_NAMES: Mapping[str, str] = {
+    "steps": "write 'run.max_steps'",
+    "max_steps": "write 'run.max_steps' for the run, 'policy.inference.max_episode_steps' for an episode on a robot",
+    "episodes": "write 'run.max_episodes'",
+    "seed": "write 'run.seed'",
+    "name": "write 'run.name'",
+    "device": "write 'run.device'",
+    "num_envs": "write 'run.num_envs'",
+    "num_workers": "write 'cluster.num_learners'",
+    "capacity_gb": "write 'run.capacity_gb'",
+    "checkpoint": "write 'run.checkpoint_freq', in env steps",
+    "checkpointing": "write 'run.checkpoint_freq', in env steps",
+    "rollout": "write 'policy.inference' for how a robot is driven, 'run.num_envs' for a simulation",
+    "retrain": "write 'judge.retrain'",
+    "window": "write 'judge.window'",
+    "reward_labeler": _JUDGE,
+    "reward_model": "write 'judge: {type: classifier, model: ...}'",
+    "reward_training": "a reward model is trained by 'plaudit train-reward --config FILE'",
+    "reward.model": "write 'judge: {type: classifier, model: ...}', or 'judge: FOLDER'",
+    "reward.threshold": "write 'judge.rule.threshold'",
+    "reward.device": "write 'judge.device'",
+    "trainer": _LEARNER,
+    "train": _LEARNER,
+    "training": _LEARNER,
+    "loss": "leave it out: it is the learner's",
+    "optimizer": "write 'learner.lr'",
+    "lr": "write 'learner.lr'",
+    "learning_rate": "write 'learner.lr'",
+    "batch_size": "write 'learner.batch_size'",
+    "utd_ratio": "write 'learner.utd_ratio'",
+    "algorithm.gamma": "write 'learner.gamma'",
+    "algorithm.gae_lambda": "write 'learner.gae_lambda'",
+    "algorithm.clip_ratio_high": "write 'learner.clip_coef'",
+    "algorithm.clip_ratio_low": "write 'learner.clip_coef'",
+    "algorithm.entropy_bonus": "write 'learner.ent_coef'",
+    "algorithm.tau": "write 'learner.tau'",
+    "algorithm.update_epoch": "write 'learner.update_epochs'",
+    "algorithm.replay_buffer": "write 'run.capacity_gb'",
+    "algorithm.demo_buffer": "write 'demos.store' and 'learner.demo_ratio'",
+    "algorithm": "write 'learner' for the algorithm that learns, 'policy.inference' for rtc or sequential",
+    "actor.optim.lr": "write 'learner.lr'",
+    "actor.global_batch_size": "write 'learner.batch_size' (sac, qchunk) or 'learner.num_minibatches' (ppo)",
+    "actor.micro_batch_size": "leave it out: a batch is one piece",
+    "actor.model.image_keys": "write 'env.cameras'",
+    "actor.model.image_size": "write 'env.image_size' as [height, width]",
+    "actor": "write 'learner'",
+    "model": "write 'policy.path' for a policy to start from, 'learner' for the networks",
+    "data": "write 'demos.store' for a store of demonstrations",
+    "dataset": "write 'demos.store' for a store of demonstrations",
+    "replay_buffer": "write 'run.capacity_gb'",
+    "buffer_size": "write 'run.capacity_gb'",
+    "env.train": "write the environment's keys under 'env' itself",
+    "env.eval": "write 'evaluation'; it runs the same environment on eval seeds",
+    "runner.max_steps": "write 'run.max_steps'",
+    "runner.max_epochs": "write 'run.max_steps'",
+    "runner.val_check_interval": "write 'evaluation.freq'",
+    "runner.save_interval": "write 'run.checkpoint_freq'",
+    "runner": "write 'run': max_steps, max_episodes, checkpoint_freq, ...",
+    "cluster.num_nodes": "leave it out: nodes are those that 'plaudit cluster start' started",
+}
 
 
 def load_training_config(
@@ -46,8 +122,10 @@ def load_training_config(
         _check_named(tree, schedule)
         tree["judge"] = _judge(tree.get("judge", {}))
         if schedule == "train":
-            tree = place_on_gpus(tree)
-        return {**_with_robot(tree, robot_files or {}), "schedule": _schedule(tree, schedule)}
+            _place_on_gpus(tree)
+        named = tree.get("schedule", schedule)
+        named = schedule if named == schedule else f"{named}: run it with plaudit {named}"
+        return {**_with_robot(tree, robot_files or {}), "schedule": named}
 
     return _complete(load(TrainingConfig, path, full, complete, typed=TYPED))
 
@@ -61,11 +139,6 @@ def _check_named(tree: Tree, schedule: Schedule) -> None:
         raise ConfigError(missing)
 
 
-def _schedule(tree: Tree, schedule: Schedule) -> Any:
-    found = tree.get("schedule", schedule)
-    return schedule if found == schedule else f"{found}: run it with plaudit {found}"
-
-
 def _with_types(tree: Tree) -> Tree:
     """`learner: sac` in a file is `learner: {type: sac}`."""
     tree = {key: {"type": value} if key in TYPED and isinstance(value, str) else value for key, value in tree.items()}
@@ -76,19 +149,19 @@ def _with_types(tree: Tree) -> Tree:
 
 
 def _judge(tree: Any) -> Any:
-    """A judge that is named by a file, as its own keys."""
+    """A judge that is named by a file: the keys of that file."""
     named = tree.get("type") if isinstance(tree, dict) else None
     if not isinstance(named, str) or not is_judge_path(named):
         return tree
     path, rest = Path(named), {key: value for key, value in tree.items() if key != "type"}
     beside = certificate_beside(path)
-    # A reward model's folder is in its config, so that its certificate is found when the model is another one later.
+    # A reward model's folder is in its config, so its certificate is found there even after the model is replaced.
     certificate = {"certificate": str(beside)} if path.suffix in JUDGE_FILES and beside.is_file() else {}
     return {**judge_tree(path), **certificate, **rest}
 
 
 def _with_robot(tree: Tree, files: Mapping[str, str]) -> Tree:
-    """What follows from the robot, or from the simulated task, for how it is driven."""
+    """Add the robot's files and the settings that follow from the robot."""
     robot, teleop = tree.get("robot"), tree.get("teleop")
     if robot == {"type": "sim"} and "env" in tree:  # the entry scripts always name a robot
         return {key: value for key, value in tree.items() if key != "robot"}
@@ -102,7 +175,7 @@ def _with_robot(tree: Tree, files: Mapping[str, str]) -> Tree:
 
 
 def _complete(config: TrainingConfig) -> TrainingConfig:
-    """Fill in what the simulated task, the policy's file and the robot's own files say and nobody else did."""
+    """Fill in unset keys from the simulated task, the policy's file and the robot's files."""
     if config.schedule == "train":
         return config
     horizon = _horizon(config)
@@ -124,7 +197,7 @@ def _executing_at_least(policy: PolicySettings, algorithm: str, horizon: int, ba
 
 
 def _horizon(config: TrainingConfig) -> int | None:
-    """Actions of a chunk of the policy that acts, where that is known."""
+    """Actions of a chunk of the policy that acts; None if unknown."""
     policy = config.policy
     if policy.behavior == "learner" or policy.path is None:
         return config.learner.action_horizon
@@ -152,3 +225,200 @@ def _with_robot_files(config: TrainingConfig, horizon: int | None) -> PolicySett
 def _absolute(named: Path | dict[str, Any] | None) -> Path | dict[str, Any] | None:
     """Other processes have other working folders."""
     return named.absolute() if isinstance(named, Path) else named
+
+
+def translate(tree: Mapping[str, Any]) -> Tree:
+    """Translate keys of other stacks; a key without a translation is an error that says what to write."""
+    tree = deepcopy(dict(tree))
+    _translate_flags(tree)
+    _translate_runner(tree)
+    _translate_env(tree)
+    _with_images(tree)
+    _translate_reward_model(tree)
+    _translate_collect(tree)
+    reject_foreign_keys(tree, OTHER_NAMES)
+    return tree
+
+
+def _block(tree: Tree, key: str) -> Tree:
+    """The block `key`, which is created if it is missing."""
+    if not isinstance(tree.get(key), dict):
+        tree[key] = {}
+    return tree[key]
+
+
+def _read_block(tree: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The block `key`; empty if it is missing."""
+    return tree[key] if isinstance(tree.get(key), dict) else {}
+
+
+def _translate_flags(tree: Tree) -> None:
+    """The entry scripts' flags, which may also be in the file."""
+    if "inference_algorithm" in tree:
+        _block(_block(tree, "policy"), "inference").setdefault("type", tree.pop("inference_algorithm"))
+    if "policy_yaml" in tree:
+        _block(tree, "policy").setdefault("path", tree.pop("policy_yaml"))
+    if tree.pop("human_reward_labeler", False):
+        tree["judge"] = {"type": "human"}
+    if files := {key: tree.pop(key) for key in ROBOT_FILES if key in tree}:
+        robot = tree.get("robot", {})
+        tree["robot"] = {**({"type": robot} if isinstance(robot, str) else robot), **files}
+
+
+def _translate_runner(tree: Tree) -> None:
+    """Drop the recipes' keys that are true here anyway; `runner.resume_dir` is our `run.resume_dir`."""
+    for block, key, harmless in (("reward", "group_name", None), ("cluster", "num_nodes", (None, 1))):
+        inner = _read_block(tree, block)
+        if key in inner and (harmless is None or inner[key] in harmless):
+            _pop(tree, block, key)
+    if "resume_dir" in _read_block(tree, "runner"):
+        folder = _pop(tree, "runner", "resume_dir")
+        if folder is not None and _read_block(tree, "run").get("resume_dir") is not None:
+            raise _problem(("runner", "resume_dir"), "this is the same as 'run.resume_dir'; write one of them")
+        if folder is not None:
+            _block(tree, "run")["resume_dir"] = folder
+
+
+def _pop(tree: Tree, block: str, key: str) -> Any:
+    """Remove a key, and its block if nothing else is in it."""
+    value = tree[block].pop(key)
+    if not tree[block]:
+        del tree[block]
+    return value
+
+
+def _translate_env(tree: Tree) -> None:
+    """`env.train` of the recipes: what a policy sees, what is rendered, how many environments, how long."""
+    env = _read_block(tree, "env")
+    train = _read_block(env, "train")
+    if not isinstance(env, dict) or not isinstance(train, dict) or not train:
+        return
+    params = train.pop("init_params", None)
+    params = params if isinstance(params, dict) else {}
+    obs, rendered = params.pop("obs_mode", None), params.pop("render_mode", None)
+    rendered = train.pop("reward_render_mode", None) or rendered
+    if params:
+        train["init_params"] = params
+    if "total_num_envs" in train:
+        _block(tree, "run").setdefault("num_envs", train.pop("total_num_envs"))
+    if "max_episode_steps" in train:
+        env.setdefault("max_steps", train.pop("max_episode_steps"))
+    if obs in ("state", "state_dict"):
+        env.setdefault("obs", "both" if rendered else "state")
+        if rendered:
+            _block(tree, "policy").setdefault("cameras", [])
+    elif obs is not None or rendered:
+        env.setdefault("obs", "both")
+    if not train:
+        del env["train"]
+
+
+def _with_images(tree: Tree) -> None:
+    """The recipes render images whenever they collect data or use a reward model; here `env.obs` says so."""
+    reward, env = _read_block(tree, "reward"), tree.get("env")
+    folders = "data_collection" in reward and reward.get("collect_data") is not False
+    files = _read_block(tree, "reward_data_collection").get("enabled", "reward_data_collection" in tree)
+    if isinstance(env, str | dict) and (folders or files or reward.get("use_reward_model")):
+        tree["env"] = {"obs": "both", **({"type": env} if isinstance(env, str) else env)}
+
+
+def _place_on_gpus(tree: Tree) -> None:
+    """`cluster.component_placement` in a run of one process: the GPU of the reward model and that of the learner.
+
+    A GPU that this machine does not have is no error: the recipes are written for two.
+    """
+    if not _read_block(_read_block(tree, "cluster"), "component_placement"):
+        return
+    import torch
+
+    placed = _pop(tree, "cluster", "component_placement")
+    for component, block in (("reward", "judge"), ("actor", "run")):
+        number = str(placed.get(component, "")).rpartition("-")[2]
+        has_device = block == "run" or _read_block(tree, "judge").get("type") == "classifier"
+        if has_device and number.isdecimal() and int(number) < torch.cuda.device_count():
+            _block(tree, block).setdefault("device", f"cuda:{number}")
+
+
+def _translate_reward_model(tree: Tree) -> None:
+    """The recipes' reward model as our judge; what they say about its network stays in `reward.reward_model`."""
+    reward = tree.get("reward")
+    if not isinstance(reward, dict):
+        return
+    wanted = reward.pop("use_reward_model", None)
+    blocks = {name: reward.pop(name) for name in REWARD_MODEL_BLOCKS if reward.get(name) is not None}
+    if len(blocks) > 1:
+        raise _problem(("reward", "resnet"), "a reward model is described twice; keep one of the blocks")
+    name, block = next(iter(blocks.items()), ("reward_model", {}))
+    description = dict(_mapping(block, ("reward", name)))
+    if reward.get("reward_model_type") is not None:
+        description["reward_model_type"] = reward.pop("reward_model_type")
+    path, kind = description.pop("checkpoint_path", None), description.pop("reward_type", None)
+    if kind is not None and reward.setdefault("reward_type", kind) != kind:
+        raise _problem(("reward", name, "reward_type"), f"it is {kind} here and {reward['reward_type']} in 'reward'")
+    named = "type" in _read_block(tree, "judge") or isinstance(tree.get("judge"), str)
+    if path is not None and named:
+        raise _problem(("reward", name, "checkpoint_path"), "'judge' names who decides already; write one of them")
+    if wanted and path is None and not named:
+        raise _problem(("reward", "use_reward_model"), "it needs a model: write 'judge: FOLDER' of a reward model")
+    if wanted is not False:
+        if path is not None:
+            judge = _block(tree, "judge")
+            judge |= {"type": "classifier", "model": path}
+            if network := {key: description[key] for key in NETWORK_KEYS if description.get(key) is not None}:
+                judge.setdefault("network", network)
+        if description:
+            reward["reward_model"] = description
+    if not reward:
+        del tree["reward"]
+
+
+def _translate_collect(tree: Tree) -> None:
+    """The recipes' two blocks for collecting data as our `collect`; each has a switch that may be off.
+
+    reward_data_collection: {enabled, save_dir, target_success, target_failure}
+    reward: {collect_data, data_collection: {positive_dir, negative_dir, image_keys, max_positive_trajectories, ...}}
+    """
+    reward, blocks = _read_block(tree, "reward"), [tree["collect"]] if "collect" in tree else []
+    wanted = _pop(tree, "reward", "collect_data") if "collect_data" in reward else None
+    folders = _pop(tree, "reward", "data_collection") if "data_collection" in reward else None
+    if folders is not None and wanted is not False:
+        blocks.append(_from_folders(_mapping(folders, ("reward", "data_collection"))))
+    elif wanted:
+        raise _problem(("reward", "collect_data"), "say where to: write a block 'collect' with a 'store'")
+    files = tree.pop("reward_data_collection", None)
+    if files is not None and _mapping(files, ("reward_data_collection",)).get("enabled") is not False:
+        store = {"store": str(Path(files["save_dir"]) / "store")} if isinstance(files.get("save_dir"), str) else {}
+        blocks.append({**store, **{key: value for key, value in files.items() if key != "enabled"}})
+    if len(blocks) > 1:
+        raise _problem(("collect",), "what to collect is said twice; keep one of the blocks")
+    if blocks:
+        tree["collect"] = collect = blocks[0]
+        for other, ours in COLLECT_SYNONYMS.items() if isinstance(collect, dict) else ():
+            if other in collect and ours in collect:
+                raise _problem(("collect", other), f"this is the same as '{ours}'; write one of them")
+            if other in collect:
+                collect[ours] = collect.pop(other)
+
+
+def _from_folders(block: Mapping[str, Any]) -> Tree:
+    """One store for both folders, next to them."""
+    collect = {"cameras" if key == "image_keys" else key: value for key, value in block.items()}
+    if "store" in collect:
+        return collect
+    folders = [Path(str(block[key])) for key in ("positive_dir", "negative_dir") if block.get(key)]
+    if not folders or len({folder.is_absolute() for folder in folders}) > 1:
+        raise _problem(
+            ("reward", "data_collection"), "its folders have no place in common; add a key 'store', for the episodes"
+        )
+    parent = Path(os.path.commonpath([folder.parent for folder in folders]))
+    return {"store": str(parent / "store"), **collect}
+
+
+def _mapping(value: Any, where: tuple[str, ...]) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise _problem(where, "this is a block of keys, not a value")
+    return value
+
+
+def _problem(where: tuple[str, ...], message: str) -> ConfigError:
+    return ConfigError([(where, f"key '{'.'.join(where)}': {message}")])

@@ -8,9 +8,8 @@ from plaudit.data.store import Store
 from plaudit.errors import DataError
 from plaudit.rollout.scripted import record_demos
 from plaudit.rule import release
-from plaudit.training.config import TrainingConfig
+from plaudit.training.config import TrainingConfig, demo_seed
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.seeds import demo_seed
 from plaudit.types import PEOPLE, Labels
 
 LINGER_STEPS = 10  # after success, so that a judge that needs several frames sees it too

@@ -15,9 +15,9 @@ from plaudit.rollout.operator import OperatorStatus
 from plaudit.rollout.operator_input import hotkeys
 from plaudit.rollout.timing import held_warning
 from plaudit.training.audit import CORRECTED, FALSE, MISSED, Estimate
-from plaudit.training.cascade_ledger import SHARE
 from plaudit.training.config import TrainingConfig
-from plaudit.training.progress import OnlineProgress
+from plaudit.training.ledger_audit import SHARE
+from plaudit.training.online_state import OnlineState
 
 WIDTH = 80
 WAITING_FOR_OPERATOR = {"gate": "the operator", "held": "release"}  # by phase
@@ -28,67 +28,65 @@ class Display:
     """Of one run.
 
     view = Display(config)
-    live.update(view.screen(progress, workers.restarts))
+    live.update(view.screen(state, workers.restarts))
     """
 
     def __init__(self, config: TrainingConfig):
         self._config = config
         self._pace = EtaEstimate()
 
-    def screen(
-        self, progress: OnlineProgress, restarts: Mapping[str, int] | None = None, stopping: bool = False
-    ) -> Group:
+    def screen(self, state: OnlineState, restarts: Mapping[str, int] | None = None, stopping: bool = False) -> Group:
         """The newest numbers and, below them, what a person should know."""
         table = Table.grid(padding=(0, 2, 0, 0))
         table.add_column(style="dim", no_wrap=True)
         table.add_column(overflow="fold", width=WIDTH - 11)
-        for label, value in rows(self._config, progress):
+        for label, value in rows(self._config, state):
             table.add_row(label, value)
-        below = _messages(progress, restarts or {}, stopping)
-        return Group(self._top(progress), self._bar(progress), table, *self._keys(progress), below)
+        below = _messages(state, restarts or {}, stopping)
+        return Group(self._top(state), self._bar(state), table, *self._keys(state), below)
 
-    def _keys(self, progress: OnlineProgress) -> list[Text]:
+    def _keys(self, state: OnlineState) -> list[Text]:
         """What an operator can press now."""
-        if progress.operator is None:
+        if state.operator is None:
             return []
-        keys = hotkeys(self._config.operator, progress.operator.phase)
+        keys = hotkeys(self._config.operator, state.operator.phase)
         return [Text("  ").join(Text.assemble((key, "bold"), (f" {word}", "dim")) for key, word in keys)]
 
-    def line(self, progress: OnlineProgress) -> str:
+    def line(self, state: OnlineState) -> str:
         """The same in one line, for a log."""
-        items = [("time", clock(progress.elapsed_s)), ("run", self._done(progress)), *rows(self._config, progress)]
+        items = [("time", clock(state.elapsed_s)), ("run", self._done(state)), *rows(self._config, state)]
         return "; ".join(f"{label}: {value}" for label, value in items if label)
 
-    def _top(self, progress: OnlineProgress) -> Table:
+    def _top(self, state: OnlineState) -> Table:
         grid = Table.grid()
         grid.add_column(width=WIDTH - 10, overflow="fold")
         grid.add_column(width=10, justify="right")
-        grid.add_row(Text(title(self._config), "bold"), clock(progress.elapsed_s))
+        grid.add_row(Text(title(self._config), "bold"), clock(state.elapsed_s))
         return grid
 
-    def _bar(self, progress: OnlineProgress) -> Table:
-        text = self._done(progress)
-        done, total, _ = self._extent(progress)
+    def _bar(self, state: OnlineState) -> Table:
+        text = self._done(state)
+        done, total, _ = self._extent(state)
         bar = ProgressBar(total, done, width=WIDTH - 2 - len(text))
         grid = Table.grid(padding=(0, 2, 0, 0))
         grid.add_row(bar, text)
         return grid
 
-    def _extent(self, progress: OnlineProgress) -> tuple[int, int, str]:
+    def _extent(self, state: OnlineState) -> tuple[int, int, str]:
         """What is done of how much: episodes, or env steps where only these are limited."""
         if self._config.max_episodes is None and self._config.max_steps is not None:
-            return progress.step, self._config.max_steps, "steps"
-        return progress.episodes, self._config.max_episodes or 0, "episodes"
+            return state.step, self._config.max_steps, "steps"
+        return state.episodes, self._config.max_episodes or 0, "episodes"
 
-    def _done(self, progress: OnlineProgress) -> str:
-        done, total, unit = self._extent(progress)
-        left = self._remaining(progress)
+    def _done(self, state: OnlineState) -> str:
+        done, total, unit = self._extent(state)
+        left = self._remaining(state)
         return f"{done:,} of {total:,} {unit}" + (f", {left}" if left else "")
 
-    def _remaining(self, progress: OnlineProgress) -> str:
+    def _remaining(self, state: OnlineState) -> str:
         """How long it will be; nothing where the robot has not moved for a while."""
-        done, total, _ = self._extent(progress)
-        self._pace.add(progress.elapsed_s, done)
+        done, total, _ = self._extent(state)
+        self._pace.add(state.elapsed_s, done)
         left = self._pace.remaining_s(total)
         if left is None or done >= total:
             return ""
@@ -126,54 +124,54 @@ def title(config: TrainingConfig) -> str:
     return f"{config.target_name} with {config.learner_name}, labels by {judge}"
 
 
-def rows(config: TrainingConfig, progress: OnlineProgress) -> list[tuple[str, Text]]:
+def rows(config: TrainingConfig, state: OnlineState) -> list[tuple[str, Text]]:
     """Label and value; as many of them at the end of a run as at its beginning."""
     shown = [
-        ("success", _success(config, progress)),
-        ("policy", _policy(progress)),
-        ("judge", _judge(config, progress)),
-        ("learner", _learner(progress)),
+        ("success", _success(config, state)),
+        ("policy", _policy(state)),
+        ("judge", _judge(config, state)),
+        ("learner", _learner(state)),
     ]
     if config.judge.cascade is not None:
-        shown.insert(3, ("cascade", _cascade(config.judge.cascade.names(), progress.judge_metrics)))
+        shown.insert(3, ("cascade", _cascade(config.judge.cascade.names(), state.judge_metrics)))
     if config.audits:
-        shown += [("audit", _audit(config, progress)), ("", Text(_guarantee(config), "dim"))]
-    if progress.inference_summary:
-        shown.append(("inference", Text(progress.inference_summary)))
-    shown.append(("robot", _robot(progress)))
-    if progress.operator is not None:
-        shown.append(("operator", _operator(progress.operator)))
+        shown += [("audit", _audit(config, state)), ("", Text(_guarantee(config), "dim"))]
+    if state.inference_summary:
+        shown.append(("inference", Text(state.inference_summary)))
+    shown.append(("robot", _robot(state)))
+    if state.operator is not None:
+        shown.append(("operator", _operator(state.operator)))
     return shown
 
 
-def _success(config: TrainingConfig, progress: OnlineProgress) -> Text:
-    text = Text.assemble((_percent(progress.judge_success), "bold"), " (judge)")
-    if corrected := Estimate.of(progress.judge_metrics, CORRECTED):
+def _success(config: TrainingConfig, state: OnlineState) -> Text:
+    text = Text.assemble((_percent(state.judge_success), "bold"), " (judge)")
+    if corrected := Estimate.of(state.judge_metrics, CORRECTED):
         text.append_text(Text.assemble(", ", (str(corrected), "bold"), " (audit)"))
     if config.simulated:
-        text.append_text(Text.assemble(", ", (_percent(progress.env_success), "bold"), " (simulator)"))
-        text.append_text(Text.assemble("; eval seeds ", (_percent(progress.eval_success), "bold")))
+        text.append_text(Text.assemble(", ", (_percent(state.env_success), "bold"), " (simulator)"))
+        text.append_text(Text.assemble("; eval seeds ", (_percent(state.eval_success), "bold")))
     return text
 
 
-def _policy(progress: OnlineProgress) -> Text:
-    stale = f", {_age(progress.staleness_s)} stale" if progress.staleness_s >= 1 else ""
-    version = f"v{progress.robot_version:,} (latest v{progress.policy.version:,}){stale}"
-    return Text(f"{version}, {progress.step:,} steps, {progress.env_steps_per_s:.0f} steps/s")
+def _policy(state: OnlineState) -> Text:
+    stale = f", {_age(state.staleness_s)} stale" if state.staleness_s >= 1 else ""
+    version = f"v{state.robot_version:,} (latest v{state.policy.version:,}){stale}"
+    return Text(f"{version}, {state.step:,} steps, {state.env_steps_per_s:.0f} steps/s")
 
 
-def _judge(config: TrainingConfig, progress: OnlineProgress) -> Text:
-    replay, metrics = progress.replay, progress.judge_metrics
+def _judge(config: TrainingConfig, state: OnlineState) -> Text:
+    replay, metrics = state.replay, state.judge_metrics
     noun = "episode" if replay.unlabeled == 1 else "episodes"
     text = Text(f"{replay.unlabeled} unlabeled {noun} (max {config.run.max_unlabeled_episodes})")
-    if progress.judge_latency_s:
-        text.append(f", {_brief(progress.judge_latency_s)} each")
+    if state.judge_latency_s:
+        text.append(f", {_brief(state.judge_latency_s)} each")
     if "judge/version" in metrics:
         text.append(f", v{metrics['judge/version']:.0f}")
         rejected = metrics["judge/num_rejected"]
         text.append(f" ({rejected:.0f} rejected)" if rejected else "")
-    if progress.episode_progress:
-        text.append(f", last episode at {progress.episode_progress}")
+    if state.episode_progress:
+        text.append(f", last episode at {state.episode_progress}")
     if unlike := metrics.get("judge/unlike_share"):
         text.append(f", {unlike:.0%} unlike", "yellow")
     if replay.outdated:
@@ -194,16 +192,16 @@ def _cascade(stages: Sequence[str], metrics: Mapping[str, float]) -> Text:
     return text
 
 
-def _learner(progress: OnlineProgress) -> Text:
-    pending = f", {progress.pending_updates:,} pending" if progress.pending_updates else ""
-    waiting = f", {progress.sample_wait_fraction:.0%} waiting for batches" if progress.updates_per_s else ""
-    rate = f"{progress.updates_per_s:.0f}" if progress.updates_per_s >= 10 else f"{progress.updates_per_s:.2g}"
-    return Text(f"{progress.updates:,} updates{pending}, {rate} updates/s{waiting}")
+def _learner(state: OnlineState) -> Text:
+    pending = f", {state.pending_updates:,} pending" if state.pending_updates else ""
+    waiting = f", {state.sample_wait_fraction:.0%} waiting for batches" if state.updates_per_s else ""
+    rate = f"{state.updates_per_s:.0f}" if state.updates_per_s >= 10 else f"{state.updates_per_s:.2g}"
+    return Text(f"{state.updates:,} updates{pending}, {rate} updates/s{waiting}")
 
 
-def _audit(config: TrainingConfig, progress: OnlineProgress) -> Text:
+def _audit(config: TrainingConfig, state: OnlineState) -> Text:
     """How often the judge is wrong, between which bounds that is known, and how often it may be."""
-    metrics, limits = progress.judge_metrics, {FALSE: config.audit.max_false, MISSED: config.audit.max_missed}
+    metrics, limits = state.judge_metrics, {FALSE: config.audit.max_false, MISSED: config.audit.max_missed}
     text = Text("no episode yet" if not metrics.get("audit/episodes") else "")
     for (name, most), label in zip(limits.items(), ("false ", "missed "), strict=True):
         if estimate := Estimate.of(metrics, name):
@@ -226,14 +224,14 @@ def _guarantee(config: TrainingConfig) -> str:
     )
 
 
-def _robot(progress: OnlineProgress) -> Text:
-    phase = "idle" if progress.operator is None else progress.operator.phase
-    waiting = progress.env_waiting_for or WAITING_FOR_OPERATOR.get(phase, "")
+def _robot(state: OnlineState) -> Text:
+    phase = "idle" if state.operator is None else state.operator.phase
+    waiting = state.env_waiting_for or WAITING_FOR_OPERATOR.get(phase, "")
     text = Text.assemble((f"waits for {waiting}", "yellow") if waiting else ("running", "dim"))
-    if progress.guided_fraction is not None:
-        style = "yellow" if held_warning(progress.held_fraction) else "dim"
-        text.append(f"; held {progress.held_fraction:.1%}, {progress.starved_chunks:,} starved chunks", style)
-        text.append(f", {progress.guided_fraction:.0%} guided", "dim")
+    if state.guided_fraction is not None:
+        style = "yellow" if held_warning(state.held_fraction) else "dim"
+        text.append(f"; held {state.held_fraction:.1%}, {state.starved_chunks:,} starved chunks", style)
+        text.append(f", {state.guided_fraction:.0%} guided", "dim")
     return text
 
 
@@ -248,23 +246,23 @@ def _operator(status: OperatorStatus) -> Text:
     return Text.assemble(asked[status.phase], f"  {status.message}")
 
 
-def _messages(progress: OnlineProgress, restarts: Mapping[str, int], stopping: bool) -> Table:
+def _messages(state: OnlineState, restarts: Mapping[str, int], stopping: bool) -> Table:
     """What comes below the numbers, in full."""
     lines: list[tuple[str, str]] = []
-    if progress.window_status:
-        lines.append((progress.window_status, "dim"))
-    if progress.last_event:
-        lines.append((progress.last_event, "dim"))
+    if state.window_status:
+        lines.append((state.window_status, "dim"))
+    if state.last_event:
+        lines.append((state.last_event, "dim"))
     if restarts:
         lines.append(("restarts: " + ", ".join(f"{worker} {n}" for worker, n in sorted(restarts.items())), "yellow"))
-    lines += [(f"{worker}: {message}", "yellow") for worker, message in progress.errors.items()]
-    lines += [(text, "yellow") for text in (progress.learner_warning, held_warning(progress.held_fraction)) if text]
-    if progress.alarm is not None:
-        lines.append((f"audit alarm: {progress.alarm}", "bold red"))
+    lines += [(f"{worker}: {message}", "yellow") for worker, message in state.errors.items()]
+    lines += [(text, "yellow") for text in (state.learner_warning, held_warning(state.held_fraction)) if text]
+    if state.alarm is not None:
+        lines.append((f"audit alarm: {state.alarm}", "bold red"))
     if stopping:
-        lines.append((stopping_message(progress), "bold"))
-    elif progress.awaited:
-        lines.append((f"ending: {_awaited(progress)}", "dim"))
+        lines.append((stopping_message(state), "bold"))
+    elif state.awaited:
+        lines.append((f"ending: {_awaited(state)}", "dim"))
     grid = Table.grid()
     grid.add_column(width=WIDTH, overflow="fold")
     for message, style in lines:
@@ -272,15 +270,15 @@ def _messages(progress: OnlineProgress, restarts: Mapping[str, int], stopping: b
     return grid
 
 
-def stopping_message(progress: OnlineProgress) -> str:
+def stopping_message(state: OnlineState) -> str:
     """What a run that somebody has stopped waits for."""
-    return f"stopping: {_awaited(progress)}; Ctrl-C again aborts"
+    return f"stopping: {_awaited(state)}; Ctrl-C again aborts"
 
 
-def _awaited(progress: OnlineProgress) -> str:
-    if not progress.awaited:
+def _awaited(state: OnlineState) -> str:
+    if not state.awaited:
         return "workers finish their current call"
-    return f"waiting for the current call of {' and '.join(progress.awaited)}"
+    return f"waiting for the current call of {' and '.join(state.awaited)}"
 
 
 def _percent(value: float | None) -> str:

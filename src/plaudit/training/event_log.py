@@ -1,53 +1,116 @@
-"""Events of an online run, for whoever reads events.jsonl the morning after.
+"""Failures and events of an online run: which workers fail now, and the files that say what happened.
 
-    events = EventLog(folder)
-    events.update(progress, workers.restarts)     # now and then: writes what has changed
+    events = EventLog(folder, workers.clock, timeout_s)
+    events.failed("judge", error)               # raises once the worker has failed for longer than the timeout
+    events.recovered("judge")
+    events.update(state, workers.restarts)      # now and then: writes to events.jsonl what has changed
 
-Metrics are numbers a few seconds apart. That a worker was lost and came back, that a new judge was promoted, that an
-alarm was raised or somebody pressed Ctrl-C is a message. The log watches from outside as the display does: the loop
-knows nothing of it.
+Metrics are numbers every few seconds. An event is a message: a worker was lost or came back, a judge was promoted, an
+alarm was raised, somebody pressed Ctrl-C. Tracebacks go to failures.log. A failed write is ignored: a full disk may be
+what failed, and it is on the screen already.
 """
 
-from collections.abc import Mapping
+import json
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Literal
 
+from plaudit.data.disk import Folder
+from plaudit.errors import PlauditError, StoreError, TrainingError, WorkerFailed
+from plaudit.plain import plain
 from plaudit.rollout.timing import held_warning
-from plaudit.training.progress import OnlineProgress
-from plaudit.training.run_folder import EventKind, RunFolder
+from plaudit.training.online_state import OnlineState
+from plaudit.training.run_folder import RunFolder
+
+EventKind = Literal["started", "error", "warning", "recovered", "restart", "judge", "alarm", "ended"]
+EVENTS, TRACEBACKS = "events.jsonl", "failures.log"
 
 
 class EventLog:
-    """Of one session."""
+    """Failures and events of one session."""
 
-    def __init__(self, folder: RunFolder):
-        self._folder = folder
-        self._errors: dict[str, str] = {}
+    def __init__(self, folder: RunFolder, clock: Callable[[], float] = time.monotonic, timeout_s: float = 60.0):
+        """timeout_s: how long a worker may fail before the run ends"""
+        self._folder, self._clock, self._timeout_s = folder.path, clock, timeout_s
+        self._failing: dict[str, tuple[float, str]] = {}  # worker -> since when, message
+        self._logged: set[str] = set()  # failures whose traceback is written
+        self._errors: dict[str, str] = {}  # the values of the last `update`
         self._restarts: dict[str, int] = {}
         self._last_event, self._alarm = "", None
         self._warned: set[str] = set()  # kinds of warnings that are shown
 
-    def write(self, progress: OnlineProgress, kind: EventKind, message: str) -> None:
-        """Add one event."""
-        position = {"elapsed_s": round(progress.elapsed_s, 1), "episodes": progress.episodes, "step": progress.step}
-        self._folder.event(kind, message, **position)
+    # Workers that fail
 
-    def update(self, progress: OnlineProgress, restarts: Mapping[str, int]) -> None:
-        """Add what is not as it was at the last call."""
-        for worker, message in progress.errors.items():
+    @property
+    def errors(self) -> dict[str, str]:
+        """Worker -> why it fails now."""
+        return {worker: message for worker, (_, message) in self._failing.items() if message}
+
+    def failed(self, worker: str, error: PlauditError, timeout_s: float | None = None) -> None:
+        """Record a failure until the worker recovers; one that lasts too long ends the run.
+
+        timeout_s: for this failure; None: as for all workers
+        """
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        message = self.with_traceback(error) if isinstance(error, WorkerFailed) else str(error)
+        since, _ = self._failing.get(worker, (self._clock(), ""))
+        self._failing[worker] = since, message
+        if self._clock() - since >= timeout_s:
+            raise TrainingError(f"{message}; it did not recover within {timeout_s:g} s; resume with the same command")
+
+    def retrying(self, worker: str) -> None:
+        """The worker is at work again. Nothing is shown, but its failure is not over before it `recovered`."""
+        if worker in self._failing:
+            self._failing[worker] = self._failing[worker][0], ""
+
+    def recovered(self, worker: str) -> None:
+        """The worker answers again."""
+        self._failing.pop(worker, None)
+
+    def failed_at_end(self, worker: str, message: str) -> None:
+        """Record a failure when the run ends anyway."""
+        self._failing[worker] = self._clock(), message
+
+    def with_traceback(self, failure: WorkerFailed) -> str:
+        """The message of a failure and where its traceback is; the traceback of a repeated failure is logged once."""
+        if str(failure) not in self._logged:
+            self._logged.add(str(failure))
+            time_utc = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+            self._append(TRACEBACKS, plain(f"{time_utc}: {failure}\n{failure.details.rstrip()}\n\n"))
+        return f"{failure} (its traceback is in {self._folder / TRACEBACKS})"
+
+    # Events
+
+    def write(self, state: OnlineState, kind: EventKind, message: str) -> None:
+        """Add one event."""
+        position = {"elapsed_s": round(state.elapsed_s, 1), "episodes": state.episodes, "step": state.step}
+        line = {"time": round(time.time(), 1), **position, "event": kind, "message": message}
+        self._append(EVENTS, json.dumps(line) + "\n")
+
+    def update(self, state: OnlineState, restarts: Mapping[str, int]) -> None:
+        """Add what has changed since the last call."""
+        for worker, message in state.errors.items():
             if self._errors.get(worker) != message:
-                self.write(progress, "error", f"{worker}: {message}")
-        for worker in self._errors.keys() - progress.errors.keys():
-            self.write(progress, "recovered", f"{worker}: it answers again")
+                self.write(state, "error", f"{worker}: {message}")
+        for worker in self._errors.keys() - state.errors.keys():
+            self.write(state, "recovered", f"{worker}: it answers again")
         for worker, count in restarts.items():
             if count > self._restarts.get(worker, 0):
-                self.write(progress, "restart", f"{worker} was restarted")
-        if progress.last_event and progress.last_event != self._last_event:
-            self.write(progress, "judge", progress.last_event)
-        if progress.alarm is not None and progress.alarm != self._alarm:
-            self.write(progress, "alarm", progress.alarm)
-        warnings = {"held": held_warning(progress.held_fraction), "learner": progress.learner_warning}
+                self.write(state, "restart", f"{worker} was restarted")
+        if state.last_event and state.last_event != self._last_event:
+            self.write(state, "judge", state.last_event)
+        if state.alarm is not None and state.alarm != self._alarm:
+            self.write(state, "alarm", state.alarm)
+        warnings = {"held": held_warning(state.held_fraction), "learner": state.learner_warning}
         for kind, warning in warnings.items():
             if warning and kind not in self._warned:
-                self.write(progress, "warning", warning)
+                self.write(state, "warning", warning)
         self._warned = {kind for kind, warning in warnings.items() if warning}
-        self._errors, self._restarts = dict(progress.errors), dict(restarts)
-        self._last_event, self._alarm = progress.last_event, progress.alarm
+        self._errors, self._restarts = dict(state.errors), dict(restarts)
+        self._last_event, self._alarm = state.last_event, state.alarm
+
+    def _append(self, name: str, text: str) -> None:
+        with suppress(OSError, StoreError):
+            Folder(self._folder).append(name, text.encode())

@@ -14,10 +14,9 @@ from plaudit.data.store import Store
 from plaudit.errors import TrainingError
 from plaudit.judges.config import JudgeConfig
 from plaudit.rule import release
-from plaudit.training.cascade_ledger import CascadeLedger
 from plaudit.training.confidence import ErrorBudget
 from plaudit.training.config import classifier_of
-from plaudit.training.ledger_audit import LedgerAudit
+from plaudit.training.ledger_audit import CascadeLedger, LedgerAudit
 from plaudit.training.retrain import PromotionDecision, Retrainer, current_judge
 from plaudit.training.run_folder import RunFolder
 from plaudit.types import Labels

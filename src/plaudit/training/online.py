@@ -38,16 +38,15 @@ from plaudit.errors import (
 from plaudit.judges.certificate import certificate_status
 from plaudit.training.config import withholding_judge
 from plaudit.training.demos import unseen_success
-from plaudit.training.failure_log import FailureLog
+from plaudit.training.event_log import EventLog
 from plaudit.training.handles import Slot
 from plaudit.training.learner_setup import learner_env_spec
 from plaudit.training.monitor import JudgeMonitor
-from plaudit.training.progress import OnlineProgress
+from plaudit.training.online_state import OnlineSchedule, OnlineState
 from plaudit.training.replay_buffer import ReplayBuffer, ReplayStats
 from plaudit.training.retrain import current_judge
-from plaudit.training.reward import check_robot_judge
+from plaudit.training.rollout_judge import check_robot_judge
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.schedule import OnlineSchedule
 from plaudit.training.state_manager import PolicyStatus, StateManager, writes_here
 from plaudit.training.worker_group import WorkerGroup
 from plaudit.training.workers.env import EnvWorker, EpisodeInfo
@@ -64,41 +63,41 @@ AUDIT_INTERVAL_S = 1.0  # between two looks at the labels
 
 RETRYABLE = (WorkerLost, WorkerFailed, StoreFull, RolloutFault, JudgeUnavailable)  # what may be over in a minute
 
-Callback = Callable[[OnlineProgress], bool]  # returns whether to continue
+Callback = Callable[[OnlineState], bool]  # returns whether to continue
 
 
 class OnlineTrainer:
     """`plaudit online`.
 
     trainer = OnlineTrainer(folder, workers)
-    end = trainer.run(lambda progress: True)
+    end = trainer.run(lambda state: True)
     """
 
     def __init__(self, folder: RunFolder, workers: WorkerGroup):
         self.config, self._folder, self.workers = folder.config, folder, workers
-        self._failures = FailureLog(folder, workers.clock, self.config.run.worker_timeout_s)
+        self.events = EventLog(folder, workers.clock, self.config.run.worker_timeout_s)
         self._recount = False  # whether the learner may have made other updates than it has told of
         self._begun = time.monotonic()
         self._logged = self._audited = workers.clock()
         self._demos_checked = False
         self.started = False  # whether there is something to tell of
 
-    def run(self, callback: Callback) -> OnlineProgress:
+    def run(self, callback: Callback) -> OnlineState:
         """To the end, or until the callback returns False."""
         self.setup()
         try:
             self.refresh()
-            going = callback(self.progress) and self._loop(callback)  # shown once before the robot moves
+            going = callback(self.state) and self._loop(callback)  # shown once before the robot moves
         except PlauditError:
             self.shutdown(callback)
             raise
         except Exception as error:  # of a plugin that this process runs, which may raise anything
             failure = WorkerFailed("loop", error, traceback.format_exc())
             self.shutdown(callback)
-            raise TrainingError(self._failures.with_traceback(failure)) from error
+            raise TrainingError(self.events.with_traceback(failure)) from error
         self.shutdown(callback)
         self._finish(callback, evaluate=going)
-        return self.progress
+        return self.state
 
     def _loop(self, callback: Callback) -> bool:
         """Until it is over; whether the callback would have gone on."""
@@ -117,12 +116,12 @@ class OnlineTrainer:
                 if w.learner.idle:
                     if self._recount:
                         w.learner.start(self.on_updates, LearnerWorker.update, 0)
-                    elif self.progress.policy.version == 0:
+                    elif self.state.policy.version == 0:
                         w.learner.start(self.on_published, LearnerWorker.publish)
                     elif self.schedule.can_learn and self.schedule.evaluation_due:
-                        self.schedule.evaluated_at = self.progress.step
+                        self.schedule.evaluated_at = self.state.step
                         w.learner.start(self.on_evaluation, LearnerWorker.evaluate)
-                    elif self.schedule.can_learn and self.progress.pending_updates:
+                    elif self.schedule.can_learn and self.state.pending_updates:
                         due, max_s = self.schedule.updates_to_run, self.schedule.update_call_s
                         w.learner.start(self.on_updates, LearnerWorker.update, due, max_s, self.monitor.rejected)
                 if w.env.idle:
@@ -133,8 +132,8 @@ class OnlineTrainer:
                 w.wait(TICK_S, self.on_failure)
             self.refresh()
             self._check_judge()
-            status = self.progress.operator
-            going = callback(self.progress) and not (status is not None and status.stopped)
+            status = self.state.operator
+            going = callback(self.state) and not (status is not None and status.stopped)
         return going
 
     # Before the first episode
@@ -152,13 +151,13 @@ class OnlineTrainer:
         info: LearnerInfo = w.learner.handle.call(LearnerWorker.setup, env_spec, self._judge.source)
         self._folder.save_policy_config(info.policy_config)
         stats, status = w.replay.call(ReplayBuffer.stats, self._judge), w.state.call(StateManager.status)
-        self.progress = OnlineProgress(stats, status, updates=info.updates, **self._last_session())
+        self.state = OnlineState(stats, status, updates=info.updates, **self._last_session())
         if w.judge is not None:
-            self.progress.last_event = "; ".join([*w.judge.handle.call(JudgeWorker.warnings), *certificate])
+            self.state.last_event = "; ".join([*w.judge.handle.call(JudgeWorker.warnings), *certificate])
         self._check_location()
         self.monitor = JudgeMonitor(self._folder, self._judge.source)
-        self.schedule = OnlineSchedule(config, w, self.monitor, info, self.progress)
-        self._elapsed_before = self.progress.elapsed_s
+        self.schedule = OnlineSchedule(config, w, self.monitor, info, self.state)
+        self._elapsed_before = self.state.elapsed_s
         self.robot_policy = robot_policy(config, info)
         self.on_env(w.env.handle.call(EnvWorker.load_policy, self.robot_policy))
         self.started = True
@@ -186,7 +185,7 @@ class OnlineTrainer:
     def _check_location(self) -> None:
         """The weights that are published must be in the run's folder, beside what builds them into a policy."""
         folder = self._folder.policy
-        if not writes_here(self.progress.policy, folder):
+        if not writes_here(self.state.policy, folder):
             raise TrainingError(
                 f"the state manager does not write to {folder} on this machine, so there would be no policy at the "
                 "end; give state and replay the role of the machine where this command runs (cluster.workers)"
@@ -199,26 +198,26 @@ class OnlineTrainer:
         self._judge = judge
         if self.workers.judge is not None:
             self.workers.judge.ready = True
-        self._failures.recovered("judge")
+        self.events.recovered("judge")
 
     def on_env(self, inference_summary: str) -> None:
         """The robot has its policy, the first time or after a fault."""
-        self.progress.inference_summary = inference_summary
+        self.state.inference_summary = inference_summary
         self.workers.env.ready = True
-        self._failures.retrying("env")
+        self.events.retrying("env")
 
     def on_episode(self, info: EpisodeInfo | None) -> None:
         """The env is back only after an episode without a fault: one that faults in every episode uses up its
         patience."""
         if info is None:  # stopped before it began
-            self._failures.retrying("env")
+            self.events.retrying("env")
             self.workers.env.retry_at = self.workers.clock() + RETRY_S
             return
-        self.progress.add_episode(info)
+        self.state.add_episode(info)
         if info.fault:
             self.on_failure(self.workers.env, RolloutFault(info.ended))
         else:
-            self._failures.recovered("env")
+            self.events.recovered("env")
 
     def on_labels(self, report: LabelReport) -> None:
         self._labeled(self.workers.judge, report)
@@ -228,50 +227,50 @@ class OnlineTrainer:
 
     def _labeled(self, slot: Slot[Any] | None, report: LabelReport) -> None:
         assert slot is not None
-        self._failures.recovered(slot.name)
+        self.events.recovered(slot.name)
         self.schedule.starved = False
-        self.progress.add_labels(report)
+        self.state.add_labels(report)
         if not report.done:
             slot.retry_at = self.workers.clock() + RETRY_S
 
     def on_published(self, _: int) -> None:
-        self._failures.recovered("learner")
+        self.events.recovered("learner")
 
     def on_updates(self, report: UpdateReport) -> None:
         if report.made:  # whether it can learn is not known by counting
-            self._failures.recovered("learner")
+            self.events.recovered("learner")
             self.schedule.starved = False
         elif not self._recount:
             self.schedule.starved = True
-        self.progress.add_updates(report)
+        self.state.add_updates(report)
         self._recount = False
 
     def on_evaluation(self, success: float) -> None:
-        self._failures.recovered("learner")
-        self.progress.eval_success = success
+        self.events.recovered("learner")
+        self.state.eval_success = success
         self._log({"eval/success_once": success})
 
     def on_failure(self, slot: Slot[Any], error: PlauditError) -> None:
         if not isinstance(error, RETRYABLE):
             raise error
         if slot is self.workers.env and isinstance(error, WorkerFailed):  # whatever state it left the robot in
-            raise TrainingError(self._failures.with_traceback(error)) from error
+            raise TrainingError(self.events.with_traceback(error)) from error
         self._recount |= slot is self.workers.learner
         slot.retry_at = self.workers.clock() + RETRY_S
         if isinstance(error, RolloutFault):
             slot.ready = False
             patience_s = self.config.policy.inference.patience_s
             fault = RolloutFault(f"{error}; the robot holds and is waited for, up to {patience_s:g} s")
-            self._failures.record(slot.name, fault, patience_s)
+            self.events.failed(slot.name, fault, patience_s)
         else:
-            self._failures.record(slot.name, error)
+            self.events.failed(slot.name, error)
 
     def _check_judge(self) -> None:
         """A judge that fails on everything is no reason to wear a robot out."""
-        counts = self.progress.replay
+        counts = self.state.replay
         if counts.demos and not counts.demos_unlabeled and not self._demos_checked:
             self._demos_checked = True
-            self.progress.last_event = unseen_success(counts.demo_successes, counts.demos) or self.progress.last_event
+            self.state.last_event = unseen_success(counts.demo_successes, counts.demos) or self.state.last_event
         if counts.demos and counts.demos_blank == counts.demos:
             raise TrainingError(
                 f"the labels of all {counts.demos} demonstrations leave them out: the judge could not decide any, or "
@@ -294,34 +293,34 @@ class OnlineTrainer:
 
         audit: now, even if it is not due
         """
-        progress, w = self.progress, self.workers
+        state, w = self.state, self.workers
         try:
-            counts, state = w.replay.call(ReplayBuffer.stats, self._judge), w.state.call(StateManager.status)
-            self._count_restarts(counts, state)
-            progress.replay, progress.policy = counts, state
+            counts, policy = w.replay.call(ReplayBuffer.stats, self._judge), w.state.call(StateManager.status)
+            self._count_restarts(counts, policy)
+            state.replay, state.policy = counts, policy
             if audit or self.schedule.waits_for_candidate or w.clock() - self._audited >= AUDIT_INTERVAL_S:
                 self._audit()
-            self._failures.recovered("replay")
+            self.events.recovered("replay")
         except RETRYABLE as error:
-            self._failures.record("replay", error)
-        due = self.schedule.pretrain_updates + self.config.learner.updates_due(progress.replay.labeled_steps)
+            self.events.failed("replay", error)
+        due = self.schedule.pretrain_updates + self.config.learner.updates_due(state.replay.labeled_steps)
         learns = self.schedule.has_samples and not self.schedule.starved
-        progress.pending_updates = max(0, int(due) - progress.updates) if learns else 0
-        progress.env_waiting_for = self.schedule.env_blocked_by() if w.env.ready else "robot and policy to be back"
-        progress.operator = w.operator_status()
-        progress.update_staleness()
-        progress.learner_warning = self.schedule.learner_warning
-        progress.errors = self._failures.messages
+        state.pending_updates = max(0, int(due) - state.updates) if learns else 0
+        state.env_waiting_for = self.schedule.env_blocked_by() if w.env.ready else "robot and policy to be back"
+        state.operator = w.operator_status()
+        state.update_staleness()
+        state.learner_warning = self.schedule.learner_warning
+        state.errors = self.events.errors
         self._count_time()
         if w.clock() - self._logged >= LOG_INTERVAL_S:
             self._log({})
 
     def _count_time(self) -> None:
-        self.progress.elapsed_s = self._elapsed_before + time.monotonic() - self._begun
+        self.state.elapsed_s = self._elapsed_before + time.monotonic() - self._begun
 
-    def _count_restarts(self, counts: ReplayStats, state: PolicyStatus) -> None:
+    def _count_restarts(self, counts: ReplayStats, policy: PolicyStatus) -> None:
         """Whoever calls these two hardly notices that they were away."""
-        births = {"replay": (self.progress.replay.born, counts.born), "state": (self.progress.policy.born, state.born)}
+        births = {"replay": (self.state.replay.born, counts.born), "state": (self.state.policy.born, policy.born)}
         for worker, (before, born) in births.items():
             if born != before:
                 self.workers.counted_restarts[worker] = self.workers.counted_restarts.get(worker, 0) + 1
@@ -333,17 +332,17 @@ class OnlineTrainer:
         if promoted is not None and self.workers.judge is not None:
             self._bundle, self.workers.judge.ready = JudgeBundle.of(withholding_judge(self.config, promoted)), False
         if self.monitor.last_decision is not None:
-            self.progress.last_event = self.monitor.last_decision.message
-        self.progress.judge_success, self.progress.alarm = self.monitor.judge_success, self.monitor.alarm
-        self.progress.judge_metrics = self.monitor.metrics()
+            self.state.last_event = self.monitor.last_decision.message
+        self.state.judge_success, self.state.alarm = self.monitor.judge_success, self.monitor.alarm
+        self.state.judge_metrics = self.monitor.metrics()
 
     def _log(self, more: Mapping[str, float]) -> None:
         self._logged = self.workers.clock()
         try:
-            self._folder.log(self.progress.step, {**self.progress.metrics(), **more})
-            self._failures.recovered("log")
+            self._folder.log(self.state.step, {**self.state.metrics(), **more})
+            self.events.recovered("log")
         except StoreFull as error:
-            self._failures.record("log", error)
+            self.events.failed("log", error)
 
     # The end
 
@@ -361,21 +360,21 @@ class OnlineTrainer:
             self._wait_at_the_end(callback)
         if w.learner.task is not None:
             lost = "what it has learned since its last checkpoint is not saved"
-            self._failures.note(
+            self.events.failed_at_end(
                 "learner", f"the learner did not finish within {self.config.run.worker_timeout_s:g} s: {lost}"
             )
-        self.progress.errors = self._failures.messages
+        self.state.errors = self.events.errors
         with suppress(PlauditError):  # whatever ends the run is worth more than a line of metrics
-            self.progress.policy = w.state.call(StateManager.status)
+            self.state.policy = w.state.call(StateManager.status)
             self._log({})
 
     def on_saved(self, _: None) -> None:
-        self._failures.recovered("learner")
+        self.events.recovered("learner")
 
     def _finish(self, callback: Callback, evaluate: bool) -> None:
         """How good it is in the end, and what came of the last episodes."""
         w = self.workers
-        evaluate = evaluate and self.config.simulated and self.schedule.evaluated_at != self.progress.step
+        evaluate = evaluate and self.config.simulated and self.schedule.evaluated_at != self.state.step
         if evaluate and w.learner.task is None:
             w.learner.start(self.on_evaluation, LearnerWorker.evaluate)
             while w.learner.task is not None and self._wait_at_the_end(callback):
@@ -388,10 +387,10 @@ class OnlineTrainer:
         wrong now is reported and ends nothing else."""
         with suppress(PlauditError):
             self.workers.wait(TICK_S, self._note_failure)
-            self.progress.replay = self.workers.replay.call(ReplayBuffer.stats, self._judge)
-        self.progress.awaited = self.workers.busy
+            self.state.replay = self.workers.replay.call(ReplayBuffer.stats, self._judge)
+        self.state.awaited = self.workers.busy
         self._count_time()
-        return callback(self.progress)
+        return callback(self.state)
 
     def _note_failure(self, slot: Slot[Any], error: PlauditError) -> None:
-        self._failures.note(slot.name, str(error))
+        self.events.failed_at_end(slot.name, str(error))

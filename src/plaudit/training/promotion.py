@@ -15,7 +15,7 @@ The candidate is promoted when all of this holds:
 two are equally good, each of these is better or worse with equal probability. The candidate is promoted when an exact
 one-sided sign test rejects this at the comparison's part of the run's error budget: over all comparisons of a run, a
 candidate that is no better is promoted with a probability of at most 2.5% (confidence.py). This holds for episodes that
-were held out whatever the judges decided (retrain_data.py).
+were held out whatever the judges decided (retrain.py).
 
 "Right" refers to whole episodes, as balanced accuracy over the groups that exist: failures and successes of the run,
 failures and successes of the data that the first judge was trained on. Counted together, a hundred easy failures of
@@ -38,9 +38,9 @@ from plaudit.judges.evaluation import evaluate, load_reference_labels
 from plaudit.judges.metrics import nan_to_none
 from plaudit.judges.predictions import EpisodePrediction
 from plaudit.protocols import Judge
-from plaudit.training.retrain_data import episode_origin
 from plaudit.types import FloatArray, Labels
 
+RETRAIN_META = "retrain"  # key in the meta of a copied episode: where it came from
 SUCCESSES, FAILURES = "successes", "failures"
 
 
@@ -243,3 +243,8 @@ class SignTest:
             f"{self.num_better} of the {self.num_different} held-out episodes in which the two differ, which may be "
             f"chance: {confidence:.1%} confidence is required"
         )
+
+
+def episode_origin(store: Store, episode_id: int) -> str:
+    """Where an episode that retrain.py copied came from: "online" or "initial"."""
+    return store.entry(episode_id).line["meta"][RETRAIN_META]["origin"]

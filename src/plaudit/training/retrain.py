@@ -7,17 +7,23 @@
         if decision.promoted: judge = retrainer.judge.build()  # stale_episodes then gives it all episodes again
 
     judge/
-      data/            what candidates are trained on and compared on (retrain_data.py)
+      data/train/      episodes with labels of a trusted source
+      data/val/        held-out ones, which no judge of this run is ever trained on
       0001/            the first retraining: the model, its report, and promotion.json
       history.jsonl    every decision in a line, promoted or rejected
       .candidate/      one that is being trained; the same call continues it after a stop
 
-Candidates are trained on the run's episodes that a human labeled, or whose true outcome an audit wrote down, and on the
-data of the first judge where they are named; never on labels of a judge, but in a cascade on what its later stages
-decided. Settings are those of the current judge. A stage of a cascade that would lose a right to decide stays as it is.
-promotion.py decides, and the decision is a folder that appears complete: which judge is current follows from the disk,
-and a worker that was restarted finds the right one. A retraining that is impossible, because all episodes fail or too
-few have labels, is a decision too, with its message: the current judge stays, and the next try comes with new labels.
+Candidates are trained on the run's episodes that a human labeled or an audit looked up, and on the data of the first
+judge if they are named. They are never trained on labels of a judge, except in a cascade on the decisions of its later
+stages. A stage of a cascade that would lose a right to decide is not replaced. promotion.py decides, and the decision
+is a folder that appears complete, so a restarted worker finds the current judge on disk. A retraining that is
+impossible is a decision too: the current judge stays, and the next try comes with new labels.
+
+A comparison is fair only on episodes that no judge has chosen. The audit looks at a judge's errors more often than at
+its other episodes, so among all audited episodes the current judge looks worse than it is. Of the run's own episodes,
+only those that the audit drew whatever the judge decided can be held out, and of these `val_fraction`. All others are
+trained on. Which store an episode goes to depends only on the draw and on its own bytes, so what was held out once
+stays held out. Episodes are copied, because the run's own store evicts its oldest; the simulator's state is left out.
 """
 
 import json
@@ -26,9 +32,10 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Collection, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from hashlib import sha256
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -37,9 +44,10 @@ import torch
 
 from plaudit.config import parse
 from plaudit.data.disk import sync, write_atomic
-from plaudit.data.store import Store
-from plaudit.errors import PlauditError
-from plaudit.judges.cascade import CascadeConfig
+from plaudit.data.label_index import LabelVersion
+from plaudit.data.store import Store, is_store
+from plaudit.errors import EpisodeNotFound, PlauditError
+from plaudit.judges.cascade import CascadeConfig, lot_of
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.compat import deep_merge
 from plaudit.judges.classifier.config import RewardTrainConfig
@@ -52,10 +60,16 @@ from plaudit.judges.rights import Rights, prove_rights
 from plaudit.registry import JUDGE_REGISTRY
 from plaudit.rollout.processes import ChildProcess, exit_with_parent, send
 from plaudit.rule import DecisionRule
+from plaudit.training.audit import hashed_uniform
 from plaudit.training.confidence import ErrorBudget, alpha_spent
 from plaudit.training.config import classifier_stage
-from plaudit.training.promotion import JudgeEvalSummary, evaluate_judge, should_promote
-from plaudit.training.retrain_data import RetrainData, episode_origin, labeled_episodes
+from plaudit.training.promotion import (
+    RETRAIN_META,
+    JudgeEvalSummary,
+    episode_origin,
+    evaluate_judge,
+    should_promote,
+)
 from plaudit.training.reward_model import train_and_save
 from plaudit.training.settings import RetrainConfig
 from plaudit.untrusted import read_json_object, understood
@@ -68,15 +82,15 @@ STOP_TIMEOUT_S = 20.0  # for which a retraining may save what it has when it is 
 class PromotionDecision:
     """The result of a retraining."""
 
-    number: int  # 1, 2, ...; the folder's name
-    promoted: bool
-    message: str  # why
-    model: Path | None  # the candidate's folder; None where none could be trained
-    current: JudgeEvalSummary | None  # on the held-out episodes; None where it did not come to a comparison
-    candidate: JudgeEvalSummary | None
-    ledger_version: int  # of the run's ledger, up to which labels were used
-    seconds: float
-    time: float  # seconds since 1970, UTC
+    number: int = 0  # 1, 2, ...; the folder's name
+    promoted: bool = False
+    message: str = ""  # why
+    model: Path | None = None  # the candidate's folder; None if none could be trained
+    current: JudgeEvalSummary | None = None  # on the held-out episodes; None without a comparison
+    candidate: JudgeEvalSummary | None = None
+    ledger_version: int = 0  # of the run's ledger, up to which labels were used
+    seconds: float = 0.0
+    time: float = 0.0  # seconds since 1970, UTC
 
     def to_json(self) -> dict[str, Any]:
         judges = {"current": self.current, "candidate": self.candidate}
@@ -95,19 +109,19 @@ class PromotionDecision:
 
 
 def decisions(folder: Path) -> list[PromotionDecision]:
-    """All of a run, the oldest first."""
+    """All decisions of a run, the oldest first."""
     paths = sorted(folder.glob(f"[0-9][0-9][0-9][0-9]/{DECISION_FILE}"))
     return [_decision(path.parent, path.stat().st_mtime_ns) for path in paths]
 
 
 @lru_cache(maxsize=1000)
 def _decision(folder: Path, changed: int) -> PromotionDecision:
-    """A loop asks for them in each turn, and a file is parsed again only when it has changed."""
+    """Cached: the loop asks in every turn."""
     return PromotionDecision.read(folder)
 
 
 def last_promotion(folder: Path) -> PromotionDecision | None:
-    """The one whose model is current; None: still the first judge."""
+    """The decision whose model is current; None: still the first judge."""
     return next((decision for decision in reversed(decisions(folder)) if decision.promoted), None)
 
 
@@ -120,8 +134,8 @@ def current_judge(first: JudgeConfig, folder: Path) -> JudgeConfig:
         stage = classifier_stage(first)
         if stage is None:
             return first
-        found = current_judge(stage, folder)
-        return first if found is stage else first.with_models([found if s is stage else s for s in first.models])
+        newest = current_judge(stage, folder)
+        return first if newest is stage else first.with_models([newest if s is stage else s for s in first.models])
     promotion = last_promotion(folder) if isinstance(first, ClassifierJudgeConfig) else None
     if promotion is None or promotion.model is None:
         return first
@@ -130,7 +144,7 @@ def current_judge(first: JudgeConfig, folder: Path) -> JudgeConfig:
 
 
 def _with_model(judge: ClassifierJudgeConfig, model: Path) -> ClassifierJudgeConfig:
-    """With another model. What of the rule was fitted on the first model's scores is not kept."""
+    """With another model. The parts of the rule that were fitted on the first model's scores are dropped."""
     kept = {name: getattr(judge.rule, name) for name in judge.rule.model_fields_set & {"decode", "k", "n", "unlike"}}
     return judge.model_copy(
         update={"model": model, "rule": DecisionRule(**kept), "force": False}
@@ -138,8 +152,78 @@ def _with_model(judge: ClassifierJudgeConfig, model: Path) -> ClassifierJudgeCon
     )
 
 
+Origin = Literal["online", "initial"]  # the run's own episodes, or those that the first judge was trained on
+
+
+class RetrainData:
+    """The two stores of a run."""
+
+    def __init__(self, folder: Path, val_fraction: float, seed: int = 0, lots: float = 0.0):
+        """
+        val_fraction: of the episodes that no judge has chosen, the fraction that is held out
+        lots: fraction of the episodes that a cascade sends to a person by lot; all of them are held out
+        """
+        self.train, self.val = folder / "train", folder / "val"
+        self._val_fraction, self._seed, self._lots = val_fraction, seed, lots
+
+    def is_held_out(self, store: Store, episode_id: int) -> bool:
+        """Whether an episode that no judge has chosen is one of those that nothing is trained on."""
+        drawn = hashed_uniform(self._seed, "held_out", _key(store, episode_id)) < self._val_fraction
+        return drawn or self.is_by_lot(store, episode_id)
+
+    def is_by_lot(self, store: Store, episode_id: int) -> bool:
+        """Whether a cascade sends it to a person by lot."""
+        return self._lots > 0 and lot_of(store.episode(episode_id)) < self._lots
+
+    def add_labeled(
+        self, store: Store, sources: Collection[str], origin: Origin, unchosen: Collection[int] | None = None
+    ) -> None:
+        """Copy what these sources have labeled, and labels that they have changed; called again, does nothing.
+
+        unchosen: episodes that no judge has chosen, which may be held out; None: all
+        """
+        with ExitStack() as stack:
+            targets = [
+                stack.enter_context(Store.open(path, write=True) if is_store(path) else Store.create(path))
+                for path in (self.train, self.val)
+            ]
+            copies = [{t.entry(i).line["meta"][RETRAIN_META]["key"]: i for i in t.ids} for t in targets]
+            for episode_id in labeled_episodes(store, sources):
+                current = store.ledger.current(episode_id, sources)
+                assert current is not None
+                with suppress(EpisodeNotFound):  # evicted while this goes on
+                    fair = unchosen is None or episode_id in unchosen or self.is_by_lot(store, episode_id)
+                    split = int(fair and self.is_held_out(store, episode_id))
+                    if not split or current.source in REFERENCE_SOURCES:  # a model's label measures no judge
+                        _copy(store, current, targets[split], copies[split], origin)
+
+
+def labeled_episodes(store: Store, sources: Collection[str]) -> list[int]:
+    """The stored episodes that one of these sources has labeled."""
+    return [i for i in store.ids if store.ledger.newest(i, sources) is not None]
+
+
+def _copy(store: Store, newest: LabelVersion, target: Store, copies: dict[str, int], origin: Origin) -> None:
+    key, labels = _key(store, newest.episode), newest.labels()
+    if key not in copies:
+        if not labels.labeled.any():  # excluded
+            return
+        episode = store.episode(newest.episode)
+        source = {"key": key, "origin": origin, "episode": newest.episode}
+        copies[key] = target.append(replace(episode, privileged={}, meta={**episode.meta, RETRAIN_META: source}))
+    copied = target.ledger.newest(copies[key])
+    if copied is None or (copied.source, copied.time) != (newest.source, newest.time):
+        target.ledger.append(copies[key], labels)
+
+
+def _key(store: Store, episode_id: int) -> str:
+    """A key of the episode's bytes."""
+    checksums = sorted(store.entry(episode_id).line["crc"].items())
+    return sha256(repr(checksums).encode()).hexdigest()[:16]
+
+
 class Retrainer:
-    """Of one run. What it needs to know stands in its folder."""
+    """Retrains the judge of one run. All state is in its folder."""
 
     def __init__(
         self,
@@ -164,13 +248,13 @@ class Retrainer:
     @property
     def judge(self) -> ClassifierJudgeConfig:
         """The current version."""
-        found = current_judge(self._first, self.folder)
-        assert isinstance(found, ClassifierJudgeConfig)
-        return found
+        newest = current_judge(self._first, self.folder)
+        assert isinstance(newest, ClassifierJudgeConfig)
+        return newest
 
     @property
     def _sources(self) -> tuple[str, ...]:
-        """Of trusted labels; those of the stages after this one too."""
+        """Sources of trusted labels, with the later stages of a cascade."""
         later = () if self._cascade is None else self._cascade.models[self._cascade.models.index(self._first) + 1 :]
         return (*self.config.sources, *(JUDGE_REGISTRY.name_of(stage) for stage in later))
 
@@ -201,7 +285,7 @@ class Retrainer:
         start = time.monotonic()
         store.ledger.refresh()
         store.refresh()
-        decision = PromotionDecision(0, False, "", None, None, None, len(store.ledger), 0.0, 0.0)
+        decision = PromotionDecision(ledger_version=len(store.ledger))
         shutil.rmtree(self._candidate, ignore_errors=True)  # of one that was killed before it was decided on
         try:
             current, candidate = self._compare(store, on_epoch_end, unchosen)
@@ -260,7 +344,7 @@ class Retrainer:
         return f"it would lose a right to decide: {now.describe()}"
 
     def _write(self, decision: PromotionDecision, seconds: float) -> PromotionDecision:
-        """The decision beside the model that it is about, and both at once in their place."""
+        """Write the decision next to its model, and move both into place at once."""
         candidate, before = self._candidate, decisions(self.folder)
         number = before[-1].number + 1 if before else 1
         target = self.folder / f"{number:04d}"
@@ -283,16 +367,9 @@ class Retrainer:
         assert self._child is None, "one at a time"
         self._start = (len(Store.open(store).ledger), time.monotonic())
         self._num_decided = len(decisions(self.folder))
-        arguments = (
-            self.folder.resolve(),
-            self._first,
-            self.config,
-            self._seed,
-            store.resolve(),
-            self._cascade,
-            unchosen,
-        )
-        self._child = ChildProcess("retraining", "plaudit.training.retrain:retrain_main", *arguments)
+        own = (self.folder.resolve(), self._first, self.config, self._seed, self._cascade)
+        target = "plaudit.training.retrain:retrain_main"
+        self._child = ChildProcess("retraining", target, own, store.resolve(), unchosen)
 
     @property
     def running(self) -> bool:
@@ -300,7 +377,7 @@ class Retrainer:
         return self._child is not None
 
     def poll(self) -> PromotionDecision | None:
-        """Its result; None while it runs, and where there is none."""
+        """The result of the retraining; None while it runs, or without one."""
         child = self._child
         if child is None or (child.alive and not child.connection.poll()):
             return None
@@ -308,19 +385,19 @@ class Retrainer:
             number = child.connection.recv()
         except (EOFError, OSError):
             number = None
-        obituary = "" if number is not None else child.exit_reason()
+        reason = "" if number is not None else child.exit_reason()
         child.end()
         self._child = None
         if number is not None:
             return PromotionDecision.read(self.folder / f"{number:04d}")
         ledger_version, start = self._start
         shutil.rmtree(self._candidate, ignore_errors=True)
-        message = f"no new version of the judge could be trained: {obituary}"
-        failed = PromotionDecision(0, False, message, None, None, None, ledger_version, 0.0, 0.0)
+        message = f"no new version of the judge could be trained: {reason}"
+        failed = PromotionDecision(message=message, ledger_version=ledger_version)
         return self._write(failed, time.monotonic() - start)
 
     def stop(self) -> PromotionDecision | None:
-        """End one that runs; a later `launch` continues it. Its decision, if it was done by then."""
+        """Stop the retraining; a later `launch` continues it. Returns its decision if it was done by then."""
         if self._child is None:
             return None
         self._child.end(STOP_TIMEOUT_S)
@@ -346,21 +423,14 @@ class Retrainer:
 
 
 def retrain_main(
-    connection: Connection,
-    folder: Path,
-    first: ClassifierJudgeConfig,
-    config: RetrainConfig,
-    seed: int,
-    store: Path,
-    cascade: CascadeConfig | None = None,
-    unchosen: Collection[int] | None = None,
+    connection: Connection, arguments: tuple[Any, ...], store: Path, unchosen: Collection[int] | None
 ) -> None:
-    """The process: one retraining, which saves what it has when its parent is gone."""
-    os.nice(config.nice)
-    torch.set_num_threads(config.num_threads)
+    """The process: one retraining, which saves what it has when its parent is gone. arguments: of the `Retrainer`"""
+    retrainer = Retrainer(*arguments)
+    os.nice(retrainer.config.nice)
+    torch.set_num_threads(retrainer.config.num_threads)
     exit_with_parent(connection, STOP_TIMEOUT_S)
     with suppress(TrainingInterrupted):
-        retrainer = Retrainer(folder, first, config, seed, cascade)
         decision = retrainer.run(Store.open(store), lambda _: not connection.poll(), unchosen)
         send(connection, decision.number)
 
@@ -373,7 +443,7 @@ def training_config(
     sources: of the labels to learn from
     """
     shape = model.classifier
-    own = model.config.training.get("config") or {  # a model of another trainer says nothing but what it is like
+    own = model.config.training.get("config") or {  # a model of another trainer has only its network
         "encoder": shape.encoder.model_dump(mode="json"),
         "use_state": bool(shape.state_dim),
         **shape.model_dump(mode="json", include=set(RewardTrainConfig.model_fields) - {"encoder"}),

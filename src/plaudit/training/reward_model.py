@@ -31,9 +31,11 @@ from plaudit.judges.classifier.dataset import SPLITS
 from plaudit.judges.classifier.features import ProgressBars
 from plaudit.judges.classifier.fit import TrainResult, train_reward_model
 from plaudit.judges.classifier.judge import ClassifierJudge
-from plaudit.judges.config import save_own_judge
+from plaudit.judges.config import ADAPTER_FILE, save_own_judge
 from plaudit.judges.epochs import EpochMetrics, StepMetrics, never_stop
-from plaudit.training.tensorboard import TensorBoard
+from plaudit.judges.vlm.config import VlmSettings
+from plaudit.judges.vlm.tune import TuneConfig, TuneResult, tune_judge
+from plaudit.training.run_folder import TensorBoard
 
 CURVE = "tensorboard"
 
@@ -165,3 +167,25 @@ def _history(config: RewardTrainConfig) -> str:
     began = "trained elsewhere" if config.encoder.pretrained else "from random weights"
     moved = "its first part frozen" if config.freezes_stem else "frozen" if config.frozen else "all of it trained"
     return f"{began}, {moved}"
+
+
+def tune_and_save(
+    store: Store,
+    target: Path,
+    judge: VlmSettings,
+    config: TuneConfig,
+    watch: Callable[[EpochMetrics], bool] = never_stop,
+    on_step: Callable[[StepMetrics], bool] = never_stop,
+    ids: Sequence[int] | None = None,
+) -> TuneResult:
+    """Train, measure, write. `TrainingInterrupted` where a callback wanted no more: the same call goes on."""
+    check_output_path(target, "--output")
+    work = work_folder(target)
+    with epochs_curve(work, watch) as on_epoch_end:
+        tuned = tune_judge(store, judge, config, work, on_epoch_end, on_step, ids)
+    with new_folder(target) as folder:
+        tuned.save(folder)
+        (folder / ADAPTER_FILE).write_text(tuned.info(folder).model_dump_json(indent=1))
+        save_curve(folder, work, tuned.history)
+    shutil.rmtree(work)
+    return tuned

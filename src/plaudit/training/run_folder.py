@@ -19,12 +19,9 @@ runs/lift_sac_0/
 
 import json
 import shutil
-import time
 from collections.abc import Mapping
-from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel
 
@@ -32,17 +29,13 @@ from plaudit.checkpoint import load_checkpoint, read_state, save_checkpoint
 from plaudit.config import load
 from plaudit.data.disk import Folder, disk_error, sync, write_atomic
 from plaudit.data.normalize import Normalizer
-from plaudit.errors import BadFile, ConfigError, StoreError, TargetNotEmpty
-from plaudit.plain import plain
+from plaudit.errors import BadFile, ConfigError, TargetNotEmpty
 from plaudit.policies.loader import WEIGHTS_FILE, save_policy, save_policy_file
 from plaudit.protocols import Learner
 from plaudit.training.config import Schedule, TrainingConfig
-from plaudit.training.tensorboard import TensorBoard
 from plaudit.types import PolicyWeights
 from plaudit.untrusted import Root, read_metrics
 from plaudit.yaml_file import dump_yaml
-
-EventKind = Literal["started", "error", "warning", "recovered", "restart", "judge", "alarm", "ended"]
 
 CHECKPOINTS = "checkpoints"
 NUM_CHECKPOINTS = 2  # that are kept
@@ -66,7 +59,6 @@ class RunFolder:
         self.demo_labels = path / "demo_labels"  # the judge's labels of the demonstrations
         self.policy = path / "policy"  # the newest
         self.judge = path / "judge"  # its versions
-        self.failures = path / "failures.log"  # tracebacks
         self._checkpoints = path / CHECKPOINTS
         self._tensorboard = TensorBoard(path / "tensorboard")
 
@@ -110,7 +102,7 @@ class RunFolder:
     def resume_named(cls, folder: Path, config: TrainingConfig) -> Self:
         """The run in `folder`, as a config names it (`run.resume_dir`), if it is the same but for `MUTABLE_KEYS`.
 
-        A synchronous run keeps its judge too: another one has a history to write, see judge_change.py.
+        A synchronous run keeps its judge too: another one has a history to write, see `with_judge` in rollout_judge.py.
         """
         path = _run_of(folder)
         before = cls.reopen(path, config.schedule).config
@@ -180,7 +172,7 @@ class RunFolder:
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Metrics by the names in docs/metrics.md."""
         try:
-            self._append("metrics.jsonl", json.dumps({"step": step, **metrics}) + "\n")
+            Folder(self.path).append("metrics.jsonl", (json.dumps({"step": step, **metrics}) + "\n").encode())
         except OSError as error:
             raise disk_error(error, self.path, "these metrics were not logged") from error
         self._tensorboard.log(step, metrics)
@@ -188,23 +180,6 @@ class RunFolder:
     def metrics(self) -> list[dict[str, float]]:
         """The lines that were logged."""
         return read_metrics(self.path / "metrics.jsonl")
-
-    def event(self, kind: EventKind, message: str, **position: float) -> None:
-        """
-        position: where in the run it happened: step, episodes, elapsed_s
-        """
-        line = {"time": round(time.time(), 1), **position, "event": kind, "message": message}
-        with suppress(OSError, StoreError):  # a full disk is on the screen already, and no reason to end the run
-            self._append("events.jsonl", json.dumps(line) + "\n")
-
-    def log_traceback(self, message: str, details: str) -> None:
-        """For whoever fixes what failed."""
-        text = plain(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC: {message}\n{details.rstrip()}\n\n")
-        with suppress(OSError, StoreError):  # a full disk may be what failed
-            self._append(self.failures.name, text)
-
-    def _append(self, name: str, text: str) -> None:
-        Folder(self.path).append(name, text.encode())
 
     def save_policy(self, config: BaseModel, weights: PolicyWeights) -> None:
         """The newest policy, complete."""
@@ -301,3 +276,38 @@ def _is_unused(path: Path) -> bool:
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> set[str]:
     return {key for key in {*before, *after} - set(MUTABLE_KEYS) if before.get(key) != after.get(key)}
+
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+MIN_FREE_BYTES = 1 << 20  # of the disk, below which nothing is written
+
+
+class TensorBoard:
+    """The event files of one folder. Its writer breaks for good on a full disk; another is made when there is room."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self._writer: SummaryWriter | None = None  # made with the first metrics: it takes a second to import
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Metrics of a step; of a run that was resumed, what was logged from this step on is dropped."""
+        if shutil.disk_usage(self.folder.parent).free < MIN_FREE_BYTES:
+            self._writer = None
+            return
+        try:
+            if self._writer is None:
+                from torch.utils.tensorboard import SummaryWriter
+
+                self._writer = SummaryWriter(str(self.folder), purge_step=step)
+            for name, value in metrics.items():
+                self._writer.add_scalar(name, value, step)
+        except OSError:
+            self._writer = None
+
+    def close(self) -> None:
+        """Write what is left."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None

@@ -163,7 +163,6 @@ class JudgeSettings(Config):
 class RewardModelBlock(RLinfRewardConfig):
     """What a recipe says about the network of its reward model; it is compared with the model itself."""
 
-    normalize: bool | None = None
     reward_model_type: Literal["resnet"] | None = None
     model_type: Literal["resnet"] | None = None  # the newer name of reward_model_type
     dropout: Fraction | None = None  # only matters for training

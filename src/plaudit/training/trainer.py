@@ -14,7 +14,7 @@ checkpoint, and a resumed one makes the updates that are left of it first.
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -23,17 +23,43 @@ from plaudit.errors import DataError
 from plaudit.rollout.vector import RolloutBatch, collect_rollout
 from plaudit.training.audit import Audit, true_success
 from plaudit.training.collect import collecting
-from plaudit.training.config import TrainingConfig
+from plaudit.training.config import TrainingConfig, train_seed
 from plaudit.training.demos import check_demos, open_demos
 from plaudit.training.evaluation import evaluate, make_eval_env
 from plaudit.training.learner_setup import build_learner, learner_env_spec, learner_threads
-from plaudit.training.progress import Progress, RolloutStats
-from plaudit.training.reward import RolloutJudge, describe_judge
+from plaudit.training.rollout_judge import RolloutJudge, describe_judge
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.seeds import train_seed
 from plaudit.training.updates import ProgressBar, RunEpisodes, ShouldStop, make_updates
 
-Callback = Callable[[Progress], bool]  # called after each rollout; returns whether to continue
+
+@dataclass
+class RunState:
+    """The state of a synchronous run."""
+
+    step: int = 0  # env steps
+    episodes: int = 0
+    judge_success: float | None = None  # success rate of the last rollout, by the judge
+    eval_success: float | None = None  # true success rate on eval seeds, at the last evaluation
+    elapsed_s: float = 0.0  # over all sessions
+    alarm: str | None = None  # why the audit has stopped the judge
+
+    def reaches(self, max_steps: int | None, max_episodes: int | None) -> bool:
+        """Whether one of the two limits is reached."""
+        return (max_steps is not None and self.step >= max_steps) or (
+            max_episodes is not None and self.episodes >= max_episodes
+        )
+
+
+@dataclass
+class RolloutStats:
+    """The numbers of a rollout, without its steps. A checkpoint keeps them while updates are pending."""
+
+    steps: int  # of all its episodes
+    episodes: int
+    metrics: dict[str, float]  # by the names in docs/metrics.md, with those of the updates so far
+
+
+Callback = Callable[[RunState], bool]  # called after each rollout; returns whether to continue
 
 
 def check_run(config: TrainingConfig) -> tuple[str, ...]:
@@ -51,7 +77,7 @@ class Trainer:
     """`plaudit train`.
 
     with Trainer(folder, progress_bar) as trainer:
-        end = trainer.run(lambda progress: True)
+        end = trainer.run(lambda state: True)
     """
 
     def __init__(self, folder: RunFolder, progress_bar: ProgressBar):
@@ -98,45 +124,45 @@ class Trainer:
         capacity = int(config.run.capacity_gb * 1e9)
         store = Store.open(path, write=True) if is_store(path) else Store.create(path, capacity_bytes=capacity)
         stack.callback(store.close)
-        episodes, state = RunEpisodes(store, self.judge), self.folder.newest_state()
-        episodes.truncate(state["num_episodes_stored"] if state else 0)
+        episodes, saved = RunEpisodes(store, self.judge), self.folder.newest_state()
+        episodes.truncate(saved["num_episodes_stored"] if saved else 0)
         self.judge.relabel(store, self._progress_bar)
         return episodes
 
-    def run(self, callback: Callback, should_stop: ShouldStop = lambda: False) -> Progress:
+    def run(self, callback: Callback, should_stop: ShouldStop = lambda: False) -> RunState:
         """To the end, or until it is asked to stop; starts from the newest checkpoint."""
-        progress, rollout = self._resume()
-        start = time.monotonic() - progress.elapsed_s
-        going = rollout is not None or not self._is_finished(progress)
+        state, rollout = self._resume()
+        start = time.monotonic() - state.elapsed_s
+        going = rollout is not None or not self._is_finished(state)
         while going:
             # Collect a rollout, store it and learn from it.
-            rollout = rollout or self._collect(progress)
+            rollout = rollout or self._collect(state)
             if not self.audit.blocks_learning:
                 rollout.metrics |= self.updates.learn(should_stop)
-            now = self._advance(progress, rollout, time.monotonic() - start)
+            now = self._advance(state, rollout, time.monotonic() - start)
             if self.updates.pending and not self.audit.blocks_learning:
-                progress = replace(progress, elapsed_s=now.elapsed_s)
-                self._save(progress, rollout)
+                state = replace(state, elapsed_s=now.elapsed_s)
+                self._save(state, rollout)
                 break
             self.folder.log(now.step, {**rollout.metrics, **_speed(now)})
             # Evaluate and save what is due.
-            before, progress, rollout = progress.step, now, None
-            finished = self._is_finished(progress)
-            if finished or _is_due(before, progress.step, self.config.evaluation.freq):
-                progress.eval_success = self._evaluate(progress.step, start)
-                finished = self._is_finished(progress)
-            going = callback(progress) and not finished
-            if not going or _is_due(before, progress.step, self.config.run.checkpoint_freq):
-                self._save(progress)
-        return progress
+            before, state, rollout = state.step, now, None
+            finished = self._is_finished(state)
+            if finished or _is_due(before, state.step, self.config.evaluation.freq):
+                state.eval_success = self._evaluate(state.step, start)
+                finished = self._is_finished(state)
+            going = callback(state) and not finished
+            if not going or _is_due(before, state.step, self.config.run.checkpoint_freq):
+                self._save(state)
+        return state
 
-    def _collect(self, progress: Progress) -> RolloutStats:
+    def _collect(self, state: RunState) -> RolloutStats:
         """Play a rollout, store it and compare the judge with the simulator; the updates that it allows are due."""
         config = self.config
-        seeds = [train_seed(config.run.seed, progress.episodes + i) for i in range(config.run.num_envs)]
+        seeds = [train_seed(config.run.seed, state.episodes + i) for i in range(config.run.num_envs)]
         rollout = collect_rollout(
             self.env,
-            self.updates.act_fn(progress.step),
+            self.updates.act_fn(state.step),
             seeds,
             self.judge.detector,
             reward=config.reward,
@@ -145,9 +171,9 @@ class Trainer:
             steps_after_end=0 if config.judge.is_simulator else config.audit.onset_tolerance,
         )
         rollout = self.judge.flag(rollout)
-        self.updates.add(rollout, progress.step)
+        self.updates.add(rollout, state.step)
         stats = _rollout_stats(rollout)
-        stats.metrics |= self._audit(rollout, progress.episodes)
+        stats.metrics |= self._audit(rollout, state.episodes)
         if self.collection is not None:
             stats.metrics |= self.collection.take(rollout, self.env)
         return stats
@@ -172,24 +198,24 @@ class Trainer:
             **self.audit.metrics(),
         }
 
-    def _advance(self, progress: Progress, rollout: RolloutStats, elapsed_s: float) -> Progress:
-        return Progress(
-            step=progress.step + rollout.steps,
-            episodes=progress.episodes + rollout.episodes,
+    def _advance(self, state: RunState, rollout: RolloutStats, elapsed_s: float) -> RunState:
+        return RunState(
+            step=state.step + rollout.steps,
+            episodes=state.episodes + rollout.episodes,
             judge_success=rollout.metrics["judge/success_once"],
-            eval_success=progress.eval_success,
+            eval_success=state.eval_success,
             elapsed_s=elapsed_s,
             alarm=self.audit.alarm,
         )
 
-    def _is_finished(self, progress: Progress) -> bool:
+    def _is_finished(self, state: RunState) -> bool:
         """Whether the run is over; evaluated at its end in any case."""
         config, target = self.config, self.config.evaluation.stop_success_rate
         if self.collection is not None and self.collection.enough:
             return True
-        if target is not None and progress.eval_success is not None and progress.eval_success >= target:
+        if target is not None and state.eval_success is not None and state.eval_success >= target:
             return True
-        return self.audit.blocks_learning or progress.reaches(config.max_steps, config.max_episodes)
+        return self.audit.blocks_learning or state.reaches(config.max_steps, config.max_episodes)
 
     def _evaluate(self, step: int, start: float) -> float:
         result = evaluate(self.eval_env, self.learner, self.config.evaluation.episodes)
@@ -198,39 +224,39 @@ class Trainer:
         self.folder.save_policy(self.learner.policy_config(), self.learner.weights())
         return result.success_rate
 
-    def _save(self, progress: Progress, rollout: RolloutStats | None = None) -> None:
+    def _save(self, state: RunState, rollout: RolloutStats | None = None) -> None:
         """
-        rollout: collected after `progress`, with updates left to make
+        rollout: collected after `state`, with updates left to make
         """
-        state = {
-            **vars(progress),
+        saved = {
+            **vars(state),
             "rollout": None if rollout is None else vars(rollout),
             "num_episodes_stored": 0 if self.episodes is None else self.episodes.end,
             "updates": self.updates.state_dict(),
             "judge": self.judge.judge.id.fingerprint,
             "audit": self.audit.state_dict(),
         }
-        self.folder.save_checkpoint(progress.step, self.learner, state)
+        self.folder.save_checkpoint(state.step, self.learner, saved)
 
-    def _resume(self) -> tuple[Progress, RolloutStats | None]:
+    def _resume(self) -> tuple[RunState, RolloutStats | None]:
         """Where the newest checkpoint stands, with everything as it was; the beginning where there is none.
 
         Beside it, a rollout with updates left to make.
         """
-        start, state = time.monotonic(), self.folder.resume(self.learner)
-        if state is None:
+        start, saved = time.monotonic(), self.folder.resume(self.learner)
+        if saved is None:
             if self.updates.pretrain(self._progress_bar):  # what the demonstrations alone are worth
                 self._evaluate(0, start)
-            return Progress(elapsed_s=time.monotonic() - start), None
-        self.updates.load_state_dict(state["updates"])
-        progress = Progress(**{field.name: state[field.name] for field in fields(Progress)})
-        if state["judge"] == self.judge.judge.id.fingerprint:
-            self.audit.load_state_dict(state["audit"])
+            return RunState(elapsed_s=time.monotonic() - start), None
+        self.updates.load_state_dict(saved["updates"])
+        state = RunState(**{field.name: saved[field.name] for field in fields(RunState)})
+        if saved["judge"] == self.judge.judge.id.fingerprint:
+            self.audit.load_state_dict(saved["audit"])
         else:  # another judge is audited from the start
-            self.audit.restart(number=state["audit"]["number"] + 1)
-        progress.alarm = self.audit.alarm
-        rollout = state["rollout"]
-        return progress, None if rollout is None else RolloutStats(**rollout)
+            self.audit.restart(number=saved["audit"]["number"] + 1)
+        state.alarm = self.audit.alarm
+        rollout = saved["rollout"]
+        return state, None if rollout is None else RolloutStats(**rollout)
 
 
 def _is_due(before: int, now: int, freq: int) -> bool:
@@ -248,9 +274,9 @@ def _rollout_stats(rollout: RolloutBatch) -> RolloutStats:
     return RolloutStats(rollout.steps, len(rollout.length), metrics)
 
 
-def _speed(progress: Progress) -> dict[str, float]:
+def _speed(state: RunState) -> dict[str, float]:
     return {
-        "rollout/episodes": progress.episodes,
-        "time/env_steps_per_s": progress.step / max(progress.elapsed_s, 1e-9),
-        "time/elapsed_s": progress.elapsed_s,
+        "rollout/episodes": state.episodes,
+        "time/env_steps_per_s": state.step / max(state.elapsed_s, 1e-9),
+        "time/elapsed_s": state.elapsed_s,
     }

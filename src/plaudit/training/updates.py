@@ -20,7 +20,7 @@ from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.rollout.vector import ActFn, RolloutBatch
 from plaudit.training.config import TrainingConfig
-from plaudit.training.reward import RolloutJudge
+from plaudit.training.rollout_judge import RolloutJudge
 from plaudit.types import Observation
 
 ProgressBar = Callable[[str], Any]  # name -> a function that wraps a sequence in a progress bar

@@ -22,8 +22,7 @@ from plaudit.judges.vlm.adapter import add_lora, load_base
 from plaudit.judges.vlm.judge import VlmJudgeConfig
 from plaudit.judges.vlm.local import Qwen3VLBackend
 from plaudit.judges.vlm.tune import TuneConfig, Tuner
-from plaudit.training.reward_model import work_folder
-from plaudit.training.tuned_judge import tune_and_save
+from plaudit.training.reward_model import tune_and_save, work_folder
 
 # A short chat of one token a frame.
 ASKED = {"task": "show the square", "system_prompt": "Do {task}", "question": "Done", "image_size": 32}

@@ -1,25 +1,28 @@
-"""The robot's side: act with the newest weights, and do not begin another episode before the last one is safe.
+"""The robot's side: act with the newest weights; no episode starts before the last one is in the replay buffer.
 
-An episode that could not be handed over stays here, on a cluster on this machine's disk too (unsent.py), and is tried
-again first, and so does the reason why a robot that failed in it cannot be driven any further. After a fault that may
-pass, like a silent camera, the episode is handed over as it is, and `load_policy` has robot and policy back before the
-next one.
+An episode that could not be sent stays in the outbox and is sent first at the next call. A failure of the robot is
+raised after its last episode is sent. After a fault that may pass, like a silent camera, the episode is sent as it is,
+and `load_policy` recovers robot and policy before the next one.
 
-Weights are asked for between episodes, and by a thread during one where a robot's episodes are long
-(`policy.update_within_episode`): the inference engine then uses them from the next chunk on.
+Weights are fetched between episodes. With `policy.update_within_episode`, a thread also fetches them during an episode,
+and the inference engine uses them from the next chunk on.
 """
 
+import shutil
 import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, nullcontext, suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
 from zlib import crc32
 
 import numpy as np
 
-from plaudit.errors import RolloutError, RolloutFault, WorkerLost
+from plaudit.data.store import Store, is_store
+from plaudit.errors import PlauditError, RolloutError, RolloutFault, WorkerLost
+from plaudit.plain import print_plain
 from plaudit.policies.loader import PolicySpec
 from plaudit.protocols import InferenceEngine
 from plaudit.rollout.attended import attend, attended_episode, is_discarded
@@ -29,38 +32,101 @@ from plaudit.training.config import TrainingConfig
 from plaudit.training.handles import Handle
 from plaudit.training.replay_buffer import ReplayBuffer
 from plaudit.training.state_manager import StateManager
-from plaudit.training.unsent import UnsentEpisodes
 from plaudit.types import EnvSpec, Episode
 
-LOOK = 0.2  # s between two looks for new weights during an episode
+SYNC_S = 0.2  # between two requests for new weights during an episode
+OUTBOX = Path(".plaudit") / "unsent"  # in the home folder
+KEEP_AFTER_S = 1.0  # that sending an episode may take before it is written to disk
+KEY = "outbox"  # in the meta of an episode on disk: the key that it is sent with
 
 
 @dataclass(frozen=True)
 class EpisodeInfo:
-    """An episode that is safe."""
+    """An episode that is in the replay buffer."""
 
     id: int
     steps: int
     version: int  # of the weights that it began with
-    success: bool | None  # as only a simulation knows
+    success: bool | None  # by the simulator; None on a robot
     began: float  # s since 1970
     seconds: float  # that it took
     ended: str  # by what
     held_ticks: int  # control steps without a command
-    starved_chunks: int  # that ran out before the next was there
-    guided_fraction: float | None  # of the chunks that were to continue the one before
-    discarded: bool = False  # by the operator; the id is that of the store of these
-    fault: bool = False  # whether that was a fault which may pass; `load_policy` comes next then
+    starved_chunks: int  # that ran out before the next one was ready
+    guided_fraction: float | None  # of the chunks that should continue the one before
+    discarded: bool = False  # by the operator; the id is that of the store of discarded episodes
+    fault: bool = False  # whether it ended by a fault that may pass; `load_policy` comes next then
 
 
 @dataclass(frozen=True, eq=False)
-class _UnsentEpisode:
-    """An episode that is not safe yet."""
+class RecordedEpisode:
+    """An episode that is not in the replay buffer yet."""
 
     episode: Episode
-    key: str
-    began: float
+    began: float  # s since 1970
     seconds: float
+    key: str  # of its own, so that it may be sent twice
+
+
+class Outbox:
+    """The recorded episode on its way to the replay buffer.
+
+    On a cluster the replay buffer may be away for longer than this process lives. There, an episode that takes long to
+    send, or fails, is also written to this machine's disk, and the next process sends it. It is not written otherwise:
+    an episode may have a hundred megabytes.
+    """
+
+    def __init__(self, replay: Handle[ReplayBuffer], *, on_disk: bool):
+        self._replay, self._on_disk = replay, on_disk
+        self._folder: Path | None = None  # one for each run, named by the id of its store
+        self.pending: RecordedEpisode | None = None
+
+    def open(self) -> None:
+        """Send what an earlier process could not."""
+        if not self._on_disk:
+            return
+        self._folder = Path.home() / OUTBOX / self._replay.call(ReplayBuffer.location).store_id[:12]
+        for folder in sorted(self._folder.glob("*")):
+            # One episode, or none if the process ended while it was written.
+            for _, episode in Store.open(folder) if is_store(folder) else ():
+                meta = {name: value for name, value in episode.meta.items() if name != KEY}
+                self._replay.call(ReplayBuffer.add, replace(episode, meta=meta), episode.meta[KEY])
+            shutil.rmtree(folder)
+
+    def send(self) -> int:
+        """Send the pending episode; returns its id in the replay buffer. If that fails, it stays pending."""
+        assert self.pending is not None
+        with nullcontext() if self._folder is None else self._backup(self._folder / self.pending.key):
+            episode_id = self._replay.call(ReplayBuffer.add, self.pending.episode, self.pending.key)
+        self.pending = None
+        return episode_id
+
+    @contextmanager
+    def _backup(self, folder: Path) -> Iterator[None]:
+        """Write the pending episode into a folder unless this ends soon; removed again on success."""
+        timer = threading.Timer(KEEP_AFTER_S, self._write, (folder,))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except PlauditError:
+            timer.cancel()
+            timer.join()
+            self._write(folder)
+            raise
+        timer.cancel()
+        timer.join()
+        shutil.rmtree(folder, ignore_errors=True)
+
+    def _write(self, folder: Path) -> None:
+        recorded = self.pending
+        if recorded is None or folder.exists():
+            return
+        try:
+            with Store.create(folder) as store:
+                store.append(replace(recorded.episode, meta={**recorded.episode.meta, KEY: recorded.key}))
+        except (PlauditError, OSError) as error:
+            print_plain(f"an episode that could not be sent is in memory only: {error}")
 
 
 class EnvWorker:
@@ -78,45 +144,41 @@ class EnvWorker:
         state: Handle[StateManager],
         reader: str = "robot",
         *,
-        keep_unsent: bool = False,
+        outbox_on_disk: bool = False,
     ):
         """
-        reader: as the state manager knows it
-        keep_unsent: write down what cannot be handed over; where the replay buffer may be away for longer than this is
+        reader: its name for the state manager
+        outbox_on_disk: on a cluster, see `Outbox`
         """
         self._config, self._replay, self._state, self._reader = config, replay, state, reader
         self._follows = config.policy.behavior == "learner"  # or a policy that acts as it is
         self._engine: InferenceEngine | None = None
         self._has_policy = False
         self._version = 0
-        self._unsent: _UnsentEpisode | None = None
-        self._failure: RolloutError | None = None  # of the robot, told once its last episode is safe
+        self._outbox = Outbox(replay, on_disk=outbox_on_disk)
+        self._failure: RolloutError | None = None  # of the robot, raised after its last episode is sent
         self._operator = Operator(config.operator.gate) if config.operator.attended else None
         self._open = ExitStack()  # what listens to the operator
-        self._keep_unsent = keep_unsent
-        self._kept: UnsentEpisodes | None = None
 
     def describe(self) -> EnvSpec:
-        """What the robot sees and does. It is connected here, once; its policy comes with `load_policy`."""
+        """What the robot sees and does. Connects it at the first call."""
         engine = self._engine or self._connect(None)
         return engine.env_spec
 
     def _connect(self, policy: PolicySpec | None) -> InferenceEngine:
-        """Start the engine and listen to the operator; send what a process before this one could not."""
+        """Start the engine, listen to the operator and empty the outbox."""
         self._engine = engine = self._config.engine.start(policy)
         if self._operator is not None:
             attend(engine, self._operator)
             listening = listen_at_robot(self._config.operator, self._operator.send, self._config.robot)
             self._open.enter_context(listening)
-        if self._keep_unsent:
-            self._kept = UnsentEpisodes(self._replay.call(ReplayBuffer.location).store_id)
-            self._kept.resend(lambda episode, key: self._replay.call(ReplayBuffer.add, episode, key))
+        self._outbox.open()
         return engine
 
     def load_policy(self, policy: PolicySpec) -> str:
-        """Let this policy drive the robot; returns how long it takes to infer, for people.
+        """Let this policy drive the robot; returns a message about its inference time.
 
-        Asked again, what a fault has ended since is started again.
+        Called again, it restarts what a fault has ended.
         """
         if self._has_policy:
             assert self._engine is not None
@@ -140,32 +202,32 @@ class EnvWorker:
             self._engine.close()
 
     def stop(self) -> None:
-        """End the episode at hand, from another thread."""
+        """End the current episode, from another thread."""
         if self._engine is not None:
             self._engine.stop()
         if self._operator is not None:
             self._operator.stop()
 
     def operate(self, command: OperatorCommand) -> None:
-        """What an operator elsewhere says, from another thread."""
+        """Take a command of an operator elsewhere, from another thread."""
         if self._operator is not None:
             self._operator.send(command)
 
     def operator_status(self) -> OperatorStatus | None:
-        """How it stands with the operator, from another thread; None where nobody attends."""
+        """The status of the operator, from another thread; None without one."""
         return None if self._operator is None else self._operator.status
 
     def rollout(self, seed: int | None = None) -> EpisodeInfo | None:
-        """Play one episode and hand it over; one that could not be handed over before comes first.
+        """Play one episode and send it; a pending one is sent first, instead of playing another.
 
-        Where an operator attends, it begins when they say so. None for an episode that was stopped before anything was
-        sent to the robot. When the robot fails, what there is
-        of the episode is handed over before that is told; a fault that may pass is told with the episode.
+        With an operator, it begins when they say so. Returns None for an episode that was stopped before anything was
+        sent to the robot. If the robot fails, the recorded part is sent before the error is raised; a fault that may
+        pass is reported with the episode.
         """
         engine = self._engine
         if engine is None or not self._has_policy:
             raise WorkerLost("env", "its process was started again and has no policy yet")
-        if self._unsent is None:
+        if self._outbox.pending is None:
             if self._operator is not None and not self._operator.wait_until_ready():
                 return None
             if self._follows:
@@ -174,12 +236,9 @@ class EnvWorker:
             episode, self._failure = self._run_episode(engine, seed)
             if episode is None:
                 return None
-            self._unsent = _UnsentEpisode(episode, uuid.uuid4().hex, began, time.monotonic() - clock)
-        recorded = self._unsent
-        episode = recorded.episode
-        with nullcontext() if self._kept is None else self._kept.keep(episode, recorded.key):
-            episode_id = self._replay.call(ReplayBuffer.add, episode, recorded.key)
-        self._unsent = None
+            self._outbox.pending = RecordedEpisode(episode, began, time.monotonic() - clock, uuid.uuid4().hex)
+        recorded = self._outbox.pending
+        episode_id, episode = self._outbox.send(), recorded.episode
         fault = isinstance(self._failure, RolloutFault)
         if self._failure is not None and not fault:
             raise self._failure
@@ -199,13 +258,16 @@ class EnvWorker:
         )
 
     def _run_episode(self, engine: InferenceEngine, seed: int | None) -> tuple[Episode | None, RolloutError | None]:
-        """What was recorded, and what the robot failed of in the end."""
+        """The recorded episode, and the error that ended it."""
         done = threading.Event()
         follower = threading.Thread(target=self._sync_weights_until, args=(engine, done), daemon=True)
         if self._follows and self._config.policy.update_within_episode:
             follower.start()
         try:
-            episodes = self._episodes(engine, seed)
+            if self._operator is None:
+                episodes = engine.episodes(1, task=self._config.task, seed=seed)
+            else:
+                episodes = attended_episode(engine, self._operator, task=self._config.task, seed=seed)
             episode = next(episodes, None)
             try:
                 next(episodes, None)
@@ -219,15 +281,9 @@ class EnvWorker:
             if follower.ident is not None:
                 follower.join()
 
-    def _episodes(self, engine: InferenceEngine, seed: int | None) -> Iterator[Episode]:
-        task = self._config.task
-        if self._operator is None:
-            return engine.episodes(1, task=task, seed=seed)
-        return attended_episode(engine, self._operator, task=task, seed=seed)
-
     def _sync_weights_until(self, engine: InferenceEngine, done: threading.Event) -> None:
-        while not done.wait(LOOK):
-            with suppress(WorkerLost):  # it is looked for again
+        while not done.wait(SYNC_S):
+            with suppress(WorkerLost):  # the next request finds it
                 self._sync_weights(engine, now=True)
 
     def _sync_weights(self, engine: InferenceEngine, now: bool = False) -> None:
@@ -238,8 +294,8 @@ class EnvWorker:
 
 
 def _explores_anew(policy: PolicySpec, reader: str, start: int) -> PolicySpec:
-    """With noise of its own for every start of a robot's process, by the run's seed: the same again would explore the
-    same again. A policy without a seed draws nothing that we know of."""
+    """The policy with another seed for every start of a robot's process, which follows from the run's seed: with the
+    same one it would explore the same actions again."""
     if "seed" not in policy.policy:
         return policy
     mixed = np.random.SeedSequence([policy.policy["seed"], crc32(reader.encode()), start])

@@ -7,6 +7,7 @@ An episode that the judge ended is stored as one that was truncated: that it end
 its labels. So another judge may replace it and find no success there, and nothing is left of the first one's decision.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,21 +16,27 @@ from typing import Any
 import numpy as np
 
 from plaudit.data.cameras import OUR_MAIN_CAMERA, name_of_camera
+from plaudit.data.disk import Folder, write_atomic
+from plaudit.data.rewards import Decisions, RewardConfig, learning_signal
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
 from plaudit.judges.certificate import certificate_status
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.model import Size
+from plaudit.judges.classifier.worker import RewardWorker
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.labeling import LabelRunner, StoreQueue
 from plaudit.judges.progress import JudgeWithProgress
 from plaudit.protocols import Judge, LiveJudge, VecEnv
 from plaudit.rollout.vector import RolloutBatch
 from plaudit.training.config import TrainingConfig, withholding_judge
+from plaudit.training.config_file import load_training_config
 from plaudit.training.demos import copy_exclusions, demo_labels, unseen_success
+from plaudit.training.run_folder import RunFolder
 from plaudit.training.settings import RewardModelBlock
-from plaudit.types import Episode, JudgeId, Labels, ProgressFn
+from plaudit.types import Episode, FloatArray, JudgeId, Labels, Observation, ProgressFn
+from plaudit.untrusted import MAX_JSON
 
 
 class RolloutJudge:
@@ -237,3 +244,71 @@ def _block_warnings(block: RewardModelBlock, info: RewardModelConfig) -> list[st
     if block.pretrained_encoder_path is not None:
         warnings.append(f"{block.pretrained_encoder_path} is not read: the encoder's weights are in the model")
     return warnings
+
+
+def with_judge(run: RunFolder, overrides: Sequence[str]) -> RunFolder:
+    """The run as it is to continue.
+
+    overrides: judge=... and judge.*=...
+    """
+    if run.config.judge.is_simulator:
+        raise JudgeError(
+            f"the simulator gives the rewards of {run.path}; start a new run with {' '.join(overrides)} instead"
+        )
+    config = load_training_config("train", run.path / "config.yaml", overrides)
+    judge, state = live_judge(config), run.newest_state()
+    check_judge_fits(judge, config, dict.fromkeys(config.env.cameras, config.env.image_size))
+    step, before = (state["step"], state["judge"]) if state else (0, None)
+    history = run.judge / "history.jsonl"
+    kept = Folder(run.judge).read(history.name, MAX_JSON) if history.exists() else b""
+    lines = kept.decode().splitlines()
+    # The last change was of a judge that took no step: it was not usable, or the command was killed.
+    unused = (
+        lines[-1:] and lines[-1].startswith(f'{{"step": {step}, ') and lines[-1].endswith(f" {json.dumps(before)}}}")
+    )
+    if before == judge.id.fingerprint and not unused:
+        raise JudgeError(f"{run.path} has this judge already ({before}); name another")
+    if before == judge.id.fingerprint:
+        lines.pop()
+    elif not unused:
+        lines.append(json.dumps({"step": step, "judge": run.config.judge.name, "fingerprint": before}))
+    run.judge.mkdir(exist_ok=True)
+    write_atomic(history, "".join(f"{line}\n" for line in lines).encode())
+    return run.with_config(config)
+
+
+class EmbodiedRewardWorker(RewardWorker):
+    """A `RewardWorker` that also knows the rewards of a rollout."""
+
+    def compute_rewards(
+        self, rollout: RolloutBatch, config: RewardConfig | None = None, gamma: float = 0.99
+    ) -> FloatArray:
+        """[T, N]: what this model pays for the rollout, whoever paid while it ran.
+
+        config: how success is paid; None: as `RewardConfig` has it, with this worker's reward type
+        gamma: of the shaping
+        """
+        steps, num_envs = len(rollout.state) - 1, rollout.state.shape[1]
+        detector = SuccessDetector(self.judge, num_envs)
+        decided = [detector.reset(_frames_at(rollout, 0))]
+        scores = [detector.scores]
+        for t in range(1, steps + 1):
+            decided.append(detector.step(_frames_at(rollout, t), {}))
+            scores.append(detector.scores)
+        progress = [score.progress for score in scores if score.progress is not None]
+        decisions = Decisions(
+            np.stack(decided),
+            np.stack([score.success_prob for score in scores]),
+            np.stack(progress) if progress else None,
+        )
+        config = RewardConfig(reward_type=self.config.reward_type) if config is None else config
+        last = np.arange(steps)[:, None] == rollout.length - 1
+        failed = rollout.privileged.get("failure", np.zeros_like(last))
+        signal = learning_signal(
+            decisions, last & failed, rollout.privileged, config, gamma, terminate_on_success=False, last=last
+        )
+        return np.where(rollout.valid, signal.reward, np.float32(0))
+
+
+def _frames_at(rollout: RolloutBatch, t: int) -> Observation:
+    return Observation({camera: frames[t] for camera, frames in rollout.images.items()}, rollout.state[t])
