@@ -5,7 +5,7 @@ from pathlib import Path
 from plaudit.training.config import TrainingConfig
 from plaudit.training.config_file import load_training_config
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.trainer import Callback, Progress, Trainer, check_run
+from plaudit.training.trainer import Callback, RunState, Trainer, check_run
 from plaudit.training.updates import ShouldStop
 
 
@@ -21,7 +21,7 @@ def create(folder: Path, words: str) -> RunFolder:
     return RunFolder.create(folder, config)
 
 
-def train(run: RunFolder, callback: Callback = lambda _: True, should_stop: ShouldStop = lambda: False) -> Progress:
+def train(run: RunFolder, callback: Callback = lambda _: True, should_stop: ShouldStop = lambda: False) -> RunState:
     """To its end, or until one of the two says so."""
     with Trainer(run, lambda _: iter) as trainer:
         return trainer.run(callback, should_stop)

@@ -31,7 +31,7 @@ from plaudit.rule import threshold_of
 from plaudit.training.config import classifier_of
 from plaudit.training.rollout_judge import with_judge
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.trainer import Progress, Trainer, check_run
+from plaudit.training.trainer import RunState, Trainer, check_run
 from plaudit.types import Labels
 from processes import FORKED
 from slow import slow_but
@@ -398,7 +398,7 @@ def die_after(folder: Path, rounds: int) -> None:
     """Go on with a run, which is killed before it comes to another checkpoint."""
     left = [rounds]
 
-    def watch(_: Progress) -> bool:
+    def watch(_: RunState) -> bool:
         left[0] -= 1
         if not left[0]:
             os.kill(os.getpid(), signal.SIGKILL)

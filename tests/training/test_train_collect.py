@@ -11,7 +11,7 @@ from plaudit.errors import ConfigError, StoreError, TargetNotEmpty
 from plaudit.training.config import TrainingConfig
 from plaudit.training.config_file import load_training_config
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.trainer import Progress
+from plaudit.training.trainer import RunState
 from training_runs import create, train
 
 SEEING = ["learner=ppo", "env=lift", "env.obs=both", "env.cameras=[front,wrist]"]
@@ -22,11 +22,11 @@ SHORT = (
 )
 
 
-def run(folder: Path, *more: str, rounds: int = -1) -> Progress:
+def run(folder: Path, *more: str, rounds: int = -1) -> RunState:
     """A new run, or one to go on with, stopped after some rounds."""
     left = [rounds]
 
-    def watch(_: Progress) -> bool:
+    def watch(_: RunState) -> bool:
         left[0] -= 1
         return left[0] != 0
 

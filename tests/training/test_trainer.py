@@ -24,7 +24,7 @@ from plaudit.policies.loader import load_policy
 from plaudit.registry import ENV_REGISTRY
 from plaudit.training.evaluation import evaluate_run, record_videos
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.trainer import Progress
+from plaudit.training.trainer import RunState
 from processes import FORKED
 from slow import slow_but
 from tiny_reward import tiny_model
@@ -52,11 +52,11 @@ JUDGED = {  # an untrained judge of lifts, whose opinion is as good as any to be
 }
 
 
-def run(folder: Path, words: str = "", rounds: int | None = None, updates: int | None = None) -> Progress:
+def run(folder: Path, words: str = "", rounds: int | None = None, updates: int | None = None) -> RunState:
     """A new run, or one to go on with; stopped, as by Ctrl-C, after some rounds or updates from replay."""
     ended, asked = count(1), count()  # rounds that are over, updates that are made
 
-    def going(_: Progress) -> bool:
+    def going(_: RunState) -> bool:
         return next(ended) != rounds
 
     def stopped() -> bool:
