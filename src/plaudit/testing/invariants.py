@@ -97,8 +97,8 @@ class Watch:
             store = Store.open(folder)
             evicted = store.ids[0] if store.ids and store.settings.capacity_bytes is not None else 0
             for _, i in [key for key in self._episodes if key[0] == folder and key[1] >= evicted]:
-                found = i in store.ids and _digest(store, i) == self._episodes[folder, i]
-                self.world.check(found, "no_loss", f"episode {i} of {folder.name} was acknowledged and is lost")
+                is_same = i in store.ids and _digest(store, i) == self._episodes[folder, i]
+                self.world.check(is_same, "no_loss", f"episode {i} of {folder.name} was acknowledged and is lost")
                 store.verify(i)
         for path, keys in self._labels.items():
             if not is_store(path.parent):
@@ -186,9 +186,9 @@ class Watch:
         if audit.blocks_learning:
             self.stopped.add(fingerprint)
         for name in ("false_successes", "missed_successes", "corrected_success"):
-            found: Estimate = getattr(audit, name)
-            inside = math.isnan(found.rate) or found.low - 1e-9 <= found.rate <= found.high + 1e-9
-            self.world.check(inside, "inside_interval", f"{name} is {found}: {found.rate} lies outside")
+            estimate: Estimate = getattr(audit, name)
+            inside = math.isnan(estimate.rate) or estimate.low - 1e-9 <= estimate.rate <= estimate.high + 1e-9
+            self.world.check(inside, "inside_interval", f"{name} is {estimate}: {estimate.rate} lies outside")
         self.world.check(_finite(audit.state_dict()), "no_nan", "the audit's evidence is not a number")
 
     def check_online(self, progress: Any, schedule: Any) -> None:
@@ -244,8 +244,8 @@ class Watch:
         if episodes is not None and episodes.store.ids == list(range(episodes.end)):
             store = episodes.store
             steps = sum(store.entry(i).steps for i in store.ids)
-            known = (progress.episodes, progress.step)
-            self.world.check(known == (len(store), steps), "counters", f"{known}, on disk {(len(store), steps)}")
+            counted = (progress.episodes, progress.step)
+            self.world.check(counted == (len(store), steps), "counters", f"{counted}, on disk {(len(store), steps)}")
 
     def at_end(self, updates: int | None, due: float) -> None:
         """What was logged is a number, episodes act with ever newer weights, failures end them."""

@@ -75,9 +75,9 @@ class Oracle:
         """The label that counts."""
         history = self.store.ledger.history(episode)
         for sources in (PEOPLE, ("operator",), (self._source,)):
-            found = [v for v in history if v.source in sources or (sources == (None,))]
-            if found:
-                return Paying(found[-1].labels(), found[-1].source, found[-1].model)
+            versions = [v for v in history if v.source in sources or (sources == (None,))]
+            if versions:
+                return Paying(versions[-1].labels(), versions[-1].source, versions[-1].model)
         return None
 
     def why_not(self, episode: int) -> str:
@@ -117,9 +117,9 @@ class Oracle:
         lost = bool(ended and not labels.success[-1])
         rewards = self._rewards(episode, labels, episode_id, lost)
         for step in range(end + 1):
-            found = self._transition(step, rewards, labels, done)
-            if found is not None:
-                rows[step] = [found]
+            transition = self._transition(step, rewards, labels, done)
+            if transition is not None:
+                rows[step] = [transition]
         return rows
 
     def _transition(self, step: int, rewards: Any, labels: Labels, done: Any) -> tuple[float, float] | None:

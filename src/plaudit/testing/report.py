@@ -69,8 +69,8 @@ class Summary:
     @property
     def rates(self) -> list[Rate]:
         """Of the guarantees, over whole runs."""
-        found = {"alarms_in_runs": self.honest, "equal_in_runs": self.equal}
-        return [Rate(name, 0.05, sum(failed), len(failed)) for name, failed in found.items() if failed]
+        rates = {"alarms_in_runs": self.honest, "equal_in_runs": self.equal}
+        return [Rate(name, 0.05, sum(failed), len(failed)) for name, failed in rates.items() if failed]
 
     def __str__(self) -> str:
         counted = ", ".join(f"{count:,} {name}" for name, count in sorted(self.counts.items()) if count)

@@ -215,23 +215,23 @@ def draw(seed: int) -> Scenario:
         episodes=pick((20, 40, 60, 100), seed, "episodes"),
     )
     for attempt in range(TRIES):
-        found = replace(plain, keys=_keys(seed, attempt, judge))
+        scenario = replace(plain, keys=_keys(seed, attempt, judge))
         try:
-            parse(TrainingConfig, found.tree(Path("/nonexistent")))
+            parse(TrainingConfig, scenario.tree(Path("/nonexistent")))
         except ConfigError:
             continue
-        return found
+        return scenario
     return plain
 
 
 def _keys(seed: int, attempt: int, judge: str) -> dict[str, Any]:
     chance = 0.25 * 0.95**attempt
-    found: dict[str, Any] = {}
+    drawn: dict[str, Any] = {}
     for key, values in KEYS.items():
         fits = all(judge in judges for prefix, judges in ONLY.items() if key.startswith(prefix))
         if fits and uniform(seed, attempt, key) < chance:
-            found[key] = pick(values, seed, attempt, key, "value")
-    return found
+            drawn[key] = pick(values, seed, attempt, key, "value")
+    return drawn
 
 
 def _errors(seed: int) -> dict[str, Any]:
@@ -270,12 +270,12 @@ def _habits(seed: int) -> Habits:
 
 
 def _events(seed: int, schedule: str, judge: str) -> tuple[Event, ...]:
-    found: list[Event] = []
+    events: list[Event] = []
 
     def add(kind: Kind, most: int, chance: float, until: int, whats: tuple[str, ...] = ("",), upto: int = 1) -> None:
         for n in range(most if uniform(seed, kind) < chance else 0):
             at, what = 1 + int(uniform(seed, kind, n) * until), pick(whats, seed, kind, n, "what")
-            found.append(Event(kind, at, what, 1 + int(uniform(seed, kind, n, "number") * upto)))
+            events.append(Event(kind, at, what, 1 + int(uniform(seed, kind, n, "number") * upto)))
 
     add("kill", 2, 0.4, 1200)
     add("power", 1, 0.2, 1200)
@@ -290,7 +290,7 @@ def _events(seed: int, schedule: str, judge: str) -> tuple[Event, ...]:
         add("operator", 6, 0.3, 20, ("success", "failure", "discard", "repeat", "end", "pause"), 3)
         add("silent", 1, 0.2, 20, ("once", "often", "always"), 3)
         add("unreachable", 1, 0.2, 60, upto=40)
-    return tuple(found)
+    return tuple(events)
 
 
 def make_demos(folder: Path, episodes: int, seed: int, env_config: SimulatedEnvConfig) -> None:

@@ -11,21 +11,21 @@ from plaudit.testing.scenario import Scenario
 MAX_RUNS = 150
 
 
-def shrink(found: Result, max_runs: int = MAX_RUNS) -> Result:
+def shrink(smallest: Result, max_runs: int = MAX_RUNS) -> Result:
     """The result of the smallest scenario that was found."""
-    assert found.violation is not None
-    invariant, runs, smaller = found.violation.invariant, 0, True
+    assert smallest.violation is not None
+    invariant, runs, smaller = smallest.violation.invariant, 0, True
     while smaller and runs < max_runs:
         smaller = False
-        for scenario in _simpler(found.scenario):
+        for scenario in _simpler(smallest.scenario):
             runs += 1
             result = _try(scenario)
             if result is not None and result.violation and result.violation.invariant == invariant:
-                found, smaller = result, True
+                smallest, smaller = result, True
                 break
             if runs >= max_runs:
                 break
-    return found
+    return smallest
 
 
 def _try(scenario: Scenario) -> Result | None:

@@ -140,8 +140,8 @@ def interval_misses(seed: int) -> bool:
             store.ledger.extend((i, _judged(s)) for i, s in zip(ids, said))
             audit.read_labels(store)
             successes, wrongs = successes + sum(said), wrongs + sum(wrong)
-            found = audit.current.false_successes
-            if successes and not found.low - 1e-9 <= wrongs / successes <= found.high + 1e-9:
+            estimate = audit.current.false_successes
+            if successes and not estimate.low - 1e-9 <= wrongs / successes <= estimate.high + 1e-9:
                 return True
     return False
 

@@ -377,8 +377,8 @@ class Audit:
         self.alarm = state["alarm"]
         self._predictions = {episode: AuditedPrediction(*rest) for episode, *rest in state["predictions"]}
         self._late = {episode: AuditedPrediction(*rest) for episode, *rest in state["late"]}
-        known = {**self._predictions, **self._late}  # an open prediction is one object, wherever it is listed
-        self._untested = {i: known.get(i) or AuditedPrediction(*rest) for i, *rest in state["untested"]}
+        listed = {**self._predictions, **self._late}  # an open prediction is one object, wherever it is listed
+        self._untested = {i: listed.get(i) or AuditedPrediction(*rest) for i, *rest in state["untested"]}
         for success, older, test in zip((True, False), state["older"], state["tests"], strict=True):
             self._older[success] = Checks(**older)
             self._tests[success].load_state_dict(test)
@@ -387,7 +387,7 @@ class Audit:
 
     def _alarm_message(self) -> str:
         false, missed = self._tests[True].log_evidence, self._tests[False].log_evidence
-        found = {
+        texts = {
             "false": f"{self.false_successes} of the judge's successes are false (max {self.config.max_false:.0%}): "
             "the policy may have learned to exploit the judge",
             "missed": f"{self.missed_successes} of all episodes are successes that the judge missed "
@@ -395,7 +395,7 @@ class Audit:
         }
         kinds = [kind for kind, evidence in (("false", false), ("missed", missed)) if evidence > max(false, missed) / 2]
         return (
-            f"in {self.num_episodes} audited episodes {'; '.join(found[kind] for kind in kinds)}; look at them "
+            f"in {self.num_episodes} audited episodes {'; '.join(texts[kind] for kind in kinds)}; look at them "
             f"(plaudit data sheet), label the {' and '.join(kinds)} successes (plaudit label) and train the judge "
             "again (plaudit train-reward), or calibrate a judge that is not trained (plaudit judge calibrate)"
         )

@@ -54,12 +54,12 @@ class CollectConfig(Config):
     @property
     def folders(self) -> tuple[EpisodeFolders, ...]:
         """That get a file of each episode too."""
-        found: list[EpisodeFolders] = []
+        folders: list[EpisodeFolders] = []
         if self.positive_dir is not None and self.negative_dir is not None:
-            found.append(EpisodeFolders.npy(self.positive_dir, self.negative_dir))
+            folders.append(EpisodeFolders.npy(self.positive_dir, self.negative_dir))
         if self.save_dir is not None:
-            found.append(EpisodeFolders.pkl(self.save_dir))
-        return tuple(found)
+            folders.append(EpisodeFolders.pkl(self.save_dir))
+        return tuple(folders)
 
     @model_validator(mode="after")
     def _check_folders(self) -> Self:
@@ -83,7 +83,7 @@ class Collection:
         metas = {i: store.entry(i).line["meta"] for i in store.ids}
         own = {i: meta["seed"] for i, meta in metas.items() if meta.get("run") == self._run}
         _label_bare(store, own)
-        self._here = set(own.values())
+        self._stored_seeds = set(own.values())
         self._intake, self._config = EpisodeQuota(store, config.targets, config.folders), config
 
     @property
@@ -99,7 +99,7 @@ class Collection:
         """Keep what is wanted of a round; returns how many there are now, by the names in docs/metrics.md."""
         if not self._intake.done:
             episodes = (episode for episode, _ in rollout.episodes(simulation, SimulatorJudge(), run=self._run))
-            new = [self._chosen(episode) for episode in episodes if episode.meta["seed"] not in self._here]
+            new = [self._chosen(episode) for episode in episodes if episode.meta["seed"] not in self._stored_seeds]
             self._intake.extend((episode, _simulator_labels(episode)) for episode in new)
         return {f"collect/{kind}": self._intake.kept[kind] for kind in ("success", "failure")}
 

@@ -46,7 +46,7 @@ def copy_exclusions(demos: Store, labeled: Store) -> None:
     """
     changed = [i for i in demos.ids if demos.ledger.is_excluded(i) != labeled.ledger.is_excluded(i)]
     labels = ((i, demos.ledger.labels(i, PEOPLE)) for i in changed)
-    labeled.ledger.extend([(i, found) for i, found in labels if found is not None])
+    labeled.ledger.extend([(i, one) for i, one in labels if one is not None])
 
 
 def open_demos(folder: RunFolder, progress: Callable[[str], Any]) -> Store | None:

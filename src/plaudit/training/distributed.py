@@ -78,4 +78,4 @@ def interface_to(host: str) -> str | None:
     except OSError:
         return None
     every = psutil.net_if_addrs().items()
-    return next((name for name, found in every if any(one.address == own_address for one in found)), None)
+    return next((name for name, addresses in every if any(one.address == own_address for one in addresses)), None)

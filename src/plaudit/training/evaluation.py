@@ -38,7 +38,7 @@ from plaudit.training.retrain import current_judge
 from plaudit.training.run_folder import RunFolder
 from plaudit.types import AnyArray, BoolArray, ByteArray, EnvSpec, FloatArray, Observation
 
-MAX_ENVS = 64  # side by side in an evaluation
+MAX_ENVS, MAX_TEST_ENVS = 64, 50  # side by side, on eval seeds and on test seeds
 VIDEO_EPISODES = 4
 VIDEO_SIZE = (240, 240)  # pixels of each episode, where the simulation renders in any size
 
@@ -109,7 +109,7 @@ def make_eval_env(config: TrainingConfig, learner: Learner) -> VecEnv:
 def evaluate_run(folder: RunFolder, episodes: int) -> EvalResult:
     """The newest policy of a run on test seeds, by the simulator and by the run's judge, if that is another."""
     with ExitStack() as stack:
-        env, learner = _open(folder, min(episodes, 50), stack)
+        env, learner = _open(folder, min(episodes, MAX_TEST_ENVS), stack)
         _load_newest(folder, learner)
         judge = run_judge(folder)
         detector = None if judge is None else SuccessDetector(judge, env.num_envs)
@@ -218,9 +218,6 @@ def _successes(rollout: RolloutBatch) -> BoolArray:
     return rollout.privileged["success"].astype(bool) & rollout.valid
 
 
-MAX_ENVS = 50  # side by side
-
-
 class PolicyActor:
     """One policy in N environments: each executes its chunk to the end, then the policy is asked again.
 
@@ -261,13 +258,13 @@ class PolicyActor:
 def find_policy(path: Path) -> PolicySpec:
     """Of a policy's file, its folder, or the folder of a run."""
     places = [path, path / POLICY_FILE, path / "policy" / POLICY_FILE]
-    found = next((place for place in places if place.is_file()), None)
-    if found is None:
+    file = next((place for place in places if place.is_file()), None)
+    if file is None:
         raise DataError(
             f"{path} is neither a run nor a policy: it has no config.yaml and no {POLICY_FILE}; 'plaudit train' makes "
             "a run, 'plaudit train-policy' a policy"
         )
-    return load_policy(found)
+    return load_policy(file)
 
 
 def find_judge(path: Path) -> LiveJudge:
@@ -302,10 +299,10 @@ def env_config_for(
     if not cameras:
         return with_obs("both")
     for obs in ("pixels", "both"):  # which of the two it was trained with shows in the size of its state
-        found = with_obs(obs)
-        with closing(found.build(1)) as env:
+        env_config = with_obs(obs)
+        with closing(env_config.build(1)) as env:
             if env.state_dim == config.state_dim:
-                return found
+                return env_config
     return with_obs("both")
 
 
@@ -323,7 +320,7 @@ def _needed_images(cameras: Mapping[str, tuple[int, int]], judge: LiveJudge | No
 
 def evaluate_policy(spec: PolicySpec, env_config: Any, episodes: int, judge: LiveJudge | None) -> EvalResult:
     """On test seeds, by the simulator and by a judge; None: by the simulator alone."""
-    with closing(env_config.build(min(episodes, MAX_ENVS))) as env:
+    with closing(env_config.build(min(episodes, MAX_TEST_ENVS))) as env:
         actor = PolicyActor(spec, env, ENV_REGISTRY.name_of(env_config))
         detector = None if judge is None else SuccessDetector(judge, env.num_envs)
         return evaluate_actor(env, actor.start, episodes, TEST_SEEDS, detector)

@@ -18,9 +18,9 @@ def learner_env_spec(config: TrainingConfig, env: VecEnv | EnvSpec) -> EnvSpec:
     chosen = env.cameras if config.policy.cameras is None else config.policy.cameras
     for camera in chosen:
         if camera not in env.cameras:
-            found = ", ".join(env.cameras) or "none"
+            cameras = ", ".join(env.cameras) or "none"
             raise TrainingError(
-                f"policy.cameras has '{camera}', which {config.target_name} does not have; it has: {found}"
+                f"policy.cameras has '{camera}', which {config.target_name} does not have; it has: {cameras}"
             )
     if isinstance(env, EnvSpec):
         _check_stale_chunks(config, env)

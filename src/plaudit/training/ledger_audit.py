@@ -157,8 +157,8 @@ class LedgerAudit:
 
     def _read_answer(self, version: LabelVersion) -> None:
         """The simulator's answer counts before a person's, and the newest answer of each."""
-        known, rank = self._answers.get(version.episode), self._references.index
-        if known is None or rank(version.source) <= rank(known.source):
+        earlier, rank = self._answers.get(version.episode), self._references.index
+        if earlier is None or rank(version.source) <= rank(earlier.source):
             self._answers[version.episode] = version
             if version.episode in self._models:
                 self._answer(version)
@@ -177,14 +177,14 @@ class LedgerAudit:
         """Returns whether it knew something."""
         if SIMULATOR not in self._references:
             return False
-        found: dict[int, Labels] = {}
+        answers: dict[int, Labels] = {}
         for episode in sorted((self._pending.keys() & set(store.ids)) - self._asked):
             with suppress(EpisodeNotFound):  # evicted just now
-                found |= self._simulator_labels(store, episode)
+                answers |= self._simulator_labels(store, episode)
         self._asked = set(self._pending)
-        if found:
-            store.ledger.extend(found.items())
-        return bool(found)
+        if answers:
+            store.ledger.extend(answers.items())
+        return bool(answers)
 
     def _simulator_labels(self, store: Store, episode_id: int) -> dict[int, Labels]:
         (labels,) = label_episodes(SimulatorJudge(), [store.episode(episode_id)])

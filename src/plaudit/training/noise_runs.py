@@ -107,10 +107,10 @@ def make_runs(settings: Sequence[Setting], jobs: int, seconds: float | None = No
     ends = None if seconds is None else time.monotonic() + seconds
     quiet = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_IGN)}  # Ctrl-C is for whoever waits
     with multiprocessing.get_context("spawn").Pool(jobs, **quiet) as pool:
-        found = pool.imap_unordered(make_run, settings)
+        results = pool.imap_unordered(make_run, settings)
         for _ in settings:
             try:
-                yield found.next(None if ends is None else ends - time.monotonic())
+                yield results.next(None if ends is None else ends - time.monotonic())
             except multiprocessing.TimeoutError:
                 return
 

@@ -292,13 +292,13 @@ class ReplayBuffer:
 
     def episodes(self, items: Sequence[EpisodeRef]) -> dict[EpisodeRef, Episode]:
         """Those that are still there."""
-        found: dict[EpisodeRef, Episode] = {}
+        episodes: dict[EpisodeRef, Episode] = {}
         for item in items:
             try:
-                found[item] = self._stores[item.dataset].episode(item.id)
+                episodes[item] = self._stores[item.dataset].episode(item.id)
             except EpisodeNotFound:
                 continue
-        return found
+        return episodes
 
     def add_labels(self, labels: Mapping[EpisodeRef, Labels], failed: Mapping[EpisodeRef, str], judge: JudgeId) -> None:
         """A judge's labels, and why it has none of other episodes. What is written already is not written twice."""
@@ -358,13 +358,13 @@ def make_sampler(where: StoreLocation, options: SampleOptions) -> ReplaySampler:
 
 def _in_a_row(ids: Sequence[int], skipped: Collection[int], unlabeled: Collection[int]) -> int:
     """Unlabelable episodes after the newest that has a label; those that still wait say nothing."""
-    found = 0
+    count = 0
     for episode_id in reversed(ids):
         if episode_id in skipped:
-            found += 1
+            count += 1
         elif episode_id not in unlabeled:
             break
-    return found
+    return count
 
 
 def _newest_reason(skipped: Mapping[int, str]) -> str:

@@ -84,7 +84,7 @@ class RolloutJudge:
         ids = [i for i in demos.ids if not labeled.ledger.is_excluded(i)]
         self._label(DemoQueue(labeled, ids, newest_only=True), progress("labeling demonstrations"))
         labels = [labeled.ledger.labels(i) for i in ids]
-        successes = sum(found is not None and found.success_once for found in labels)
+        successes = sum(one is not None and one.success_once for one in labels)
         self.warning = unseen_success(successes, len(ids))
         if not successes:
             raise JudgeError(f"{demos.folder}: {self.warning}")
@@ -193,9 +193,9 @@ def check_robot_judge(config: TrainingConfig, refusal: str) -> None:
 
 def _check_cameras(wanted: Mapping[str, Size], cameras: Mapping[str, Any], *, any_size: bool) -> None:
     for camera, size in wanted.items():
-        found = cameras.get(name_of_camera(camera, cameras, wanted))
-        if found is None or (tuple(found) != tuple(size) and not any_size):
-            has = "has no such camera" if found is None else f"shows it in {found[0]}x{found[1]}"
+        shown = cameras.get(name_of_camera(camera, cameras, wanted))
+        if shown is None or (tuple(shown) != tuple(size) and not any_size):
+            has = "has no such camera" if shown is None else f"shows it in {shown[0]}x{shown[1]}"
             names = (name_of_camera(one, {*cameras, OUR_MAIN_CAMERA}, wanted) for one in wanted)
             raise JudgeError(
                 f"the reward model looks at camera '{camera}' in {size[0]}x{size[1]}, and this environment {has}; "

@@ -97,11 +97,11 @@ class StateManager:
 
     def get_weights(self, newer_than: int, reader: str) -> PolicyWeights | None:
         """The newest weights, if the reader has older ones; they stay on disk, and which it has is remembered."""
-        found = self._newest if self.version > newer_than else None
-        if found is not None:
-            self._keep(found)
+        newest = self._newest if self.version > newer_than else None
+        if newest is not None:
+            self._keep(newest)
         self._readers[reader] = ReaderStatus(max(newer_than, self.version), time.time())
-        return found
+        return newest
 
     def _keep(self, acting: PolicyWeights) -> None:
         path = self._folder / VERSIONS / f"{acting.version:08d}.safetensors"

@@ -58,8 +58,8 @@ class WorkerGroup:
     @property
     def restarts(self) -> dict[str, int]:
         """How often each was restarted; those that never were are left out."""
-        found = {slot.name: slot.handle.restarts for slot in self.slots if slot.handle.restarts}
-        return {**found, **self.counted_restarts}
+        counts = {slot.name: slot.handle.restarts for slot in self.slots if slot.handle.restarts}
+        return {**counts, **self.counted_restarts}
 
     def wait(self, seconds: float, failed: Callable[[Slot[Any], PlauditError], None]) -> None:
         """Run the callbacks of the calls that are over, in this thread; wait for one, but not longer than this."""

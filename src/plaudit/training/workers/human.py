@@ -55,15 +55,15 @@ class MirrorQueue(LabelQueue[EpisodeRef]):
         """From the mirror; what it does not have is fetched. An episode that is gone at home is left out."""
         alive = set(self._mirror.store.ids)
         missing = [ref for ref in keys if self._mirror.local_id(ref.id) not in alive]
-        found = self._replay.call(ReplayBuffer.episodes, missing) if missing else {}
+        fetched = self._replay.call(ReplayBuffer.episodes, missing) if missing else {}
         for ref in missing:
-            if ref in found and not self._mirror.is_answered(ref.id):
-                self._mirror.add(found[ref], ref.id)
+            if ref in fetched and not self._mirror.is_answered(ref.id):
+                self._mirror.add(fetched[ref], ref.id)
         local = {ref: self._mirror.local_id(ref.id) for ref in keys}
         return {
-            ref: with_window_id(found[ref] if ref in found else self._mirror.store.episode(i), i)
+            ref: with_window_id(fetched[ref] if ref in fetched else self._mirror.store.episode(i), i)
             for ref, i in local.items()
-            if i is not None and (ref in found or i in alive)
+            if i is not None and (ref in fetched or i in alive)
         }
 
     def write(self, labels: Mapping[EpisodeRef, Labels], failed: Mapping[EpisodeRef, str], judge: JudgeId) -> None:

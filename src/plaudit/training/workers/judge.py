@@ -128,15 +128,15 @@ class BufferQueue(LabelQueue[EpisodeRef]):
         stores = self._open()
         if not stores:
             return self._replay.call(ReplayBuffer.episodes, keys)
-        found: dict[EpisodeRef, Episode] = {}
+        episodes: dict[EpisodeRef, Episode] = {}
         for ref in keys:
             store = stores[ref.dataset]
             store.refresh()
             try:
-                found[ref] = store.episode(ref.id)
+                episodes[ref] = store.episode(ref.id)
             except EpisodeNotFound:
                 continue
-        return found
+        return episodes
 
     def write(self, labels: Mapping[EpisodeRef, Labels], failed: Mapping[EpisodeRef, str], judge: JudgeId) -> None:
         if labels or failed:

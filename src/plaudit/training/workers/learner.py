@@ -259,20 +259,20 @@ def _shapes(components: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _differences(theirs: Shapes, mine: Shapes, parts: set[str]) -> list[str]:
+def _differences(theirs: Shapes, own: Shapes, parts: set[str]) -> list[str]:
     wrong: list[str] = []
-    known = {name.partition("/")[0] for name in mine}
+    own_parts = {name.partition("/")[0] for name in own}
     if not parts:
         return [
             "it has no component that learns; write policy.behavior=pretrained to let it act while the learner watches"
         ]
-    for part in sorted(parts - known):
-        wrong.append(f"component '{part}' is not one of the learner's; {did_you_mean(part, known)}")
-    for name in sorted(n for n in {*theirs, *mine} if n.partition("/")[0] in parts & known):
-        if name not in mine:
-            wrong.append(f"'{name}' has no place in the learner; {did_you_mean(name, mine)}")
+    for part in sorted(parts - own_parts):
+        wrong.append(f"component '{part}' is not one of the learner's; {did_you_mean(part, own_parts)}")
+    for name in sorted(n for n in {*theirs, *own} if n.partition("/")[0] in parts & own_parts):
+        if name not in own:
+            wrong.append(f"'{name}' has no place in the learner; {did_you_mean(name, own)}")
         elif name not in theirs:
             wrong.append(f"'{name}' of the learner is missing; {did_you_mean(name, theirs)}")
-        elif theirs[name] != mine[name]:
-            wrong.append(f"'{name}' is {list(theirs[name])}, the learner's is {list(mine[name])}")
+        elif theirs[name] != own[name]:
+            wrong.append(f"'{name}' is {list(theirs[name])}, the learner's is {list(own[name])}")
     return wrong
