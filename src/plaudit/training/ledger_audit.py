@@ -1,4 +1,4 @@
-"""The audit of a judge whose labels are in a store's ledger: `plaudit online`.
+"""The audit of a judge whose labels are in a store's ledger, and the costs of a cascade: `plaudit online`.
 
     audit = LedgerAudit(config, source="classifier", seed=seed)
     audit.read_labels(store)                                    # now and then, in the process that owns the store
@@ -37,6 +37,8 @@ from plaudit.training.audit import Audit, AuditConfig, true_success
 from plaudit.training.confidence import RUN_ALPHA
 from plaudit.types import REVIEW, Labels
 
+SHARE = "judge/cascade_share/"  # of a metric, before the name of a stage
+
 
 class LedgerAudit:
     """Of all models that a judge had in a run."""
@@ -53,7 +55,7 @@ class LedgerAudit:
         self._start(generation=0)
 
     def _start(self, generation: int) -> None:
-        """Forget everything: the ledger is read from its beginning."""
+        """Reset; the ledger is read from its beginning."""
         minutes = self.config.minutes_per_hour
         self._budget = None if minutes is None else Budget(minutes, self.config.minutes_per_episode)
         self.fingerprint = ""  # of the current model, by its newest label
@@ -174,7 +176,7 @@ class LedgerAudit:
             audit.exclude(episode)
 
     def _ask_simulator(self, store: Store) -> bool:
-        """Returns whether it knew something."""
+        """Look up the truth of pending episodes; returns whether there were answers."""
         if SIMULATOR not in self._references:
             return False
         answers: dict[int, Labels] = {}
@@ -220,15 +222,16 @@ class Budget:
         return min(1.0, self.left(time))
 
     def spend(self, episodes: float) -> None:
-        """Of what is left."""
+        """Use up some of what is left."""
         self._left -= episodes
 
 
-SHARE = "judge/cascade_share/"  # of a metric, before the name of a stage
-
-
 class CascadeLedger:
-    """Of one store."""
+    """Which stage of a cascade decided the episodes of a store, at which cost, and what a human is asked next.
+
+    All state follows from the ledger. The human has an hour's worth of time at first, which refills; each label spends
+    the cost of an episode. The time is that of the newest label: a run that does not wait always has a new one.
+    """
 
     def __init__(self, config: CascadeConfig):
         self._config, human = config, config.human
@@ -236,13 +239,13 @@ class CascadeLedger:
         self._start(generation=0)
 
     def _start(self, generation: int) -> None:
-        """Forget everything: the ledger is read from its beginning."""
+        """Reset; the ledger is read from its beginning."""
         budget = self._config.budget
         self._budget = None if budget is None else Budget(budget, self._human_cost_s / 60)
         self._generation, self._ledger_version, self._time = generation, 0, 0.0
         self._notes: dict[int, CascadeNote] = {}  # episode -> of the cascade's newest label
         self._by_human: set[int] = set()  # episodes that a human has labeled
-        self._open: set[int] = set()  # episodes that nobody has decided
+        self._open: set[int] = set()  # undecided episodes
         self._compute_s = 0.0
 
     def read_labels(self, store: Store) -> None:
@@ -267,25 +270,25 @@ class CascadeLedger:
 
     @property
     def undecided(self) -> list[int]:
-        """Episodes that nobody has decided, the most wanted first."""
+        """Undecided episodes, the most urgent first."""
         return sorted(self._open, key=lambda i: (self._notes[i].urgency, i))
 
     def requested(self, store: Store) -> list[int]:
-        """Of these, what a human is asked about now."""
+        """Undecided episodes that a human is asked about now, within the budget."""
         self.read_labels(store)
         if self._config.human is None:
             return []
-        stored = set(store.ids)
-        wanted = [i for i in self.undecided if i in stored]
+        alive = set(store.ids)
+        wanted = [i for i in self.undecided if i in alive]
         return wanted if self._budget is None else wanted[: max(0, int(self._budget.left(self._time)))]
 
     @property
     def human_s(self) -> float:
-        """Seconds of a human, for all episodes that they labeled."""
+        """Seconds of a human for all episodes that they labeled."""
         return self._human_cost_s * len(self._by_human)
 
     def shares(self) -> dict[str, float]:
-        """Stage -> of all episodes, those that it decided; what is missing to 1 is undecided."""
+        """Stage -> fraction of all episodes that it decided. The rest is undecided."""
         decided = Counter(note.decided_by for i, note in self._notes.items() if i not in self._by_human)
         decided[HUMAN] = len(self._by_human)
         total = len(self._notes.keys() | self._by_human)
@@ -301,7 +304,7 @@ class CascadeLedger:
         }
 
     def describe(self) -> str:
-        """For people."""
+        """A sentence about the costs."""
         decided = ", ".join(f"{name} {share:.0%}" for name, share in self.shares().items())
         return (
             f"decided by {decided}; {len(self.undecided)} episodes are undecided; it took {self.human_s / 60:.3g} "

@@ -1,22 +1,21 @@
-"""The replay buffer: the one writer of a run's episodes and labels, and whoever asks about them from elsewhere.
+"""The replay buffer: the only writer of a run's episodes and labels; other machines read them through it.
 
     episode_id = replay.add(episode, key)          # on disk when this returns; the same key again changes nothing
-    replay.pending(judge)                          # what a judge has still to look at
+    replay.pending(judge)                          # episodes that a judge has to label
     replay.add_labels(labels, failures, judge)     # on disk when this returns
     replay.sample(256, options)                    # for a learner that does not see the disk; see `RemoteSampler`
 
-Everything that it says is worked out from the store and its ledger, so one that was killed and started again says the
-same. Callers repeat what was not answered, which is why each call may come twice.
+All answers follow from the store and its ledger, so a restarted buffer gives the same ones. Callers repeat a call that
+was not answered, so every call may come twice.
 
-Demonstrations are a second dataset: episodes that nobody adds to, in a store that is only read. The current judge
-labels them too, in a ledger of the run, so that another judge of the same demonstrations is not disturbed.
+Demonstrations are a second dataset in a read-only store. The current judge labels them too, in a ledger of the run, so
+other runs with the same demonstrations are not affected.
 
-An episode that an operator marked has its label with that (rollout/attended.py), and no judge is asked about it; one
-that was discarded is kept beside the others, and is not one of the run.
+A mark of an operator is a label (rollout/attended.py), and the judge does not score a marked episode. Discarded
+episodes are kept in a store of their own and do not count.
 
-An episode that a judge has failed on `ATTEMPTS` times is skipped for this judge: it stays in the store with the
-reason beside it, nobody waits for it or learns from it, and the next version of the judge, or the next session, tries
-again.
+An episode that a judge has failed on `ATTEMPTS` times is skipped for this judge. It stays in the store with the reason,
+and nothing waits for it or learns from it. The next version of the judge, or the next session, tries again.
 """
 
 import os
@@ -45,8 +44,8 @@ from plaudit.types import OPERATOR, AnyArray, Batch, Episode, JudgeId, Labels
 
 Dataset = Literal["demos", "episodes"]
 ONLINE = "online"  # in an episode's meta: its key, and the run's steps before it
-REPEATED = 1000  # newest episodes whose keys are known even if they are gone
-ATTEMPTS = 3  # failures of one judge on an episode, after which it is not asked about it again
+REPEATED = 1000  # newest episodes whose keys are kept after eviction
+ATTEMPTS = 3  # failures of one judge on an episode before it is skipped
 
 
 class EpisodeRef(NamedTuple):
@@ -67,13 +66,15 @@ class SampleOptions(Config):
     demo_ratio: Fraction = 0.5
     reward: RewardConfig = RewardConfig()
     terminate_on_success: bool = True
-    trust_demos: bool = False  # whether a demonstration that was recorded as ended has ended, whatever the judge sees
+    trust_demos: bool = (
+        False  # whether demonstrations end where they were recorded as terminated, whatever the judge decides
+    )
     seed: Seed = 0
 
 
 @dataclass(frozen=True)
 class ReplayStats:
-    """How far a run is."""
+    """Counts of a run."""
 
     episodes: int  # ever added
     steps: int  # of these
@@ -94,7 +95,7 @@ class ReplayStats:
 
 @dataclass(frozen=True)
 class StoreLocation:
-    """Where the files are, so that a process can tell whether it sees the same ones."""
+    """Where the files are; a process can tell whether it sees the same ones."""
 
     episodes: str  # folder
     demos: str | None
@@ -108,19 +109,19 @@ class StoreLocation:
 
 
 @dataclass
-class _Progress:
-    """Which episodes of a dataset a judge has labeled, kept up to date."""
+class _Labeled:
+    """Which episodes of a dataset a judge has labeled. Updated incrementally from the ledger."""
 
     judge: JudgeId
-    seen: tuple[int, int] = (0, 0)  # generation of the ledger, and its versions that were looked at
-    known: set[int] = field(default_factory=set)
-    waiting: set[int] = field(default_factory=set)
-    labeled_steps: dict[int, int] = field(default_factory=dict)  # of each with a label, 0 if it leaves out every frame
+    position: tuple[int, int] = (0, 0)  # in the ledger: its generation, and how many versions were read
+    ids: set[int] = field(default_factory=set)  # episodes at the last update
+    waiting: set[int] = field(default_factory=set)  # those without a label of this judge
+    labeled_steps: dict[int, int] = field(default_factory=dict)  # of labeled episodes, 0 if every frame is left out
     successes: set[int] = field(default_factory=set)  # by their labels
 
 
 class ReplayBuffer:
-    """See above."""
+    """The episodes and labels of one run."""
 
     def __init__(
         self,
@@ -150,9 +151,9 @@ class ReplayBuffer:
         self._since = since
         self._born = time.time()
         self._keys = {_online_meta(store, i)["key"]: i for i in store.ids}
-        self._progress: dict[Dataset, _Progress] = {}
+        self._labeled: dict[Dataset, _Labeled] = {}
         self._samplers: dict[SampleOptions, ReplaySampler] = {}
-        for episode_id in store.ids:  # a label that a crash came before
+        for episode_id in store.ids:  # labels that a crash prevented
             label_marked(store, episode_id)
 
     @property
@@ -173,7 +174,7 @@ class ReplayBuffer:
         )
 
     def add(self, episode: Episode, key: str) -> int:
-        """Store an episode and return its id. `key` is its own: asked again, says the same."""
+        """Store an episode and return its id; the same key again returns the same id."""
         meta = {**episode.meta, ONLINE: {"key": key, "steps_before": self._steps}}
         episode = replace(episode, meta=meta)
         if is_discarded(episode):
@@ -191,7 +192,7 @@ class ReplayBuffer:
             return added[0] if added else store.append(episode)
 
     def _forget_keys(self) -> None:
-        """Of episodes that were evicted long ago: whoever repeats what was not answered does so at once."""
+        """Drop keys of episodes that were evicted long ago: calls are repeated at once or never."""
         ids = self._store.ids
         if len(self._keys) > 2 * len(ids) + REPEATED:
             first = min(ids[0], ids[-1] - REPEATED) if ids else 0
@@ -199,61 +200,60 @@ class ReplayBuffer:
 
     @property
     def _steps(self) -> int:
-        """Of all episodes that were ever added; those that were evicted are known from the newest."""
+        """Steps of all episodes that were ever added; the newest one knows those of evicted ones."""
         ids = self._store.ids
         if not ids:
             return 0
         return _online_meta(self._store, ids[-1])["steps_before"] + self._store.entry(ids[-1]).steps
 
     def stats(self, judge: JudgeId) -> ReplayStats:
-        """By what a judge has labeled."""
+        """The counts for this judge."""
         waiting, skipped = self._waiting("episodes", judge), self._skipped("episodes", judge)
         unlabeled = {i for i in waiting if not self._has_label(i, judge)}
         never_labeled = {i for i in skipped if not self._has_label(i, judge)}
         failed = {failure.episode for failure in self._standing("episodes", judge)}
         demos_unlabeled, demos_skipped = self._waiting("demos", judge), self._skipped("demos", judge)
         ids = self._store.ids
-        demos = self._progress.get("demos", _Progress(judge))
+        demos = self._labeled.get("demos", _Labeled(judge))
         return ReplayStats(
             episodes=ids[-1] + 1 if ids else 0,
             steps=self._steps,
             unlabeled=len(unlabeled),
-            labeled_steps=sum(self._progress["episodes"].labeled_steps.values()),
+            labeled_steps=sum(self._labeled["episodes"].labeled_steps.values()),
             failed=len(failed & (unlabeled | never_labeled)),
             outdated=len(waiting - unlabeled),
             demos_unlabeled=len(demos_unlabeled),
             skipped=len(skipped),
             skipped_in_a_row=_in_a_row(ids, never_labeled, unlabeled),
             demos_skipped=len(demos_skipped),
-            demos=len(demos.known),
+            demos=len(demos.ids),
             demo_successes=len(demos.successes),
-            demos_blank=sum(demos.labeled_steps.get(i) == 0 for i in demos.known),
+            demos_blank=sum(demos.labeled_steps.get(i) == 0 for i in demos.ids),
             reason=_newest_reason(skipped) or _newest_reason(demos_skipped),
             born=self._born,
         )
 
     def _labels_dataset(self, dataset: Dataset) -> bool:
-        """Whether the current judge labels what is on it."""
+        """Whether the current judge labels this dataset."""
         return dataset in self._stores and (dataset == "episodes" or self._relabel_demos)
 
     def _has_label(self, episode_id: int, judge: JudgeId) -> bool:
-        """Of this judge or an earlier version, or of whoever counts beside it."""
+        """Whether a source that counts with this judge has labeled it, in any version."""
         return self._store.ledger.newest(episode_id, counted_sources(judge.source)) is not None
 
     def pending(self, judge: JudgeId) -> list[EpisodeRef]:
-        """What the judge has still to label: demonstrations first, then new episodes, those that an earlier version has
-        labeled, and those that it failed on."""
+        """What the judge has to label: demonstrations, new episodes, those of an earlier version, failed ones."""
         tried = {failure.episode for failure in self._standing("episodes", judge)}
         waiting = sorted(self._waiting("episodes", judge), key=lambda i: (i in tried, self._has_label(i, judge), i))
         demos = sorted(self._waiting("demos", judge))
         return [*(EpisodeRef("demos", i) for i in demos), *(EpisodeRef("episodes", i) for i in waiting)]
 
     def _standing(self, dataset: Dataset, judge: JudgeId) -> list[Failure]:
-        """Failures on what this judge, or an earlier version, has not labeled since."""
+        """Failures of this judge, in any version, on episodes that it has not labeled since."""
         return [failure for failure in self._failures[dataset].unresolved() if failure.source == judge.source]
 
     def _skipped(self, dataset: Dataset, judge: JudgeId) -> dict[int, str]:
-        """The episodes that are there and that this judge is not asked about again, and why."""
+        """Stored episodes that this judge skips -> why."""
         if not self._labels_dataset(dataset):
             return {}
         failures, alive = self._failures[dataset], set(self._stores[dataset].ids)
@@ -265,33 +265,32 @@ class ReplayBuffer:
         }
 
     def _waiting(self, dataset: Dataset, judge: JudgeId) -> set[int]:
-        """Ids without a label of this judge, model and rule, not marked and not skipped. Looks only at what is new
-        since it was last asked."""
+        """Episodes that wait for a label of this judge, model and rule: not marked, not excluded, not skipped."""
         if not self._labels_dataset(dataset):
             return set()
         store = self._stores[dataset]
-        progress = self._progress.get(dataset)
+        labeled = self._labeled.get(dataset)
         ledger, alive = store.ledger, set(store.ids)
         ledger.refresh()
-        if progress is None or (progress.judge.source, progress.seen[0]) != (judge.source, ledger.generation):
-            progress = self._progress[dataset] = _Progress(judge)
-        elif progress.judge != judge:  # another version: the same labels count, and all episodes wait for its own
-            progress.judge, progress.known = judge, set()
-        changed = ledger.changed_since(progress.seen[1])
-        progress.seen = (ledger.generation, len(ledger))
-        asked = (progress.waiting | changed | (alive - progress.known)) & alive
+        if labeled is None or (labeled.judge.source, labeled.position[0]) != (judge.source, ledger.generation):
+            labeled = self._labeled[dataset] = _Labeled(judge)
+        elif labeled.judge != judge:  # another version: the same labels count, and all episodes wait for its own
+            labeled.judge, labeled.ids = judge, set()
+        changed = ledger.changed_since(labeled.position[1])
+        labeled.position = (ledger.generation, len(ledger))
+        asked = (labeled.waiting | changed | (alive - labeled.ids)) & alive
         counted = {i: ledger.labels(i, counted_sources(judge.source)) for i in changed}
         labels = {i: one for i, one in counted.items() if one is not None}
-        progress.labeled_steps |= {i: one.steps if one.labeled.any() else 0 for i, one in labels.items()}
+        labeled.labeled_steps |= {i: one.steps if one.labeled.any() else 0 for i, one in labels.items()}
         successes = {i for i, one in labels.items() if one.success_once}
-        progress.successes = ((progress.successes - changed) | successes) & alive
+        labeled.successes = ((labeled.successes - changed) | successes) & alive
         stale = stale_episodes(ledger, judge, sorted(asked))
-        progress.waiting = {i for i in stale if ledger.newest(i, {OPERATOR}) is None and not ledger.is_excluded(i)}
-        progress.known = alive
-        return progress.waiting - self._skipped(dataset, judge).keys()
+        labeled.waiting = {i for i in stale if ledger.newest(i, {OPERATOR}) is None and not ledger.is_excluded(i)}
+        labeled.ids = alive
+        return labeled.waiting - self._skipped(dataset, judge).keys()
 
     def episodes(self, items: Sequence[EpisodeRef]) -> dict[EpisodeRef, Episode]:
-        """Those that are still there."""
+        """The episodes that are still stored."""
         episodes: dict[EpisodeRef, Episode] = {}
         for item in items:
             try:
@@ -301,7 +300,7 @@ class ReplayBuffer:
         return episodes
 
     def add_labels(self, labels: Mapping[EpisodeRef, Labels], failed: Mapping[EpisodeRef, str], judge: JudgeId) -> None:
-        """A judge's labels, and why it has none of other episodes. What is written already is not written twice."""
+        """Write a judge's labels, and the reasons for missing ones; nothing is written twice."""
         for dataset, store in self._stores.items():
             ledger = store.ledger
             ledger.refresh()
@@ -357,7 +356,7 @@ def make_sampler(where: StoreLocation, options: SampleOptions) -> ReplaySampler:
 
 
 def _in_a_row(ids: Sequence[int], skipped: Collection[int], unlabeled: Collection[int]) -> int:
-    """Unlabelable episodes after the newest that has a label; those that still wait say nothing."""
+    """Skipped episodes after the newest labeled one; waiting episodes in between do not count."""
     count = 0
     for episode_id in reversed(ids):
         if episode_id in skipped:
@@ -376,7 +375,7 @@ def _online_meta(store: Store, episode_id: int) -> dict[str, Any]:
 
 
 def _is_written(ledger: Ledger, episode_id: int, labels: Labels) -> bool:
-    """Whether labels are in the ledger: a person's by their time, a model's where they would be the same again."""
+    """Whether labels are in the ledger: a person's by their time, a model's by their values."""
     source = labels.judge.source
     if labels.time:
         return any((v.source, v.time) == (source, labels.time) for v in ledger.history(episode_id))
