@@ -5,8 +5,7 @@ from pathlib import Path
 from plaudit.training.config import TrainingConfig
 from plaudit.training.config_file import load_training_config
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.trainer import Callback, RunState, Trainer, check_run
-from plaudit.training.updates import ShouldStop
+from plaudit.training.trainer import Callback, RunState, ShouldStop, Trainer, check_run
 
 
 def train_config(words: str) -> TrainingConfig:
