@@ -1,8 +1,9 @@
-"""Evaluating a policy on seeds that it was not trained on; only a simulation can tell its true success rate.
+"""Evaluating a policy in simulation, on seeds that it was not trained on.
 
-During a run, evaluations on EVAL_SEEDS decide when it stops, and a run that stops at a good evaluation has been lucky
-at it. A finished run is measured on TEST_SEEDS, from its folder alone: the first policy is the one that the run's seed
-makes, the last one is in the newest checkpoint.
+During a run, evaluations on EVAL_SEEDS decide when it stops, which makes the last one optimistic. A finished run is
+measured on TEST_SEEDS, from its folder alone, with its own learner (`evaluate_run`). Other policies, or a run's policy
+on another task or with another judge, are evaluated from the policy's folder (`evaluate_policy`): episodes run side by
+side and execute whole chunks, as `sequential` does on a robot.
 """
 
 from collections import deque
@@ -49,7 +50,7 @@ class EvalResult:
 
     episodes: int
     successes: int  # by the simulator
-    judge_successes: int | None = None  # by the run's judge; None where it was not asked, or is the simulator
+    judge_successes: int | None = None  # by the run's judge; None without one
     agreements: int | None = None  # episodes on which the two agree
 
     @property
@@ -88,7 +89,7 @@ def evaluate(
 def evaluate_actor(
     env: VecEnv, make_act: Callable[[], ActFn], episodes: int, first_seed: int, detector: SuccessDetector | None
 ) -> EvalResult:
-    """The same of anything that acts. make_act: for a batch of episodes side by side"""
+    """Evaluate anything that acts. make_act: called for each batch of episodes"""
     watching = detector or SuccessDetector(SimulatorJudge(), env.num_envs)
     rollouts = list(_rollouts(env, make_act, episodes, first_seed, watching, terminate=detector is None))
     actual = np.concatenate([_successes(rollout).any(axis=0) for rollout in rollouts])[:episodes]
@@ -173,7 +174,7 @@ class FilmingDetector(SuccessDetector):
 
 
 def _open(folder: RunFolder, num_envs: int, stack: ExitStack) -> tuple[VecEnv, Any]:
-    """The run's task, and its learner as it was in the beginning."""
+    """The run's task, and its learner before any update."""
     config = folder.config
     if not config.simulated:
         raise DataError(f"{folder.path} is a run of a robot, whose true success nobody knows; evaluate in a simulation")

@@ -1,16 +1,16 @@
-"""Making a reward model: a folder that appears whole, with a page that says how far to trust it.
+"""Making a reward model or a VLM adapter: a folder that appears complete.
 
 runs/reward_model/
   model.json             network, preprocessing, cameras, calibration, threshold, scores, controls, data
   member_0.safetensors   weights, of each member
-  curve.jsonl            one line an epoch
-  held_out.jsonl         one line an episode that it was measured on: what it said of each frame, and what is true
+  curve.jsonl            one line per epoch
+  held_out.jsonl         one line per held-out episode: predictions and labels of each frame
   tensorboard/           the same as curve.jsonl, as event files
-  report.html            what a person looks at before believing it
+  report.html            how reliable it is
 
-While it trains there is `.reward_model.work` beside it, from which the same call goes on after Ctrl-C or kill -9, and
-whose event files `tensorboard --logdir` shows meanwhile. It is removed when the model is there, and when the training
-failed in a way that it would fail again.
+While it trains, `.reward_model.work` next to it has the state from which the same call continues after Ctrl-C or
+kill -9, and event files for `tensorboard --logdir`. It is removed when the model is complete, and after an error that
+would occur again.
 """
 
 import json

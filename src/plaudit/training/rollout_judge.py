@@ -1,10 +1,8 @@
 """The judge of a synchronous run: its decisions are rewarded and end the episodes of a rollout.
 
-Unless the judge is the simulator, the learner sees nothing of the simulator's own success: demonstrations are labeled
-by the judge too, and what is true is only logged and audited (training/audit.py).
-
-An episode that the judge ended is stored as one that was truncated: that it ended is the judge's decision and stands in
-its labels. So another judge may replace it and find no success there, and nothing is left of the first one's decision.
+Unless the judge is the simulator, the learner never sees the simulator's success flag: the judge labels demonstrations
+too, and the truth is only logged and audited (training/audit.py). An episode that the judge ended is stored as
+truncated, and its end is in the labels. So another judge can replace it and label the episode differently.
 """
 
 import json
@@ -55,7 +53,7 @@ class RolloutJudge:
         return not self._config.relabels_demos
 
     def flag(self, rollout: RolloutBatch) -> RolloutBatch:
-        """With the episodes named that are unlike what a classifier learned from."""
+        """Flag the episodes that are out of distribution for a classifier."""
         judge = _without_progress(self.judge)
         if not isinstance(judge, ClassifierJudge) or judge.model.familiar is None:
             return rollout
@@ -76,7 +74,7 @@ class RolloutJudge:
         return [(replace(episode, terminated=_failed(episode)), labels) for episode, labels in pairs]
 
     def label_demos(self, demos: Store, path: Path, progress: Callable[[str], Any]) -> Store:
-        """The demonstrations with this judge's labels, which are kept in a file of the run."""
+        """Label the demonstrations; the labels are kept in a file of the run."""
         if not self._config.relabels_demos:
             return demos
         labeled = Store.open(demos.folder, labels=path)
@@ -91,7 +89,7 @@ class RolloutJudge:
         return labeled
 
     def relabel(self, store: Store, progress: Callable[[str], Any]) -> None:
-        """Label the run's own episodes again that another judge has labeled; excluded ones stay so."""
+        """Label the run's episodes again that another judge has labeled; excluded ones stay excluded."""
         if self._config.judge.is_flag_alone:
             return
         ids = [i for i in store.ids if store.ledger.newest(i) is not None and not store.ledger.is_excluded(i)]
@@ -129,12 +127,12 @@ def live_judge(config: TrainingConfig) -> LiveJudge:
 
 
 def _without_progress(judge: Judge) -> Judge:
-    """The judge that decides success, without the model of progress beside it."""
+    """The judge that decides success, without its progress model."""
     return judge.judge if isinstance(judge, JudgeWithProgress) else judge
 
 
 def check_judge_fits(judge: LiveJudge, config: TrainingConfig, cameras: Mapping[str, Any]) -> None:
-    """Refuse a classifier that cannot judge this run, before anything is made.
+    """Refuse a classifier that cannot judge this run, before anything is created.
 
     cameras: of the environment, name -> size
     """
@@ -151,7 +149,7 @@ def check_judge_fits(judge: LiveJudge, config: TrainingConfig, cameras: Mapping[
 
 
 def check_measures_progress(model: RewardModel, config: TrainingConfig) -> None:
-    """Refuse shaping by a judge that has not learned progress, where no other model of it is named."""
+    """Refuse shaping by a judge that has not learned progress, unless `judge.progress` names a model."""
     if config.reward.shaping and config.judge.config.progress is None and not model.predicts_progress:
         raise JudgeError(
             f"reward.shaping is {config.reward.shaping:g}, but this reward model has not learned progress; set it to "
@@ -160,7 +158,7 @@ def check_measures_progress(model: RewardModel, config: TrainingConfig) -> None:
 
 
 def describe_judge(config: TrainingConfig) -> tuple[str, ...]:
-    """The judge of a new run, and what to know of it, in sentences; none for the simulator."""
+    """Messages about the judge of a new run; none for the simulator."""
     if config.judge.is_flag_alone:
         return ()
     judge, reward = live_judge(config), config.reward
@@ -183,10 +181,7 @@ def describe_judge(config: TrainingConfig) -> tuple[str, ...]:
 
 
 def check_robot_judge(config: TrainingConfig, refusal: str) -> None:
-    """Refuse a judge for a robot, where something speaks against it and it is not forced.
-
-    refusal: what; "" for nothing
-    """
+    """Refuse a judge for a robot unless it is forced. refusal: the reason; "" for none"""
     if refusal and not config.simulated and not config.judge.config.force:
         raise JudgeError(f"{config.target_name} is a robot, and {refusal} (or judge.force=true takes it as it is)")
 
@@ -205,7 +200,7 @@ def _check_cameras(wanted: Mapping[str, Size], cameras: Mapping[str, Any], *, an
 
 
 def _compare_with_block(block: RewardModelBlock, info: RewardModelConfig) -> None:
-    """Refuse a network that is not the one that a recipe describes."""
+    """Refuse a network that differs from the recipe's description."""
     shape = info.classifier
     sizes = {(3, *size) for size in (*shape.cameras.values(), *([shape.image_size] if shape.image_size else []))}
     keys = block.image_keys
@@ -226,12 +221,12 @@ def _compare_with_block(block: RewardModelBlock, info: RewardModelConfig) -> Non
 
 
 def _camera_names(keys: Sequence[str], cameras: Mapping[str, Size]) -> list[str]:
-    """A recipe's cameras by the model's names of them."""
+    """A recipe's cameras, by the model's names."""
     return sorted(name_of_camera(key, cameras, keys) for key in keys)
 
 
 def _block_warnings(block: RewardModelBlock, info: RewardModelConfig) -> list[str]:
-    """What a recipe says and nothing depends on."""
+    """Warnings about keys of a recipe that differ from the model and have no effect."""
     shape, warnings = info.classifier, []
     frozen = info.frozen_encoder or shape.freeze_stem
     for name, described, actual in (
@@ -247,7 +242,9 @@ def _block_warnings(block: RewardModelBlock, info: RewardModelConfig) -> list[st
 
 
 def with_judge(run: RunFolder, overrides: Sequence[str]) -> RunFolder:
-    """The run as it is to continue.
+    """Resume a run with another judge, which labels its episodes again; its audit starts anew.
+
+    Earlier judges are listed in judge/history.jsonl.
 
     overrides: judge=... and judge.*=...
     """
@@ -262,7 +259,7 @@ def with_judge(run: RunFolder, overrides: Sequence[str]) -> RunFolder:
     history = run.judge / "history.jsonl"
     kept = Folder(run.judge).read(history.name, MAX_JSON) if history.exists() else b""
     lines = kept.decode().splitlines()
-    # The last change was of a judge that took no step: it was not usable, or the command was killed.
+    # The last judge took no step: it was not usable, or the command was killed.
     unused = (
         lines[-1:] and lines[-1].startswith(f'{{"step": {step}, ') and lines[-1].endswith(f" {json.dumps(before)}}}")
     )
@@ -278,12 +275,19 @@ def with_judge(run: RunFolder, overrides: Sequence[str]) -> RunFolder:
 
 
 class EmbodiedRewardWorker(RewardWorker):
-    """A `RewardWorker` that also knows the rewards of a rollout."""
+    """A `RewardWorker` that also computes the rewards of a rollout, for RLinf's training.
+
+    with EmbodiedRewardWorker(RewardWorkerConfig(checkpoint_path="lift_reward")) as worker:
+        rewards = worker.compute_rewards(rollout)        # [T, N]
+
+    A rollout has an order, so several frames have to confirm a success before it is paid. `RewardWorker` scores frames
+    one by one.
+    """
 
     def compute_rewards(
         self, rollout: RolloutBatch, config: RewardConfig | None = None, gamma: float = 0.99
     ) -> FloatArray:
-        """[T, N]: what this model pays for the rollout, whoever paid while it ran.
+        """[T, N]: the rewards of this model for the rollout.
 
         config: how success is paid; None: as `RewardConfig` has it, with this worker's reward type
         gamma: of the shaping
