@@ -41,6 +41,7 @@ ROOMS = [
     "report",
     "training",
     "cluster",
+    "api",
     "demo",
     "cli",
     "testing",

@@ -329,7 +329,7 @@ class LabelWindow(QWidget):
 
 
 def key_name(event: QKeyEvent) -> str:
-    """The key as human/actions.py names it: the typed character on any keyboard layout, else Qt's key name."""
+    """The key as human/session.py names it: the typed character on any keyboard layout, else Qt's key name."""
     held = event.modifiers() & ~(Qt.KeyboardModifier.ShiftModifier | Qt.KeyboardModifier.KeypadModifier)
     typed = event.text().upper()
     altgr = Qt.KeyboardModifier.ControlModifier | Qt.KeyboardModifier.AltModifier  # AltGr on some systems
