@@ -18,7 +18,6 @@ from bars import Bars
 
 ROOT = Path(__file__).parents[1]
 MAX_MEAN, MAX_WORDS = 16, 30
-MESSAGE_CALLS = {"warn", "warning", "note", "error", "fail", "print_error", "print_warning", "Exit", "BadParameter"}
 
 
 class Sentence(NamedTuple):
@@ -46,7 +45,7 @@ def split(text: str) -> list[str]:
     """The sentences of one paragraph."""
     text = re.sub(r"`[^`]*`", "CODE", text)
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
-    text = re.sub(r"[*_]{1,2}(?=\S)|(?<=\S)[*_]{1,2}", "", text)
+    text = text.replace("*", "")
     text = re.sub(r"\b(e\.g|i\.e|vs|etc|cf|approx)\.", r"\1", " ".join(text.split()))
     parts = re.split(r"(?<=[.!?])[)\"”]?\s+(?=[\"“(]?[A-Z0-9CODE])", text)
     return [part.strip() for part in parts if re.search(r"[A-Za-z]{2}", part)]
@@ -74,17 +73,14 @@ def help_sentences() -> list[Sentence]:
 
 
 def message_sentences(source: Path = ROOT / "src/plaudit") -> list[Sentence]:
-    """String literals of exceptions that are raised and of warnings; a placeholder counts as one word."""
-    result = []
-    for path in sorted(source.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            call: ast.AST | None = node.exc if isinstance(node, ast.Raise) else node
-            if not isinstance(call, ast.Call) or (call is node and _called(call) not in MESSAGE_CALLS):
-                continue
-            texts = [text for argument in call.args if (text := _literal(argument))]
-            place = f"{path.relative_to(ROOT)}:{call.lineno}"
-            result += [Sentence(place, part) for text in texts for part in split(text)]
-    return list(dict.fromkeys(result))
+    """One-line string literals that are not docstrings: errors, warnings, notes. A placeholder counts as one word."""
+    return [
+        Sentence(f"{path.relative_to(source)}:{node.lineno}", sentence)
+        for path in sorted(source.rglob("*.py"))
+        for node in _strings(ast.parse(path.read_text()))
+        if "\n" not in (text := _literal(node))
+        for sentence in split(text)
+    ]
 
 
 def main() -> None:
@@ -122,8 +118,13 @@ def _blocks(text: str, tables: bool) -> Iterator[str]:
             block.append(line[is_item.end() :] if is_item else line)
 
 
-def _called(call: ast.Call) -> str:
-    return getattr(call.func, "attr", getattr(call.func, "id", ""))
+def _strings(tree: ast.AST) -> Iterator[ast.expr]:
+    """The outermost strings of a syntax tree, docstrings left out."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.expr) and _literal(node):
+            yield node
+        elif not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)):
+            yield from _strings(node)
 
 
 def _literal(node: ast.AST) -> str:
