@@ -12,7 +12,7 @@ One threshold is to fit all six, and each has a scale of its own: smoothed targe
 at 2.8 and another's at 3.2, and the successes lie so close together there that a threshold between the two finds all of
 them or none. So the logits of a fold's model are moved and stretched until the frames that it learned from, successes
 and failures, have the medians that those of the kept model have. Calibrating each model on its own validation episodes
-instead, which are two or three, made it worse (docs/results.md).
+instead, which are two or three, made it worse (docs/log.md).
 
 Frames are scored at the rate that is learned from, those between by interpolation: neighbors are nearly alike, and
 encoding every frame of every episode would take longer than all five trainings.

@@ -3,7 +3,7 @@
 Nothing of this touches a model on a processor, nor the weights that are saved: these are copies. Only the encoder is in
 bfloat16. What comes after it takes no time, and decides.
 
-With `compile: true`, 256 images of 128x128 through a ResNet-10 take a third of the time on an H200 (docs/results.md), after
+With `compile: true`, 256 images of 128x128 through a ResNet-10 take a third of the time on an H200 (docs/log.md), after
 half a minute of compiling. Two modules are exchanged for that: torch's group norm turns images around in memory and
 back, which costs more than all convolutions of a ResNet-10, and a first convolution of three channels leaves most of
 the GPU idle.
