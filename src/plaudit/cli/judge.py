@@ -206,8 +206,13 @@ def _measured(store: "Store", sources: Sequence[str], found: "JudgeEvaluation") 
 
 
 def _tell_evaluation(title: str, found: "JudgeEvaluation", target: Path) -> None:
-    from plaudit.report.judge import decode_results, failed_control_warning, first_frame_warning
-    from plaudit.report.judge_tables import decode_table, judge_table
+    from plaudit.report.judge import (
+        decode_results,
+        decode_table,
+        failed_control_warning,
+        first_frame_warning,
+        judge_table,
+    )
 
     metrics = found.metrics
     held = f"{title}: measured on {metrics.episodes:,} episodes, {metrics.frames:,} frames"
@@ -301,7 +306,7 @@ def calibrate_(
 
 
 def _tell_calibrated(output: Path, fit: "Fit", calibrated: "CalibrationRecord", cross_val: "CrossValResult") -> None:
-    from plaudit.report.judge_tables import calibration_table
+    from plaudit.report.judge import calibration_table
 
     title = f"{output}: fitted on {calibrated.episodes} episodes, {calibrated.successes} of which succeed"
     out.print(calibration_table(title, fit, calibrated, cross_val.cutoffs))

@@ -350,7 +350,7 @@ def _print_directory(source: Path, store: "Store", ids: Sequence[int]) -> None:
 
 
 def _visualize(episodes: "Store", job: "RewardTrainJob", folder: Path) -> None:
-    from plaudit.report.visualize import visualize_positives
+    from plaudit.report.sheet import visualize_positives
 
     cameras = job.image_keys or sorted(episodes.episode(episodes.ids[0]).frames)
     count = visualize_positives(episodes, folder, cameras, job.label_sources, progress("drawing"))
@@ -389,8 +389,7 @@ def _tell_choice(job: "RewardTrainJob", choice: "Choice") -> None:
 
 
 def _print_result(fitted: "TrainResult", job: "RewardTrainJob") -> None:
-    from plaudit.report.judge import first_frame_warning
-    from plaudit.report.judge_tables import forecast_table, judge_table
+    from plaudit.report.judge import first_frame_warning, forecast_table, judge_table
 
     scores, problems = fitted.metrics, fitted.model.config.problems
     held = f"{job.output_dir}: measured on {scores.episodes:,} held-out episodes, {scores.frames:,} frames"

@@ -138,6 +138,16 @@ def key_value_table(values: Mapping[str, str]) -> Table:
     return Table([(Span(name, "muted"), value) for name, value in values.items()])
 
 
+def count_mistakes(count: int) -> Span:
+    """A number that should be zero: red where it is not."""
+    return Span(f"{count:,}", "bad" if count else "")
+
+
+def count_correct(count: int) -> Span:
+    """A number of correct predictions: green unless there are none."""
+    return Span(f"{count:,}", "good" if count else "")
+
+
 def video_block(mp4: bytes, caption: str) -> Video:
     """A video from the bytes of its file."""
     return Video("data:video/mp4;base64," + base64.b64encode(mp4).decode(), caption)

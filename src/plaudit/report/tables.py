@@ -1,4 +1,4 @@
-"""Tables for the terminal: data sets, stores, episodes, environments, robots; judge_tables.py has those of judges."""
+"""Tables for the terminal: data sets, stores, episodes, environments, robots; judge.py has those of judges."""
 
 import time
 from collections import Counter
