@@ -10,12 +10,21 @@ from pathlib import Path
 import pytest
 
 from command import plaudit
-from plaudit.cluster.connect import _set_environment, check_answers, check_reachable, find, refusal, with_port
+from plaudit.cluster.connect import (
+    _set_environment,
+    check_answers,
+    check_private,
+    check_reachable,
+    find,
+    make_token,
+    refusal,
+    token_environment,
+    with_port,
+)
 from plaudit.cluster.launch import NodeOptions, start, stop
 from plaudit.cluster.network import listeners, own_addresses
+from plaudit.cluster.placement import need_ray
 from plaudit.cluster.state import NodeInfo, running, write_state
-from plaudit.cluster.token import check_private, make_token, token_environment
-from plaudit.cluster.versions import need_ray
 from plaudit.errors import ClusterError, MissingExtra
 
 NODE = Path("node")  # a folder of a short name

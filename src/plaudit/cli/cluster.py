@@ -41,10 +41,10 @@ def cluster_start(
     folder: FolderOption = None,
 ) -> None:
     """Make this machine a node, in the background. The one for training, without --head, is the head."""
-    from plaudit.cluster.firewall import command
+    from plaudit.cluster.check import next_steps
     from plaudit.cluster.launch import NodeOptions, start
+    from plaudit.cluster.network import firewall_command
     from plaudit.cluster.state import default_folder
-    from plaudit.cluster.tables import next_steps
     from plaudit.errors import ClusterError, did_you_mean
     from plaudit.judges.human.app import has_display
     from plaudit.training.cluster_config import ROLES
@@ -71,10 +71,8 @@ def cluster_start(
     node = start(options, on_progress=err.print)
     out.print(next_steps(node))
     if not node.closed and not ip_address(node.address).is_loopback:  # with a loopback address Ray listens there only
-        tell(
-            "warning",
-            f"Ray listens on all addresses of this machine; to close the others: {command(node.address, node.ports)}",
-        )
+        close = firewall_command(node.address, node.ports)
+        tell("warning", f"Ray listens on all addresses of this machine. To close the others, run: {close}")
 
 
 @cluster.command("stop")
@@ -93,9 +91,8 @@ def cluster_stop(folder: FolderOption = None) -> None:
 @cluster.command("status")
 def cluster_status(address: AddressOption = "auto", folder: FolderOption = None) -> None:
     """Show the nodes and what runs on them."""
-    from plaudit.cluster.check import running_actors
+    from plaudit.cluster.check import actors_table, nodes_table, running_actors
     from plaudit.cluster.connect import cluster_nodes, join_cluster
-    from plaudit.cluster.tables import actors_table, nodes_table
 
     with join_cluster(address, folder=folder):
         nodes = cluster_nodes()
@@ -113,9 +110,8 @@ def cluster_check(
     megabytes: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="To send between each two nodes.")] = 50,
 ) -> None:
     """Check nodes and measure the connections between them; returns 1 if anything is wrong."""
-    from plaudit.cluster.check import check
+    from plaudit.cluster.check import check, check_table
     from plaudit.cluster.connect import cluster_nodes, join_cluster
-    from plaudit.cluster.tables import check_table
 
     with join_cluster(address, folder=folder):
         results = check([node for node in cluster_nodes() if node.alive], megabytes)

@@ -1,16 +1,21 @@
-"""Joining a cluster as a driver, or starting one in this process where there is none.
+"""Joining a cluster as a driver, or starting one in this process.
 
-Ray waits for minutes when the head cannot be reached, and its errors are tracebacks that end in advice for other users;
-so the head is called over plain TCP first, and Ray's refusals are translated into one sentence. A driver runs on a
-machine of the cluster: it shares memory with the node there.
+Ray waits for minutes when the head cannot be reached, and its errors are long tracebacks. So the head is called over
+plain TCP first, and Ray's refusals are translated into one sentence. A driver runs on a machine of the cluster, because
+it shares memory with the node there.
 
-Ray is configured by its environment variables and by arguments of `ray.init` alone. It reads the variables when it is
+Ray is configured only by its environment variables and by arguments of `ray.init`. It reads the variables when it is
 imported, so `join_cluster` sets them before it imports Ray.
+
+The secret of a cluster is Ray's own token (`RAY_AUTH_MODE=token`), in the file where Ray expects it, so `ray` commands
+work too. Anyone who has it may run code on every machine, and Ray refuses everyone else. The file must be the same on
+all machines. If `RAY_AUTH_MODE` is already set, it stays as it is.
 """
 
 import logging
 import os
 import re
+import secrets
 import signal
 import socket
 import sys
@@ -23,10 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from plaudit.cluster.network import is_loopback
-from plaudit.cluster.placement import Node, Placement
+from plaudit.cluster.placement import Node, Placement, gpus_of, need_ray, own_labels, own_versions, versions_of
 from plaudit.cluster.state import LOCAL, RAY, NodeInfo, default_folder, make_folder, running
-from plaudit.cluster.token import make_token, token_environment, token_file
-from plaudit.cluster.versions import gpus_of, need_ray, own_labels, own_versions, versions_of
 from plaudit.errors import ClusterError
 from plaudit.training.cluster_config import ClusterConfig, WorkerName
 from plaudit.trust import allowances
@@ -329,3 +332,38 @@ def _local_store_size() -> int:
     """Bytes; a third of the shared memory at most."""
     shared = os.statvfs("/dev/shm")
     return max(80 * 2**20, min(LOCAL_STORE, shared.f_bavail * shared.f_frsize // 3))
+
+
+DEFAULT = Path("~/.ray/auth_token")
+
+
+def token_file(path: Path | None = None) -> Path:
+    """The token of this machine. path: the user's choice; None: Ray's own"""
+    return (path or Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or DEFAULT)).expanduser().absolute()
+
+
+def make_token(path: Path) -> bool:
+    """Create a secret that only this user can read; returns False if there is one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return False
+    with os.fdopen(handle, "w") as file:
+        file.write(secrets.token_hex(32))
+    return True
+
+
+def token_environment(path: Path | None) -> dict[str, str]:
+    """Variables for Ray's processes; none without a file, or where the environment sets its own."""
+    if "RAY_AUTH_MODE" in os.environ or "RAY_AUTH_TOKEN" in os.environ or path is None or not path.is_file():
+        return {}
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path)}
+
+
+def check_private(path: Path) -> None:
+    """Raise `ClusterError` for a token that is empty or that others can read."""
+    if path.stat().st_size == 0:
+        raise ClusterError(f"{path}: the token is empty; delete the file, and starting the head makes a new one")
+    if path.stat().st_mode & 0o077:
+        raise ClusterError(f"{path}: other users of this machine can read the token; run: chmod 600 {path}")

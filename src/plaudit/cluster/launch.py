@@ -35,12 +35,24 @@ from plaudit.cluster.connect import (
     LOOPBACK,
     QUIET,
     TIMED_OUT,
+    check_private,
     check_reachable,
+    make_token,
     refusal,
+    token_environment,
+    token_file,
     with_port,
 )
-from plaudit.cluster.firewall import close_others, open_others
-from plaudit.cluster.network import address_towards, can_connect, can_listen, is_loopback, own_addresses
+from plaudit.cluster.network import (
+    address_towards,
+    can_connect,
+    can_listen,
+    close_others,
+    is_loopback,
+    open_others,
+    own_addresses,
+)
+from plaudit.cluster.placement import need_ray, own_labels
 from plaudit.cluster.state import (
     RAY,
     NodeInfo,
@@ -55,8 +67,6 @@ from plaudit.cluster.state import (
     signal_process,
     write_state,
 )
-from plaudit.cluster.token import check_private, make_token, token_environment, token_file
-from plaudit.cluster.versions import need_ray, own_labels
 from plaudit.data.signals import defer_signals
 from plaudit.errors import ClusterError
 from plaudit.training.cluster_config import Role
