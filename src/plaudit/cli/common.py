@@ -14,12 +14,14 @@ from time import monotonic
 from typing import Annotated, Any, NoReturn
 
 import typer
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.segment import Segment
 from rich.text import Text
 
-from plaudit.cli.console import PlainConsole
 from plaudit.errors import DataError, PlauditError, UnclearDataset
 from plaudit.memory import keep_freed_memory
+from plaudit.plain import plain
 from plaudit.trust import allow_code, allow_host
 
 # Typer brings a click of its own or uses the one that is installed, by its version: what the words of a command line
@@ -27,6 +29,20 @@ from plaudit.trust import allow_code, allow_host
 NotACommand: Any = typer.BadParameter.__mro__[2]
 MAX_COUNT, MAX_SEED = 10**9, 2**63 - 1  # of options; as in plaudit.config
 MIN_FPS, MAX_FPS = 1e-3, 1e5
+
+
+class PlainConsole(Console):
+    """A rich console that interprets nothing in its text: no markup, no emoji codes, no control characters."""
+
+    def __init__(self, **options: Any):
+        super().__init__(highlight=False, markup=False, emoji=False, soft_wrap=True, **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Escape all text; only `control` segments, which are rich's own, pass as they are."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(plain(segment.text), segment.style)
+
+
 out, err = PlainConsole(), PlainConsole(stderr=True)
 
 RobotParams = Annotated[

@@ -1,15 +1,29 @@
 """`plaudit judge`: how good is one, and the rule that makes it as careful as it should be."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from plaudit.cli.common import AllowCode, AllowHost, finite, open_episodes, out, progress, stop, tell
+from plaudit.cli.common import (
+    MAX_COUNT,
+    MAX_SEED,
+    AllowCode,
+    AllowHost,
+    check_episodes,
+    epochs_bar,
+    finite,
+    open_episodes,
+    out,
+    progress,
+    starting,
+    stop,
+    tell,
+)
 from plaudit.cli.data import EpisodesOption, chosen_ids
-from plaudit.cli.exam import ReferenceOption, exam_
 from plaudit.cli.label import (
     ConfigOption,
     DecodeOption,
@@ -22,23 +36,28 @@ from plaudit.cli.label import (
     report_failures,
 )
 from plaudit.cli.plan import plan_
-from plaudit.cli.tune import tune_
-from plaudit.errors import DataError, TargetNotEmpty, did_you_mean
+from plaudit.errors import DataError, JudgeError, TargetNotEmpty, did_you_mean
 
 if TYPE_CHECKING:
     from plaudit.data.store import Store
     from plaudit.judges.calibration import CalibrationRecord, CrossValResult, Fit
+    from plaudit.judges.certificate import Certificate
     from plaudit.judges.config import JudgeConfig
     from plaudit.judges.evaluation import JudgeEvaluation
+    from plaudit.judges.exam import Trace
     from plaudit.protocols import Judge
     from plaudit.rule import DecisionRule
     from plaudit.types import Labels
 
 judge = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-judge.command("exam")(exam_)
-judge.command("tune")(tune_)
 judge.command("plan")(plan_)
 
+ReferenceOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Sources of the reference labels, like 'human,cutoff'.", show_default="human,simulator,dataset,cutoff"
+    ),
+]
 JudgeOption = Annotated[
     str | None, typer.Option("--judge", help="vlm, classifier, simulator, or my_package.my_module:MyConfig.")
 ]
@@ -399,3 +418,262 @@ def export_(
     for sentence in notes:
         tell("note", sentence)
     out.print(f"{target} is the model as {to} loads it")
+
+
+EXAMS = Path("runs/judge_exam")
+
+
+@judge.command("exam")
+def exam_(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="JUDGE... STORE [KEY=VALUE]...",
+            help="Judges: folders or files, or names as for --judge of 'plaudit label'; a store or a data set with "
+            "reference labels; then keys of the judges' configs.",
+        ),
+    ] = None,
+    reference: ReferenceOption = None,
+    episodes: EpisodesOption = None,
+    other_task: Annotated[
+        Path | None, typer.Option(help="A store of another task's episodes: none of their frames shows success.")
+    ] = None,
+    wrong_task: Annotated[
+        str | None, typer.Option(help="A task that no episode shows, as a control for judges that use the task text.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only say whether the certificate that is there is of this judge and data.")
+    ] = False,
+    output_dir: Annotated[
+        Path | None,
+        typer.Option("--output-dir", "-o", help="The folder to write; runs/judge_exam/NAME_N when not given."),
+    ] = None,
+    allow_code: AllowCode = None,
+    allow_host: AllowHost = None,
+) -> None:
+    """Examine judges on episodes that they have not seen, and write a certificate for each.
+
+    The suite is fixed: metrics of frames and episodes, each with an interval over episodes, and all controls. Writes
+    report.html and the certificates, and puts each certificate beside its judge, where 'train', 'online' and 'label'
+    find it. Ctrl-C keeps the scores so far, and the same command resumes. Returns 1 when a judge did not pass.
+    """
+    from plaudit.judges.exam import rank
+    from plaudit.report.exam import save_exam
+
+    names, folder, overrides = _judges_and_store(words or [])
+    check_episodes(folder)
+    check_output_path(output_dir)
+    judges = [_load_judge(word, overrides) for word in names]
+    store = open_episodes(folder)
+    asked = None if reference is None else [who.strip() for who in reference.split(",")]
+    ids = chosen_ids(store, episodes)
+    if check:
+        _check_certificates(store, names, judges, asked, ids)
+        return
+    other = None if other_task is None else open_episodes(other_task)
+    found: list[tuple[Certificate, list[Trace]]] = []
+    placed: dict[str, Path] = {}  # name on the page -> where its certificate belongs
+    kept = [_kept_scores(output_dir, shown) for shown in _short_names(names)]
+    try:
+        for word, shown, config, scores in zip(names, _short_names(names), judges, kept, strict=True):
+            try:
+                found.append(_examine(store, config, shown, scores, asked, ids, other, wrong_task))
+            except JudgeError as error:
+                if len(names) == 1:
+                    raise
+                raise JudgeError(f"{shown}: {error}") from error
+            if Path(word).exists() and not overrides:
+                placed[shown] = Path(word)
+    except KeyboardInterrupt:
+        stop("interrupted; the scores so far are kept, run the same command to resume")
+    found.sort(key=lambda one: rank(one[0]))
+    title = found[0][0].name if len(found) == 1 else f"{len(found)}_judges"
+    target = output_dir or free_folder(EXAMS, title)
+    save_exam(target, found)
+    for path in kept:
+        path.unlink(missing_ok=True)  # a judge may be named twice
+    _tell_exam([certificate for certificate, _ in found], target, placed)
+
+
+def _kept_scores(output_dir: Path | None, name: str) -> Path:
+    """Where the scores of a judge are until its exam is done."""
+    folder, file_name = EXAMS if output_dir is None else output_dir.parent, re.sub(r"[^\w.-]", "_", name)
+    return folder / f".{file_name}.scores"
+
+
+def _judges_and_store(words: Sequence[str]) -> tuple[list[str], Path, list[str]]:
+    named = [word for word in words if "=" not in word]
+    if len(named) < 2:
+        raise DataError("name a judge, or several, and then a store: plaudit judge exam runs/reward_model episodes")
+    return named[:-1], Path(named[-1]), [word for word in words if "=" in word]
+
+
+def _short_names(words: Sequence[str]) -> list[str]:
+    """The last part of each, or all of it where two are alike."""
+    short = [Path(word).stem if Path(word).is_file() else Path(word).name for word in words]
+    return [word if short.count(one) > 1 or not one else one for one, word in zip(short, words)]
+
+
+def _load_judge(word: str, overrides: Sequence[str]) -> "JudgeConfig":
+    """A judge that failed its own checks is examined too."""
+    from plaudit.judges.config import load_named_judge
+
+    return load_named_judge(word, overrides).model_copy(update={"force": True})
+
+
+def _examine(
+    store: "Store",
+    config: "JudgeConfig",
+    name: str,
+    kept: Path,
+    asked: Sequence[str] | None,
+    ids: Sequence[int],
+    other: "Store | None",
+    wrong_task: str | None,
+) -> "tuple[Certificate, list[Trace]]":
+    from plaudit.judges.config import judge_warnings
+    from plaudit.judges.evaluation import resolve_reference
+    from plaudit.judges.exam import examine
+
+    built = config.build()
+    for sentence in judge_warnings(config, built):
+        tell("warning", f"{name}: {sentence}")
+    sources = resolve_reference(asked, built.id.source)
+    return examine(
+        store,
+        config,
+        built,
+        sources,
+        ids,
+        name=name,
+        other_task=other,
+        wrong_task=wrong_task,
+        kept=kept,
+        progress=lambda what: progress(f"{name}: {what}"),
+    )
+
+
+def _check_certificates(
+    store: "Store",
+    names: Sequence[str],
+    judges: "Sequence[JudgeConfig]",
+    asked: Sequence[str] | None,
+    ids: Sequence[int],
+) -> None:
+    from plaudit.judges.certificate import certificate_beside, load_certificate
+    from plaudit.judges.evaluation import resolve_reference
+    from plaudit.judges.exam import check_data
+
+    for word, config in zip(names, judges, strict=True):
+        built = config.build()
+        path = certificate_beside(Path(word))
+        certificate = load_certificate(path, built.id)
+        check_data(path, certificate, store, config, built, resolve_reference(asked, built.id.source), ids)
+        out.print(f"{path} is of this judge and this data; {certificate.line}")
+
+
+def _tell_exam(certificates: "Sequence[Certificate]", target: Path, placed: dict[str, Path]) -> None:
+    from plaudit.judges.certificate import certificate_beside
+    from plaudit.report.exam import exam_table
+
+    out.print(exam_table(certificates))
+    for certificate in certificates:
+        for sentence in certificate.notes:
+            tell("note", f"{certificate.name}: {sentence}")
+        for sentence in certificate.problems:
+            tell("problem", f"{certificate.name}: {sentence}")
+        if certificate.name in placed:
+            path = certificate_beside(placed[certificate.name])
+            certificate.save(path)
+            out.print(f"{certificate.name}: the certificate is {path}")
+    out.print(f"see {target / 'report.html'}")
+    if not all(certificate.passed for certificate in certificates):
+        raise typer.Exit(1)
+
+
+_FLAGS = ("rank", "alpha", "epochs", "batch_size", "lr", "seed")  # handed on as they are
+
+AlphaOption = Annotated[
+    float | None,
+    typer.Option(min=1e-6, max=1e6, help="What it adds is scaled by alpha / rank.", callback=finite, show_default="32"),
+]
+TuneEpochsOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=MAX_COUNT,
+        help="Maximum number; it stops early when the validation loss stops falling.",
+        show_default="15",
+    ),
+]
+BatchOption = Annotated[
+    int | None, typer.Option(min=1, max=65_536, help="Episodes of a gradient step.", show_default="2")
+]
+TuneLrOption = Annotated[
+    float | None,
+    typer.Option(
+        min=0, max=10, help="Learning rate; follows a cosine schedule to zero.", callback=finite, show_default="0.0001"
+    ),
+]
+
+
+@judge.command("tune")
+def tune_(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(help="A Qwen3-VL: its folder, or its id where it was fetched before.")],
+    words: WordsArgument = None,
+    output: Annotated[
+        Path, typer.Option("--output-dir", "-o", help="The folder to write: the adapter, which loads as a judge.")
+    ] = Path("runs/tuned_judge"),
+    config: ConfigOption = None,
+    reference: ReferenceOption = None,
+    episodes: EpisodesOption = None,
+    rank: Annotated[int | None, typer.Option(min=1, max=65_536, help="Of the adapter.", show_default="16")] = None,
+    alpha: AlphaOption = None,
+    vision: Annotated[bool, typer.Option("--vision", help="Adapt the vision encoder too.")] = False,
+    epochs: TuneEpochsOption = None,
+    batch_size: BatchOption = None,
+    lr: TuneLrOption = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=MAX_SEED, help="Seed of everything random.")] = None,
+    allow_code: AllowCode = None,
+    allow_host: AllowHost = None,
+) -> None:
+    """Fine-tune a vision-language judge on labeled episodes (LoRA).
+
+    Some episodes are held out to choose the best epoch. The adapter knows its model, its prompt and what it learned
+    from: use its folder as --model or --config, calibrate and examine it on other episodes. Ctrl-C stops it at once;
+    the same command resumes.
+    """
+    with starting():
+        from plaudit.config import parse
+        from plaudit.judges.config import load_judge_config
+        from plaudit.judges.epochs import TrainingInterrupted
+        from plaudit.judges.vlm.judge import VlmJudgeConfig
+        from plaudit.judges.vlm.tune import TuneConfig
+        from plaudit.training.reward_model import check_output_path, work_folder
+        from plaudit.training.tuned_judge import tune_and_save
+
+    check_output_path(output, "--output-dir")
+    folder, overrides = named_store(words)
+    judge = load_judge_config(config, "vlm", {"model": model}, overrides)
+    assert isinstance(judge, VlmJudgeConfig)
+    store = open_episodes(folder)
+    given: dict[str, Any] = {name: context.params[name] for name in _FLAGS if context.params[name] is not None}
+    if reference is not None:
+        given["label_sources"] = [who.strip() for who in reference.split(",")]
+    job = parse(TuneConfig, {**given, "vision": vision})
+    ids = chosen_ids(store, episodes)
+    try:
+        with epochs_bar(job.epochs) as (watch, _):
+            tuned = tune_and_save(store, output, judge, job, watch, watch, ids)
+    except (TrainingInterrupted, KeyboardInterrupt):
+        stop(f"stopped; run the same command to resume from {work_folder(output)}")
+    out.print(
+        f"{output}: ROC AUC {tuned.metrics.roc_auc:.3f} after epoch {tuned.best_epoch}, {tuned.before.roc_auc:.3f} "
+        f"before, on the {tuned.metrics.episodes} episodes that chose the epoch"
+    )
+    tell(
+        "note",
+        f"calibrate it on episodes that it has not learned from (plaudit judge calibrate STORE --config {output} "
+        f"--output {output / 'judge.yaml'}), then examine it on others (plaudit judge exam {output} STORE)",
+    )

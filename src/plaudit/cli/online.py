@@ -1,12 +1,13 @@
 """`plaudit online`: the whole loop."""
 
+import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.live import Live
@@ -22,6 +23,7 @@ from plaudit.cli.common import (
     err,
     out,
     progress,
+    run_app,
     stop,
     tell,
 )
@@ -346,3 +348,66 @@ def _display(config: Any, workers: Any, events: Any) -> Iterator[Any]:
     finally:
         signal.signal(signal.SIGINT, before)
         live.stop()
+
+
+def run_script(
+    description: str, *, train_config: Path, policy_yaml: Path | None = None, always: Sequence[str] = ()
+) -> NoReturn:
+    """
+    description: for --help
+    train_config, policy_yaml: what these flags are by default
+    always: `a.b=c` overrides that make it this script
+    """
+    config_default, policy_default = train_config, policy_yaml
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+    @app.command(help=description)
+    def script(
+        overrides: Annotated[
+            list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Keys of the config; they win.")
+        ] = None,
+        *,
+        robot: Annotated[str, typer.Option("--robot", help="igris_b, igris_c, sim, lerobot, or my_module:MyConfig.")],
+        inference_algorithm: Annotated[
+            str | None,
+            typer.Option(
+                "--inference_algorithm",
+                help="rtc: infer while the robot moves; sequential: it waits meanwhile.",
+                show_default=DEFAULT_ALGORITHM,
+            ),
+        ] = None,
+        train_config: Annotated[
+            Path, typer.Option("--train_config", help="The run as YAML; see examples/configs.")
+        ] = config_default,
+        policy_yaml: Annotated[Path | None, typer.Option("--policy_yaml", help="A policy's file.")] = policy_default,
+        inference_runtime_params_config: Annotated[
+            Path | None,
+            typer.Option("--inference_runtime_params_config", help="JSON; the robot's own when not given."),
+        ] = None,
+        inference_runtime_topics_config: Annotated[
+            Path | None,
+            typer.Option("--inference_runtime_topics_config", help="JSON; the robot's own when not given."),
+        ] = None,
+        human_reward_labeler: Annotated[
+            bool, typer.Option("--human_reward_labeler", help="A person judges in a window, and no model.")
+        ] = False,
+        auto: Auto = None,
+        allow_untrained: AllowUntrained = False,
+        allow_code: AllowCode = None,
+        allow_host: AllowHost = None,
+    ) -> None:
+        online(
+            [*(overrides or []), *always],
+            config=train_config,
+            robot=robot,
+            algorithm=inference_algorithm,
+            policy_yaml=policy_yaml,
+            params=inference_runtime_params_config,
+            topics=inference_runtime_topics_config,
+            human=human_reward_labeler,
+            auto=auto,
+            allow_untrained=allow_untrained,
+            ray=os.environ.get(RAY, "auto"),
+        )
+
+    run_app(app)
