@@ -7,36 +7,28 @@ from typing import Annotated
 import typer
 
 from plaudit.cli.common import err, out, tell
+from plaudit.cli.options import option
 
 cluster = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 FolderOption = Annotated[
-    Path | None, typer.Option("--dir", help="Where the node of this machine lives; /tmp/plaudit-UID unless given.")
+    Path | None, option("Where the node of this machine lives; /tmp/plaudit-UID unless given.", "--dir")
 ]
 AddressOption = Annotated[
-    str, typer.Option("--address", metavar="HOST:PORT", help="The head; 'auto' is the cluster of this machine.")
+    str, option("The head; 'auto' is the cluster of this machine.", "--address", metavar="HOST:PORT")
 ]
 
 
 @cluster.command("start")
 def cluster_start(
-    role: Annotated[list[str], typer.Option(help="training, inference or labeling; several times for several.")],
-    head: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Join this head. Without it, be the head.", show_default=False)
-    ] = None,
-    address: Annotated[
-        str | None, typer.Option(metavar="OWN_IP", help="The address of this machine to use.", show_default=False)
-    ] = None,
-    port: Annotated[int, typer.Option(min=1024, max=65000, help="The first port of this node.")] = 6379,
-    gpus: Annotated[
-        int | None, typer.Option(min=0, max=2**31 - 1, help="GPUs to offer; all unless given.", show_default=False)
-    ] = None,
-    token: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The shared secret; ~/.ray/auth_token unless given.")
-    ] = None,
+    role: Annotated[list[str], option("training, inference or labeling; several times for several.")],
+    head: Annotated[str | None, option("Join this head. Without it, be the head.", metavar="ADDRESS")] = None,
+    address: Annotated[str | None, option("The address of this machine to use.", metavar="OWN_IP")] = None,
+    port: Annotated[int, option("The first port of this node.", min=1024, max=65000)] = 6379,
+    gpus: Annotated[int | None, option("GPUs to offer; all unless given.", min=0)] = None,
+    token: Annotated[Path | None, option("The shared secret; ~/.ray/auth_token unless given.", metavar="FILE")] = None,
     firewall: Annotated[
-        bool,
-        typer.Option("--firewall", help="As root: have nftables close its ports on this machine's other addresses."),
+        bool, option("As root: have nftables close its ports on this machine's other addresses.", "--firewall")
     ] = False,
     folder: FolderOption = None,
 ) -> None:
@@ -107,7 +99,7 @@ def cluster_status(address: AddressOption = "auto", folder: FolderOption = None)
 def cluster_check(
     address: AddressOption = "auto",
     folder: FolderOption = None,
-    megabytes: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="To send between each two nodes.")] = 50,
+    megabytes: Annotated[int, option("To send between each two nodes.", min=1)] = 50,
 ) -> None:
     """Check nodes and measure the connections between them; returns 1 if anything is wrong."""
     from plaudit.cluster.check import check, check_table

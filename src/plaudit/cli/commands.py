@@ -13,6 +13,7 @@ from plaudit.cli.env import collect_, env
 from plaudit.cli.judge import judge
 from plaudit.cli.label import label_
 from plaudit.cli.online import online
+from plaudit.cli.options import option
 from plaudit.cli.report import demo, eval_, report
 from plaudit.cli.reward import train_progress, train_reward
 from plaudit.cli.robot import robot
@@ -40,7 +41,7 @@ app.command("demo")(demo)
 
 
 @app.callback(invoke_without_command=True)
-def top(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+def top(version: Annotated[bool, option("Print the version and exit.", "--version")] = False) -> None:
     """Train robot policies from what the camera sees."""
     if version:
         out.print(f"plaudit {__version__}")

@@ -1,7 +1,6 @@
 """What commands share: the two consoles, options, progress bars, how Ctrl-C is heard."""
 
 import io
-import math
 import os
 import re
 import signal
@@ -11,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from time import monotonic
-from typing import Annotated, Any, NoReturn
+from typing import Any, NoReturn
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -22,13 +21,10 @@ from rich.text import Text
 from plaudit.errors import DataError, PlauditError, UnclearDataset
 from plaudit.memory import keep_freed_memory
 from plaudit.plain import plain
-from plaudit.trust import allow_code, allow_host
 
 # Typer brings a click of its own or uses the one that is installed, by its version: what the words of a command line
 # are answered with when they are none is the base of both.
 NotACommand: Any = typer.BadParameter.__mro__[2]
-MAX_COUNT, MAX_SEED = 10**9, 2**63 - 1  # of options; as in plaudit.config
-MIN_FPS, MAX_FPS = 1e-3, 1e5
 
 
 class PlainConsole(Console):
@@ -44,86 +40,6 @@ class PlainConsole(Console):
 
 
 out, err = PlainConsole(), PlainConsole(stderr=True)
-
-RobotParams = Annotated[
-    Path | None,
-    typer.Option(
-        "--inference_runtime_params_config",
-        "--inference-runtime-params-config",
-        help="A robot's inference_runtime_params.json.",
-    ),
-]
-RobotTopics = Annotated[
-    Path | None,
-    typer.Option(
-        "--inference_runtime_topics_config",
-        "--inference-runtime-topics-config",
-        help="A robot's inference_runtime_topics.json.",
-    ),
-]
-Auto = Annotated[
-    bool | None,
-    typer.Option(
-        "--auto/--no-auto",
-        help="Episodes follow each other, and no operator says when the scene is ready or marks them.",
-        show_default="in a simulation, and where there is no terminal",
-    ),
-]
-
-
-def finite(value: float | None) -> float | None:
-    """For options that take a number: neither infinity nor nan is one to wait for or to multiply with."""
-    if value is not None and not math.isfinite(value):
-        raise typer.BadParameter(f"{value} is not a number to go by; write one like 0.5")
-    return value
-
-
-def frame_rate(value: float) -> float:
-    """For options that take frames per second, 0 for none: neither nan nor a rate that nothing has."""
-    if finite(value) and value < MIN_FPS:
-        raise typer.BadParameter(f"{value} is below {MIN_FPS} frames per second; write a rate like 30")
-    return value
-
-
-def is_count(text: str) -> bool:
-    """Whether `int` reads it as a number from 0 on: `isdigit` also holds for "²", which it does not read."""
-    return text.isascii() and text.isdecimal() and len(text) <= 18
-
-
-def _each(allow: Callable[..., None]) -> Callable[[list[str] | None], list[str] | None]:
-    def allowed(names: list[str] | None) -> list[str] | None:
-        allow(*(names or ()))
-        return names
-
-    return allowed
-
-
-# They act as soon as they are read, so commands only have to name them.
-AllowUntrained = Annotated[
-    bool,
-    typer.Option(
-        "--allow-untrained",
-        help="Drive a real robot with a policy that has learned nothing, or without statistics of its actions.",
-    ),
-]
-AllowCode = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="PACKAGE",
-        help="Import code of this package where a file names it; may be given several times.",
-        callback=_each(allow_code),
-        show_default=False,
-    ),
-]
-AllowHost = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="HOST",
-        help="Call this machine where a file names it as a server; may be given several times.",
-        callback=_each(allow_host),
-        show_default=False,
-    ),
-]
 
 
 Watching = tuple[Callable[[Any], bool], Callable[[], bool]]

@@ -15,6 +15,7 @@ import typer
 from pydantic import BaseModel
 
 from plaudit.cli.common import out
+from plaudit.cli.options import argument
 from plaudit.errors import DataError, TargetNotEmpty, UnknownName, did_you_mean
 
 if TYPE_CHECKING:
@@ -39,9 +40,7 @@ def config_list() -> None:
 
 @config.command("show")
 def config_show(
-    name: Annotated[
-        str, typer.Argument(help="A block like run, or a choice like learner.sac; none: the whole tree.")
-    ] = "",
+    name: Annotated[str, argument("A block like run, or a choice like learner.sac; none: the whole tree.")] = "",
 ) -> None:
     """Print keys with their defaults and meaning, as YAML; '???' is what has no default."""
     kind, _, chosen = name.partition(".")
@@ -67,8 +66,8 @@ def config_show(
 
 @config.command("copy")
 def config_copy(
-    name: Annotated[str, typer.Argument(help="An example that 'plaudit config list' shows.")],
-    target: Annotated[Path | None, typer.Argument(help="The file to write; default: NAME.yaml here.")] = None,
+    name: Annotated[str, argument("An example that 'plaudit config list' shows.")],
+    target: Annotated[Path | None, argument("The file to write; default: NAME.yaml here.")] = None,
 ) -> None:
     """Copy an example config to edit and run. Nothing is overwritten."""
     examples = _examples()

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from plaudit.cli.common import MAX_COUNT, MAX_FPS, err, finite, frame_rate, is_count, out, progress, stop, tell
+from plaudit.cli.common import err, out, progress, stop, tell
+from plaudit.cli.options import MAX_FPS, argument, frame_rate, is_count, option
 from plaudit.errors import DataError
 
 if TYPE_CHECKING:
@@ -20,82 +21,63 @@ if TYPE_CHECKING:
 
 data = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-StoreArgument = Annotated[Path, typer.Argument(help="An episode store.", metavar="STORE", show_default=False)]
-EpisodesOption = Annotated[
-    str | None, typer.Option("--episodes", help="Episode ids, like '0,3,7-9'; all when not given.")
-]
+StoreArgument = Annotated[Path, argument("An episode store.", metavar="STORE")]
+EpisodesOption = Annotated[str | None, option("Episode ids, like '0,3,7-9'; all when not given.", "--episodes")]
 StateOption = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "LeRobot: the column of the state, when it is not observation.state; several are concatenated; 'none' for "
+        "no state.",
         "--state",
         metavar="KEY",
-        help="LeRobot: the column of the state, when it is not observation.state; several are concatenated; 'none' for "
-        "no state.",
-        show_default=False,
     ),
 ]
 ActionOption = Annotated[
-    list[str] | None,
-    typer.Option("--action", metavar="KEY", help="LeRobot: the column of the action, likewise.", show_default=False),
+    list[str] | None, option("LeRobot: the column of the action, likewise.", "--action", metavar="KEY")
 ]
 CameraOption = Annotated[
     list[str] | None,
-    typer.Option(
+    option(
+        "Use only this camera, under a new name if one is given; may be given several times.",
         "--camera",
         metavar="NAME[=NEW]",
-        help="Use only this camera, under a new name if one is given; may be given several times.",
-        show_default=False,
     ),
 ]
 RewardFrameOption = Annotated[
     Literal["next", "same"] | None,
-    typer.Option(
+    option(
+        "LeRobot: whether next.reward is about the next frame or the row's own.",
         "--reward-frame",
-        help="LeRobot: whether next.reward is about the next frame or the row's own.",
         show_default="as the data set says, or next",
     ),
-]
-ResizeOption = Annotated[
-    str | None,
-    typer.Option("--resize", metavar="HxW", help="Resize frames to this height and width.", show_default=False),
 ]
 
 
 FollowLinksOption = Annotated[
     bool,
-    typer.Option(
+    option(
+        "Follow symbolic links in the data set, such as those of the Hugging Face cache; only to regular files.",
         "--follow-links",
-        help="Follow symbolic links in the data set, such as those of the Hugging Face cache; only to regular files.",
     ),
 ]
 
 
 @data.command("import")
 def import_(
-    source: Annotated[
-        Path, typer.Argument(help="A data set of another format; it is not changed.", show_default=False)
-    ],
-    store: Annotated[
-        Path, typer.Argument(help="The store to add to; created if it does not exist.", show_default=False)
-    ],
+    source: Annotated[Path, argument("A data set of another format; it is not changed.")],
+    store: Annotated[Path, argument("The store to add to; created if it does not exist.")],
     reward_frame: RewardFrameOption = None,
-    task: Annotated[str, typer.Option(help="The task text, for formats without one.")] = "",
+    task: Annotated[str, option("The task text, for formats without one.")] = "",
     fps: Annotated[
-        float, typer.Option(min=0, max=MAX_FPS, help="Frames per second, for formats without it.", callback=frame_rate)
+        float, option("Frames per second, for formats without it.", min=0, max=MAX_FPS, callback=frame_rate)
     ] = 0.0,
     state: StateOption = None,
     action: ActionOption = None,
     camera: CameraOption = None,
-    resize: ResizeOption = None,
+    resize: Annotated[str | None, option("Resize frames to this height and width.", "--resize", metavar="HxW")] = None,
     follow_links: FollowLinksOption = False,
     max_episode_gb: Annotated[
-        float,
-        typer.Option(
-            min=0.001,
-            max=1e6,
-            help="Maximum memory for the frames of one episode; larger episodes are skipped.",
-            callback=finite,
-        ),
+        float, option("Maximum memory for the frames of one episode; larger episodes are skipped.", min=0.001, max=1e6)
     ] = 8.0,
 ) -> None:
     """Import a data set into a store.
@@ -185,25 +167,20 @@ def image_size(text: str | None) -> tuple[int, int] | None:
 @data.command("export")
 def export(
     store: StoreArgument,
-    target: Annotated[Path, typer.Argument(help="A new folder.", show_default=False)],
-    to: Annotated[Literal["lerobot", "npy", "pkl"], typer.Option("--to", help="The format to write.")] = "lerobot",
+    target: Annotated[Path, argument("A new folder.")],
+    to: Annotated[Literal["lerobot", "npy", "pkl"], option("The format to write.", "--to")] = "lerobot",
     episodes: EpisodesOption = None,
-    camera: Annotated[
-        list[str] | None, typer.Option(help="Export only this camera; may be given several times.")
-    ] = None,
-    images: Annotated[bool, typer.Option("--images", help="LeRobot: lossless PNG images instead of video.")] = False,
-    codec: Annotated[
-        Literal["av1", "h264", "hevc"] | None, typer.Option(help="LeRobot: video codec.", show_default="av1")
-    ] = None,
+    camera: Annotated[list[str] | None, option("Export only this camera; may be given several times.")] = None,
+    images: Annotated[bool, option("LeRobot: lossless PNG images instead of video.", "--images")] = False,
+    codec: Annotated[Literal["av1", "h264", "hevc"] | None, option("LeRobot: video codec.", show_default="av1")] = None,
     quality: Annotated[
-        int | None,
-        typer.Option(min=1, max=63, help="Constant rate factor (CRF) of the codec; lower is better quality."),
+        int | None, option("Constant rate factor (CRF) of the codec; lower is better quality.", min=1, max=63)
     ] = None,
     reward_frame: Annotated[
-        Literal["next", "same"], typer.Option(help="LeRobot: which frame next.reward of a row is about.")
+        Literal["next", "same"], option("LeRobot: which frame next.reward of a row is about.")
     ] = "next",
     fps: Annotated[
-        float, typer.Option(min=0, max=MAX_FPS, help="Frames per second of episodes without it.", callback=frame_rate)
+        float, option("Frames per second of episodes without it.", min=0, max=MAX_FPS, callback=frame_rate)
     ] = 0.0,
 ) -> None:
     """Export episodes with the labels that count to another format.
@@ -241,10 +218,8 @@ def _check_video_options(to: str, images: bool, codec: str | None, quality: int 
 
 @data.command("info")
 def info(
-    path: Annotated[Path, typer.Argument(help="A store, or a data set of another format.", show_default=False)],
-    episode: Annotated[
-        int | None, typer.Option(min=0, max=MAX_COUNT, help="Show one episode of a store, with its label history.")
-    ] = None,
+    path: Annotated[Path, argument("A store, or a data set of another format.")],
+    episode: Annotated[int | None, option("Show one episode of a store, with its label history.", min=0)] = None,
     follow_links: FollowLinksOption = False,
 ) -> None:
     """Show what a store or a data set contains."""
@@ -267,10 +242,8 @@ def info(
 @data.command("check")
 def check(
     store: StoreArgument,
-    repair: Annotated[bool, typer.Option("--repair", help="Repair what can be repaired, and report it.")] = False,
-    empty: Annotated[
-        bool, typer.Option("--empty-quarantine", help="Delete quarantined bytes, and report them.")
-    ] = False,
+    repair: Annotated[bool, option("Repair what can be repaired, and report it.", "--repair")] = False,
+    empty: Annotated[bool, option("Delete quarantined bytes, and report them.", "--empty-quarantine")] = False,
 ) -> None:
     """Verify every checksum; repair with --repair.
 
@@ -307,16 +280,13 @@ def check(
 @data.command("sheet")
 def sheet(
     store: StoreArgument,
-    episode: Annotated[int, typer.Argument(min=0, max=MAX_COUNT, help="The episode's id.", show_default=False)],
+    episode: Annotated[int, argument("The episode's id.", min=0)],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The PNG file to write; episode_N.png when not given.")
+        Path | None, option("The PNG file to write; episode_N.png when not given.", "--output", "-o")
     ] = None,
-    frames: Annotated[int, typer.Option(min=2, max=2**31 - 1, help="Number of frames to show.")] = 24,
-    columns: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Frames in a row.")] = 8,
-    version: Annotated[
-        int | None,
-        typer.Option(min=0, max=MAX_COUNT, help="Version of the labels; the one that counts when not given."),
-    ] = None,
+    frames: Annotated[int, option("Number of frames to show.", min=2)] = 24,
+    columns: Annotated[int, option("Frames in a row.", min=1)] = 8,
+    version: Annotated[int | None, option("Version of the labels; the one that counts when not given.", min=0)] = None,
 ) -> None:
     """Draw a contact sheet of an episode, with its labels."""
     from plaudit.data.store import Store
@@ -335,9 +305,9 @@ def sheet(
 @data.command("stats")
 def stats(
     store: StoreArgument,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The JSON file to write.")] = Path("stats.json"),
+    output: Annotated[Path, option("The JSON file to write.", "--output", "-o")] = Path("stats.json"),
     by_range: Annotated[
-        bool, typer.Option("--range", help="Scale actions to [-1, 1] by their range, as SAC and Q-chunking need.")
+        bool, option("Scale actions to [-1, 1] by their range, as SAC and Q-chunking need.", "--range")
     ] = False,
 ) -> None:
     """Compute normalization statistics of states and actions."""
@@ -356,11 +326,10 @@ def order_(
     store: StoreArgument,
     order: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[ORDER]",
-            help="Sources, those that count most first, + between equals, like human+cutoff,simulator; or newest, or "
+        argument(
+            "Sources, those that count most first, + between equals, like human+cutoff,simulator; or newest, or "
             "default.",
-            show_default=False,
+            metavar="[ORDER]",
         ),
     ] = None,
 ) -> None:
@@ -405,58 +374,36 @@ By = Literal["id", "source"]  # as plaudit.data has them, which is imported when
 After = Literal["failure", "unknown"]
 RewardFrame = Literal["next", "same"]
 
-LabeledArgument = Annotated[
-    Path,
-    typer.Argument(
-        help="An episode store; with --to-lerobot also a LeRobot data set.", metavar="STORE", show_default=False
-    ),
-]
-CutoffsArgument = Annotated[
-    Path | None,
-    typer.Argument(
-        help='A file {episode: first success frame, [[first, last], [first, null, "unknown"], ...] or null}.'
-    ),
-]
-ByOption = Annotated[
-    By | None, typer.Option(help="Whether the file uses the store's ids or the episode numbers of its source.")
-]
-AfterOption = Annotated[
-    After, typer.Option(help="Label of the frames after the last range of an episode; unknown frames are not used.")
-]
-RestoreOption = Annotated[
-    str | None, typer.Option(metavar="EPISODE:VERSION", help="Restore an old version of an episode's labels.")
-]
-ToLerobotOption = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="OUT",
-        help="Write a copy of the LeRobot data set with the labels into this new folder.",
-        show_default=False,
-    ),
-]
-SourceOption = Annotated[
-    Path | None, typer.Option(help="With --to-lerobot: the data set, when it is not where it was imported from.")
-]
-CopiedRewardFrameOption = Annotated[
-    RewardFrame, typer.Option(help="With --to-lerobot: whether next.reward is about the next frame or the row's own.")
-]
-HardLinksOption = Annotated[
-    bool, typer.Option("--hard-links", help="With --to-lerobot: link videos instead of copying them.")
-]
-
 
 @data.command("label")
 def label(
-    store: LabeledArgument,
-    cutoffs: CutoffsArgument = None,
-    by: ByOption = None,
-    after: AfterOption = "failure",
-    restore: RestoreOption = None,
-    note: Annotated[str, typer.Option(help="A note, kept with the labels.")] = "",
-    to_lerobot: ToLerobotOption = None,
-    source: SourceOption = None,
-    reward_frame: CopiedRewardFrameOption = "next",
-    hard_links: HardLinksOption = False,
+    store: Annotated[Path, argument("An episode store; with --to-lerobot also a LeRobot data set.", metavar="STORE")],
+    cutoffs: Annotated[
+        Path | None,
+        argument('A file {episode: first success frame, [[first, last], [first, null, "unknown"], ...] or null}.'),
+    ] = None,
+    by: Annotated[
+        By | None, option("Whether the file uses the store's ids or the episode numbers of its source.")
+    ] = None,
+    after: Annotated[
+        After, option("Label of the frames after the last range of an episode; unknown frames are not used.")
+    ] = "failure",
+    restore: Annotated[
+        str | None, option("Restore an old version of an episode's labels.", metavar="EPISODE:VERSION")
+    ] = None,
+    note: Annotated[str, option("A note, kept with the labels.")] = "",
+    to_lerobot: Annotated[
+        Path | None, option("Write a copy of the LeRobot data set with the labels into this new folder.", metavar="OUT")
+    ] = None,
+    source: Annotated[
+        Path | None, option("With --to-lerobot: the data set, when it is not where it was imported from.")
+    ] = None,
+    reward_frame: Annotated[
+        RewardFrame, option("With --to-lerobot: whether next.reward is about the next frame or the row's own.")
+    ] = "next",
+    hard_links: Annotated[
+        bool, option("With --to-lerobot: link videos instead of copying them.", "--hard-links")
+    ] = False,
     follow_links: FollowLinksOption = False,
 ) -> None:
     """Label episodes from a file with the first success frame of each. Labels are versioned; none is lost.
@@ -498,13 +445,7 @@ def _restore(store: "Store", asked: str) -> None:
     out.print(f"episode {episode_id}: version {version} counts again, as version {new}")
 
 
-def _label(
-    store: "Store",
-    cutoffs: Path,
-    by: By | None,
-    after: After,
-    note: str,
-) -> None:
+def _label(store: "Store", cutoffs: Path, by: By | None, after: After, note: str) -> None:
     from plaudit.data.cutoffs import label_store, read_cutoffs
 
     ids = label_store(store, read_cutoffs(cutoffs), by=by, note=note, after=after)

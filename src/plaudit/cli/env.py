@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from plaudit.cli.common import AllowCode, AllowHost, finite, is_count, out, progress, stop, tell
+from plaudit.cli.common import out, progress, stop, tell
+from plaudit.cli.options import AllowCode, AllowHost, argument, is_count, option
 from plaudit.cli.train import train_
 from plaudit.errors import ConfigError, DataError
 
@@ -17,12 +18,11 @@ if TYPE_CHECKING:
 env = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 LARGEST = 4096  # pixels of an edge
-EnvArgument = Annotated[str, typer.Argument(help="An environment of 'plaudit env list'.", show_default=False)]
-CameraOption = Annotated[list[str] | None, typer.Option(help="Camera; may be given several times.")]
-SizeOption = Annotated[str, typer.Option(help="Image size: an edge, like 128, or height x width, like 96x128.")]
+EnvArgument = Annotated[str, argument("An environment of 'plaudit env list'.")]
+CameraOption = Annotated[list[str] | None, option("Camera; may be given several times.")]
+SizeOption = Annotated[str, option("Image size: an edge, like 128, or height x width, like 96x128.")]
 SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A key of the environment's config, like id=Pusher-v5."),
+    list[str] | None, option("A key of the environment's config, like id=Pusher-v5.", "--set", metavar="KEY=VALUE")
 ]
 
 
@@ -42,16 +42,14 @@ def env_list() -> None:
 def env_view(
     name: EnvArgument,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The .png or .mp4 to write; NAME.png when not given.")
+        Path | None, option("The .png or .mp4 to write; NAME.png when not given.", "--output", "-o")
     ] = None,
-    outcome: Annotated[str, typer.Option(help="Outcome of the scripted expert: success, miss, ...")] = "success",
-    noise: Annotated[float, typer.Option(min=0, max=1, help="Noise on the expert's actions.", callback=finite)] = 0.05,
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the episode.")] = 0,
+    outcome: Annotated[str, option("Outcome of the scripted expert: success, miss, ...")] = "success",
+    noise: Annotated[float, option("Noise on the expert's actions.", min=0, max=1)] = 0.05,
+    seed: Annotated[int, option("Seed of the episode.", min=0)] = 0,
     camera: CameraOption = None,
     size: SizeOption = "128",
-    randomize: Annotated[
-        bool, typer.Option("--randomize", help="Randomize colors, light and cameras by the seed.")
-    ] = False,
+    randomize: Annotated[bool, option("Randomize colors, light and cameras by the seed.", "--randomize")] = False,
     settings: SetOption = None,
 ) -> None:
     """Show one episode, as a contact sheet or a video.
@@ -78,15 +76,11 @@ def env_view(
 @env.command("bench")
 def env_bench(
     name: EnvArgument,
-    num_envs: Annotated[int, typer.Option(min=1, max=16_384, help="Number of environments.")] = 16,
-    threads: Annotated[
-        int | None, typer.Option(min=0, max=1000, help="Threads of a built-in task; 0 for one per core.")
-    ] = None,
+    num_envs: Annotated[int, option("Number of environments.", min=1, max=16_384)] = 16,
+    threads: Annotated[int | None, option("Threads of a built-in task; 0 for one per core.", min=0, max=1000)] = None,
     camera: CameraOption = None,
     size: SizeOption = "64",
-    seconds: Annotated[
-        float, typer.Option(min=0.1, max=86_400, help="Duration of each measurement.", callback=finite)
-    ] = 3.0,
+    seconds: Annotated[float, option("Duration of each measurement.", min=0.1, max=86_400)] = 3.0,
     settings: SetOption = None,
 ) -> None:
     """Measure the speed of an environment, with and without images."""
@@ -104,23 +98,17 @@ def env_bench(
 
 @env.command("record")
 def env_record(
-    store: Annotated[
-        Path, typer.Argument(help="The store to add to; created if it does not exist.", show_default=False)
-    ],
-    name: Annotated[str, typer.Option("--env", help="A built-in task: lift, pick_place or push.")] = "lift",
-    episodes: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Number of episodes to keep.")] = 20,
-    outcomes: Annotated[str, typer.Option(help="Outcomes of the script, in turn, like success,miss.")] = "success",
-    noise: Annotated[float, typer.Option(min=0, max=1, help="Noise on the actions.", callback=finite)] = 0.2,
-    obs: Annotated[Literal["state", "pixels", "both"], typer.Option(help="Observations to record.")] = "both",
+    store: Annotated[Path, argument("The store to add to; created if it does not exist.")],
+    name: Annotated[str, option("A built-in task: lift, pick_place or push.", "--env")] = "lift",
+    episodes: Annotated[int, option("Number of episodes to keep.", min=1)] = 20,
+    outcomes: Annotated[str, option("Outcomes of the script, in turn, like success,miss.")] = "success",
+    noise: Annotated[float, option("Noise on the actions.", min=0, max=1)] = 0.2,
+    obs: Annotated[Literal["state", "pixels", "both"], option("Observations to record.")] = "both",
     camera: CameraOption = None,
     size: SizeOption = "64",
-    seed: Annotated[
-        int, typer.Option(min=0, max=2**31 - 1, help="Seed of the first episode; the others count up.")
-    ] = 0,
-    steps_after_success: Annotated[
-        int, typer.Option(min=0, max=2**31 - 1, help="Steps that an episode continues after its success.")
-    ] = 0,
-    keep_all: Annotated[bool, typer.Option("--keep-all", help="Keep episodes with another outcome too.")] = False,
+    seed: Annotated[int, option("Seed of the first episode; the others count up.", min=0)] = 0,
+    steps_after_success: Annotated[int, option("Steps that an episode continues after its success.", min=0)] = 0,
+    keep_all: Annotated[bool, option("Keep episodes with another outcome too.", "--keep-all")] = False,
     settings: SetOption = None,
 ) -> None:
     """Record scripted episodes with the simulator's labels.
@@ -190,58 +178,31 @@ def _count(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {what}" for what, count in counts.items())
 
 
-CollectStoreArgument = Annotated[
-    Path | None, typer.Argument(help="The store to add to; created if it does not exist.", show_default=False)
-]
-CollectConfigOption = Annotated[
-    Path | None, typer.Option(help="A YAML file of a training run with a 'collect' block: train and collect.")
-]
-TargetSuccess = Annotated[
-    int,
-    typer.Option(
-        "--target-success", "--max-positive-trajectories", min=0, max=2**31 - 1, help="Number of successful episodes."
-    ),
-]
-TargetFailure = Annotated[
-    int,
-    typer.Option(
-        "--target-failure", "--max-negative-trajectories", min=0, max=2**31 - 1, help="Number of failed episodes."
-    ),
-]
-StepsAfterSuccess = Annotated[
-    int, typer.Option(min=0, max=2**31 - 1, help="Steps that an episode continues after its success.")
-]
-CollectSizeOption = Annotated[
-    str,
-    typer.Option("--image-size", "--size", help="Image size: an edge, like 128, or height x width, like 96x128."),
-]
-FirstSeed = Annotated[
-    int,
-    typer.Option(min=0, max=2**31 - 1, help="Seed of the first episode; a store with episodes continues its seeds."),
-]
-
-
 def collect_(
     context: typer.Context,
-    store: CollectStoreArgument = None,
-    config: CollectConfigOption = None,
-    name: Annotated[str, typer.Option("--env", help="A built-in task: lift, pick_place or push.")] = "lift",
-    target_success: TargetSuccess = 60,
-    target_failure: TargetFailure = 120,
+    store: Annotated[Path | None, argument("The store to add to; created if it does not exist.")] = None,
+    config: Annotated[
+        Path | None, option("A YAML file of a training run with a 'collect' block: train and collect.")
+    ] = None,
+    name: Annotated[str, option("A built-in task: lift, pick_place or push.", "--env")] = "lift",
+    target_success: Annotated[
+        int, option("Number of successful episodes.", "--target-success", "--max-positive-trajectories", min=0)
+    ] = 60,
+    target_failure: Annotated[
+        int, option("Number of failed episodes.", "--target-failure", "--max-negative-trajectories", min=0)
+    ] = 120,
     outcomes: Annotated[
-        str, typer.Option(help="Outcomes of the script; they take turns.")
+        str, option("Outcomes of the script; they take turns.")
     ] = "success,off_center,miss,drop,near_goal,wrong_place",
-    random_fraction: Annotated[
-        float, typer.Option(min=0, max=1, help="Fraction of the failures that are random walks.", callback=finite)
-    ] = 0.2,
-    noise: Annotated[float, typer.Option(min=0, max=1, help="Noise on the script's actions.", callback=finite)] = 0.2,
-    steps_after_success: StepsAfterSuccess = 8,
+    random_fraction: Annotated[float, option("Fraction of the failures that are random walks.", min=0, max=1)] = 0.2,
+    noise: Annotated[float, option("Noise on the script's actions.", min=0, max=1)] = 0.2,
+    steps_after_success: Annotated[int, option("Steps that an episode continues after its success.", min=0)] = 8,
     camera: CameraOption = None,
-    size: CollectSizeOption = "64",
-    randomize: Annotated[
-        bool, typer.Option("--randomize", help="Randomize colors, light and cameras by the seed.")
-    ] = False,
-    seed: FirstSeed = 0,
+    size: Annotated[
+        str, option("Image size: an edge, like 128, or height x width, like 96x128.", "--image-size", "--size")
+    ] = "64",
+    randomize: Annotated[bool, option("Randomize colors, light and cameras by the seed.", "--randomize")] = False,
+    seed: Annotated[int, option("Seed of the first episode; a store with episodes continues its seeds.", min=0)] = 0,
     settings: SetOption = None,
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,

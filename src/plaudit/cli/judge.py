@@ -8,21 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from plaudit.cli.common import (
-    MAX_COUNT,
-    MAX_SEED,
-    AllowCode,
-    AllowHost,
-    check_episodes,
-    epochs_bar,
-    finite,
-    open_episodes,
-    out,
-    progress,
-    starting,
-    stop,
-    tell,
-)
+from plaudit.cli.common import check_episodes, epochs_bar, open_episodes, out, progress, starting, stop, tell
 from plaudit.cli.data import EpisodesOption, chosen_ids
 from plaudit.cli.label import (
     ConfigOption,
@@ -35,6 +21,7 @@ from plaudit.cli.label import (
     named_store,
     report_failures,
 )
+from plaudit.cli.options import MAX_SEED, AllowCode, AllowHost, argument, option
 from plaudit.cli.plan import plan_
 from plaudit.errors import DataError, JudgeError, TargetNotEmpty, did_you_mean
 
@@ -54,18 +41,13 @@ judge.command("plan")(plan_)
 
 ReferenceOption = Annotated[
     str | None,
-    typer.Option(
-        help="Sources of the reference labels, like 'human,cutoff'.", show_default="human,simulator,dataset,cutoff"
-    ),
-]
-JudgeOption = Annotated[
-    str | None, typer.Option("--judge", help="vlm, classifier, simulator, or my_package.my_module:MyConfig.")
+    option("Sources of the reference labels, like 'human,cutoff'.", show_default="human,simulator,dataset,cutoff"),
 ]
 IncludeOption = Annotated[
     bool,
-    typer.Option(
+    option(
+        "Use episodes that the judge learned from, or chose its threshold by, too; they are left out otherwise.",
         "--include-training",
-        help="Use episodes that the judge learned from, or chose its threshold by, too; they are left out otherwise.",
     ),
 ]
 LEDGER_NOTE = (
@@ -77,26 +59,20 @@ LEDGER_NOTE = (
 @judge.command("eval")
 def eval_(
     words: WordsArgument = None,
-    name: Annotated[
-        str | None,
-        typer.Option("--judge", help="As for 'plaudit label'; or ledger: the labels of --source."),
-    ] = None,
+    name: Annotated[str | None, option("As for 'plaudit label'; or ledger: the labels of --source.", "--judge")] = None,
     config: ConfigOption = None,
     model: ModelOption = None,
     decode: DecodeOption = None,
-    source: Annotated[
-        str | None, typer.Option(help="With --judge ledger: the source of the labels to evaluate.")
-    ] = None,
+    source: Annotated[str | None, option("With --judge ledger: the source of the labels to evaluate.")] = None,
     reference: ReferenceOption = None,
     episodes: EpisodesOption = None,
     wrong_task: Annotated[
-        str | None, typer.Option(help="A task that no episode shows, as a control for judges that use the task text.")
+        str | None, option("A task that no episode shows, as a control for judges that use the task text.")
     ] = None,
-    controls: Annotated[bool, typer.Option(help="Also run the negative controls.")] = True,
+    controls: Annotated[bool, option("Also run the negative controls.")] = True,
     include_training: IncludeOption = False,
     output_dir: Annotated[
-        Path | None,
-        typer.Option("--output-dir", "-o", help="The folder to write; runs/judge_eval/JUDGE_N when not given."),
+        Path | None, option("The folder to write; runs/judge_eval/JUDGE_N when not given.", "--output-dir", "-o")
     ] = None,
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
@@ -202,11 +178,7 @@ def _of_judge(
     found = evaluate(store, built, targets, wrong_task=wrong, with_controls=controls, progress=progress("labeling"))
     coverage = describe_coverage(store, sources, ids, found.metrics.episodes, left_out)
     found = replace(found, notes=[*chosen.notes, *found.notes, coverage])
-    facts = {
-        "model": built.id.fingerprint or "-",
-        "rule": built.rule.describe(),
-        **_measured(store, sources, found),
-    }
+    facts = {"model": built.id.fingerprint or "-", "rule": built.rule.describe(), **_measured(store, sources, found)}
     return found, facts | ({"wrong task": wrong} if wrong else {})
 
 
@@ -248,35 +220,30 @@ def _tell_evaluation(title: str, found: "JudgeEvaluation", target: Path) -> None
         raise typer.Exit(1)
 
 
-TargetFprOption = Annotated[
-    float, typer.Option(min=0, max=1, help="False-positive rate (frames) to aim for.", callback=finite)
-]
-ConfidenceOption = Annotated[
-    float, typer.Option(min=0.5, max=0.999, help="How sure that rate must be on episodes to come.", callback=finite)
-]
-MaxErrorOption = Annotated[
-    float,
-    typer.Option(
-        min=0.001, max=0.5, help="Failures, or successes, that it may get wrong in a cascade.", callback=finite
-    ),
-]
+TargetFprOption = Annotated[float, option("False-positive rate (frames) to aim for.", min=0, max=1)]
 
 
 @judge.command("calibrate")
 def calibrate_(
     words: WordsArgument = None,
-    name: JudgeOption = None,
+    name: Annotated[
+        str | None, option("vlm, classifier, simulator, or my_package.my_module:MyConfig.", "--judge")
+    ] = None,
     config: ConfigOption = None,
     model: ModelOption = None,
     target_fpr: TargetFprOption = 0.01,
-    promise_confidence: ConfidenceOption = 0.9,
-    max_error: MaxErrorOption = 0.05,
+    promise_confidence: Annotated[
+        float, option("How sure that rate must be on episodes to come.", min=0.5, max=0.999)
+    ] = 0.9,
+    max_error: Annotated[
+        float, option("Failures, or successes, that it may get wrong in a cascade.", min=0.001, max=0.5)
+    ] = 0.05,
     reference: ReferenceOption = None,
     episodes: EpisodesOption = None,
     include_training: IncludeOption = False,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="The YAML file to write; may be the one of --config.")
-    ] = Path("judge.yaml"),
+    output: Annotated[Path, option("The YAML file to write; may be the one of --config.", "--output", "-o")] = Path(
+        "judge.yaml"
+    ),
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
 ) -> None:
@@ -345,9 +312,7 @@ def explain_(
     config: ConfigOption = None,
     model: ModelOption = None,
     episodes: EpisodesOption = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="A JSON-lines file to append the explanations to.")
-    ] = None,
+    output: Annotated[Path | None, option("A JSON-lines file to append the explanations to.", "--output", "-o")] = None,
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
 ) -> None:
@@ -379,17 +344,15 @@ def explain_(
 
 @judge.command("export")
 def export_(
-    model: Annotated[Path, typer.Argument(help="A reward model: its folder, lerobot's, or a file of RLinf's.")],
-    target: Annotated[Path, typer.Argument(help="What to write: a folder; for rlinf a .pt or .safetensors file.")],
-    to: Annotated[
-        Literal["lerobot", "rlinf", "plaudit"], typer.Option("--to", help="Whose own code is to load it.")
-    ] = "lerobot",
+    model: Annotated[Path, argument("A reward model: its folder, lerobot's, or a file of RLinf's.")],
+    target: Annotated[Path, argument("What to write: a folder; for rlinf a .pt or .safetensors file.")],
+    to: Annotated[Literal["lerobot", "rlinf", "plaudit"], option("Whose own code is to load it.", "--to")] = "lerobot",
     image_size: Annotated[
         tuple[int, int, int] | None,
-        typer.Option(metavar="C H W", help="Of a file of RLinf's that does not say: the size of its images."),
+        option("Of a file of RLinf's that does not say: the size of its images.", metavar="C H W"),
     ] = None,
     image_key: Annotated[
-        str | None, typer.Option(help="Of a file of RLinf's that does not say: the camera that it looks at.")
+        str | None, option("Of a file of RLinf's that does not say: the camera that it looks at.")
     ] = None,
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
@@ -427,26 +390,25 @@ EXAMS = Path("runs/judge_exam")
 def exam_(
     words: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="JUDGE... STORE [KEY=VALUE]...",
-            help="Judges: folders or files, or names as for --judge of 'plaudit label'; a store or a data set with "
+        argument(
+            "Judges: folders or files, or names as for --judge of 'plaudit label'; a store or a data set with "
             "reference labels; then keys of the judges' configs.",
+            metavar="JUDGE... STORE [KEY=VALUE]...",
         ),
     ] = None,
     reference: ReferenceOption = None,
     episodes: EpisodesOption = None,
     other_task: Annotated[
-        Path | None, typer.Option(help="A store of another task's episodes: none of their frames shows success.")
+        Path | None, option("A store of another task's episodes: none of their frames shows success.")
     ] = None,
     wrong_task: Annotated[
-        str | None, typer.Option(help="A task that no episode shows, as a control for judges that use the task text.")
+        str | None, option("A task that no episode shows, as a control for judges that use the task text.")
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Only say whether the certificate that is there is of this judge and data.")
+        bool, option("Only say whether the certificate that is there is of this judge and data.", "--check")
     ] = False,
     output_dir: Annotated[
-        Path | None,
-        typer.Option("--output-dir", "-o", help="The folder to write; runs/judge_exam/NAME_N when not given."),
+        Path | None, option("The folder to write; runs/judge_exam/NAME_N when not given.", "--output-dir", "-o")
     ] = None,
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
@@ -593,48 +555,34 @@ def _tell_exam(certificates: "Sequence[Certificate]", target: Path, placed: dict
 
 _FLAGS = ("rank", "alpha", "epochs", "batch_size", "lr", "seed")  # handed on as they are
 
-AlphaOption = Annotated[
-    float | None,
-    typer.Option(min=1e-6, max=1e6, help="What it adds is scaled by alpha / rank.", callback=finite, show_default="32"),
-]
-TuneEpochsOption = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        max=MAX_COUNT,
-        help="Maximum number; it stops early when the validation loss stops falling.",
-        show_default="15",
-    ),
-]
-BatchOption = Annotated[
-    int | None, typer.Option(min=1, max=65_536, help="Episodes of a gradient step.", show_default="2")
-]
-TuneLrOption = Annotated[
-    float | None,
-    typer.Option(
-        min=0, max=10, help="Learning rate; follows a cosine schedule to zero.", callback=finite, show_default="0.0001"
-    ),
-]
-
 
 @judge.command("tune")
 def tune_(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(help="A Qwen3-VL: its folder, or its id where it was fetched before.")],
+    model: Annotated[str, argument("A Qwen3-VL: its folder, or its id where it was fetched before.")],
     words: WordsArgument = None,
     output: Annotated[
-        Path, typer.Option("--output-dir", "-o", help="The folder to write: the adapter, which loads as a judge.")
+        Path, option("The folder to write: the adapter, which loads as a judge.", "--output-dir", "-o")
     ] = Path("runs/tuned_judge"),
     config: ConfigOption = None,
     reference: ReferenceOption = None,
     episodes: EpisodesOption = None,
-    rank: Annotated[int | None, typer.Option(min=1, max=65_536, help="Of the adapter.", show_default="16")] = None,
-    alpha: AlphaOption = None,
-    vision: Annotated[bool, typer.Option("--vision", help="Adapt the vision encoder too.")] = False,
-    epochs: TuneEpochsOption = None,
-    batch_size: BatchOption = None,
-    lr: TuneLrOption = None,
-    seed: Annotated[int | None, typer.Option(min=0, max=MAX_SEED, help="Seed of everything random.")] = None,
+    rank: Annotated[int | None, option("Of the adapter.", min=1, max=65_536, show_default="16")] = None,
+    alpha: Annotated[
+        float | None, option("What it adds is scaled by alpha / rank.", min=1e-6, max=1e6, show_default="32")
+    ] = None,
+    vision: Annotated[bool, option("Adapt the vision encoder too.", "--vision")] = False,
+    epochs: Annotated[
+        int | None,
+        option("Maximum number; it stops early when the validation loss stops falling.", min=1, show_default="15"),
+    ] = None,
+    batch_size: Annotated[
+        int | None, option("Episodes of a gradient step.", min=1, max=65_536, show_default="2")
+    ] = None,
+    lr: Annotated[
+        float | None, option("Learning rate; follows a cosine schedule to zero.", min=0, max=10, show_default="0.0001")
+    ] = None,
+    seed: Annotated[int | None, option("Seed of everything random.", min=0, max=MAX_SEED)] = None,
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
 ) -> None:

@@ -7,18 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from plaudit.cli.common import (
-    AllowCode,
-    AllowHost,
-    check_episodes,
-    open_episodes,
-    out,
-    progress,
-    stop,
-    store_and_keys,
-    tell,
-)
+from plaudit.cli.common import check_episodes, open_episodes, out, progress, stop, store_and_keys, tell
 from plaudit.cli.data import ActionOption, CameraOption, EpisodesOption, StateOption, camera_names, chosen_ids
+from plaudit.cli.options import AllowCode, AllowHost, argument, option
 from plaudit.errors import DataError, TargetNotEmpty
 
 if TYPE_CHECKING:
@@ -33,45 +24,38 @@ QueueOrder = Literal["unlabeled", "disagreement"]
 
 WordsArgument = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="STORE [KEY=VALUE]...",
-        help="A store, or a data set, whose labels go to a store next to it; then keys of the judge's config, like "
+    argument(
+        "A store, or a data set, whose labels go to a store next to it; then keys of the judge's config, like "
         "rule.threshold=0.9.",
+        metavar="STORE [KEY=VALUE]...",
     ),
 ]
-ConfigOption = Annotated[
-    Path | None, typer.Option(help="A judge as a YAML or JSON file, or the folder of a reward model.")
-]
-ModelOption = Annotated[str | None, typer.Option(help="The judge's model: the folder of a reward model, or a VLM.")]
+ConfigOption = Annotated[Path | None, option("A judge as a YAML or JSON file, or the folder of a reward model.")]
+ModelOption = Annotated[str | None, option("The judge's model: the folder of a reward model, or a VLM.")]
 DecodeOption = Annotated[
     Decode | None,
-    typer.Option(
-        help="Decision rule: k of n frames, each frame alone, or one cutoff an episode.",
-        show_default="the judge's own",
-    ),
+    option("Decision rule: k of n frames, each frame alone, or one cutoff an episode.", show_default="the judge's own"),
 ]
 
 
 def label_(
     words: WordsArgument = None,
     judge: Annotated[
-        str | None,
-        typer.Option(help="vlm, human, classifier, simulator, cascade, or package.module:Config.", show_default=False),
+        str | None, option("vlm, human, classifier, simulator, cascade, or package.module:Config.")
     ] = None,
     config: ConfigOption = None,
     model: ModelOption = None,
     decode: DecodeOption = None,
     episodes: EpisodesOption = None,
     skip_labeled: Annotated[
-        bool, typer.Option("--skip-labeled", help="Skip episodes that already have labels of any source.")
+        bool, option("Skip episodes that already have labels of any source.", "--skip-labeled")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")] = False,
-    batch: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Episodes that are labeled at once.")] = 8,
-    order: Annotated[QueueOrder, typer.Option(help="With --judge human: which episodes come first.")] = "unlabeled",
-    name: Annotated[str, typer.Option(help="With --judge human: the labeler's name, kept with the labels.")] = "",
+    dry_run: Annotated[bool, option("Show what would be done; write nothing.", "--dry-run")] = False,
+    batch: Annotated[int, option("Episodes that are labeled at once.", min=1)] = 8,
+    order: Annotated[QueueOrder, option("With --judge human: which episodes come first.")] = "unlabeled",
+    name: Annotated[str, option("With --judge human: the labeler's name, kept with the labels.")] = "",
     action_log: Annotated[
-        Path | None,
-        typer.Option("--action-log", "--keys-log", help="With --judge human: a file that records every action."),
+        Path | None, option("With --judge human: a file that records every action.", "--action-log", "--keys-log")
     ] = None,
     state: StateOption = None,
     action: ActionOption = None,

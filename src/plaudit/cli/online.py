@@ -12,21 +12,8 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.live import Live
 
-from plaudit.cli.common import (
-    AllowCode,
-    AllowHost,
-    AllowUntrained,
-    Auto,
-    RobotParams,
-    RobotTopics,
-    corrected_success,
-    err,
-    out,
-    progress,
-    run_app,
-    stop,
-    tell,
-)
+from plaudit.cli.common import corrected_success, err, out, progress, run_app, stop, tell
+from plaudit.cli.options import AllowCode, AllowHost, AllowUntrained, Auto, RobotParams, RobotTopics, argument, option
 from plaudit.errors import ClusterError, DataError, MissingExtra, PlauditError
 
 LINE_INTERVAL_S = 10.0  # between two lines where there is no terminal
@@ -36,61 +23,51 @@ RAY = "PLAUDIT_RAY"  # environment variable: --ray where it is not given
 
 
 Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="env=lift learner=sac judge=runs/judge demos.store=demos ..."),
+    list[str] | None, argument("env=lift learner=sac judge=runs/judge demos.store=demos ...", metavar="[KEY=VALUE]...")
 ]
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        "--train_config",
-        "--train-config",
-        help="A YAML file to start from, like those in examples/configs.",
-    ),
-]
-RobotName = Annotated[str | None, typer.Option(help="The robot, as robot=.")]
 Algorithm = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "rtc: infer while the robot moves; sequential: it waits meanwhile.",
         "--inference_algorithm",
         "--inference-algorithm",
-        help="rtc: infer while the robot moves; sequential: it waits meanwhile.",
         show_default=DEFAULT_ALGORITHM,
     ),
-]
-PolicyFile = Annotated[Path | None, typer.Option("--policy_yaml", "--policy-yaml", help="A policy to start from.")]
-HumanLabeler = Annotated[
-    bool, typer.Option("--human_reward_labeler", "--human-reward-labeler", help="A human labels episodes in a window.")
-]
-RayAddress = Annotated[
-    str | None,
-    typer.Option(
-        envvar=RAY,
-        metavar="ADDRESS",
-        help="Run the workers as actors of a Ray cluster: HOST:PORT of its head, 'auto' for the one that this machine "
-        "belongs to, 'local' for one of this machine alone. Without it, or with 'none': in this process.",
-    ),
-]
-Serial = Annotated[
-    bool, typer.Option("--serial", help="In this process, one call after the other; such a run can be repeated.")
 ]
 
 
 def online(
     overrides: Overrides = None,
-    config: ConfigFile = None,
-    robot: RobotName = None,
+    config: Annotated[
+        Path | None,
+        option(
+            "A YAML file to start from, like those in examples/configs.", "--config", "--train_config", "--train-config"
+        ),
+    ] = None,
+    robot: Annotated[str | None, option("The robot, as robot=.")] = None,
     algorithm: Algorithm = None,
-    policy_yaml: PolicyFile = None,
+    policy_yaml: Annotated[Path | None, option("A policy to start from.", "--policy_yaml", "--policy-yaml")] = None,
     params: RobotParams = None,
     topics: RobotTopics = None,
-    human: HumanLabeler = False,
+    human: Annotated[
+        bool, option("A human labels episodes in a window.", "--human_reward_labeler", "--human-reward-labeler")
+    ] = False,
     auto: Auto = None,
-    ray: RayAddress = None,
-    serial: Serial = False,
-    address: Annotated[str | None, typer.Option(hidden=True, help="--ray, or 'none' for --serial.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="The folder of a run to resume.", metavar="RUN")] = None,
-    folder: Annotated[Path, typer.Option(help="The folder that run folders are written to.")] = Path("runs"),
+    ray: Annotated[
+        str | None,
+        option(
+            "Run the workers as actors of a Ray cluster: HOST:PORT of its head, 'auto' for the one that this machine "
+            "belongs to, 'local' for one of this machine alone. Without it, or with 'none': in this process.",
+            envvar=RAY,
+            metavar="ADDRESS",
+        ),
+    ] = None,
+    serial: Annotated[
+        bool, option("In this process, one call after the other; such a run can be repeated.", "--serial")
+    ] = False,
+    address: Annotated[str | None, option("--ray, or 'none' for --serial.", hidden=True)] = None,
+    resume: Annotated[Path | None, option("The folder of a run to resume.", metavar="RUN")] = None,
+    folder: Annotated[Path, option("The folder that run folders are written to.")] = Path("runs"),
     allow_untrained: AllowUntrained = False,
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
@@ -364,32 +341,30 @@ def run_script(
     @app.command(help=description)
     def script(
         overrides: Annotated[
-            list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Keys of the config; they win.")
+            list[str] | None, argument("Keys of the config; they win.", metavar="[KEY=VALUE]...")
         ] = None,
         *,
-        robot: Annotated[str, typer.Option("--robot", help="igris_b, igris_c, sim, lerobot, or my_module:MyConfig.")],
+        robot: Annotated[str, option("igris_b, igris_c, sim, lerobot, or my_module:MyConfig.", "--robot")],
         inference_algorithm: Annotated[
             str | None,
-            typer.Option(
+            option(
+                "rtc: infer while the robot moves; sequential: it waits meanwhile.",
                 "--inference_algorithm",
-                help="rtc: infer while the robot moves; sequential: it waits meanwhile.",
                 show_default=DEFAULT_ALGORITHM,
             ),
         ] = None,
         train_config: Annotated[
-            Path, typer.Option("--train_config", help="The run as YAML; see examples/configs.")
+            Path, option("The run as YAML; see examples/configs.", "--train_config")
         ] = config_default,
-        policy_yaml: Annotated[Path | None, typer.Option("--policy_yaml", help="A policy's file.")] = policy_default,
+        policy_yaml: Annotated[Path | None, option("A policy's file.", "--policy_yaml")] = policy_default,
         inference_runtime_params_config: Annotated[
-            Path | None,
-            typer.Option("--inference_runtime_params_config", help="JSON; the robot's own when not given."),
+            Path | None, option("JSON; the robot's own when not given.", "--inference_runtime_params_config")
         ] = None,
         inference_runtime_topics_config: Annotated[
-            Path | None,
-            typer.Option("--inference_runtime_topics_config", help="JSON; the robot's own when not given."),
+            Path | None, option("JSON; the robot's own when not given.", "--inference_runtime_topics_config")
         ] = None,
         human_reward_labeler: Annotated[
-            bool, typer.Option("--human_reward_labeler", help="A person judges in a window, and no model.")
+            bool, option("A person judges in a window, and no model.", "--human_reward_labeler")
         ] = False,
         auto: Auto = None,
         allow_untrained: AllowUntrained = False,

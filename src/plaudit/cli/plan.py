@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from plaudit.cli.common import MAX_COUNT, finite, out, stop, tell
+from plaudit.cli.common import out, stop, tell
+from plaudit.cli.options import argument, option
 from plaudit.errors import DataError
 
 if TYPE_CHECKING:
@@ -14,39 +13,23 @@ if TYPE_CHECKING:
 
 def plan_(
     words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="With --measure: keys of 'plaudit train' for its runs."),
+        list[str] | None, argument("With --measure: keys of 'plaudit train' for its runs.", metavar="KEY=VALUE")
     ] = None,
     *,
-    env: Annotated[str, typer.Option("--env", help="The task: lift, pick_place, push; others with --measure.")],
-    success: Annotated[float, typer.Option(min=0, max=1, help="The true success rate wanted.", callback=finite)] = 0.9,
-    precision: Annotated[
-        float | None,
-        typer.Option(min=0, max=1, help="Of a judge, in episodes half of which succeed.", callback=finite),
-    ] = None,
-    recall: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Of the same judge, in episodes.", callback=finite)
-    ] = None,
-    tricks: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of near successes that it takes for success.", callback=finite)
-    ] = 0.0,
-    late_by: Annotated[
-        int, typer.Option(min=0, max=MAX_COUNT, help="Episodes that are over before its labels come.")
-    ] = 0,
-    certificate: Annotated[
-        Path | None, typer.Option(help="Of an examined judge, in place of --precision and --recall.")
-    ] = None,
-    labels: Annotated[
-        int | None, typer.Option(min=0, max=MAX_COUNT, help="What so many labeled episodes would prove.")
-    ] = None,
-    confidence: Annotated[
-        float, typer.Option(min=0.5, max=0.999, help="How sure a proof must be.", callback=finite)
-    ] = 0.9,
-    table: Annotated[Path | None, typer.Option(help="Runs of --measure, in place of those of the package.")] = None,
+    env: Annotated[str, option("The task: lift, pick_place, push; others with --measure.", "--env")],
+    success: Annotated[float, option("The true success rate wanted.", min=0, max=1)] = 0.9,
+    precision: Annotated[float | None, option("Of a judge, in episodes half of which succeed.", min=0, max=1)] = None,
+    recall: Annotated[float | None, option("Of the same judge, in episodes.", min=0, max=1)] = None,
+    tricks: Annotated[float, option("Share of near successes that it takes for success.", min=0, max=1)] = 0.0,
+    late_by: Annotated[int, option("Episodes that are over before its labels come.", min=0)] = 0,
+    certificate: Annotated[Path | None, option("Of an examined judge, in place of --precision and --recall.")] = None,
+    labels: Annotated[int | None, option("What so many labeled episodes would prove.", min=0)] = None,
+    confidence: Annotated[float, option("How sure a proof must be.", min=0.5, max=0.999)] = 0.9,
+    table: Annotated[Path | None, option("Runs of --measure, in place of those of the package.")] = None,
     measure: Annotated[
-        bool, typer.Option("--measure", help="First make the runs that --table lacks, up to a minute each.")
+        bool, option("First make the runs that --table lacks, up to a minute each.", "--measure")
     ] = False,
-    jobs: Annotated[int, typer.Option(min=1, max=1000, help="With --measure: runs at a time.")] = 2,
+    jobs: Annotated[int, option("With --measure: runs at a time.", min=1, max=1000)] = 2,
 ) -> None:
     """Say how good a judge must be for a task.
 

@@ -5,14 +5,13 @@ from typing import Annotated
 
 import typer
 
-from plaudit.cli.common import AllowCode, AllowHost, epochs_bar, out, progress, stop, tell, training_bar
+from plaudit.cli.common import epochs_bar, out, progress, stop, tell, training_bar
 from plaudit.cli.env import SetOption, keys_by_set
+from plaudit.cli.options import AllowCode, AllowHost, argument, option
 from plaudit.errors import DataError
 
-RunArgument = Annotated[Path, typer.Argument(help="The folder of a run, like runs/lift_sac_0.")]
 
-
-def report(run: RunArgument) -> None:
+def report(run: Annotated[Path, argument("The folder of a run, like runs/lift_sac_0.")]) -> None:
     """Write report.html of a run, also while it is in progress."""
     from plaudit.report.run import write_run_report
 
@@ -21,16 +20,13 @@ def report(run: RunArgument) -> None:
 
 
 def eval_(
-    path: Annotated[Path, typer.Argument(metavar="RUN_OR_POLICY", help="A run, or a policy: its folder or file.")],
-    name: Annotated[
-        str | None, typer.Option("--env", help="A task of 'plaudit env list'.", show_default="the run's own")
-    ] = None,
-    episodes: Annotated[int, typer.Option(min=1, max=100_000, help="Episodes to run.")] = 100,
+    path: Annotated[Path, argument("A run, or a policy: its folder or file.", metavar="RUN_OR_POLICY")],
+    name: Annotated[str | None, option("A task of 'plaudit env list'.", "--env", show_default="the run's own")] = None,
+    episodes: Annotated[int, option("Episodes to run.", min=1, max=100_000)] = 100,
     judge: Annotated[
-        Path | None,
-        typer.Option(help="A reward model or a judge's file, beside the simulator.", show_default="the run's own"),
+        Path | None, option("A reward model or a judge's file, beside the simulator.", show_default="the run's own")
     ] = None,
-    video: Annotated[bool, typer.Option(help="Also write videos; of a run, of the first and the last policy.")] = False,
+    video: Annotated[bool, option("Also write videos; of a run, of the first and the last policy.")] = False,
     settings: SetOption = None,
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
@@ -104,8 +100,8 @@ def _check_run(run: Path) -> None:
 
 
 def demo(
-    folder: Annotated[Path, typer.Option("--output-dir", "-o", help="The folder to write.")] = Path("runs/demo"),
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of everything random.")] = 0,
+    folder: Annotated[Path, option("The folder to write.", "--output-dir", "-o")] = Path("runs/demo"),
+    seed: Annotated[int, option("Seed of everything random.", min=0)] = 0,
 ) -> None:
     """Run the whole pipeline in small, in two to four minutes.
 

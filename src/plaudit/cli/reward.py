@@ -11,22 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.text import Text
 
-from plaudit.cli.common import (
-    MAX_COUNT,
-    MAX_SEED,
-    AllowCode,
-    AllowHost,
-    check_episodes,
-    epochs_bar,
-    finite,
-    out,
-    progress,
-    starting,
-    stop,
-    store_and_keys,
-    tell,
-)
+from plaudit.cli.common import check_episodes, epochs_bar, out, progress, starting, stop, store_and_keys, tell
 from plaudit.cli.data import RewardFrameOption, StateOption
+from plaudit.cli.options import MAX_SEED, AllowCode, AllowHost, argument, option
 from plaudit.errors import DataError
 
 if TYPE_CHECKING:
@@ -52,138 +39,98 @@ _KEYS = {
 
 WordsArgument = Annotated[
     list[str] | None,
-    typer.Argument(
+    argument(
+        "A store or a data set of another layout; then keys of the config, like augment.shift=0.1.",
         metavar="[STORE] [KEY=VALUE]...",
-        help="A store or a data set of another layout; then keys of the config, like augment.shift=0.1.",
     ),
 ]
 ConfigOption = Annotated[
-    Path | None, typer.Option(help="YAML or JSON: our keys, or the config of another stack (docs/reward_model.md).")
+    Path | None, option("YAML or JSON: our keys, or the config of another stack (docs/reward_model.md).")
 ]
-OutputDirOption = Annotated[
-    Path | None, typer.Option("--output-dir", "-o", help="The folder to write; runs/reward_model when not given.")
-]
-PositiveDirOption = Annotated[
-    Path | None, typer.Option(help="A folder of .npy trajectories that succeed, in place of a store.")
-]
-NegativeDirOption = Annotated[Path | None, typer.Option(help="A folder of .npy trajectories that fail.")]
-OutputCheckpointOption = Annotated[Path | None, typer.Option(help="Also write the model as one .pt file.")]
 BackboneOption = Annotated[
     str | None,
-    typer.Option(
-        help="resnet10, efficientnet_lite0, small, keypoints, torchvision:NAME or transformers:NAME_OR_FOLDER.",
+    option(
+        "resnet10, efficientnet_lite0, small, keypoints, torchvision:NAME or transformers:NAME_OR_FOLDER.",
         show_default="efficientnet_lite0; resnet10 for folders of .npy",
     ),
 ]
-PretrainedEncoderPathOption = Annotated[
-    Path | None, typer.Option(help="Pretrained weights of the backbone; for resnet10, any of the published files.")
-]
-FreezeEncoderOption = Annotated[
-    Literal["true", "stem", "false"] | None,
-    typer.Option(help="Freeze the encoder, its first layers (stem) or nothing."),
-]
 ImageKeysOption = Annotated[
-    list[str] | None,
-    typer.Option("--image-key", help="Camera to use; may be given several times. All cameras when not given."),
-]
-ImageSizeOption = Annotated[
-    tuple[int, int, int] | None,
-    typer.Option(metavar="C H W", help="Resize images to this; not resized when not given."),
-]
-BatchSizeOption = Annotated[
-    int | None, typer.Option(min=2, max=65_536, help="Frames in a batch, half of them successes.")
+    list[str] | None, option("Camera to use; may be given several times. All cameras when not given.", "--image-key")
 ]
 EpochsOption = Annotated[
-    int | None,
-    typer.Option(
-        min=1, max=MAX_COUNT, help="Maximum number; training stops early when the validation loss stops falling."
-    ),
-]
-LrOption = Annotated[
-    float | None, typer.Option(min=0, max=10, help="Learning rate; follows a cosine schedule to zero.", callback=finite)
-]
-HiddenDimOption = Annotated[int | None, typer.Option(min=1, max=65_536, help="Width of the classifier head.")]
-LatentDimOption = Annotated[int | None, typer.Option(min=1, max=65_536, help="Size of one camera's embedding.")]
-NumSpatialBlocksOption = Annotated[
-    int | None, typer.Option(min=1, max=65_536, help="Number of learned spatial embeddings of each channel.")
+    int | None, option("Maximum number; training stops early when the validation loss stops falling.", min=1)
 ]
 MembersOption = Annotated[
-    int | None, typer.Option(min=1, max=1000, help="Ensemble size; the lowest probability of its members counts.")
-]
-UseStateOption = Annotated[bool | None, typer.Option("--use-state", help="Use the robot's state as an input too.")]
-HistoryOption = Annotated[
-    int | None, typer.Option(min=0, max=1000, help="Number of earlier frames to use as input too.")
-]
-HistoryStrideOption = Annotated[int | None, typer.Option(min=1, max=10_000, help="Steps between these frames.")]
-ProgressOption = Annotated[
-    bool | None, typer.Option("--progress", help="Also predict task progress, for reward shaping.")
+    int | None, option("Ensemble size; the lowest probability of its members counts.", min=1, max=1000)
 ]
 TargetFprOption = Annotated[
-    float | None,
-    typer.Option(
-        min=1e-6, max=1, help="False-positive rate (frames) that the threshold is chosen for.", callback=finite
-    ),
+    float | None, option("False-positive rate (frames) that the threshold is chosen for.", min=1e-6, max=1)
 ]
-PromiseConfidenceOption = Annotated[
-    float | None,
-    typer.Option(
-        min=0.5, max=1, help="How sure that rate must be on episodes to come.", callback=finite, show_default="0.9"
-    ),
-]
-SourcesOption = Annotated[str | None, typer.Option(help="Sources of the labels to train on, like 'human,cutoff'.")]
-SeedOption = Annotated[int | None, typer.Option(min=0, max=MAX_SEED, help="Seed of everything random.")]
-DeviceOption = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; a GPU if there is one when not given.")]
+SourcesOption = Annotated[str | None, option("Sources of the labels to train on, like 'human,cutoff'.")]
+SeedOption = Annotated[int | None, option("Seed of everything random.", min=0, max=MAX_SEED)]
+DeviceOption = Annotated[str | None, option("cpu, cuda or cuda:1; a GPU if there is one when not given.")]
 MinutesOption = Annotated[
     float | None,
-    typer.Option(
+    option(
+        "Maximum time of the command. On a CPU, settings that are not given are chosen to fit; a time that is too "
+        "short is refused before training.",
         min=0,
         max=1e6,
-        help="Maximum time of the command. On a CPU, settings that are not given are chosen to fit; a time that is too "
-        "short is refused before training.",
-        callback=finite,
         show_default="about 10 on a CPU, no limit",
     ),
 ]
-VisualizePositiveOption = Annotated[
-    bool, typer.Option("--visualize-positive", help="Write every success frame as an image before training.")
-]
-VisOutputDirOption = Annotated[Path, typer.Option(help="Folder of these images.")]
 
 
 def train_reward(
     context: typer.Context,
     words: WordsArgument = None,
     config: ConfigOption = None,
-    output_dir: OutputDirOption = None,
-    positive_dir: PositiveDirOption = None,
-    negative_dir: NegativeDirOption = None,
-    output_checkpoint: OutputCheckpointOption = None,
+    output_dir: Annotated[
+        Path | None, option("The folder to write; runs/reward_model when not given.", "--output-dir", "-o")
+    ] = None,
+    positive_dir: Annotated[
+        Path | None, option("A folder of .npy trajectories that succeed, in place of a store.")
+    ] = None,
+    negative_dir: Annotated[Path | None, option("A folder of .npy trajectories that fail.")] = None,
+    output_checkpoint: Annotated[Path | None, option("Also write the model as one .pt file.")] = None,
     backbone: BackboneOption = None,
-    pretrained_encoder_path: PretrainedEncoderPathOption = None,
-    freeze_encoder: FreezeEncoderOption = None,
+    pretrained_encoder_path: Annotated[
+        Path | None, option("Pretrained weights of the backbone; for resnet10, any of the published files.")
+    ] = None,
+    freeze_encoder: Annotated[
+        Literal["true", "stem", "false"] | None, option("Freeze the encoder, its first layers (stem) or nothing.")
+    ] = None,
     image_keys: ImageKeysOption = None,
-    image_size: ImageSizeOption = None,
-    batch_size: BatchSizeOption = None,
+    image_size: Annotated[
+        tuple[int, int, int] | None, option("Resize images to this; not resized when not given.", metavar="C H W")
+    ] = None,
+    batch_size: Annotated[int | None, option("Frames in a batch, half of them successes.", min=2, max=65_536)] = None,
     epochs: EpochsOption = None,
-    lr: LrOption = None,
-    hidden_dim: HiddenDimOption = None,
-    latent_dim: LatentDimOption = None,
-    num_spatial_blocks: NumSpatialBlocksOption = None,
+    lr: Annotated[float | None, option("Learning rate; follows a cosine schedule to zero.", min=0, max=10)] = None,
+    hidden_dim: Annotated[int | None, option("Width of the classifier head.", min=1, max=65_536)] = None,
+    latent_dim: Annotated[int | None, option("Size of one camera's embedding.", min=1, max=65_536)] = None,
+    num_spatial_blocks: Annotated[
+        int | None, option("Number of learned spatial embeddings of each channel.", min=1, max=65_536)
+    ] = None,
     members: MembersOption = None,
-    use_state: UseStateOption = None,
+    use_state: Annotated[bool | None, option("Use the robot's state as an input too.", "--use-state")] = None,
     state: StateOption = None,
     reward_frame: RewardFrameOption = None,
-    history: HistoryOption = None,
-    history_stride: HistoryStrideOption = None,
-    progress_: ProgressOption = None,
+    history: Annotated[int | None, option("Number of earlier frames to use as input too.", min=0, max=1000)] = None,
+    history_stride: Annotated[int | None, option("Steps between these frames.", min=1, max=10_000)] = None,
+    progress_: Annotated[bool | None, option("Also predict task progress, for reward shaping.", "--progress")] = None,
     target_fpr: TargetFprOption = None,
-    promise_confidence: PromiseConfidenceOption = None,
+    promise_confidence: Annotated[
+        float | None, option("How sure that rate must be on episodes to come.", min=0.5, max=1, show_default="0.9")
+    ] = None,
     sources: SourcesOption = None,
     seed: SeedOption = None,
     device: DeviceOption = None,
     minutes: MinutesOption = None,
-    visualize_positive: VisualizePositiveOption = False,
-    vis_output_dir: VisOutputDirOption = Path("positive_samples_vis"),
+    visualize_positive: Annotated[
+        bool, option("Write every success frame as an image before training.", "--visualize-positive")
+    ] = False,
+    vis_output_dir: Annotated[Path, option("Folder of these images.")] = Path("positive_samples_vis"),
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
 ) -> None:
@@ -415,14 +362,12 @@ def _print_result(fitted: "TrainResult", job: "RewardTrainJob") -> None:
 # members the lowest counts.
 _PROGRESS = {"predict_success": False, "predict_progress": True, "num_history_frames": 0, "ensemble_size": 3}
 
-ProgressOutputOption = Annotated[
-    Path, typer.Option("--output-dir", "-o", help="The folder to write; it must not exist.")
-]
-
 
 def train_progress(
     words: WordsArgument = None,
-    output: ProgressOutputOption = Path("runs/progress"),
+    output: Annotated[Path, option("The folder to write; it must not exist.", "--output-dir", "-o")] = Path(
+        "runs/progress"
+    ),
     config: ConfigOption = None,
     backbone: BackboneOption = None,
     image_keys: ImageKeysOption = None,

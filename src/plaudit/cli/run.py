@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from plaudit.cli.common import (
+from plaudit.cli.common import out, stop, tell
+from plaudit.cli.options import (
     MAX_SEED,
     AllowCode,
     AllowHost,
@@ -17,9 +18,8 @@ from plaudit.cli.common import (
     Auto,
     RobotParams,
     RobotTopics,
-    out,
-    stop,
-    tell,
+    argument,
+    option,
 )
 from plaudit.errors import RolloutError
 from plaudit.trust import check_code
@@ -28,17 +28,17 @@ INFERENCE = "policy.inference"  # keys of how to drive; other keys of the policy
 
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(
+    argument(
+        "robot.x=y, policy.device=cuda:1, policy.inference.max_action_delta=0.05, teleop.x=y, operator.x=y ...",
         metavar="[KEY=VALUE]...",
-        help="robot.x=y, policy.device=cuda:1, policy.inference.max_action_delta=0.05, teleop.x=y, operator.x=y ...",
     ),
 ]
 Algorithm = Annotated[
     str | None,
-    typer.Option(
+    option(
+        "rtc: infer while the robot moves; sequential: it waits meanwhile; or my_module:MyEngine.",
         "--inference_algorithm",
         "--inference-algorithm",
-        help="rtc: infer while the robot moves; sequential: it waits meanwhile; or my_module:MyEngine.",
         show_default="rtc, or sequential for a policy of one action at a time",
     ),
 ]
@@ -47,19 +47,15 @@ Algorithm = Annotated[
 def run_(
     overrides: Overrides = None,
     *,
-    robot: Annotated[str, typer.Option(help="igris_b, igris_c, sim, lerobot, or my_module:MyConfig.")],
-    policy_yaml: Annotated[Path, typer.Option("--policy_yaml", "--policy-yaml", help="The policy's file.")],
+    robot: Annotated[str, option("igris_b, igris_c, sim, lerobot, or my_module:MyConfig.")],
+    policy_yaml: Annotated[Path, option("The policy's file.", "--policy_yaml", "--policy-yaml")],
     algorithm: Algorithm = None,
-    episodes: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="How many.")] = 1,
-    steps: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Of an episode, at most.")] = 1000,
-    store: Annotated[Path, typer.Option(help="Where to record; made if it does not exist.")] = Path("episodes"),
-    task: Annotated[str, typer.Option(help="The instruction, in words, as episodes have it.")] = "",
-    seed: Annotated[
-        int | None, typer.Option(min=0, max=MAX_SEED, help="Of the first episode, in a simulation.")
-    ] = None,
-    teleop: Annotated[
-        str, typer.Option(help="keyboard, gamepad, topic, lerobot, none or my_module:MyConfig.")
-    ] = "none",
+    episodes: Annotated[int, option("How many.", min=1)] = 1,
+    steps: Annotated[int, option("Of an episode, at most.", min=1)] = 1000,
+    store: Annotated[Path, option("Where to record; made if it does not exist.")] = Path("episodes"),
+    task: Annotated[str, option("The instruction, in words, as episodes have it.")] = "",
+    seed: Annotated[int | None, option("Of the first episode, in a simulation.", min=0, max=MAX_SEED)] = None,
+    teleop: Annotated[str, option("keyboard, gamepad, topic, lerobot, none or my_module:MyConfig.")] = "none",
     auto: Auto = None,
     params: RobotParams = None,
     topics: RobotTopics = None,

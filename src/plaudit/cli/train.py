@@ -6,8 +6,6 @@ from typing import Annotated, Any
 import typer
 
 from plaudit.cli.common import (
-    AllowCode,
-    AllowHost,
     check_episodes,
     corrected_success,
     fitting_bar,
@@ -18,22 +16,20 @@ from plaudit.cli.common import (
     tell,
     training_bar,
 )
+from plaudit.cli.options import AllowCode, AllowHost, argument, option
 from plaudit.errors import DataError, PlauditError, PolicyError, TargetNotEmpty, did_you_mean
 
 
 def train_(
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="env=lift learner=sac demos.scripted=20 learner.lr=1e-3 ..."),
+        argument("env=lift learner=sac demos.scripted=20 learner.lr=1e-3 ...", metavar="[KEY=VALUE]..."),
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="A YAML file to start from, like those in examples/configs.")
-    ] = None,
+    config: Annotated[Path | None, option("A YAML file to start from, like those in examples/configs.")] = None,
     resume: Annotated[
-        Path | None,
-        typer.Option(help="The folder of a run to resume; judge.model=MODEL continues with another.", metavar="RUN"),
+        Path | None, option("The folder of a run to resume; judge.model=MODEL continues with another.", metavar="RUN")
     ] = None,
-    folder: Annotated[Path, typer.Option(help="The folder that run folders are written to.")] = Path("runs"),
+    folder: Annotated[Path, option("The folder that run folders are written to.")] = Path("runs"),
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
 ) -> None:
@@ -134,16 +130,15 @@ def _tell_collected(config: Any) -> None:
 
 
 def train_policy(
-    store: Annotated[Path, typer.Argument(help="The folder of a store of demonstrations.")],
+    store: Annotated[Path, argument("The folder of a store of demonstrations.")],
     overrides: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="policy.horizon=16 fit.steps=5000 ..."),
+        list[str] | None, argument("policy.horizon=16 fit.steps=5000 ...", metavar="[KEY=VALUE]...")
     ] = None,
-    policy: Annotated[str, typer.Option(help="Which kind: flow.")] = "flow",
-    camera: Annotated[list[str] | None, typer.Option(help="That it looks at, once each; all unless given.")] = None,
-    no_cameras: Annotated[bool, typer.Option("--no-cameras", help="It acts on the state alone.")] = False,
-    config: Annotated[Path | None, typer.Option(help="A YAML file with the same keys.")] = None,
-    output: Annotated[Path, typer.Option("--output-dir", "-o", help="The folder to write.")] = Path("policy"),
+    policy: Annotated[str, option("Which kind: flow.")] = "flow",
+    camera: Annotated[list[str] | None, option("That it looks at, once each; all unless given.")] = None,
+    no_cameras: Annotated[bool, option("It acts on the state alone.", "--no-cameras")] = False,
+    config: Annotated[Path | None, option("A YAML file with the same keys.")] = None,
+    output: Annotated[Path, option("The folder to write.", "--output-dir", "-o")] = Path("policy"),
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
 ) -> None:
