@@ -15,7 +15,7 @@ from plaudit.cli.label import label_
 from plaudit.cli.online import online
 from plaudit.cli.options import option
 from plaudit.cli.report import demo, eval_, report
-from plaudit.cli.reward import train_progress, train_reward
+from plaudit.cli.reward import TrainProgressCommand, TrainRewardCommand, train_progress, train_reward
 from plaudit.cli.robot import robot
 from plaudit.cli.run import run_
 from plaudit.cli.train import ONLINE_HELP, TRAIN_HELP, train_, train_policy
@@ -29,8 +29,8 @@ app.add_typer(cluster, name="cluster", help="Start, stop and check a Ray cluster
 app.add_typer(config, name="config", help="Show config keys and choices; copy example configs.")
 app.command("collect")(collect_)
 app.command("label")(label_)
-app.command("train-reward")(train_reward)
-app.command("train-progress")(train_progress)
+app.command("train-reward", cls=TrainRewardCommand)(train_reward)
+app.command("train-progress", cls=TrainProgressCommand)(train_progress)
 app.command("train", epilog=TRAIN_HELP)(train_)
 app.command("run")(run_)
 app.command("train-policy")(train_policy)

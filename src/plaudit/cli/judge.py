@@ -4,11 +4,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from plaudit.cli.common import check_episodes, epochs_bar, open_episodes, out, progress, starting, stop, tell
+from plaudit.cli.config import Flag, config_command
 from plaudit.cli.data import EpisodesOption, chosen_ids
 from plaudit.cli.label import (
     ConfigOption,
@@ -21,7 +22,7 @@ from plaudit.cli.label import (
     named_store,
     report_failures,
 )
-from plaudit.cli.options import MAX_SEED, AllowCode, AllowHost, argument, option
+from plaudit.cli.options import AllowCode, AllowHost, argument, option
 from plaudit.cli.plan import plan_
 from plaudit.errors import DataError, JudgeError, TargetNotEmpty, did_you_mean
 
@@ -553,13 +554,22 @@ def _tell_exam(certificates: "Sequence[Certificate]", target: Path, placed: dict
         raise typer.Exit(1)
 
 
-_FLAGS = ("rank", "alpha", "epochs", "batch_size", "lr", "seed")  # handed on as they are
+TuneCommand = config_command(
+    "plaudit.judges.vlm.tune:TuneConfig",
+    Flag("rank", "Rank of the adapter."),
+    Flag("alpha", "The adapter's output is scaled by alpha / rank."),
+    Flag("vision", "Adapt the vision encoder too."),
+    Flag("epochs", "Maximum number of epochs. Training stops early when the validation loss stops falling."),
+    Flag("batch_size", "Episodes of a gradient step."),
+    Flag("lr", "Learning rate; follows a cosine schedule to zero."),
+    Flag("seed", "Random seed."),
+)
 
 
-@judge.command("tune")
+@judge.command("tune", cls=TuneCommand)
 def tune_(
     context: typer.Context,
-    model: Annotated[str, argument("A Qwen3-VL: its folder, or its id where it was fetched before.")],
+    model: Annotated[str, argument("A Qwen3-VL model: its folder, or its id if it was fetched before.")],
     words: WordsArgument = None,
     output: Annotated[
         Path, option("The folder to write: the adapter, which loads as a judge.", "--output-dir", "-o")
@@ -567,22 +577,6 @@ def tune_(
     config: ConfigOption = None,
     reference: ReferenceOption = None,
     episodes: EpisodesOption = None,
-    rank: Annotated[int | None, option("Of the adapter.", min=1, max=65_536, show_default="16")] = None,
-    alpha: Annotated[
-        float | None, option("What it adds is scaled by alpha / rank.", min=1e-6, max=1e6, show_default="32")
-    ] = None,
-    vision: Annotated[bool, option("Adapt the vision encoder too.", "--vision")] = False,
-    epochs: Annotated[
-        int | None,
-        option("Maximum number; it stops early when the validation loss stops falling.", min=1, show_default="15"),
-    ] = None,
-    batch_size: Annotated[
-        int | None, option("Episodes of a gradient step.", min=1, max=65_536, show_default="2")
-    ] = None,
-    lr: Annotated[
-        float | None, option("Learning rate; follows a cosine schedule to zero.", min=0, max=10, show_default="0.0001")
-    ] = None,
-    seed: Annotated[int | None, option("Seed of everything random.", min=0, max=MAX_SEED)] = None,
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
 ) -> None:
@@ -606,10 +600,8 @@ def tune_(
     judge = load_judge_config(config, "vlm", {"model": model}, overrides)
     assert isinstance(judge, VlmJudgeConfig)
     store = open_episodes(folder)
-    given: dict[str, Any] = {name: context.params[name] for name in _FLAGS if context.params[name] is not None}
-    if reference is not None:
-        given["label_sources"] = [who.strip() for who in reference.split(",")]
-    job = parse(TuneConfig, {**given, "vision": vision})
+    sources = {} if reference is None else {"label_sources": [who.strip() for who in reference.split(",")]}
+    job = parse(TuneConfig, {**context.obj, **sources})
     ids = chosen_ids(store, episodes)
     try:
         with epochs_bar(job.epochs) as (watch, _):
