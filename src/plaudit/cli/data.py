@@ -118,10 +118,8 @@ def _print_import(report: "ImportReport", store: Path, changed: bool) -> None:
             "--camera and --resize change nothing about episodes that are here already; for those, name a new store"
         )
         tell("note", sentence)
-    for sentence in report.failed:
-        tell("warning", sentence)
-    for sentence in report.notes:
-        tell("note", sentence)
+    tell("warning", *report.failed)
+    tell("note", *report.notes)
     if report.ignored:
         tell("note", f"features with no place in an episode, not taken: {', '.join(report.ignored)}")
     here = f", {report.already_imported} were here already" if report.already_imported else ""
@@ -198,8 +196,7 @@ def export(
         left_out = export_dataset(opened, target, to, options, chosen_ids(opened, episodes), progress("exporting"))
     except KeyboardInterrupt:
         stop(f"interrupted; {target} was not made")
-    for sentence in left_out:
-        tell("warning", sentence)
+    tell("warning", *left_out)
     out.print(f"{len(chosen_ids(opened, episodes)) - len(left_out)} episodes exported to {target} as {to}")
 
 
@@ -253,20 +250,15 @@ def check(
     from plaudit.data.check import empty_quarantine
 
     if empty:
-        for sentence in empty_quarantine(store):
-            tell("deleted", sentence)
+        tell("deleted", *empty_quarantine(store))
     try:
         report = run_check(store, repair=repair, progress=progress("checking"))
     except KeyboardInterrupt:
         stop("interrupted")
-    for sentence in report.aside:
-        tell("set aside", sentence)
-    for sentence in report.unexplained:
-        tell("note", sentence)
-    for sentence in report.repaired:
-        tell("repaired", sentence)
-    for sentence in report.problems:
-        tell("problem", sentence)
+    tell("set aside", *report.aside)
+    tell("note", *report.unexplained)
+    tell("repaired", *report.repaired)
+    tell("problem", *report.problems)
     if not report.ok:
         hint = "" if repair else f"; 'plaudit data check {store} --repair' puts right what can be"
         err.print(f"{len(report.problems)} problems{hint}")
@@ -491,8 +483,7 @@ def _write_copy(
         )
     except KeyboardInterrupt:
         stop(f"interrupted; {target} was not made")
-    for note in report.notes:
-        tell("note", note)
+    tell("note", *report.notes)
     if report.unlabeled:
         tell(
             "warning",

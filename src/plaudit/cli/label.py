@@ -121,8 +121,7 @@ def load_judge(
     asked = load_judge_config(config, name, {} if model is None else {"model": model}, overrides)
     asked = asked if decode is None else asked.with_decode(decode)
     judge = asked.build_with_progress()
-    for sentence in judge_warnings(asked, judge):
-        tell("warning", sentence)
+    tell("warning", *judge_warnings(asked, judge))
     return asked, judge
 
 

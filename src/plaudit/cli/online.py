@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -13,39 +14,43 @@ import typer
 from rich.live import Live
 
 from plaudit.cli.common import corrected_success, err, out, progress, run_app, stop, tell
-from plaudit.cli.options import AllowCode, AllowHost, AllowUntrained, Auto, RobotParams, RobotTopics, argument, option
+from plaudit.cli.options import (
+    ALGORITHM,
+    ALGORITHM_HELP,
+    AllowCode,
+    AllowHost,
+    AllowUntrained,
+    Auto,
+    RobotParams,
+    RobotTopics,
+    argument,
+    option,
+)
 from plaudit.errors import ClusterError, DataError, MissingExtra, PlauditError
 
 LINE_INTERVAL_S = 10.0  # between two lines where there is no terminal
 DRAW_INTERVAL_S = 0.25  # between two drawings where there is one
-DEFAULT_ALGORITHM = "as the config says, else rtc where the policy returns chunks for a robot, and sequential elsewhere"
 RAY = "PLAUDIT_RAY"  # environment variable: --ray where it is not given
 
 
-Overrides = Annotated[
-    list[str] | None, argument("env=lift learner=sac judge=runs/judge demos.store=demos ...", metavar="[KEY=VALUE]...")
-]
-Algorithm = Annotated[
-    str | None,
-    option(
-        "rtc: infer while the robot moves; sequential: it waits meanwhile.",
-        "--inference_algorithm",
-        "--inference-algorithm",
-        show_default=DEFAULT_ALGORITHM,
-    ),
-]
-
-
 def online(
-    overrides: Overrides = None,
+    overrides: Annotated[
+        list[str] | None,
+        argument("Config keys: env=lift learner=sac judge=runs/judge demos.store=demos ...", metavar="[KEY=VALUE]..."),
+    ] = None,
     config: Annotated[
         Path | None,
+        option("A YAML file, like those in examples/configs.", "--config", "--train_config", "--train-config"),
+    ] = None,
+    robot: Annotated[str | None, option("igris_b, igris_c, sim, lerobot, or my_module:MyConfig.")] = None,
+    algorithm: Annotated[
+        str | None,
         option(
-            "A YAML file to start from, like those in examples/configs.", "--config", "--train_config", "--train-config"
+            ALGORITHM_HELP,
+            *ALGORITHM,
+            show_default="the config's; else rtc for chunks on a robot, sequential otherwise",
         ),
     ] = None,
-    robot: Annotated[str | None, option("The robot, as robot=.")] = None,
-    algorithm: Algorithm = None,
     policy_yaml: Annotated[Path | None, option("A policy to start from.", "--policy_yaml", "--policy-yaml")] = None,
     params: RobotParams = None,
     topics: RobotTopics = None,
@@ -56,15 +61,13 @@ def online(
     ray: Annotated[
         str | None,
         option(
-            "Run the workers as actors of a Ray cluster: HOST:PORT of its head, 'auto' for the one that this machine "
-            "belongs to, 'local' for one of this machine alone. Without it, or with 'none': in this process.",
+            "Run the workers on a Ray cluster: HOST:PORT of its head, 'auto' for this machine's cluster, 'local' for a "
+            "new one on this machine. Without it, or with 'none', they run in this process.",
             envvar=RAY,
             metavar="ADDRESS",
         ),
     ] = None,
-    serial: Annotated[
-        bool, option("In this process, one call after the other; such a run can be repeated.", "--serial")
-    ] = False,
+    serial: Annotated[bool, option("Run in this process, one call after the other; reproducible.", "--serial")] = False,
     address: Annotated[str | None, option("--ray, or 'none' for --serial.", hidden=True)] = None,
     resume: Annotated[Path | None, option("The folder of a run to resume.", metavar="RUN")] = None,
     folder: Annotated[Path, option("The folder that run folders are written to.")] = Path("runs"),
@@ -241,8 +244,7 @@ def _train(run: Any, workers: Any, trainer: Any) -> None:
     if aborted:
         raise KeyboardInterrupt
     if failure is not None:
-        for line in str(failure).splitlines():
-            tell("error", line)
+        tell("error", *str(failure).splitlines())
         raise typer.Exit(1)
     if stopped():
         stop("stopped; resume with the same command")
@@ -330,59 +332,25 @@ def _display(config: Any, workers: Any, events: Any) -> Iterator[Any]:
 def run_script(
     description: str, *, train_config: Path, policy_yaml: Path | None = None, always: Sequence[str] = ()
 ) -> NoReturn:
-    """
-    description: for --help
-    train_config, policy_yaml: what these flags are by default
+    """An entry script at the repository root: `plaudit online` on a cluster with other defaults; --robot is required.
+
+        python run_online_rl.py --robot igris_b --inference_algorithm rtc --train_config my_run.yaml
+
     always: `a.b=c` overrides that make it this script
     """
-    config_default, policy_default = train_config, policy_yaml
+    defaults: dict[str, Any] = {"config": train_config, "policy_yaml": policy_yaml, "robot": Parameter.empty}
+    parameters = [
+        parameter.replace(kind=Parameter.KEYWORD_ONLY, default=defaults.get(name, parameter.default))
+        for name, parameter in signature(online).parameters.items()
+        if name not in ("ray", "serial", "address", "resume", "folder")
+    ]
+
+    def script(**given: Any) -> None:
+        overrides = [*(given.pop("overrides") or []), *always]
+        online(overrides, **given, ray=os.environ.get(RAY, "auto"))
+
+    script.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    script.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-
-    @app.command(help=description)
-    def script(
-        overrides: Annotated[
-            list[str] | None, argument("Keys of the config; they win.", metavar="[KEY=VALUE]...")
-        ] = None,
-        *,
-        robot: Annotated[str, option("igris_b, igris_c, sim, lerobot, or my_module:MyConfig.", "--robot")],
-        inference_algorithm: Annotated[
-            str | None,
-            option(
-                "rtc: infer while the robot moves; sequential: it waits meanwhile.",
-                "--inference_algorithm",
-                show_default=DEFAULT_ALGORITHM,
-            ),
-        ] = None,
-        train_config: Annotated[
-            Path, option("The run as YAML; see examples/configs.", "--train_config")
-        ] = config_default,
-        policy_yaml: Annotated[Path | None, option("A policy's file.", "--policy_yaml")] = policy_default,
-        inference_runtime_params_config: Annotated[
-            Path | None, option("JSON; the robot's own when not given.", "--inference_runtime_params_config")
-        ] = None,
-        inference_runtime_topics_config: Annotated[
-            Path | None, option("JSON; the robot's own when not given.", "--inference_runtime_topics_config")
-        ] = None,
-        human_reward_labeler: Annotated[
-            bool, option("A person judges in a window, and no model.", "--human_reward_labeler")
-        ] = False,
-        auto: Auto = None,
-        allow_untrained: AllowUntrained = False,
-        allow_code: AllowCode = None,
-        allow_host: AllowHost = None,
-    ) -> None:
-        online(
-            [*(overrides or []), *always],
-            config=train_config,
-            robot=robot,
-            algorithm=inference_algorithm,
-            policy_yaml=policy_yaml,
-            params=inference_runtime_params_config,
-            topics=inference_runtime_topics_config,
-            human=human_reward_labeler,
-            auto=auto,
-            allow_untrained=allow_untrained,
-            ray=os.environ.get(RAY, "auto"),
-        )
-
+    app.command(help=description)(script)
     run_app(app)

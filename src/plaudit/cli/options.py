@@ -52,6 +52,11 @@ def is_count(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= 18
 
 
+def split_names(text: str | None) -> list[str] | None:
+    """'human, cutoff' -> ["human", "cutoff"]; None if not given."""
+    return None if text is None else [name.strip() for name in text.split(",")]
+
+
 def _each(allow: Callable[..., None]) -> Callable[[list[str] | None], list[str] | None]:
     def allow_all(names: list[str] | None) -> list[str] | None:
         allow(*(names or ()))
@@ -60,6 +65,8 @@ def _each(allow: Callable[..., None]) -> Callable[[list[str] | None], list[str] 
     return allow_all
 
 
+ALGORITHM = ("--inference_algorithm", "--inference-algorithm")
+ALGORITHM_HELP = "rtc infers while the robot moves; sequential lets the robot wait. Or my_module:MyEngine."
 PARAMS = ("--inference_runtime_params_config", "--inference-runtime-params-config")
 TOPICS = ("--inference_runtime_topics_config", "--inference-runtime-topics-config")
 RobotParams = Annotated[Path | None, option("A robot's inference_runtime_params.json.", *PARAMS)]

@@ -56,8 +56,7 @@ def plan_(
     out.print("", success_table(plan), sep="\n")
     if success <= plan.best:
         out.print("", f"for {success:.0%} true success:", needs_table(plan, success), sep="\n")
-    for sentence in [*needs, *judged, *proven]:
-        tell("note", sentence)
+    tell("note", *needs, *judged, *proven)
     tell("note", "this is for the recipe above: with fewer or no demonstrations a policy depends on its judge more")
 
 

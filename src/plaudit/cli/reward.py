@@ -14,7 +14,7 @@ from rich.text import Text
 from plaudit.cli.common import check_episodes, epochs_bar, out, progress, stop, store_and_keys, tell
 from plaudit.cli.config import Flag, config_command
 from plaudit.cli.data import StateOption
-from plaudit.cli.options import AllowCode, AllowHost, argument, option
+from plaudit.cli.options import AllowCode, AllowHost, argument, option, split_names
 from plaudit.errors import DataError
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def _flags(
     if paths := [str(path) for path in data if path is not None]:
         flags["data"] = paths
     if sources is not None:
-        flags["label_sources"] = [source.strip() for source in sources.split(",")]
+        flags["label_sources"] = split_names(sources)
     if backbone is not None:
         flags["encoder"] = encoder_of(backbone)
     return flags
@@ -206,8 +206,7 @@ def _load_job(
 
     job, notes = load_reward_train_job(config, flags, overrides, folders=folders)
     check_job(job)
-    for note in notes:
-        tell("note", note)
+    tell("note", *notes)
     return job
 
 
@@ -271,10 +270,8 @@ def _imported(job: "RewardTrainJob", state: Sequence[str], scratch: Path) -> "St
         report = import_dataset(source, folder, options, progress(f"importing {source.name}"), takes=job.takes)
         imported[source] = report.ids
         labeled += report.labeled
-        for sentence in report.notes:
-            tell("note", sentence)
-        for sentence in report.failed:
-            tell("warning", sentence)
+        tell("note", *report.notes)
+        tell("warning", *report.failed)
     if not labeled and job.predict_success:
         raise DataError(_no_labels(sources[0]))
     store = Store.open(folder)
