@@ -15,50 +15,24 @@ from plaudit.cli.options import MAX_FPS, argument, frame_rate, is_count, option
 from plaudit.errors import DataError
 
 if TYPE_CHECKING:
-    from plaudit.data.formats.lerobot.relabel import EpisodeLabels
     from plaudit.data.store import Store
     from plaudit.data.transfer import ImportReport
 
 data = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 StoreArgument = Annotated[Path, argument("An episode store.", metavar="STORE")]
-EpisodesOption = Annotated[str | None, option("Episode ids, like '0,3,7-9'; all when not given.", "--episodes")]
+EpisodesOption = Annotated[str | None, option("Episode ids, like '0,3,7-9'; all when not given.")]
 StateOption = Annotated[
     list[str] | None,
-    option(
-        "LeRobot: the column of the state, when it is not observation.state; several are concatenated; 'none' for "
-        "no state.",
-        "--state",
-        metavar="KEY",
-    ),
+    option("LeRobot: column of the state, if not observation.state; repeatable; 'none' for no state.", metavar="KEY"),
 ]
-ActionOption = Annotated[
-    list[str] | None, option("LeRobot: the column of the action, likewise.", "--action", metavar="KEY")
-]
+ActionOption = Annotated[list[str] | None, option("LeRobot: column of the action, if not action.", metavar="KEY")]
 CameraOption = Annotated[
-    list[str] | None,
-    option(
-        "Use only this camera, under a new name if one is given; may be given several times.",
-        "--camera",
-        metavar="NAME[=NEW]",
-    ),
+    list[str] | None, option("Use only this camera, renamed to NEW; repeatable.", metavar="NAME[=NEW]")
 ]
-RewardFrameOption = Annotated[
-    Literal["next", "same"] | None,
-    option(
-        "LeRobot: whether next.reward is about the next frame or the row's own.",
-        "--reward-frame",
-        show_default="as the data set says, or next",
-    ),
-]
-
-
 FollowLinksOption = Annotated[
     bool,
-    option(
-        "Follow symbolic links in the data set, such as those of the Hugging Face cache; only to regular files.",
-        "--follow-links",
-    ),
+    option("Follow symbolic links to regular files, such as those of the Hugging Face cache.", "--follow-links"),
 ]
 
 
@@ -66,7 +40,10 @@ FollowLinksOption = Annotated[
 def import_(
     source: Annotated[Path, argument("A data set of another format; it is not changed.")],
     store: Annotated[Path, argument("The store to add to; created if it does not exist.")],
-    reward_frame: RewardFrameOption = None,
+    reward_frame: Annotated[
+        Literal["next", "same"] | None,
+        option("LeRobot: whether next.reward is about the next frame or the row's own.", show_default="as stored"),
+    ] = None,
     task: Annotated[str, option("The task text, for formats without one.")] = "",
     fps: Annotated[
         float, option("Frames per second, for formats without it.", min=0, max=MAX_FPS, callback=frame_rate)
@@ -91,7 +68,7 @@ def import_(
 
     cameras, rename = camera_names(camera)
     if Path(os.path.realpath(store)).is_relative_to(os.path.realpath(source)):
-        raise DataError(f"{store} lies within {source}, which an import only reads; name a store elsewhere")
+        raise DataError(f"{store} is inside {source}, which an import must not change; name a store elsewhere")
     options = ReadOptions(
         reward_frame=reward_frame,
         task=task,
@@ -107,30 +84,27 @@ def import_(
     try:
         report = import_dataset(source, store, options, progress("importing"), out.print)
     except KeyboardInterrupt:
-        stop("interrupted; what is in the store stays, run the same command to go on")
+        stop("interrupted; the episodes so far are kept, run the same command to resume")
     _print_import(report, store, changed=bool(camera or resize))
 
 
 def _print_import(report: "ImportReport", store: Path, changed: bool) -> None:
-    """changed: whether cameras or sizes other than the source's were asked for"""
+    """changed: whether --camera or --resize was given"""
     if changed and report.already_imported:
-        sentence = (
-            "--camera and --resize change nothing about episodes that are here already; for those, name a new store"
-        )
-        tell("note", sentence)
+        tell("note", "--camera and --resize do not change episodes that were already imported; name a new store")
     tell("warning", *report.failed)
     tell("note", *report.notes)
     if report.ignored:
-        tell("note", f"features with no place in an episode, not taken: {', '.join(report.ignored)}")
-    here = f", {report.already_imported} were here already" if report.already_imported else ""
+        tell("note", f"features that an episode cannot hold were skipped: {', '.join(report.ignored)}")
+    already = f", {report.already_imported} were here already" if report.already_imported else ""
     lost = f", {len(report.failed)} left out (see above)" if report.failed else ""
-    out.print(f"{len(report.ids)} episodes imported into {store}, {report.labeled} with labels{here}{lost}")
+    out.print(f"{len(report.ids)} episodes imported into {store}, {report.labeled} with labels{already}{lost}")
     if report.labeled:
         out.print(f"next: plaudit train-reward {store}")
     elif report.ids:
         out.print(f"next: plaudit label {store} --judge human, or plaudit data label {store} cutoffs.json")
     if report.failed:
-        err.print("put those right at their source and run the same command again to add them")
+        err.print("fix them in the data set and run the same command again to add them")
         raise typer.Exit(1)
 
 
@@ -145,7 +119,7 @@ def camera_names(given: Sequence[str] | None) -> tuple[list[str], dict[str, str]
         if not old or (equals and not new) or old in cameras:
             raise DataError(f"--camera takes NAME or OLD=NEW, each camera once, not '{word}'")
         if equals and not re.fullmatch(r"\w[\w.-]{0,99}", new):
-            raise DataError(f"'{new}' is no name for a camera; take letters, digits, '_', '-' and '.'")
+            raise DataError(f"'{new}' is not a camera name; use letters, digits, '_', '-' and '.'")
         cameras.append(old)
         if equals:
             rename[old] = new
@@ -195,7 +169,7 @@ def export(
     try:
         left_out = export_dataset(opened, target, to, options, chosen_ids(opened, episodes), progress("exporting"))
     except KeyboardInterrupt:
-        stop(f"interrupted; {target} was not made")
+        stop(f"interrupted; {target} was not written")
     tell("warning", *left_out)
     out.print(f"{len(chosen_ids(opened, episodes)) - len(left_out)} episodes exported to {target} as {to}")
 
@@ -260,7 +234,7 @@ def check(
     tell("repaired", *report.repaired)
     tell("problem", *report.problems)
     if not report.ok:
-        hint = "" if repair else f"; 'plaudit data check {store} --repair' puts right what can be"
+        hint = "" if repair else f"; 'plaudit data check {store} --repair' repairs what it can"
         err.print(f"{len(report.problems)} problems{hint}")
         raise typer.Exit(1)
     out.print(
@@ -286,11 +260,11 @@ def sheet(
 
     opened = Store.open(store)
     ledger = opened.ledger
-    found = opened.episode(episode)
+    content = opened.episode(episode)
     labels = ledger.labels(episode) if version is None else ledger.version(episode, version).labels()
-    title = f"Episode {episode}" + (f": {found.task}" if found.task else "")
+    title = f"Episode {episode}" + (f": {content.task}" if content.task else "")
     path = output or Path(f"episode_{episode}.png")
-    save_image(contact_sheet(found, labels, title=title, frames=frames, columns=columns), path)
+    save_image(contact_sheet(content, labels, title=title, frames=frames, columns=columns), path)
     out.print(f"{path} shows episode {episode}")
 
 
@@ -325,9 +299,9 @@ def order_(
         ),
     ] = None,
 ) -> None:
-    """Show or set whose labels count where several judges have labeled an episode.
+    """Show or set whose labels count if several judges have labeled an episode.
 
-    Sources that are not named come last; among equals the newest label counts. No label is changed or lost.
+    Sources that are not named come last. Among equals the newest label counts. No label is changed or lost.
     """
     from plaudit.data.label_order import LabelOrder, parse_order, unknown_sources
     from plaudit.data.store import Store
@@ -347,18 +321,18 @@ def chosen_ids(store: Any, text: str | None) -> list[int]:
     """Episode ids from '0,3,7-9'."""
     if text is None:
         return store.ids
-    known = sorted(store.ids)
+    ids = sorted(store.ids)
     chosen: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?", part)
         if not match:
             raise DataError(f"--episodes takes ids like '0,3,7-9', not '{text[:60]}'")
         wanted = range(int(match[1]), int(match[2] or match[1]) + 1)
-        # A range may be far longer than the store: its ends are looked up, not its numbers written out.
-        found = known[bisect_left(known, wanted.start) : bisect_left(known, wanted.stop)]
-        if len(found) < len(wanted):
-            store.entry(next(i for i, there in zip_longest(wanted, found) if i != there))  # raises for the first gap
-        chosen += found
+        # A range may be far longer than the store, so only its ends are looked up.
+        present = ids[bisect_left(ids, wanted.start) : bisect_left(ids, wanted.stop)]
+        if len(present) < len(wanted):
+            store.entry(next(i for i, id in zip_longest(wanted, present) if i != id))  # raises for the first gap
+        chosen += present
     return chosen
 
 
@@ -400,39 +374,64 @@ def label(
 ) -> None:
     """Label episodes from a file with the first success frame of each. Labels are versioned; none is lost.
 
-    With --to-lerobot, write next.reward, next.done and next.success into a copy of a LeRobot data set; its videos and
+    With --to-lerobot, write next.reward, next.done and next.success into a copy of a LeRobot data set. Its videos and
     other columns stay the same.
     """
-    from plaudit.data.labeled_copy import check_copy, labels_of_store, source_of_store
+    from plaudit.data.cutoffs import read_cutoffs
+    from plaudit.data.labeled_copy import (
+        check_copy,
+        labels_of_file,
+        labels_of_store,
+        source_of_store,
+        write_labeled_copy,
+    )
     from plaudit.data.store import Store, is_store
 
     if to_lerobot is None and (source is not None or hard_links):
-        raise DataError("--source and --hard-links belong to --to-lerobot OUT, the folder of the copy")
+        raise DataError("--source and --hard-links need --to-lerobot OUT, the folder of the copy")
     if to_lerobot is not None and not is_store(store):
         if by or note or restore or source:
-            raise DataError(f"{store} is no store; --by, --note, --restore and --source are about one, leave them out")
-        labels = _labels_of_file(store, cutoffs, after, follow_links)
-        _write_copy(store, to_lerobot, labels, reward_frame, hard_links, follow_links)
+            raise DataError(f"{store} is not a store; leave out --by, --note, --restore and --source")
+        if cutoffs is None:
+            raise DataError(f"{store} is not a store; name a label file too, like {{0: 53, 1: null}}, or import it")
+        labels = labels_of_file(store, read_cutoffs(cutoffs), after=after, follow_links=follow_links)
+        source = store
+    else:
+        opened = Store.open(store)
+        if to_lerobot is not None:
+            source = source or source_of_store(opened)
+            check_copy(source, to_lerobot, store)  # before anything is labeled
+        if restore is not None:
+            _restore(opened, restore)
+        elif cutoffs is not None:
+            _label(opened, cutoffs, by, after, note)
+        elif to_lerobot is None:
+            raise DataError("name a label file like {0: 53, 1: null}, or --restore an old version")
+        labels = {} if source is None else labels_of_store(opened, source)
+    if to_lerobot is None or source is None:
         return
-    opened = Store.open(store)
-    if to_lerobot is not None:
-        source = source or source_of_store(opened)
-        check_copy(source, to_lerobot, store)  # before anything is labeled
-    if restore is not None:
-        _restore(opened, restore)
-    elif cutoffs is not None:
-        _label(opened, cutoffs, by, after, note)
-    elif to_lerobot is None:
-        raise DataError("name a label file like {0: 53, 1: null}, or --restore an old version")
-    if to_lerobot is not None and source is not None:
-        labels = labels_of_store(opened, source)
-        _write_copy(source, to_lerobot, labels, reward_frame, hard_links, follow_links)
+    links = {"hard_links": hard_links, "follow_links": follow_links}
+    try:
+        report = write_labeled_copy(
+            source, to_lerobot, labels, reward_frame=reward_frame, **links, progress=progress("copying")
+        )
+    except KeyboardInterrupt:
+        stop(f"interrupted; {to_lerobot} was not written")
+    tell("note", *report.notes)
+    if report.unlabeled:
+        tell("warning", f"{report.unlabeled} rows have no label: their next.reward is NaN, which Plaudit skips")
+    about = "the row's own frame" if reward_frame == "same" else "the frame after it"
+    out.print(
+        f"{to_lerobot} is {source} with labels of {report.episodes} episodes: {report.success} rows of success, "
+        f"{report.failure} of failure; next.reward of a row is about {about} (--reward-frame)"
+    )
+    out.print(f'next: load it by its folder, LeRobotDataset("local/{to_lerobot.name}", root="{to_lerobot}")')
 
 
-def _restore(store: "Store", asked: str) -> None:
-    episode_id, _, version = asked.partition(":")
+def _restore(store: "Store", version_name: str) -> None:
+    episode_id, _, version = version_name.partition(":")
     if not (is_count(episode_id) and is_count(version)):
-        raise DataError(f"--restore takes EPISODE:VERSION, like 3:1, not '{asked}'")
+        raise DataError(f"--restore takes EPISODE:VERSION, like 3:1, not '{version_name}'")
     new = store.ledger.restore(int(episode_id), int(version))
     out.print(f"episode {episode_id}: version {version} counts again, as version {new}")
 
@@ -450,49 +449,3 @@ def _label(store: "Store", cutoffs: Path, by: By | None, after: After, note: str
         unknown += int((frames != frames).sum())
     left_out = f", {unknown} unknown and left out" if unknown else ""
     out.print(f"{len(ids)} episodes labeled: {yes} success frames, {no} failure frames ({yes + no} total){left_out}")
-
-
-def _labels_of_file(folder: Path, cutoffs: Path | None, after: After, follow_links: bool) -> dict[int, "EpisodeLabels"]:
-    from plaudit.data.cutoffs import read_cutoffs
-    from plaudit.data.labeled_copy import labels_of_file
-
-    if cutoffs is None:
-        raise DataError(f"{folder} is no store, so name a label file too, like {{0: 53, 1: null}}; or import it first")
-    return labels_of_file(folder, read_cutoffs(cutoffs), after=after, follow_links=follow_links)
-
-
-def _write_copy(
-    source: Path,
-    target: Path,
-    labels: dict[int, "EpisodeLabels"],
-    reward_frame: RewardFrame,
-    hard_links: bool,
-    follow_links: bool,
-) -> None:
-    from plaudit.data.labeled_copy import write_labeled_copy
-
-    try:
-        report = write_labeled_copy(
-            source,
-            target,
-            labels,
-            reward_frame=reward_frame,
-            hard_links=hard_links,
-            follow_links=follow_links,
-            progress=progress("copying"),
-        )
-    except KeyboardInterrupt:
-        stop(f"interrupted; {target} was not made")
-    tell("note", *report.notes)
-    if report.unlabeled:
-        tell(
-            "warning",
-            f"{report.unlabeled} rows have no label, and NaN for next.reward; Plaudit leaves them out, other programs "
-            "may not",
-        )
-    about = "the row's own frame" if reward_frame == "same" else "the frame after it"
-    out.print(
-        f"{target} is {source} with labels of {report.episodes} episodes: {report.success} rows of success, "
-        f"{report.failure} of failure; next.reward of a row is about {about} (--reward-frame)"
-    )
-    out.print(f'next: load it by its folder, LeRobotDataset("local/{target.name}", root="{target}")')

@@ -1,4 +1,4 @@
-"""`plaudit env`: simulated tasks, looked at, timed, recorded."""
+"""`plaudit env` and `plaudit collect`: simulated tasks, and episodes recorded in them."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,13 +13,13 @@ from plaudit.cli.train import train_
 from plaudit.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from plaudit.rollout.collector import EpisodeQuota, Outcome
+    from plaudit.rollout.collector import Outcome
 
 env = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 LARGEST = 4096  # pixels of an edge
 EnvArgument = Annotated[str, argument("An environment of 'plaudit env list'.")]
-CameraOption = Annotated[list[str] | None, option("Camera; may be given several times.")]
+CameraOption = Annotated[list[str] | None, option("Camera; repeatable.")]
 SizeOption = Annotated[str, option("Image size: an edge, like 128, or height x width, like 96x128.")]
 SetOption = Annotated[
     list[str] | None, option("A key of the environment's config, like id=Pusher-v5.", "--set", metavar="KEY=VALUE")
@@ -30,7 +30,7 @@ SetOption = Annotated[
 def env_list() -> None:
     """List the environments.
 
-    The state has two sizes: with everything the simulator knows / with what the arm measures.
+    The state has two sizes: the full simulator state / the arm's own measurements.
     """
     from plaudit.envs.catalog import list_envs
     from plaudit.report.tables import env_table
@@ -120,8 +120,8 @@ def env_record(
     from plaudit.rollout.scripted import record_demos
 
     config = env_config_of(name, obs, camera, size, settings)
-    told = [outcome.strip() for outcome in outcomes.split(",")]
-    check_script(told, noise)  # a mistake is told before a store is made
+    kinds = [one.strip() for one in outcomes.split(",")]
+    check_script(kinds, noise)  # a mistake is reported before a store is created
     with Store.open(store, write=True) if is_store(store) else Store.create(store) as opened:
         before = len(opened)
         try:
@@ -129,7 +129,7 @@ def env_record(
                 config,
                 opened,
                 episodes=episodes,
-                outcomes=told,
+                outcomes=kinds,
                 noise=noise,
                 seed=seed,
                 keep_all=keep_all,
@@ -147,7 +147,7 @@ def env_record(
 
 
 def env_config_of(name: str, obs: str, cameras: list[str] | None, size: str, settings: list[str] | None) -> Any:
-    """An environment's config from what the `env` commands are given."""
+    """An environment's config from the arguments of a command."""
     from plaudit.envs.catalog import env_config
 
     edges = size.lower().split("x")
@@ -163,15 +163,15 @@ def env_config_of(name: str, obs: str, cameras: list[str] | None, size: str, set
 
 @contextmanager
 def keys_by_set() -> Iterator[None]:
-    """A key that is missing is given by --set."""
+    """Errors about missing keys suggest --set."""
     try:
         yield
     except ConfigError as error:
-        missing = "it has no default"
-        raise ConfigError(
-            (where, f"{said}: add --set {'.'.join(map(str, where))}=..." if said.endswith(missing) else said)
-            for where, said in error.problems
-        ) from None
+        problems = [
+            (key, f"{text}: add --set {'.'.join(map(str, key))}=..." if text.endswith("it has no default") else text)
+            for key, text in error.problems
+        ]
+        raise ConfigError(problems) from None
 
 
 def _count(counts: Mapping[str, int]) -> str:
@@ -217,72 +217,53 @@ def collect_(
         return
     if store is None:
         raise DataError("name a store to add to, or a training run with --config")
-    more = [*(["randomize=true"] if randomize else []), *(settings or [])]
-    env = env_config_of(name, "both", camera, size, more)
-    _run_script(
-        env,
-        store,
-        (target_success, target_failure),
-        outcomes=[outcome.strip() for outcome in outcomes.split(",")],
-        noise=noise,
-        random_fraction=random_fraction,
-        steps_after_success=steps_after_success,
-        seed=seed,
-    )
-
-
-def _run_script(
-    env: Any,
-    store: Path,
-    wanted: tuple[int, int],
-    *,
-    outcomes: list[str],
-    noise: float,
-    random_fraction: float,
-    **options: Any,
-) -> None:
-    """wanted: successes and failures; options: of `plaudit.rollout.scripted.collect_scripted`"""
     from plaudit.data.store import Store, is_store
     from plaudit.rollout.collector import EpisodeTargets
     from plaudit.rollout.scripted import check_targets, collect_scripted
 
-    targets = EpisodeTargets(*wanted)
-    check_targets(env, targets, outcomes, noise, random_fraction)  # a mistake is reported before a store is made
-    options |= {"outcomes": outcomes, "noise": noise, "random_fraction": random_fraction}
+    env = env_config_of(name, "both", camera, size, [*(["randomize=true"] if randomize else []), *(settings or [])])
+    kinds, targets = [one.strip() for one in outcomes.split(",")], EpisodeTargets(target_success, target_failure)
+    check_targets(env, targets, kinds, noise, random_fraction)  # a mistake is reported before a store is created
     with Store.open(store, write=True) if is_store(store) else Store.create(store) as opened:
         before = len(opened)
         _check_cameras(opened, env)
         try:
-            quota = collect_scripted(env, opened, targets, progress=progress("collecting"), **options)
+            quota = collect_scripted(
+                env,
+                opened,
+                targets,
+                outcomes=kinds,
+                noise=noise,
+                random_fraction=random_fraction,
+                steps_after_success=steps_after_success,
+                seed=seed,
+                progress=progress("collecting"),
+            )
         except KeyboardInterrupt:
             stop(f"interrupted; {len(opened) - before} episodes were added to {store}; run the same command to resume")
-    counts = f"{quota.kept['success']} successes and {quota.kept['failure']} failures"
-    out.print(f"{store} has {counts}, {len(opened) - before} of them new")
+    new = len(opened) - before
+    out.print(f"{store} has {quota.kept['success']} successes and {quota.kept['failure']} failures, {new} of them new")
     if not quota.done:
-        tell("warning", _why_given_up(quota, len(opened) - before, noise))
+        kind: Outcome = "success" if quota.missing("success") else "failure"
+        tell(
+            "warning",
+            f"gave up after {new + quota.surplus.total()} attempts, of which {new} were kept; "
+            f"{quota.missing(kind)} {kind} episodes are missing",
+            f"almost no episode is a {kind} at --noise {noise:g}; try {'less' if kind == 'success' else 'more'} noise, "
+            f"other --outcomes or a lower --target-{kind}",
+        )
         raise typer.Exit(1)
 
 
-def _why_given_up(quota: "EpisodeQuota", new: int, noise: float) -> str:
-    """In words. new: episodes that were added"""
-    kind: Outcome = "success" if quota.missing("success") else "failure"
-    attempts, change = new + quota.surplus.total(), "less" if kind == "success" else "more"
-    return (
-        f"given up after {attempts} attempts, of which {new} were kept: at --noise {noise:g} next to none is a {kind}, "
-        f"and {quota.missing(kind)} of these are missing; try {change} noise, other --outcomes or a lower "
-        f"--target-{kind}"
-    )
-
-
 def _check_cameras(store: Any, env: Any) -> None:
-    """Refuse to add episodes that no judge could learn from together with those that are there."""
+    """Refuse to add episodes with other cameras or sizes: no judge could learn from both."""
     if not store.ids:
         return
-    there = {name: frames.shape[1:3] for name, frames in store.episode(store.ids[-1]).frames.items()}
-    if there != dict.fromkeys(env.cameras, tuple(env.image_size)):
-        known = ", ".join(f"{name} {height}x{width}" for name, (height, width) in sorted(there.items()))
+    sizes = {name: frames.shape[1:3] for name, frames in store.episode(store.ids[-1]).frames.items()}
+    if sizes != dict.fromkeys(env.cameras, tuple(env.image_size)):
+        cameras = ", ".join(f"{name} {height}x{width}" for name, (height, width) in sorted(sizes.items()))
         raise DataError(
-            f"the episodes in {store.folder} have the cameras {known or 'none'}; give the same with --camera and "
+            f"the episodes in {store.folder} have the cameras {cameras or 'none'}; give the same with --camera and "
             "--image-size, or collect into another store"
         )
 
@@ -293,7 +274,7 @@ def _train_and_collect(context: typer.Context, config: Path) -> None:
     sources = {name: context.get_parameter_source(name) for name in context.params}
     given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
     if set(given) - {"allow_code", "allow_host"} != {"config"}:
-        raise DataError("--config stands alone; to change a key of it, run: plaudit train --config FILE KEY=VALUE")
+        raise DataError("--config takes no other flags; to change a key, run: plaudit train --config FILE KEY=VALUE")
     if load_training_config("train", config, []).collect is None:
         raise DataError(f"{config} does not say where to collect; add a block: collect: {{store: data}}")
     train_(config=config)

@@ -1,9 +1,9 @@
-"""`plaudit label`: any judge over a store, and what the commands about judges share."""
+"""`plaudit label`, and what the commands about judges share."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -65,9 +65,9 @@ def label_(
 ) -> None:
     """Label the episodes of a store or a data set with a judge.
 
-    Labels are written to the ledger as they come; Ctrl-C keeps them, and the same command resumes. The labels of a data
-    set go to a store next to it (FOLDER.store), which is made first; its own files are not changed. An episode that the
-    judge cannot label is retried by the next run; the command then returns 1. See docs/judges.md.
+    Labels are written to the ledger as they come. Ctrl-C keeps them, and the same command resumes. The labels of a data
+    set go to a store next to it (FOLDER.store); its own files are not changed. If the judge cannot label an episode,
+    the command returns 1, and the next run retries it. See docs/judges.md.
     """
     from plaudit.data.formats import ReadOptions
     from plaudit.data.store import is_store
@@ -78,7 +78,11 @@ def label_(
     cameras, rename = camera_names(camera)
     options = ReadOptions(state=state or (), action=action or (), cameras=cameras, rename=rename)
     if judge == "human":
-        _alone([config, model, decode, episodes, skip_labeled, dry_run, overrides])
+        if any([config, model, decode, episodes, skip_labeled, dry_run, overrides]):
+            raise DataError(
+                "--judge human opens a window in which you choose what to label; it takes --order, --name and "
+                "--action-log"
+            )
         _open_window(folder, options, order, name, action_log)
         return
     settings, asked = load_judge(config, judge, model, decode, overrides)
@@ -105,6 +109,7 @@ def label_(
 
 
 def named_store(words: Sequence[str] | None) -> tuple[Path, list[str]]:
+    """The store or data set among the arguments, which must exist, and the KEY=VALUE overrides."""
     store, overrides = store_and_keys(words or [])
     if store is None:
         raise DataError("name a store or a data set")
@@ -115,7 +120,7 @@ def named_store(words: Sequence[str] | None) -> tuple[Path, list[str]]:
 def load_judge(
     config: Path | None, name: str | None, model: str | None, decode: Decode | None, overrides: Sequence[str]
 ) -> tuple["JudgeConfig", "Judge"]:
-    """What was asked for, and the judge that came of it; warns of one whose rule was fitted on another."""
+    """A judge's config and the judge, with warnings, for example about a rule that was fitted on another judge."""
     from plaudit.judges.config import judge_warnings, load_judge_config
 
     asked = load_judge_config(config, name, {} if model is None else {"model": model}, overrides)
@@ -135,7 +140,7 @@ def _tell_certificate(path: Path | None, config: "JudgeConfig", judge: "Judge") 
 
 
 def report_failures(failed: Mapping[int, str]) -> None:
-    """A line for each reason, with the episodes it holds for."""
+    """Print a line for each reason, with its episodes."""
     from plaudit.judges.labeling import group_by_message
 
     for sentence, ids in group_by_message(failed).items():
@@ -163,13 +168,6 @@ def _open_window(folder: Path, options: "ReadOptions", order: QueueOrder, name: 
     out.print(f"{done.count} episodes of {done.store} labeled by a human{begun}, {done.left} are left")
 
 
-def _alone(given: Sequence[Any]) -> None:
-    if any(given):
-        raise DataError(
-            "--judge human opens a window in which you choose what to label; it takes --order, --name and --action-log"
-        )
-
-
 def _print_result(
     store: "Store", config: "JudgeConfig", judge: "Judge", done: "LabelStats[int]", passed_over: int
 ) -> None:
@@ -179,9 +177,9 @@ def _print_result(
         ids = "" if len(done.at_start) == 1 else f" ({_few(done.at_start)})"
         tell(
             "warning",
-            f"{which} called a success from the first frame on{ids}: the object may have been where it usually ends; "
-            f"look at them (plaudit data sheet) and label by hand what is none (plaudit label {store.folder} --judge "
-            "human); it stands in the note of their labels",
+            f"{which} called a success from the first frame on{ids}: the object may have started at its goal",
+            f"look at them (plaudit data sheet) and label the false ones by hand: plaudit label {store.folder} --judge "
+            "human",
         )
     _tell_unlike(judge, done.unlike)
     called = f" ({done.num_success} called a success)" if done.done else ""
@@ -190,10 +188,10 @@ def _print_result(
     for source, count in outranked.items():
         tell(
             "note",
-            f"{count} of these episodes have labels of '{source}', which go on counting ('plaudit data order "
-            f"{store.folder}' says whose labels do, and changes it)",
+            f"{count} of these episodes have labels of '{source}', which still count; 'plaudit data order "
+            f"{store.folder}' shows and changes the order",
         )
-    lost = f", {len(done.failed)} could not be judged and wait for the next run" if done.failed else ""
+    lost = f", {len(done.failed)} could not be labeled and are retried by the next run" if done.failed else ""
     open_ = f", {len(done.undecided)} left undecided" if done.undecided else ""
     labeled = len(done.done) - len(done.undecided)
     out.print(f"{labeled} episodes of {store.folder} labeled by {judge.id.source}{called}{open_}{over}{lost}")
@@ -203,7 +201,7 @@ def _print_result(
 
 
 def _tell_cascade(store: "Store", config: "JudgeConfig") -> None:
-    """Who decided, and what a human is asked; it comes first in the labeling window."""
+    """Which stages decided, and what a human is asked; the labeling window shows these episodes first."""
     from plaudit.judges.cascade import CascadeConfig
     from plaudit.judges.human.queue import write_requests
     from plaudit.training.cascade_ledger import CascadeLedger
@@ -219,13 +217,13 @@ def _tell_cascade(store: "Store", config: "JudgeConfig") -> None:
         minutes = len(wanted) * config.human.cost_s / 60 if config.human is not None else 0.0
         tell(
             "note",
-            f"{len(wanted)} of the undecided wait for a human, some {minutes:.2g} minutes: plaudit label "
-            f"{store.folder} --judge human shows them first",
+            f"{len(wanted)} of the undecided wait for a human, about {minutes:.2g} minutes: plaudit label "
+            f"{store.folder} --judge human",
         )
 
 
 def _tell_unlike(judge: "Judge", unlike: Mapping[int, str]) -> None:
-    """Of episodes that are unlike what the judge learned from, and what became of them."""
+    """Warn about episodes that are unlike the judge's training data."""
     if not unlike:
         return
     first, became = next(iter(unlike)), "they have no labels"
@@ -240,9 +238,9 @@ def _tell_unlike(judge: "Judge", unlike: Mapping[int, str]) -> None:
 
 
 def check_output_path(output: Path | None) -> None:
-    """Refuse a folder that holds something."""
+    """Refuse a folder that is not empty."""
     if output is not None and output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise TargetNotEmpty(f"{output} is there already; nothing was measured, name another with --output-dir")
+        raise TargetNotEmpty(f"{output} exists already; nothing was measured, name another with --output-dir")
 
 
 def free_folder(folder: Path, name: str) -> Path:

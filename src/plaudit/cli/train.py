@@ -1,4 +1,4 @@
-"""`plaudit train`."""
+"""`plaudit train` and `plaudit train-policy`."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +19,24 @@ from plaudit.cli.common import (
 from plaudit.cli.options import AllowCode, AllowHost, argument, option
 from plaudit.errors import DataError, PlauditError, PolicyError, TargetNotEmpty, did_you_mean
 
+# The choices are repeated here because --help must not import the registries; a test compares the two.
+_CHOICES = """\b
+Choices:
+  learner=  sac, ppo, qchunk
+  env=      lift, pick_place, push; gymnasium, maniskill, gym_hil, fetch, metaworld
+{more}
+
+Or your own class: learner=my_package.my_module:MyConfig with --allow-code my_package.
+
+All keys with their defaults: 'plaudit config show' and docs/train.md. Example files: 'plaudit config list'.
+"""
+TRAIN_HELP = _CHOICES.format(more="  judge=    simulator, noisy; or the folder of a model of 'plaudit train-reward'")
+ONLINE_HELP = _CHOICES.format(
+    more="""  robot=    igris_b, igris_c, lerobot, sim (instead of env=)
+  judge=    classifier, progress, vlm, simulator, human, cascade, noisy; or the folder of a reward model
+  policy.inference=  rtc, sequential (--inference_algorithm)"""
+)
+
 
 def train_(
     overrides: Annotated[
@@ -35,9 +53,8 @@ def train_(
 ) -> None:
     """Train a policy in simulation.
 
-    Writes a run folder with metrics, checkpoints, the policy and report.html. Ctrl-C stops after the current rollout,
-    or the current update of a learner from replay; --resume continues exactly there. Returns 1 when an audit alarm
-    stopped the run.
+    Writes a run folder with metrics, checkpoints, the policy and report.html. Ctrl-C stops after the current rollout or
+    update, and --resume continues exactly there. Returns 1 when an audit alarm stopped the run.
     """
     from plaudit.report.run import write_run_report
     from plaudit.training.config_file import load_training_config
@@ -72,15 +89,19 @@ def train_(
     success += corrected_success(trainer.audit.metrics())
     out.print(f"{run.path}: {end.step:,} steps, {end.episodes:,} episodes, {success}; see {run.path / 'report.html'}")
     if run.config.collect is not None:
-        _tell_collected(run.config.collect)
-    if end.alarm is not None:
-        _tell_alarm(run, end.alarm)
+        _print_collected(run.config.collect)
+    if end.alarm is not None and run.config.audit.on_alarm == "warn":
+        tell("warning", end.alarm)
+    elif end.alarm is not None:
+        tell("alarm", end.alarm)
+        out.print(f"then resume with: plaudit train --resume {run.path} judge.model=NEW")
+        raise typer.Exit(1)
     if stopped():
         stop(f"stopped; resume with: plaudit train --resume {run.path}")
 
 
 def _resumed(path: Path, config: Path | None, overrides: list[str]) -> Any:
-    """The run in a folder, with another judge or another end where one is named."""
+    """The run in a folder, with another judge or another end if the overrides set one."""
     from plaudit.training.config_file import load_training_config
     from plaudit.training.judge_change import with_judge
     from plaudit.training.run_folder import RunFolder
@@ -98,31 +119,21 @@ def _resumed(path: Path, config: Path | None, overrides: list[str]) -> Any:
     return with_judge(run, judge) if judge else run
 
 
-def _tell_alarm(run: Any, message: str) -> None:
-    if run.config.audit.on_alarm == "warn":
-        tell("warning", message)
-        return
-    tell("alarm", message)
-    out.print(f"then resume with: plaudit train --resume {run.path} judge.model=NEW")
-    raise typer.Exit(1)
-
-
-_TO_GET = {
-    "success": "train longer (run.max_steps), with a dense reward (reward.env_reward=dense) or from demonstrations "
-    "(demos.scripted), or let a script collect successes (plaudit collect STORE --env TASK)",
-    "failure": "collect earlier in training, or let a script collect failures (plaudit collect STORE --env TASK)",
-}
-
-
-def _tell_collected(config: Any) -> None:
+def _print_collected(config: Any) -> None:
     from plaudit.data.store import Store
-    from plaudit.rollout.collector import EpisodeQuota
+    from plaudit.rollout.collector import EpisodeQuota, Outcome
 
     quota = EpisodeQuota(Store.open(config.store), config.targets)
     out.print(f"{config.store} has {quota.describe()}")
-    for outcome in ("success", "failure"):
+    advice: dict[Outcome, str] = {
+        "success": "train longer (run.max_steps), with a dense reward (reward.env_reward=dense) or from demonstrations "
+        "(demos.scripted)",
+        "failure": "collect earlier in training",
+    }
+    for outcome, what in advice.items():
         if not quota.kept[outcome] and quota.missing(outcome) != 0:
-            tell("warning", f"no {outcome} was collected, and a judge learns from both kinds; {_TO_GET[outcome]}")
+            tell("warning", f"no {outcome} was collected, and a judge learns from both kinds; {what}")
+            tell("note", f"a script can collect both: plaudit collect {config.store} --env TASK")
     for folders in config.folders:
         out.print(f"they are also files in {folders.success} and {folders.failure}")
     if not config.folders:
@@ -134,9 +145,9 @@ def train_policy(
     overrides: Annotated[
         list[str] | None, argument("policy.horizon=16 fit.steps=5000 ...", metavar="[KEY=VALUE]...")
     ] = None,
-    policy: Annotated[str, option("Which kind: flow.")] = "flow",
-    camera: Annotated[list[str] | None, option("That it looks at, once each; all unless given.")] = None,
-    no_cameras: Annotated[bool, option("It acts on the state alone.", "--no-cameras")] = False,
+    policy: Annotated[str, option("Type of policy: flow.")] = "flow",
+    camera: Annotated[list[str] | None, option("Camera to use; repeatable. All cameras when not given.")] = None,
+    no_cameras: Annotated[bool, option("Use the state alone.", "--no-cameras")] = False,
     config: Annotated[Path | None, option("A YAML file with the same keys.")] = None,
     output: Annotated[Path, option("The folder to write.", "--output-dir", "-o")] = Path("policy"),
     allow_code: AllowCode = None,
@@ -144,9 +155,8 @@ def train_policy(
 ) -> None:
     """Train a policy on recorded episodes (behavior cloning).
 
-    Clones successes and episodes without a label; labeled failures only with fit.include_failures=true. Writes a
-    folder with policy.yaml, weights and statistics, for 'plaudit run --policy_yaml'. Ctrl-C ends it early and keeps
-    what was learned so far.
+    Uses successes and unlabeled episodes; labeled failures only with fit.include_failures=true. Writes a folder with
+    policy.yaml, weights and statistics, for 'plaudit run --policy_yaml'. Ctrl-C ends training and saves the policy.
     """
     from plaudit.config import load
     from plaudit.data.normalize import Normalizer
@@ -166,17 +176,17 @@ def train_policy(
     flow = asked.flow(**_spaces(opened, [] if no_cameras else camera))
     out.print(Demonstrations.of(opened, include_failures=asked.fit.include_failures).summary)
 
-    from plaudit.learners.bc import train_flow_from_store  # torch, which takes seconds: mistakes come first
+    from plaudit.learners.bc import train_flow_from_store  # imports torch, which takes seconds, after the checks above
 
     built, normalizer = flow.build(), Normalizer.from_store(opened)
     losses: list[float] = []
     with fitting_bar(asked.fit.steps) as (watch, stopped):
 
-        def note(step: int, loss: float) -> bool:
+        def on_step(step: int, loss: float) -> bool:
             losses.append(loss)
             return watch((step, sum(losses[-100:]) / len(losses[-100:])))
 
-        trainer = train_flow_from_store(built, opened, normalizer, callback=note, **asked.fit.model_dump())
+        trainer = train_flow_from_store(built, opened, normalizer, callback=on_step, **asked.fit.model_dump())
     path = save_policy(output, flow, trainer.weights(), normalizer)
     size = sum(p.numel() for part in built.components.values() for p in part.parameters())
     ended = "stopped after" if stopped() else "learned for"
@@ -185,7 +195,7 @@ def train_policy(
 
 
 def _spaces(store: Any, cameras: list[str] | None) -> dict[str, Any]:
-    """What the episodes of a store show, as the config of a policy has it."""
+    """The sizes of states, actions and images in a store, as keys of a policy config."""
     if not store.ids:
         raise DataError(f"{store.folder} has no episodes")
     episode = store.episode(store.ids[0])
@@ -198,34 +208,3 @@ def _spaces(store: Any, cameras: list[str] | None) -> dict[str, Any]:
         "action_dim": episode.actions.shape[1],
         "cameras": {camera: episode.frames[camera].shape[1:3] for camera in chosen},
     }
-
-
-_LEARNERS = "learner=  sac, ppo, qchunk"
-_ENVS = "lift, pick_place, push; gymnasium, maniskill, gym_hil, fetch, metaworld"
-_OWN = (
-    """Your own class in place of any of these: learner=my_package.my_module:MyConfig, with --allow-code my_package."""
-)
-
-TRAIN_HELP = f"""\b
-Choices:
-  {_LEARNERS}
-  env=      {_ENVS}
-  judge=    simulator, noisy; or the folder of a classifier that 'plaudit train-reward' made
-
-{_OWN}
-
-All keys with their defaults: 'plaudit config show' and docs/train.md. Files to start from: 'plaudit config list'.
-"""
-
-ONLINE_HELP = f"""\b
-Choices:
-  {_LEARNERS}
-  env=      {_ENVS}
-  robot=    igris_b, igris_c, lerobot, sim (in place of env=)
-  judge=    classifier, progress, vlm, simulator, human, cascade, noisy; or the folder of a classifier
-  policy.inference=  rtc, sequential (--inference_algorithm)
-
-{_OWN}
-
-All keys with their defaults: 'plaudit config show' and docs/train.md. Files to start from: 'plaudit config list'.
-"""
