@@ -1,4 +1,4 @@
-"""`plaudit cluster`: several machines as one: start and stop this one, look at all of them, check them."""
+"""`plaudit cluster`: start, stop and check the nodes of a Ray cluster."""
 
 from ipaddress import ip_address
 from pathlib import Path
@@ -12,7 +12,7 @@ from plaudit.cli.options import option
 cluster = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 FolderOption = Annotated[
-    Path | None, option("Where the node of this machine lives; /tmp/plaudit-UID unless given.", "--dir")
+    Path | None, option("The folder of this machine's node; /tmp/plaudit-UID when not given.", "--dir")
 ]
 AddressOption = Annotated[
     str, option("The head; 'auto' is the cluster of this machine.", "--address", metavar="HOST:PORT")
@@ -21,25 +21,25 @@ AddressOption = Annotated[
 
 @cluster.command("start")
 def cluster_start(
-    role: Annotated[list[str], option("training, inference or labeling; several times for several.")],
-    head: Annotated[str | None, option("Join this head. Without it, be the head.", metavar="ADDRESS")] = None,
+    role: Annotated[list[str], option("training, inference or labeling; repeatable.")],
+    head: Annotated[str | None, option("Join this head. Without it, this node is the head.", metavar="ADDRESS")] = None,
     address: Annotated[str | None, option("The address of this machine to use.", metavar="OWN_IP")] = None,
     port: Annotated[int, option("The first port of this node.", min=1024, max=65000)] = 6379,
-    gpus: Annotated[int | None, option("GPUs to offer; all unless given.", min=0)] = None,
-    token: Annotated[Path | None, option("The shared secret; ~/.ray/auth_token unless given.", metavar="FILE")] = None,
+    gpus: Annotated[int | None, option("Number of GPUs to use; all when not given.", min=0)] = None,
+    token: Annotated[Path | None, option("The token file; ~/.ray/auth_token when not given.", metavar="FILE")] = None,
     firewall: Annotated[
-        bool, option("As root: have nftables close its ports on this machine's other addresses.", "--firewall")
+        bool, option("As root: let nftables close its ports on this machine's other addresses.", "--firewall")
     ] = False,
     folder: FolderOption = None,
 ) -> None:
-    """Make this machine a node, in the background. The one for training, without --head, is the head."""
+    """Start a node on this machine, in the background. The node with --role training is the head."""
     from plaudit.cluster.check import next_steps
     from plaudit.cluster.launch import NodeOptions, start
     from plaudit.cluster.network import firewall_command
     from plaudit.cluster.state import default_folder
     from plaudit.errors import ClusterError, did_you_mean
     from plaudit.judges.human.app import has_display
-    from plaudit.training.cluster_config import ROLES
+    from plaudit.training.cluster_config import ROLES, Role
 
     unknown = [name for name in role if name not in ROLES]
     if unknown:
@@ -47,19 +47,11 @@ def cluster_start(
     if "labeling" in role and not has_display():
         tell(
             "warning",
-            "DISPLAY is not set, so no labeling window can be opened on this node; to have one, set it (export "
-            "DISPLAY=:0) and start the node again",
+            "DISPLAY is not set, so no labeling window can be opened on this node; set it (export DISPLAY=:0) and "
+            "start the node again",
         )
-    options = NodeOptions(
-        tuple(name for name in ROLES if name in set[str](role)),
-        folder or default_folder(),
-        head,
-        address,
-        port,
-        gpus,
-        token,
-        firewall,
-    )
+    roles: tuple[Role, ...] = tuple(name for name in ROLES if name in set[str](role))
+    options = NodeOptions(roles, folder or default_folder(), head, address, port, gpus, token, firewall)
     node = start(options, on_progress=err.print)
     out.print(next_steps(node))
     if not node.closed and not ip_address(node.address).is_loopback:  # with a loopback address Ray listens there only

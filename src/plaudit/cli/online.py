@@ -1,4 +1,4 @@
-"""`plaudit online`: the whole loop."""
+"""`plaudit online`, and the entry scripts that run it with other defaults."""
 
 import os
 import signal
@@ -28,9 +28,9 @@ from plaudit.cli.options import (
 )
 from plaudit.errors import ClusterError, DataError, MissingExtra, PlauditError
 
-LINE_INTERVAL_S = 10.0  # between two lines where there is no terminal
-DRAW_INTERVAL_S = 0.25  # between two drawings where there is one
-RAY = "PLAUDIT_RAY"  # environment variable: --ray where it is not given
+LINE_INTERVAL_S = 10.0  # between two lines without a terminal
+DRAW_INTERVAL_S = 0.25  # between two updates of the screen
+RAY = "PLAUDIT_RAY"  # environment variable: the default of --ray
 
 
 def online(
@@ -77,8 +77,8 @@ def online(
 ) -> None:
     """Train a policy while the robot runs: episodes are labeled, the learner updates, new weights go to the robot.
 
-    Ctrl-C lets the workers finish their current call; the same command resumes the run. Returns 1 when the run ended
-    early by itself.
+    Ctrl-C lets the workers finish their current call; the same command resumes the run. Returns 1 when the run failed
+    or an audit alarm stopped it.
     """
     from plaudit.cluster.run import workers_for
     from plaudit.training.demos import open_demos
@@ -140,7 +140,7 @@ def _open_run(
         return run
     if empty:
         raise DataError(
-            "say what to run: --config FILE, like examples/configs/online_sim_sac.yaml, or env= (or robot=), learner= "
+            "name what to run: --config FILE, like examples/configs/online_sim_sac.yaml, or env= (or robot=), learner= "
             "and judge="
         )
     robot_files = {key: str(path.absolute()) for key, path in files.items() if path is not None}
@@ -153,20 +153,19 @@ def _open_run(
 
 
 def _with_operator(config: Any, auto: bool | None, serial: bool) -> Any:
-    """The config, with whether an operator attends; not where nothing else happens while one is waited for."""
+    """The config with or without an operator. A serial run has none: everything would wait for them."""
     from plaudit.rollout.operator_input import resolve_auto
     from plaudit.rollout.reset import check_reset
 
     if serial and auto is False:
-        raise DataError("--serial has no operator: everything would wait for them; leave out --no-auto or --serial")
+        raise DataError("--serial has no operator; leave out --no-auto or --serial")
     operator = resolve_auto(config.operator, True if serial else auto, config.robot, config.teleop)
     check_reset(config.policy.inference.reset, operator)
     return config.model_copy(update={"operator": operator})
 
 
 def _check_judge(config: Any) -> None:
-    """Refuse a model that is not there, failed its checks or measures no progress where that is paid for, and data of
-    its retraining that are not there, before anything is made or changed."""
+    """Validate the judge before anything is created: its model, its progress output and its retraining data."""
     from plaudit.data.store import Store
     from plaudit.judges.classifier.loader import load_reward_model
     from plaudit.training.config import classifier_of
@@ -181,7 +180,7 @@ def _check_judge(config: Any) -> None:
 
 
 def _check_calibrated(config: Any) -> None:
-    """A judge whose probabilities mean nothing yet is not in charge of a robot, unless it is forced."""
+    """Warn about an uncalibrated judge, and refuse it on a robot unless it is forced."""
     from plaudit.judges.config import uncalibrated_warning
     from plaudit.training.reward import check_robot_judge
 
@@ -194,8 +193,7 @@ def _check_calibrated(config: Any) -> None:
 
 
 def _check_certificate(config: Any) -> None:
-    """Nor one without a certificate; whether it is this judge's shows when the judge is loaded, before anything
-    moves."""
+    """Refuse a judge without a certificate on a robot; the workers check later that it belongs to the judge."""
     from plaudit.judges.certificate import certificate_status
     from plaudit.training.reward import check_robot_judge
 
@@ -205,7 +203,7 @@ def _check_certificate(config: Any) -> None:
 
 def _check_ray(ray: str | None, serial: bool) -> None:
     if ray is not None and serial:
-        raise DataError("--serial is for this process, and --ray for a cluster; give one of them")
+        raise DataError("--serial runs in this process and --ray on a cluster; give only one of them")
     if ray is not None and find_spec("ray") is None:
         raise ClusterError(f"{MissingExtra('ray', 'cluster')}; or run in this process: leave out --ray (or {RAY})")
 
@@ -280,11 +278,10 @@ def _finish(run: Any, progress: Any) -> None:
 
 @contextmanager
 def _display(config: Any, workers: Any, events: Any) -> Iterator[Any]:
-    """The loop's callback, which shows how things stand and logs events; and whether Ctrl-C was pressed, or an operator
-    has stopped the run. The operator's keys are read meanwhile.
+    """The loop's callback, which shows progress and logs events; and whether Ctrl-C or an operator stopped the run.
 
-    Pressed once, it lets the workers finish their current call, also after an operator has stopped the run; pressed
-    again, or before the loop begins, it interrupts.
+    The first Ctrl-C lets the workers finish their current call. The second one, or one before the loop begins,
+    interrupts. The operator's keys are read meanwhile.
     """
     from plaudit.cli.operator import OperatedRun
     from plaudit.training.display import Display, stopping_message

@@ -55,7 +55,7 @@ LOCAL_STORE = 512 * 2**20  # bytes of shared memory of a cluster in this process
 
 @dataclass(frozen=True)
 class Cluster:
-    """One that can run all workers of an online run."""
+    """A cluster that can run all workers of an online run."""
 
     placement: Placement
     local: bool  # started by this process, and gone with it
@@ -148,7 +148,7 @@ def find(address: str | None, own_node: NodeInfo | None) -> str | None:
         if default is None and address == "auto":
             raise ClusterError(
                 "this machine belongs to no cluster; start one with: plaudit cluster start --role training, "
-                "or say which with --address HOST:PORT"
+                "or name one with --address HOST:PORT"
             )
         address = default
     return None if address is None or address == "local" else with_port(address)
@@ -161,7 +161,7 @@ def with_port(address: str) -> str:
         return f"{address}:{PORT}"
     good = colon and _is_host(host) and port.isascii() and port.isdecimal() and 0 < int(port[:9]) < 1 << 16
     if not good:
-        raise ClusterError(f"'{address}' is no address of a head; write HOST:PORT, like 10.0.0.1:{PORT}")
+        raise ClusterError(f"'{address}' is not the address of a head; write HOST:PORT, like 10.0.0.1:{PORT}")
     return address
 
 
@@ -191,8 +191,8 @@ def check_reachable(address: str) -> None:
     except OSError as error:
         reason = "no answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
         raise ClusterError(
-            f"no head at {address} ({reason.lower()}); is 'plaudit cluster start --role training' running there, "
-            f"and does its firewall let port {address.rpartition(':')[2]} through?"
+            f"no head at {address} ({reason.lower()}); run 'plaudit cluster start --role training' there and open port "
+            f"{address.rpartition(':')[2]} in its firewall"
         ) from None
 
 
@@ -210,7 +210,7 @@ def check_answers(address: str) -> None:
         answer = b""
     if len(answer) < 4 or answer[3] != 4:  # the type of its settings, which come first
         raise ClusterError(
-            f"what answers at {address} is no head of a Ray cluster; say where one is: --address HOST:PORT"
+            f"the server at {address} is not the head of a Ray cluster; name one with --address HOST:PORT"
         )
 
 
@@ -251,8 +251,8 @@ def _start_local(config: ClusterConfig) -> None:
                 raise
             if attempt == LOCAL_STARTS:
                 raise ClusterError(
-                    f"Ray did not start in {attempt} attempts of 30 s each; this machine is too busy for a cluster of "
-                    "its own: leave out --ray"
+                    f"Ray did not start in {attempt} attempts of 30 s each, because this machine is too busy; "
+                    "leave out --ray"
                 ) from error
 
 
@@ -288,7 +288,7 @@ def refusal(address: str, token: Path, text: str) -> str:
         ray, python, our_ray, our_python = re.findall(r"(?:Ray|Python): (\S+)", text)[:4]
         return (
             f"the cluster at {address} runs Ray {ray} with Python {python} and this machine Ray {our_ray} with Python "
-            f"{our_python}; install the same on both"
+            f"{our_python}; install the same versions on both"
         )
     if "uthenticat" in text or "token" in text.lower():
         return (
@@ -301,12 +301,12 @@ def refusal(address: str, token: Path, text: str) -> str:
             f"--role inference --head {address}"
         )
     last = next((line.strip() for line in reversed(text.splitlines()) if "Error" in line), text.strip())
-    return f"what answers at {address} is no head of a Ray cluster, or one of another version: {last}"
+    return f"the server at {address} is not the head of a Ray cluster, or has another version: {last}"
 
 
 @contextmanager
 def _stderr_off() -> Iterator[None]:
-    """Hide what Ray's core prints, past Python, while it is refused: a warning a second, and then the error."""
+    """Hide what Ray's C++ core prints while the connection is refused."""
     sys.stderr.flush()
     stderr = os.dup(2)
     null = os.open(os.devnull, os.O_WRONLY)

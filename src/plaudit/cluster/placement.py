@@ -4,9 +4,8 @@ Workers are pinned by a small share of a resource: of the role's (`training_pc`)
 each address (`node:10.0.0.1`). A node that is lost and started again offers the same ones, so an actor that restarts
 finds its place; pinned to a node's id it never would. Ids are used only where several nodes share an address.
 
-GPUs are assigned here and not by Ray, which would fill the first GPU with every worker that asks for a fraction: each
-learner gets the next GPU of its machine, then the env, then the labeler, around again when there are more workers than
-GPUs. Workers that need none see none.
+GPUs are assigned here, because Ray would put every worker that asks for a fraction on the first GPU. Each learner gets
+the next GPU of its machine, then the env, then the labeler, and around again. Workers that need no GPU see none.
 
 A node has its software versions as labels. A cluster of different versions is refused before the first actor is
 created, not when an array arrives that one side cannot read.
@@ -217,8 +216,8 @@ def gpus_of(labels: Mapping[str, str], count: int) -> tuple[str, ...]:
 def difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str | None:
     """Which versions differ, for a message; None when two machines can work together.
 
-    Builds of one torch for different GPUs (2.13.0+cpu, 2.13.0+cu130) do not differ, and neither does a version that is
-    not known: a node that was started by hand has no labels, and `plaudit cluster check` reads its versions.
+    Builds of one torch release (2.13.0+cpu, 2.13.0+cu130) are equal. An unknown version is accepted: a node that was
+    started by hand has no labels, and `plaudit cluster check` reads its versions.
     """
     differing = [name for name in PACKAGES if name in theirs and not _same_release(theirs[name], ours[name])]
     return ", ".join(f"{name} {theirs[name]} instead of {ours[name]}" for name in differing) or None
