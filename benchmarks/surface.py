@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from io import BytesIO
 from pathlib import Path
@@ -27,6 +27,7 @@ from pydantic_core import PydanticUndefined
 from typer.main import get_command
 
 import plaudit
+from plaudit.errors import PlauditError
 
 PACKAGE = Path(plaudit.__file__).parent
 # The config classes of commands; those of plugins come from the registries.
@@ -46,7 +47,7 @@ def surface() -> list[str]:
         for name in one.names():
             try:
                 lines |= {*_keys(one.get(name), f"{kind}.{name}")}
-            except (ImportError, plaudit.errors.PlauditError) as error:
+            except (ImportError, PlauditError) as error:
                 print(f"{kind}.{name} is left out: {error}", file=sys.stderr)
     for command, name in CONFIGS.items():
         lines |= {*_keys(_find("class", name), command)}
@@ -143,6 +144,21 @@ def _surface_of(revision: str) -> list[str]:
     return done.stdout.splitlines()
 
 
+def compare(before: Sequence[str], now: Sequence[str]) -> int:
+    """Print the names that are lost, new or changed; returns how many are lost."""
+    old, new = ({line.partition(": ")[0]: line for line in lines} for lines in (before, now))
+    lost, added = sorted(old.keys() - new.keys()), sorted(new.keys() - old.keys())
+    changed = sorted(name for name in old.keys() & new.keys() if old[name] != new[name])
+    for line in (
+        *(f"lost: {old[name]}" for name in lost),
+        *(f"new: {new[name]}" for name in added),
+        *(f"changed: {old[name]} -> {new[name].partition(': ')[2]}" for name in changed),
+    ):
+        print(line)
+    print(f"{len(old)} names before, {len(new)} now: {len(lost)} lost, {len(added)} new, {len(changed)} changed")
+    return len(lost)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--compare", type=Path, metavar="FILE", help="lines to compare with")
@@ -151,15 +167,8 @@ def main() -> None:
     lines = surface()
     if args.compare is None and args.base is None:
         print("\n".join(lines))
-        return
-    before = args.compare.read_text().splitlines() if args.compare else _surface_of(args.base)
-    old, new = ({line.partition(": ")[0]: line for line in each} for each in (before, lines))
-    lost, added = old.keys() - new.keys(), new.keys() - old.keys()
-    changed = sorted(name for name in old.keys() & new.keys() if old[name] != new[name])
-    print(*(f"lost: {old[name]}" for name in sorted(lost)), *(f"new: {new[name]}" for name in sorted(added)), sep="\n")
-    print(*(f"changed: {old[name]} -> {new[name].partition(': ')[2]}" for name in changed), sep="\n")
-    print(f"{len(old)} names before, {len(new)} now: {len(lost)} lost, {len(added)} new, {len(changed)} changed")
-    sys.exit(bool(lost))
+    elif compare(args.compare.read_text().splitlines() if args.compare else _surface_of(args.base), lines):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

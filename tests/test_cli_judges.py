@@ -180,7 +180,7 @@ def test_success_from_the_first_frame_on_is_warned_of(run, store):
     said = run("judge", "eval", "store", "--judge", NAME, "--no-controls")
     assert "2 of 8 episodes, 2 of them false positives" in said
     assert (
-        "warning: 2 of 8 episodes are predicted a success at their first frame although they do not begin with one"
+        "warning: 2 of 8 episodes are predicted a success at their first frame, and are none"
         in said
     )
 

@@ -1,4 +1,4 @@
-"""The report of a judge: one HTML page that shows how far to trust it and where it is wrong.
+"""The report of a judge: one HTML page that shows how reliable it is and where it is wrong; terminal tables too.
 
 `plaudit train-reward` writes it for the model that it trained (`write_judge_report`), `plaudit judge eval` for any
 judge that is compared with reference labels (`save_evaluation`):
@@ -105,10 +105,10 @@ def write_judge_report(
     """Write the page, which opens with a verdict. Sections without content are left out.
 
     predictions: of held-out episodes; those with the largest errors are drawn as timelines
-    errors: frames with the largest errors, to look at
+    errors: frames with the largest errors
     decodes: decision rules, of which the first counts; causal and offline when not given
-    promise, forecast: about episodes to come
-    history: a line an epoch of training: `epoch`, and values by name; names with one prefix share a chart
+    promise, forecast: about new episodes
+    history: one line per epoch of training: `epoch`, and values by name; names with one prefix share a chart
     unlabeled: episodes that the judge could not label, and why
     judge, store: for the next command; see `judge_verdict`
     """
@@ -200,9 +200,8 @@ def failed_control_warning(judge: str, found: JudgeEvaluation) -> list[str]:
 def first_frame_warning(metrics: JudgeMetrics) -> str:
     """For a judge that predicts success before anything happened."""
     return (
-        f"{metrics.first_frame_fp} of {metrics.episodes:,} episodes are predicted a success at their first frame "
-        "although they do not begin with one: the object may start where it usually ends, and no control covers that; "
-        "look at these episodes and train with more that begin so"
+        f"{metrics.first_frame_fp} of {metrics.episodes:,} episodes are predicted a success at their first frame, and "
+        "are none. The object may start at its goal. Look at these episodes and train with more like them"
     )
 
 
@@ -573,7 +572,7 @@ def forecast_table(forecast: Forecast) -> rich.table.Table:
     """What other episodes will show."""
     values = {meaning: format_figure(name, forecast.figures[name]) for name, meaning in FIGURES.items()}
     ahead = format_count(forecast.ahead, "other episode")
-    return terminal_table(f"{ahead}, in brackets between what their figures will be in 19 of 20 cases", values)
+    return terminal_table(f"Expected on {ahead} (95% prediction interval)", values)
 
 
 def calibration_table(title: str, fit: Fit, record: CalibrationRecord, cutoffs: EpisodeMetrics) -> rich.table.Table:

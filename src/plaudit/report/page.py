@@ -5,9 +5,9 @@
         Section("Learning", [Row([Chart(line_chart(...))])]),
     ])
 
-A page is one file that needs no network: images, videos and charts are inside it. Blocks hold plain text, and the
-template escapes it: tasks, notes and camera names come from data that somebody else may have written, so a control
-character is shown as `\\x1b` and a tag as text. Charts are the only markup.
+A page is one file that needs no network: images, videos and charts are inside it. Blocks hold plain text, which the
+template escapes, because tasks, notes and camera names come from data. A control character is shown as `\\x1b` and a
+tag as text. Charts are the only markup.
 """
 
 import base64

@@ -2,9 +2,11 @@
 
     write_run_report(Path("runs/lift"))
 
-Everything on it comes from the run's folder, so it can be written at any time: of a run in progress, of one that was
-killed after its first episode, or of one on a robot without a simulator that knows the true outcome. A section appears
-where the run has something to show in it.
+Everything on it comes from the run's folder, so it can be written at any time, also for a run in progress or one that
+was killed. A section appears if the run has data for it.
+
+Success rates that are compared are of the same episodes. If the judge is audited, these are the newest `audit.window`
+episodes of the current judge, since the audit reports on no others.
 """
 
 import json
