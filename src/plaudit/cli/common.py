@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from time import monotonic
 from typing import Any, NoReturn
@@ -251,6 +252,11 @@ def open_episodes(path: Path, options: Any = None) -> Any:
         stop(f"interrupted while {path} was imported; run the same command to resume")
     tell("note", *notes)
     return Store.open(folder)
+
+
+def free_path(folder: Path, name: str, suffix: str = "") -> Path:
+    """The first of runs/judge_eval/vlm_0, vlm_1, ... that does not exist."""
+    return next(path for number in count() if not (path := folder / f"{name}_{number}{suffix}").exists())
 
 
 _stopped: list[str] = []  # messages of commands that were stopped

@@ -61,12 +61,12 @@ def config_show(
     elif not name:
         lines = [line for key, block in blocks.items() for line in (f"{key}:", *_yaml(type(block), 2, block))]
     else:
-        known = [
+        names = [
             *blocks,
             *left_out,
             *(f"{kind}.{one}" for kind, registry in registries.items() for one in registry.names()),
         ]
-        raise UnknownName(f"there is no block or choice '{name}'; {did_you_mean(name, known)}")
+        raise UnknownName(f"there is no block or choice '{name}'; {did_you_mean(name, names)}")
     for line in lines:
         out.print(line, soft_wrap=True)
 
@@ -99,8 +99,8 @@ def _examples() -> dict[str, Path]:
 def _registries() -> Mapping[str, "Registry"]:
     from plaudit import registry
 
-    found = [value for value in vars(registry).values() if isinstance(value, registry.Registry)]
-    return {one.kind.split()[0]: one for one in found}
+    registries = [value for value in vars(registry).values() if isinstance(value, registry.Registry)]
+    return {one.kind.split()[0]: one for one in registries}
 
 
 def _blocks() -> dict[str, BaseModel]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from plaudit.cli.common import check_episodes, epochs_bar, open_episodes, out, progress, starting, stop, tell
+from plaudit.cli.common import check_episodes, epochs_bar, free_path, open_episodes, out, progress, starting, stop, tell
 from plaudit.cli.config import Flag, config_command
 from plaudit.cli.data import EpisodesOption, chosen_ids
 from plaudit.cli.label import (
@@ -17,7 +17,6 @@ from plaudit.cli.label import (
     ModelOption,
     WordsArgument,
     check_output_path,
-    free_folder,
     load_judge,
     named_store,
     report_failures,
@@ -108,7 +107,7 @@ def eval_(
             metadata = {"judge": typed, **metadata}
     except KeyboardInterrupt:
         stop("interrupted; nothing was written")
-    target = output_dir or free_folder(Path("runs/judge_eval"), title)
+    target = output_dir or free_path(Path("runs/judge_eval"), title)
     save_evaluation(target, title, result, metadata, exam_name)
     _print_evaluation(title, result, target)
 
@@ -434,7 +433,7 @@ def exam_(
         return
     results.sort(key=lambda result: rank(result[0]))
     title = results[0][0].name if len(results) == 1 else f"{len(results)}_judges"
-    target = output_dir or free_folder(EXAMS, title)
+    target = output_dir or free_path(EXAMS, title)
     save_exam(target, results)
     for path in scores:
         path.unlink(missing_ok=True)  # a judge may be named twice

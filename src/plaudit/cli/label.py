@@ -241,11 +241,3 @@ def check_output_path(output: Path | None) -> None:
     """Refuse a folder that is not empty."""
     if output is not None and output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise TargetNotEmpty(f"{output} exists already; nothing was measured, name another with --output-dir")
-
-
-def free_folder(folder: Path, name: str) -> Path:
-    """runs/judge_eval/vlm_0, vlm_1, ..."""
-    number = 0
-    while (folder / f"{name}_{number}").exists():
-        number += 1
-    return folder / f"{name}_{number}"

@@ -1,11 +1,11 @@
-"""`plaudit report` and `plaudit eval`: what came of a run, and how good a policy is."""
+"""`plaudit report`, `plaudit eval` and `plaudit demo`."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from plaudit.cli.common import epochs_bar, out, progress, stop, tell, training_bar
+from plaudit.cli.common import epochs_bar, free_path, out, progress, stop, tell, training_bar
 from plaudit.cli.env import SetOption, keys_by_set
 from plaudit.cli.options import AllowCode, AllowHost, argument, option
 from plaudit.errors import DataError
@@ -15,7 +15,8 @@ def report(run: Annotated[Path, argument("The folder of a run, like runs/lift_sa
     """Write report.html of a run, also while it is in progress."""
     from plaudit.report.run import write_run_report
 
-    _check_run(run)
+    if not (run / "config.yaml").exists():
+        raise DataError(f"{run} is not the folder of a run: it has no config.yaml")
     out.print(f"wrote {write_run_report(run)}")
 
 
@@ -24,7 +25,7 @@ def eval_(
     name: Annotated[str | None, option("A task of 'plaudit env list'.", "--env", show_default="the run's own")] = None,
     episodes: Annotated[int, option("Episodes to run.", min=1, max=100_000)] = 100,
     judge: Annotated[
-        Path | None, option("A reward model or a judge's file, beside the simulator.", show_default="the run's own")
+        Path | None, option("A reward model or a judge's file, besides the simulator.", show_default="the run's own")
     ] = None,
     video: Annotated[bool, option("Also write videos; of a run, of the first and the last policy.")] = False,
     settings: SetOption = None,
@@ -33,8 +34,8 @@ def eval_(
 ) -> None:
     """Evaluate the latest policy of a run, or any policy, on test seeds of a simulated task.
 
-    No evaluation during training uses these seeds. Prints the success rate by the simulator and, where there is one, by
-    the judge, each with its confidence interval.
+    No evaluation during training uses these seeds. Prints the success rate with its confidence interval, by the
+    simulator and, if there is one, by the judge.
     """
     is_run = (path / "config.yaml").is_file()
     if is_run and name is None and judge is None and not settings:
@@ -82,21 +83,8 @@ def _eval_policy(
     result = evaluate_policy(policy, env, episodes, chosen)
     out.print(f"{path} on {name}: {result.describe()}; {episodes} test seeds")
     if video:
-        film = _free_file(Path("runs/eval"), f"{path.resolve().stem}_{name}")
+        film = free_path(Path("runs/eval"), f"{path.resolve().stem}_{name}", ".mp4")
         out.print(f"wrote {film}" if film_policy(policy, env, chosen, film) else f"{name} has no images to film")
-
-
-def _free_file(folder: Path, name: str) -> Path:
-    """runs/eval/policy_lift_0.mp4, policy_lift_1.mp4, ..."""
-    number = 0
-    while (folder / f"{name}_{number}.mp4").exists():
-        number += 1
-    return folder / f"{name}_{number}.mp4"
-
-
-def _check_run(run: Path) -> None:
-    if not (run / "config.yaml").exists():
-        raise DataError(f"{run} is not the folder of a run: it has no config.yaml")
 
 
 def demo(

@@ -304,9 +304,9 @@ def _no_labels(source: Path) -> str:
 
 def _print_directory(source: Path, store: "Store", ids: Sequence[int]) -> None:
     """How many trajectories and frames a folder had, and how many of each label."""
-    labels = [found for i in ids if (found := store.ledger.labels(i)) is not None]
-    success = sum(int(found.success.sum()) for found in labels)
-    frames = sum(int(found.labeled.sum()) for found in labels)
+    labels = [one for i in ids if (one := store.ledger.labels(i)) is not None]
+    success = sum(int(one.success.sum()) for one in labels)
+    frames = sum(int(one.labeled.sum()) for one in labels)
     out.print(
         f"{source}: {len(ids):,} trajectories, {frames:,} frames; label=1: {success:,}, label=0: {frames - success:,}"
     )

@@ -1,4 +1,4 @@
-"""`plaudit robot`: robots, listed, checked before they move, and their twins."""
+"""`plaudit robot`: list and check robots, and run their simulated twins."""
 
 import math
 from pathlib import Path
@@ -39,11 +39,10 @@ def robot_check(
     params: ParamsOption = None,
     topics: TopicsOption = None,
     seconds: Annotated[float, option("How long to observe.", min=0.1, max=86_400)] = 3.0,
-    move: Annotated[bool, option("Then move every joint a little way and back, within the limits.", "--move")] = False,
+    move: Annotated[bool, option("Then move every joint a little and back, within its limits.", "--move")] = False,
     settings: SetOption = None,
 ) -> None:
-    """Check what a robot sends, its rates, sizes and limits. Without --move nothing moves; returns 1 if anything is
-    wrong."""
+    """Check what a robot sends: rates, sizes and limits. Returns 1 if anything is wrong. Only --move moves it."""
     from plaudit.report.tables import check_table
     from plaudit.robots.check import check_motion, check_observations
     from plaudit.robots.ros.check import check_topics
@@ -53,7 +52,7 @@ def robot_check(
     check = check_topics if isinstance(config, RosRobotConfig) else check_observations
     results = list(check(config, seconds))
     if move and any(result.problem for result in results):
-        tell("warning", "it was not moved, because something is wrong already")
+        tell("warning", "the robot was not moved, because a check failed")
     elif move:
         results.append(check_motion(config))
     out.print(check_table(name, results))
@@ -72,7 +71,7 @@ def robot_twin(
     seconds: Annotated[float | None, option("How long to run.", min=0, max=1e9, show_default="until Ctrl-C")] = None,
     settings: SetOption = None,
 ) -> None:
-    """Run a robot's twin: a process that moves, sends images and fails on its topics, until Ctrl-C."""
+    """Run a robot's twin until Ctrl-C: a process that moves, sends images and simulates faults on its topics."""
     from plaudit.robots.twin.twin import run_twin
 
     config = ros_config(name, params, topics, settings)

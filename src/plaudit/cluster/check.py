@@ -83,15 +83,15 @@ class NodeProbe:
     def actors(self, address: str) -> list[ActorProcess]:
         """The other actors of this node, by the titles of their processes: "ray::EnvActor.rollout". Titles of Ray's own
         processes are in capitals ("ray::IDLE") or end in "Agent"."""
-        found = []
+        actors = []
         for pid in members(os.getsid(0)):
             with suppress(psutil.Error):
                 title = psutil.Process(pid).cmdline()[0].split()[0]
                 kind, _, method = title.removeprefix("ray::").partition(".")
                 own = kind.isupper() or kind.endswith("Agent") or kind == NodeProbe.__name__
                 if title.startswith("ray::") and not own:
-                    found.append(ActorProcess(address, kind, method, pid))
-        return sorted(found, key=lambda actor: (actor.kind, actor.pid))
+                    actors.append(ActorProcess(address, kind, method, pid))
+        return sorted(actors, key=lambda actor: (actor.kind, actor.pid))
 
     def now(self) -> float:
         """The time of the node's clock."""
@@ -131,11 +131,11 @@ class NodeProbe:
 def running_actors(nodes: Sequence[Node]) -> list[ActorProcess]:
     """The actors of every node that answers. Ray's own listing needs its dashboard, which we do not run."""
     probes = {node.address: _start_probe(node) for node in nodes}
-    found = []
+    actors = []
     for address, probe in probes.items():
         with suppress(ClusterError):
-            found += _get(probe.actors.remote(address))
-    return found
+            actors += _get(probe.actors.remote(address))
+    return actors
 
 
 def check(nodes: Sequence[Node], megabytes: int = 50) -> list[CheckResult]:

@@ -78,10 +78,10 @@ def live_and_offline(metrics: JudgeMetrics) -> Decodes:
     return {name: metrics.causal, "offline (cutoff)": metrics.offline}
 
 
-def decode_results(found: JudgeEvaluation) -> Decodes:
+def decode_results(evaluation: JudgeEvaluation) -> Decodes:
     """The judge's own rule first; for a judge with probabilities also the other two."""
-    others = live_and_offline(found.metrics) if found.has_probabilities else {}
-    return {"judge's rule": found.label_metrics, **others}
+    others = live_and_offline(evaluation.metrics) if evaluation.has_probabilities else {}
+    return {"judge's rule": evaluation.label_metrics, **others}
 
 
 def write_judge_report(
@@ -135,27 +135,27 @@ def write_judge_report(
 
 
 def save_evaluation(
-    target: Path, judge: str, found: JudgeEvaluation, metadata: Mapping[str, str], exam_name: str = ""
+    target: Path, judge: str, evaluation: JudgeEvaluation, metadata: Mapping[str, str], exam_name: str = ""
 ) -> None:
     """Write the folder of an evaluation; it appears complete or not at all.
 
     exam_name: the judge as `plaudit judge exam` takes it; empty for stored labels
     """
     with new_folder(target) as folder:
-        tree = {"judge": judge, "metadata": dict(metadata), **found.to_json()}
+        tree = {"judge": judge, "metadata": dict(metadata), **evaluation.to_json()}
         (folder / "scores.json").write_text(json.dumps(tree, indent=1))
-        lines = (json.dumps(prediction.to_json()) + "\n" for prediction in found.predictions)
+        lines = (json.dumps(prediction.to_json()) + "\n" for prediction in evaluation.predictions)
         (folder / "episodes.jsonl").write_text("".join(lines))
         write_judge_report(
             folder / "report.html",
             f"Judge: {judge}",
-            found.metrics,
-            found.controls,
-            found.predictions,
-            found.errors,
-            decodes=decode_results(found),
-            unlabeled=found.failed,
-            notes=found.notes,
+            evaluation.metrics,
+            evaluation.controls,
+            evaluation.predictions,
+            evaluation.errors,
+            decodes=decode_results(evaluation),
+            unlabeled=evaluation.failed,
+            notes=evaluation.notes,
             metadata=metadata,
             judge=exam_name,
             store=metadata.get("store", "STORE"),
@@ -191,9 +191,9 @@ def summary_line(metrics: JudgeMetrics, decode: EpisodeMetrics | None = None) ->
     return f"{': '.join([measured, ', '.join(figures)]) if figures else measured}."
 
 
-def failed_control_warning(judge: str, found: JudgeEvaluation) -> list[str]:
+def failed_control_warning(judge: str, evaluation: JudgeEvaluation) -> list[str]:
     """One message where the judge predicts success on a negative control."""
-    names = ", ".join(control.name for control in found.controls if not control.passed)
+    names = ", ".join(control.name for control in evaluation.controls if not control.passed)
     return [f"{judge} failed its checks: it predicts success on the negative control {names}."] if names else []
 
 
@@ -519,7 +519,7 @@ def _row(promise: Promise, step: PromiseStep) -> Sequence[Cell]:
 _ABOUT_FORECAST = (
     "Brackets: 95% prediction intervals for new episodes that are independent and recorded like the measured ones. "
     "They are wider than the confidence intervals of this page, which are about the mean of all such episodes. They "
-    "allow for a new episode unlike all measured ones. An error has no upper end where possibly no success is found."
+    "allow for a new episode unlike all measured ones. An error has no upper end if there may be no success."
 )
 
 

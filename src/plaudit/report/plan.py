@@ -37,10 +37,10 @@ def describe_noise(noise: Noise) -> str:
     return ", ".join(parts) or "never wrong"
 
 
-def describe_prediction(found: Prediction) -> str:
+def describe_prediction(prediction: Prediction) -> str:
     """93% +- 2, or at most that where nothing so noisy was run."""
-    most = "at most " if found.beyond else ""
-    return f"{most}{found.success:.0%} +- {100 * found.spread:.0f}"
+    most = "at most " if prediction.beyond else ""
+    return f"{most}{prediction.success:.0%} +- {100 * prediction.spread:.0f}"
 
 
 def success_table(plan: Plan) -> Table:
@@ -72,12 +72,12 @@ def _needs(plan: Plan, success: float) -> list[tuple[float, float, float]]:
     """Recall, the false-positive rate that it allows, and the highest that was run."""
     top = float(plan.curves["false_positives"].levels[-1])
     worst = 1 - float(plan.curves["misses"].levels[-1])
-    found = [
+    allowed = [
         (recall, plan.highest(success, "false_positives", given={"misses": 1 - recall}))
         for recall in RECALLS
         if recall >= worst - 1e-9
     ]
-    return [(recall, false, top) for recall, false in found if false is not None]
+    return [(recall, false, top) for recall, false in allowed if false is not None]
 
 
 def needs_sentences(plan: Plan, success: float, confidence: float) -> list[str]:
@@ -130,10 +130,10 @@ def labels_sentence(plan: Plan, labels: int, confidence: float) -> str:
             f"--labels {labels}: nothing is proven without a success and a failure; give at least 2, or leave it out"
         )
     rate = upper_bound(np.zeros(labels // 2), (1 + confidence) / 2)
-    found = plan.predict(dict.fromkeys(BOTH, rate))
+    prediction = plan.predict(dict.fromkeys(BOTH, rate))
     return (
         f"{labels:,} labeled episodes, half of them successes, prove at best an error rate of {rate:.0%} on each kind "
-        f"with {confidence:.0%} confidence; the true success is then at least {describe_prediction(found)}"
+        f"with {confidence:.0%} confidence; the true success is then at least {describe_prediction(prediction)}"
     )
 
 
@@ -141,10 +141,10 @@ def judge_sentences(plan: Plan, cases: Mapping[str, Noise]) -> list[str]:
     """What to expect of judges by name."""
     lines = []
     for name, noise in cases.items():
-        found = plan.predict(noise)
-        lines.append(f"{name}: {describe_noise(noise)}: true success of {describe_prediction(found)} to expect")
-        if found.beyond:
-            kinds = " and ".join(kind.replace("_", " ") for kind in found.beyond)
+        prediction = plan.predict(noise)
+        lines.append(f"{name}: {describe_noise(noise)}: true success of {describe_prediction(prediction)} to expect")
+        if prediction.beyond:
+            kinds = " and ".join(kind.replace("_", " ") for kind in prediction.beyond)
             lines.append(f"no run had so many {kinds}: it may be far less; measure it (--measure)")
     return lines
 

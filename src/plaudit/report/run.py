@@ -279,9 +279,9 @@ def _load_episodes(run: RunData) -> StoredEpisodes | None:
     return StoredEpisodes(store, judge, load_outcomes(store, judge)) if store.ids else None
 
 
-def _episodes(found: StoredEpisodes) -> list[Block]:
+def _episodes(episodes: StoredEpisodes) -> list[Block]:
     """Predictions of the judge, false positives and false negatives first."""
-    store, judge, outcomes = found.store, found.judge, found.outcomes
+    store, judge, outcomes = episodes.store, episodes.judge, episodes.outcomes
     tables = [table for table in (confusion_table(outcomes), _failures(store, judge)) if table is not None]
     return [Section("Episodes", [outcome_chart(outcomes), *tables]), *outcome_sheets(store, outcomes, judge)]
 

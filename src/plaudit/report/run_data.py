@@ -89,16 +89,16 @@ class RunData:
 
     def markers(self) -> list[EventMarker]:
         """Alarms and promotions of a judge, for a chart over env steps."""
-        found: list[EventMarker] = []
+        markers: list[EventMarker] = []
         alarm, version = False, 0
         for line in self.metrics:
             rings = bool(line.get("audit/alarm", alarm))
             if rings and not alarm:
-                found.append(EventMarker(line["step"], "alarm"))
+                markers.append(EventMarker(line["step"], "alarm"))
             if line.get("judge/version", version) > version:
-                found.append(EventMarker(line["step"], f"judge v{line['judge/version']:.0f}", bad=False))
+                markers.append(EventMarker(line["step"], f"judge v{line['judge/version']:.0f}", bad=False))
             alarm, version = rings, line.get("judge/version", version)
-        return found
+        return markers
 
 
 SIMULATOR, HUMAN = "simulator", "human"  # sources of labels that serve as the reference
