@@ -26,7 +26,7 @@ from plaudit.judges.classifier.fit import train_reward_model
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.evaluation import JudgeEvaluation, evaluate, load_reference_labels, score_episodes
 from plaudit.report.judge import decode_results, save_evaluation
-from plaudit.report.judge_tables import decode_table, judge_table
+from plaudit.report.tables import decode_table, judge_table
 from real_images import DATA, TRAINED_ON, prepare, quiet, read, told
 
 TARGET = 0.01  # failure frames that may be called

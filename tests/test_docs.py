@@ -134,8 +134,9 @@ FOREIGN = {  # flags of other programs that a message or a page names
 
 
 def options_of(command: Any) -> set[str]:
-    mine = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
-    return mine.union(*(options_of(inner) for inner in getattr(command, "commands", {}).values()))
+    params = command.get_params(typer.Context(command))
+    own = {name for option in params for name in (*option.opts, *option.secondary_opts)}
+    return own.union(*(options_of(inner) for inner in getattr(command, "commands", {}).values()))
 
 
 def test_every_flag_that_a_message_or_a_page_names_exists():

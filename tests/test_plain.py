@@ -7,7 +7,7 @@ import pytest
 from rich.live import Live
 from rich.table import Table
 
-from plaudit.cli.console import PlainConsole
+from plaudit.cli.common import PlainConsole
 from plaudit.plain import plain
 from plaudit.report import page
 from plaudit.report.plots import line_chart

@@ -32,11 +32,10 @@ from plaudit.judges.controls import ControlResult
 from plaudit.judges.epochs import TrainingInterrupted
 from plaudit.judges.metrics import JudgeMetrics
 from plaudit.judges.predictions import EpisodePrediction
-from plaudit.report.judge import frame_gallery, judge_blocks, summary_line
+from plaudit.report.judge import frame_gallery, judge_blocks, judge_verdict, summary_line
 from plaudit.report.page import Code, Section, Table, Text
 from plaudit.report.run import write_run_report
 from plaudit.report.text import format_duration, format_percent
-from plaudit.report.verdict import judge_verdict
 from plaudit.rollout.collector import EpisodeTargets
 from plaudit.rollout.scripted import collect_scripted
 from plaudit.training.config_file import load_training_config

@@ -5,7 +5,7 @@ import pytest
 
 from plaudit.judges.forecast import AHEAD, FIGURES, Forecast, draw_others, make_forecast
 from plaudit.judges.predictions import EpisodePrediction
-from plaudit.report.promise import format_figure
+from plaudit.report.judge import format_figure
 from plaudit.rule import DecisionRule
 
 FRAMES, CUTOFF = 12, 6

@@ -178,10 +178,10 @@ def _figure_table(certificates: Sequence[Certificate]) -> Table:
 
 def _control_table(certificates: Sequence[Certificate]) -> Table:
     """Those in which nothing shows success first."""
-    found = [{control.name: control for control in certificate.controls} for certificate in certificates]
-    seen_otherwise = {name: one.recall is not None for controls in found for name, one in controls.items()}
+    by_judge = [{control.name: control for control in certificate.controls} for certificate in certificates]
+    seen_otherwise = {name: one.recall is not None for controls in by_judge for name, one in controls.items()}
     names = sorted(seen_otherwise, key=lambda name: seen_otherwise[name])
-    rows = [(Span(name, "muted"), *(_control_cell(controls.get(name)) for controls in found)) for name in names]
+    rows = [(Span(name, "muted"), *(_control_cell(controls.get(name)) for controls in by_judge)) for name in names]
     return Table(rows, header=("", *(certificate.name for certificate in certificates)))
 
 

@@ -1,4 +1,4 @@
-"""Tables for the terminal: data sets, stores, episodes, environments, robots; judge_tables.py has those of judges."""
+"""Tables for the terminal: data sets, stores, episodes, environments, robots; judge.py has those of judges."""
 
 import time
 from collections import Counter
@@ -100,7 +100,7 @@ def episode_table(store: Store, episode_id: int) -> list[Any]:
         hits = np.flatnonzero(labels.targets[episode.observed] == 1)
         outcome = f"from frame {hits[0]}" if len(hits) else "none"
         note = labels.note or (f"restored from {version.restored_from}" if version.restored_from else "")
-        threshold = "-" if (found := threshold_of(labels.judge)) is None else f"{found:g}"
+        threshold = "-" if (value := threshold_of(labels.judge)) is None else f"{value:g}"
         counts = "yes" if current is not None and version.number == current.number else "-"
         history.add_row(str(version.number), counts, labels.judge.source, _when(labels.time), outcome, threshold, note)
     return [key_value_table(f"{store.folder}: episode {episode_id}", values), history]

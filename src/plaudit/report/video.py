@@ -1,8 +1,8 @@
 """Episodes as H.264 videos that browsers play.
 
 `save_episode_video` shows one episode with its cameras side by side. `save_grid_video` shows several episodes in a grid
-with the judge's P(success) under each: the bar is green where the judge predicts success, and on the right stands what
-the simulator says. An episode that ends early stays on its last frame.
+with the judge's P(success) under each. The bar is green where the judge predicts success, and the simulator's result is
+on the right. An episode that ends early stays on its last frame.
 """
 
 from collections.abc import Iterable, Sequence
