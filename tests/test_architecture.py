@@ -112,7 +112,7 @@ WITHOUT_TORCH = [
     "rollout.wrappers",
     "robots.ros",
     "robots.sim",
-    "robots.lerobot.driver",
+    "robots.lerobot",
     "robots.twin.twin",
     "envs",
     "policies.guidance",
@@ -121,7 +121,6 @@ WITHOUT_TORCH = [
     "policies.openpi",
     "learners.config",
     "policies.scripted",
-    "policies.replay",
     "cli",
 ]
 

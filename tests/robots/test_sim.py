@@ -11,7 +11,7 @@ from plaudit.errors import InvalidCommand, RobotError
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.registry import ROBOT_REGISTRY
-from plaudit.robots.limiter import WORKSPACE
+from plaudit.robots.limits import WORKSPACE
 from plaudit.robots.sim import SimRobot
 from plaudit.rollout.engine import InferenceConfig, connect_robot
 from plaudit.rollout.sequential import Sequential

@@ -9,7 +9,7 @@ import pytest
 
 from plaudit.data.store import Store
 from plaudit.errors import RobotError, RolloutError
-from plaudit.robots.safety import SafetyConfig
+from plaudit.robots.config import SafetyConfig
 from plaudit.rollout.engine import InferenceConfig, record_episodes
 from plaudit.rollout.rtc import Rtc
 from plaudit.rollout.sequential import Sequential

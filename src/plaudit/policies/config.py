@@ -71,7 +71,7 @@ class ActorConfig(Config):
 class GaussianConfig(NetworkPolicyConfig):
     """The actor of PPO or SAC."""
 
-    policy_class: ClassVar[str] = "plaudit.policies.gaussian:GaussianPolicy"
+    policy_class: ClassVar[str] = "plaudit.policies.networks:GaussianPolicy"
 
     type: Literal["gaussian"] = "gaussian"
     horizon: SmallInt = 1  # actions of a chunk

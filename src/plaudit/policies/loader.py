@@ -20,20 +20,41 @@ from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel, Field
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
 from plaudit.config import Config, load, read_values
 from plaudit.data.disk import write_atomic
 from plaudit.data.normalize import Normalizer
 from plaudit.errors import BadFile, ConfigError, NotAllowed, PolicyError, UnknownName, did_you_mean
 from plaudit.policies.config import NetworkPolicyConfig, PolicyConfig
-from plaudit.policies.weights import read_weights, write_weights
 from plaudit.protocols import Policy
 from plaudit.registry import POLICY_REGISTRY
-from plaudit.safetensors_file import check_safetensors
+from plaudit.safetensors_file import check_safetensors, open_safetensors
 from plaudit.trust import from_file
 from plaudit.types import EnvSpec, PolicyWeights
 from plaudit.untrusted import Root, brief
 from plaudit.yaml_file import dump_yaml
+
+
+def write_weights(path: str | Path, weights: PolicyWeights) -> None:
+    """Write weights as a safetensors file with the version in its header; synced when this returns."""
+    write_atomic(Path(path), save(dict(weights.tensors), metadata={"version": str(weights.version)}))
+
+
+def read_weights(path: str | Path) -> PolicyWeights:
+    """Read the file that `write_weights` wrote."""
+    try:
+        with open_safetensors(Path(path)) as (name, _), safe_open(name, framework="numpy") as file:
+            version = int((file.metadata() or {}).get("version", 0))
+            return PolicyWeights(version, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 - no mapping
+    except BadFile:
+        raise
+    except FileNotFoundError:
+        raise BadFile(path, "there is no such file of weights") from None
+    except (SafetensorError, ValueError, TypeError, KeyError, OverflowError, MemoryError, OSError) as error:
+        raise BadFile(path, f"this is not a file of weights: {str(error)[:200]}") from error
+
 
 POLICY_FILE, WEIGHTS_FILE = "policy.yaml", "model.safetensors"  # of a policy's folder
 

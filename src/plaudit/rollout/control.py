@@ -22,8 +22,7 @@ import numpy as np
 from plaudit.errors import RobotSilent, RolloutError
 from plaudit.protocols import Teleoperator
 from plaudit.robots.config import RobotConfig
-from plaudit.robots.emergency_stop import EmergencyStop, EmergencyStopped
-from plaudit.robots.limiter import STALE_CHUNK, LimitedRobot
+from plaudit.robots.limits import STALE_CHUNK, EmergencyStop, EmergencyStopped, LimitedRobot
 from plaudit.rollout.clock import NoRateLimiter, RateLimiter, gc_disabled, set_realtime_priority
 from plaudit.rollout.engine import (
     MAY_PASS,

@@ -33,8 +33,7 @@ from plaudit.policies.loader import PolicySpec
 from plaudit.protocols import InferenceEngine, Policy, Robot
 from plaudit.registry import INFERENCE_REGISTRY, ROBOT_REGISTRY, TELEOP_REGISTRY
 from plaudit.robots.config import RobotConfig
-from plaudit.robots.emergency_stop import EmergencyStop
-from plaudit.robots.limiter import Limited, LimitedRobot, limited_steps
+from plaudit.robots.limits import EmergencyStop, Limited, LimitedRobot, limited_steps
 from plaudit.robots.sim import SimRobot
 from plaudit.rollout.chunks import check_chunks
 from plaudit.rollout.memory import MAX_CHUNK, EpisodeBuffer

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
-from plaudit.robots.emergency_stop import EmergencyStop
+from plaudit.robots.limits import EmergencyStop
 from plaudit.types import OPERATOR, Episode
 
 MARK = OPERATOR  # in an episode's meta: the operator's command that marked it

@@ -30,8 +30,7 @@ from plaudit.plain import print_plain
 from plaudit.policies.config import PolicyConfig
 from plaudit.policies.loader import PolicySpec
 from plaudit.registry import INFERENCE_REGISTRY
-from plaudit.robots.config import RobotConfig
-from plaudit.robots.safety import SafetyConfig
+from plaudit.robots.config import RobotConfig, SafetyConfig
 from plaudit.rollout.control import EpisodeDone, Ready, StartEpisode, StopEpisode
 from plaudit.rollout.engine import EngineBase, InferenceConfig, Outcome
 from plaudit.rollout.inference import InferenceFailed, StartInference, WarmUp, WeightsMessage

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from plaudit.data.store import Store
-from plaudit.envs.panda.config import PandaConfig
+from plaudit.envs.panda import PandaConfig
 from plaudit.envs.panda.tasks import TASKS
 from plaudit.errors import EnvError
 from plaudit.judges.detector import SuccessDetector

@@ -12,7 +12,7 @@ from plaudit.policies.config import PolicyConfig
 from plaudit.protocols import Policy
 from plaudit.registry import INFERENCE_REGISTRY
 from plaudit.robots.config import RobotConfig
-from plaudit.robots.emergency_stop import EmergencyStopped
+from plaudit.robots.limits import EmergencyStopped
 from plaudit.rollout.clock import NoRateLimiter, RateLimiter, gc_disabled
 from plaudit.rollout.control import ControlStep
 from plaudit.rollout.engine import (

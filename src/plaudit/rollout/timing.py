@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from plaudit.robots.limiter import LIMIT_NAMES
+from plaudit.robots.limits import LIMIT_NAMES
 from plaudit.rollout.memory import NO_ACTION, EpisodeBuffer
 from plaudit.types import AnyArray, FloatArray
 

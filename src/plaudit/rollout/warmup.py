@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass
 from math import ceil
 
-from plaudit.policies.fixed import FixedPolicy
+from plaudit.policies.guidance import FixedPolicy
 from plaudit.protocols import Policy
 from plaudit.rollout.chunks import EXECUTION_HORIZON, chunk_problem, executed_steps
 from plaudit.rollout.engine import InferenceConfig, validate_chunk

@@ -183,7 +183,7 @@ class TrainingConfig(Config):
         if self.simulated and missing:
             raise ValueError(
                 f"env: {dotted_path(type(self.simulation))} is no config of an environment, it has no "
-                f"{', '.join(missing)}; derive one from plaudit.envs.adapters.base.AdapterConfig, or name a registered "
+                f"{', '.join(missing)}; derive one from plaudit.envs.adapters.AdapterConfig, or name a registered "
                 "Gymnasium environment: env=gymnasium env.id=my_package:MyTask-v0"
             )
         return self

@@ -28,7 +28,7 @@ from plaudit.config import (
     read_values,
 )
 from plaudit.errors import ConfigError, did_you_mean
-from plaudit.robots.safety import UNLIMITED, Positive, SafetyLimits, per_joint
+from plaudit.robots.config import UNLIMITED, Positive, SafetyLimits, per_joint
 from plaudit.robots.transport.messages import COMPRESSED_IMAGE, IMAGE
 from plaudit.trust import from_file
 from plaudit.types import FloatArray

@@ -18,9 +18,8 @@ from plaudit.config import Hertz
 from plaudit.errors import InvalidCommand, RobotError
 from plaudit.protocols import VecEnv
 from plaudit.registry import ENV_REGISTRY
-from plaudit.robots.config import ClosableRobot, RobotConfig
-from plaudit.robots.rate import Rate
-from plaudit.robots.safety import SafetyLimits
+from plaudit.robots.config import ClosableRobot, RobotConfig, SafetyLimits
+from plaudit.robots.limits import Rate
 from plaudit.types import AnyArray, FloatArray, Observation
 
 MAX_SEED = 2**31  # of an episode that is started without one

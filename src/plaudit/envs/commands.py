@@ -1,16 +1,19 @@
-"""The environments that can be named: for `plaudit env list`, and for commands that take a name and settings."""
+"""What `plaudit env` needs: the list of environments, a config from a name and settings, and throughput."""
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Any
 
+import numpy as np
+
 from plaudit.config import load
-from plaudit.envs.adapters.base import AdapterConfig
+from plaudit.envs.adapters import AdapterConfig
 from plaudit.envs.panda.scene import ARM_STATE, CAMERAS, SCENE_STATE
 from plaudit.envs.panda.tasks import TASKS
+from plaudit.protocols import VecEnv
 from plaudit.registry import ENV_REGISTRY
 
 # name -> the module that an adapter imports, the extra that installs it
@@ -53,7 +56,7 @@ def _built_in_info(name: str) -> EnvInfo:
 
 def _adapter_info(name: str) -> EnvInfo:
     cls: Any = ENV_REGISTRY.get(name)
-    about = (import_module(cls.__module__).__doc__ or "").strip().split("\n")[0].rstrip(".")
+    about = (cls.__doc__ or "").strip().split("\n")[0].split(". ")[0].rstrip(".")
     cameras = ", ".join(cls.available_cameras) if issubclass(cls, AdapterConfig) else ""
     module, extra = _SIMULATORS.get(name, ("gymnasium", ""))
     missing = "" if find_spec(module) else f"pip install 'plaudit[{extra}]'"
@@ -66,3 +69,28 @@ def _mujoco_major_version() -> int:
         return int(version("mujoco").split(".")[0])
     except PackageNotFoundError:
         return 0
+
+
+@dataclass(frozen=True)
+class Throughput:
+    """Of all environments of a vectorized environment together."""
+
+    steps_per_s: float  # control steps
+    frames_per_s: float  # images of all cameras
+
+
+def measure_throughput(config: Any, num_envs: int, seconds: float) -> Throughput:
+    """Run episodes of random actions for about that long; resets count as well."""
+    env: VecEnv = config.build(num_envs)
+    rng, active = np.random.default_rng(0), np.ones(num_envs, bool)
+    env.reset(range(num_envs))
+    env.step(np.zeros((num_envs, env.action_dim)), active)  # warm-up: what is slow only once does not count
+    steps, begin = 0, time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        if steps % env.max_steps == 0:
+            env.reset(range(num_envs))
+        env.step(rng.uniform(-1, 1, (num_envs, env.action_dim)), active)
+        steps += 1
+    steps_per_s = steps * num_envs / (time.perf_counter() - begin)
+    env.close()
+    return Throughput(steps_per_s, steps_per_s * len(env.cameras))
