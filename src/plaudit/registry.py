@@ -308,7 +308,7 @@ TELEOP_REGISTRY = Registry(
         "keyboard": "plaudit.rollout.teleop:KeyboardConfig",
         "gamepad": "plaudit.rollout.teleop:GamepadConfig",
         "topic": "plaudit.rollout.teleop:TopicConfig",
-        "lerobot": "plaudit.rollout.lerobot_teleop:LeRobotTeleopConfig",
+        "lerobot": "plaudit.rollout.teleop:LeRobotTeleopConfig",
     },
     protocol=Teleoperator,
     context=("action_dim",),

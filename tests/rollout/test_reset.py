@@ -8,12 +8,10 @@ import pytest
 
 from plaudit.data.store import Store
 from plaudit.errors import DataError, RolloutError
-from plaudit.rollout.attended import attended_episode
-from plaudit.rollout.engine import InferenceConfig
-from plaudit.rollout.operator import Operator, OperatorCommand
-from plaudit.rollout.operator_input import OperatorConfig
-from plaudit.rollout.reset import RecordedReset, check_reset
+from plaudit.rollout.engine import InferenceConfig, RecordedReset
+from plaudit.rollout.operator import Operator, OperatorCommand, OperatorConfig
 from plaudit.rollout.rtc import Rtc
+from plaudit.rollout.run import attended_episode, check_reset
 from plaudit.rollout.sequential import Sequential
 from plaudit.types import Episode
 from puppet import CounterConfig, PuppetConfig, lines

@@ -21,7 +21,8 @@ from plaudit.registry import ROBOT_REGISTRY
 from plaudit.robots.transport import ZenohConfig
 from plaudit.robots.twin import TwinProcess
 from plaudit.robots.twin.log import compare_episode
-from plaudit.rollout.engine import InferenceConfig, load_run
+from plaudit.rollout.engine import InferenceConfig
+from plaudit.rollout.run import load_run
 from plaudit.rollout.sequential import Sequential
 from plaudit.types import PolicyWeights
 from puppet import lines, received

@@ -4,7 +4,7 @@
     train_flow_from_store(policy, store, normalizer, steps=20_000)                  # demonstrations in a store
 
 Which episodes of a store are cloned is decided in demonstrations.py. The loss is `matching_loss` in
-policies/flow_network.py. Actions past the end of an episode do not count.
+policies/flow.py. Actions past the end of an episode do not count.
 """
 
 import math

@@ -14,21 +14,24 @@ import struct
 import termios
 import time
 import tty
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from plaudit.config import Config, NonNegativeInt, PositiveFloat
-from plaudit.errors import RolloutError
+from plaudit.errors import MissingPackage, RolloutError
 from plaudit.protocols import Teleoperator
 from plaudit.registry import ROBOT_REGISTRY, TELEOP_REGISTRY
+from plaudit.robots.lerobot import import_choice
 from plaudit.robots.ros import RosRobotConfig
 from plaudit.robots.ros.streams import JointReading, Stream, joint_state_decoder
 from plaudit.robots.transport import Transport
 from plaudit.robots.transport.messages import JOINT_STATE
+from plaudit.trust import CodeName
 from plaudit.types import FloatArray
 
 TERMINAL = "/dev/tty"  # not stdin, which the control process does not have
@@ -212,3 +215,78 @@ def restore_terminal() -> Iterator[None]:
     finally:
         termios.tcsetattr(terminal, termios.TCSANOW, before)
         os.close(terminal)
+
+
+@TELEOP_REGISTRY.register("lerobot")
+class LeRobotTeleopConfig(TeleopConfig):
+    """The config of a teleoperator of lerobot's."""
+
+    type: Literal["lerobot"] = "lerobot"
+    teleop_type: str  # lerobot's name: so101_leader, gamepad, ...
+    options: Mapping[str, Any] = Field(default_factory=dict)  # in lerobot's own keys
+    module: CodeName | None = None  # to import first, for a class of your own
+    relative: bool = False  # whether its numbers are added to the last command; leader arms give positions
+
+    def build(self, action_dim: int) -> "LeRobotTeleop":
+        """Connect to the device."""
+        return LeRobotTeleop(make_teleoperator(self.teleop_type, self.options, self.module), action_dim, self.relative)
+
+
+def make_teleoperator(teleop_type: str, options: Mapping[str, Any], module: str | None) -> Any:
+    """Make lerobot's teleoperator, not connected yet."""
+    try:
+        draccus, teleoperators = (import_module(name) for name in ("draccus", "lerobot.teleoperators"))
+    except ModuleNotFoundError as error:
+        raise MissingPackage(str(error.name), "lerobot") from error
+    if module is not None:
+        import_module(module)
+    import_choice(teleoperators, teleoperators.TeleoperatorConfig, teleop_type, "teleoperator")
+    try:
+        config = draccus.decode(teleoperators.TeleoperatorConfig, {"type": teleop_type, **options})
+        return teleoperators.make_teleoperator_from_config(config)
+    except (ValueError, TypeError, draccus.ParsingError) as error:
+        raise RolloutError(f"lerobot cannot make a '{teleop_type}' with these options: {error}") from error
+
+
+class LeRobotTeleop:
+    """A `Teleoperator` that lerobot reads; connected from the start."""
+
+    def __init__(self, teleop: Any, action_dim: int, relative: bool = False):
+        self.relative, self._teleop = relative, teleop
+        self.names = list(teleop.action_features)
+        if len(self.names) != action_dim:
+            raise RolloutError(
+                f"{teleop} gives {len(self.names)} numbers ({', '.join(self.names)}) and the robot takes {action_dim}; "
+                "name the teleoperator that belongs to it"
+            )
+        self._tells = callable(getattr(type(teleop), "get_teleop_events", None))
+        self._call("connect", calibrate=False)
+        if not teleop.is_calibrated:
+            self.close()
+            raise RolloutError(f"{teleop} is not calibrated; run lerobot-calibrate for it first")
+
+    def command(self) -> FloatArray | None:
+        """[A], or None while nobody intervenes."""
+        if self._tells and not self._intervenes(self._call("get_teleop_events")):
+            return None
+        action = self._call("get_action")
+        command = np.array([action[name] for name in self.names], np.float32)
+        if not np.isfinite(command).all():
+            raise RolloutError(f"{self._teleop} gives NaN or infinity; look at its calibration")
+        return command
+
+    @staticmethod
+    def _intervenes(events: Mapping[Any, Any]) -> bool:
+        """lerobot's keys are members of an enumeration of texts."""
+        return any(bool(value) for key, value in events.items() if getattr(key, "value", key) == "is_intervention")
+
+    def close(self) -> None:
+        """Disconnect."""
+        if self._teleop.is_connected:
+            self._call("disconnect")
+
+    def _call(self, method: str, **options: Any) -> Any:
+        try:
+            return getattr(self._teleop, method)(**options)
+        except (OSError, RuntimeError) as error:
+            raise RolloutError(f"{self._teleop}: {method} failed: {error}") from error

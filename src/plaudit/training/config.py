@@ -31,8 +31,9 @@ from plaudit.registry import (
     dotted_path,
 )
 from plaudit.robots.sim import SimRobotConfig
-from plaudit.rollout.engine import InferenceConfig, RunConfig, RunPolicyConfig, check_algorithm, engine_config
-from plaudit.rollout.operator_input import OperatorConfig
+from plaudit.rollout.engine import InferenceConfig
+from plaudit.rollout.operator import OperatorConfig
+from plaudit.rollout.run import RunConfig, RunPolicyConfig, check_algorithm, engine_config
 from plaudit.training.audit import AuditConfig
 from plaudit.training.cluster_config import ClusterConfig
 from plaudit.training.collect import CollectConfig

@@ -51,7 +51,7 @@ class TwinProcess:
             raise RobotError(f"the twin did not start; it ended with {self.process.wait()}")
 
     def inject(self, fault: str) -> None:
-        """Make the twin fail, and return once it does: `late=400`, `size=head`, `none`, ... (see `faults.py`)."""
+        """Make the twin fail, and return once it does: `late=400`, `size=head`, `none`, ... (see `twin.py`)."""
         kind, deadline = Fault.parse(fault).kind, time.monotonic() + TIMEOUT_S
         while self.process.poll() is None and last_entry(self._log_path).get("fault") != kind:
             self._transport.publish(FAULT_TOPIC, STRING, encode_string(fault))
