@@ -28,7 +28,7 @@ from plaudit.rollout.operator import (
     resolve_auto,
 )
 from plaudit.rollout.rtc import Rtc
-from plaudit.rollout.run import AttendedEpisode, discarded_folder, record_episodes
+from plaudit.rollout.run import RecordedEpisode, discarded_folder, record_episodes
 from plaudit.rollout.sequential import Sequential
 from plaudit.rollout.teleop import AXIS, BUTTON, EVENT, KeyboardConfig
 from pty_process import PtyProcess
@@ -77,7 +77,7 @@ def attended(tmp_path: Path):
         Store.create(tmp_path / "store") as store,
     ):
 
-        def record(script: Script, count: int) -> list[AttendedEpisode]:
+        def record(script: Script, count: int) -> list[RecordedEpisode]:
             robot.watcher = script
             return list(record_episodes(engine, store, count, operator=script.operator, seed=3))
 
@@ -161,9 +161,9 @@ def test_an_emergency_stop_that_was_released_before_anybody_looked_still_ends_th
 
 
 @contextmanager
-def on_its_way(folder: Path, script: Script, count: int) -> Iterator[list[AttendedEpisode]]:
+def on_its_way(folder: Path, script: Script, count: int) -> Iterator[list[RecordedEpisode]]:
     """A robot that moves to its start pose; what was recorded is there when all is over."""
-    done: list[AttendedEpisode] = []
+    done: list[RecordedEpisode] = []
     config = InferenceConfig(max_episode_steps=3, realtime=False)
     with (
         Sequential(WalkerConfig(log=folder / "log"), CounterConfig(), config) as engine,
@@ -310,7 +310,7 @@ def test_an_operator_attends_a_robot_at_a_terminal_unless_told_otherwise(keyboar
     monkeypatch.setattr(operator_module, "has_terminal", lambda: False)
     assert not resolve_auto(config, None, robot, None).attended
     assert resolve_auto(OperatorConfig(sources=("topic",)), None, robot, None).attended
-    with pytest.raises(DataError, match="stdin is none of this command's; use --auto"):
+    with pytest.raises(DataError, match="stdin is not the terminal of this command; use --auto"):
         resolve_auto(config, False, robot, None)
 
 

@@ -62,6 +62,6 @@ def test_a_reset_that_cannot_be_is_refused(tmp_path):
     backward = RecordedReset(store=motion(tmp_path / "resets", 1), backward=True)
     with pytest.raises(RolloutError, match=r"velocities .* cannot be replayed backward"):
         Sequential(robot, CounterConfig(), InferenceConfig(reset=backward, idle_action="zero"))
-    with pytest.raises(DataError, match="reset=person waits for an operator"):
+    with pytest.raises(DataError, match="reset=person needs an operator"):
         check_reset("person", OperatorConfig(auto=True))
     check_reset("person", OperatorConfig(auto=False))

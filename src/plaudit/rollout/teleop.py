@@ -16,17 +16,16 @@ import time
 import tty
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from importlib import import_module
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from plaudit.config import Config, NonNegativeInt, PositiveFloat
-from plaudit.errors import MissingPackage, RolloutError
+from plaudit.errors import RolloutError
 from plaudit.protocols import Teleoperator
 from plaudit.registry import ROBOT_REGISTRY, TELEOP_REGISTRY
-from plaudit.robots.lerobot import import_choice
+from plaudit.robots.lerobot import make_device
 from plaudit.robots.ros import RosRobotConfig
 from plaudit.robots.ros.streams import JointReading, Stream, joint_state_decoder
 from plaudit.robots.transport import Transport
@@ -126,16 +125,12 @@ class GamepadTeleop:
         self._config, self._action_dim = config, action_dim
         self._sticks: dict[int, float] = {}
         self._held = False
-        try:
-            self._device = os.open(config.device, os.O_RDONLY | os.O_NONBLOCK)
-        except OSError as error:
-            raise RolloutError(f"{config.device}: {error.strerror}; is a gamepad plugged in?") from error
+        self._device = open_gamepad(config.device, "a gamepad")
 
     def command(self) -> FloatArray | None:
         """[A], or None while nothing is pressed."""
         with suppress(BlockingIOError):
-            events = os.read(self._device, 64 * EVENT.size)
-            for _, value, kind, number in EVENT.iter_unpack(events[: len(events) // EVENT.size * EVENT.size]):
+            for value, kind, number in gamepad_events(os.read(self._device, 64 * EVENT.size)):
                 if kind & AXIS:
                     self._sticks[number] = value / FULL
                 elif kind & BUTTON and number == self._config.button:
@@ -152,6 +147,19 @@ class GamepadTeleop:
     def close(self) -> None:
         """Close the device."""
         os.close(self._device)
+
+
+def open_gamepad(device: str, what: str) -> int:
+    """The descriptor of a joystick device. what: for the error message"""
+    try:
+        return os.open(device, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError as error:
+        raise RolloutError(f"{device}: {error.strerror}; is {what} plugged in?") from error
+
+
+def gamepad_events(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """Value, kind and number of each event."""
+    return ((value, kind, number) for _, value, kind, number in EVENT.iter_unpack(data[: len(data) // 8 * 8]))
 
 
 @TELEOP_REGISTRY.register("topic")
@@ -219,7 +227,14 @@ def restore_terminal() -> Iterator[None]:
 
 @TELEOP_REGISTRY.register("lerobot")
 class LeRobotTeleopConfig(TeleopConfig):
-    """The config of a teleoperator of lerobot's."""
+    """Any teleoperator class of an installed lerobot, by lerobot's own name for it.
+
+    teleop: {type: lerobot, teleop_type: so101_leader, options: {port: /dev/ttyACM1, id: leader}}
+
+    `options` are the settings under `--teleop.` in lerobot's own commands. A device that reports interventions
+    (`get_teleop_events`, as gamepads and HIL-SERL's leaders do) acts only then; any other, like a plain leader arm,
+    acts at every tick.
+    """
 
     type: Literal["lerobot"] = "lerobot"
     teleop_type: str  # lerobot's name: so101_leader, gamepad, ...
@@ -229,23 +244,8 @@ class LeRobotTeleopConfig(TeleopConfig):
 
     def build(self, action_dim: int) -> "LeRobotTeleop":
         """Connect to the device."""
-        return LeRobotTeleop(make_teleoperator(self.teleop_type, self.options, self.module), action_dim, self.relative)
-
-
-def make_teleoperator(teleop_type: str, options: Mapping[str, Any], module: str | None) -> Any:
-    """Make lerobot's teleoperator, not connected yet."""
-    try:
-        draccus, teleoperators = (import_module(name) for name in ("draccus", "lerobot.teleoperators"))
-    except ModuleNotFoundError as error:
-        raise MissingPackage(str(error.name), "lerobot") from error
-    if module is not None:
-        import_module(module)
-    import_choice(teleoperators, teleoperators.TeleoperatorConfig, teleop_type, "teleoperator")
-    try:
-        config = draccus.decode(teleoperators.TeleoperatorConfig, {"type": teleop_type, **options})
-        return teleoperators.make_teleoperator_from_config(config)
-    except (ValueError, TypeError, draccus.ParsingError) as error:
-        raise RolloutError(f"lerobot cannot make a '{teleop_type}' with these options: {error}") from error
+        device = make_device("teleoperator", self.teleop_type, self.options, self.module)
+        return LeRobotTeleop(device, action_dim, self.relative)
 
 
 class LeRobotTeleop:

@@ -31,12 +31,12 @@ from plaudit.registry import (
     dotted_path,
 )
 from plaudit.robots.sim import SimRobotConfig
+from plaudit.rollout.collector import CollectConfig
 from plaudit.rollout.engine import InferenceConfig
 from plaudit.rollout.operator import OperatorConfig
 from plaudit.rollout.run import RunConfig, RunPolicyConfig, check_algorithm, engine_config
 from plaudit.training.audit import AuditConfig
 from plaudit.training.cluster_config import ClusterConfig
-from plaudit.training.collect import CollectConfig
 from plaudit.training.retrain import classifier_stage
 from plaudit.training.settings import (
     DemosConfig,

@@ -19,7 +19,15 @@ import numpy as np
 from pydantic import Field
 
 from plaudit.config import Hertz, Number, PositiveFloat
-from plaudit.errors import InvalidCommand, MissingPackage, RobotError, RobotSilent, UnknownName, did_you_mean
+from plaudit.errors import (
+    InvalidCommand,
+    MissingPackage,
+    RobotError,
+    RobotSilent,
+    RolloutError,
+    UnknownName,
+    did_you_mean,
+)
 from plaudit.robots.config import ClosableRobot, Positive, RobotConfig, SafetyConfig, SafetyLimits
 from plaudit.robots.limits import CommandLimiter, Rate
 from plaudit.trust import CodeName
@@ -49,7 +57,7 @@ class LeRobotConfig(RobotConfig):
     def build(self) -> "LeRobotRobot":
         """Connect to the robot: its motors hold, its cameras run."""
         return LeRobotRobot(
-            make_robot(self.robot_type, self.options, self.module),
+            make_device("robot", self.robot_type, self.options, self.module),
             fps=self.fps,
             start_pose=self.start_pose,
             start_seconds=self.start_seconds,
@@ -58,22 +66,27 @@ class LeRobotConfig(RobotConfig):
         )
 
 
-def make_robot(robot_type: str, options: Mapping[str, Any], module: str | None) -> Any:
-    """Make lerobot's robot object, not connected yet."""
+def make_device(kind: str, name: str, options: Mapping[str, Any], module: str | None) -> Any:
+    """Make lerobot's object of this name, not connected yet.
+
+    kind: "robot" or "teleoperator"
+    module: imported first
+    """
     try:
-        draccus, robots, cameras = (import_module(name) for name in ("draccus", "lerobot.robots", "lerobot.cameras"))
+        draccus, devices, cameras = (import_module(part) for part in ("draccus", f"lerobot.{kind}s", "lerobot.cameras"))
     except ModuleNotFoundError as error:
         raise MissingPackage(str(error.name), "lerobot") from error
     if module is not None:
         import_module(module)
-    import_choice(robots, robots.RobotConfig, robot_type, "robot")
+    base = getattr(devices, f"{kind.capitalize()}Config")
+    import_choice(devices, base, name, kind)
     for camera in options.get("cameras", {}).values():
         import_choice(cameras, cameras.CameraConfig, camera["type"], "camera")
     try:
-        config = draccus.decode(robots.RobotConfig, {"type": robot_type, **options})
-        return robots.make_robot_from_config(config)
+        return getattr(devices, f"make_{kind}_from_config")(draccus.decode(base, {"type": name, **options}))
     except (ValueError, TypeError, draccus.ParsingError) as error:
-        raise RobotError(f"lerobot cannot make a '{robot_type}' with these options: {error}") from error
+        failure = RobotError if kind == "robot" else RolloutError
+        raise failure(f"lerobot cannot make a '{name}' with these options: {error}") from error
 
 
 def import_choice(package: Any, base: Any, name: str, kind: str) -> None:
