@@ -9,7 +9,7 @@ joint moves a little and returns.
 
 import time
 from collections import Counter
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ import numpy as np
 from plaudit.data.normalize import ACTION, STATE, Normalizer
 from plaudit.errors import BadMessage, PlauditError, RobotError
 from plaudit.robots.config import ANYWHERE, UNLIMITED, RobotConfig, SafetyLimits
-from plaudit.robots.limits import Limited, LimitedRobot, joint_position
+from plaudit.robots.limits import Limited, LimitedRobot, connect_robot, joint_position
 from plaudit.robots.ros import RosRobotConfig
 from plaudit.robots.ros.params import RuntimeParams
 from plaudit.robots.ros.streams import Stream, camera_stream, joint_stream
@@ -51,7 +51,7 @@ class CheckResult:
 def check_observations(config: RobotConfig, seconds: float) -> list[CheckResult]:
     """Connect to a robot and observe it for so long; nothing is sent."""
     with ExitStack() as stack:
-        robot = _connect(config, stack)
+        robot = connect_robot(config, stack)
         newest = robot.observe()  # the first one may take longer
         times = [time.monotonic()]
         while times[-1] - times[0] < seconds:
@@ -81,7 +81,7 @@ def check_limits(limits: SafetyLimits, position: AnyArray | None) -> CheckResult
 def check_motion(config: RobotConfig) -> CheckResult:
     """Move every joint a little way and back, within the limits; the robot holds in the end."""
     with ExitStack() as stack:
-        robot = _connect(config, stack)
+        robot = connect_robot(config, stack)
         stack.callback(robot.hold)
         robot.observe()
         limits = robot.limiter.limits
@@ -119,13 +119,6 @@ def _position(robot: LimitedRobot) -> AnyArray | None:
     """[A] as measured; None for a robot that does not measure what it commands."""
     own = robot.robot if isinstance(robot, Limited) else robot
     return joint_position(own)
-
-
-def _connect(config: RobotConfig, stack: ExitStack) -> LimitedRobot:
-    robot = config.build()
-    if isinstance(robot, AbstractContextManager):
-        stack.enter_context(robot)
-    return robot if isinstance(robot, LimitedRobot) else Limited(robot, config.limits(robot.action_dim))
 
 
 def _sizes(robot: LimitedRobot, newest: Observation, rate: str, slow: str) -> list[CheckResult]:

@@ -13,14 +13,15 @@ stop.engage("operator"); stop.release()      # by a person
 import mmap
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
 from plaudit.errors import RobotError
 from plaudit.protocols import Robot
-from plaudit.robots.config import ANYWHERE, UNLIMITED, Kinematics, SafetyLimits
+from plaudit.robots.config import ANYWHERE, UNLIMITED, Kinematics, RobotConfig, SafetyLimits
 from plaudit.types import AnyArray, FloatArray, Observation
 
 Source = Literal["operator", "topic", "program"]
@@ -127,7 +128,7 @@ class CommandLimiter:
         self.set_rate(hz)
         self.restart(None)
 
-    def set_rate(self, hz: float, max_delta: AnyArray | float | None = None) -> None:
+    def set_rate(self, hz: float, max_delta: float | Sequence[float] | AnyArray | None = None) -> None:
         """Commands a second from now on. max_delta: from one command to the next, beside the limits of the robot"""
         if max_delta is not None:
             self._max_delta = np.broadcast_to(np.asarray(max_delta, np.float64), self._max_delta.shape)
@@ -353,3 +354,14 @@ class Rate:
         elif late > self._period:
             self._due += late
         self._due += self._period
+
+
+def connect_robot(config: Any, stack: ExitStack) -> LimitedRobot:
+    """Build a robot whose commands are kept within its limits; it is closed with the stack if it can be closed."""
+    robot = config.build()
+    if isinstance(robot, AbstractContextManager):
+        stack.enter_context(robot)
+    if isinstance(robot, LimitedRobot):
+        return robot
+    limits = config.limits if isinstance(config, RobotConfig) else RobotConfig().limits
+    return Limited(robot, limits(robot.action_dim))

@@ -18,14 +18,13 @@ from multiprocessing.connection import Connection
 from plaudit.errors import RobotSilent, RolloutError
 from plaudit.protocols import Teleoperator
 from plaudit.robots.config import RobotConfig
-from plaudit.robots.limits import EmergencyStop, EmergencyStopped, LimitedRobot
+from plaudit.robots.limits import EmergencyStop, EmergencyStopped, LimitedRobot, connect_robot
 from plaudit.rollout.engine import (
     MAY_PASS,
     ControlStep,
     InferenceConfig,
     RateLimiter,
     await_observation,
-    connect_robot,
     error_message,
     gc_disabled,
     robot_spec,

@@ -16,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
@@ -29,7 +29,6 @@ from plaudit.errors import PlauditError, PolicyUnavailable, RobotSilent, Rollout
 from plaudit.plain import print_plain
 from plaudit.policies.config import PolicyConfig
 from plaudit.protocols import Policy, Robot, Teleoperator
-from plaudit.robots.config import RobotConfig
 from plaudit.robots.limits import STALE_CHUNK, EmergencyStop, Limited, LimitedRobot, limited_steps
 from plaudit.robots.sim import SimRobot
 from plaudit.rollout.recording import (
@@ -183,7 +182,9 @@ class ControlStep:
     def __init__(self, robot: LimitedRobot, teleop: Teleoperator | None, config: InferenceConfig):
         self._robot, self._teleop, self._config = robot, teleop, config
         self._zero = np.zeros(robot.action_dim, np.float32)
-        max_delta = _max_delta(config.max_action_delta, robot.action_dim)
+        max_delta = config.max_action_delta
+        if max_delta is not None and np.shape(max_delta) not in ((), (robot.action_dim,)):
+            raise RolloutError(f"max_action_delta must be one number, or one for each of {robot.action_dim} joints")
         robot.limiter.set_rate(config.control_hz or robot.fps or 1.0, max_delta)
         self._stale_after = robot.limiter.limits.stale_observation_s
         self.privileged: dict[str, list[AnyArray]] = {}  # name -> one value per step
@@ -256,9 +257,12 @@ class ControlStep:
         elif planned is not None:
             command, mode, source = planned, POLICY, chunk.start_step
         else:
-            command, mode, source = self._idle_action(), POLICY, NO_ACTION
+            assert self._last is not None, "an episode begins with a chunk"
+            command, mode, source = self._zero if self._config.idle_action == "zero" else self._last, POLICY, NO_ACTION
         self.untimed(lambda: self._robot.act(command))
-        self._last = self._sent()
+        self._last = self._robot.last_command
+        if self._last is None:
+            raise RolloutError("the robot's last_command is None after act(); it must be what was sent")
         self._buffer.limited[step] = limiter.limited | stale
         self._buffer.add_command(step, self._last, mode, source, self._late, self._missed)
         self._buffer.overhead[step] = time.perf_counter() - self._began - self._untimed_s + limiter.took
@@ -267,12 +271,6 @@ class ControlStep:
         if not np.isfinite(observation.state).all():
             raise RolloutError(f"the robot's state holds NaN or infinity after {row} commands")
         self._buffer.add_observation(row, observation, time.monotonic())
-
-    def _sent(self) -> FloatArray:
-        sent = self._robot.last_command
-        if sent is None:
-            raise RolloutError("the robot's last_command is None after act(); it must be what was sent")
-        return sent
 
     def _teleop_action(self, command: FloatArray, planned: FloatArray | None) -> FloatArray:
         if command.shape != self._zero.shape or not np.isfinite(command).all():
@@ -283,19 +281,6 @@ class ControlStep:
         start = planned if self._last is None else self._last
         assert start is not None, "an episode begins with a chunk"
         return start + command
-
-    def _idle_action(self) -> FloatArray:
-        assert self._last is not None, "an episode begins with a chunk"
-        return self._zero if self._config.idle_action == "zero" else self._last
-
-
-def _max_delta(setting: float | tuple[float, ...] | None, action_dim: int) -> FloatArray | None:
-    if setting is None:
-        return None
-    limit = np.asarray(setting, np.float32)
-    if limit.shape not in ((), (action_dim,)):
-        raise RolloutError(f"max_action_delta must be one number, or one for each of {action_dim} joints")
-    return limit
 
 
 class EngineBase:
@@ -404,17 +389,6 @@ def robot_spec(robot: Robot, config: InferenceConfig) -> EnvSpec:
     fps, name = float(config.control_hz or robot.fps), config.name or type(own).__name__
     limit = config.max_episode_steps or (own.max_steps if isinstance(own, SimRobot) else MAX_EPISODE_STEPS)
     return EnvSpec(int(robot.state_dim), int(robot.action_dim), dict(robot.cameras), fps, name, limit)
-
-
-def connect_robot(config: RobotConfig, stack: ExitStack) -> LimitedRobot:
-    """Build a robot whose commands are kept within its limits; one that can be closed is closed with the stack."""
-    robot = config.build()
-    if isinstance(robot, AbstractContextManager):
-        stack.enter_context(robot)
-    if isinstance(robot, LimitedRobot):
-        return robot
-    limits = config.limits if isinstance(config, RobotConfig) else RobotConfig().limits
-    return Limited(robot, limits(robot.action_dim))
 
 
 def await_observation(robot: Robot) -> None:

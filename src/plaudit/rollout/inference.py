@@ -111,14 +111,9 @@ def warm_up(policy: Policy, env_spec: EnvSpec, config: InferenceConfig) -> Warmu
         else:
             policy.predict(blank, normalizer)
         took.append(time.monotonic() - began)
-    return Warmup(env_spec.fps, len(chunk), executed, tuple(took), _device(policy))
-
-
-def _device(policy: Policy) -> str:
-    for component in policy.components.values():
-        for parameter in component.parameters():
-            return str(parameter.device)
-    return ""
+    parameters = (parameter for component in policy.components.values() for parameter in component.parameters())
+    device = next((str(parameter.device) for parameter in parameters), "")
+    return Warmup(env_spec.fps, len(chunk), executed, tuple(took), device)
 
 
 READY = "ready"
@@ -243,7 +238,9 @@ class InferenceProcess:
             actions = self._policy.predict(observation, self._normalizer)
             self._delays.append(ceil((time.monotonic() - began) * buffer.env_spec.fps))
         else:
-            self._measure_delay(buffer, row, previous)
+            used = np.flatnonzero(buffer.source[previous.start_step : row] == previous.start_step)
+            if len(used) and previous.start_step:  # control waited for the first chunk of the episode
+                self._delays.append(int(used[0]))
             actions = self._policy.guided_inference(
                 observation, self._normalizer, previous.actions, max(self._delays), row - previous.start_step
             )
@@ -261,17 +258,15 @@ class InferenceProcess:
             return None
         return previous.start_step + len(previous.actions) > row
 
-    def _measure_delay(self, buffer: EpisodeBuffer, row: int, previous: ActionChunk) -> None:
-        used = np.flatnonzero(buffer.source[previous.start_step : row] == previous.start_step)
-        if len(used) and previous.start_step:  # control waited for the first chunk of the episode
-            self._delays.append(int(used[0]))
-
     def _newest_row(self) -> int:
         """Wait for the next row; returns the newest one, or END_OF_EPISODE. Messages are handled meanwhile."""
         while True:
             for descriptor, _ in self._incoming.poll(0 if self._rows else None):
                 if descriptor == self._ticks:
-                    self._read_rows()
+                    data = os.read(self._ticks, 1 << 16)
+                    if not data:
+                        raise ParentGone  # control is gone, and the parent ends this process too
+                    self._rows += np.frombuffer(data, "<i8").tolist()
                 else:
                     self._handle(receive(self._parent))
             if self._rows:
@@ -282,15 +277,12 @@ class InferenceProcess:
         newest, self._rows = self._rows[-1], []
         return newest
 
-    def _read_rows(self) -> None:
-        data = os.read(self._ticks, 1 << 16)
-        if not data:
-            raise ParentGone  # control is gone, and the parent ends this process too
-        self._rows += np.frombuffer(data, "<i8").tolist()
-
     def _handle(self, message: Any) -> None:
         if isinstance(message, WarmUp):
-            self._warm_up(message.env_spec)
+            warmup = warm_up(self._policy, message.env_spec, self._config)
+            if warmup is not None:
+                self._delays.append(warmup.delay)
+            send(self._parent, warmup)
             return
         descriptor = receive_block(self._parent)
         if isinstance(message, StartInference):
@@ -301,12 +293,6 @@ class InferenceProcess:
             self._load(weights)
         else:
             self._pending_weights = weights
-
-    def _warm_up(self, env_spec: EnvSpec) -> None:
-        warmup = warm_up(self._policy, env_spec, self._config)
-        if warmup is not None:
-            self._delays.append(warmup.delay)
-        send(self._parent, warmup)
 
     def _load(self, weights: PolicyWeights) -> None:
         self._policy.load_weights(weights)

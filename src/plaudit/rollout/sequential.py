@@ -12,7 +12,7 @@ from plaudit.policies.config import PolicyConfig
 from plaudit.protocols import Policy
 from plaudit.registry import INFERENCE_REGISTRY
 from plaudit.robots.config import RobotConfig
-from plaudit.robots.limits import EmergencyStopped
+from plaudit.robots.limits import EmergencyStopped, connect_robot
 from plaudit.rollout.engine import (
     MAY_PASS,
     ControlStep,
@@ -23,7 +23,6 @@ from plaudit.rollout.engine import (
     RateLimiter,
     await_observation,
     build_policy,
-    connect_robot,
     error_message,
     gc_disabled,
     robot_spec,

@@ -26,7 +26,17 @@ HIL_ARM_DIM = 18  # joint angles and speeds, gripper, its position
 HIL_BLOCK_DIM = 3  # position of the cube or of the first box
 
 
-class GymHilConfig(AdapterConfig):
+class MujocoConfig(AdapterConfig):
+    """What the configs of MuJoCo tasks share."""
+
+    render_backend: gl.Backend | None = None  # None: MUJOCO_GL, or what this machine has
+
+    def make_cameras(self, env: gym.Env[Any, Any]) -> MujocoCameras:
+        """The simulator with the cameras of the config."""
+        return MujocoCameras(env, {camera: self.available_cameras[camera] for camera in self.images})
+
+
+class GymHilConfig(MujocoConfig):
     """gym_hil: a Franka arm in MuJoCo that picks up a cube or sorts boxes.
 
     The ids with "Base" take raw actions: meters per step and a rotation that is ignored. The ids without it take four
@@ -42,7 +52,6 @@ class GymHilConfig(AdapterConfig):
     cameras: tuple[str, ...] = ("front", "wrist")
     reward: Literal["sparse", "dense"] = "sparse"
     random_block: bool = True  # the cube starts at another place in each episode; boxes always do
-    render_backend: gl.Backend | None = None  # None: MUJOCO_GL, or what this machine has
 
     @field_validator("id")
     @classmethod
@@ -125,7 +134,7 @@ FETCH_STATE_DIM = 25
 FETCH_ARM = [0, 1, 2, 9, 10, 20, 21, 22, 23, 24]  # in the state: gripper position, fingers, their velocities
 
 
-class FetchConfig(AdapterConfig):
+class FetchConfig(MujocoConfig):
     """The Fetch tasks of Gymnasium-Robotics: reach, push, slide, pick and place.
 
     The goal of the goal-conditioned observation becomes part of the state; `achieved_goal` is left out because the
@@ -139,7 +148,6 @@ class FetchConfig(AdapterConfig):
 
     type: Literal["fetch"] = "fetch"
     id: str = "FetchPickAndPlace-v4"
-    render_backend: gl.Backend | None = None  # None: MUJOCO_GL, or what this machine has
 
     def make(self) -> AdaptedEnv:
         """Make one environment; raises `MissingExtra` without Gymnasium-Robotics."""
@@ -157,7 +165,7 @@ class FetchConfig(AdapterConfig):
             height=height,
         )
         inner: Any = env.unwrapped
-        simulator = MujocoCameras(env, {camera: self.available_cameras[camera] for camera in self.images})
+        simulator = self.make_cameras(env)
         arm_only = self.obs == "pixels" and inner.has_object
         state_dim = len(FETCH_ARM) if arm_only or not inner.has_object else FETCH_STATE_DIM
 
@@ -183,7 +191,7 @@ METAWORLD_STATE_DIM = 39  # hand, gripper, objects, the same one step earlier, g
 METAWORLD_ARM_DIM = 4  # of these: x, y, z of the hand, and the gripper
 
 
-class MetaWorldConfig(AdapterConfig):
+class MetaWorldConfig(MujocoConfig):
     """Meta-World: fifty tasks of a Sawyer arm, by name ("pick-place-v3").
 
     One task with its fifty goals, as in the MT1 benchmark; the seed of a reset selects the goal. It is made from
@@ -203,7 +211,6 @@ class MetaWorldConfig(AdapterConfig):
     type: Literal["metaworld"] = "metaworld"
     id: str = "pick-place-v3"
     goals_seed: Seed = 0  # which fifty goals
-    render_backend: gl.Backend | None = None  # None: MUJOCO_GL, or what this machine has
 
     def make(self) -> AdaptedEnv:
         """Make one environment; raises `MissingExtra` without Meta-World."""
@@ -218,7 +225,7 @@ class MetaWorldConfig(AdapterConfig):
         )
         max_steps = min(self.max_steps or inner.max_path_length, inner.max_path_length)  # it raises beyond that
         env = SampleGoal(gym.wrappers.TimeLimit(inner, max_steps), benchmark.train_tasks)
-        simulator = MujocoCameras(env, {camera: self.available_cameras[camera] for camera in self.images})
+        simulator = self.make_cameras(env)
 
         def read(observation: AnyArray) -> tuple[AnyArray, dict[str, AnyArray]]:
             images = {

@@ -15,7 +15,7 @@ from pydantic import field_serializer
 from plaudit.config import read_values
 from plaudit.robots.config import RobotConfig, SafetyLimits
 from plaudit.robots.ros.driver import RosRobot
-from plaudit.robots.ros.params import PARAMS_FILE, TOPICS_FILE, RuntimeParams, RuntimeTopics, load_params, load_topics
+from plaudit.robots.ros.params import PARAMS_FILE, TOPICS_FILE, RuntimeParams, RuntimeTopics, load_file
 from plaudit.robots.transport import AnyTransport, ZenohConfig
 
 _FILES = {"inference_runtime_params_config": PARAMS_FILE, "inference_runtime_topics_config": TOPICS_FILE}
@@ -37,11 +37,11 @@ class RosRobotConfig(RobotConfig):
 
     def params(self) -> RuntimeParams:
         """Read the robot's params and the user's own."""
-        return load_params(self.folder, self.inference_runtime_params_config)
+        return load_file(RuntimeParams, self.folder / PARAMS_FILE, self.inference_runtime_params_config)
 
     def topics(self) -> RuntimeTopics:
         """Read the robot's topics and the user's own, and check that every camera has one."""
-        topics = load_topics(self.folder, self.inference_runtime_topics_config)
+        topics = load_file(RuntimeTopics, self.folder / TOPICS_FILE, self.inference_runtime_topics_config)
         topics.check(self.params())
         return topics
 
