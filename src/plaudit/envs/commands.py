@@ -39,22 +39,18 @@ class EnvInfo:
 
 def list_envs() -> list[EnvInfo]:
     """All registered environments, the built-in ones first."""
-    names = sorted(ENV_REGISTRY.names(), key=lambda name: (name not in TASKS, name))
-    return [_built_in_info(name) if name in TASKS else _adapter_info(name) for name in names]
+    return [_env_info(name) for name in sorted(ENV_REGISTRY.names(), key=lambda name: (name not in TASKS, name))]
 
 
-def env_config(name: str, settings: Sequence[str] = ()) -> Any:
-    """The config of an environment from its name and settings like "id=Pusher-v5"."""
-    return load(ENV_REGISTRY.get(name), overrides=[f"type={name}", *settings])
-
-
-def _built_in_info(name: str) -> EnvInfo:
-    full, arm = len(ARM_STATE + SCENE_STATE), len(ARM_STATE)
-    missing = "" if _mujoco_major_version() >= 4 else "pip install 'plaudit[sim]'"
-    return EnvInfo(name, TASKS[name].instruction, ", ".join(CAMERAS), f"{full} / {arm}", "4", missing)
-
-
-def _adapter_info(name: str) -> EnvInfo:
+def _env_info(name: str) -> EnvInfo:
+    if name in TASKS:
+        try:  # by its version, because an import would fix MuJoCo's rendering backend
+            installed = int(version("mujoco").split(".")[0]) >= 4
+        except PackageNotFoundError:
+            installed = False
+        state = f"{len(ARM_STATE + SCENE_STATE)} / {len(ARM_STATE)}"
+        missing = "" if installed else "pip install 'plaudit[sim]'"
+        return EnvInfo(name, TASKS[name].instruction, ", ".join(CAMERAS), state, "4", missing)
     cls: Any = ENV_REGISTRY.get(name)
     about = (cls.__doc__ or "").strip().split("\n")[0].split(". ")[0].rstrip(".")
     cameras = ", ".join(cls.available_cameras) if issubclass(cls, AdapterConfig) else ""
@@ -63,12 +59,9 @@ def _adapter_info(name: str) -> EnvInfo:
     return EnvInfo(name, about, cameras or "-", "-", "-", missing)
 
 
-def _mujoco_major_version() -> int:
-    """0 where MuJoCo is not installed. It is not imported, because that would fix its rendering backend."""
-    try:
-        return int(version("mujoco").split(".")[0])
-    except PackageNotFoundError:
-        return 0
+def env_config(name: str, settings: Sequence[str] = ()) -> Any:
+    """The config of an environment from its name and settings like "id=Pusher-v5"."""
+    return load(ENV_REGISTRY.get(name), overrides=[f"type={name}", *settings])
 
 
 @dataclass(frozen=True)

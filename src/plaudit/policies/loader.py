@@ -153,18 +153,18 @@ class PolicySpec(PolicyConfig):
     def build(self) -> Policy:
         """The policy, with its weights."""
         config = self.config
-        policy = self._build_network(config) if isinstance(config, NetworkPolicyConfig) else config.build()
+        if isinstance(config, NetworkPolicyConfig):
+            from plaudit.allocation import UNTAUGHT, fitting, numbers_at_most  # it needs torch, as such a policy does
+
+            # A network that is larger than its weights is refused before it is allocated.
+            most = UNTAUGHT if self.weights is None else fitting(check_safetensors(self.weights).values())
+            with numbers_at_most(most, self.weights or Path("policy")):
+                policy = config.build()
+        else:
+            policy = config.build()
         if self.weights is not None:
             policy.load_weights(read_weights(self.weights))
         return policy
-
-    def _build_network(self, config: NetworkPolicyConfig) -> Policy:
-        """Refuses a network that is larger than its weights, before it is allocated."""
-        from plaudit.allocation import UNTAUGHT, fitting, numbers_at_most  # it needs torch, as such a policy does
-
-        shapes = None if self.weights is None else check_safetensors(self.weights)
-        with numbers_at_most(UNTAUGHT if shapes is None else fitting(shapes.values()), self.weights or Path("policy")):
-            return config.build()
 
 
 def load_policy(path: str | Path, overrides: Sequence[str] = ()) -> PolicySpec:

@@ -25,7 +25,7 @@ from plaudit.policies.expert import ScriptedExpert
 from plaudit.policies.guidance import FixedPolicy, blend_with_previous
 from plaudit.protocols import Normalizer
 from plaudit.trust import CodeName
-from plaudit.types import FloatArray, Observation
+from plaudit.types import AnyArray, FloatArray, Observation
 
 
 class ReplayConfig(Config):
@@ -97,7 +97,12 @@ class ScriptedConfig(Config):
         """Import the function, or make the expert."""
         if self.expert is not None:
             return ScriptedPolicy(StateExpert(self.expert, self.noise, self.seed), self.horizon)
-        return ScriptedPolicy(_import_script(str(self.function)), self.horizon)
+        module, _, name = str(self.function).partition(":")
+        try:
+            script = getattr(import_module(module), name)
+        except (ImportError, AttributeError, SyntaxError) as error:
+            raise PolicyError(f"the script '{self.function}' could not be loaded: {error}") from error
+        return ScriptedPolicy(script, self.horizon)
 
 
 class ScriptedPolicy(FixedPolicy):
@@ -122,40 +127,21 @@ class StateExpert:
     """The expert of a built-in task for one robot, from the privileged state in its observations."""
 
     def __init__(self, task: str, noise: float, seed: int):
-        self._previous: TaskState | None = None
+        self._tip: AnyArray | None = None  # where the fingertips were
         self._expert = ScriptedExpert(task, noise=noise, seed=seed)
 
     def __call__(self, observation: Observation) -> FloatArray:
-        state = _task_state(observation)
-        if self._previous is not None and _was_reset(self._previous, state, observation):
-            self._expert.reset()
-        self._previous = state
-        return self._expert.act(state)[0]
-
-
-def _task_state(observation: Observation) -> TaskState:
-    if observation.state.shape != (len(_NAMES),):
-        raise PolicyError(
-            f"the expert needs the {len(_NAMES)} numbers of a built-in task with obs 'state' or 'both', "
-            f"the observation has {list(observation.state.shape)}"
+        if observation.state.shape != (len(_NAMES),):
+            raise PolicyError(
+                f"the expert needs the {len(_NAMES)} numbers of a built-in task with obs 'state' or 'both', "
+                f"the observation has {list(observation.state.shape)}"
+            )
+        values = dict(zip(_NAMES, observation.state.astype(np.float64)[:, None]))
+        tip, cube, goal, moved = (
+            np.stack([values[f"{name}_{axis}"] for axis in "xyz"], axis=1) for name in ("tip", "cube", "goal", "moved")
         )
-    values = dict(zip(_NAMES, observation.state.astype(np.float64)[:, None]))
-
-    def position(name: str) -> Any:
-        return np.stack([values[f"{name}_{axis}"] for axis in "xyz"], axis=1)
-
-    return TaskState(position("tip"), position("cube"), np.zeros(1), position("goal"), values["grasped"] > 0.5)
-
-
-def _was_reset(before: TaskState, now: TaskState, observation: Observation) -> bool:
-    """After a reset the arm has not moved in the last step, and yet is elsewhere; while it acts, it always moves."""
-    first = _NAMES.index("moved_x")
-    return not observation.state[first : first + 3].any() and not np.array_equal(before.tip_pos, now.tip_pos)
-
-
-def _import_script(path: str) -> Script:
-    module, _, name = path.partition(":")
-    try:
-        return getattr(import_module(module), name)
-    except (ImportError, AttributeError, SyntaxError) as error:
-        raise PolicyError(f"the script '{path}' could not be loaded: {error}") from error
+        # After a reset the arm has not moved in the last step and is somewhere else; while it acts, it always moves.
+        if self._tip is not None and not moved.any() and not np.array_equal(self._tip, tip):
+            self._expert.reset()
+        self._tip = tip
+        return self._expert.act(TaskState(tip, cube, np.zeros(1), goal, values["grasped"] > 0.5))[0]

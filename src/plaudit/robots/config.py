@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import model_validator
 
 from plaudit.config import Config, Number, PositiveFloat
-from plaudit.errors import RobotError, did_you_mean
+from plaudit.errors import InvalidCommand, RobotError, did_you_mean
 from plaudit.protocols import Robot
 from plaudit.types import AnyArray, FloatArray
 
@@ -138,9 +138,16 @@ def per_joint(key: str, value: Any, action_dim: int, names: Sequence[str] | None
 class ClosableRobot:
     """Base of robots that hold a connection: `with config.build() as robot` closes it."""
 
+    action_dim: int
+
     def privileged(self) -> Mapping[str, AnyArray]:
         """Nothing: only a simulation has privileged values."""
         return {}
+
+    def check_command(self, action: FloatArray, name: object) -> None:
+        """Raise `InvalidCommand` unless an action is [A] finite numbers. name: of the robot, for the message"""
+        if np.shape(action) != (self.action_dim,) or not np.isfinite(action).all():
+            raise InvalidCommand(f"{name} takes {self.action_dim} finite numbers, got {np.asarray(action)}")
 
     def close(self) -> None:
         """Disconnect."""

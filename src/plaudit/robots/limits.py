@@ -358,7 +358,7 @@ class Rate:
 
 def connect_robot(config: Any, stack: ExitStack) -> LimitedRobot:
     """Build a robot whose commands are kept within its limits; it is closed with the stack if it can be closed."""
-    robot = config.build()
+    robot: Robot = config.build()
     if isinstance(robot, AbstractContextManager):
         stack.enter_context(robot)
     if isinstance(robot, LimitedRobot):

@@ -20,7 +20,6 @@ from pydantic import Field
 
 from plaudit.config import Hertz, Number, PositiveFloat
 from plaudit.errors import (
-    InvalidCommand,
     MissingPackage,
     RobotError,
     RobotSilent,
@@ -145,7 +144,10 @@ class LeRobotRobot(ClosableRobot):
         self._start_pose, self._start_seconds = start_pose, start_seconds
         self._measured: dict[str, float] = {}
         self._sent: dict[str, float] = {}
-        self._connect()
+        self._call("connect", calibrate=False)
+        if not robot.is_calibrated:
+            robot.disconnect()
+            raise RobotError(f"{robot} is not calibrated; run: lerobot-calibrate --robot.type={robot.name}")
 
     def reset(self, seed: int | None = None) -> Observation:
         """Move to the start pose, if there is one, in a straight line of the joints."""
@@ -159,8 +161,7 @@ class LeRobotRobot(ClosableRobot):
 
     def act(self, action: FloatArray) -> None:
         """Send one command [A]."""
-        if np.shape(action) != (self.action_dim,) or not np.isfinite(action).all():
-            raise InvalidCommand(f"{self._robot} takes {self.action_dim} finite numbers, got {np.asarray(action)}")
+        self.check_command(action, self._robot)
         self._send_limited(action)
 
     def observe(self) -> Observation:
@@ -208,12 +209,6 @@ class LeRobotRobot(ClosableRobot):
         sent = self.last_command
         assert sent is not None
         self.limiter.sent(sent)
-
-    def _connect(self) -> None:
-        self._call("connect", calibrate=False)
-        if not self._robot.is_calibrated:
-            self._robot.disconnect()
-            raise RobotError(f"{self._robot} is not calibrated; run: lerobot-calibrate --robot.type={self._robot.name}")
 
     def _get_observation(self) -> Observation:
         values = self._call("get_observation")

@@ -168,10 +168,14 @@ class RosRobot(ClosableRobot):
 
     def act(self, action: FloatArray) -> None:
         """Publish one command [A], within the limits; the first ones ramp from the measured positions."""
-        if np.shape(action) != (self.action_dim,) or not np.isfinite(action).all():
-            raise InvalidCommand(f"{self.name} takes {self.action_dim} finite numbers, got {np.asarray(action)}")
+        self.check_command(action, self.name)
         if self.last_command is None:
-            self.limiter.restart(self._known_position())
+            position = self.sensors.last_joint_position()
+            if position is None:
+                raise InvalidCommand(
+                    f"the joint positions of {self.name} are unknown, so it is not moved; reset() first"
+                )
+            self.limiter.restart(position)
         elif self._paused:
             # Joints that follow are at the last command or on the way there, and a measurement may be older than it.
             measured = self.sensors.joint_position()
@@ -213,12 +217,6 @@ class RosRobot(ClosableRobot):
     def close(self) -> None:
         """Close the transport."""
         self._transport.close()
-
-    def _known_position(self) -> FloatArray:
-        position = self.sensors.last_joint_position()
-        if position is None:
-            raise InvalidCommand(f"the joint positions of {self.name} are unknown, so it is not moved; reset() first")
-        return position
 
     def _on_emergency_stop(self, data: bytes) -> None:
         with suppress(BadMessage):

@@ -170,18 +170,15 @@ class TwinJoints:
     def step(self, seconds: float) -> None:
         """Move for this long."""
         with self._lock:
-            self._step(seconds)
-
-    def _step(self, seconds: float) -> None:
-        self._silent += seconds
-        self.holding = self._silent > self._watchdog
-        if self.holding:
-            self.target = self.position.copy()
-            self.monitor.rest()
-        velocity = (self.target - self.position) * min(GAIN, 1.0 / seconds)
-        self.velocity = np.clip(velocity, -MAX_SPEED, MAX_SPEED)
-        self.position = self.position + self.velocity * seconds
-        self.monitor.measured(self.position)
+            self._silent += seconds
+            self.holding = self._silent > self._watchdog
+            if self.holding:
+                self.target = self.position.copy()
+                self.monitor.rest()
+            velocity = (self.target - self.position) * min(GAIN, 1.0 / seconds)
+            self.velocity = np.clip(velocity, -MAX_SPEED, MAX_SPEED)
+            self.position = self.position + self.velocity * seconds
+            self.monitor.measured(self.position)
 
     @property
     def fractions(self) -> FloatArray:

@@ -101,10 +101,10 @@ class Fault:
 
 def _duration(text: str) -> float:
     """A time in s or ms; ValueError for NaN, infinity and what is out of range."""
-    found = float(text)
-    if not 0 <= found <= MAX_DURATION:
+    duration = float(text)
+    if not 0 <= duration <= MAX_DURATION:
         raise ValueError(f"a time is a number from 0 to {MAX_DURATION:,}")
-    return found
+    return duration
 
 
 class FaultyPublisher:
@@ -212,19 +212,22 @@ class Twin:
         joints, fault = self.joints, self.fault
         position, velocity = joints.position.copy(), joints.velocity.copy()
         frames = {camera: self._frame(index, camera, stamp) for index, camera in enumerate(self._params.camera_names)}
-        self._write_log(
-            stamp=stamp,
-            position=position.tolist(),
-            velocity=velocity.tolist(),
-            target=joints.target.tolist(),
-            holding=joints.holding,
-            commands=joints.num_commands,
-            skipped=joints.monitor.skipped,
-            violations=joints.monitor.count,
-            violated=joints.monitor.take(),
-            cameras={camera: checksum(pixels) for camera, (pixels, _) in frames.items()},
-            fault=fault.kind,
-        )
+        entry = {
+            "stamp": stamp,
+            "position": position.tolist(),
+            "velocity": velocity.tolist(),
+            "target": joints.target.tolist(),
+            "holding": joints.holding,
+            "commands": joints.num_commands,
+            "skipped": joints.monitor.skipped,
+            "violations": joints.monitor.count,
+            "violated": joints.monitor.take(),
+            "cameras": {camera: checksum(pixels) for camera, (pixels, _) in frames.items()},
+            "fault": fault.kind,
+        }
+        if self._log is not None:
+            self._log.write(json.dumps(entry) + "\n")
+            self._log.flush()
         names = self._params.joint_names
         if fault.affects("joints", "nan"):
             position[0] = np.nan
@@ -262,11 +265,6 @@ class Twin:
             self.inject(Fault.parse(decode_string(data)))
         except RobotError as error:
             print_plain(f"ignored on {FAULT_TOPIC}: {error}")
-
-    def _write_log(self, **entry: Any) -> None:
-        if self._log is not None:
-            self._log.write(json.dumps(entry) + "\n")
-            self._log.flush()
 
 
 def run_twin(
