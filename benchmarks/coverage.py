@@ -28,7 +28,7 @@ import torch
 from bars import Bars
 from plaudit.data.store import Store
 from plaudit.devices import resolve_device
-from plaudit.envs.panda.config import PandaConfig
+from plaudit.envs.panda import PandaConfig
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.cross_fit import OutOfFold, Scale, cross_fit
 from plaudit.judges.classifier.dataset import RewardDataset, Split, add_blank_negatives, split, subsample

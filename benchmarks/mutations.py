@@ -82,7 +82,7 @@ MUTATIONS = (
         "and settings.realtime and not whole else",
         "and settings.realtime else",
     ),
-    Mutation("failure_ends_nothing", "rollout/control.py", 'FAILURE = "failure"', 'FAILURE = "no such flag"'),
+    Mutation("failure_ends_nothing", "rollout/engine.py", 'FAILURE = "failure"', 'FAILURE = "no such flag"'),
     Mutation(
         "estimate_outside_its_interval",
         "training/confidence.py",

@@ -37,7 +37,7 @@ from plaudit.data.formats import open_dataset
 from plaudit.data.formats.base import ReadOptions
 from plaudit.data.store import Store
 from plaudit.devices import resolve_device
-from plaudit.envs.panda.config import PandaConfig
+from plaudit.envs.panda import PandaConfig
 from plaudit.errors import JudgeError
 from plaudit.judges.evaluation import load_reference_labels, score_episodes
 from plaudit.judges.exam import examine

@@ -113,7 +113,7 @@ WITHOUT_TORCH = [
     "rollout.wrappers",
     "robots.ros",
     "robots.sim",
-    "robots.lerobot.driver",
+    "robots.lerobot",
     "robots.twin.twin",
     "envs",
     "policies.guidance",
@@ -122,7 +122,6 @@ WITHOUT_TORCH = [
     "policies.openpi",
     "learners.config",
     "policies.scripted",
-    "policies.replay",
     "cli",
 ]
 

@@ -179,10 +179,7 @@ def test_success_from_the_first_frame_on_is_warned_of(run, store):
     assert "to be reviewed" in " ".join(run("data", "info", "store", "--episode", 6).split())
     said = run("judge", "eval", "store", "--judge", NAME, "--no-controls")
     assert "2 of 8 episodes, 2 of them false positives" in said
-    assert (
-        "warning: 2 of 8 episodes are predicted a success at their first frame, and are none"
-        in said
-    )
+    assert "warning: 2 of 8 episodes are predicted a success at their first frame, and are none" in said
 
 
 def test_what_is_no_store_is_refused(run, tmp_path):

@@ -12,7 +12,7 @@ from plaudit.contracts import check_judge, check_learner, check_policy, check_ro
 from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
 from plaudit.envs.adapters.gymnasium import GymnasiumConfig
-from plaudit.envs.panda.config import PandaConfig
+from plaudit.envs.panda import PandaConfig
 from plaudit.errors import ContractError
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.detector import SuccessDetector

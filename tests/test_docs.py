@@ -188,7 +188,11 @@ def documented() -> set[str]:
 
 
 def test_every_metric_in_the_code_is_defined_and_every_definition_has_code():
-    files = [path for room in ("learners", "training") for path in sorted((ROOT / "src/plaudit" / room).rglob("*.py"))]
+    files = [
+        path
+        for room in ("learners", "rollout", "training")
+        for path in sorted((ROOT / "src/plaudit" / room).rglob("*.py"))
+    ]
     text = "\n".join(path.read_text() for path in files)
     named = set(re.findall(rf'"((?:{KINDS})/[a-z_]+)"', text)) - {"loss/train"}  # of a reward model's own page
     validated = {f"judge/val_{name}" for name in ("balanced_accuracy", "fpr", "fnr", "frame_fpr")}

@@ -40,8 +40,8 @@ from plaudit.learners.sac import Sac, SacConfig
 from plaudit.policies.config import FlowConfig
 from plaudit.policies.loader import load_policy, save_policy
 from plaudit.policies.networks import weights_of
+from plaudit.rollout.collector import CollectConfig, Collection
 from plaudit.rule import DecisionRule
-from plaudit.training.collect import CollectConfig, Collection
 from plaudit.training.config_file import load_training_config
 from plaudit.training.labeling_window import Mirror
 from plaudit.training.run_folder import RunFolder

@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from plaudit.errors import BadFile
-from plaudit.policies.weights import read_weights
+from plaudit.policies.loader import read_weights
 from plaudit.safetensors_file import check_safetensors
 
 

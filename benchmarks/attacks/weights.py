@@ -31,9 +31,8 @@ from plaudit.judges.classifier.loader import load_reward_model
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.learners.sac import Sac, SacConfig
 from plaudit.policies.config import FlowConfig
-from plaudit.policies.loader import load_policy, save_policy
+from plaudit.policies.loader import load_policy, read_weights, save_policy
 from plaudit.policies.networks import weights_of
-from plaudit.policies.weights import read_weights
 from plaudit.report.run import write_run_report
 from plaudit.training.config_file import load_training_config
 from plaudit.training.promotion import JudgeEvalSummary

@@ -25,7 +25,7 @@ from typing import Any
 from rich.console import Console
 
 from plaudit.data.store import Store, is_store
-from plaudit.envs.panda.config import PandaConfig
+from plaudit.envs.panda import PandaConfig
 from plaudit.errors import DataError, TargetNotEmpty
 from plaudit.judges.classifier.train_job import load_reward_train_job
 from plaudit.judges.controls import ControlResult

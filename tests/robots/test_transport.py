@@ -9,7 +9,7 @@ import pytest
 
 from plaudit.config import parse
 from plaudit.errors import ConfigError, MissingExtra, RobotError
-from plaudit.robots.transport import CycloneConfig, MemoryConfig, ZenohConfig
+from plaudit.robots.transport import CycloneConfig, MemoryConfig, ZenohConfig, zenoh_key
 from plaudit.robots.transport.cyclone import dds_name
 from plaudit.robots.transport.messages import (
     COMPRESSED_IMAGE,
@@ -26,7 +26,6 @@ from plaudit.robots.transport.messages import (
     encode_joint_state,
     encode_string,
 )
-from plaudit.robots.transport.zenoh import zenoh_key
 from twins import free_endpoint
 from waiting import wait_until
 

@@ -9,9 +9,9 @@ import pytest
 from plaudit.errors import ConfigError, TrainingError
 from plaudit.learners.sac import SacConfig
 from plaudit.policies.loader import PolicySpec
-from plaudit.robots.twin.process import TwinProcess
+from plaudit.robots.twin import TwinProcess
 from plaudit.rollout.chunks import chunk_problem
-from plaudit.rollout.engine import load_run
+from plaudit.rollout.run import load_run
 from plaudit.training.config_file import load_training_config
 from plaudit.training.learner_setup import build_learner, learner_env_spec
 from plaudit.types import EnvSpec

@@ -32,7 +32,7 @@ def env_list() -> None:
 
     The state has two sizes: the full simulator state / the arm's own measurements.
     """
-    from plaudit.envs.catalog import list_envs
+    from plaudit.envs.commands import list_envs
     from plaudit.report.tables import env_table
 
     out.print(*env_table(list_envs()), sep="\n")
@@ -84,7 +84,7 @@ def env_bench(
     settings: SetOption = None,
 ) -> None:
     """Measure the speed of an environment, with and without images."""
-    from plaudit.envs.bench import measure_throughput
+    from plaudit.envs.commands import measure_throughput
     from plaudit.report.tables import speed_table
 
     more = [*([f"num_threads={threads}"] if threads is not None else []), *(settings or [])]
@@ -148,7 +148,7 @@ def env_record(
 
 def env_config_of(name: str, obs: str, cameras: list[str] | None, size: str, settings: list[str] | None) -> Any:
     """An environment's config from the arguments of a command."""
-    from plaudit.envs.catalog import env_config
+    from plaudit.envs.commands import env_config
 
     edges = size.lower().split("x")
     if not 1 <= len(edges) <= 2 or not all(is_count(edge) and 1 <= int(edge) <= LARGEST for edge in edges):

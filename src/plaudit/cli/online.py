@@ -154,8 +154,8 @@ def _open_run(
 
 def _with_operator(config: Any, auto: bool | None, serial: bool) -> Any:
     """The config with or without an operator. A serial run has none: everything would wait for them."""
-    from plaudit.rollout.operator_input import resolve_auto
-    from plaudit.rollout.reset import check_reset
+    from plaudit.rollout.operator import resolve_auto
+    from plaudit.rollout.run import check_reset
 
     if serial and auto is False:
         raise DataError("--serial has no operator; leave out --no-auto or --serial")
@@ -210,7 +210,7 @@ def _check_ray(ray: str | None, serial: bool) -> None:
 
 def _train(run: Any, workers: Any, trainer: Any) -> None:
     from plaudit.data.disk import disk_error
-    from plaudit.rollout.timing import held_warning
+    from plaudit.rollout.recording import held_warning
     from plaudit.training.event_log import EventLog
 
     events = EventLog(run)

@@ -44,9 +44,8 @@ def robot_check(
 ) -> None:
     """Check what a robot sends: rates, sizes and limits. Returns 1 if anything is wrong. Only --move moves it."""
     from plaudit.report.tables import check_table
-    from plaudit.robots.check import check_motion, check_observations
-    from plaudit.robots.ros.check import check_topics
-    from plaudit.robots.ros.config import RosRobotConfig
+    from plaudit.robots.check import check_motion, check_observations, check_topics
+    from plaudit.robots.ros import RosRobotConfig
 
     config = robot_config(name, params, topics, settings)
     check = check_topics if isinstance(config, RosRobotConfig) else check_observations
@@ -82,7 +81,7 @@ def robot_twin(
 
 def ros_config(name: str, params: Path | None, topics: Path | None, settings: list[str] | None) -> Any:
     """The config of a ROS 2 robot, from the arguments of these commands."""
-    from plaudit.robots.ros.config import RosRobotConfig
+    from plaudit.robots.ros import RosRobotConfig
 
     config = robot_config(name, params, topics, settings)
     if not isinstance(config, RosRobotConfig):
@@ -94,7 +93,7 @@ def robot_config(name: str, params: Path | None, topics: Path | None, settings: 
     """The config of any robot, from the arguments of these commands."""
     from plaudit.config import load
     from plaudit.registry import ROBOT_REGISTRY
-    from plaudit.robots.ros.config import RosRobotConfig
+    from plaudit.robots.ros import RosRobotConfig
 
     cls = ROBOT_REGISTRY.get(name)
     given = {"inference_runtime_params_config": params, "inference_runtime_topics_config": topics}

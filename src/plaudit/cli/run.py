@@ -2,7 +2,7 @@
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -61,8 +61,8 @@ def run_(
     episode. The run continues if it is back within policy.inference.patience_s. Returns 1 when something failed. The
     episode so far is always kept, and its meta says how it ended.
     """
-    from plaudit.rollout.operator_input import resolve_auto
-    from plaudit.rollout.reset import check_reset
+    from plaudit.rollout.operator import resolve_auto
+    from plaudit.rollout.run import check_reset
     from plaudit.rollout.teleop import restore_terminal
 
     config, policy = _load(
@@ -88,10 +88,7 @@ def run_(
             with _start(config, policy) as engine:
                 _introduce(engine, engine.env_spec.max_steps, episodes)
                 with _summary(engine, opened):
-                    if operator.attended:
-                        _drive_attended(engine, opened, config.robot, operator, episodes, **options)
-                    else:
-                        _drive(engine, opened, episodes, **options)
+                    _drive(engine, opened, config.robot, operator, episodes, **options)
         except RolloutError as error:
             tell("error", f"{error}; the robot was told to hold")
             raise typer.Exit(1) from None
@@ -100,9 +97,9 @@ def run_(
 
 
 def _load(policy_yaml: Path, overrides: list[str], algorithm: str | None, **settings: Any) -> tuple[Any, Any]:
-    """The configs of the run and of its policy; settings: of `plaudit.rollout.engine.load_run`"""
+    """The configs of the run and of its policy; settings: of `plaudit.rollout.run.load_run`"""
     from plaudit.policies.loader import load_policy
-    from plaudit.rollout.engine import load_run
+    from plaudit.rollout.run import load_run
 
     for typed in (settings["robot"], settings["teleop"], algorithm):
         if typed is not None and ":" in typed:
@@ -155,27 +152,21 @@ def _introduce(engine: Any, steps: int, episodes: int) -> None:
     out.print(f"{episodes} episodes of at most {steps:,} steps each: {steps / spec.fps:.0f} s")
 
 
-def _drive(engine: Any, store: Any, count: int, **options: Any) -> None:
-    from plaudit.rollout.engine import record_episodes
-
-    for done, number in enumerate(record_episodes(engine, store, count, **options), start=1):
-        _tell_episode(f"episode {number}", store.episode(number), count - done)
-
-
-def _drive_attended(engine: Any, store: Any, robot: Any, config: Any, count: int, **options: Any) -> None:
-    """The same, with an operator."""
+def _drive(engine: Any, store: Any, robot: Any, config: Any, count: int, **options: Any) -> None:
     from plaudit.cli.operator import make_operator
-    from plaudit.rollout.attended import record_attended
-    from plaudit.rollout.operator import OperatorCommand
-    from plaudit.rollout.operator_input import listen_at_robot, listen_at_terminal
+    from plaudit.rollout.operator import OperatorCommand, listen_at_robot, listen_at_terminal
+    from plaudit.rollout.run import record_episodes
 
-    operator, left = make_operator(config), count
-    with listen_at_robot(config, operator.send, robot), listen_at_terminal(config, operator.send):
-        for done in record_attended(engine, store, operator, count, **options):
+    operator, left = make_operator(config) if config.attended else None, count
+    with ExitStack() as stack:
+        if operator is not None:
+            stack.enter_context(listen_at_robot(config, operator.send, robot))
+            stack.enter_context(listen_at_terminal(config, operator.send))
+        for done in record_episodes(engine, store, count, operator=operator, **options):
             left -= done.mark != OperatorCommand.REPEAT
             where = f"discarded, kept as episode {done.id} of {done.store}" if done.discarded else f"episode {done.id}"
             _tell_episode(where, done.episode, left)
-    if operator.status.stopped:
+    if operator is not None and operator.status.stopped:
         stop("stopped by the operator")
 
 
@@ -199,7 +190,7 @@ def _summary(engine: Any, store: Any) -> Iterator[None]:
 
 
 def _print_timing(timing: Any) -> None:
-    from plaudit.rollout.timing import held_warning
+    from plaudit.rollout.recording import held_warning
 
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for name, value in timing.table():

@@ -13,8 +13,7 @@ from plaudit.data.failures import Failures
 from plaudit.data.formats.base import Dataset, ReadOptions
 from plaudit.data.formats.limits import size_text
 from plaudit.data.store import Store
-from plaudit.envs.bench import Throughput
-from plaudit.envs.catalog import EnvInfo
+from plaudit.envs.commands import EnvInfo, Throughput
 from plaudit.robots.check import CheckResult
 from plaudit.rule import threshold_of
 from plaudit.types import Episode

@@ -23,10 +23,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
+from pathlib import Path
 from typing import Any
 
 from plaudit.errors import PlauditError, RolloutError
 from plaudit.plain import print_plain
+
+PRIORITY = 20  # of 99: above all ordinary work, below the kernel's own threads
 
 BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
@@ -163,3 +166,42 @@ def _ignore_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def set_realtime_priority(cpu: int | None = None) -> str:
+    """Ask the kernel to run this process before others; returns what was granted, as text.
+
+    cpu: the core to pin it to
+    """
+    granted = _raise_priority()
+    if cpu is None:
+        return granted
+    try:
+        os.sched_setaffinity(0, {cpu})
+        return f"{granted}, on core {cpu}"
+    except OSError as error:
+        return f"{granted}, not on core {cpu} ({error.strerror})"
+
+
+def set_high_priority() -> None:
+    """Ahead of other programs where that is permitted, behind processes with real-time priority."""
+    with suppress(PermissionError):
+        os.nice(-10)
+
+
+def _raise_priority() -> str:
+    """Of all threads of this process: one that waits for a camera holds Python's lock briefly when it wakes, and if
+    another program gets the processor then, control waits for both."""
+    threads = [int(thread.name) for thread in Path("/proc/self/task").iterdir()]
+    try:
+        for thread in threads:
+            os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(PRIORITY))
+        return "real-time priority"
+    except PermissionError:
+        pass
+    try:
+        for thread in threads:
+            os.setpriority(os.PRIO_PROCESS, thread, -15)
+        return "high priority"
+    except PermissionError:
+        return "ordinary priority (a real-time one was not permitted: ticks may be late on a busy machine)"

@@ -31,11 +31,12 @@ from plaudit.registry import (
     dotted_path,
 )
 from plaudit.robots.sim import SimRobotConfig
-from plaudit.rollout.engine import InferenceConfig, RunConfig, RunPolicyConfig, check_algorithm, engine_config
-from plaudit.rollout.operator_input import OperatorConfig
+from plaudit.rollout.collector import CollectConfig
+from plaudit.rollout.engine import InferenceConfig
+from plaudit.rollout.operator import OperatorConfig
+from plaudit.rollout.run import RunConfig, RunPolicyConfig, check_algorithm, engine_config
 from plaudit.training.audit import AuditConfig
 from plaudit.training.cluster_config import ClusterConfig
-from plaudit.training.collect import CollectConfig
 from plaudit.training.retrain import classifier_stage
 from plaudit.training.settings import (
     DemosConfig,
@@ -183,7 +184,7 @@ class TrainingConfig(Config):
         if self.simulated and missing:
             raise ValueError(
                 f"env: {dotted_path(type(self.simulation))} is no config of an environment, it has no "
-                f"{', '.join(missing)}; derive one from plaudit.envs.adapters.base.AdapterConfig, or name a registered "
+                f"{', '.join(missing)}; derive one from plaudit.envs.adapters.AdapterConfig, or name a registered "
                 "Gymnasium environment: env=gymnasium env.id=my_package:MyTask-v0"
             )
         return self

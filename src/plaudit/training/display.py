@@ -11,9 +11,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from plaudit.rollout.operator import OperatorStatus
-from plaudit.rollout.operator_input import hotkeys
-from plaudit.rollout.timing import held_warning
+from plaudit.rollout.operator import OperatorStatus, hotkeys
+from plaudit.rollout.recording import held_warning
 from plaudit.training.audit import CORRECTED, FALSE, MISSED, Estimate
 from plaudit.training.cascade_ledger import SHARE
 from plaudit.training.config import TrainingConfig

@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from plaudit.envs.panda.config import PandaConfig
+from plaudit.envs.panda import PandaConfig
 from plaudit.errors import DataError
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.metrics import wilson
 from plaudit.judges.simulator import AS_IT_SAYS, SimulatorJudge
-from plaudit.policies.loader import WEIGHTS_FILE
+from plaudit.policies.loader import WEIGHTS_FILE, read_weights
 from plaudit.policies.networks import load_components
-from plaudit.policies.weights import read_weights
 from plaudit.protocols import Learner, LiveJudge, VecEnv
 from plaudit.report.video import EpisodeClip, save_grid_video
 from plaudit.rollout.vector import ActFn, RolloutBatch, collect_rollout

@@ -10,7 +10,7 @@ knows nothing of it.
 
 from collections.abc import Mapping
 
-from plaudit.rollout.timing import held_warning
+from plaudit.rollout.recording import held_warning
 from plaudit.training.progress import OnlineProgress
 from plaudit.training.run_folder import EventKind, RunFolder
 

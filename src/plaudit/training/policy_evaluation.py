@@ -15,7 +15,7 @@ import numpy as np
 
 from plaudit.config import load
 from plaudit.data.normalize import Normalizer
-from plaudit.envs.panda.config import PandaConfig
+from plaudit.envs.panda import PandaConfig
 from plaudit.errors import DataError, JudgeError
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.config import JudgeConfig, judge_tree

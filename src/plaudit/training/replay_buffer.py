@@ -11,7 +11,7 @@ same. Callers repeat what was not answered, which is why each call may come twic
 Demonstrations are a second dataset: episodes that nobody adds to, in a store that is only read. The current judge
 labels them too, in a ledger of the run, so that another judge of the same demonstrations is not disturbed.
 
-An episode that an operator marked has its label with that (rollout/attended.py), and no judge is asked about it; one
+An episode that an operator marked has its label with that (rollout/run.py), and no judge is asked about it; one
 that was discarded is kept beside the others, and is not one of the run.
 
 An episode that a judge has failed on `ATTEMPTS` times is skipped for this judge: it stays in the store with the
@@ -38,7 +38,7 @@ from plaudit.data.rewards import RewardConfig
 from plaudit.data.store import Store, is_store
 from plaudit.errors import EpisodeNotFound
 from plaudit.judges.labeling import stale_episodes
-from plaudit.rollout.attended import discarded_store, is_discarded, label_marked
+from plaudit.rollout.run import discarded_store, is_discarded, label_marked
 from plaudit.training.demos import copy_exclusions, demo_labels
 from plaudit.training.handles import Handle
 from plaudit.types import OPERATOR, AnyArray, Batch, Episode, JudgeId, Labels

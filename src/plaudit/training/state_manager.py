@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from plaudit.data.disk import disk_error, write_atomic
-from plaudit.policies.loader import WEIGHTS_FILE
-from plaudit.policies.weights import read_weights, write_weights
+from plaudit.policies.loader import WEIGHTS_FILE, read_weights, write_weights
 from plaudit.types import PolicyWeights
 from plaudit.untrusted import Root, read_json_object
 

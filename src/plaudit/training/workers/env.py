@@ -22,9 +22,8 @@ import numpy as np
 from plaudit.errors import RolloutError, RolloutFault, WorkerLost
 from plaudit.policies.loader import PolicySpec
 from plaudit.protocols import InferenceEngine
-from plaudit.rollout.attended import attend, attended_episode, is_discarded
-from plaudit.rollout.operator import Operator, OperatorCommand, OperatorStatus
-from plaudit.rollout.operator_input import listen_at_robot
+from plaudit.rollout.operator import Operator, OperatorCommand, OperatorStatus, listen_at_robot
+from plaudit.rollout.run import attend, attended_episode, is_discarded
 from plaudit.training.config import TrainingConfig
 from plaudit.training.handles import Handle
 from plaudit.training.replay_buffer import ReplayBuffer

@@ -1,30 +1,128 @@
-"""A camera that needs no OpenGL: MuJoCo casts the rays, numpy shades what they hit.
+"""Cameras of the built-in tasks, without OpenGL (`RayCamera`) or with it (`GlCamera`), and what they show.
 
-Most of an image is static. The background (everything that cannot move) is cast once and cached, as colors and as
-depths; a new image casts only the rays that could meet a moving geom, against the moving geoms alone, and draws the
-hits over the background where they are nearer. Which rays those are is decided per block of pixels: every moving geom
-is covered by a few spheres, and a block is cast if the cone around it touches one. A camera on the hand moves relative
-to the background, so its background is cast again for each image.
-
-All environments are rendered together: one call to the batch, one shading of all hits. Shading is ambient plus Lambert
-from one distant light, without textures or shadows.
+This is the only module of the package that imports MuJoCo. MuJoCo reads MUJOCO_GL while it is imported, so the backend
+is chosen first. Ray casting needs no OpenGL, so a machine without it only fails when a `GlCamera` is built. The
+built-in tasks need `mujoco.batch`, which is new in MuJoCo 4.
 """
 
+import colorsys
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from plaudit.envs.panda.appearance import Appearance
-from plaudit.envs.panda.mujoco_batch import Batch, Model, mujoco
+from plaudit.envs import gl
 from plaudit.envs.panda.scene import FIXED_GROUP, MOVING_GROUP, SKY
+from plaudit.errors import MissingExtra
 from plaudit.types import AnyArray, ByteArray
+
+Model: TypeAlias = Any  # mujoco.MjModel; MuJoCo ships no types
+
+gl.choose_backend(needs_images=False)
+try:
+    mujoco: Any = import_module("mujoco")
+except ModuleNotFoundError as error:
+    raise MissingExtra("mujoco", "sim") from error
+try:
+    from mujoco.batch import Batch
+except ModuleNotFoundError as error:
+    raise MissingExtra(f"mujoco 4 or newer (there is {mujoco.__version__})", "sim") from error
+
+# Ranges of hue, saturation and value for the geoms that the instruction names.
+_NAMED_COLORS = {
+    "cube": ((-0.03, 0.03), (0.75, 0.95), (0.65, 0.95)),
+    "goal": ((0.30, 0.42), (0.65, 0.90), (0.55, 0.85)),
+}
+_OTHER_HUE, _OTHER_SATURATION = (0.0, 1.0), (0.05, 0.22)
+_OTHER_VALUE_DELTA = 0.15  # brighter or darker by at most this
+_LIGHT_TILT = 0.5  # added to a unit vector
+_AMBIENT, _DIFFUSE = (0.35, 0.55), (0.30, 0.45)  # together at most 1, so nothing is overexposed
+_CAMERA_SHIFT, _CAMERA_TURN = 0.02, 0.04  # m, rad
+
+
+@dataclass
+class Appearance:
+    """Colors, light and camera poses of N environments. All arrays may be written in place.
+
+    Randomization uses a generator of its own, derived from the environment's seed, so the physics of a seed are the
+    same with and without it. The cube stays red and the marker green, because the instruction names these colors.
+    Everything else gets a muted color of about its own brightness.
+    """
+
+    color: AnyArray  # [N, ngeom, 3] in 0..1
+    light: AnyArray  # [N, 3] unit vector towards the light
+    ambient: AnyArray  # [N] strength of the ambient light
+    diffuse: AnyArray  # [N] strength of the directional light; with `ambient` at most 1
+    camera_pos: AnyArray  # [N, ncam, 3] m, in the parent's frame
+    camera_rot: AnyArray  # [N, ncam, 3, 3] in the parent's frame
+
+    @classmethod
+    def default(cls, model: Model, num_envs: int) -> "Appearance":
+        """The appearance that the MJCF defines, for every environment."""
+
+        def repeat(values: AnyArray) -> AnyArray:
+            return np.repeat(np.array(values, np.float64)[None], num_envs, axis=0)
+
+        rotations = np.zeros((model.ncam, 9))
+        for rotation, quaternion in zip(rotations, model.cam_quat, strict=True):
+            mujoco.mju_quat2Mat(rotation, quaternion)
+        return cls(
+            color=repeat(model.geom_rgba[:, :3]),
+            light=repeat(-model.light_dir[0] / np.linalg.norm(model.light_dir[0])),
+            ambient=repeat(model.light_ambient[0, 0]),
+            diffuse=repeat(model.light_diffuse[0, 0]),
+            camera_pos=repeat(model.cam_pos),
+            camera_rot=repeat(rotations.reshape(-1, 3, 3)),
+        )
+
+    def randomize(self, env: int, seed: int, model: Model) -> None:
+        """Give one environment the appearance of its seed."""
+        rng = np.random.default_rng((seed, 1))
+        default = Appearance.default(model, 1)
+        self.color[env] = _sample_colors(rng, default.color[0], model)
+        light = default.light[0] + _LIGHT_TILT * rng.uniform(-1, 1, 3) * (1, 1, 0.5)
+        self.light[env] = light / np.linalg.norm(light)
+        self.ambient[env], self.diffuse[env] = rng.uniform(*_AMBIENT), rng.uniform(*_DIFFUSE)
+        self.camera_pos[env] = default.camera_pos[0] + rng.uniform(-_CAMERA_SHIFT, _CAMERA_SHIFT, (model.ncam, 3))
+        for camera, (x, y, z) in enumerate(rng.uniform(-_CAMERA_TURN, _CAMERA_TURN, (model.ncam, 3))):
+            turn, quaternion = np.zeros(9), np.zeros(4)
+            mujoco.mju_euler2Quat(quaternion, (x, y, z), "xyz")
+            mujoco.mju_quat2Mat(turn, quaternion)
+            self.camera_rot[env, camera] = default.camera_rot[0, camera] @ turn.reshape(3, 3)
+
+
+def _sample_colors(rng: np.random.Generator, default: AnyArray, model: Model) -> AnyArray:
+    """[ngeom, 3]. Geoms that share a color keep sharing one: all white covers of the arm change together."""
+    colors = default.copy()
+    palette, palette_index = np.unique(default, axis=0, return_inverse=True)
+    for index, color in enumerate(palette):
+        value = float(np.clip(color.max() + rng.uniform(-_OTHER_VALUE_DELTA, _OTHER_VALUE_DELTA), 0.05, 1.0))
+        hue, saturation = rng.uniform(*_OTHER_HUE), rng.uniform(*_OTHER_SATURATION)
+        colors[palette_index.ravel() == index] = colorsys.hsv_to_rgb(hue, saturation, value)
+    for name, ranges in _NAMED_COLORS.items():
+        hue, saturation, value = (rng.uniform(*bounds) for bounds in ranges)
+        colors[model.geom(name).id] = colorsys.hsv_to_rgb(hue % 1.0, saturation, value)
+    return colors
+
 
 _GROUPS = {group: np.arange(mujoco.mjNGROUP) == group for group in (FIXED_GROUP, MOVING_GROUP)}
 
 
 class RayCamera:
-    """One camera of a batch of environments, rendered by ray casting."""
+    """One camera of a batch of environments, rendered by ray casting.
+
+    Most of an image is static. The background (everything that cannot move) is cast once and cached, as colors and as
+    depths. A new image casts only the rays that could hit a moving geom, against the moving geoms alone, and draws the
+    hits over the background where they are nearer. Which rays those are is decided per block of pixels: every moving
+    geom is covered by a few spheres, and a block is cast if the cone around it touches one. A camera on the hand moves
+    relative to the background, so its background is cast again for each image.
+
+    All environments are rendered together: one call to the batch, one shading of all hits. Shading is ambient plus
+    Lambert from one distant light, without textures or shadows.
+    """
 
     def __init__(self, model: Model, name: str, size: tuple[int, int], batch: Batch, appearance: Appearance):
         self.id, self.size = model.camera(name).id, size
@@ -272,3 +370,49 @@ def _cover_corners(geom_type: int, size: AnyArray) -> tuple[AnyArray, float]:
     elif geom_type != mujoco.mjtGeom.mjGEOM_BOX:
         return _cover(geom_type, size)
     return size * (np.array(list(np.ndindex(2, 2, 2))) * 2 - 1), 0.0
+
+
+class GlCamera:
+    """One camera of a batch of environments, rendered with OpenGL: smooth edges, one environment at a time.
+
+    On a CPU it is no faster than ray casting. It is the reference that ray casting is tested against, and useful for
+    large images on a machine with a GPU.
+    """
+
+    def __init__(self, model: Model, name: str, size: tuple[int, int], batch: Batch, appearance: Appearance):
+        gl.choose_backend()
+        self.id, self.size = model.camera(name).id, size
+        self._batch, self._appearance = batch, appearance
+        self._model = copy.copy(model)  # takes on the appearance of one environment after the other
+        self._data = mujoco.MjData(self._model)
+        with gl.explain_errors():
+            self._renderer = mujoco.Renderer(self._model, *size)
+
+    def refresh(self, ids: AnyArray) -> None:
+        """Do nothing: this camera caches nothing between images."""
+
+    def render(self, ids: AnyArray) -> ByteArray:
+        """The images of these environments, [n, H, W, 3]."""
+        images = np.empty((len(ids), *self.size, 3), np.uint8)
+        for image, i in zip(images, ids, strict=True):
+            self._load_env(int(i))
+            self._renderer.render(out=image)
+        return images
+
+    def close(self) -> None:
+        """Free the OpenGL context."""
+        self._renderer.close()
+
+    def _load_env(self, env: int) -> None:
+        """Copy the state and the appearance of one environment into the renderer's model."""
+        model, appearance = self._model, self._appearance
+        model.geom_rgba[:, :3] = appearance.color[env]
+        model.light_dir[0] = -appearance.light[env]
+        model.light_ambient[0], model.light_diffuse[0] = appearance.ambient[env], appearance.diffuse[env]
+        model.cam_pos[:] = appearance.camera_pos[env]
+        for quaternion, rotation in zip(model.cam_quat, appearance.camera_rot[env], strict=True):
+            mujoco.mju_mat2Quat(quaternion, rotation.ravel())
+        self._batch.get_data(env, self._data)
+        mujoco.mj_kinematics(model, self._data)
+        mujoco.mj_camlight(model, self._data)
+        self._renderer.update_scene(self._data, self.id)

@@ -1,27 +1,88 @@
-"""Keeps every command within a robot's limits: position, speed, acceleration, workspace, emergency stop.
+"""What every command passes on its way to a robot: the emergency stop, the limits, and the control rate.
 
-    limiter = CommandLimiter(limits, hz)
-    limiter.restart(measured)                    # the first commands ramp from where the joints are
-    command = limiter.limit(command)             # once a tick, in the robot's process
-    limiter.limited                              # by what it was limited: VELOCITY | POSITION, ...
+limiter = CommandLimiter(limits, hz)
+limiter.restart(measured)                    # the first commands ramp from the measured position of the joints
+command = limiter.limit(command)             # once per tick, in the robot's process
+limiter.limited                              # which limits changed it: VELOCITY | POSITION, ...
 
-A sequence of commands that keeps the limits passes unchanged. Another is followed as closely as they allow: a joint
-speeds up and brakes with its acceleration, begins to brake in time for its position limits, and approaches a goal that
-is too far away so that it can stop there. Limits are counted in ticks, not in seconds that passed: a late tick does
-not become a larger step.
+stop = EmergencyStop()                       # in the process that starts the others, which get `descriptor`
+EmergencyStop(stop.descriptor)               # the same latch in another process
+stop.engage("operator"); stop.release()      # by a person
 """
 
+import mmap
+import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
 from plaudit.errors import RobotError
 from plaudit.protocols import Robot
-from plaudit.robots.emergency_stop import EmergencyStop
-from plaudit.robots.safety import ANYWHERE, UNLIMITED, Kinematics, SafetyLimits
+from plaudit.robots.config import ANYWHERE, UNLIMITED, Kinematics, RobotConfig, SafetyLimits
 from plaudit.types import AnyArray, FloatArray, Observation
+
+Source = Literal["operator", "topic", "program"]
+SOURCES: tuple[Source, ...] = ("operator", "topic", "program")
+SIZE = len(SOURCES) + 1  # bytes: a flag for each source, and the count
+
+
+class EmergencyStopped(RobotError):
+    """The emergency stop is engaged; the robot holds until a person releases it."""
+
+
+class EmergencyStop:
+    """A latch that every process of a run sees at once, and that stays engaged until it is released.
+
+    While it is engaged no command passes `CommandLimiter`, and the robot holds. The latch is one byte per source in
+    shared memory, so reading it costs nothing and no message can be lost. A topic releases only what it engaged: a node
+    that keeps sending "false" does not overrule a person. One more byte counts, so that a stop is noticed even after
+    its release.
+    """
+
+    def __init__(self, descriptor: int | None = None):
+        """descriptor: of a latch that exists, which this takes over; None: a new one"""
+        self.descriptor = os.memfd_create("emergency_stop", os.MFD_CLOEXEC) if descriptor is None else descriptor
+        if descriptor is None:
+            os.ftruncate(self.descriptor, SIZE)
+        self._flags = mmap.mmap(self.descriptor, SIZE)
+
+    def engage(self, source: Source = "program") -> None:
+        """Stop the robot; from any thread or process."""
+        if not self._flags[SOURCES.index(source)]:
+            self._flags[-1] = (self._flags[-1] + 1) % 256
+        self._flags[SOURCES.index(source)] = 1
+
+    def release(self, source: Source | None = None) -> None:
+        """Let it be driven again. source: take back only what this one engaged; None: all, by a person"""
+        for index in range(len(SOURCES)) if source is None else (SOURCES.index(source),):
+            self._flags[index] = 0
+
+    @property
+    def engaged(self) -> bool:
+        """Whether the robot has to hold."""
+        return any(self._flags[: len(SOURCES)])
+
+    @property
+    def count(self) -> int:
+        """Another number than before where it was engaged meanwhile."""
+        return self._flags[-1]
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """What engaged it."""
+        return tuple(source for source, flag in zip(SOURCES, self._flags[: len(SOURCES)], strict=True) if flag)
+
+    def check(self) -> None:
+        """Raise `EmergencyStopped` if it is engaged."""
+        if self.engaged:
+            raise EmergencyStopped(f"emergency stop ({', '.join(self.sources)})")
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
 
 POSITION, VELOCITY, ACCELERATION, WORKSPACE, STALE_CHUNK = 1, 2, 4, 8, 16  # bits of `limited`
 LIMIT_NAMES = {
@@ -35,7 +96,13 @@ ROUNDING = 1e-6  # of a step: commands are float32
 
 
 class CommandLimiter:
-    """The limits of one robot, and where its last command left it."""
+    """The limits of one robot, and the position of its last command.
+
+    A sequence of commands within the limits passes unchanged. Any other is followed as closely as the limits allow: a
+    joint speeds up and brakes with its acceleration, brakes in time for its position limits, and approaches a goal that
+    is too far away so that it can stop there. Limits are counted in ticks, not in seconds: a late tick does not become
+    a larger step.
+    """
 
     def __init__(self, limits: SafetyLimits, hz: float, kinematics: Kinematics | None = None):
         """
@@ -61,7 +128,7 @@ class CommandLimiter:
         self.set_rate(hz)
         self.restart(None)
 
-    def set_rate(self, hz: float, max_delta: AnyArray | float | None = None) -> None:
+    def set_rate(self, hz: float, max_delta: float | Sequence[float] | AnyArray | None = None) -> None:
         """Commands a second from now on. max_delta: from one command to the next, beside the limits of the robot"""
         if max_delta is not None:
             self._max_delta = np.broadcast_to(np.asarray(max_delta, np.float64), self._max_delta.shape)
@@ -258,3 +325,43 @@ class Limited:
         """Stay where it is."""
         self.robot.hold()
         self.limiter.restart(self.robot.last_command)
+
+
+class Rate:
+    """Keeps a control rate: a robot's `observe()` sleeps here, so that a plain loop around it runs in real time.
+
+    Ticks are due at multiples of the period after `reset()`, so there is no drift, and a loop that keeps the same rate
+    itself is never delayed. A tick that is late by more than a period starts a new schedule: lost time is not made up
+    by a burst of ticks.
+    """
+
+    def __init__(self, hz: float, *, realtime: bool = True):
+        """realtime: False for no sleeping at all, where the caller keeps the rate"""
+        self._period, self._realtime = 1.0 / hz, realtime
+        self.reset()
+
+    def reset(self) -> None:
+        """Start a new schedule: the next tick is due in one period."""
+        self._due = time.monotonic() + self._period
+
+    def sleep(self) -> None:
+        """Sleep until the next tick is due."""
+        if not self._realtime:
+            return
+        late = time.monotonic() - self._due
+        if late < 0:
+            time.sleep(-late)
+        elif late > self._period:
+            self._due += late
+        self._due += self._period
+
+
+def connect_robot(config: Any, stack: ExitStack) -> LimitedRobot:
+    """Build a robot whose commands are kept within its limits; it is closed with the stack if it can be closed."""
+    robot: Robot = config.build()
+    if isinstance(robot, AbstractContextManager):
+        stack.enter_context(robot)
+    if isinstance(robot, LimitedRobot):
+        return robot
+    limits = config.limits if isinstance(config, RobotConfig) else RobotConfig().limits
+    return Limited(robot, limits(robot.action_dim))
