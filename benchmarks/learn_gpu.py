@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from bars import Bars
-from plaudit.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.data.batch import to_torch
+from plaudit.data.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.learners.ppo import Ppo, PpoConfig
 from plaudit.learners.sac import Sac, SacConfig
 from plaudit.rollout.vector import RolloutBatch

@@ -22,7 +22,7 @@ from attacks.datasets import read_one
 from attacks.hostile import BAD_JSON, BAD_YAML, VALUES, Bait
 from attacks.tally import Tally, sample
 from attacks.torch_files import HEADS, hostile_archives
-from plaudit.checkpoint import load_checkpoint, save_checkpoint
+from plaudit.data.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.data.normalize import Normalizer
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, TrainingDataInfo
 from plaudit.judges.classifier.encoders.small import SmallConfig

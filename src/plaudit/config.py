@@ -1,35 +1,46 @@
 """The typed, strict config tree: YAML or JSON in, frozen objects out.
 
-A config class derives from `Config`; a key it does not know, a value of the wrong type and a file that is not there are
-each answered with a sentence that names the key, the nearest known one and the place it stood in. OmegaConf reads the
-file (`${other.key}`, `a.b=c` overrides), pydantic checks it. Values are checked as JSON in strict mode: "3" is not a
-number and 1 is not a boolean, while a list may fill a tuple and a string a path.
+A config class derives from `Config`. An unknown key, a value of the wrong type and a missing file each give an error
+that names the key, the most similar key and the file. OmegaConf reads the file (`${other.key}`, `a.b=c` overrides),
+pydantic checks it. Values are checked as JSON in strict mode: "3" is not a number and 1 is not a boolean, but a list
+may fill a tuple and a string a path.
 
-A file may come from somebody else. It is read within bounds, its templates reach other keys of it and the few
-environment variables that `plaudit.trust` names, and what is made of it knows that it came from a file.
+A file may come from somebody else, and a few bytes of YAML can ask for gigabytes: aliases of aliases, templates of
+templates. So a file is measured before anything is built from it. A template may only name another key of the same
+file, `${a.b}`, or one of the folders in `plaudit.trust.PLACES`; OmegaConf's other templates read the environment.
+
+OmegaConf is imported where it is used: the processes of a robot read no file.
 """
 
+import io
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from inspect import Parameter, signature
+from itertools import takewhile
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
+import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 from pydantic_core import ErrorDetails
 
-from plaudit.errors import ConfigError, ContractError, did_you_mean
-from plaudit.trust import from_file, hide_secrets
-from plaudit.untrusted import Root, brief, check_yaml
-from plaudit.yaml_file import first_line, merge_overrides, read_yaml, unreadable
+from plaudit.errors import BadFile, ConfigError, ContractError, did_you_mean
+from plaudit.files import MAX_JSON, MAX_YAML, Root, brief, check_yaml, parse_json
+from plaudit.trust import PLACES, from_file, hide_secrets
 
-LONGEST = 200  # characters of a key or a value that a sentence repeats
-MOST_PROBLEMS = 20  # that are told of one config
+LONGEST = 200  # characters of a key or a value that an error message repeats
+MOST_PROBLEMS = 20  # in the error message of one config
 OTHER_TYPE = 2  # see `_distance`
+MAX_FILLED = 10_000  # values of a file that OmegaConf processes, a few seconds
+MOST_LETTERS = 16 << 20  # characters of all values with templates filled in
+
+_PLACE = re.compile(r"\$\{oc\.env:(" + "|".join(PLACES) + r")(,[\w./-]*)?\}")
+_OTHER_KEY = re.compile(r"\$\{([\w-]+(?:\.[\w-]+)*)\}")
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 Location = tuple[str | int, ...]
@@ -172,7 +183,7 @@ def read_values(
         _drop_if_retyped(file_tree, override_tree, block)
     try:
         merged: Any = merge_overrides(file_tree, override_tree)
-    except unreadable() as error:
+    except _yaml_errors() as error:
         raise ConfigError([((), f"{path or 'command line'}: {first_line(error)}")]) from error
     return merged, override_tree
 
@@ -205,7 +216,7 @@ def _overrides(overrides: Sequence[str]) -> dict[str, Any]:
             check_yaml(override.partition("=")[2])
             override.encode()  # what is no UTF-8 on the command line cannot be written down
             tree.merge_with_dotlist([override])
-        except unreadable() as error:
+        except _yaml_errors() as error:
             text = hide_secrets(override)
             text = text if len(text) <= 80 else f"{text[:77]}..."
             raise ConfigError(
@@ -245,31 +256,147 @@ def expand_type_override(override: str, short: Collection[str], like: str) -> st
 
 
 def reject_foreign_keys(tree: Mapping[str, Any], hints: Mapping[str, str]) -> None:
-    """Keys that other stacks have for the same things are an error that says what to write here.
+    """Raise for keys that other stacks use for the same things, with the key to use instead.
 
-    hints: a key -> what to write instead of it and of what is in it, unless a longer one fits; `algorithm.`, with a dot
-        at its end, is only what is in it
+    hints: a key -> what to write instead of it and of the keys inside it; the longest match counts. `algorithm.`, with
+        a dot at the end, matches only the keys inside it
     """
+    # A list is one value, whatever it contains.
+    locations = {tuple(takewhile(lambda step: isinstance(step, str), where)): None for where, _ in _leaves(tree)}
     strange = [
         (where, f"key '{'.'.join(where)}' goes by another name here; {hint}")
-        for where in _leaves(tree)
+        for where in locations
         if (hint := _hint(".".join(where), hints))
     ]
     if strange:
         raise ConfigError(strange)
 
 
-def _leaves(tree: Any, where: tuple[str, ...] = ()) -> Iterable[tuple[str, ...]]:
-    if not isinstance(tree, dict) or not tree:
-        yield where
-        return
-    for key, value in tree.items():
-        yield from _leaves(value, (*where, str(key)))
+def _leaves(tree: Any, where: Location = ()) -> Iterator[tuple[Location, Any]]:
+    """Each value that is not a mapping or a list with items, and its location."""
+    if isinstance(tree, dict | list) and tree:
+        for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from _leaves(value, (*where, key if isinstance(key, int) else str(key)))
+    else:
+        yield where, tree
 
 
 def _hint(key: str, hints: Mapping[str, str]) -> str | None:
     fitting = [name for name in hints if key == name or key.startswith(f"{name.removesuffix('.')}.")]
     return hints[max(fitting, key=len)] if fitting else None
+
+
+def _yaml_errors() -> tuple[type[Exception], ...]:
+    """What damaged text makes yaml and OmegaConf raise: `a[b` an AssertionError or an IndexError deep inside, a key
+    that is a list a TypeError."""
+    from omegaconf.errors import OmegaConfBaseException
+
+    return (
+        *(OmegaConfBaseException, yaml.YAMLError, ValueError, TypeError, AttributeError, AssertionError, LookupError),
+        *(OverflowError, RecursionError),
+    )
+
+
+def read_yaml(path: Path, root: Root | None = None) -> dict[Any, Any]:
+    """A file as plain values, its templates not filled in yet.
+
+    root: the folder of somebody else that it is in; None: the user named the file, and it may be a link
+    """
+    if not path.exists() or path.is_dir():
+        beside = [p.name for p in path.parent.glob("*") if p.suffix in (".yaml", ".yml", ".json")]
+        where = path.parent.absolute()
+        none = f"{where} has no YAML or JSON file" if where.is_dir() else f"there is no folder {where} either"
+        advice = did_you_mean(path.name, beside) if beside else none
+        raise ConfigError([((), f"{path}: there is no such file; {advice}")])
+    try:
+        tree = _parse(path, root or Root.of_named_file(path))
+    except BadFile as error:
+        raise ConfigError([((), str(error))]) from error
+    except _yaml_errors() as error:
+        kind = "JSON" if path.suffix == ".json" else "YAML"
+        raise ConfigError([((), f"{path}: this is not valid {kind}: {first_line(error)}")]) from error
+    if not isinstance(tree, dict):
+        raise ConfigError([((), f"{path}: a config is a mapping of keys to values, this is {brief(tree)}")])
+    _check_templates(path, tree)
+    return tree
+
+
+def _parse(path: Path, root: Root) -> Any:
+    if path.suffix == ".json":  # a reward model's has hundreds of KB, which YAML's parser would take seconds for
+        return parse_json(root.read(path, MAX_JSON))
+    text = root.read(path, 4 * MAX_YAML).decode()
+    check_yaml(text, MAX_FILLED)
+    from omegaconf import OmegaConf
+
+    try:
+        return OmegaConf.to_container(OmegaConf.load(io.StringIO(text)))
+    except OSError:  # a number or a date by itself, which it has no tree for
+        return text.strip()
+
+
+def merge_overrides(tree: dict[Any, Any], overrides: Any) -> Any:
+    """The same with overrides in their places and templates filled in, as OmegaConf does it."""
+    if not overrides and not any(isinstance(value, str) and "${" in value for _, value in _leaves(tree)):
+        return tree  # a reward model's description: OmegaConf would take half a minute for 50,000 values
+    count = sum(1 for _ in _leaves(tree))
+    if count > MAX_FILLED:
+        raise ValueError(f"it has {count:,} values, and templates and overrides are for at most {MAX_FILLED:,}")
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_container(OmegaConf.merge(OmegaConf.create(tree), overrides), resolve=True)
+
+
+def dump_yaml(tree: Mapping[str, Any]) -> str:
+    """Plain values as text that `read_yaml` reads as the same values: a string like 1e3 is in quotes."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_yaml(OmegaConf.create(dict(tree)))
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message; of yaml's, what is wrong and in which line."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem and error.problem_mark:
+        return f"{' '.join(error.problem.split())} in line {error.problem_mark.line + 1}"
+    return " ".join(str(error).split("\n")[0].split())
+
+
+def _check_templates(path: Path, tree: dict[Any, Any]) -> None:
+    """`${other.key}` and the places that are known; whatever else a template can do is not for a file to ask for."""
+    found = [(where, value) for where, value in _leaves(tree) if isinstance(value, str) and "${" in value]
+    for where, value in found:
+        if "${" in _OTHER_KEY.sub("", _PLACE.sub("", value)):
+            key = ".".join(map(str, where))
+            message = (
+                f"{path}: key '{key}' has a template that a file may not have: {value[:80]}; other keys (${{a.b}}) and "
+                f"${{oc.env:{PLACES[0]}}} can be filled in, anything else is for the command line"
+            )
+            raise ConfigError([(where, message)])
+    if found and _letters(tree, tree, {}) > MOST_LETTERS:
+        raise ConfigError([((), f"{path}: its templates lead to each other, and make too much of it")])
+
+
+def _letters(tree: Any, node: Any, known: dict[int, int]) -> int:
+    """Of all values in a node with its templates filled in; `known` is by the identity of nodes, as for aliases."""
+    if id(node) not in known:
+        known[id(node)] = MOST_LETTERS + 1
+        if isinstance(node, dict | list):
+            inner = list(node.values() if isinstance(node, dict) else node)
+            known[id(node)] = 1 + sum(_letters(tree, part, known) for part in inner)
+        else:
+            named = _OTHER_KEY.findall(node) if isinstance(node, str) else []
+            known[id(node)] = len(str(node)) + sum(_letters(tree, _at(tree, key), known) for key in named)
+    return known[id(node)]
+
+
+def _at(tree: Any, key: str) -> Any:
+    for step in key.split("."):
+        if isinstance(tree, list) and step.isdecimal() and int(step) < len(tree):
+            tree = tree[int(step)]
+        elif isinstance(tree, dict):
+            tree = tree.get(step, tree.get(int(step)) if step.isdecimal() else None)
+        else:
+            return None
+    return tree
 
 
 def _one_per_key(values: Any, details: Sequence[ErrorDetails]) -> list[ErrorDetails]:

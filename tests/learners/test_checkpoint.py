@@ -6,7 +6,7 @@ import pytest
 import torch
 from test_sac import SPACES, bandit
 
-from plaudit.checkpoint import load_checkpoint, save_checkpoint
+from plaudit.data.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.errors import BadFile
 from plaudit.learners.sac import Sac, SacConfig
 

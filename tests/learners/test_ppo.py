@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from plaudit.checkpoint import load_checkpoint, save_checkpoint
+from plaudit.data.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.learners.ppo import Ppo, PpoConfig, gae
 from plaudit.rollout.vector import RolloutBatch
 from plaudit.types import Batch, EnvSpec, Observation

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from conftest import counting_episode, labeled_store
-from plaudit.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.config import parse
 from plaudit.data.batch import to_torch
+from plaudit.data.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.data.normalize import Normalizer
 from plaudit.data.replay import ReplaySampler
 from plaudit.errors import ConfigError, DataError

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from conftest import counting_episode, labeled_store
-from plaudit.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.config import parse
 from plaudit.contracts import check_policy
+from plaudit.data.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.data.normalize import Normalizer
 from plaudit.data.replay import ReplaySampler
 from plaudit.errors import ConfigError, PolicyError

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from plaudit.cli.console import PlainConsole
 from plaudit.errors import DataError, PlauditError, UnclearDataset
-from plaudit.memory import keep_freed_memory
+from plaudit.processes import keep_freed_memory
 from plaudit.trust import allow_code, allow_host
 
 # Typer brings a click of its own or uses the one that is installed, by its version: what the words of a command line

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-from plaudit.plain import plain
+from plaudit.trust import plain
 
 
 class PlainConsole(Console):

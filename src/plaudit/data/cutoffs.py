@@ -18,8 +18,8 @@ import numpy as np
 
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, DataError
+from plaudit.files import MAX_JSON, brief, parse_json, parse_yaml, read_own, readable
 from plaudit.types import Episode, FloatArray, Labels
-from plaudit.untrusted import MAX_JSON, brief, parse_json, parse_yaml, read_own, readable
 
 Numbering = Literal["id", "source"]
 After = Literal["failure", "unknown"]

@@ -21,19 +21,17 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, Field
 
-from plaudit.config import Config, load, read_values
+from plaudit.config import Config, dump_yaml, load, read_values
 from plaudit.data.disk import write_atomic
 from plaudit.data.normalize import Normalizer
 from plaudit.errors import BadFile, ConfigError, NotAllowed, PolicyError, UnknownName, did_you_mean
+from plaudit.files import Root, brief, safetensors_shapes
 from plaudit.policies.config import NetworkPolicyConfig, PolicyConfig
 from plaudit.policies.weights import read_weights, write_weights
 from plaudit.protocols import Policy
 from plaudit.registry import POLICY_REGISTRY
-from plaudit.safetensors_file import check_safetensors
 from plaudit.trust import from_file
 from plaudit.types import EnvSpec, PolicyWeights
-from plaudit.untrusted import Root, brief
-from plaudit.yaml_file import dump_yaml
 
 POLICY_FILE, WEIGHTS_FILE = "policy.yaml", "model.safetensors"  # of a policy's folder
 
@@ -139,9 +137,9 @@ class PolicySpec(PolicyConfig):
 
     def _build_network(self, config: NetworkPolicyConfig) -> Policy:
         """Refuses a network that is larger than its weights, before it is allocated."""
-        from plaudit.allocation import UNTAUGHT, fitting, numbers_at_most  # it needs torch, as such a policy does
+        from plaudit.data.weights import UNTAUGHT, fitting, numbers_at_most  # it needs torch, as such a policy does
 
-        shapes = None if self.weights is None else check_safetensors(self.weights)
+        shapes = None if self.weights is None else safetensors_shapes(self.weights)
         with numbers_at_most(UNTAUGHT if shapes is None else fitting(shapes.values()), self.weights or Path("policy")):
             return config.build()
 

@@ -7,7 +7,7 @@ from safetensors.numpy import save
 
 from plaudit.data.disk import write_atomic
 from plaudit.errors import BadFile
-from plaudit.safetensors_file import open_safetensors
+from plaudit.files import open_safetensors
 from plaudit.types import PolicyWeights
 
 
@@ -19,7 +19,7 @@ def write_weights(path: str | Path, weights: PolicyWeights) -> None:
 def read_weights(path: str | Path) -> PolicyWeights:
     """Read the file that `write_weights` wrote."""
     try:
-        with open_safetensors(Path(path)) as (name, _), safe_open(name, framework="numpy") as file:
+        with open_safetensors(Path(path)) as name, safe_open(name, framework="numpy") as file:
             version = int((file.metadata() or {}).get("version", 0))
             return PolicyWeights(version, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 - no mapping
     except BadFile:

@@ -17,8 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator, PercentFormatter, ScalarFormatter
 
-from plaudit.plain import plain
 from plaudit.report.chart_layout import DPI, FONT_SIZE, TITLE_SIZE, fit_margins
+from plaudit.trust import plain
 
 SUCCESS, FAILURE, UNKNOWN = "#2e8b57", "#5c6670", "#e4e4e0"  # the colors of a contact sheet
 COLORS = ("#1b6ca8", "#d1495b", "#2e8b57", "#e08e0b", "#6b4c9a", "#5c6670")

@@ -17,6 +17,7 @@ from typing import Any
 from plaudit.data.disk import Folder
 from plaudit.data.failures import Failures
 from plaudit.data.store import Store, is_store
+from plaudit.files import understood
 from plaudit.report.outcomes import (
     EpisodeOutcome,
     confusion_table,
@@ -43,7 +44,6 @@ from plaudit.report.plots import SMALL, Series, line_chart
 from plaudit.report.run_data import RunData
 from plaudit.report.success import CORRECTED, LIMITS, SuccessRates, guarantee_note, judge_chart, success_chart
 from plaudit.report.text import format_count, format_duration, format_ids
-from plaudit.untrusted import understood
 
 _MAX_EVENTS = 60  # latest
 _MAX_VIDEO = 64 << 20  # bytes; ours have about one megabyte

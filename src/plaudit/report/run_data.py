@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from plaudit.config import read_yaml
 from plaudit.data.disk import Folder
+from plaudit.files import Root, read_json_lines, read_json_object, read_metrics
 from plaudit.report.plots import Band, EventMarker, Series
-from plaudit.untrusted import Root, read_json_lines, read_json_object, read_metrics
-from plaudit.yaml_file import read_yaml
 
 Lines = list[dict[str, Any]]
 

@@ -9,8 +9,8 @@ from PIL import Image
 from plaudit.data.cameras import name_of_camera
 from plaudit.data.store import Store
 from plaudit.errors import DataError, did_you_mean
+from plaudit.files import file_name
 from plaudit.types import Episode, ProgressFn
-from plaudit.untrusted import file_name
 
 
 def visualize_positives(

@@ -20,6 +20,7 @@ from typing import TypeVar
 import numpy as np
 
 from plaudit.errors import RobotSilent, RolloutError
+from plaudit.processes import GRACE_S, ParentGone, exit_with_parent, print_error, receive, receive_block, send
 from plaudit.protocols import Teleoperator
 from plaudit.robots.config import RobotConfig
 from plaudit.robots.emergency_stop import EmergencyStop, EmergencyStopped
@@ -34,7 +35,6 @@ from plaudit.rollout.engine import (
     robot_spec,
 )
 from plaudit.rollout.memory import NO_ACTION, TELEOP, ActionChunk, EpisodeBuffer
-from plaudit.rollout.processes import GRACE_S, ParentGone, exit_with_parent, print_error, receive, receive_block, send
 from plaudit.rollout.reset import RecordedReset
 from plaudit.rollout.teleop import TeleopConfig
 from plaudit.types import HUMAN, POLICY, AnyArray, EnvSpec, FloatArray, Observation

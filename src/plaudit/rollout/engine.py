@@ -27,7 +27,6 @@ from plaudit.config import Config, Hertz, NonNegativeFloat, NonNegativeInt, Posi
 from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
 from plaudit.errors import PlauditError, PolicyUnavailable, RobotSilent, RolloutError, RolloutFault
-from plaudit.plain import print_plain
 from plaudit.policies.config import PolicyConfig
 from plaudit.policies.loader import PolicySpec
 from plaudit.protocols import InferenceEngine, Policy, Robot
@@ -41,6 +40,7 @@ from plaudit.rollout.memory import MAX_CHUNK, EpisodeBuffer
 from plaudit.rollout.operator_input import OperatorConfig
 from plaudit.rollout.reset import Reset
 from plaudit.rollout.timing import MAX_EPISODES, LatencyStats
+from plaudit.trust import print_plain
 from plaudit.types import AnyArray, EnvSpec, Episode, FloatArray
 
 MAX_EPISODE_STEPS = 1000  # of a robot, unless the config sets another limit

@@ -25,13 +25,13 @@ import numpy as np
 
 from plaudit.errors import RolloutError
 from plaudit.policies.config import PolicyConfig
+from plaudit.processes import ParentGone, exit_with_parent, print_error, receive, receive_block, send
 from plaudit.protocols import Policy
 from plaudit.rollout.chunks import chunk_problem, executed_steps
 from plaudit.rollout.clock import set_high_priority
 from plaudit.rollout.control import END_OF_EPISODE
 from plaudit.rollout.engine import MAY_PASS, InferenceConfig, build_policy, error_message, validate_chunk
 from plaudit.rollout.memory import ActionChunk, EpisodeBuffer, SharedBlock, padded
-from plaudit.rollout.processes import ParentGone, exit_with_parent, print_error, receive, receive_block, send
 from plaudit.rollout.warmup import warm_up
 from plaudit.types import HUMAN, EnvSpec, PolicyWeights
 

@@ -23,12 +23,12 @@ from pydantic import Field, model_validator
 
 from plaudit.config import Config, NonNegativeInt
 from plaudit.errors import BadMessage, DataError, RolloutError
-from plaudit.plain import print_plain
 from plaudit.robots.ros import RosRobotConfig
 from plaudit.robots.sim import SimRobotConfig
 from plaudit.robots.transport.messages import STRING, decode_string
 from plaudit.rollout.operator import AVAILABLE, OperatorCommand, Phase
 from plaudit.rollout.teleop import BUTTON, EVENT, KeyboardConfig
+from plaudit.trust import print_plain
 
 POLL_S = 0.2  # between looks whether to stop listening
 SPEAKERS = ("spd-say", "espeak-ng", "espeak", "say")  # programs that speak their argument

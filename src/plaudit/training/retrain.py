@@ -40,6 +40,7 @@ from plaudit.config import Config, PositiveInt, SmallInt, parse
 from plaudit.data.disk import sync, write_atomic
 from plaudit.data.store import Store
 from plaudit.errors import PlauditError
+from plaudit.files import read_json_object, understood
 from plaudit.judges.cascade import CascadeConfig
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.compat import deep_merge
@@ -50,14 +51,13 @@ from plaudit.judges.config import REFERENCE_SOURCES, JudgeConfig, save_rights
 from plaudit.judges.epochs import EpochMetrics, TrainingInterrupted, never_stop
 from plaudit.judges.evaluation import load_reference_labels, score_episodes
 from plaudit.judges.rights import Rights, prove_rights
+from plaudit.processes import ChildProcess, exit_with_parent, send
 from plaudit.registry import JUDGE_REGISTRY
-from plaudit.rollout.processes import ChildProcess, exit_with_parent, send
 from plaudit.rule import DecisionRule
 from plaudit.training.confidence import ErrorBudget, alpha_spent
 from plaudit.training.promotion import JudgeEvalSummary, PromotionRules, evaluate_judge, should_promote
 from plaudit.training.retrain_data import RetrainData, episode_origin, labeled_episodes
 from plaudit.training.reward_model import train_and_save
-from plaudit.untrusted import read_json_object, understood
 
 DECISION_FILE, CANDIDATE = "promotion.json", ".candidate"
 STOP_TIMEOUT_S = 20.0  # for which a retraining may save what it has when it is told to stop

@@ -11,7 +11,7 @@ from plaudit.data.formats.base import Dataset, FormatName, Writer
 from plaudit.data.formats.base import ReadOptions as ReadOptions
 from plaudit.data.formats.base import WriteOptions as WriteOptions
 from plaudit.errors import UnknownFormat
-from plaudit.untrusted import Root
+from plaudit.files import Root
 
 
 def open_dataset(path: str | Path, options: ReadOptions | None = None) -> Dataset:

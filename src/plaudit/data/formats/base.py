@@ -9,8 +9,8 @@ from typing import Any, Literal
 from plaudit.data.formats.images import file_digest
 from plaudit.data.formats.limits import FREE, GB, check_decoded_size
 from plaudit.errors import BadFile
+from plaudit.files import Root
 from plaudit.types import Episode, Labels, ProgressFn
-from plaudit.untrusted import Root
 
 FormatName = Literal["npy", "pkl", "lerobot"]
 RewardFrame = Literal["next", "same"]

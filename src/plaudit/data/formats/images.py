@@ -11,8 +11,8 @@ from PIL import Image, UnidentifiedImageError
 
 from plaudit.data.cameras import name_of_camera
 from plaudit.errors import BadFile, DataError
+from plaudit.files import Root
 from plaudit.types import AnyArray, ByteArray
-from plaudit.untrusted import Root
 
 # Pillow reads fifty formats, and for one of them starts Ghostscript, which runs what the file says.
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")

@@ -23,10 +23,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from plaudit.allocation import fitting, numbers_at_most
 from plaudit.config import Config, Edge, Width, parse
 from plaudit.data.disk import write_atomic
+from plaudit.data.weights import fitting, numbers_at_most, read_safetensors, read_torch
 from plaudit.errors import BadFile, ConfigError
+from plaudit.files import Root
 from plaudit.judges.classifier.checkpoint import (
     RewardModel,
     RewardModelConfig,
@@ -38,9 +39,7 @@ from plaudit.judges.classifier.encoders.resnet10 import Resnet10Config
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.judges.classifier.rlinf_export import rlinf_can_load, rlinf_tensors
 from plaudit.judges.epochs import EpochMetrics
-from plaudit.torch_file import read_safetensors, read_torch
 from plaudit.trust import from_file
-from plaudit.untrusted import Root
 
 LARGEST = 256  # pixels of an edge that is thought of
 

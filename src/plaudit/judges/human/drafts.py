@@ -29,7 +29,7 @@ from plaudit.data.journal import Journal, Record
 from plaudit.data.repair import repair_journal
 from plaudit.data.signals import defer_signals
 from plaudit.errors import ForeignFile, JournalMissing, StoreDamaged, StoreError
-from plaudit.untrusted import brief
+from plaudit.files import brief
 
 
 @dataclass(frozen=True)

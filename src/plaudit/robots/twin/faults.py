@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from plaudit.errors import RobotError, did_you_mean
+from plaudit.files import brief
 from plaudit.robots.transport import Transport
-from plaudit.untrusted import brief
 
 FAULT_TOPIC = "/twin/fault"
 FAULTS = {

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from plaudit.errors import RobotError
-from plaudit.plain import print_plain
 from plaudit.robots.rate import Rate
 from plaudit.robots.ros.config import RosRobotConfig
 from plaudit.robots.transport.messages import (
@@ -35,6 +34,7 @@ from plaudit.robots.twin.faults import FAULT_TOPIC, EncodeFn, Fault, FaultyPubli
 from plaudit.robots.twin.frames import render_frame
 from plaudit.robots.twin.joints import TwinJoints
 from plaudit.robots.twin.log import checksum
+from plaudit.trust import print_plain
 from plaudit.types import ByteArray
 
 

@@ -20,8 +20,8 @@ from plaudit.data.formats.lerobot.info import FIELDS, DatasetInfo, count, fill, 
 from plaudit.data.formats.lerobot.io_utils import count_rows, read_json_lines, read_table
 from plaudit.data.formats.limits import MAX_TEXT
 from plaudit.errors import BadFile
+from plaudit.files import Root, brief
 from plaudit.types import AnyArray
-from plaudit.untrusted import Root, brief
 
 # What LeRobot takes where info.json names no template.
 _V2_DATA = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"

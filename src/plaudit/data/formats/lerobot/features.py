@@ -9,8 +9,8 @@ import numpy as np
 from plaudit.data.formats.base import LabeledEpisode, WriteOptions
 from plaudit.data.formats.images import choose
 from plaudit.errors import DataError
+from plaudit.files import brief, file_name
 from plaudit.types import AnyArray, Labels
-from plaudit.untrusted import brief, file_name
 
 STATE, ACTION, IMAGES = "observation.state", "action", "observation.images."
 REWARD, DONE, SUCCESS = "next.reward", "next.done", "next.success"

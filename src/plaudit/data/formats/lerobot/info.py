@@ -12,7 +12,7 @@ from plaudit.data.formats.lerobot.columns import Features, image_size
 from plaudit.data.formats.lerobot.features import IMAGES
 from plaudit.data.formats.limits import MAX_EDGE, MAX_PIXELS, MAX_WIDTH
 from plaudit.errors import BadFile
-from plaudit.untrusted import Root, brief
+from plaudit.files import Root, brief
 
 MAX_FEATURES = 10_000
 MIN_FPS, MAX_FPS = 1e-3, 1e5

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 
 from plaudit.data.formats.limits import GB, MAX_ROWS, TABLE_RATIO, check_decoded_size
 from plaudit.errors import BadFile
-from plaudit.untrusted import MAX_JSON, Root, brief, parse_json, readable
+from plaudit.files import MAX_JSON, Root, brief, parse_json, readable
 
 MISSING = "this file of the LeRobot data set is missing; copy it from its source"
 MAX_TABLE = 16 * GB  # bytes of a whole table of images, in memory

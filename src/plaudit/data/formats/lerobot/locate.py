@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from plaudit.data.formats.lerobot.episodes import Listing, Row
-from plaudit.untrusted import Root
+from plaudit.files import Root
 
 _TABLES = (".parquet",)
 _VIDEOS = (".mp4", ".mkv", ".webm", ".mov", ".m4v")

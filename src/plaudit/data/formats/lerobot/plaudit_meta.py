@@ -9,8 +9,8 @@ from plaudit.data.formats.lerobot.features import PLAUDIT_META
 from plaudit.data.formats.lerobot.info import count, number
 from plaudit.data.formats.lerobot.io_utils import read_table
 from plaudit.errors import BadFile
+from plaudit.files import Root
 from plaudit.types import Padding
-from plaudit.untrusted import Root
 
 _FINAL = "final/"
 

@@ -50,8 +50,8 @@ from plaudit.data.formats.lerobot.plaudit_meta import NO_META, PlauditMeta, read
 from plaudit.data.formats.lerobot.videos import Videos, video_codecs
 from plaudit.data.formats.limits import GB, check_decoded_size
 from plaudit.errors import BadFile, DataError, InvalidEpisode
+from plaudit.files import Root, brief, read_json, unreadable
 from plaudit.types import AnyArray, ByteArray, Episode, Labels, Origin
-from plaudit.untrusted import Root, brief, read_json, unreadable
 
 
 def detect(path: Path) -> bool:

@@ -41,8 +41,8 @@ from plaudit.data.formats.lerobot.relabel_meta import (
 )
 from plaudit.data.formats.limits import MAX_ROWS
 from plaudit.errors import BadFile
+from plaudit.files import Root, read_json
 from plaudit.types import AnyArray, ProgressFn
-from plaudit.untrusted import Root, read_json
 
 SKIPPED = (".git", ".cache")  # folders beside the data: history, and what a hub's client keeps
 

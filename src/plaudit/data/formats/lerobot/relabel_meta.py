@@ -22,8 +22,8 @@ from plaudit.data.formats.lerobot.info import count
 from plaudit.data.formats.lerobot.io_utils import read_json_lines, read_table, row_group_sizes, row_groups
 from plaudit.data.formats.lerobot.stats import describe
 from plaudit.errors import BadFile
+from plaudit.files import Root, brief, parse_json, read_json
 from plaudit.types import AnyArray, FloatArray, Labels
-from plaudit.untrusted import Root, brief, parse_json, read_json
 
 _INFO, _STATS, _LINES, _EPISODES = "meta/info.json", "meta/stats.json", "meta/episodes_stats.jsonl", "meta/episodes/"
 _DTYPES = {REWARD: "float32", DONE: "bool", SUCCESS: "bool"}

@@ -10,8 +10,8 @@ from plaudit.data.formats.lerobot.episodes import Row, Video
 from plaudit.data.formats.limits import FREE, check_decoded_size
 from plaudit.data.formats.video import FramesMissing, announced_frames, codec_name, coded_frames, read_frames
 from plaudit.errors import BadFile
+from plaudit.files import Root
 from plaudit.types import AnyArray, ByteArray
-from plaudit.untrusted import Root
 
 
 def video_codecs(root: Root, row: Row) -> dict[str, str]:

@@ -1,9 +1,9 @@
-"""Rules for files that came from somebody else.
+"""Reading files that came from somebody else.
 
-A data set, a label file or a config from a stranger may name any path, claim any size and nest as deep as it likes.
-What reads them goes through here: paths are confined to the folder that the user named, only regular files are opened,
-and text is measured before it is parsed, because a parser that has begun may not come back. Whatever is refused is
-refused in a sentence, as `BadFile` where a file is at fault and as `ValueError` where a text is.
+A data set, a label file or a config from others may name any path, claim any size and nest to any depth. Paths are
+confined to the folder that the user named, only regular files are opened, and text is measured before it is parsed,
+because a parser may not return. A bad file raises `BadFile`, a bad text `ValueError`. Files that need a decoder
+(pickles, images, videos, tables) are read in a child process instead: `plaudit.data.formats.decoder`.
 """
 
 import errno
@@ -31,6 +31,7 @@ MAX_YAML = 1 << 20  # characters; the parser does about 0.1 MB a second
 MAX_FILES = 100_000  # of a folder
 MAX_DEPTH = 64  # lists and mappings within each other
 MAX_NODES = 50_000  # values of a YAML file once its aliases are written out
+MAX_HEAD = 16 << 20  # bytes of a safetensors header; about 100 for each tensor
 MAX_NUMBER = 400  # characters of an unquoted YAML value that begins like a number: some are read in quadratic time
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -266,6 +267,31 @@ def _is_link(path: Path, part: Any = None) -> BadFile:
 
 def _too_large(path: Path, size: int, most: int) -> BadFile:
     return BadFile(path, f"this file has {size:,} bytes where at most {most:,} are read; it is not what it should be")
+
+
+@contextmanager
+def open_safetensors(path: Path, root: Root | None = None) -> Iterator[str]:
+    """A name under which the safetensors library opens exactly this file. FileNotFoundError where there is none.
+
+    The library checks tensors against the file's size, but opens pipes and links, and accepts 100 MB of header: a
+    million empty tensors, which take gigabytes as objects.
+
+    root: the folder that the file is in; None: its parent
+    """
+    with (root or Root(path.parent)).open(path) as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > MAX_HEAD:
+            raise BadFile(path, f"this is no safetensors file: its header claims {length:,} bytes")
+        yield f"/dev/fd/{file.fileno()}"
+
+
+def safetensors_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor in a safetensors file."""
+    from safetensors import safe_open
+
+    message, missing = "this is no safetensors file ({}); copy it again from its source", "there is no such file"
+    with readable(path, message, missing), open_safetensors(path) as name, safe_open(name, "numpy") as file:
+        return {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118 - no mapping
 
 
 def read_own(path: Path, most: int) -> bytes:
