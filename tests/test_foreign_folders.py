@@ -36,7 +36,8 @@ from plaudit.judges.exam import examine
 from plaudit.judges.vlm.adapter import add_lora, fingerprint_with, load_base, save_adapter
 from plaudit.judges.vlm.config import AdapterInfo, LoraShape, PromptSettings, VlmSettings
 from plaudit.judges.vlm.judge import VlmJudgeConfig
-from plaudit.learners.sac import Sac, SacConfig
+from plaudit.learners.config import SacConfig
+from plaudit.learners.sac import Sac
 from plaudit.policies.config import FlowConfig
 from plaudit.policies.loader import load_policy, save_policy
 from plaudit.policies.networks import weights_of

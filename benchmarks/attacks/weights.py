@@ -29,7 +29,8 @@ from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.encoders.weights import read_state_dict
 from plaudit.judges.classifier.loader import load_reward_model
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
-from plaudit.learners.sac import Sac, SacConfig
+from plaudit.learners.config import SacConfig
+from plaudit.learners.sac import Sac
 from plaudit.policies.config import FlowConfig
 from plaudit.policies.loader import load_policy, save_policy
 from plaudit.policies.networks import weights_of

@@ -341,8 +341,8 @@ JUDGE_REGISTRY = Registry(
     builtin={
         "simulator": "plaudit.judges.simulator:SimulatorJudgeConfig",
         "noisy": "plaudit.judges.noisy:NoisyJudgeConfig",
-        "classifier": "plaudit.judges.classifier.judge:ClassifierJudgeConfig",
-        "progress": "plaudit.judges.classifier.judge:ProgressJudgeConfig",
+        "classifier": "plaudit.judges.classifier.judge_config:ClassifierJudgeConfig",
+        "progress": "plaudit.judges.classifier.judge_config:ProgressJudgeConfig",
         "vlm": "plaudit.judges.vlm.judge:VlmJudgeConfig",
         "human": "plaudit.judges.human.judge:HumanJudgeConfig",
         "cascade": "plaudit.judges.cascade:CascadeConfig",
@@ -351,9 +351,9 @@ JUDGE_REGISTRY = Registry(
 LEARNER_REGISTRY = Registry(
     "learner",
     builtin={
-        "ppo": "plaudit.learners.ppo:PpoConfig",
-        "sac": "plaudit.learners.sac:SacConfig",
-        "qchunk": "plaudit.learners.qchunk:QChunkConfig",
+        "ppo": "plaudit.learners.config:PpoConfig",
+        "sac": "plaudit.learners.config:SacConfig",
+        "qchunk": "plaudit.learners.config:QChunkConfig",
     },
     protocol=Learner,
     context=("env_spec", "seed", "device"),

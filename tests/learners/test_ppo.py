@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from plaudit.data.checkpoint import load_checkpoint, save_checkpoint
-from plaudit.learners.ppo import Ppo, PpoConfig, gae
+from plaudit.learners.config import PpoConfig
+from plaudit.learners.ppo import Ppo, gae
 from plaudit.rollout.vector import RolloutBatch
 from plaudit.types import Batch, EnvSpec, Observation
 

@@ -33,7 +33,8 @@ from plaudit.testing.scenario import Scenario
 from plaudit.testing.world import World, enter, pick, uniform
 from plaudit.training.audit import AuditConfig
 from plaudit.training.ledger_audit import LedgerAudit
-from plaudit.training.retrain import RetrainConfig, Retrainer
+from plaudit.training.retrain import Retrainer
+from plaudit.training.settings import RetrainConfig
 from plaudit.types import Episode, JudgeId, Labels
 
 BATCH = 8  # episodes that a judge labels before the audit looks

@@ -18,7 +18,7 @@ from pydantic import model_validator
 from plaudit.config import Config
 from plaudit.data.cameras import name_of_camera
 from plaudit.errors import did_you_mean
-from plaudit.judges.classifier.judge import ClassifierJudgeConfig
+from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig, classifier_stage
 from plaudit.judges.config import HUMAN, JudgeConfig
 from plaudit.judges.noisy import NoisyJudgeConfig
 from plaudit.learners.config import OffPolicyConfig
@@ -36,7 +36,6 @@ from plaudit.rollout.operator_input import OperatorConfig
 from plaudit.training.audit import AuditConfig
 from plaudit.training.cluster_config import ClusterConfig
 from plaudit.training.collect import CollectConfig
-from plaudit.training.retrain import classifier_stage
 from plaudit.training.settings import (
     DemosConfig,
     EvaluationConfig,
