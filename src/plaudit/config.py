@@ -25,20 +25,33 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 from pydantic_core import ErrorDetails
 
 from plaudit.errors import BadFile, ConfigError, ContractError, did_you_mean
-from plaudit.files import MAX_JSON, MAX_YAML, Root, brief, check_yaml, parse_json
-from plaudit.trust import PLACES, from_file, hide_secrets
+from plaudit.files import MAX_DEPTH, MAX_JSON, DuplicateKey, Root, brief, parse_json
+from plaudit.trust import (
+    PLACES,
+    check_code,
+    check_host,
+    check_key_variable,
+    check_local_files_only,
+    check_no_secret,
+    from_file,
+    hide_secrets,
+)
 
 LONGEST = 200  # characters of a key or a value that an error message repeats
 MOST_PROBLEMS = 20  # in the error message of one config
 OTHER_TYPE = 2  # see `_distance`
+MAX_YAML = 1 << 20  # characters; the parser does about 0.1 MB a second
+MAX_NODES = 50_000  # values of a YAML file once its aliases are written out
+MAX_NUMBER = 400  # characters of an unquoted YAML value that begins like a number: some are read in quadratic time
 MAX_FILLED = 10_000  # values of a file that OmegaConf processes, a few seconds
 MOST_LETTERS = 16 << 20  # characters of all values with templates filled in
 
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _PLACE = re.compile(r"\$\{oc\.env:(" + "|".join(PLACES) + r")(,[\w./-]*)?\}")
 _OTHER_KEY = re.compile(r"\$\{([\w-]+(?:\.[\w-]+)*)\}")
 
@@ -63,6 +76,12 @@ NonNegativeFloat = Annotated[float, Field(ge=0, le=1e9)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
 LearningRate = Annotated[float, Field(gt=0, le=10)]
 Hertz = Annotated[float, Field(ge=1e-3, le=1000)]  # control steps or frames per second
+
+# Values that a file may not choose freely; see `plaudit.trust`.
+CodeName = Annotated[str, AfterValidator(check_code)]
+ServerUrl = Annotated[str, AfterValidator(check_no_secret), AfterValidator(check_host)]
+KeyVariable = Annotated[str, AfterValidator(check_key_variable)]
+LocalFilesOnly = Annotated[bool, AfterValidator(check_local_files_only)]
 
 
 class Config(BaseModel):
@@ -397,6 +416,70 @@ def _at(tree: Any, key: str) -> Any:
         else:
             return None
     return tree
+
+
+def check_yaml(text: str, nodes: int = MAX_NODES) -> None:
+    """ValueError for a YAML text that is too large or too deep, or whose aliases multiply.
+
+    It reads the parser's events one by one, so that nothing is built from a text that is refused.
+    """
+    if len(text) > MAX_YAML:
+        raise ValueError(f"{len(text):,} characters of YAML where at most {MAX_YAML:,} are read")
+    if text.count("${") > MAX_NODES // 25:
+        raise ValueError("it has too many ${...}")
+    sizes: dict[str, int] = {}  # anchor -> values under it, aliases written out
+    above: list[tuple[str | None, int]] = []  # of each open list or mapping: anchor, and values counted before it
+    count = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor not in sizes:
+                raise ValueError(f"alias *{event.anchor[:30]} stands for something that is not complete before it")
+            count += sizes[event.anchor]
+        elif isinstance(event, yaml.ScalarEvent):
+            count += 1
+            if event.implicit[0] and len(event.value) > MAX_NUMBER and event.value[:1] in "+-.0123456789":
+                raise ValueError(f"a number of {len(event.value):,} characters; put text into quotes")
+            if event.anchor:
+                sizes[event.anchor] = 1
+        elif isinstance(event, yaml.CollectionStartEvent):
+            above.append((event.anchor, count))
+            count += 1
+            if len(above) > MAX_DEPTH:
+                raise ValueError(f"it nests more than {MAX_DEPTH} levels deep")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = above.pop()
+            if anchor:
+                sizes[anchor] = count - before
+        if count > nodes:
+            raise ValueError(f"it stands for more than {nodes:,} values")
+
+
+class _UniqueLoader(yaml.SafeLoader):
+    """Refuses a mapping that has a key twice, before merges (`<<`) are written out."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: Any = super().compose_mapping_node(anchor)
+        seen = set()
+        for key_node, _ in node.value:
+            if isinstance(key_node, yaml.ScalarNode) and not key_node.tag.endswith(":merge"):
+                key: Any = self.construct_object(key_node)
+                if key in seen:
+                    raise DuplicateKey(key)
+                seen.add(key)
+        return node
+
+
+def parse_yaml(text: str) -> Any:
+    """A YAML text of plain values; ValueError if it is too large, too deep, not YAML, or has a key twice."""
+    try:
+        check_yaml(text)
+        return yaml.load(text, _UniqueLoader)  # a SafeLoader
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())[:300]) from error
+    except ValueError:
+        raise
+    except Exception as error:  # the constructors of tagged values (!!bool x, !!timestamp x) raise whatever they meet
+        raise ValueError(f"a value that is not what its tag says ({type(error).__name__})") from error
 
 
 def _one_per_key(values: Any, details: Sequence[ErrorDetails]) -> list[ErrorDetails]:

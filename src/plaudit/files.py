@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from plaudit.errors import BadFile, PlauditError
 
@@ -27,14 +26,10 @@ MAX_JSON = 64 << 20  # bytes; a list of 100,000 episodes has 20 MB
 MAX_VALUES = 1_000_000  # of a JSON text: small ones take fifty times their letters in memory
 MAX_LINES_BYTES = 256 << 20  # of a file with a JSON object a line, as runs keep their metrics
 MAX_LINES_VALUES = 4_000_000  # of all its lines together
-MAX_YAML = 1 << 20  # characters; the parser does about 0.1 MB a second
 MAX_FILES = 100_000  # of a folder
 MAX_DEPTH = 64  # lists and mappings within each other
-MAX_NODES = 50_000  # values of a YAML file once its aliases are written out
 MAX_HEAD = 16 << 20  # bytes of a safetensors header; about 100 for each tensor
-MAX_NUMBER = 400  # characters of an unquoted YAML value that begins like a number: some are read in quadratic time
 
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _KINDS = {
@@ -432,67 +427,3 @@ def unreadable(path: Path, what: str) -> BadFile:
 def _reason(error: Exception) -> str:
     text = f"it lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
     return text[:200] or type(error).__name__
-
-
-def check_yaml(text: str, nodes: int = MAX_NODES) -> None:
-    """ValueError for a YAML text that would take its parser too far: size, depth, aliases that multiply.
-
-    The parser's events come one by one, so that nothing is built of a text that is refused.
-    """
-    if len(text) > MAX_YAML:
-        raise ValueError(f"{len(text):,} characters of YAML where at most {MAX_YAML:,} are read")
-    if text.count("${") > MAX_NODES // 25:
-        raise ValueError("it has too many ${...}")
-    sizes: dict[str, int] = {}  # anchor -> values under it, aliases written out
-    above: list[tuple[str | None, int]] = []  # of each open list or mapping: anchor, and values counted before it
-    count = 0
-    for event in yaml.parse(text, Loader=_LOADER):
-        if isinstance(event, yaml.AliasEvent):
-            if event.anchor not in sizes:
-                raise ValueError(f"alias *{event.anchor[:30]} stands for something that is not complete before it")
-            count += sizes[event.anchor]
-        elif isinstance(event, yaml.ScalarEvent):
-            count += 1
-            if event.implicit[0] and len(event.value) > MAX_NUMBER and event.value[:1] in "+-.0123456789":
-                raise ValueError(f"a number of {len(event.value):,} characters; put text into quotes")
-            if event.anchor:
-                sizes[event.anchor] = 1
-        elif isinstance(event, yaml.CollectionStartEvent):
-            above.append((event.anchor, count))
-            count += 1
-            if len(above) > MAX_DEPTH:
-                raise ValueError(f"it nests more than {MAX_DEPTH} levels deep")
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = above.pop()
-            if anchor:
-                sizes[anchor] = count - before
-        if count > nodes:
-            raise ValueError(f"it stands for more than {nodes:,} values")
-
-
-class _UniqueLoader(yaml.SafeLoader):
-    """Refuses a mapping that has a key twice, before merges (`<<`) are written out."""
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node: Any = super().compose_mapping_node(anchor)
-        seen = set()
-        for key_node, _ in node.value:
-            if isinstance(key_node, yaml.ScalarNode) and not key_node.tag.endswith(":merge"):
-                key: Any = self.construct_object(key_node)
-                if key in seen:
-                    raise DuplicateKey(key)
-                seen.add(key)
-        return node
-
-
-def parse_yaml(text: str) -> Any:
-    """A YAML text of plain values; ValueError for what is too large, too deep, no YAML, or has a key twice."""
-    try:
-        check_yaml(text)
-        return yaml.load(text, _UniqueLoader)  # a SafeLoader
-    except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())[:300]) from error
-    except ValueError:
-        raise
-    except Exception as error:  # the constructors of tagged values (!!bool x, !!timestamp x) raise whatever they meet
-        raise ValueError(f"a value that is not what its tag says ({type(error).__name__})") from error

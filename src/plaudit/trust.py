@@ -23,10 +23,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import Any, TextIO
 from urllib.parse import urlsplit
-
-from pydantic import AfterValidator
 
 from plaudit.errors import NotAllowed
 
@@ -252,10 +250,3 @@ def _strings(tree: Any) -> Iterator[str]:
     elif isinstance(tree, list | tuple | set | frozenset):
         for value in tree:
             yield from _strings(value)
-
-
-# For fields of configs.
-CodeName = Annotated[str, AfterValidator(check_code)]
-ServerUrl = Annotated[str, AfterValidator(check_no_secret), AfterValidator(check_host)]
-KeyVariable = Annotated[str, AfterValidator(check_key_variable)]
-LocalFilesOnly = Annotated[bool, AfterValidator(check_local_files_only)]

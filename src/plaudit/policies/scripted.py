@@ -14,14 +14,13 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from plaudit.config import Config, NonNegativeFloat, Seed, SmallInt
+from plaudit.config import CodeName, Config, NonNegativeFloat, Seed, SmallInt
 from plaudit.envs.panda.scene import ARM_STATE, SCENE_STATE
 from plaudit.envs.panda.tasks import TaskState
 from plaudit.errors import PolicyError
 from plaudit.policies.expert import ScriptedExpert
 from plaudit.policies.fixed import FixedPolicy
 from plaudit.protocols import Normalizer
-from plaudit.trust import CodeName
 from plaudit.types import FloatArray, Observation
 
 Script = Callable[[Observation], Any]

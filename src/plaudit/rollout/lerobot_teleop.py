@@ -14,11 +14,11 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
+from plaudit.config import CodeName
 from plaudit.errors import MissingPackage, RolloutError
 from plaudit.registry import TELEOP_REGISTRY
 from plaudit.robots.lerobot import import_choice
 from plaudit.rollout.teleop import TeleopConfig
-from plaudit.trust import CodeName
 from plaudit.types import FloatArray
 
 

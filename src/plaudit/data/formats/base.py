@@ -1,12 +1,12 @@
 """What all formats share: a data set as it is read, the options of reading and writing, and a folder of files."""
 
+import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from plaudit.data.formats.images import file_digest
 from plaudit.data.formats.limits import FREE, GB, check_decoded_size
 from plaudit.errors import BadFile
 from plaudit.files import Root
@@ -140,6 +140,15 @@ def check_not_repeated(nbytes: int, size: int, file: Path) -> None:
     """Refuse images that take more memory than their file has bytes: a pickle may hold one array in many places."""
     if nbytes > max(FREE, 2 * size):
         raise BadFile(file, f"its images take {nbytes:,} bytes in a file of {size:,}; copy it again from its source")
+
+
+def file_digest(root: Root, path: Path) -> str:
+    """The digest of all bytes of a file."""
+    try:
+        with root.open(path) as file:
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    except FileNotFoundError:
+        raise BadFile(path, "there is no such file") from None
 
 
 def folder_of_files(

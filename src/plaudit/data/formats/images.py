@@ -1,6 +1,5 @@
 """Images of other layouts -> uint8 [H, W, 3], and the few checks that keep wrong ones out."""
 
-import hashlib
 import io
 import warnings
 from collections.abc import Sequence
@@ -11,7 +10,6 @@ from PIL import Image, UnidentifiedImageError
 
 from plaudit.data.cameras import name_of_camera
 from plaudit.errors import BadFile, DataError
-from plaudit.files import Root
 from plaudit.types import AnyArray, ByteArray
 
 # Pillow reads fifty formats, and for one of them starts Ghostscript, which runs what the file says.
@@ -71,12 +69,3 @@ def choose(cameras: Sequence[str], known: Sequence[str], where: str) -> list[str
         if name not in known:
             raise DataError(f"camera '{camera}' is not in {where}; it has: {', '.join(known) or 'none'}")
     return chosen or list(known)
-
-
-def file_digest(root: Root, path: Path) -> str:
-    """Of all its bytes."""
-    try:
-        with root.open(path) as file:
-            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-    except FileNotFoundError:
-        raise BadFile(path, "there is no such file") from None

@@ -19,9 +19,10 @@ from plaudit.data.formats.base import (
     ReadOptions,
     WriteOptions,
     check_not_repeated,
+    file_digest,
     folder_of_files,
 )
-from plaudit.data.formats.images import choose, file_digest, to_frames
+from plaudit.data.formats.images import choose, to_frames
 from plaudit.data.formats.limits import GB
 from plaudit.data.unpickle import DAMAGED, read_npy
 from plaudit.errors import BadFile, InvalidEpisode

@@ -16,12 +16,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from plaudit.config import Hertz, Number, PositiveFloat
+from plaudit.config import CodeName, Hertz, Number, PositiveFloat
 from plaudit.errors import MissingPackage, RobotError, UnknownName, did_you_mean
 from plaudit.robots.config import RobotConfig
 from plaudit.robots.lerobot.driver import LeRobotRobot
 from plaudit.robots.safety import Positive, SafetyConfig
-from plaudit.trust import CodeName
 
 
 class LeRobotSafety(SafetyConfig):
