@@ -20,10 +20,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from plaudit.data.formats.decoder import ZIP, decode_file
+from plaudit.data.formats.decoder import decode_file
 from plaudit.errors import BadFile
 from plaudit.files import Root, open_safetensors, readable, unreadable
 
+ZIP = b"PK\x03\x04"  # a file of torch is a zip archive
 LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # a pickle of torch's magic number, as written before torch 1.6
 FREE = 1 << 25  # numbers of 4 bytes in addition to the weights: an image of 4,000 x 2,700 pixels to try the network on
 UNTAUGHT = 1 << 27  # for a network without weights

@@ -37,7 +37,6 @@ from plaudit.types import AnyArray, Episode, Labels, Origin
 WAITING = 1800.0  # s without an answer: a disk that does not respond, since computing has a limit of its own
 MAX_MESSAGE = 256 << 20  # bytes without the arrays
 BLOCK_COPIES = 4  # times the size of a file that its arrays may have
-ZIP = b"PK\x03\x04"  # how a file of torch begins
 _LENGTH = struct.Struct("!q")
 _PLAIN_DTYPE = re.compile(r"[<>|]([iu][1248]|f[248]|b1|[US]\d{1,6})")
 _ERRORS = {"BadFile": BadFile, "FramesMissing": BadFile, "UnsafeFile": UnsafeFile}

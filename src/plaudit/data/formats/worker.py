@@ -29,7 +29,7 @@ import numpy as np
 
 from plaudit.data.formats import lerobot, npy, open_dataset, pkl
 from plaudit.data.formats.base import Dataset, ReadOptions, Source
-from plaudit.data.formats.decoder import ZIP, receive, receive_arrays, send
+from plaudit.data.formats.decoder import receive, receive_arrays, send
 from plaudit.data.formats.lerobot.relabel import copy_with_labels
 from plaudit.data.formats.lerobot.relabel_meta import unpack_labels
 from plaudit.data.unpickle import ADMITTED, DAMAGED, Damaged, read_npy, resolve, unpickle
@@ -195,9 +195,7 @@ def _load_torch(file: BufferedReader, path: Path) -> Any:
 
     try:
         with torch.serialization.safe_globals([(stand_in, ".".join(name)) for name, stand_in in ADMITTED.items()]):
-            zipped = file.peek(4)[:4] == ZIP  # the older layout cannot be mapped
-            source = f"/dev/fd/{file.fileno()}" if zipped else file
-            tree = torch.load(source, map_location="cpu", weights_only=True, mmap=zipped)
+            tree = torch.load(f"/dev/fd/{file.fileno()}", map_location="cpu", weights_only=True)
     except Exception as error:
         asked = _REFUSED_BY_TORCH.search(str(error))
         if asked is None:
