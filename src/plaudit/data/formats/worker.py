@@ -30,8 +30,7 @@ import numpy as np
 from plaudit.data.formats import lerobot, npy, open_dataset, pkl
 from plaudit.data.formats.base import Dataset, ReadOptions, Source
 from plaudit.data.formats.decoder import receive, receive_arrays, send
-from plaudit.data.formats.lerobot.relabel import copy_with_labels
-from plaudit.data.formats.lerobot.relabel_meta import unpack_labels
+from plaudit.data.formats.lerobot.relabel import copy_with_labels, unpack_labels
 from plaudit.data.unpickle import ADMITTED, DAMAGED, Damaged, read_npy, resolve, unpickle
 from plaudit.errors import BadFile, DataError, PlauditError, UnsafeFile
 from plaudit.files import Root, readable
