@@ -283,9 +283,9 @@ def reject_foreign_keys(tree: Mapping[str, Any], hints: Mapping[str, str]) -> No
     # A list is one value, whatever it contains.
     locations = {tuple(takewhile(lambda step: isinstance(step, str), where)): None for where, _ in _leaves(tree)}
     strange = [
-        (where, f"key '{'.'.join(where)}' goes by another name here; {hint}")
+        (where, f"key '{'.'.join(map(str, where))}' goes by another name here; {hint}")
         for where in locations
-        if (hint := _hint(".".join(where), hints))
+        if (hint := _hint(".".join(map(str, where)), hints))
     ]
     if strange:
         raise ConfigError(strange)

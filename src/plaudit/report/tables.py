@@ -10,8 +10,7 @@ import numpy as np
 from rich.table import Column, Table
 
 from plaudit.data.failures import Failures
-from plaudit.data.formats.base import Dataset, ReadOptions
-from plaudit.data.formats.limits import size_text
+from plaudit.data.formats.base import Dataset, ReadOptions, size_text
 from plaudit.data.store import Store
 from plaudit.types import Episode
 

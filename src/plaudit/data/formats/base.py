@@ -7,10 +7,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from plaudit.data.formats.limits import FREE, GB, check_decoded_size
 from plaudit.errors import BadFile
 from plaudit.files import Root
 from plaudit.types import Episode, Labels, ProgressFn
+
+# Limits on foreign data: a few bytes can stand for any amount of memory (equal values in a table, a black video, a
+# length in a JSON file), so sizes are computed before anything is decoded.
+MAX_EDGE = 16_384  # pixels of an image
+MAX_PIXELS = 1 << 26  # of an image
+MAX_WIDTH = 1 << 20  # numbers in one row of a column
+MAX_ROWS = 1 << 26  # of a table
+MAX_TEXT = 10_000  # characters of a task
+GB = 1 << 30
+
+# Bytes that any file may be decoded to, and beyond that how many times its own size. A camera that stands still gives
+# 1,000 to 1; a black one gives more, but is one of several.
+FREE = 256 << 20
+RATIO = 2000
+TABLE_RATIO = 200  # of numbers
 
 FormatName = Literal["npy", "pkl", "lerobot"]
 RewardFrame = Literal["next", "same"]
@@ -130,6 +144,41 @@ class FileLayout:
             (folder / name / self.file_name.format(number)).write_bytes(file.data)
             counts[name] += 1
         return left_out
+
+
+def size_text(nbytes: int) -> str:
+    """A number of bytes as text: 1.2 GB."""
+    return f"{nbytes / 1e9:,.1f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:,.1f} MB"
+
+
+def check_decoded_size(
+    nbytes: int,
+    compressed: int,
+    where: Path,
+    what: str,
+    most: float,
+    ratio: int = RATIO,
+    source: str = "bytes on disk",
+) -> None:
+    """Refuse an episode that is too large, or much larger than the bytes that it is decoded from.
+
+    nbytes: its size in memory, known before it is decoded
+    compressed: the number of bytes that it is decoded from
+    most: the limit in bytes
+    source: what these bytes are, for the message
+    """
+    if nbytes > most:
+        raise BadFile(
+            where,
+            f"{what} would take {nbytes / GB:,.1f} GB in memory, and {most / GB:,.1f} GB is the limit; "
+            "give --max-episode-gb where this is no mistake",
+        )
+    if nbytes > max(FREE, ratio * compressed):
+        raise BadFile(
+            where,
+            f"{what} would take {nbytes / GB:,.1f} GB in memory out of {compressed:,} {source}, more than any "
+            "recording does; copy it again from its source",
+        )
 
 
 # Fills an empty folder; returns a sentence for each episode or part that the layout has no place for.

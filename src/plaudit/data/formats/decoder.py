@@ -27,8 +27,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from plaudit.data.formats.base import Dataset, ReadOptions, Source
-from plaudit.data.formats.limits import GB
+from plaudit.data.formats.base import GB, Dataset, ReadOptions, Source
 from plaudit.errors import BadFile, DataError, UnknownFormat, UnsafeFile
 from plaudit.files import Root, readable
 from plaudit.processes import ForkServer

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from plaudit.data.formats.base import (
+    GB,
     Dataset,
     EpisodeFile,
     FileLayout,
@@ -23,7 +24,6 @@ from plaudit.data.formats.base import (
     folder_of_files,
 )
 from plaudit.data.formats.images import choose, to_frames
-from plaudit.data.formats.limits import GB
 from plaudit.data.unpickle import DAMAGED, read_npy
 from plaudit.errors import BadFile, InvalidEpisode
 from plaudit.files import Root, readable

@@ -15,6 +15,7 @@ import numpy as np
 
 from plaudit.data.cameras import MAIN_CAMERAS, name_of_camera
 from plaudit.data.formats.base import (
+    GB,
     Dataset,
     EpisodeFile,
     FileLayout,
@@ -26,7 +27,6 @@ from plaudit.data.formats.base import (
     folder_of_files,
 )
 from plaudit.data.formats.images import choose, to_frames
-from plaudit.data.formats.limits import GB
 from plaudit.data.unpickle import DAMAGED, unpickle
 from plaudit.errors import BadFile, DataError
 from plaudit.files import Root, readable

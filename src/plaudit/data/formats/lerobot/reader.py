@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from plaudit.data.formats.base import Dataset, ReadOptions, RewardFrame, Source
+from plaudit.data.formats.base import FREE, GB, Dataset, ReadOptions, RewardFrame, Source, check_decoded_size
 from plaudit.data.formats.images import MAX_IMAGE, BadImage, choose, decode_image
 from plaudit.data.formats.lerobot.features import (
     ACTION,
@@ -57,7 +57,6 @@ from plaudit.data.formats.lerobot.tables import (
     read_table,
     stored_images,
 )
-from plaudit.data.formats.limits import FREE, GB, check_decoded_size
 from plaudit.data.formats.video import FramesMissing, announced_frames, codec_name, coded_frames, read_frames
 from plaudit.errors import BadFile, DataError, InvalidEpisode
 from plaudit.files import Root, brief, read_json, unreadable

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from plaudit.data.formats.base import RewardFrame
+from plaudit.data.formats.base import MAX_ROWS, RewardFrame
 from plaudit.data.formats.lerobot.features import (
     ACTION,
     DONE,
@@ -52,7 +52,6 @@ from plaudit.data.formats.lerobot.tables import (
     widths_of,
 )
 from plaudit.data.formats.lerobot.writer import describe
-from plaudit.data.formats.limits import MAX_ROWS
 from plaudit.errors import BadFile
 from plaudit.files import Root, brief, parse_json, read_json
 from plaudit.types import AnyArray, FloatArray, Labels, ProgressFn

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from plaudit.data.formats.base import GB, MAX_ROWS, TABLE_RATIO, check_decoded_size
 from plaudit.data.formats.lerobot.features import BOOKKEEPING, INTERVENTION, LABELS, PRIVILEGED
-from plaudit.data.formats.limits import GB, MAX_ROWS, TABLE_RATIO, check_decoded_size
 from plaudit.errors import BadFile, did_you_mean
 from plaudit.files import MAX_JSON, Root, brief, parse_json, readable
 from plaudit.types import AnyArray
