@@ -28,7 +28,7 @@ MAX_LINES_BYTES = 256 << 20  # of a file with a JSON object a line, as runs keep
 MAX_LINES_VALUES = 4_000_000  # of all its lines together
 MAX_FILES = 100_000  # of a folder
 MAX_DEPTH = 64  # lists and mappings within each other
-MAX_HEAD = 16 << 20  # bytes of a safetensors header; about 100 for each tensor
+MAX_HEAD = 4 << 20  # bytes of a safetensors header; about 100 for each tensor
 
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)

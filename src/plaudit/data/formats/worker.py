@@ -40,7 +40,7 @@ MEMORY = 768 << 20  # bytes above what the process has when it starts, in additi
 COPIES = 5  # of a table that is copied, in memory: compressed pages, itself (which grows by doubling), written pages
 SECONDS = 90  # of computing for any one request
 BYTES_A_SECOND = 20 << 20  # bytes of frames; each second of them adds one of computing
-FILE_MEMORY, FILE_SECONDS = 256 << 20, 20  # the same for a single file
+FILE_MEMORY, FILE_SECONDS = 256 << 20, 10  # the same for a single file
 FILE_COPIES = 4  # of a single file, in memory
 
 # The audit events of Python that no reader of files causes.
