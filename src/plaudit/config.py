@@ -59,8 +59,8 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 Location = tuple[str | int, ...]
 
 
-# The numbers of config classes. Each has a lower and an upper bound, because a value far beyond what anybody uses is a
-# mistake that would otherwise end in a traceback or in a full memory. A test checks every field.
+# The numbers of config classes. Each has a lower and an upper bound: a value far outside the usual range is a mistake
+# that would otherwise end in a traceback or fill the memory. A test checks every field.
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what torch and numpy both take
 PositiveInt = Annotated[int, Field(gt=0, le=10**9)]  # steps, episodes, frames
 NonNegativeInt = Annotated[int, Field(ge=0, le=10**9)]
@@ -92,10 +92,10 @@ class Config(BaseModel):
 
 @cache
 def config_from_init(cls: type, context: tuple[str, ...] = ()) -> type[BaseModel]:
-    """The config class of a class that has none: its fields are the arguments of `__init__`, its `build()` makes one.
+    """A config class for a class that has none: its fields are the arguments of `__init__`, its `build()` makes one.
 
     An `__init__` with an argument `config: SomeConfig` gets the whole config instead, with the fields of that class.
-    context: arguments that are no part of the config but are given to `build()`, in this order
+    context: arguments of `__init__` that are not part of the config; `build()` takes them, in this order
     """
     try:
         hints = get_type_hints(cls.__init__, include_extras=True)
@@ -174,9 +174,9 @@ def load(
 ) -> ModelT:
     """Read `cls` from a file and `a.b=c` overrides; the overrides win.
 
-    translate: keys under other names -> those of `cls`, in plain values that are not checked yet
-    typed: blocks that are replaced as a whole by an override of their `type`
-    root: the folder of somebody else that the file is in; None: the user named the file
+    translate: converts the plain values to the keys of `cls` before they are checked
+    typed: blocks that are dropped from the file when an override changes their `type`
+    root: the folder from others that the file is in; None: the user named the file
     """
     merged, given = read_values(path, overrides, typed, root)
     try:
@@ -191,9 +191,9 @@ def load(
 def read_values(
     path: str | Path | None, overrides: Sequence[str], typed: Collection[str] = (), root: Root | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Plain values, not checked yet: file and overrides together, and the overrides alone.
+    """Plain values that are not checked yet: file and overrides merged, and the overrides alone.
 
-    Whoever makes something of the first does so within `plaudit.trust.from_file(path, overrides)`, as `load` does.
+    Use the merged values inside `plaudit.trust.from_file(path, overrides)`, as `load` does.
     typed, root: see `load`
     """
     file_tree = read_yaml(Path(path), root) if path is not None else {}
@@ -208,21 +208,20 @@ def read_values(
 
 
 def _drop_if_retyped(tree: dict[str, Any], overrides: dict[str, Any], block: str) -> None:
-    """Remove a block of the file whose `type` an override changes: its other keys belong to another class. A block
-    without a `type` has nothing to change and stays."""
+    """Remove a block of the file if an override changes its `type`: its other keys belong to another class."""
     *above, name = block.split(".")
     for key in above:
         tree, overrides = (t[key] if isinstance(t.get(key), dict) else {} for t in (tree, overrides))
-    found, given = tree.get(name), overrides.get(name)
-    chosen = given.get("type") if isinstance(given, dict) else None
-    if chosen is not None and found is not None:
-        before = found.get("type") if isinstance(found, dict) else found
+    old, new = tree.get(name), overrides.get(name)
+    chosen = new.get("type") if isinstance(new, dict) else None
+    if chosen is not None and old is not None:
+        before = old.get("type") if isinstance(old, dict) else old
         if before is not None and before != chosen:
             del tree[name]
 
 
 def _overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    """`a.b=c`, one after the other, so that a mistake is told with the one it is in."""
+    """Parse `a.b=c` overrides one by one, so that an error names the right one."""
     if not overrides:
         return {}
     from omegaconf import OmegaConf
@@ -233,7 +232,7 @@ def _overrides(overrides: Sequence[str]) -> dict[str, Any]:
             if "\0" in override:
                 raise ValueError("it has a zero byte")
             check_yaml(override.partition("=")[2])
-            override.encode()  # what is no UTF-8 on the command line cannot be written down
+            override.encode()  # bytes that are not UTF-8 cannot be written to a file
             tree.merge_with_dotlist([override])
         except _yaml_errors() as error:
             text = hide_secrets(override)
@@ -246,7 +245,7 @@ def _overrides(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def key_location(where: Location, path: str | Path | None, given: Mapping[str, Any]) -> str:
-    """Where a key stood: in the file, or on the command line."""
+    """Where a key comes from: the file or the command line."""
     return "command line" if path is None or _has(given, where) else str(path)
 
 
@@ -254,8 +253,8 @@ def parse(cls: type[ModelT], values: Mapping[str, Any]) -> ModelT:
     """Check plain values against a config class."""
     try:
         text = json.dumps(values)
-    except (TypeError, ValueError) as error:  # bytes, a date, a set: YAML has more than JSON
-        raise ConfigError([((), f"a value is of a kind that no config has: {first_line(error)}")]) from None
+    except (TypeError, ValueError) as error:  # bytes, a date, a set: YAML has more types than JSON
+        raise ConfigError([((), f"a value has a type that no config has: {first_line(error)}")]) from None
     try:
         return cls.model_validate_json(text, strict=True)
     except ValidationError as error:
@@ -266,7 +265,7 @@ def parse(cls: type[ModelT], values: Mapping[str, Any]) -> ModelT:
 def expand_type_override(override: str, short: Collection[str], like: str) -> str:
     """`learner=sac` is short for `learner.type=sac`, where `learner` is one of `short`.
 
-    like: an example, for whoever wrote something without a value
+    like: an example for the error message
     """
     key, equals, value = override.partition("=")
     if not equals:
@@ -306,8 +305,8 @@ def _hint(key: str, hints: Mapping[str, str]) -> str | None:
 
 
 def _yaml_errors() -> tuple[type[Exception], ...]:
-    """What damaged text makes yaml and OmegaConf raise: `a[b` an AssertionError or an IndexError deep inside, a key
-    that is a list a TypeError."""
+    """What yaml and OmegaConf raise for damaged text: `a[b` an AssertionError or IndexError, a list as a key a
+    TypeError."""
     from omegaconf.errors import OmegaConfBaseException
 
     return (
@@ -317,15 +316,15 @@ def _yaml_errors() -> tuple[type[Exception], ...]:
 
 
 def read_yaml(path: Path, root: Root | None = None) -> dict[Any, Any]:
-    """A file as plain values, its templates not filled in yet.
+    """A file as plain values, with templates not filled in yet.
 
-    root: the folder of somebody else that it is in; None: the user named the file, and it may be a link
+    root: the folder from others that it is in; None: the user named the file, and it may be a link
     """
     if not path.exists() or path.is_dir():
-        beside = [p.name for p in path.parent.glob("*") if p.suffix in (".yaml", ".yml", ".json")]
+        others = [p.name for p in path.parent.glob("*") if p.suffix in (".yaml", ".yml", ".json")]
         where = path.parent.absolute()
         none = f"{where} has no YAML or JSON file" if where.is_dir() else f"there is no folder {where} either"
-        advice = did_you_mean(path.name, beside) if beside else none
+        advice = did_you_mean(path.name, others) if others else none
         raise ConfigError([((), f"{path}: there is no such file; {advice}")])
     try:
         tree = _parse(path, root or Root.of_named_file(path))
@@ -341,7 +340,7 @@ def read_yaml(path: Path, root: Root | None = None) -> dict[Any, Any]:
 
 
 def _parse(path: Path, root: Root) -> Any:
-    if path.suffix == ".json":  # a reward model's has hundreds of KB, which YAML's parser would take seconds for
+    if path.suffix == ".json":  # a reward model's description has hundreds of KB, for which a YAML parser takes seconds
         return parse_json(root.read(path, MAX_JSON))
     text = root.read(path, 4 * MAX_YAML).decode()
     check_yaml(text, MAX_FILLED)
@@ -349,12 +348,12 @@ def _parse(path: Path, root: Root) -> Any:
 
     try:
         return OmegaConf.to_container(OmegaConf.load(io.StringIO(text)))
-    except OSError:  # a number or a date by itself, which it has no tree for
+    except OSError:  # a single number or date, which OmegaConf does not accept
         return text.strip()
 
 
 def merge_overrides(tree: dict[Any, Any], overrides: Any) -> Any:
-    """The same with overrides in their places and templates filled in, as OmegaConf does it."""
+    """The values with overrides applied and templates filled in by OmegaConf."""
     if not overrides and not any(isinstance(value, str) and "${" in value for _, value in _leaves(tree)):
         return tree  # a reward model's description: OmegaConf would take half a minute for 50,000 values
     count = sum(1 for _ in _leaves(tree))
@@ -366,23 +365,23 @@ def merge_overrides(tree: dict[Any, Any], overrides: Any) -> Any:
 
 
 def dump_yaml(tree: Mapping[str, Any]) -> str:
-    """Plain values as text that `read_yaml` reads as the same values: a string like 1e3 is in quotes."""
+    """Plain values as text that `read_yaml` reads back unchanged: a string like 1e3 is in quotes."""
     from omegaconf import OmegaConf
 
     return OmegaConf.to_yaml(OmegaConf.create(dict(tree)))
 
 
 def first_line(error: Exception) -> str:
-    """The first line of an error's message; of yaml's, what is wrong and in which line."""
+    """The first line of an error's message; for YAML, what is wrong and in which line."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem and error.problem_mark:
         return f"{' '.join(error.problem.split())} in line {error.problem_mark.line + 1}"
     return " ".join(str(error).split("\n")[0].split())
 
 
 def _check_templates(path: Path, tree: dict[Any, Any]) -> None:
-    """`${other.key}` and the places that are known; whatever else a template can do is not for a file to ask for."""
-    found = [(where, value) for where, value in _leaves(tree) if isinstance(value, str) and "${" in value]
-    for where, value in found:
+    """Refuse templates other than `${other.key}` and the allowed folders."""
+    templates = [(where, value) for where, value in _leaves(tree) if isinstance(value, str) and "${" in value]
+    for where, value in templates:
         if "${" in _OTHER_KEY.sub("", _PLACE.sub("", value)):
             key = ".".join(map(str, where))
             message = (
@@ -390,21 +389,21 @@ def _check_templates(path: Path, tree: dict[Any, Any]) -> None:
                 f"${{oc.env:{PLACES[0]}}} can be filled in, anything else is for the command line"
             )
             raise ConfigError([(where, message)])
-    if found and _letters(tree, tree, {}) > MOST_LETTERS:
+    if templates and _letters(tree, tree, {}) > MOST_LETTERS:
         raise ConfigError([((), f"{path}: its templates lead to each other, and make too much of it")])
 
 
-def _letters(tree: Any, node: Any, known: dict[int, int]) -> int:
-    """Of all values in a node with its templates filled in; `known` is by the identity of nodes, as for aliases."""
-    if id(node) not in known:
-        known[id(node)] = MOST_LETTERS + 1
+def _letters(tree: Any, node: Any, sizes: dict[int, int]) -> int:
+    """The characters of all values in a node with its templates filled in; `sizes` caches them by the node's id."""
+    if id(node) not in sizes:
+        sizes[id(node)] = MOST_LETTERS + 1
         if isinstance(node, dict | list):
             inner = list(node.values() if isinstance(node, dict) else node)
-            known[id(node)] = 1 + sum(_letters(tree, part, known) for part in inner)
+            sizes[id(node)] = 1 + sum(_letters(tree, part, sizes) for part in inner)
         else:
             named = _OTHER_KEY.findall(node) if isinstance(node, str) else []
-            known[id(node)] = len(str(node)) + sum(_letters(tree, _at(tree, key), known) for key in named)
-    return known[id(node)]
+            sizes[id(node)] = len(str(node)) + sum(_letters(tree, _at(tree, key), sizes) for key in named)
+    return sizes[id(node)]
 
 
 def _at(tree: Any, key: str) -> Any:
@@ -483,30 +482,32 @@ def parse_yaml(text: str) -> Any:
 
 
 def _one_per_key(values: Any, details: Sequence[ErrorDetails]) -> list[ErrorDetails]:
-    """Of a key that may have values of several kinds, pydantic tells why its value is none of them, with the name of a
-    kind behind the key. Here: why it is not of the kind that it resembles, by its key; or all kinds in one sentence."""
-    found: list[ErrorDetails] = []
+    """For a key that takes several types, pydantic reports one error per type, with the type's name in the location.
+
+    Returns the errors of the most similar type, without its name; or one error that names all types.
+    """
+    errors: list[ErrorDetails] = []
     kinds: dict[Location, dict[str | int, list[ErrorDetails]]] = {}
     for detail in details:
         at = _kind_at(values, detail)
         if at is None:
-            found.append(detail)
+            errors.append(detail)
         else:
             kinds.setdefault(detail["loc"][:at], {}).setdefault(detail["loc"][at], []).append(detail)
     for where, by_kind in kinds.items():
-        nearest = min(by_kind.values(), key=lambda told: _distance(told, len(where)))
+        nearest = min(by_kind.values(), key=lambda details: _distance(details, len(where)))
         if _distance(nearest, len(where)) == OTHER_TYPE:
-            expected = [told[0]["msg"].removeprefix("Input should be ") for told in by_kind.values()]
+            expected = [details[0]["msg"].removeprefix("Input should be ") for details in by_kind.values()]
             nearest = nearest[:1]
             nearest[0]["msg"] = f"Input should be {' or '.join(expected)}"
         for detail in nearest:
             detail["loc"] = (*where, *detail["loc"][len(where) + 1 :])
-        found += nearest
-    return found
+        errors += nearest
+    return errors
 
 
 def _kind_at(values: Mapping[str, Any], detail: ErrorDetails) -> int | None:
-    """Where in a location the name of a kind stands: the first step that is no key of the values; None: nowhere."""
+    """The position of a type's name in a location: the first step that is no key of the values. None if it has none."""
     steps = detail["loc"][:-1] if detail["type"] == "missing" else detail["loc"]
     tree: Any = values
     for at, step in enumerate(steps):
@@ -517,14 +518,14 @@ def _kind_at(values: Mapping[str, Any], detail: ErrorDetails) -> int | None:
     return None
 
 
-def _distance(told: Sequence[ErrorDetails], depth: int) -> int:
-    """How far a value is from a kind: 0 where something inside of it is wrong, 1 where its type fits, else OTHER_TYPE.
+def _distance(details: Sequence[ErrorDetails], depth: int) -> int:
+    """How far a value is from a type: 0 if only something inside it is wrong, 1 if the type fits, else OTHER_TYPE.
 
     depth: of the value's key
     """
-    if len(told[0]["loc"]) > depth + 1:
+    if len(details[0]["loc"]) > depth + 1:
         return 0
-    return OTHER_TYPE if told[0]["type"].endswith("_type") else 1
+    return OTHER_TYPE if details[0]["type"].endswith("_type") else 1
 
 
 def _problems(cls: type[BaseModel], detail: ErrorDetails) -> list[tuple[Location, str]]:
@@ -532,7 +533,7 @@ def _problems(cls: type[BaseModel], detail: ErrorDetails) -> list[tuple[Location
     key = ".".join(map(str, where))
     key = key if len(key) <= LONGEST else f"{key[:LONGEST]}..."
     inner = detail.get("ctx", {}).get("error")
-    if isinstance(inner, ConfigError):  # from a section that the registry chose the class of
+    if isinstance(inner, ConfigError):  # from a section whose class the registry chose
         return [((*where, *deeper), message.replace("key '", f"key '{key}.", 1)) for deeper, message in inner.problems]
     if kind == "extra_forbidden":
         return [(where, f"unknown key '{key}'; {did_you_mean(str(where[-1])[:LONGEST], _keys_at(cls, where[:-1]))}")]
@@ -540,14 +541,14 @@ def _problems(cls: type[BaseModel], detail: ErrorDetails) -> list[tuple[Location
         return [(where, f"key '{key}' is missing; it has no default")]
     if inner is not None:
         message = hide_secrets(str(inner))
-        return [(where, f"key '{key}': {message}" if where else message)]  # a mistake of the whole has no key
-    found = json.dumps(detail["input"], default=str)
-    found = hide_secrets(found if len(found) <= LONGEST else brief(detail["input"]), key)
-    return [(where, f"key '{key}' is {found}: {detail['msg'][:300].lower()}")]
+        return [(where, f"key '{key}': {message}" if where else message)]  # an error of the whole config has no key
+    value = json.dumps(detail["input"], default=str)
+    value = hide_secrets(value if len(value) <= LONGEST else brief(detail["input"]), key)
+    return [(where, f"key '{key}' is {value}: {detail['msg'][:300].lower()}")]
 
 
 def _first(problems: Iterable[tuple[Location, str]]) -> list[tuple[Location, str]]:
-    """As many as somebody reads, and how many more there are."""
+    """The first problems, and how many more there are."""
     every = list(problems)
     if len(every) <= MOST_PROBLEMS:
         return every
