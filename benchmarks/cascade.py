@@ -38,7 +38,7 @@ from plaudit.envs.panda import PandaConfig  # noqa: E402
 from plaudit.judges.cascade import CascadeConfig  # noqa: E402
 from plaudit.judges.classifier.config import RewardTrainConfig  # noqa: E402
 from plaudit.judges.classifier.encoders.small import SmallConfig  # noqa: E402
-from plaudit.judges.classifier.judge import ClassifierJudgeConfig  # noqa: E402
+from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig  # noqa: E402
 from plaudit.judges.config import HUMAN, JudgeConfig  # noqa: E402
 from plaudit.judges.detector import SuccessDetector  # noqa: E402
 from plaudit.judges.evaluation import load_reference_labels, score_episodes  # noqa: E402

@@ -162,7 +162,7 @@ BARE = """
 import sys
 import numpy as np
 from plaudit.rollout.engine import RateLimiter
-from plaudit.rollout.processes import set_realtime_priority
+from plaudit.processes import set_realtime_priority
 
 set_realtime_priority()
 clock = RateLimiter(50)
@@ -202,8 +202,6 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from rtc_task import GalleryConfig, StaringConfig
-from plaudit.rollout.engine import InferenceConfig
-from plaudit.rollout.rtc import Rtc
 
 with Rtc(GalleryConfig(log=Path(sys.argv[1])), StaringConfig(), InferenceConfig(max_episode_steps=100)) as engine:
     print(*engine.pids.values(), flush=True)

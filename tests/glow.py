@@ -20,11 +20,13 @@ from plaudit.errors import JudgeError
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, TrainingDataInfo
 from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.familiar import START_CELLS, Familiar
-from plaudit.judges.classifier.judge import ClassifierJudge, ClassifierJudgeConfig
+from plaudit.judges.classifier.judge import ClassifierJudge
+from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
-from plaudit.learners.sac import Sac, SacConfig
+from plaudit.learners.config import SacConfig
+from plaudit.learners.sac import Sac
 from plaudit.registry import ENV_REGISTRY
 from plaudit.rollout.vector import collect_rollout
 from plaudit.types import Batch, EnvSpec, Episode, Observation

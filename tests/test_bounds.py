@@ -19,7 +19,7 @@ from plaudit.cli.commands import app
 from plaudit.cli.options import finite, frame_rate
 from plaudit.config import Config, parse
 from plaudit.errors import ConfigError
-from plaudit.learners.sac import SacConfig
+from plaudit.learners.config import SacConfig
 from plaudit.training.config_file import load_training_config
 
 

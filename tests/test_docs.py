@@ -13,7 +13,7 @@ from typer.main import get_command
 import glow
 from command import plaudit
 from plaudit.cli.commands import app
-from plaudit.yaml_file import read_yaml
+from plaudit.config import read_yaml
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")] + sorted(

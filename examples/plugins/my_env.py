@@ -4,7 +4,7 @@ from typing import Literal
 
 import numpy as np
 
-from plaudit.envs.adapters.base import AdapterConfig
+from plaudit.envs.adapters import AdapterConfig
 from plaudit.registry import ENV_REGISTRY
 from plaudit.types import Observation
 

@@ -9,7 +9,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _MODULES = {
-    "api": ("evaluate", "evaluate_judge", "label", "load_judge", "train", "train_reward"),
+    "training.api": ("evaluate", "evaluate_judge", "label", "load_judge", "train", "train_reward"),
     "contracts": ("check_judge", "check_learner", "check_policy", "check_robot", "check_vec_env"),
     "data.replay": ("ReplaySampler",),
     "data.store": ("Store",),
@@ -17,7 +17,7 @@ _MODULES = {
     "types": ("Episode", "JudgeId", "Labels", "Observation", "Scores"),
 }
 _OWNERS = {name: module for module, names in _MODULES.items() for name in names}
-__all__ = [*sorted(_OWNERS), "__version__"]
+# Type checkers and editors read the names from __init__.pyi.
 
 
 def __getattr__(name: str) -> Any:

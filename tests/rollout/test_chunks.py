@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from plaudit.errors import ConfigError, TrainingError
-from plaudit.learners.sac import SacConfig
+from plaudit.learners.config import SacConfig
 from plaudit.policies.loader import PolicySpec
 from plaudit.robots.twin import TwinProcess
 from plaudit.rollout.chunks import chunk_problem

@@ -24,9 +24,6 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from puppet import CounterConfig, PuppetConfig
-from plaudit.data.store import Store
-from plaudit.rollout.engine import InferenceConfig
-from plaudit.rollout.rtc import Rtc
 from plaudit.rollout.run import record_episodes
 
 folder = Path(sys.argv[1])

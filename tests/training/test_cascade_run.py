@@ -16,7 +16,7 @@ from conftest import counting_episode
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError
 from plaudit.judges.cascade import CascadeConfig, CascadeNote
-from plaudit.judges.classifier.judge import ClassifierJudgeConfig
+from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
 from plaudit.judges.config import save_rights
 from plaudit.judges.human.judge import HumanJudgeConfig
 from plaudit.judges.rights import Rights

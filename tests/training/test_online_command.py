@@ -14,10 +14,10 @@ import pytest
 
 import glow
 from command import plaudit
+from plaudit.config import read_yaml
 from plaudit.data.store import Store
 from plaudit.training.config_file import load_training_config
 from plaudit.training.run_folder import RunFolder
-from plaudit.yaml_file import read_yaml
 from pty_process import PtyProcess
 from puppet import lines
 from waiting import stretch, wait_until

@@ -16,7 +16,7 @@ from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError
 from plaudit.judges.cascade import CascadeConfig
-from plaudit.judges.classifier.judge import ClassifierJudgeConfig
+from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
 from plaudit.judges.epochs import TrainingInterrupted
 from plaudit.judges.human.judge import HumanJudgeConfig
 from plaudit.judges.labeling import stale_episodes

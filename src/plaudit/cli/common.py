@@ -20,8 +20,8 @@ from rich.segment import Segment
 from rich.text import Text
 
 from plaudit.errors import DataError, PlauditError, UnclearDataset
-from plaudit.memory import keep_freed_memory
-from plaudit.plain import plain
+from plaudit.processes import keep_freed_memory
+from plaudit.trust import plain
 
 # Typer has its own copy of click or uses the installed one, depending on its version.
 UsageError: Any = typer.BadParameter.__mro__[2]

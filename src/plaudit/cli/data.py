@@ -194,12 +194,13 @@ def info(
     follow_links: FollowLinksOption = False,
 ) -> None:
     """Show what a store or a data set contains."""
-    from plaudit.data.formats import ReadOptions
-    from plaudit.data.formats.decoder import open_in_worker
     from plaudit.data.store import Store, is_store
     from plaudit.report.tables import dataset_table, episode_table, store_table
 
     if not is_store(path):
+        from plaudit.data.formats import ReadOptions
+        from plaudit.data.formats.decoder import open_in_worker
+
         with open_in_worker(path, ReadOptions(follow_links=follow_links)) as dataset:
             out.print(dataset_table(dataset))
             for sentence in dataset.problems:

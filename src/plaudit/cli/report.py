@@ -96,8 +96,8 @@ def demo(
     Collects labeled episodes, trains a reward model on their images, trains a policy on its labels, then measures the
     true success rate on test seeds. Ctrl-C stops; the same command resumes.
     """
-    from plaudit.demo import MIN_SUCCESS_RATE, DemoDisplay, run_demo
     from plaudit.judges.epochs import TrainingInterrupted
+    from plaudit.training.demo import MIN_SUCCESS_RATE, DemoDisplay, run_demo
 
     try:
         result = run_demo(folder, DemoDisplay(out, progress, epochs_bar, training_bar), seed)

@@ -20,12 +20,12 @@ from plaudit.config import Config, Fraction, NonNegativeInt, Number, PositiveInt
 from plaudit.data.checked_json import decode_checked, encode_checked
 from plaudit.data.disk import write_atomic
 from plaudit.errors import BadFile, JudgeError
+from plaudit.files import Root
 from plaudit.judges.config import JUDGE_FILE, own_kind
 from plaudit.judges.metrics import RateCI
 from plaudit.judges.progress import judge_id_without_progress
 from plaudit.rule import without_unlike
 from plaudit.types import JudgeId
-from plaudit.untrusted import Root
 
 CERTIFICATE_FILE = "certificate.json"
 MAX_BYTES = 1 << 20

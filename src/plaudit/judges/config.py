@@ -20,9 +20,10 @@ from typing import Any, ClassVar, Self
 from omegaconf import OmegaConf
 from pydantic import Field, model_validator
 
-from plaudit.config import Config, NonNegativeFloat, NonNegativeInt, key_location, read_values
+from plaudit.config import Config, NonNegativeFloat, NonNegativeInt, dump_yaml, key_location, read_values, read_yaml
 from plaudit.data.disk import write_atomic
 from plaudit.errors import BadFile, ConfigError, NotAllowed, UnknownName, did_you_mean
+from plaudit.files import Root, read_json_object
 from plaudit.judges.calibration import CalibrationRecord, PlattScaling
 from plaudit.judges.progress import JudgeWithProgress
 from plaudit.judges.rights import Rights
@@ -30,8 +31,6 @@ from plaudit.protocols import Judge, LiveJudge
 from plaudit.registry import JUDGE_REGISTRY
 from plaudit.rule import DecisionRule, Decode, PartialRule, Unlike
 from plaudit.trust import from_file
-from plaudit.untrusted import Root, read_json_object
-from plaudit.yaml_file import dump_yaml, read_yaml
 
 HUMAN, CASCADE = "human", "cascade"  # the sources of a human's labels, and of a cascade's
 REFERENCE_SOURCES = (HUMAN, "simulator", "dataset", "cutoff")  # whose labels a model may learn from

@@ -18,9 +18,9 @@ import numpy as np
 
 from plaudit.data.disk import Folder, write_atomic
 from plaudit.errors import PlauditError
+from plaudit.files import MAX_LINES_BYTES
 from plaudit.protocols import Judge
 from plaudit.types import Episode, Scores
-from plaudit.untrusted import MAX_LINES_BYTES
 
 
 class KeepingJudge:

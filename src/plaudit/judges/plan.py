@@ -31,10 +31,10 @@ from plaudit.config import Config, NonNegativeFloat, Seed
 from plaudit.data.checked_json import decode_checked, encode_checked
 from plaudit.data.disk import write_atomic
 from plaudit.errors import BadFile, DataError, did_you_mean
+from plaudit.files import read_own
 from plaudit.judges.certificate import Certificate
 from plaudit.judges.noisy import KINDS
 from plaudit.types import AnyArray
-from plaudit.untrusted import read_own
 
 TABLE_FILE = "plan_table.json"
 MAX_BYTES = 1 << 22

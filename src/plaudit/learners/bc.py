@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from plaudit.checkpoint import Stateful
+from plaudit.data.checkpoint import Stateful
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
+from plaudit.devices import AdamW
 from plaudit.errors import PolicyError
 from plaudit.learners.config import BCConfig
 from plaudit.learners.demonstrations import Demonstrations
-from plaudit.optim import AdamW
 from plaudit.policies.flow import FlowPolicy, matching_loss
 from plaudit.policies.networks import random_shift, to_tensor, weights_of
 from plaudit.protocols import Normalizer

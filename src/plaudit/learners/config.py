@@ -1,6 +1,7 @@
-"""What configs of learners share, and the config of behavior cloning. Without torch."""
+"""The configs of learners and of behavior cloning. Without torch, so that reading a training config is fast."""
 
-from typing import Any, ClassVar, Self
+from importlib import import_module
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -8,7 +9,9 @@ from plaudit.config import (
     BatchSize,
     Config,
     LearningRate,
+    NonNegativeFloat,
     NonNegativeInt,
+    Number,
     PositiveFloat,
     PositiveInt,
     Seed,
@@ -16,13 +19,15 @@ from plaudit.config import (
     Width,
     parse,
 )
-from plaudit.policies.config import FlowConfig
+from plaudit.policies.config import FlowConfig, VelocityNetConfig
+from plaudit.types import EnvSpec
 
 
 class LearnerConfig(Config):
     """Base of a learner's config."""
 
     on_policy: ClassVar[bool]  # whether it learns only from episodes of its newest policy
+    learner_class: ClassVar[str]  # "module:Class" that `build` makes; it is imported where the learner runs
 
     gamma: float = Field(default=0.95, ge=0, le=1)  # discount of a step
 
@@ -36,9 +41,10 @@ class LearnerConfig(Config):
         """Actions of a chunk that a backup spans; a robot has to execute as many before the next inference."""
         return self.action_horizon
 
-    def build(self, env_spec: Any, seed: int, device: str) -> Any:
-        """The `Learner` of an env or a robot with these `plaudit.types.EnvSpec`."""
-        raise NotImplementedError(f"{type(self).__name__} has no build(env_spec, seed, device)")
+    def build(self, env_spec: EnvSpec, seed: int, device: str) -> Any:
+        """The `Learner` of an env or a robot."""
+        module, _, name = self.learner_class.partition(":")
+        return getattr(import_module(module), name)(self, env_spec, seed, device)
 
 
 class OffPolicyConfig(LearnerConfig):
@@ -87,6 +93,95 @@ class CriticEnsembleConfig(OffPolicyConfig):
         if self.num_subsample_critics > self.num_critics:
             raise ValueError(
                 f"num_subsample_critics is {self.num_subsample_critics}, but there are {self.num_critics} critics"
+            )
+        return self
+
+
+class SacConfig(CriticEnsembleConfig):
+    """Settings of SAC; `learner.KEY` of a training run."""
+
+    learner_class: ClassVar[str] = "plaudit.learners.sac:Sac"
+
+    type: Literal["sac"] = "sac"
+    gamma: float = Field(default=0.95, ge=0, le=1)  # tasks here take 15 to 50 steps
+    lr: LearningRate = 1e-3
+    n_step: SmallInt = 1  # rewards in a target before the critics' value
+    tau: float = Field(default=0.005, gt=0, le=1)  # how far the target critics move to the critics at each update
+    num_subsample_critics: SmallInt = 1  # the fastest with sparse rewards
+    policy_update_freq: PositiveInt = 2  # critic updates to one of the actor
+    temperature_init: PositiveFloat = 0.01  # it then follows the target entropy
+    target_entropy: Number | None = None  # None: minus half the number of actions
+    bc_weight: NonNegativeFloat = 0.0  # in the actor's loss, of cloning the demonstrations in a batch
+    random_steps: NonNegativeInt = 100
+
+    @property
+    def clones_demos(self) -> bool:
+        return self.bc_weight > 0
+
+
+class PpoConfig(LearnerConfig):
+    """Settings of PPO; `learner.KEY` of a training run."""
+
+    on_policy: ClassVar[bool] = True
+
+    learner_class: ClassVar[str] = "plaudit.learners.ppo:Ppo"
+
+    type: Literal["ppo"] = "ppo"
+    gamma: float = Field(default=0.9, ge=0, le=1)
+    gae_lambda: float = Field(default=0.9, ge=0, le=1)
+    lr: LearningRate = 3e-4
+    clip_coef: PositiveFloat = 0.2  # how far the ratio of probabilities may move
+    update_epochs: SmallInt = 8  # over each rollout
+    num_minibatches: SmallInt = 4  # of each epoch
+    vf_coef: PositiveFloat = 0.5
+    ent_coef: NonNegativeFloat = 0.0
+    max_grad_norm: PositiveFloat = 0.5
+    target_kl: PositiveFloat | None = 0.1  # an update stops when the policy has moved this far; None: never
+    hidden_dims: tuple[Width, ...] = Field(default=(128, 128), min_length=1)
+    log_std_init: float = Field(default=-0.5, ge=-20, le=20)  # of the actions
+    pretrain_updates: NonNegativeInt = 2000  # of behavior cloning before the first rollout, with demonstrations
+    pretrain_batch_size: BatchSize = 256
+    pretrain_lr: LearningRate = 1e-3
+    # Rollouts after cloning from which only the value learns: with an untrained value every advantage is noise, and a
+    # few updates of noise undo what was cloned.
+    critic_warmup_iterations: NonNegativeInt = 2
+    # Pixels by which images of demonstrations are shifted at random. Those of a rollout are not: it would change the
+    # densities that the old ones are compared with, and undo in a few updates what was learned.
+    random_shift_pad: NonNegativeInt = 4
+
+
+class QChunkConfig(CriticEnsembleConfig):
+    """Settings of Q-chunking; `learner.KEY` of a training run."""
+
+    learner_class: ClassVar[str] = "plaudit.learners.qchunk:QChunk"
+
+    type: Literal["qchunk"] = "qchunk"
+    horizon: SmallInt = 5  # actions of a chunk
+    critic_horizon: SmallInt | None = None  # of these, the first that critics value, h above; None: all
+    num_samples: SmallInt = 8  # chunks to choose from, N above
+    num_inference_steps: SmallInt = 5  # of Euler, from noise to actions
+    velocity_net: VelocityNetConfig = VelocityNetConfig(width=64, depth=2)
+    lr: LearningRate = 2e-3
+    tau: float = Field(default=0.01, gt=0, le=1)  # how far the target critics move to the critics at each update
+    batch_size: BatchSize = 128
+    utd_ratio: PositiveFloat = 0.25
+    pretrain_updates: NonNegativeInt = 200  # with demonstrations alone, where there are some, before the first episode
+
+    @property
+    def action_horizon(self) -> int:
+        """Actions that its policy returns at a time."""
+        return self.horizon
+
+    @property
+    def backup_horizon(self) -> int:
+        """Actions of a chunk that critics value and a backup spans."""
+        return self.critic_horizon or self.horizon
+
+    @model_validator(mode="after")
+    def _check_critic_horizon(self) -> Self:
+        if self.backup_horizon > self.horizon:
+            raise ValueError(
+                f"critic_horizon is {self.critic_horizon}, but chunks have {self.horizon} actions (horizon)"
             )
         return self
 

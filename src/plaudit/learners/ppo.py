@@ -10,53 +10,18 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
-from plaudit.config import BatchSize, LearningRate, NonNegativeFloat, NonNegativeInt, PositiveFloat, SmallInt, Width
 from plaudit.learners.base import LearnerBase, augment, make_adam
-from plaudit.learners.config import LearnerConfig
+from plaudit.learners.config import PpoConfig
 from plaudit.policies.config import ActorConfig, GaussianConfig
 from plaudit.policies.networks import Encoder, Linear, ObsTensors, gaussian_actor, mlp, obs_to_tensors
 from plaudit.rollout.vector import ActFn, RolloutBatch
 from plaudit.types import Batch, EnvSpec, FloatArray, Observation
-
-
-class PpoConfig(LearnerConfig):
-    """Settings of PPO; `learner.KEY` of a training run."""
-
-    on_policy: ClassVar[bool] = True
-
-    type: Literal["ppo"] = "ppo"
-    gamma: float = Field(default=0.9, ge=0, le=1)
-    gae_lambda: float = Field(default=0.9, ge=0, le=1)
-    lr: LearningRate = 3e-4
-    clip_coef: PositiveFloat = 0.2  # how far the ratio of probabilities may move
-    update_epochs: SmallInt = 8  # over each rollout
-    num_minibatches: SmallInt = 4  # of each epoch
-    vf_coef: PositiveFloat = 0.5
-    ent_coef: NonNegativeFloat = 0.0
-    max_grad_norm: PositiveFloat = 0.5
-    target_kl: PositiveFloat | None = 0.1  # an update stops when the policy has moved this far; None: never
-    hidden_dims: tuple[Width, ...] = Field(default=(128, 128), min_length=1)
-    log_std_init: float = Field(default=-0.5, ge=-20, le=20)  # of the actions
-    pretrain_updates: NonNegativeInt = 2000  # of behavior cloning before the first rollout, with demonstrations
-    pretrain_batch_size: BatchSize = 256
-    pretrain_lr: LearningRate = 1e-3
-    # Rollouts after cloning from which only the value learns: with an untrained value every advantage is noise, and a
-    # few updates of noise undo what was cloned.
-    critic_warmup_iterations: NonNegativeInt = 2
-    # Pixels by which images of demonstrations are shifted at random. Those of a rollout are not: it would change the
-    # densities that the old ones are compared with, and undo in a few updates what was learned.
-    random_shift_pad: NonNegativeInt = 4
-
-    def build(self, env_spec: EnvSpec, seed: int, device: str) -> "Ppo":
-        """The learner."""
-        return Ppo(self, env_spec, seed, device)
 
 
 class ActorCritic(nn.Module):

@@ -14,17 +14,15 @@ own experience, and critics have LayerNorm.
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Any
 
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from plaudit.config import BatchSize, LearningRate, NonNegativeInt, PositiveFloat, SmallInt
 from plaudit.errors import DataError
 from plaudit.learners.base import LearnerBase, augment, make_adam, optimizer_step, sample_critics, soft_update
-from plaudit.learners.config import CriticEnsembleConfig
-from plaudit.policies.config import CriticConfig, QChunkPolicyConfig, VelocityNetConfig
+from plaudit.learners.config import QChunkConfig
+from plaudit.policies.config import CriticConfig, QChunkPolicyConfig
 from plaudit.policies.flow import VelocityNet, integrate, matching_loss
 from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors, obs_to_tensors
 from plaudit.policies.qchunk import best_of_n, clip_actions
@@ -32,44 +30,6 @@ from plaudit.rollout.vector import ActFn
 from plaudit.types import Batch, EnvSpec, FloatArray, Observation
 
 EVAL_SEED = 0  # of the noise in evaluations: two of them differ in nothing but the weights
-
-
-class QChunkConfig(CriticEnsembleConfig):
-    """Settings of Q-chunking; `learner.KEY` of a training run."""
-
-    type: Literal["qchunk"] = "qchunk"
-    horizon: SmallInt = 5  # actions of a chunk
-    critic_horizon: SmallInt | None = None  # of these, the first that critics value, h above; None: all
-    num_samples: SmallInt = 8  # chunks to choose from, N above
-    num_inference_steps: SmallInt = 5  # of Euler, from noise to actions
-    velocity_net: VelocityNetConfig = VelocityNetConfig(width=64, depth=2)
-    lr: LearningRate = 2e-3
-    tau: float = Field(default=0.01, gt=0, le=1)  # how far the target critics move to the critics at each update
-    batch_size: BatchSize = 128
-    utd_ratio: PositiveFloat = 0.25
-    pretrain_updates: NonNegativeInt = 200  # with demonstrations alone, where there are some, before the first episode
-
-    @property
-    def action_horizon(self) -> int:
-        """Actions that its policy returns at a time."""
-        return self.horizon
-
-    @property
-    def backup_horizon(self) -> int:
-        """Actions of a chunk that critics value and a backup spans."""
-        return self.critic_horizon or self.horizon
-
-    @model_validator(mode="after")
-    def _check_critic_horizon(self) -> Self:
-        if self.backup_horizon > self.horizon:
-            raise ValueError(
-                f"critic_horizon is {self.critic_horizon}, but chunks have {self.horizon} actions (horizon)"
-            )
-        return self
-
-    def build(self, env_spec: EnvSpec, seed: int, device: str) -> "QChunk":
-        """The learner."""
-        return QChunk(self, env_spec, seed, device)
 
 
 class QChunkNet(nn.Module):

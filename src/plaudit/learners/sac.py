@@ -10,44 +10,18 @@ alone: `target = reward + discount * value`. With `bc_weight` the actor also clo
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
-from plaudit.config import LearningRate, NonNegativeFloat, NonNegativeInt, Number, PositiveFloat, PositiveInt, SmallInt
+from plaudit.devices import Adam
 from plaudit.learners.base import LearnerBase, augment, make_adam, optimizer_step, sample_critics, soft_update
-from plaudit.learners.config import CriticEnsembleConfig
-from plaudit.optim import Adam
+from plaudit.learners.config import SacConfig
 from plaudit.policies.config import ActorConfig, GaussianConfig
 from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors, TanhGaussian, obs_to_tensors
 from plaudit.rollout.vector import ActFn
 from plaudit.types import Batch, EnvSpec, FloatArray, Observation
-
-
-class SacConfig(CriticEnsembleConfig):
-    """Settings of SAC; `learner.KEY` of a training run."""
-
-    type: Literal["sac"] = "sac"
-    gamma: float = Field(default=0.95, ge=0, le=1)  # tasks here take 15 to 50 steps
-    lr: LearningRate = 1e-3
-    n_step: SmallInt = 1  # rewards in a target before the critics' value
-    tau: float = Field(default=0.005, gt=0, le=1)  # how far the target critics move to the critics at each update
-    num_subsample_critics: SmallInt = 1  # the fastest with sparse rewards
-    policy_update_freq: PositiveInt = 2  # critic updates to one of the actor
-    temperature_init: PositiveFloat = 0.01  # it then follows the target entropy
-    target_entropy: Number | None = None  # None: minus half the number of actions
-    bc_weight: NonNegativeFloat = 0.0  # in the actor's loss, of cloning the demonstrations in a batch
-    random_steps: NonNegativeInt = 100
-
-    @property
-    def clones_demos(self) -> bool:
-        return self.bc_weight > 0
-
-    def build(self, env_spec: EnvSpec, seed: int, device: str) -> "Sac":
-        """The learner."""
-        return Sac(self, env_spec, seed, device)
 
 
 class SacNet(nn.Module):

@@ -10,8 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from plaudit.config import Config, Edge, PositiveFloat, Seed, SmallInt, Width
-from plaudit.trust import KeyVariable, ServerUrl
+from plaudit.config import Config, Edge, KeyVariable, PositiveFloat, Seed, ServerUrl, SmallInt, Width
 
 Guidance = Literal["vjp", "identity", "blend"]
 

@@ -23,18 +23,16 @@ from pydantic import BaseModel, Field
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from plaudit.config import Config, load, read_values
+from plaudit.config import Config, dump_yaml, load, read_values
 from plaudit.data.disk import write_atomic
 from plaudit.data.normalize import Normalizer
 from plaudit.errors import BadFile, ConfigError, NotAllowed, PolicyError, UnknownName, did_you_mean
+from plaudit.files import Root, brief, open_safetensors, safetensors_shapes
 from plaudit.policies.config import NetworkPolicyConfig, PolicyConfig
 from plaudit.protocols import Policy
 from plaudit.registry import POLICY_REGISTRY
-from plaudit.safetensors_file import check_safetensors, open_safetensors
 from plaudit.trust import from_file
 from plaudit.types import EnvSpec, PolicyWeights
-from plaudit.untrusted import Root, brief
-from plaudit.yaml_file import dump_yaml
 
 
 def write_weights(path: str | Path, weights: PolicyWeights) -> None:
@@ -45,7 +43,7 @@ def write_weights(path: str | Path, weights: PolicyWeights) -> None:
 def read_weights(path: str | Path) -> PolicyWeights:
     """Read the file that `write_weights` wrote."""
     try:
-        with open_safetensors(Path(path)) as (name, _), safe_open(name, framework="numpy") as file:
+        with open_safetensors(Path(path)) as name, safe_open(name, framework="numpy") as file:
             version = int((file.metadata() or {}).get("version", 0))
             return PolicyWeights(version, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 - no mapping
     except BadFile:
@@ -154,10 +152,10 @@ class PolicySpec(PolicyConfig):
         """The policy, with its weights."""
         config = self.config
         if isinstance(config, NetworkPolicyConfig):
-            from plaudit.allocation import UNTAUGHT, fitting, numbers_at_most  # it needs torch, as such a policy does
+            from plaudit.data.weights import UNTAUGHT, fitting, numbers_at_most  # it needs torch, as such a policy does
 
             # A network that is larger than its weights is refused before it is allocated.
-            most = UNTAUGHT if self.weights is None else fitting(check_safetensors(self.weights).values())
+            most = UNTAUGHT if self.weights is None else fitting(safetensors_shapes(self.weights).values())
             with numbers_at_most(most, self.weights or Path("policy")):
                 policy = config.build()
         else:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 from pydantic import Field, model_validator
 
-from plaudit.config import Config, NonNegativeFloat, NonNegativeInt, Seed, SmallInt
+from plaudit.config import CodeName, Config, NonNegativeFloat, NonNegativeInt, Seed, SmallInt
 from plaudit.data.store import Store
 from plaudit.envs.panda.scene import ARM_STATE, SCENE_STATE
 from plaudit.envs.panda.tasks import TaskState
@@ -24,7 +24,6 @@ from plaudit.errors import PolicyError
 from plaudit.policies.expert import ScriptedExpert
 from plaudit.policies.guidance import FixedPolicy, blend_with_previous
 from plaudit.protocols import Normalizer
-from plaudit.trust import CodeName
 from plaudit.types import AnyArray, FloatArray, Observation
 
 

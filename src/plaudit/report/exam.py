@@ -13,13 +13,13 @@ import rich.table
 import rich.text
 
 from plaudit.data.transfer import new_folder
+from plaudit.files import file_name
 from plaudit.judges.certificate import CERTIFICATE_FILE, CORRELATIONS, FIGURES, IN_FRAMES, Certificate, ControlFigure
 from plaudit.judges.exam import Trace
 from plaudit.judges.metrics import RateCI
 from plaudit.report.page import Block, Cell, Chart, Row, Section, Span, Table, Text, write_page
 from plaudit.report.plots import SMALL, EventMarker, interval_chart, line_chart
 from plaudit.report.text import format_count, format_frames_interval, format_percent
-from plaudit.untrusted import file_name
 
 Examined = Sequence[tuple[Certificate, Sequence[Trace]]]  # the best first
 

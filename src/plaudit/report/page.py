@@ -24,7 +24,7 @@ from markupsafe import Markup
 from PIL import Image as PillowImage
 
 from plaudit.data.disk import write_atomic
-from plaudit.plain import plain
+from plaudit.trust import plain
 from plaudit.types import ByteArray
 
 _MAX_THUMBNAIL = (320, 240)  # pixels, width and height

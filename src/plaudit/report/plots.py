@@ -26,7 +26,7 @@ from matplotlib.textpath import text_to_path
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator, PercentFormatter, ScalarFormatter
 from matplotlib.transforms import Bbox
 
-from plaudit.plain import plain
+from plaudit.trust import plain
 
 SUCCESS, FAILURE, UNKNOWN = "#2e8b57", "#5c6670", "#e4e4e0"  # the colors of a contact sheet
 COLORS = ("#1b6ca8", "#d1495b", "#2e8b57", "#e08e0b", "#6b4c9a", "#5c6670")

@@ -22,6 +22,7 @@ import numpy as np
 from plaudit.data.disk import Folder
 from plaudit.data.failures import Failures
 from plaudit.data.store import Store, is_store
+from plaudit.files import understood
 from plaudit.report.page import (
     Block,
     Cell,
@@ -47,7 +48,6 @@ from plaudit.report.run_data import (
     outcome_sheets,
 )
 from plaudit.report.text import format_count, format_duration, format_ids
-from plaudit.untrusted import understood
 
 CORRECTED = "corrected by the audit"
 LIMITS = {"audit/false_successes": "max_false", "audit/missed_successes": "max_missed"}  # metric -> key of the config

@@ -13,15 +13,15 @@ from typing import Any, Self
 
 import numpy as np
 
+from plaudit.config import read_yaml
 from plaudit.data.disk import Folder
 from plaudit.data.store import Store
 from plaudit.errors import DataError
+from plaudit.files import Root, read_json_lines, read_json_object, read_metrics
 from plaudit.report.page import Block, Chart, Section, Span, Table, Text, count_correct, count_mistakes, image_block
 from plaudit.report.plots import Band, EventMarker, Series, outcome_strip
 from plaudit.report.sheet import contact_sheet
 from plaudit.types import Episode, FloatArray
-from plaudit.untrusted import Root, read_json_lines, read_json_object, read_metrics
-from plaudit.yaml_file import read_yaml
 
 Lines = list[dict[str, Any]]
 

@@ -4,19 +4,22 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.table import Column, Table
 
 from plaudit.data.failures import Failures
-from plaudit.data.formats.base import Dataset, ReadOptions
-from plaudit.data.formats.limits import size_text
+from plaudit.data.formats.base import Dataset, ReadOptions, size_text
 from plaudit.data.store import Store
 from plaudit.envs.commands import EnvInfo, Throughput
 from plaudit.robots.check import CheckResult
 from plaudit.rule import threshold_of
 from plaudit.types import Episode
+
+if TYPE_CHECKING:  # Gymnasium and the robots take longer to import than a table of a store does
+    from plaudit.envs.commands import EnvInfo, Throughput
+    from plaudit.robots.check import CheckResult
 
 
 def dataset_table(dataset: Dataset) -> Table:
@@ -92,6 +95,7 @@ def episode_table(store: Store, episode_id: int) -> list[Any]:
             if failure.episode == episode_id
         },
     }
+
     history = Table("version", "counts", "judge", "when", "success", "threshold", "note", box=None, pad_edge=False)
     current = store.ledger.current(episode_id)
     for version in store.ledger.history(episode_id):
@@ -112,7 +116,7 @@ def _end_of(episode: Episode) -> str:
     return f"{kind}: {reason}" if reason else kind
 
 
-def env_table(envs: Sequence[EnvInfo]) -> list[Any]:
+def env_table(envs: "Sequence[EnvInfo]") -> list[Any]:
     """A line for each environment; then what to install for those that lack something."""
     table = Table("name", "task", "cameras", "state", "actions", box=None, pad_edge=False)
     lacking = Table(box=None, show_header=False, title="not installed here:", title_justify="left", pad_edge=False)
@@ -123,7 +127,7 @@ def env_table(envs: Sequence[EnvInfo]) -> list[Any]:
     return [table, lacking] if lacking.row_count else [table]
 
 
-def speed_table(title: str, speeds: Mapping[str, Throughput]) -> Table:
+def speed_table(title: str, speeds: "Mapping[str, Throughput]") -> Table:
     """A line for each kind of observation."""
     table = Table(box=None, pad_edge=False, title=title, title_justify="left")
     table.add_column("observed")
@@ -143,7 +147,7 @@ def robots_table(classes: Mapping[str, type[Any]]) -> Table:
     return table
 
 
-def check_table(name: str, results: Sequence[CheckResult]) -> Table:
+def check_table(name: str, results: "Sequence[CheckResult]") -> Table:
     """A row for each topic, red where there is a problem."""
     topic = Column("topic", overflow="fold")
     table = Table(name, topic, "expected", "received", "rate", "age", "result", box=None, pad_edge=False)

@@ -16,6 +16,16 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
 from plaudit.errors import RobotSilent, RolloutError
+from plaudit.processes import (
+    GRACE_S,
+    ParentGone,
+    exit_with_parent,
+    print_error,
+    receive,
+    receive_block,
+    send,
+    set_realtime_priority,
+)
 from plaudit.protocols import Teleoperator
 from plaudit.robots.config import RobotConfig
 from plaudit.robots.limits import EmergencyStop, EmergencyStopped, LimitedRobot, connect_robot
@@ -28,16 +38,6 @@ from plaudit.rollout.engine import (
     error_message,
     gc_disabled,
     robot_spec,
-)
-from plaudit.rollout.processes import (
-    GRACE_S,
-    ParentGone,
-    exit_with_parent,
-    print_error,
-    receive,
-    receive_block,
-    send,
-    set_realtime_priority,
 )
 from plaudit.rollout.recording import ActionChunk, EpisodeBuffer
 from plaudit.rollout.teleop import TeleopConfig

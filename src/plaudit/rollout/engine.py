@@ -26,7 +26,6 @@ from plaudit.config import Config, Hertz, NonNegativeFloat, NonNegativeInt, Posi
 from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
 from plaudit.errors import PlauditError, PolicyUnavailable, RobotSilent, RolloutError
-from plaudit.plain import print_plain
 from plaudit.policies.config import PolicyConfig
 from plaudit.protocols import Policy, Robot, Teleoperator
 from plaudit.robots.limits import STALE_CHUNK, EmergencyStop, Limited, LimitedRobot, limited_steps
@@ -40,6 +39,7 @@ from plaudit.rollout.recording import (
     EpisodeBuffer,
     LatencyStats,
 )
+from plaudit.trust import print_plain
 from plaudit.types import HUMAN, POLICY, AnyArray, EnvSpec, Episode, FloatArray, Observation
 
 SPIN_S = 0.0005  # before a deadline, polled instead of slept

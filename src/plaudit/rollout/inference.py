@@ -26,19 +26,11 @@ import numpy as np
 from plaudit.errors import RolloutError
 from plaudit.policies.config import PolicyConfig
 from plaudit.policies.guidance import FixedPolicy
+from plaudit.processes import ParentGone, exit_with_parent, print_error, receive, receive_block, send, set_high_priority
 from plaudit.protocols import Policy
 from plaudit.rollout.chunks import EXECUTION_HORIZON, chunk_problem, executed_steps
 from plaudit.rollout.control import END_OF_EPISODE
 from plaudit.rollout.engine import MAY_PASS, InferenceConfig, build_policy, error_message, validate_chunk
-from plaudit.rollout.processes import (
-    ParentGone,
-    exit_with_parent,
-    print_error,
-    receive,
-    receive_block,
-    send,
-    set_high_priority,
-)
 from plaudit.rollout.recording import ActionChunk, EpisodeBuffer, SharedBlock, padded
 from plaudit.types import HUMAN, EnvSpec, PolicyWeights
 

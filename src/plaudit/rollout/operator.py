@@ -39,13 +39,13 @@ from pydantic import Field, model_validator
 
 from plaudit.config import Config, NonNegativeInt
 from plaudit.errors import BadMessage, DataError, RolloutError
-from plaudit.plain import print_plain
 from plaudit.robots.limits import EmergencyStop
 from plaudit.robots.ros import RosRobotConfig
 from plaudit.robots.sim import SimRobotConfig
 from plaudit.robots.transport import Transport
 from plaudit.robots.transport.messages import STRING, decode_string
 from plaudit.rollout.teleop import BUTTON, EVENT, KeyboardConfig, gamepad_events, open_gamepad
+from plaudit.trust import print_plain
 from plaudit.types import OPERATOR, Episode
 
 MARK = OPERATOR  # in an episode's meta: the operator's command that marked it

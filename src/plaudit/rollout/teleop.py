@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from plaudit.config import Config, NonNegativeInt, PositiveFloat
+from plaudit.config import CodeName, Config, NonNegativeInt, PositiveFloat
 from plaudit.errors import RolloutError
 from plaudit.protocols import Teleoperator
 from plaudit.registry import ROBOT_REGISTRY, TELEOP_REGISTRY
@@ -30,7 +30,6 @@ from plaudit.robots.ros import RosRobotConfig
 from plaudit.robots.ros.streams import JointReading, Stream, joint_state_decoder
 from plaudit.robots.transport import Transport
 from plaudit.robots.transport.messages import JOINT_STATE
-from plaudit.trust import CodeName
 from plaudit.types import FloatArray
 
 TERMINAL = "/dev/tty"  # not stdin, which the control process does not have

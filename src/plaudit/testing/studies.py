@@ -33,7 +33,8 @@ from plaudit.testing.scenario import Scenario
 from plaudit.testing.world import World, enter, pick, uniform
 from plaudit.training.audit import AuditConfig
 from plaudit.training.ledger_audit import LedgerAudit
-from plaudit.training.retrain import RetrainConfig, Retrainer
+from plaudit.training.retrain import Retrainer
+from plaudit.training.settings import RetrainConfig
 from plaudit.types import Episode, JudgeId, Labels
 
 BATCH = 8  # episodes that a judge labels before the audit looks
@@ -208,7 +209,7 @@ def _true_figures(kind: int) -> dict[str, float]:
         judge = _judge(kind, folder).build()
         episodes = [episode for part in range(60) for episode in _pushed(2**40 + 50 * part)]
         labels = [one for one in label_episodes(judge, episodes) if isinstance(one, Labels)]
-    called, true = (np.array([f(x) for x in xs]) for f, xs in ((lambda x: x.success_once, labels), (_true, episodes)))
+    called, true = np.array([one.success_once for one in labels]), np.array([_true(one) for one in episodes])
     frames = [(one.frame_probs > 0.5, np.append(False, e.privileged["success"])) for one, e in zip(labels, episodes)]
     false, failure = (sum(int((m & ~t).sum()) for m, t in pairs) for pairs in (frames, [(~t, t) for _, t in frames]))
     return {

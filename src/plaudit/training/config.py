@@ -18,7 +18,7 @@ from pydantic import model_validator
 from plaudit.config import Config
 from plaudit.data.cameras import name_of_camera
 from plaudit.errors import did_you_mean
-from plaudit.judges.classifier.judge import ClassifierJudgeConfig
+from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig, classifier_stage
 from plaudit.judges.config import HUMAN, JudgeConfig
 from plaudit.judges.noisy import NoisyJudgeConfig
 from plaudit.learners.config import OffPolicyConfig
@@ -37,7 +37,6 @@ from plaudit.rollout.operator import OperatorConfig
 from plaudit.rollout.run import RunConfig, RunPolicyConfig, check_algorithm, engine_config
 from plaudit.training.audit import AuditConfig
 from plaudit.training.cluster_config import ClusterConfig
-from plaudit.training.retrain import classifier_stage
 from plaudit.training.settings import (
     DemosConfig,
     EvaluationConfig,

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from plaudit.data.disk import Folder, write_atomic
 from plaudit.errors import JudgeError
+from plaudit.files import MAX_JSON
 from plaudit.training.config_file import load_training_config
 from plaudit.training.reward import check_judge_fits, live_judge
 from plaudit.training.run_folder import RunFolder
-from plaudit.untrusted import MAX_JSON
 
 
 def with_judge(run: RunFolder, overrides: Sequence[str]) -> RunFolder:

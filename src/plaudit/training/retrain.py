@@ -34,64 +34,33 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
-from pydantic import Field, field_validator
 
-from plaudit.config import Config, PositiveInt, SmallInt, parse
+from plaudit.config import parse
 from plaudit.data.disk import sync, write_atomic
 from plaudit.data.store import Store
 from plaudit.errors import PlauditError
+from plaudit.files import read_json_object, understood
 from plaudit.judges.cascade import CascadeConfig
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.compat import deep_merge
 from plaudit.judges.classifier.config import RewardTrainConfig
-from plaudit.judges.classifier.judge import SUCCESS, ClassifierJudgeConfig
+from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig, classifier_stage
 from plaudit.judges.classifier.loader import load_reward_model
 from plaudit.judges.config import REFERENCE_SOURCES, JudgeConfig, save_rights
 from plaudit.judges.epochs import EpochMetrics, TrainingInterrupted, never_stop
 from plaudit.judges.evaluation import load_reference_labels, score_episodes
 from plaudit.judges.rights import Rights, prove_rights
+from plaudit.processes import ChildProcess, exit_with_parent, send
 from plaudit.registry import JUDGE_REGISTRY
-from plaudit.rollout.processes import ChildProcess, exit_with_parent, send
 from plaudit.rule import DecisionRule
 from plaudit.training.confidence import ErrorBudget, alpha_spent
-from plaudit.training.promotion import JudgeEvalSummary, PromotionRules, evaluate_judge, should_promote
+from plaudit.training.promotion import JudgeEvalSummary, evaluate_judge, should_promote
 from plaudit.training.retrain_data import RetrainData, episode_origin, labeled_episodes
 from plaudit.training.reward_model import train_and_save
-from plaudit.untrusted import read_json_object, understood
+from plaudit.training.settings import RetrainConfig
 
 DECISION_FILE, CANDIDATE = "promotion.json", ".candidate"
 STOP_TIMEOUT_S = 20.0  # for which a retraining may save what it has when it is told to stop
-
-
-class RetrainConfig(Config):
-    """When a classifier is trained again, on what, and when the new version is used."""
-
-    min_new_labels: PositiveInt = 20  # episodes with new trusted labels, before it is trained again
-    min_episodes: PositiveInt = 20  # of the run with such labels, before it is trained again for the first time
-    sources: tuple[str, ...] = ("human", "simulator")  # of trusted labels; "simulator" is what an audit wrote down
-    data: tuple[Path, ...] = ()  # stores that the first judge was trained on
-    # Fraction of the episodes that no judge has chosen on which candidates are compared and never trained.
-    val_fraction: float = Field(default=0.5, gt=0, lt=1)
-    replace: PromotionRules = Field(default_factory=PromotionRules)  # by which a candidate replaces the judge
-    train_overrides: dict[str, Any] = Field(default_factory=dict)  # of RewardTrainConfig, on the current judge's own
-    num_threads: SmallInt = 1  # of torch
-    nice: int = Field(default=10, ge=0, le=19)  # of its process: labeling and learning go first
-
-    @field_validator("train_overrides")
-    @classmethod
-    def _check_overrides(cls, train_overrides: dict[str, Any]) -> dict[str, Any]:
-        parse(RewardTrainConfig, train_overrides)
-        return train_overrides
-
-    @field_validator("sources")
-    @classmethod
-    def _check_sources(cls, sources: tuple[str, ...]) -> tuple[str, ...]:
-        for source in sources:
-            if source not in REFERENCE_SOURCES:
-                raise ValueError(
-                    f"a judge is not trained on labels of '{source}'; trusted are: {', '.join(REFERENCE_SOURCES)}"
-                )
-        return sources
 
 
 @dataclass(frozen=True)
@@ -139,13 +108,6 @@ def _decision(folder: Path, changed: int) -> PromotionDecision:
 def last_promotion(folder: Path) -> PromotionDecision | None:
     """The one whose model is current; None: still the first judge."""
     return next((decision for decision in reversed(decisions(folder)) if decision.promoted), None)
-
-
-def classifier_stage(judge: JudgeConfig) -> ClassifierJudgeConfig | None:
-    """The judge itself, if it is a classifier; of a cascade, its first stage that is one."""
-    judges = judge.models if isinstance(judge, CascadeConfig) else (judge,)
-    classifiers = (one for one in judges if isinstance(one, ClassifierJudgeConfig) and one.type == SUCCESS)
-    return next(classifiers, None)
 
 
 def current_judge(first: JudgeConfig, folder: Path) -> JudgeConfig:

@@ -8,6 +8,7 @@ from pydantic import (
     Field,
     SerializerFunctionWrapHandler,
     WrapSerializer,
+    field_validator,
     model_serializer,
     model_validator,
 )
@@ -29,14 +30,14 @@ from plaudit.config import (
 from plaudit.data.rewards import RewardConfig
 from plaudit.errors import ConfigError
 from plaudit.judges.cascade import CascadeConfig
-from plaudit.judges.config import JudgeConfig
+from plaudit.judges.config import REFERENCE_SOURCES, JudgeConfig
 from plaudit.judges.human.judge import HumanJudgeConfig
 from plaudit.judges.simulator import SimulatorJudgeConfig
 from plaudit.policies.config import PolicyDevice
 from plaudit.registry import INFERENCE_REGISTRY, JUDGE_REGISTRY
 from plaudit.rollout.engine import InferenceConfig
 from plaudit.training.labeling_window import LabelingWindowConfig
-from plaudit.training.retrain import RetrainConfig
+from plaudit.training.promotion import PromotionRules
 
 
 def _inference(value: Any) -> Any:
@@ -48,6 +49,39 @@ def _inference(value: Any) -> Any:
 
 def _inference_tree(config: Any, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
     return handler(config) if type(config) is InferenceConfig else INFERENCE_REGISTRY.dump(config)
+
+
+class RetrainConfig(Config):
+    """When a classifier is trained again, on what, and when the new version is used."""
+
+    min_new_labels: PositiveInt = 20  # episodes with new trusted labels, before it is trained again
+    min_episodes: PositiveInt = 20  # of the run with such labels, before it is trained again for the first time
+    sources: tuple[str, ...] = ("human", "simulator")  # of trusted labels; "simulator" is what an audit wrote down
+    data: tuple[Path, ...] = ()  # stores that the first judge was trained on
+    # Fraction of the episodes that no judge has chosen on which candidates are compared and never trained.
+    val_fraction: float = Field(default=0.5, gt=0, lt=1)
+    replace: PromotionRules = Field(default_factory=PromotionRules)  # by which a candidate replaces the judge
+    train_overrides: dict[str, Any] = Field(default_factory=dict)  # of RewardTrainConfig, on the current judge's own
+    num_threads: SmallInt = 1  # of torch
+    nice: int = Field(default=10, ge=0, le=19)  # of its process: labeling and learning go first
+
+    @field_validator("train_overrides")
+    @classmethod
+    def _check_overrides(cls, train_overrides: dict[str, Any]) -> dict[str, Any]:
+        from plaudit.judges.classifier.config import RewardTrainConfig  # which imports torch
+
+        parse(RewardTrainConfig, train_overrides)
+        return train_overrides
+
+    @field_validator("sources")
+    @classmethod
+    def _check_sources(cls, sources: tuple[str, ...]) -> tuple[str, ...]:
+        for source in sources:
+            if source not in REFERENCE_SOURCES:
+                raise ValueError(
+                    f"a judge is not trained on labels of '{source}'; trusted are: {', '.join(REFERENCE_SOURCES)}"
+                )
+        return sources
 
 
 class PolicySettings(Config):

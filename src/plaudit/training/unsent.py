@@ -18,7 +18,7 @@ from pathlib import Path
 
 from plaudit.data.store import Store, is_store
 from plaudit.errors import PlauditError
-from plaudit.plain import print_plain
+from plaudit.trust import print_plain
 from plaudit.types import Episode
 
 UNSENT = Path(".plaudit") / "unsent"  # in the home folder

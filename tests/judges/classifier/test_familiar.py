@@ -25,7 +25,8 @@ from plaudit.judges.classifier.familiar import (
     start_cells,
 )
 from plaudit.judges.classifier.fit import train_reward_model
-from plaudit.judges.classifier.judge import ClassifierJudge, ClassifierJudgeConfig
+from plaudit.judges.classifier.judge import ClassifierJudge
+from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
 from plaudit.judges.classifier.training import never_stop
 from plaudit.judges.config import judge_warnings
 from plaudit.judges.labeling import label_episodes

@@ -11,7 +11,8 @@ from glow import bright_model, saved
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
 from plaudit.judges.classifier.dataset import RewardDataset
-from plaudit.judges.classifier.judge import ClassifierJudge, ClassifierJudgeConfig, ProgressJudgeConfig
+from plaudit.judges.classifier.judge import ClassifierJudge
+from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig, ProgressJudgeConfig
 from plaudit.judges.config import load_named_judge
 from plaudit.judges.controls import frozen_frame, time_reversed
 from plaudit.judges.metrics import value_order

@@ -27,16 +27,15 @@ import torch
 from torch import Tensor
 
 from plaudit.data.disk import write_atomic
-from plaudit.devices import resolve_device, to_channels_last
+from plaudit.devices import AdamW, resolve_device, to_channels_last
 from plaudit.errors import JudgeError
+from plaudit.files import read_json_object
 from plaudit.judges.calibration import NUM_FOLDS
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import RewardDataset, Size, Split, rows_to_learn
 from plaudit.judges.classifier.familiar import FRAMES
 from plaudit.judges.classifier.model import BinaryRewardClassifier
-from plaudit.optim import AdamW
 from plaudit.types import AnyArray, ProgressFn
-from plaudit.untrusted import read_json_object
 
 HISTORY_FRAMES, HISTORY_S = 3, 0.2  # earlier frames that the model sees, and the time between them
 MEMBERS = 3

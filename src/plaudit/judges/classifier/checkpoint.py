@@ -27,11 +27,12 @@ from pydantic import Field, model_validator
 from safetensors.torch import save_file
 from torch import Tensor
 
-from plaudit.allocation import fitting, numbers_at_most
 from plaudit.config import Config, FrameOffset, Number, PositiveFloat, load
 from plaudit.data.cameras import name_of_camera
+from plaudit.data.weights import fitting, numbers_at_most, read_safetensors
 from plaudit.devices import resolve_device, to_channels_last
 from plaudit.errors import BadFile, JudgeError
+from plaudit.files import Root
 from plaudit.judges.calibration import EnsembleCalibration, PlattScaling
 from plaudit.judges.classifier.familiar import EpisodeView, Familiar, compared_frames, pooled, start_cells
 from plaudit.judges.classifier.gpu_inference import CompiledBatches, bf16_copies
@@ -40,9 +41,7 @@ from plaudit.judges.config import TrainingDataInfo
 from plaudit.judges.controls import ControlResult, failed_controls
 from plaudit.judges.forecast import Forecast
 from plaudit.judges.promise import Promise
-from plaudit.torch_file import read_safetensors
 from plaudit.types import AnyArray, Episode, FloatArray, Scores
-from plaudit.untrusted import Root
 
 MINI_BATCH = 256  # images of a camera scored at a time on a GPU
 # And on a processor, which is no faster with more: 192x256 images take 0.8 GB with 32, 3.4 GB with 256.

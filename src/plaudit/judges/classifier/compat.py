@@ -25,7 +25,7 @@ from plaudit.config import (
     Width,
     parse,
 )
-from plaudit.untrusted import Root, read_json_object
+from plaudit.files import Root, read_json_object
 
 PUBLISHED = ("helper2424/resnet10", "lerobot/resnet10")  # ResNet-10 on the hub
 FOREIGN_BLOCKS = ("reward_training", "reward_model", "policy", "dataset")  # of other stacks

@@ -28,6 +28,7 @@ import numpy as np
 
 from plaudit.data.disk import write_atomic
 from plaudit.errors import JudgeError
+from plaudit.files import read_json
 from plaudit.judges.calibration import folds
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import RewardDataset, Split, split, subsample
@@ -37,7 +38,6 @@ from plaudit.judges.classifier.training import train_member
 from plaudit.judges.epochs import EpochMetrics, StepMetrics
 from plaudit.judges.predictions import EpisodePrediction
 from plaudit.types import AnyArray, FloatArray
-from plaudit.untrusted import read_json
 
 _LEAST_WIDTH = 0.1  # between the logits of successes and failures: less is no scale to go by
 

@@ -30,8 +30,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from plaudit.data.weights import read_safetensors
 from plaudit.errors import BadFile
-from plaudit.torch_file import read_safetensors
 from plaudit.types import AnyArray, ByteArray, Episode, FloatArray
 
 FALSE_FLAGS = 0.02  # of familiar episodes, by frames and start; fewer than 49 can show no less than the highest of them

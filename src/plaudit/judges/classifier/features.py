@@ -16,13 +16,13 @@ from torch import Tensor
 
 from plaudit.data.disk import write_atomic
 from plaudit.devices import autocast_bf16, resolve_device, to_channels_last
+from plaudit.files import read_json
 from plaudit.judges.classifier.augment import AugmentParams
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import RewardDataset, Split, rows_to_learn
 from plaudit.judges.classifier.model import BinaryRewardClassifier
 from plaudit.judges.epochs import KEEP_EVERY
 from plaudit.types import AnyArray, FloatArray
-from plaudit.untrusted import read_json
 
 CHUNK = 256  # images encoded at a time, on a GPU
 CPU_CHUNK = 32  # a second of work

@@ -6,25 +6,19 @@ were found to be late by.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from plaudit.config import NonNegativeFloat
 from plaudit.errors import JudgeError, PlauditError
 from plaudit.judges.calibration import PlattScaling, fingerprint_of
-from plaudit.judges.certificate import certificate_beside
 from plaudit.judges.classifier.checkpoint import RewardModel
+from plaudit.judges.classifier.judge_config import PROGRESS, SUCCESS, ClassifierJudgeConfig
 from plaudit.judges.classifier.loader import load_reward_model
-from plaudit.judges.classifier.rlinf import RLinfRewardConfig
-from plaudit.judges.config import JudgeConfig
 from plaudit.rule import DecisionRule
 from plaudit.types import AnyArray, BoolArray, Episode, JudgeId, Observation, Scores
 
-SUCCESS, PROGRESS = "classifier", "progress"  # the sources of labels, and the types of their judges
 CANNOT_TELL = (
     "this reward model cannot tell which episodes are unlike what it learned from, so none is withheld; train it "
     "again with plaudit train-reward"
@@ -125,40 +119,16 @@ class ClassifierStream:
         return self._judge.calibrated(model.score_embeddings(windows))
 
 
-class ClassifierJudgeConfig(JudgeConfig):
-    """Of a reward model. A `judge.yaml` beside its weights has the defaults of rule and calibration."""
-
-    type: Literal["classifier", "progress"] = SUCCESS
-    model: Path  # a reward model: its folder, lerobot's, or a .pt or .safetensors file
-    cost_s: NonNegativeFloat = 0.1
-    device: str = "auto"
-    compile: bool = False  # on a GPU; takes half a minute and a compiler, and is 3 times as fast
-    # Of a file of RLinf's, what it does not say itself: image_size, image_keys, normalize; see RLinfRewardConfig.
-    network: RLinfRewardConfig | None = None
-
-    @property
-    def certificate_path(self) -> Path | None:
-        return certificate_beside(self.model)
-
-    def build(self) -> ClassifierJudge:
-        network = None if self.network is None else self.network.model_dump(exclude_none=True)
-        model = load_reward_model(self.model, self.device, force=self.force, network=network)
-        if self.compile:
-            model.to_device(self.device, compile=True)
-        if _source_of(model) != self.type:
-            other = "train-progress" if self.type == PROGRESS else "train-reward"
-            raise JudgeError(
-                f"{self.model} is a judge of type '{_source_of(model)}', not '{self.type}'; train one (plaudit {other})"
-            )
-        resolved = self.resolved()
-        return ClassifierJudge(model, resolved.rule, resolved.calibration)
-
-    def resolved(self) -> Self:
-        """With rule and calibration of the folder's judge.yaml, where this config does not set them."""
-        return self.with_judge_file(self.model)
-
-
-class ProgressJudgeConfig(ClassifierJudgeConfig):
-    """Of a model of progress, which `plaudit train-progress` makes."""
-
-    type: Literal["classifier", "progress"] = PROGRESS
+def build_judge(config: ClassifierJudgeConfig) -> ClassifierJudge:
+    """The judge of a config, with its model."""
+    network = None if config.network is None else config.network.model_dump(exclude_none=True)
+    model = load_reward_model(config.model, config.device, force=config.force, network=network)
+    if config.compile:
+        model.to_device(config.device, compile=True)
+    if _source_of(model) != config.type:
+        other = "train-progress" if config.type == PROGRESS else "train-reward"
+        raise JudgeError(
+            f"{config.model} is a judge of type '{_source_of(model)}', not '{config.type}'; train one (plaudit {other})"
+        )
+    resolved = config.resolved()
+    return ClassifierJudge(model, resolved.rule, resolved.calibration)

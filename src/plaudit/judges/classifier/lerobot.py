@@ -19,8 +19,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from plaudit.allocation import fitting, numbers_at_most
+from plaudit.data.weights import fitting, numbers_at_most, read_safetensors
 from plaudit.errors import BadFile, JudgeError
+from plaudit.files import Root, read_json_object
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, load_state_dict_strict
 from plaudit.judges.classifier.encoders import Channels
 from plaudit.judges.classifier.encoders.others import TransformersConfig
@@ -29,9 +30,7 @@ from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierCo
 from plaudit.judges.classifier.rlinf import columns_by_camera
 from plaudit.judges.classifier.rlinf_export import check_single_frame, threshold_note
 from plaudit.registry import ENCODER_REGISTRY
-from plaudit.torch_file import read_safetensors
 from plaudit.trust import from_file
-from plaudit.untrusted import Root, read_json_object
 
 TYPE = "reward_classifier"
 GRID = (4, 4)  # that its embeddings are made for

@@ -23,10 +23,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from plaudit.allocation import fitting, numbers_at_most
-from plaudit.config import Config, Edge, Width, parse
+from plaudit.config import parse
 from plaudit.data.disk import write_atomic
+from plaudit.data.weights import fitting, numbers_at_most, read_safetensors, read_torch
 from plaudit.errors import BadFile, ConfigError
+from plaudit.files import Root
 from plaudit.judges.classifier.checkpoint import (
     RewardModel,
     RewardModelConfig,
@@ -35,29 +36,13 @@ from plaudit.judges.classifier.checkpoint import (
 from plaudit.judges.classifier.encoders import feature_map_size
 from plaudit.judges.classifier.encoders.resnet import BLOCKS, Arch, ResnetConfig
 from plaudit.judges.classifier.encoders.resnet10 import Resnet10Config
+from plaudit.judges.classifier.judge_config import RLinfRewardConfig
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.judges.classifier.rlinf_export import rlinf_can_load, rlinf_tensors
 from plaudit.judges.epochs import EpochMetrics
-from plaudit.torch_file import read_safetensors, read_torch
 from plaudit.trust import from_file
-from plaudit.untrusted import Root
 
 LARGEST = 256  # pixels of an edge that is thought of
-
-
-class RLinfRewardConfig(Config):
-    """What RLinf's configs say of a checkpoint; None where they do not."""
-
-    image_keys: tuple[str, ...] | None = None
-    # Channels, height, width; None: what RLinf's recipes have, 64x64 for its first model and 128x128 for its ResNet.
-    image_size: tuple[Edge, Edge, Edge] | None = None
-    arch: str | None = None
-    normalize: bool = True  # of its ResNet: whether by the mean and deviation of ImageNet
-    hidden_dim: Width | None = None
-    num_spatial_blocks: Width | None = None
-    use_pretrain: bool | None = None
-    freeze_encoder: bool | None = None  # of training; nothing learns here
-    pretrained_encoder_path: Path | None = None  # the checkpoint's own weights count
 
 
 def save_rlinf_checkpoint(

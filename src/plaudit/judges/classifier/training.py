@@ -18,13 +18,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plaudit.devices import autocast_bf16, resolve_device, to_channels_last
+from plaudit.devices import AdamW, autocast_bf16, resolve_device, to_channels_last
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import RewardDataset, Split
 from plaudit.judges.classifier.features import CachedFeatures, FeatureSource, OnlineFeatures, predict_logits
 from plaudit.judges.classifier.model import BinaryRewardClassifier
 from plaudit.judges.epochs import EpochMetrics, EpochTrainer, StepMetrics, never_stop, train_epochs
-from plaudit.optim import AdamW
 from plaudit.types import AnyArray
 
 

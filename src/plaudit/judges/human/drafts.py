@@ -32,8 +32,8 @@ from plaudit.data.journal import Journal, Record
 from plaudit.data.repair import repair_journal
 from plaudit.data.signals import defer_signals
 from plaudit.errors import DataError, ForeignFile, JournalMissing, StoreDamaged, StoreError
+from plaudit.files import brief
 from plaudit.types import Episode, FloatArray, Labels
-from plaudit.untrusted import brief
 
 SOURCE = "human"
 EXCLUDED = "excluded"  # the text of an episode that is left out, and the word for it in a label's note

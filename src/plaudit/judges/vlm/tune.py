@@ -35,6 +35,7 @@ from plaudit import __version__
 from plaudit.config import BatchSize, LearningRate, PositiveInt, Seed
 from plaudit.data.episode_keys import episode_keys, pack_keys
 from plaudit.data.store import Store
+from plaudit.devices import AdamW
 from plaudit.errors import JudgeError
 from plaudit.judges.classifier.augment import AugmentConfig, AugmentParams
 from plaudit.judges.classifier.dataset import Split, blank_images, check_split, split_episodes
@@ -52,7 +53,6 @@ from plaudit.judges.vlm.judge import VlmJudge
 from plaudit.judges.vlm.loading import LoadedVlm
 from plaudit.judges.vlm.local import PackedEpisode, Qwen3VLBackend
 from plaudit.judges.vlm.prompt import FramePrompt, build_prompt
-from plaudit.optim import AdamW
 from plaudit.rule import DecisionRule
 from plaudit.types import ByteArray, Episode, FloatArray
 

@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from plaudit.config import Hertz, Number, PositiveFloat
+from plaudit.config import CodeName, Hertz, Number, PositiveFloat
 from plaudit.errors import (
     MissingPackage,
     RobotError,
@@ -29,7 +29,6 @@ from plaudit.errors import (
 )
 from plaudit.robots.config import ClosableRobot, Positive, RobotConfig, SafetyConfig, SafetyLimits
 from plaudit.robots.limits import CommandLimiter, Rate
-from plaudit.trust import CodeName
 from plaudit.types import AnyArray, FloatArray, Observation
 
 

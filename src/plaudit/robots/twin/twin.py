@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from plaudit.errors import RobotError, did_you_mean
-from plaudit.plain import print_plain
+from plaudit.files import brief
 from plaudit.robots.limits import Rate
 from plaudit.robots.ros import RosRobotConfig
 from plaudit.robots.transport import Transport
@@ -45,8 +45,8 @@ from plaudit.robots.transport.messages import (
 )
 from plaudit.robots.twin.joints import TwinJoints
 from plaudit.robots.twin.log import checksum, render_frame
+from plaudit.trust import print_plain
 from plaudit.types import ByteArray
-from plaudit.untrusted import brief
 
 FAULT_TOPIC = "/twin/fault"
 FAULTS = {

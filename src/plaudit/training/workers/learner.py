@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from plaudit.checkpoint import dump_checkpoint, load_dumped
 from plaudit.data.batch import to_torch
+from plaudit.data.checkpoint import dump_checkpoint, load_dumped
 from plaudit.data.normalize import Normalizer
 from plaudit.data.replay import ReplaySampler
 from plaudit.errors import PolicyError, did_you_mean

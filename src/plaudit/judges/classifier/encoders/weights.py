@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plaudit.data.unpickle import load_pickle
+from plaudit.data.formats.decoder import load_pickle
+from plaudit.data.weights import LEGACY, ZIP, read_safetensors, read_torch
 from plaudit.errors import BadFile
-from plaudit.torch_file import LEGACY, ZIP, read_safetensors, read_torch
-from plaudit.untrusted import Root, unreadable
+from plaudit.files import Root, unreadable
 
 Shape = tuple[int, ...]
 

@@ -1,9 +1,9 @@
-"""Rules for files that came from somebody else.
+"""Reading files that came from somebody else.
 
-A data set, a label file or a config from a stranger may name any path, claim any size and nest as deep as it likes.
-What reads them goes through here: paths are confined to the folder that the user named, only regular files are opened,
-and text is measured before it is parsed, because a parser that has begun may not come back. Whatever is refused is
-refused in a sentence, as `BadFile` where a file is at fault and as `ValueError` where a text is.
+A data set, a label file or a config from others may name any path, claim any size and nest to any depth. Paths are
+confined to the folder that the user named, only regular files are opened, and text is measured before it is parsed,
+because a parser may not return. A bad file raises `BadFile`, a bad text `ValueError`. Files that need a decoder
+(pickles, images, videos, tables) are read in a child process instead: `plaudit.data.formats.decoder`.
 """
 
 import errno
@@ -19,21 +19,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from plaudit.errors import BadFile, PlauditError
 
 MAX_JSON = 64 << 20  # bytes; a list of 100,000 episodes has 20 MB
-MAX_VALUES = 1_000_000  # of a JSON text: small ones take fifty times their letters in memory
-MAX_LINES_BYTES = 256 << 20  # of a file with a JSON object a line, as runs keep their metrics
-MAX_LINES_VALUES = 4_000_000  # of all its lines together
-MAX_YAML = 1 << 20  # characters; the parser does about 0.1 MB a second
+MAX_VALUES = 1_000_000  # of a JSON text; small values take 50 times their characters in memory
+MAX_LINES_BYTES = 256 << 20  # of a file with one JSON object per line, like the metrics of a run
+MAX_LINES_VALUES = 4_000_000  # of all its lines
 MAX_FILES = 100_000  # of a folder
 MAX_DEPTH = 64  # lists and mappings within each other
-MAX_NODES = 50_000  # values of a YAML file once its aliases are written out
-MAX_NUMBER = 400  # characters of an unquoted YAML value that begins like a number: some are read in quadratic time
+MAX_HEAD = 4 << 20  # bytes of a safetensors header; about 100 for each tensor
 
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _KINDS = {
@@ -47,23 +43,23 @@ _KINDS = {
 
 
 def kind_of(mode: int) -> str:
-    """What a name stands for, in words."""
+    """The kind of a file, in words."""
     return _KINDS.get(stat.S_IFMT(mode), "something else")
 
 
 class TooMuch(ValueError):
-    """A text of more values, or of more levels, than are read."""
+    """A text has more values or more levels than the limit."""
 
 
 class DuplicateKey(ValueError):
-    """A key that occurs twice in one object."""
+    """A key occurs twice in one object."""
 
     def __init__(self, key: Any):
         super().__init__(f"key {brief(key)} occurs twice in one object; remove one of them")
 
 
 def brief(value: Any, most: int = 60) -> str:
-    """A value of a foreign file, short enough for a sentence whatever it is."""
+    """A value from a file, short enough for an error message."""
     if isinstance(value, int) and value.bit_length() > 200:
         return f"a number of {value.bit_length():,} bits"
     if isinstance(value, str):
@@ -75,7 +71,7 @@ def brief(value: Any, most: int = 60) -> str:
 
 
 def file_name(text: Any, most: int = 100) -> str:
-    """A name of somebody else as a part of the name of a file: nothing in it leads elsewhere or is too long."""
+    """A name from others as part of a file name: it contains no path and is not too long."""
     plain = re.sub(r"[^\w.@+-]", "_", text if isinstance(text, str) else brief(text))[:most]
     return plain if plain.strip(".") else "_"
 
@@ -139,7 +135,7 @@ class Root:
         return cls(path.parent, follow_links=True)
 
     def inside(self, relative: Any) -> Path:
-        """The place of a file that a foreign file names; nothing is opened."""
+        """The path of a file that a file of this folder names; nothing is opened."""
         if not isinstance(relative, str) or not relative or len(relative) > 1000:
             raise BadFile(self.path, f"{brief(relative)} is no path within this data set")
         odd = relative.startswith(("/", "\\", "~")) or "\0" in relative or "://" in relative
@@ -172,7 +168,7 @@ class Root:
                 os.close(folder)
 
     def read(self, path: Path, most: int) -> bytes:
-        """All of a file of at most `most` bytes."""
+        """The content of a file of at most `most` bytes."""
         with self.open(path, most) as file:
             data = file.read(most + 1)
         if len(data) > most:
@@ -180,14 +176,14 @@ class Root:
         return data
 
     def is_file(self, path: Path) -> bool:
-        """Whether something stands there that is no folder; whether it may be read shows when it is opened."""
+        """Whether the path exists and is not a folder; `open` decides whether it may be read."""
         try:
             return path.exists() and not path.is_dir()
         except (OSError, ValueError):
             return False
 
     def files(self, folder: Path, suffix: str | tuple[str, ...]) -> list[Path]:
-        """Those under a folder of the root whose names end so, in order. No link to a folder is followed."""
+        """The files below a folder whose names have this suffix, sorted. No link to a folder is followed."""
         if not self.follow_links:
             with self._refusals(folder):
                 top = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
@@ -197,22 +193,22 @@ class Root:
                     return []
                 finally:
                     os.close(top)
-        found: list[Path] = []
+        paths: list[Path] = []
         for count, (where, _, names) in enumerate(os.walk(folder)):
-            found += [Path(where, name) for name in names if name.endswith(suffix)]
-            if count > MAX_FILES or len(found) > MAX_FILES:
-                raise BadFile(folder, f"more than {MAX_FILES:,} files or folders are in it; no data set has so many")
-        return sorted(found)
+            paths += [Path(where, name) for name in names if name.endswith(suffix)]
+            if count > MAX_FILES or len(paths) > MAX_FILES:
+                raise BadFile(folder, f"it has more than {MAX_FILES:,} files or folders; no data set has so many")
+        return sorted(paths)
 
     def check_files(self) -> None:
-        """Raise if a file or a folder below could not be opened here, for libraries that open them by themselves."""
+        """Raise if `open` would refuse a file or a folder below, for libraries that open files themselves."""
         for where, folders, names in os.walk(self.path):
             for path in (Path(where, name) for name in (*folders, *names)):
                 if path.is_symlink() or not path.is_dir():
                     self.open(path).close()
 
     def size(self, path: Path) -> int:
-        """Bytes of a file that may be opened, 0 where there is none."""
+        """The size of a file in bytes, 0 if it does not exist."""
         try:
             with self.open(path) as file:
                 return os.fstat(file.fileno()).st_size
@@ -220,7 +216,7 @@ class Root:
             return 0
 
     def _locate(self, path: Path) -> tuple[Path, str]:
-        """The folder to start from, and the name of the file below it."""
+        """The folder to open first, and the name of the file below it."""
         blobs = self._blobs()
         if self.follow_links or blobs is not None:
             real = Path(os.path.realpath(path, strict=True))
@@ -234,7 +230,7 @@ class Root:
         return path.relative_to(self.path).as_posix()
 
     def _blobs(self) -> Path | None:
-        """Of a model in the Hugging Face cache, the folder that its files are links to."""
+        """The folder that the files of a model in the Hugging Face cache link to; None for other folders."""
         home = Path(os.path.realpath(self.path, strict=True))
         for snapshots in home.parents:
             if snapshots.name == "snapshots" and snapshots.parent.name.startswith("models--"):
@@ -243,7 +239,7 @@ class Root:
 
     @contextmanager
     def _refusals(self, path: Path) -> Iterator[None]:
-        """What the system refuses to open, as BadFile; FileNotFoundError stays."""
+        """Raise errors of the system as BadFile, except FileNotFoundError."""
         try:
             yield
         except (FileNotFoundError, BadFile):
@@ -268,41 +264,66 @@ def _too_large(path: Path, size: int, most: int) -> BadFile:
     return BadFile(path, f"this file has {size:,} bytes where at most {most:,} are read; it is not what it should be")
 
 
+@contextmanager
+def open_safetensors(path: Path, root: Root | None = None) -> Iterator[str]:
+    """A name under which the safetensors library opens exactly this file. FileNotFoundError where there is none.
+
+    The library checks tensors against the file's size, but opens pipes and links, and accepts 100 MB of header: a
+    million empty tensors, which take gigabytes as objects.
+
+    root: the folder that the file is in; None: its parent
+    """
+    with (root or Root(path.parent)).open(path) as file:
+        length = int.from_bytes(file.read(8), "little")
+        if length > MAX_HEAD:
+            raise BadFile(path, f"this is no safetensors file: its header claims {length:,} bytes")
+        yield f"/dev/fd/{file.fileno()}"
+
+
+def safetensors_shapes(path: Path) -> dict[str, tuple[int, ...]]:
+    """The shape of each tensor in a safetensors file."""
+    from safetensors import safe_open
+
+    message, missing = "this is no safetensors file ({}); copy it again from its source", "there is no such file"
+    with readable(path, message, missing), open_safetensors(path) as name, safe_open(name, "numpy") as file:
+        return {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118 - no mapping
+
+
 def read_own(path: Path, most: int) -> bytes:
-    """A regular file that the user named; links are followed. FileNotFoundError where there is none."""
+    """The content of a file that the user named; links are followed. FileNotFoundError if it does not exist."""
     return Root.of_named_file(path).read(path, most)
 
 
 def parse_json(data: bytes, values: int = MAX_VALUES) -> Any:
-    """A JSON text; ValueError for what is too large, too deep, no JSON, or has a key twice in one object.
+    """Parse JSON; ValueError if it is too large, too deep, not JSON, or has a key twice in one object.
 
-    values: that it may have at most, numbers and texts and lists and objects
+    values: the most numbers, texts, lists and objects that it may have
     """
     if len(data) > MAX_JSON:
         raise ValueError(f"{len(data):,} bytes of JSON where at most {MAX_JSON:,} are read")
     check_json(data, values)
     tree = json.loads(data.decode(), object_pairs_hook=_unique)
     if b"\\u" in data and re.search(rb"\\u[dD][89a-fA-F]", data):
-        json.dumps(tree, ensure_ascii=False).encode()  # halves of characters cannot be written anywhere
+        json.dumps(tree, ensure_ascii=False).encode()  # a lone surrogate cannot be encoded
     return tree
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of these keys and values. Python's own parser would keep the last of two values without a word."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    """The dictionary of these pairs; Python's parser would silently keep the last of two values."""
+    tree = dict(pairs)
+    if len(tree) < len(pairs):
         names = [name for name, _ in pairs]
-        raise DuplicateKey(next(name for name in found if names.count(name) > 1))
-    return found
+        raise DuplicateKey(next(name for name in tree if names.count(name) > 1))
+    return tree
 
 
 def check_json(data: bytes, values: int) -> int:
-    """How many values a JSON text has, at most; ValueError for too many and for too deep. Nothing is built of it."""
+    """An upper bound of the number of values; ValueError for too many values or levels. Nothing is built."""
     brackets = data.count(b"[") + data.count(b"{")
     if brackets <= MAX_DEPTH and brackets + data.count(b",") < values:
-        return 1 + brackets + data.count(b",")  # a line of a journal: whatever of these stands in texts, it is sound
+        return 1 + brackets + data.count(b",")  # the fast path, for a line of a journal
     too_many = TooMuch(f"it has more than the {values:,} values that are read")
-    if data.count(b'"') > 8 * values:  # each text that is taken out below costs as much as forty letters
+    if data.count(b'"') > 8 * values:  # removing a text below costs as much as forty characters
         raise too_many
     bare = _STRINGS.sub(b"", data)
     count = 1 + sum(bare.count(sign) for sign in (b",", b"[", b"{"))
@@ -318,16 +339,16 @@ def check_json(data: bytes, values: int) -> int:
 
 
 def read_json(path: Path, root: Root | None = None, missing: str = "there is no such file") -> Any:
-    """A JSON file; BadFile for what is none.
+    """Read a JSON file; BadFile if it is not one.
 
-    root: the folder that it is in; None: the file's parent
+    root: the folder that it is in; None: its parent
     """
     with readable(path, "this is not valid JSON ({}); copy it again from its source", missing):
         return parse_json((root or Root(path.parent)).read(path, MAX_JSON))
 
 
 def read_json_object(path: Path, root: Root | None = None) -> dict[str, Any]:
-    """A JSON file that holds an object; `root` as for `read_json`."""
+    """Read a JSON file that contains an object; `root` as for `read_json`."""
     tree = read_json(path, root)
     if not isinstance(tree, dict):
         raise BadFile(path, f"this is {brief(tree)} where names and values stand; copy it again from its source")
@@ -335,15 +356,15 @@ def read_json_object(path: Path, root: Root | None = None) -> dict[str, Any]:
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """A file with a JSON object a line; [] where there is none. Lines that a power cut left half are passed over."""
-    found: list[dict[str, Any]] = []
+    """Read a file with one JSON object per line; [] if it does not exist. Incomplete lines are skipped."""
+    entries: list[Any] = []
     left = MAX_LINES_VALUES
     try:
         with Root(path.parent).open(path, MAX_LINES_BYTES) as file:
             for number, line in enumerate(file, start=1):
                 left -= check_json(line, left)
                 try:
-                    found.append(json.loads(line, object_pairs_hook=_unique))
+                    entries.append(json.loads(line, object_pairs_hook=_unique))
                 except DuplicateKey as error:
                     raise BadFile(path, f"line {number}: {error}") from error
                 except ValueError:
@@ -352,25 +373,26 @@ def read_json_lines(path: Path) -> list[dict[str, Any]]:
         return []
     except TooMuch as error:
         raise BadFile(path, f"{error} of such a file; no run writes that") from error
-    return [entry for entry in found if isinstance(entry, dict)]
+    return [entry for entry in entries if isinstance(entry, dict)]
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
-    """Lines of numbers by their names, each with its step; BadFile for what is no such file."""
+    """Read lines of named numbers, each with a step; BadFile for other contents."""
     lines = read_json_lines(path)
     for line in lines:
         wrong = next((name for name, value in line.items() if not isinstance(value, int | float)), None)
         if wrong is not None or "step" not in line:
             what = "a line without a step" if wrong is None else f"{brief(wrong)}, which is {brief(line[wrong])}"
-            raise BadFile(path, f"metrics are numbers by name, and here is {what}; copy it again from its source")
+            raise BadFile(path, f"metrics are named numbers, but this file has {what}; copy it again from its source")
     return lines
 
 
 @contextmanager
 def readable(path: Path, message: str, missing: str = "there is no such file") -> Iterator[None]:
-    """While a file is read: whatever its reader raises is told as BadFile.
+    """Raise any error of this block, in which a file is read, as BadFile.
 
-    message: in which {} stands for the reason
+    message: the error message, with {} for the reason
+    missing: the error message if the file does not exist
     """
     try:
         yield
@@ -386,17 +408,17 @@ def readable(path: Path, message: str, missing: str = "there is no such file") -
 
 @contextmanager
 def understood(path: Path) -> Iterator[None]:
-    """While something is made of a file of somebody else: what it lacks, or has of another kind, is told as BadFile."""
+    """Raise a missing or wrong value in this block, which uses the content of a file, as BadFile."""
     try:
         yield
-    except PlauditError:  # which says by itself what is wrong
+    except PlauditError:
         raise
     except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError) as error:
         raise BadFile(path, f"this does not say what it should ({_reason(error)}); copy it again") from error
 
 
 def unreadable(path: Path, what: str) -> BadFile:
-    """The error for a file that could not be read: `what`, unless a Git LFS checkout left a pointer there."""
+    """The error for a file that could not be read: `what`, or that it is a Git LFS pointer."""
     with suppress(OSError, BadFile), Root.of_named_file(path).open(path) as file:
         if file.read(len(_LFS_POINTER)) == _LFS_POINTER:
             what = "this is a Git LFS pointer and not the file itself; run 'git lfs pull' in its repository"
@@ -406,67 +428,3 @@ def unreadable(path: Path, what: str) -> BadFile:
 def _reason(error: Exception) -> str:
     text = f"it lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
     return text[:200] or type(error).__name__
-
-
-def check_yaml(text: str, nodes: int = MAX_NODES) -> None:
-    """ValueError for a YAML text that would take its parser too far: size, depth, aliases that multiply.
-
-    The parser's events come one by one, so that nothing is built of a text that is refused.
-    """
-    if len(text) > MAX_YAML:
-        raise ValueError(f"{len(text):,} characters of YAML where at most {MAX_YAML:,} are read")
-    if text.count("${") > MAX_NODES // 25:
-        raise ValueError("it has too many ${...}")
-    sizes: dict[str, int] = {}  # anchor -> values under it, aliases written out
-    above: list[tuple[str | None, int]] = []  # of each open list or mapping: anchor, and values counted before it
-    count = 0
-    for event in yaml.parse(text, Loader=_LOADER):
-        if isinstance(event, yaml.AliasEvent):
-            if event.anchor not in sizes:
-                raise ValueError(f"alias *{event.anchor[:30]} stands for something that is not complete before it")
-            count += sizes[event.anchor]
-        elif isinstance(event, yaml.ScalarEvent):
-            count += 1
-            if event.implicit[0] and len(event.value) > MAX_NUMBER and event.value[:1] in "+-.0123456789":
-                raise ValueError(f"a number of {len(event.value):,} characters; put text into quotes")
-            if event.anchor:
-                sizes[event.anchor] = 1
-        elif isinstance(event, yaml.CollectionStartEvent):
-            above.append((event.anchor, count))
-            count += 1
-            if len(above) > MAX_DEPTH:
-                raise ValueError(f"it nests more than {MAX_DEPTH} levels deep")
-        elif isinstance(event, yaml.CollectionEndEvent):
-            anchor, before = above.pop()
-            if anchor:
-                sizes[anchor] = count - before
-        if count > nodes:
-            raise ValueError(f"it stands for more than {nodes:,} values")
-
-
-class _UniqueLoader(yaml.SafeLoader):
-    """Refuses a mapping that has a key twice, before merges (`<<`) are written out."""
-
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
-        node: Any = super().compose_mapping_node(anchor)
-        seen = set()
-        for key_node, _ in node.value:
-            if isinstance(key_node, yaml.ScalarNode) and not key_node.tag.endswith(":merge"):
-                key: Any = self.construct_object(key_node)
-                if key in seen:
-                    raise DuplicateKey(key)
-                seen.add(key)
-        return node
-
-
-def parse_yaml(text: str) -> Any:
-    """A YAML text of plain values; ValueError for what is too large, too deep, no YAML, or has a key twice."""
-    try:
-        check_yaml(text)
-        return yaml.load(text, _UniqueLoader)  # a SafeLoader
-    except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())[:300]) from error
-    except ValueError:
-        raise
-    except Exception as error:  # the constructors of tagged values (!!bool x, !!timestamp x) raise whatever they meet
-        raise ValueError(f"a value that is not what its tag says ({type(error).__name__})") from error

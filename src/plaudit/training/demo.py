@@ -27,6 +27,7 @@ from rich.console import Console
 from plaudit.data.store import Store, is_store
 from plaudit.envs.panda import PandaConfig
 from plaudit.errors import DataError, TargetNotEmpty
+from plaudit.files import read_json_lines, read_json_object
 from plaudit.judges.classifier.train_job import load_reward_train_job
 from plaudit.judges.controls import ControlResult
 from plaudit.judges.epochs import TrainingInterrupted
@@ -43,7 +44,6 @@ from plaudit.training.evaluation import EvalResult, evaluate_run, record_videos
 from plaudit.training.reward_model import train_and_save
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.trainer import Trainer
-from plaudit.untrusted import read_json_lines, read_json_object
 
 MIN_SUCCESS_RATE = 0.9  # true success that the policy has to reach
 

@@ -3,14 +3,18 @@
 A child is a fresh interpreter that runs one function of this package and receives messages over a socket. (Rejected:
 `multiprocessing`, which imports the caller's main script in each child. A script that trains imports torch, and the
 process that controls a robot must not. It also leaves a process of its own behind when the parent is killed.)
+Where starting an interpreter takes too long, `ForkServer` starts one that imports modules and forks the others.
 
 When the parent dies, its end of the socket closes, and a thread in the child sees that even while the child computes.
 A child ignores Ctrl-C, which its parent handles; it keeps the terminal, at which a human may be typing.
 """
 
+import atexit
+import ctypes
 import importlib
 import json
 import os
+import platform
 import select
 import signal
 import socket
@@ -19,7 +23,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
@@ -27,15 +31,17 @@ from pathlib import Path
 from typing import Any
 
 from plaudit.errors import PlauditError, RolloutError
-from plaudit.plain import print_plain
+from plaudit.trust import print_plain
 
 PRIORITY = 20  # of 99: above all ordinary work, below the kernel's own threads
 
 BOOT = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
-    "from plaudit.rollout.processes import child_main; child_main(int(sys.argv[1]))"
+    "from plaudit.processes import child_main; child_main(int(sys.argv[1]))"
 )
 GRACE_S = 5.0  # that a child may take to end in good order
+# A thread's stack is as large as the limit on stacks was when its process started, and RLIMIT_DATA counts it.
+_SMALL_STACKS = ("/bin/sh", "-c", 'ulimit -S -s 8192; exec "$0" "$@"')
 
 
 class ParentGone(BaseException):
@@ -45,10 +51,19 @@ class ParentGone(BaseException):
 class ChildProcess:
     """A process that runs `target(connection, *arguments)`."""
 
-    def __init__(self, name: str, target: str, *arguments: Any, descriptors: tuple[int, ...] = ()):
+    def __init__(
+        self,
+        name: str,
+        target: str,
+        *arguments: Any,
+        descriptors: tuple[int, ...] = (),
+        environment: Mapping[str, str] | None = None,
+        small_stacks: bool = False,
+    ):
         """
         target: "module:function"
         descriptors: files that it inherits, under the same numbers
+        environment: variables that are added to those of this process
         """
         for argument in arguments:
             if type(argument).__module__ == "__main__":
@@ -58,22 +73,25 @@ class ChildProcess:
                 )
         self.name = name
         ours, theirs = socket.socketpair()
+        paths = json.dumps([path or str(Path.cwd()) for path in sys.path])
+        python = [*(_SMALL_STACKS if small_stacks else ()), sys.executable, "-P"]  # -P: import nothing from the cwd
         with theirs, _ignore_interrupts():
             self._process = subprocess.Popen(
-                [sys.executable, "-c", BOOT, str(theirs.fileno()), json.dumps(sys.path)],
+                [*python, "-c", BOOT, str(theirs.fileno()), paths],
                 pass_fds=(theirs.fileno(), *descriptors),
                 stdin=subprocess.DEVNULL,
+                env={**os.environ, **(environment or {})},
             )
         self.pid = self._process.pid
         self.connection = Connection(ours.detach())
         self._lock = threading.Lock()
         self.send((target, arguments))
 
-    def send(self, message: Any, block: int | None = None) -> None:
-        """Send a message, followed by a block's descriptor; does nothing when the child is gone."""
+    def send(self, message: Any, *blocks: int) -> None:
+        """Send a message, followed by the descriptors of blocks; does nothing when the child is gone."""
         with self._lock, suppress(OSError):
             self.connection.send(message)
-            if block is not None:
+            for block in blocks:
                 send_handle(self.connection, block, self.pid)
 
     @property
@@ -104,6 +122,70 @@ class ChildProcess:
             self._process.wait()
         self.connection.close()
         return self._process.returncode == 0
+
+
+class ForkServer:
+    """A child that imports a module once and forks a process for each request, which takes milliseconds."""
+
+    def __init__(self, name: str, target: str, environment: Mapping[str, str]):
+        """
+        target: "module:function" that a fork runs with its descriptors as arguments
+        """
+        self._name, self._target, self._environment = name, target, environment
+        self._lock = threading.Lock()
+        self._child: ChildProcess | None = None
+        self._owner = 0
+
+    def fork(self, *descriptors: int, imports: str = "") -> int:
+        """Fork a process that runs the target; returns its pid. EOFError or OSError if that is not possible.
+
+        imports: a module to import first, which later forks have too
+        """
+        return self._ask(("fork", imports, len(descriptors)), *descriptors)
+
+    def wait(self, pid: int, kill: bool = False) -> int:
+        """Wait until a forked process has ended; returns its exit code."""
+        return self._ask(("wait", pid, kill))
+
+    def _ask(self, request: tuple[Any, ...], *descriptors: int) -> int:
+        with self._lock:
+            if self._child is None or self._owner != os.getpid() or not self._child.alive:
+                arguments = (self._name, "plaudit.processes:serve_forks", self._target)
+                self._child = ChildProcess(*arguments, environment=self._environment, small_stacks=True)
+                self._owner = os.getpid()
+                atexit.register(self._close)
+            self._child.send(request, *descriptors)
+            return self._child.connection.recv()  # the server reads no file, so its messages are trusted
+
+    def _close(self) -> None:
+        if self._child is not None and self._owner == os.getpid():
+            self._child.end()
+
+
+def serve_forks(connection: Connection, target: str) -> None:
+    """The loop of a `ForkServer`'s process."""
+    module, _, name = target.partition(":")
+    function = getattr(importlib.import_module(module), name)
+    while True:
+        match receive(connection):
+            case ("fork", imports, count):
+                if imports:
+                    importlib.import_module(imports)
+                descriptors = [recv_handle(connection) for _ in range(count)]
+                pid = os.fork()
+                if pid == 0:
+                    try:
+                        connection.close()
+                        function(*descriptors)
+                    finally:
+                        os._exit(1)
+                for descriptor in descriptors:
+                    os.close(descriptor)
+                connection.send(pid)
+            case ("wait", pid, kill):
+                if kill:
+                    os.kill(pid, signal.SIGKILL)  # nobody else waits for it, so the pid is still its own
+                connection.send(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 
 def child_main(descriptor: int) -> None:
@@ -205,3 +287,24 @@ def _raise_priority() -> str:
         return "high priority"
     except PermissionError:
         return "ordinary priority (a real-time one was not permitted: ticks may be late on a busy machine)"
+
+
+def keep_freed_memory() -> None:
+    """Make malloc reuse large blocks, in this process and its children: torch on a CPU takes up to half the time.
+
+    By default glibc maps a block of more than 32 MB anew each time and unmaps it when it is freed, so every activation
+    of a network costs page faults. Does nothing without glibc, or if the user has set the thresholds.
+    """
+    variables = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_")
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    set_by_user = any(name in os.environ for name in variables) or "glibc.malloc." in tunables
+    if platform.libc_ver()[0] != "glibc" or set_by_user:
+        return
+    threshold, old_glibc_max = 1 << 30, 32 << 20  # bytes; older versions of glibc refuse more than the second
+    trim_threshold, mmap_threshold = -1, -3  # of malloc.h
+    mallopt = ctypes.CDLL(None).mallopt
+    if not mallopt(mmap_threshold, threshold):
+        mallopt(mmap_threshold, old_glibc_max)
+    mallopt(trim_threshold, threshold)
+    for name in variables:
+        os.environ[name] = str(threshold)

@@ -18,10 +18,10 @@ from safetensors.torch import load, save, save_file
 from torch import Tensor
 
 from plaudit.data.disk import disk_error, sync
+from plaudit.data.weights import read_safetensors
 from plaudit.errors import BadFile
+from plaudit.files import MAX_JSON, Root, brief, parse_json, readable
 from plaudit.protocols import Learner
-from plaudit.torch_file import read_safetensors
-from plaudit.untrusted import MAX_JSON, Root, brief, parse_json, readable
 
 FORMAT = 1
 TENSORS, STATE = "model.safetensors", "state.json"
