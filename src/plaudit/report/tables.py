@@ -14,7 +14,7 @@ from plaudit.data.formats.base import Dataset, ReadOptions
 from plaudit.data.formats.limits import size_text
 from plaudit.data.store import Store
 from plaudit.envs.commands import EnvInfo, Throughput
-from plaudit.robots.check import CheckResult
+from plaudit.robots.check import RobotCheck
 from plaudit.rule import threshold_of
 from plaudit.types import Episode
 
@@ -143,7 +143,7 @@ def robots_table(classes: Mapping[str, type[Any]]) -> Table:
     return table
 
 
-def check_table(name: str, results: Sequence[CheckResult]) -> Table:
+def check_table(name: str, results: Sequence[RobotCheck]) -> Table:
     """A row for each topic, red where there is a problem."""
     topic = Column("topic", overflow="fold")
     table = Table(name, topic, "expected", "received", "rate", "age", "result", box=None, pad_edge=False)
