@@ -27,8 +27,8 @@ from plaudit.errors import (
     UnknownName,
     did_you_mean,
 )
-from plaudit.robots.config import ClosableRobot, Positive, RobotConfig, SafetyConfig, SafetyLimits
-from plaudit.robots.limits import CommandLimiter, Rate
+from plaudit.robots.config import Positive, RobotConfig, SafetyConfig, SafetyLimits
+from plaudit.robots.limits import ClosableRobot, CommandLimiter, Rate
 from plaudit.trust import CodeName
 from plaudit.types import AnyArray, FloatArray, Observation
 
