@@ -106,17 +106,6 @@ def check_vec_env(env: Any) -> None:
     actions = np.zeros((count, env.action_dim), np.float32)
     observation, info = env.step(actions, active)
     check_observation(observation, env.cameras, env.state_dim, "step()", count)
-    _check_info(info, count)
-    still, _ = env.step(actions + 0.5, ~active)
-    if not np.array_equal(still.state, observation.state):
-        raise ContractError("step() moved environments that were not active")
-    if not np.array_equal(first.state, before.state):
-        raise ContractError("an observation changed after it was returned; hand out copies")
-    if not same_observation(env.reset(seeds), before):
-        raise ContractError("reset() with the same seeds showed another start the second time")
-
-
-def _check_info(info: Mapping[str, Any], count: int) -> None:
     if info.get("success", np.zeros(0)).shape != (count,) or info["success"].dtype != np.bool_:
         raise ContractError(f"step() must report 'success' as bool [{count}], it reports {sorted(info)}")
     for name, values in info.items():
@@ -124,6 +113,13 @@ def _check_info(info: Mapping[str, Any], count: int) -> None:
             raise ContractError(
                 f"step() reports '{name}' as {list(np.shape(values))}, not one value per environment, [{count}]"
             )
+    still, _ = env.step(actions + 0.5, ~active)
+    if not np.array_equal(still.state, observation.state):
+        raise ContractError("step() moved environments that were not active")
+    if not np.array_equal(first.state, before.state):
+        raise ContractError("an observation changed after it was returned; hand out copies")
+    if not same_observation(env.reset(seeds), before):
+        raise ContractError("reset() with the same seeds showed another start the second time")
 
 
 def check_policy(policy: Any, observation: Observation, normalizer: Normalizer, action_dim: int) -> None:
@@ -303,7 +299,12 @@ def check_learner(config: Any, env_spec: EnvSpec, experience: Any = None) -> Non
         experience = _random_batch(learner.replay_options, env_spec)
     before = learner.weights().tensors
     for number in range(1, 5):
-        _check_update(learner, experience, number)
+        metrics = learner.update(experience)
+        if learner.version != number:
+            raise ContractError(f"version is {learner.version} after {number} updates; update() counts it up by one")
+        for name, value in metrics.items():
+            if not np.isfinite(float(value)):
+                raise ContractError(f"metric '{name}' is {float(value)}; it must be a finite number")
         twin.update(experience)
     after = learner.weights()
     if not _different(before, after.tensors):
@@ -323,15 +324,6 @@ def check_learner(config: Any, env_spec: EnvSpec, experience: Any = None) -> Non
             "the version into it"
         )
     _check_acting(learner, env_spec)
-
-
-def _check_update(learner: Learner, experience: Any, number: int) -> None:
-    metrics = learner.update(experience)
-    if learner.version != number:
-        raise ContractError(f"version is {learner.version} after {number} updates; update() counts it up by one")
-    for name, value in metrics.items():
-        if not np.isfinite(float(value)):
-            raise ContractError(f"metric '{name}' is {float(value)}; it must be a finite number")
 
 
 def _check_acting(learner: Learner, env_spec: EnvSpec) -> None:
@@ -475,15 +467,15 @@ def _check_causal(judge: Judge, episode: Episode, scores: Scores) -> None:
         privileged={name: values[:steps] for name, values in episode.privileged.items()},
         padded="first" if episode.padded == "first" else "none",
     )
-    (found,) = _answers(judge, [cut])
-    if isinstance(found, Scores) and not _close(found.success_prob, scores.success_prob[: steps + 1]):
+    (answer,) = _answers(judge, [cut])
+    if isinstance(answer, Scores) and not _close(answer.success_prob, scores.success_prob[: steps + 1]):
         raise ContractError("score() of the first frames changed when the last one was taken away: it is not causal")
 
 
 def _check_not_privileged(judge: Judge, episode: Episode, scores: Scores) -> None:
     flipped = np.ones(episode.steps, bool) if episode.success is None else ~episode.success
-    (found,) = _answers(judge, [replace(episode, privileged={**episode.privileged, "success": flipped})])
-    if not isinstance(found, Scores) or not _close(found.success_prob, scores.success_prob):
+    (answer,) = _answers(judge, [replace(episode, privileged={**episode.privileged, "success": flipped})])
+    if not isinstance(answer, Scores) or not _close(answer.success_prob, scores.success_prob):
         raise ContractError("score() depends on what only the simulator knows (privileged); only its own judge may")
 
 
@@ -508,8 +500,8 @@ def _check_stream(judge: LiveJudge, episode: Episode, scores: Scores) -> None:
         return {name: np.stack([values[t], values[t]]) for name, values in episode.privileged.items()}
 
     stream = judge.stream(2)
-    found = np.full((2, episode.steps + 1), np.nan, np.float32)
-    found[0, 0] = stream.reset(seen(0, 0)).success_prob[0]
+    live = np.full((2, episode.steps + 1), np.nan, np.float32)
+    live[0, 0] = stream.reset(seen(0, 0)).success_prob[0]
     for t in range(1, episode.steps + 1):
         second = max(t - 1, 0)
         step = stream.step(seen(t, second), info(t - 1)).success_prob
@@ -518,13 +510,13 @@ def _check_stream(judge: LiveJudge, episode: Episode, scores: Scores) -> None:
             if not np.isnan(again[0]):
                 raise ContractError("stream.reset() with a mask must say NaN of environments that go on")
             step = np.array([step[0], again[1]])
-        found[0, t], found[1, second] = step
+        live[0, t], live[1, second] = step
     recorded = episode.observed
-    if not _close(found[0][recorded], scores.success_prob[recorded]):
+    if not _close(live[0][recorded], scores.success_prob[recorded]):
         raise ContractError("stream() scores an episode otherwise than score() does")
     late = slice(recorded.start or 0, episode.steps)
     simulator = judge.id.source in PRIVILEGED  # its flag comes with the step, not with the frame
-    if not simulator and not _close(found[1][late], scores.success_prob[late]):
+    if not simulator and not _close(live[1][late], scores.success_prob[late]):
         raise ContractError("stream() mixes up environments that are at different steps")
 
 

@@ -13,13 +13,13 @@ from plaudit.data.failures import Failures
 from plaudit.data.formats.base import Dataset, ReadOptions, size_text
 from plaudit.data.store import Store
 from plaudit.envs.commands import EnvInfo, Throughput
-from plaudit.robots.check import CheckResult
+from plaudit.robots.check import RobotCheck
 from plaudit.rule import threshold_of
 from plaudit.types import Episode
 
 if TYPE_CHECKING:  # Gymnasium and the robots take longer to import than a table of a store does
     from plaudit.envs.commands import EnvInfo, Throughput
-    from plaudit.robots.check import CheckResult
+    from plaudit.robots.check import RobotCheck
 
 
 def dataset_table(dataset: Dataset) -> Table:
@@ -147,7 +147,7 @@ def robots_table(classes: Mapping[str, type[Any]]) -> Table:
     return table
 
 
-def check_table(name: str, results: "Sequence[CheckResult]") -> Table:
+def check_table(name: str, results: Sequence[RobotCheck]) -> Table:
     """A row for each topic, red where there is a problem."""
     topic = Column("topic", overflow="fold")
     table = Table(name, topic, "expected", "received", "rate", "age", "result", box=None, pad_edge=False)

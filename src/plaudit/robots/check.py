@@ -36,7 +36,7 @@ SIM_ACTION = 0.2  # of a robot whose commands are displacements
 
 
 @dataclass(frozen=True)
-class CheckResult:
+class RobotCheck:
     """One row of `plaudit robot check`; fields that do not apply are empty."""
 
     name: str  # "joints", a camera, ...
@@ -48,7 +48,7 @@ class CheckResult:
     problem: str = ""  # empty: it passes
 
 
-def check_observations(config: RobotConfig, seconds: float) -> list[CheckResult]:
+def check_observations(config: RobotConfig, seconds: float) -> list[RobotCheck]:
     """Connect to a robot and observe it for so long; nothing is sent."""
     with ExitStack() as stack:
         robot = connect_robot(config, stack)
@@ -63,7 +63,7 @@ def check_observations(config: RobotConfig, seconds: float) -> list[CheckResult]
         return [*results, check_limits(robot.limiter.limits, _position(robot))]
 
 
-def check_limits(limits: SafetyLimits, position: AnyArray | None) -> CheckResult:
+def check_limits(limits: SafetyLimits, position: AnyArray | None) -> RobotCheck:
     """The limits in words, and whether the joints are within them. position: [A] as measured; None: unknown"""
     problem = ""
     if position is not None:
@@ -75,10 +75,10 @@ def check_limits(limits: SafetyLimits, position: AnyArray | None) -> CheckResult
             )
     expected = f"{_span(limits.max_velocity, '/s')}, {_span(limits.max_acceleration, '/s²')}"
     received = "outside" if problem else "not measured" if position is None else "within"
-    return CheckResult("limits", "", expected, received, problem=problem)
+    return RobotCheck("limits", "", expected, received, problem=problem)
 
 
-def check_motion(config: RobotConfig) -> CheckResult:
+def check_motion(config: RobotConfig) -> RobotCheck:
     """Move every joint a little way and back, within the limits; the robot holds in the end."""
     with ExitStack() as stack:
         robot = connect_robot(config, stack)
@@ -121,17 +121,17 @@ def _position(robot: LimitedRobot) -> AnyArray | None:
     return joint_position(own)
 
 
-def _sizes(robot: LimitedRobot, newest: Observation, rate: str, slow: str) -> list[CheckResult]:
+def _sizes(robot: LimitedRobot, newest: Observation, rate: str, slow: str) -> list[RobotCheck]:
     size = len(newest.state)
     wrong = "" if size == robot.state_dim else "it has another size"
-    results = [CheckResult("state", "", f"{robot.state_dim} numbers", f"{size} numbers", rate, problem=slow or wrong)]
+    results = [RobotCheck("state", "", f"{robot.state_dim} numbers", f"{size} numbers", rate, problem=slow or wrong)]
     if not np.isfinite(newest.state).all():
-        results[0] = CheckResult("state", "", results[0].expected, "NaN or infinity", rate, problem="it is not finite")
+        results[0] = RobotCheck("state", "", results[0].expected, "NaN or infinity", rate, problem="it is not finite")
     for camera, (height, width) in robot.cameras.items():
         shape = newest.images[camera].shape if camera in newest.images else (0, 0)
         wrong = "" if shape[:2] == (height, width) else "it has another size"
         received = f"{shape[0]}x{shape[1]}" if shape[0] else "nothing"
-        results.append(CheckResult(camera, "", f"{height}x{width}", received, rate, problem=slow or wrong))
+        results.append(RobotCheck(camera, "", f"{height}x{width}", received, rate, problem=slow or wrong))
     return results
 
 
@@ -146,7 +146,7 @@ def _way(limits: SafetyLimits, start: AnyArray) -> AnyArray:
     return np.where(start > (limits.lower + limits.upper) / 2, -way, way)
 
 
-def _move_relative(robot: LimitedRobot) -> CheckResult:
+def _move_relative(robot: LimitedRobot) -> RobotCheck:
     before = moved = robot.observe().state.copy()
     for sign in (1.0, -1.0):
         for _ in range(3):
@@ -156,8 +156,8 @@ def _move_relative(robot: LimitedRobot) -> CheckResult:
     return _motion(f"{SIM_ACTION:g} and back", problem, "6 commands")
 
 
-def _motion(expected: str, problem: str, received: str = "nothing") -> CheckResult:
-    return CheckResult("motion", "", expected, received, problem=problem)
+def _motion(expected: str, problem: str, received: str = "nothing") -> RobotCheck:
+    return RobotCheck("motion", "", expected, received, problem=problem)
 
 
 def _span(values: AnyArray, unit: str) -> str:
@@ -194,7 +194,7 @@ class TopicMonitor:
             self._descriptions[str(error)] += 1
         self.stream.receive(data)
 
-    def result(self, hz: float, silent_after: float) -> CheckResult:
+    def result(self, hz: float, silent_after: float) -> RobotCheck:
         """What arrived, compared with a control rate of `hz` and a limit of `silent_after` seconds."""
         times, dropped = self._times, self.stream.dropped
         rate = (len(times) - 1) / (times[-1] - times[0]) if len(times) > 1 else 0.0
@@ -209,10 +209,10 @@ class TopicMonitor:
             problem = "it has stopped"
         received = ", ".join(text for text, _ in self._descriptions.most_common(2)) or "nothing"
         age = f"{1e3 * self.stream.age():.0f} ms" if times else ""
-        return CheckResult(self.stream.name, self.stream.topic, self.expected, received, f"{rate:.1f} Hz", age, problem)
+        return RobotCheck(self.stream.name, self.stream.topic, self.expected, received, f"{rate:.1f} Hz", age, problem)
 
 
-def check_topics(config: RosRobotConfig, seconds: float) -> list[CheckResult]:
+def check_topics(config: RosRobotConfig, seconds: float) -> list[RobotCheck]:
     """Listen for this long after the first message of every topic, which may take `first_message_s` to arrive."""
     params, topics = config.params(), config.topics()
     monitors = _monitors(config)
@@ -232,7 +232,7 @@ def check_topics(config: RosRobotConfig, seconds: float) -> list[CheckResult]:
         transport.close()
     problem = "another process sends commands; stop it first" if commands else ""
     received = f"{len(commands)} commands" if commands else "nothing"
-    results.append(CheckResult("commands", topics.joint_commands, "nothing", received, problem=problem))
+    results.append(RobotCheck("commands", topics.joint_commands, "nothing", received, problem=problem))
     joints = monitors[0].stream.newest
     position = None if joints is None else joints.message.position
     results.append(check_limits(config.limits(params.action_dim), position))
@@ -241,7 +241,7 @@ def check_topics(config: RosRobotConfig, seconds: float) -> list[CheckResult]:
     return results
 
 
-def check_statistics(params: RuntimeParams) -> CheckResult:
+def check_statistics(params: RuntimeParams) -> RobotCheck:
     """Whether the statistics that the params name have the sizes of the robot's state and action."""
     path = str(params.norm_stats_file_path)
     state, action = params.proprio_state_dim * params.proprio_history_size, params.action_dim
@@ -249,11 +249,11 @@ def check_statistics(params: RuntimeParams) -> CheckResult:
     try:
         stats = Normalizer.load(path).stats
     except (PlauditError, OSError) as error:
-        return CheckResult("statistics", path, expected, "nothing", problem=str(error))
+        return RobotCheck("statistics", path, expected, "nothing", problem=str(error))
     sizes = {key: len(stats[key].mean) for key in (STATE, ACTION) if key in stats}
     received = ", ".join(f"{size} {key.rsplit('.', 1)[-1]}" for key, size in sizes.items()) or "nothing"
     problem = "" if sizes == {STATE: state, ACTION: action} else "they do not fit this robot"
-    return CheckResult("statistics", path, expected, received, problem=problem)
+    return RobotCheck("statistics", path, expected, received, problem=problem)
 
 
 def _monitors(config: RosRobotConfig) -> list[TopicMonitor]:

@@ -1,4 +1,4 @@
-"""What robots and their configs share: the base classes, and the block `safety` with its limits.
+"""The base of the configs of robots, and the block `safety` with its limits.
 
     robot.safety.max_velocity=0.5                         for all joints
     robot.safety.max_velocity={waist_yaw: 0.2}            for some, by name
@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import model_validator
 
 from plaudit.config import Config, Number, PositiveFloat
-from plaudit.errors import InvalidCommand, RobotError, did_you_mean
+from plaudit.errors import RobotError, did_you_mean
 from plaudit.protocols import Robot
 from plaudit.types import AnyArray, FloatArray
 
@@ -133,31 +133,6 @@ def per_joint(key: str, value: Any, action_dim: int, names: Sequence[str] | None
     if numbers.shape not in ((), (action_dim,)):
         raise RobotError(f"{key} has {len(numbers)} numbers for {action_dim} joints; write one, or one for each")
     return np.broadcast_to(numbers, (action_dim,)).copy()
-
-
-class ClosableRobot:
-    """Base of robots that hold a connection: `with config.build() as robot` closes it."""
-
-    action_dim: int
-
-    def privileged(self) -> Mapping[str, AnyArray]:
-        """Nothing: only a simulation has privileged values."""
-        return {}
-
-    def check_command(self, action: FloatArray, name: object) -> None:
-        """Raise `InvalidCommand` unless an action is [A] finite numbers. name: of the robot, for the message"""
-        if np.shape(action) != (self.action_dim,) or not np.isfinite(action).all():
-            raise InvalidCommand(f"{name} takes {self.action_dim} finite numbers, got {np.asarray(action)}")
-
-    def close(self) -> None:
-        """Disconnect."""
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class RobotConfig(Config):

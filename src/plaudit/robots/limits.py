@@ -15,11 +15,11 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 import numpy as np
 
-from plaudit.errors import RobotError
+from plaudit.errors import InvalidCommand, RobotError
 from plaudit.protocols import Robot
 from plaudit.robots.config import ANYWHERE, UNLIMITED, Kinematics, RobotConfig, SafetyLimits
 from plaudit.types import AnyArray, FloatArray, Observation
@@ -268,6 +268,31 @@ def limited_steps(limited: Iterable[int]) -> dict[str, list[list[int]]]:
             else:
                 spans.append([step, step])
     return runs
+
+
+class ClosableRobot:
+    """Base of robots that hold a connection: `with config.build() as robot` closes it."""
+
+    action_dim: int
+
+    def privileged(self) -> Mapping[str, AnyArray]:
+        """Nothing: only a simulation has privileged values."""
+        return {}
+
+    def check_command(self, action: FloatArray, name: object) -> None:
+        """Raise `InvalidCommand` unless an action is [A] finite numbers. name: of the robot, for the message"""
+        if np.shape(action) != (self.action_dim,) or not np.isfinite(action).all():
+            raise InvalidCommand(f"{name} takes {self.action_dim} finite numbers, got {np.asarray(action)}")
+
+    def close(self) -> None:
+        """Disconnect."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 @runtime_checkable

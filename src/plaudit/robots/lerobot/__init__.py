@@ -27,8 +27,8 @@ from plaudit.errors import (
     UnknownName,
     did_you_mean,
 )
-from plaudit.robots.config import ClosableRobot, Positive, RobotConfig, SafetyConfig, SafetyLimits
-from plaudit.robots.limits import CommandLimiter, Rate
+from plaudit.robots.config import Positive, RobotConfig, SafetyConfig, SafetyLimits
+from plaudit.robots.limits import ClosableRobot, CommandLimiter, Rate
 from plaudit.types import AnyArray, FloatArray, Observation
 
 
@@ -187,13 +187,13 @@ class LeRobotRobot(ClosableRobot):
 
     def joint_position(self) -> FloatArray | None:
         """[A] where the joints are: measured, or last commanded where that is not measured; None: nobody knows."""
-        known = {**self._sent, **self._measured}
-        return np.array([known[n] for n in self.action_names]) if known.keys() >= set(self.action_names) else None
+        values = {**self._sent, **self._measured}
+        return np.array([values[n] for n in self.action_names]) if values.keys() >= set(self.action_names) else None
 
     def _move_to(self, goal: Mapping[str, float]) -> None:
         """Move in a straight line of the joints, within `start_seconds` or as fast as the limits allow."""
-        known = {**goal, **self._sent, **self._measured}
-        start = np.array([known.get(name, 0.0) for name in self.action_names])
+        values = {**goal, **self._sent, **self._measured}
+        start = np.array([values.get(name, 0.0) for name in self.action_names])
         end = np.array([goal.get(name, value) for name, value in zip(self.action_names, start, strict=True)])
         ticks, rate = max(1, math.ceil(self._start_seconds * self.fps)), Rate(self.fps)
         for n in range(1, ticks + math.ceil(SETTLE_S * self.fps) + 1):

@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 
 from plaudit.errors import BadMessage, InvalidCommand, RobotError, RobotSilent
-from plaudit.robots.config import ClosableRobot, SafetyLimits
-from plaudit.robots.limits import CommandLimiter, Rate
+from plaudit.robots.config import SafetyLimits
+from plaudit.robots.limits import ClosableRobot, CommandLimiter, Rate
 from plaudit.robots.ros.params import RuntimeParams, RuntimeTopics
 from plaudit.robots.ros.streams import Stream, camera_stream, joint_stream
 from plaudit.robots.transport import Transport

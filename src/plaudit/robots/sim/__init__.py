@@ -18,8 +18,8 @@ from plaudit.config import Hertz
 from plaudit.errors import RobotError
 from plaudit.protocols import VecEnv
 from plaudit.registry import ENV_REGISTRY
-from plaudit.robots.config import ClosableRobot, Kinematics, RobotConfig, SafetyLimits
-from plaudit.robots.limits import Rate
+from plaudit.robots.config import Kinematics, RobotConfig, SafetyLimits
+from plaudit.robots.limits import ClosableRobot, Rate
 from plaudit.types import AnyArray, FloatArray, Observation
 
 MAX_SEED = 2**31  # of an episode that is started without one
