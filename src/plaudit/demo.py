@@ -30,8 +30,7 @@ from plaudit.errors import DataError, TargetNotEmpty
 from plaudit.judges.classifier.train_job import load_reward_train_job
 from plaudit.judges.controls import ControlResult
 from plaudit.judges.epochs import TrainingInterrupted
-from plaudit.judges.metrics import JudgeMetrics
-from plaudit.judges.predictions import EpisodePrediction
+from plaudit.judges.metrics import EpisodePrediction, JudgeMetrics
 from plaudit.report.judge import frame_gallery, judge_blocks, summary_line
 from plaudit.report.page import Code, Section, Table, Text
 from plaudit.report.run import write_run_report

@@ -16,7 +16,7 @@ from plaudit.data.episode_keys import episode_keys, pack_keys
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
 from plaudit.judges.classifier.judge import ClassifierJudge, ClassifierJudgeConfig
-from plaudit.judges.unseen import SeenEpisodes
+from plaudit.judges.evaluation import SeenEpisodes
 from plaudit.types import Labels
 from tiny_reward import tiny_model
 

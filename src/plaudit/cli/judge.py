@@ -166,13 +166,13 @@ def _of_judge(
     include_training: bool,
 ) -> tuple["JudgeEvaluation", dict[str, str]]:
     from plaudit.judges.evaluation import (
+        SeenEpisodes,
         control_task,
         describe_coverage,
         evaluate,
         load_reference_labels,
         resolve_reference,
     )
-    from plaudit.judges.unseen import SeenEpisodes
 
     sources = resolve_reference(asked, built.id.source)
     targets = load_reference_labels(store, sources, ids)
@@ -264,8 +264,13 @@ def calibrate_(
     """
     from plaudit.judges.calibration import calibrate, check_has_probabilities, fit_rights
     from plaudit.judges.config import load_judge_config, save_judge_config
-    from plaudit.judges.evaluation import load_reference_labels, resolve_reference, score_episodes
-    from plaudit.judges.unseen import SeenEpisodes, record_calibration
+    from plaudit.judges.evaluation import (
+        SeenEpisodes,
+        load_reference_labels,
+        record_calibration,
+        resolve_reference,
+        score_episodes,
+    )
 
     folder, overrides = named_store(words)
     if output.exists() and output != config:

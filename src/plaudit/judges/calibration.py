@@ -18,10 +18,16 @@ import numpy as np
 
 from plaudit.config import Config, Fraction, NonNegativeInt, Number, PositiveFloat
 from plaudit.errors import JudgeError
-from plaudit.judges.metrics import EpisodeMetrics, RateCI, causal_metrics, false_positive_rate, offline_metrics
-from plaudit.judges.predictions import EpisodePrediction, drop_unlabeled
-from plaudit.judges.promise import Promise, episode_losses, make_promise, midway
-from plaudit.judges.rights import Rights, prove_rights
+from plaudit.judges.metrics import (
+    EpisodeMetrics,
+    EpisodePrediction,
+    causal_metrics,
+    drop_unlabeled,
+    false_positive_rate,
+    offline_metrics,
+)
+from plaudit.judges.promise import Promise, Rights, episode_losses, make_promise, midway, prove_rights
+from plaudit.judges.stats import Interval
 from plaudit.rule import DecisionRule, above_threshold
 from plaudit.types import AnyArray, FloatArray, JudgeId
 
@@ -235,7 +241,7 @@ class Fit:
 class CrossValResult:
     """What rules are worth on episodes that did not choose them."""
 
-    fpr: RateCI
+    fpr: Interval
     losses: FloatArray  # [E] of each episode with failure frames, the share of these predicted a success
     recall: Fraction
     cutoffs: EpisodeMetrics  # decoded

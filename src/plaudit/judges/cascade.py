@@ -34,10 +34,10 @@ from plaudit.config import Number
 from plaudit.data.episode_keys import pack_keys
 from plaudit.errors import JudgeError, JudgeUnavailable, PlauditError
 from plaudit.judges.config import CASCADE, JudgeConfig, is_judge_path, judge_tree, judge_warnings
+from plaudit.judges.evaluation import SeenEpisodes
 from plaudit.judges.human.judge import HumanJudgeConfig
 from plaudit.judges.labeling import label_episodes
-from plaudit.judges.rights import Rights, episode_score
-from plaudit.judges.unseen import SeenEpisodes
+from plaudit.judges.promise import Rights, episode_score
 from plaudit.protocols import Judge
 from plaudit.registry import JUDGE_REGISTRY
 from plaudit.rule import DecisionRule, Decode, begins_with_success, release

@@ -25,7 +25,7 @@ from plaudit.data.disk import write_atomic
 from plaudit.errors import BadFile, ConfigError, NotAllowed, UnknownName, did_you_mean
 from plaudit.judges.calibration import CalibrationRecord, PlattScaling
 from plaudit.judges.progress import JudgeWithProgress
-from plaudit.judges.rights import Rights
+from plaudit.judges.promise import Rights
 from plaudit.protocols import Judge, LiveJudge
 from plaudit.registry import JUDGE_REGISTRY
 from plaudit.rule import DecisionRule, Decode, PartialRule, Unlike

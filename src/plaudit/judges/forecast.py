@@ -27,19 +27,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from plaudit.config import Config, NonNegativeInt, Number, PositiveInt
-from plaudit.judges.metrics import EpisodeMetrics, causal_metrics, offline_metrics
-from plaudit.judges.predictions import EpisodePrediction
+from plaudit.config import Config, NonNegativeInt, PositiveInt
+from plaudit.judges.metrics import EpisodePrediction, causal_metrics, offline_metrics
+from plaudit.judges.stats import NOT_MEASURED, Interval
 from plaudit.rule import DecisionRule
 from plaudit.types import AnyArray
 
 AHEAD = 10  # other episodes, whose figures are forecast
 LEVEL = 0.95
 _DRAWS = 4000
-
-# Measured, low, high. All None: these episodes have nothing to measure. The last is None: there is no upper end, since
-# no success at all may be found in others; the first as well: none was in these.
-Figure = tuple[Number | None, Number | None, Number | None]
 
 FIGURES = {
     "fpr": "false-positive rate (frames)",
@@ -59,8 +55,10 @@ class Forecast(Config):
     cross_fitted: NonNegativeInt = 0
     why_not: str = ""  # why none was
     ahead: PositiveInt = AHEAD
-    figures: dict[str, Figure]  # of FIGURES; rates as fractions, errors in frames
-    with_twice: dict[str, Figure]  # the same if it rested on twice as many episodes like these
+    # Of FIGURES; rates as fractions, errors in frames. A low end of NaN: these episodes have nothing to measure.
+    # A value of NaN with a low end: no success was found in these. No upper end: possibly none is found in others.
+    figures: dict[str, Interval]
+    with_twice: dict[str, Interval]  # the same if it rested on twice as many episodes like these
 
     def describe(self) -> str:
         """For people: what it rests on, and why on no more."""
@@ -100,7 +98,7 @@ def make_forecast(
     )
 
 
-def _forecast(tables: AnyArray, longest: int, ahead: int, seed: int) -> dict[str, Figure]:
+def _forecast(tables: AnyArray, longest: int, ahead: int, seed: int) -> dict[str, Interval]:
     """tables: [V, E, 6] of the same episodes, counted in V ways"""
     drawn = draw_others(tables.shape[1], ahead, seed)
     way = np.random.default_rng([seed, 1]).integers(len(tables), size=len(drawn))
@@ -136,12 +134,8 @@ def _table(episodes: Sequence[EpisodePrediction], rule: DecisionRule) -> AnyArra
         above = one.predicted(rule.threshold)
         counts = [float(n) for kind in (0, 1) for n in (above[one.target == kind].sum(), (one.target == kind).sum())]
         errors = [causal_metrics([one], live), offline_metrics([one], rule.cutoff_offset, rule.threshold)]
-        rows.append([*counts, *map(_error, errors)])
+        rows.append([*counts, *(decode.onset_median for decode in errors)])  # the median of a single episode
     return np.array(rows, float).reshape(-1, 6)
-
-
-def _error(decode: EpisodeMetrics) -> float:
-    return decode.onset_median  # of a single episode
 
 
 def _lowest(tables: AnyArray) -> AnyArray:
@@ -186,14 +180,11 @@ def _quantile(values: AnyArray, q: float) -> AnyArray:
     return ordered[rows, below] + (place - below) * (ordered[rows, above] - ordered[rows, below])
 
 
-def _figure(measured: float, low: AnyArray, high: AnyArray) -> Figure:
+def _figure(measured: float, low: AnyArray, high: AnyArray) -> Interval:
     """low, high: [D] with the lowest and with the highest that others may have; the ends are draws, the outer ones."""
     if math.isnan(measured):
-        return None, None, None
+        return NOT_MEASURED
     tail = (1 - LEVEL) / 2
-    ends = (
-        min(measured, float(np.nanquantile(low, tail, method="lower"))),
-        max(measured, float(np.nanquantile(high, 1 - tail, method="higher"))),
-    )
-    value, lowest, highest = (end if math.isfinite(end) else None for end in (measured, *ends))
-    return value, lowest, highest
+    lowest = min(measured, float(np.nanquantile(low, tail, method="lower")))
+    highest = max(measured, float(np.nanquantile(high, 1 - tail, method="higher")))
+    return Interval(measured if math.isfinite(measured) else math.nan, lowest, highest)

@@ -21,11 +21,18 @@ from plaudit.data.transfer import new_folder
 from plaudit.judges.controls import ControlResult
 from plaudit.judges.evaluation import JudgeEvaluation
 from plaudit.judges.forecast import Forecast
-from plaudit.judges.intervals import onset_intervals
 from plaudit.judges.labeling import group_by_message
-from plaudit.judges.metrics import CalibrationCurve, EpisodeMetrics, JudgeMetrics, RateCI, wilson
-from plaudit.judges.predictions import EpisodePrediction, FramePrediction, hstack_images
+from plaudit.judges.metrics import (
+    CalibrationCurve,
+    EpisodeMetrics,
+    EpisodePrediction,
+    FramePrediction,
+    JudgeMetrics,
+    hstack_images,
+    onset_intervals,
+)
 from plaudit.judges.promise import Promise
+from plaudit.judges.stats import Interval, wilson
 from plaudit.report.outcomes import count_correct, count_mistakes
 from plaudit.report.page import (
     Block,
@@ -240,12 +247,12 @@ def _episodes(decodes: Decodes) -> list[Block]:
     return [confusion, Table(rows, header), Text(about, "muted")]
 
 
-def _rate(rate: RateCI, kind: str) -> Cell:
+def _rate(rate: Interval, kind: str) -> Cell:
     return Span(f"no {kind} to measure on", "muted") if math.isnan(rate.value) else format_interval(rate)
 
 
 def _frames(metrics: JudgeMetrics) -> Table:
-    fpr = RateCI(metrics.fpr, metrics.fpr_low, metrics.fpr_high)
+    fpr = Interval(metrics.fpr, metrics.fpr_low, metrics.fpr_high)
     about_threshold = "minimum P(success) of a predicted success"
     if metrics.threshold > 1:
         about_threshold += "; no frame has it, since P(success) of some failure frame is 100%"

@@ -8,8 +8,8 @@ from rich.text import Text
 from plaudit.judges.calibration import CalibrationRecord, Fit
 from plaudit.judges.controls import ControlResult
 from plaudit.judges.forecast import FIGURES, Forecast
-from plaudit.judges.intervals import onset_intervals
-from plaudit.judges.metrics import EpisodeMetrics, JudgeMetrics, RateCI
+from plaudit.judges.metrics import EpisodeMetrics, JudgeMetrics, onset_intervals
+from plaudit.judges.stats import Interval
 from plaudit.report.judge import Decodes, first_frame_count
 from plaudit.report.promise import format_figure
 from plaudit.report.tables import key_value_table
@@ -30,7 +30,7 @@ def judge_table(title: str, metrics: JudgeMetrics, controls: Sequence[ControlRes
     values = {
         "precision, recall": f"{format_percent(metrics.precision)}, {format_interval(metrics.recall_interval)}",
         "ROC AUC": format_number(metrics.roc_auc),
-        "false-positive rate (frames)": format_interval(RateCI(metrics.fpr, metrics.fpr_low, metrics.fpr_high)),
+        "false-positive rate (frames)": format_interval(Interval(metrics.fpr, metrics.fpr_low, metrics.fpr_high)),
         "threshold": f"{metrics.threshold:.4g}",
         "success-onset error, causal": _onset_error(metrics.causal),
         "success-onset error, offline": _onset_error(metrics.offline),
@@ -50,7 +50,7 @@ def forecast_table(forecast: Forecast) -> Table:
 
 def calibration_table(title: str, fit: Fit, record: CalibrationRecord, cutoffs: EpisodeMetrics) -> Table:
     """A decision rule and its error rates on held-out episodes."""
-    rate = RateCI(record.fpr, record.fpr_low, record.fpr_high)
+    rate = Interval(record.fpr, record.fpr_low, record.fpr_high)
     target = format_percent(record.target_fpr)
     values = {
         "temperature, bias": f"{fit.calibration.temperature:.4g}, {fit.calibration.bias:.4g}",

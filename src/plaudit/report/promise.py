@@ -3,9 +3,9 @@
 import math
 from collections.abc import Sequence
 
-from plaudit.judges.forecast import FIGURES, Figure, Forecast
-from plaudit.judges.metrics import RateCI
+from plaudit.judges.forecast import FIGURES, Forecast
 from plaudit.judges.promise import Promise, PromiseStep
+from plaudit.judges.stats import Interval
 from plaudit.report.page import Cell, Section, Span, Table, Text
 from plaudit.report.text import (
     format_count,
@@ -77,12 +77,12 @@ def forecast_section(forecast: Forecast) -> Section:
     return Section(f"What {ahead} will show", [evidence, Table(rows, header), Text(_ABOUT_FORECAST, "muted")])
 
 
-def format_figure(name: str, figure: Figure, bare: bool = False) -> str:
+def format_figure(name: str, figure: Interval, bare: bool = False) -> str:
     """1.2% (0% to 20%), or 3 frames (1 to 8), or no success found (0 or more); bare: the interval alone."""
-    value, low, high = figure
-    if low is None:
+    if math.isnan(figure.low):
         return "-"
-    interval = RateCI(low if value is None else value, low, math.inf if high is None else high)
-    text = format_interval(interval) if name in ("fpr", "recall") else format_frames_interval(interval)
+    none_found = math.isnan(figure.value)
+    figure = Interval(figure.low, figure.low, figure.high) if none_found else figure
+    text = format_interval(figure) if name in ("fpr", "recall") else format_frames_interval(figure)
     brackets = text[text.index("(") :]
-    return brackets[1:-1] if bare else f"no success found {brackets}" if value is None else text
+    return brackets[1:-1] if bare else f"no success found {brackets}" if none_found else text

@@ -49,11 +49,11 @@ from plaudit.judges.classifier.loader import load_reward_model
 from plaudit.judges.config import REFERENCE_SOURCES, JudgeConfig, save_rights
 from plaudit.judges.epochs import EpochMetrics, TrainingInterrupted, never_stop
 from plaudit.judges.evaluation import load_reference_labels, score_episodes
-from plaudit.judges.rights import Rights, prove_rights
+from plaudit.judges.promise import Rights, prove_rights
+from plaudit.judges.stats import ErrorBudget, alpha_spent
 from plaudit.registry import JUDGE_REGISTRY
 from plaudit.rollout.processes import ChildProcess, exit_with_parent, send
 from plaudit.rule import DecisionRule
-from plaudit.training.confidence import ErrorBudget, alpha_spent
 from plaudit.training.promotion import JudgeEvalSummary, PromotionRules, evaluate_judge, should_promote
 from plaudit.training.retrain_data import RetrainData, episode_origin, labeled_episodes
 from plaudit.training.reward_model import train_and_save

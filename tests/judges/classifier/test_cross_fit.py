@@ -16,7 +16,7 @@ from plaudit.judges.classifier.dataset import RewardDataset, add_blank_negatives
 from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.fit import TrainResult
 from plaudit.judges.epochs import StepMetrics, TrainingInterrupted
-from plaudit.judges.predictions import EpisodePrediction
+from plaudit.judges.metrics import EpisodePrediction
 from plaudit.training.reward_model import train_and_save
 
 CONFIG = RewardTrainConfig(
@@ -91,8 +91,8 @@ def test_the_report_shows_what_other_episodes_will_show_and_what_more_would_tell
     page = (folder / "model/report.html").read_text()
     assert "What 10 other episodes will show" in page and "by twice as many episodes" in page
     assert "Measured on 12 episodes, of which 10 were cross-fitted" in page and "10 cross-fitted episodes" in page
-    value, low, high = json.loads((folder / "model/model.json").read_text())["forecast"]["figures"]["fpr"]
-    assert low <= value <= high and high > 0.2  # twelve episodes cannot rule out more
+    fpr = json.loads((folder / "model/model.json").read_text())["forecast"]["figures"]["fpr"]
+    assert fpr["low"] <= fpr["value"] <= fpr["high"] and fpr["high"] > 0.2  # twelve episodes cannot rule out more
 
 
 def test_one_that_was_stopped_in_a_fold_goes_on_there_and_ends_alike(tmp_path, squares, fitted):

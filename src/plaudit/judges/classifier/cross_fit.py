@@ -35,7 +35,7 @@ from plaudit.judges.classifier.features import CachedFeatures, FeatureSource, pr
 from plaudit.judges.classifier.model import BinaryRewardClassifier
 from plaudit.judges.classifier.training import train_member
 from plaudit.judges.epochs import EpochMetrics, StepMetrics
-from plaudit.judges.predictions import EpisodePrediction
+from plaudit.judges.metrics import EpisodePrediction
 from plaudit.types import AnyArray, FloatArray
 from plaudit.untrusted import read_json
 

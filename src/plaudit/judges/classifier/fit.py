@@ -56,8 +56,15 @@ from plaudit.judges.classifier.training import EnsembleMember, train_member
 from plaudit.judges.controls import ControlResult, failed_controls, run_controls
 from plaudit.judges.epochs import EpochMetrics, StepMetrics, never_stop, prepare_work
 from plaudit.judges.forecast import Forecast, make_forecast
-from plaudit.judges.metrics import JudgeMetrics, compute_metrics, value_order
-from plaudit.judges.predictions import EpisodePrediction, FramePrediction, hstack_images, largest_errors
+from plaudit.judges.metrics import (
+    EpisodePrediction,
+    FramePrediction,
+    JudgeMetrics,
+    compute_metrics,
+    hstack_images,
+    largest_errors,
+    value_order,
+)
 from plaudit.judges.promise import Promise, episode_losses
 from plaudit.rule import DecisionRule
 from plaudit.types import AnyArray, FloatArray, ProgressFn

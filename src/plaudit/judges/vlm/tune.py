@@ -43,8 +43,7 @@ from plaudit.judges.epochs import EpochMetrics, EpochTrainer, StepMetrics, never
 from plaudit.judges.evaluation import load_reference_labels, score_episodes
 from plaudit.judges.exam import data_fingerprint
 from plaudit.judges.images import resize_images
-from plaudit.judges.metrics import JudgeMetrics, compute_metrics
-from plaudit.judges.predictions import EpisodePrediction
+from plaudit.judges.metrics import EpisodePrediction, JudgeMetrics, compute_metrics
 from plaudit.judges.vlm.adapter import add_lora, fingerprint_with, load_base, save_adapter
 from plaudit.judges.vlm.config import AdapterInfo, LoraShape, PromptSettings, VlmSettings
 from plaudit.judges.vlm.images import size_of
