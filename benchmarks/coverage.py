@@ -30,12 +30,16 @@ from plaudit.data.store import Store
 from plaudit.devices import resolve_device
 from plaudit.envs.panda.config import PandaConfig
 from plaudit.judges.classifier.config import RewardTrainConfig
-from plaudit.judges.classifier.cross_fit import OutOfFold, Scale, cross_fit
 from plaudit.judges.classifier.dataset import RewardDataset, Split, add_blank_negatives, split, subsample
-from plaudit.judges.classifier.features import CachedFeatures, cache_features, predict_logits
-from plaudit.judges.classifier.fit import choose_rule, episode_predictions, held_out_predictions
-from plaudit.judges.classifier.training import train_member
-from plaudit.judges.epochs import never_stop
+from plaudit.judges.classifier.fit import (
+    OutOfFold,
+    Scale,
+    choose_rule,
+    cross_fit,
+    episode_predictions,
+    held_out_predictions,
+)
+from plaudit.judges.classifier.training import CachedFeatures, TrainRun, cache_features, predict_logits, train_member
 from plaudit.judges.forecast import Forecast, make_forecast
 from plaudit.judges.promise import episode_losses
 from plaudit.rollout.collector import EpisodeTargets
@@ -188,11 +192,10 @@ def one_split(seed: int) -> dict[str, Outcome]:
     splits = split(table, seed, config.val_fraction, config.test_fraction, drawn[:known_count])
     splits["train"] = np.concatenate([subsample(table, splits["train"], config.train_fps), data.blank])
     with tempfile.TemporaryDirectory() as folder:
-        common = (data.cached, Path(folder))
-        members = range(config.ensemble_size)
-        models = [train_member(i, config, table, splits, *common, never_stop)[0].model for i in members]
+        run = TrainRun(config, table, splits, data.cached, Path(folder))
+        models = [train_member(i, run)[0].model for i in range(config.ensemble_size)]
         scales = [Scale.of(model, data.cached, table, splits["train"]) for model in models]
-        scored = cross_fit(config, table, splits, *common, scales, never_stop, never_stop)
+        scored = cross_fit(run, scales)
     assert scored is not None
     others = table.rows_of(drawn[known_count : known_count + others_count])
     validation, test, seen = (

@@ -27,7 +27,7 @@ from plaudit.data.normalize import Normalizer
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, TrainingDataInfo
 from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.encoders.weights import read_state_dict
-from plaudit.judges.classifier.loader import load_reward_model
+from plaudit.judges.classifier.judge import load_reward_model
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.learners.sac import Sac, SacConfig
 from plaudit.policies.config import FlowConfig

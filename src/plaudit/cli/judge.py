@@ -380,9 +380,9 @@ def export_(
     A network that the other stack does not have is refused; nothing is written then.
     """
     from plaudit.data.transfer import new_folder
+    from plaudit.judges.classifier.judge import load_reward_model
     from plaudit.judges.classifier.lerobot import save_lerobot_classifier
-    from plaudit.judges.classifier.loader import load_reward_model
-    from plaudit.judges.classifier.rlinf_export import export_rlinf
+    from plaudit.judges.classifier.rlinf import export_rlinf
 
     said = {"image_size": image_size, "image_keys": None if image_key is None else (image_key,)}
     loaded = load_reward_model(model, "cpu", force=True, network={k: v for k, v in said.items() if v is not None})

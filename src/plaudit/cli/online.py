@@ -186,7 +186,7 @@ def _check_judge(config: Any) -> None:
     """Refuse a model that is not there, failed its checks or measures no progress where that is paid for, and data of
     its retraining that are not there, before anything is made or changed."""
     from plaudit.data.store import Store
-    from plaudit.judges.classifier.loader import load_reward_model
+    from plaudit.judges.classifier.judge import load_reward_model
     from plaudit.training.config import classifier_of
     from plaudit.training.reward import check_measures_progress
 

@@ -7,17 +7,16 @@
       - {type: judge_vlm.yaml, cost_s: 4}    # seconds that an episode takes it
       - human
 
-A stage decides alone where its rights prove it (judges/rights.py; `plaudit judge calibrate` writes them into its file),
-and as far as those before it do not contradict. What is left gets labels in which no frame is labeled: the episode is
-not learned from, and not asked about again by the same judges. A human who labels it decides it, in their own time, by
-the window of every other run; whom to ask about what is training/cascade_ledger.py. A stage without rights decides
-nothing and may still contradict.
+A stage decides alone where its rights prove it (promise.py; `plaudit judge calibrate` writes them into its file) and
+no stage before it contradicts. The other episodes get labels in which no frame is labeled: they are not learned from,
+and the same judges are not asked again. A person who labels one decides it; training/cascade_ledger.py chooses which
+ones to ask about. A stage without rights decides nothing and may still contradict.
 
-Some episodes go to the human by lot, whatever the stages would say of them. A later version of a classifier is measured
-on these: among episodes that the stage before it was unsure of, those that it is sure and wrong about would be missing.
+Some episodes go to the person by lot, whatever the stages say. A later version of a classifier is measured on these:
+among episodes that an earlier stage was unsure of, those that it is sure and wrong about are missing.
 
-Labels say in their note who decided and what it has cost. Where it was not the first stage, the labels of the one that
-did are kept beside the cascade's, by their own source: what the first may learn from.
+The note of a label says which stage decided and at what cost. If it was not the first stage, the labels of the deciding
+one are kept next to the cascade's, under their own source, for the first stage to learn from.
 """
 
 import hashlib

@@ -7,7 +7,7 @@
     noise_of(precision=0.9, recall=0.8)  # the noise of a judge that is described so
 
 The model has nothing of its own: for each kind of error it goes through the mean success of the runs that were made
-(judges/noisy.py, training/noise_runs.py), straight from level to level, never rising with more errors. Errors of
+(judges/simulator.py, training/noise_runs.py), straight from level to level, never rising with more errors. Errors of
 several kinds cost what each costs alone, as shares of what is left. Between the levels that were run it interpolates;
 beyond them it says so and keeps the last value, which is the best that can be true. All of it holds for one task, one
 recipe and one length of run; errors that were run with another learner (late labels need replay) enter as the share of
@@ -32,7 +32,7 @@ from plaudit.data.checked_json import decode_checked, encode_checked
 from plaudit.data.disk import write_atomic
 from plaudit.errors import BadFile, DataError, did_you_mean
 from plaudit.judges.certificate import Certificate
-from plaudit.judges.noisy import KINDS
+from plaudit.judges.simulator import KINDS
 from plaudit.types import AnyArray
 from plaudit.untrusted import read_own
 

@@ -42,10 +42,9 @@ from plaudit.data.store import Store
 from plaudit.errors import PlauditError
 from plaudit.judges.cascade import CascadeConfig
 from plaudit.judges.classifier.checkpoint import RewardModel
-from plaudit.judges.classifier.compat import deep_merge
 from plaudit.judges.classifier.config import RewardTrainConfig
-from plaudit.judges.classifier.judge import SUCCESS, ClassifierJudgeConfig
-from plaudit.judges.classifier.loader import load_reward_model
+from plaudit.judges.classifier.judge import SUCCESS, ClassifierJudgeConfig, load_reward_model
+from plaudit.judges.classifier.train_job import deep_merge
 from plaudit.judges.config import REFERENCE_SOURCES, JudgeConfig, save_rights
 from plaudit.judges.epochs import EpochMetrics, TrainingInterrupted, never_stop
 from plaudit.judges.evaluation import load_reference_labels, score_episodes

@@ -7,7 +7,7 @@ from torch import nn
 from plaudit.config import parse
 from plaudit.errors import ConfigError
 from plaudit.judges.classifier.encoders import feature_map_size
-from plaudit.judges.classifier.encoders.keypoints import KeypointsConfig
+from plaudit.judges.classifier.encoders.small import KeypointsConfig
 from plaudit.optim import Adam
 
 SIDE = 32

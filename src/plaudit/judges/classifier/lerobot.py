@@ -24,10 +24,9 @@ from plaudit.errors import BadFile, JudgeError
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, load_state_dict_strict
 from plaudit.judges.classifier.encoders import Channels
 from plaudit.judges.classifier.encoders.others import TransformersConfig
-from plaudit.judges.classifier.encoders.resnet10 import Resnet10Config, rename_resnet10
+from plaudit.judges.classifier.encoders.resnet import Resnet10Config, rename_resnet10
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, module_name
-from plaudit.judges.classifier.rlinf import columns_by_camera
-from plaudit.judges.classifier.rlinf_export import check_single_frame, threshold_note
+from plaudit.judges.classifier.rlinf import check_single_frame, columns_by_camera, threshold_note
 from plaudit.registry import ENCODER_REGISTRY
 from plaudit.torch_file import read_safetensors
 from plaudit.trust import from_file

@@ -19,8 +19,7 @@ from plaudit.data.rewards import RewardType
 from plaudit.data.transfer import new_folder
 from plaudit.errors import JudgeError
 from plaudit.judges.classifier.checkpoint import RewardModel
-from plaudit.judges.classifier.judge import ClassifierJudge, ClassifierJudgeConfig
-from plaudit.judges.classifier.loader import load_reward_model
+from plaudit.judges.classifier.judge import ClassifierJudge, ClassifierJudgeConfig, load_reward_model
 from plaudit.judges.classifier.model import Size
 from plaudit.judges.config import JUDGE_FILE
 from plaudit.rule import above_threshold

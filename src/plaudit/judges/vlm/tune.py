@@ -36,8 +36,9 @@ from plaudit.config import BatchSize, LearningRate, PositiveInt, Seed
 from plaudit.data.episode_keys import episode_keys, pack_keys
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
-from plaudit.judges.classifier.augment import AugmentConfig, AugmentParams
+from plaudit.judges.classifier.config import AugmentConfig
 from plaudit.judges.classifier.dataset import Split, blank_images, check_split, split_episodes
+from plaudit.judges.classifier.training import AugmentParams
 from plaudit.judges.config import REFERENCE_SOURCES, TrainingDataInfo
 from plaudit.judges.epochs import EpochMetrics, EpochTrainer, StepMetrics, never_stop, prepare_work, train_epochs
 from plaudit.judges.evaluation import load_reference_labels, score_episodes
