@@ -261,7 +261,7 @@ def load_judge_record(folder: Path) -> tuple[JudgeMetrics, list[ControlResult], 
     """The metrics of a reward model, its negative controls and its predictions on held-out episodes."""
     record = read_json_object(folder / "model.json")
     predictions = [EpisodePrediction.from_json(line) for line in read_json_lines(folder / "held_out.jsonl")]
-    controls = [ControlResult.from_json(tree) for tree in record["controls"]]
+    controls = [ControlResult(**tree) for tree in record["controls"]]
     return JudgeMetrics.from_json(record["scores"]), controls, predictions
 
 
