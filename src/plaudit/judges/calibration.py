@@ -13,6 +13,7 @@ import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -364,12 +365,9 @@ def make_record(
     reference: Sequence[str],
     target_fpr: Fraction,
     cross_val: CrossValResult,
-    *,
-    num_seen: NonNegativeInt = 0,
-    fitted_on: str | None = None,
-    promise: Promise | None = None,
+    **more: Any,
 ) -> CalibrationRecord:
-    """What is stored with the judge."""
+    """What is stored with the judge. more: `num_seen`, `fitted_on` and `promise` of the record"""
     return CalibrationRecord(
         date=time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()),
         fingerprint=judge.fingerprint,
@@ -381,7 +379,5 @@ def make_record(
         fpr_low=cross_val.fpr.low,
         fpr_high=cross_val.fpr.high,
         recall=cross_val.recall,
-        num_seen=num_seen,
-        fitted_on=fitted_on,
-        promise=promise,
+        **more,
     )

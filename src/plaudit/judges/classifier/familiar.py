@@ -31,6 +31,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from plaudit.errors import BadFile
+from plaudit.judges.promise import episode_score
+from plaudit.rule import DecisionRule
 from plaudit.torch_file import read_safetensors
 from plaudit.types import AnyArray, ByteArray, Episode, FloatArray
 
@@ -43,6 +45,7 @@ FOLDS = 20  # into which known episodes are dealt, each to be compared with the 
 CELLS, WIDTH = 4, 256  # of a feature map: so many rows and columns, and numbers of a camera in all
 START_CELLS = 20  # rows and columns of a start's image
 STRANGEST = 8  # cells, whose mean counts
+TWO_OF_THREE = DecisionRule(k=2, n=3)  # frames by which members are compared
 LEAST_DISAGREEMENT = 0.5  # between the members' probabilities of success
 
 
@@ -59,7 +62,7 @@ class EpisodeView:
     def of(cls, features: FloatArray, start: ByteArray, prob: FloatArray, member_probs: Sequence[FloatArray]) -> Self:
         """features: of `compared_frames`; prob, member_probs: [F] P(success) of all frames, and by each member."""
         begun = np.sort(prob[:STARTS_LIKE_SUCCESS])[-2:][0]
-        peaks = [_confirmed(one) for one in member_probs]
+        peaks = [episode_score(one, TWO_OF_THREE) for one in member_probs]
         return cls(features, start, float(begun), max(peaks) - min(peaks))
 
 
@@ -80,12 +83,6 @@ def first_steps(episode: Episode) -> Episode:
     frames = {camera: images[: steps + 1] for camera, images in episode.frames.items()}
     cut = {name: getattr(episode, name)[:steps] for name in ("actions", "control_mode")}
     return replace(episode, frames=frames, state=episode.state[: steps + 1], privileged={}, padded="none", **cut)
-
-
-def _confirmed(prob: FloatArray) -> float:
-    """The highest probability that two of three frames in a row reach."""
-    windows = np.lib.stride_tricks.sliding_window_view(np.pad(prob, (2, 0)), 3)
-    return float(np.sort(windows, axis=1)[:, 1].max())
 
 
 def pooled(grid: Tensor) -> Tensor:

@@ -70,17 +70,12 @@ def translate(tree: Tree, notes: list[str]) -> Tree:
             notes += theirs.notes()
             ours = {key: value for key, value in tree.items() if key not in names}
             if recipe is ManiskillRecipe:
-                ours = _without_rlinf_blocks(ours, notes)
+                # `only: true` trains the reward model alone.
+                if unused := [key for key in ours if key in RLINF_BLOCKS]:
+                    notes.append(f"of the recipe these are not used: {', '.join(unused)}; they are about the policy")
+                ours = {key: value for key, value in ours.items() if key not in unused}
             return deep_merge(theirs.ours(), ours)
     return tree
-
-
-def _without_rlinf_blocks(tree: Tree, notes: list[str]) -> Tree:
-    """Without the blocks of a whole recipe that are about policies: `only: true` trains the reward model alone."""
-    unused = [key for key in tree if key in RLINF_BLOCKS]
-    if unused:
-        notes.append(f"of the recipe these are not used: {', '.join(unused)}; they are about the policy")
-    return {key: value for key, value in tree.items() if key not in unused}
 
 
 def _ignored(names: str) -> type[Config]:
@@ -303,25 +298,27 @@ class LerobotLoop(_ignored(_TRAINING_KEYS)):
 
     dataset: LerobotDataset
 
-    def loop_notes(self) -> list[str]:
+    def _classifier(self) -> tuple[str, LerobotRewardModel]:
+        block = "reward_model" if "reward_model" in type(self).model_fields else "policy"
+        return block, getattr(self, block)
+
+    def ours(self) -> Tree:
+        return {**self.dataset.ours(), **self._classifier()[1].ours()}
+
+    def notes(self) -> list[str]:
         unused = [name for name in _TRAINING_KEYS.split() if getattr(self, name)]
         note = (
             f"of lerobot's keys these are not used: {', '.join(unused)}; 'epochs' and --output-dir say how long and "
             "where to"
         )
-        return [*self.dataset.notes(), *([note] if unused else [])]
+        block, classifier = self._classifier()
+        return [*self.dataset.notes(), *([note] if unused else []), *classifier.notes(block)]
 
 
 class LerobotRecipe(LerobotLoop):
     """Before lerobot 0.6."""
 
     policy: LerobotPolicy
-
-    def ours(self) -> Tree:
-        return {**self.dataset.ours(), **self.policy.ours()}
-
-    def notes(self) -> list[str]:
-        return [*self.loop_notes(), *self.policy.notes("policy")]
 
 
 class LerobotTraining(LerobotLoop):
@@ -332,12 +329,6 @@ class LerobotTraining(LerobotLoop):
 
     reward_model: LerobotRewardModel
     policy: None = None
-
-    def ours(self) -> Tree:
-        return {**self.dataset.ours(), **self.reward_model.ours()}
-
-    def notes(self) -> list[str]:
-        return [*self.loop_notes(), *self.reward_model.notes("reward_model")]
 
 
 # Ours
@@ -421,15 +412,22 @@ def load_reward_train_job(
     try:
         with from_file(path, [given_keys, theirs]):
             translated = translate(deep_merge(file_tree, theirs), notes)
-            tree = _unfreeze_random(deep_merge(translated, given_keys), translated is not file_tree, given_keys)
-            _check_names(tree)
-            job = parse(RewardTrainJob, _fill_in(_of_folders(tree) if folders else tree))
+            tree = deep_merge(translated, given_keys)
+            if strange := [(key, hint) for key, hint in _OTHER_NAMES.items() if key in tree]:
+                raise ConfigError([((key,), f"key '{key}' goes by another name here; {hint}") for key, hint in strange])
+            foreign = translated is not file_tree
+            job = parse(RewardTrainJob, _complete(tree, foreign=foreign, folders=folders, given=given_keys))
     except ConfigError as error:
         set_keys = {**given_keys, **theirs}
         raise ConfigError(
             (where, f"{key_location(where, path, set_keys)}: {message}") for where, message in error.problems
         ) from None
-    return job, [*notes, *_notes(job)]
+    if job.encoder.type == "resnet10" and not job.encoder.pretrained:
+        notes.append(
+            "nothing is downloaded: ResNet-10 begins from random weights, and learns; to begin from published ones, "
+            "give their file with --pretrained-encoder-path"
+        )
+    return job, notes
 
 
 def encoder_of(backbone: str) -> Tree:
@@ -438,51 +436,23 @@ def encoder_of(backbone: str) -> Tree:
     return {"type": kind, "name": name} if colon else {"type": kind}
 
 
-def _of_folders(tree: Tree) -> Tree:
-    """With RLinf's defaults; it freezes an encoder that comes with weights."""
-    tree = deep_merge(dict(RLINF_DEFAULTS), tree)
-    tree.setdefault("latent_dim", tree["hidden_dim"])
-    encoder = tree["encoder"]
-    if isinstance(encoder, dict) and encoder.get("weights") is not None:
-        tree.setdefault("freeze_encoder", True)
-    return tree
-
-
-def _unfreeze_random(tree: Tree, foreign: bool, given: Mapping[str, Any]) -> Tree:
-    """lerobot's recipes freeze the published ResNet-10; random weights in its place have to learn."""
+def _complete(tree: Tree, *, foreign: bool, folders: bool, given: Mapping[str, Any]) -> Tree:
+    """The tree with the keys that follow from others. foreign: it was translated; given: keys of the command line"""
+    tree = deep_merge(dict(RLINF_DEFAULTS), tree) if folders else dict(tree)
     encoder = tree.get("encoder")
-    random = isinstance(encoder, dict) and encoder.get("type") == "resnet10" and encoder.get("weights") is None
-    if foreign and random and "freeze_encoder" not in given:
-        return {key: value for key, value in tree.items() if key != "freeze_encoder"}
-    return tree
-
-
-def _fill_in(tree: Tree) -> Tree:
-    """With what follows: weights of no named encoder are ResNet-10's, a folder lies beside the .pt file."""
-    encoder = tree.get("encoder")
-    if isinstance(encoder, dict) and "type" not in encoder:
-        tree = {**tree, "encoder": {"type": "resnet10", **encoder}}
+    if isinstance(encoder, dict):
+        random = encoder.get("type") == "resnet10" and encoder.get("weights") is None
+        if foreign and random and "freeze_encoder" not in given:
+            tree.pop("freeze_encoder", None)  # lerobot freezes the published ResNet-10; random weights must learn
+        if folders and encoder.get("weights") is not None:
+            tree.setdefault("freeze_encoder", True)  # as RLinf does
+        tree["encoder"] = {"type": "resnet10", **encoder}
+    if folders:
+        tree.setdefault("latent_dim", tree["hidden_dim"])
     checkpoint = tree.get("output_checkpoint")
-    if isinstance(checkpoint, str) and "output_dir" not in tree:
-        tree = {**tree, "output_dir": str(Path(checkpoint).with_suffix(""))}
+    if isinstance(checkpoint, str):
+        tree.setdefault("output_dir", str(Path(checkpoint).with_suffix("")))
     return tree
-
-
-def _check_names(tree: Tree) -> None:
-    """Keys that other people's files have beside those blocks are answered with ours."""
-    strange = [(key, hint) for key, hint in _OTHER_NAMES.items() if key in tree]
-    if strange:
-        raise ConfigError([((key,), f"key '{key}' goes by another name here; {hint}") for key, hint in strange])
-
-
-def _notes(job: RewardTrainJob) -> list[str]:
-    encoder = job.encoder
-    if encoder.type != "resnet10" or encoder.pretrained:
-        return []
-    return [
-        "nothing is downloaded: ResNet-10 begins from random weights, and learns; to begin from published ones, give "
-        "their file with --pretrained-encoder-path"
-    ]
 
 
 # Keys that stand beside those blocks in other people's files.
