@@ -103,21 +103,16 @@ def hstack_images(images: Sequence[ByteArray]) -> ByteArray:
 
 
 def largest_errors(episodes: Sequence[EpisodePrediction], max_frames: int = 24) -> list[tuple[EpisodePrediction, int]]:
-    """Frames with the largest errors, at most four of an episode and these apart: neighbors look alike."""
-    places = [(error, episode, frame) for episode in episodes for error, frame in _largest_of(episode)]
+    """Frames with the largest errors, at most four per episode and not next to each other: neighbors look alike."""
+    places: list[tuple[float, EpisodePrediction, int]] = []
+    for episode in episodes:
+        errors, chosen = episode.errors, []
+        for frame in np.argsort(-errors, kind="stable").tolist():
+            if len(chosen) < 4 and all(abs(frame - other) > len(errors) // 20 for other in chosen):
+                chosen.append(frame)
+        places += [(float(errors[frame]), episode, frame) for frame in chosen]
     places.sort(key=lambda place: -place[0])
     return [(episode, frame) for error, episode, frame in places[:max_frames] if error >= 0.05]
-
-
-def _largest_of(episode: EpisodePrediction) -> list[tuple[float, int]]:
-    """At most four frames, with their errors."""
-    errors = episode.errors
-    min_distance = len(errors) // 20
-    chosen: list[int] = []
-    for frame in np.argsort(-errors, kind="stable").tolist():
-        if len(chosen) < 4 and all(abs(frame - other) > min_distance for other in chosen):
-            chosen.append(frame)
-    return [(float(errors[frame]), frame) for frame in chosen]
 
 
 def first_true(mask: BoolArray) -> int | None:

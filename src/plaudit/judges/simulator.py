@@ -1,6 +1,18 @@
-"""The simulator as a judge: its own success flag, live or as it was stored with the episode.
+"""The simulator as a judge: its own success flag, live or as stored with the episode; and the same with errors added.
 
-For measuring others against it, and for runs that need no other judge. No robot has one.
+    plaudit train env=lift learner=sac demos.scripted=20 judge=noisy judge.false_positives=0.2 judge.misses=0.1
+
+The simulator's flag is the reference for other judges, and the judge of runs that need no other. A noisy judge shows
+what errors cost (`plaudit judge plan` predicts it). It has four kinds of errors, alone or together:
+
+    false_positives    an episode is called a success at a random moment, whatever happens there
+    misses             the success of an episode is never seen
+    tricks             a near success passes for a success: the error that a policy finds, since it leads there
+    late_by            the labels of an episode come when this many others are over (`plaudit train`)
+
+Which episodes are affected is drawn from the first frame of each and the judge's seed. So the same episode gets the
+same labels live, afterwards and in a resumed run. An error is drawn once per episode, not per frame: a real judge is
+wrong about an episode as a whole.
 """
 
 import hashlib
@@ -30,7 +42,14 @@ class SimulatorJudge:
 
     def score(self, episodes: Sequence[Episode]) -> Sequence[Scores | PlauditError]:
         """The flag of each episode; an error for one that no simulator recorded."""
-        return [_score(episode) for episode in episodes]
+        missing = DataError(
+            "no simulator knows of this episode (it has no 'success' among what is privileged); label it with another "
+            "judge"
+        )
+        return [
+            missing if one.success is None else Scores(np.concatenate([[0], one.success]).astype(np.float32))
+            for one in episodes
+        ]
 
     def stream(self, num_envs: int) -> "SimulatorStream":
         return SimulatorStream(num_envs)
@@ -49,15 +68,6 @@ class SimulatorStream:
 
     def step(self, observation: Observation, info: Mapping[str, AnyArray]) -> Scores:
         return Scores(info["success"].astype(np.float32))
-
-
-def _score(episode: Episode) -> Scores | DataError:
-    if episode.success is None:
-        return DataError(
-            "no simulator knows of this episode (it has no 'success' among what is privileged); label it with another "
-            "judge"
-        )
-    return Scores(np.concatenate([[0], episode.success]).astype(np.float32))
 
 
 class SimulatorJudgeConfig(JudgeConfig):

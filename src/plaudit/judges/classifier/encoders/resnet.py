@@ -20,9 +20,11 @@ from plaudit.judges.classifier.encoders import (
     Normalization,
     SameConv2d,
     SameMaxPool2d,
+    Shape,
     SplitEncoder,
+    read_state_dict,
+    select_tensors,
 )
-from plaudit.judges.classifier.encoders.weights import Shape, read_state_dict, select_tensors
 
 Arch = Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
 Conv = Callable[[int, int, int, int], nn.Module]  # channels in and out, kernel, stride
