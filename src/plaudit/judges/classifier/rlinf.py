@@ -34,7 +34,7 @@ from plaudit.errors import BadFile, ConfigError, JudgeError, TargetNotEmpty
 from plaudit.judges.calibration import PlattScaling, logit
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, load_state_dict_strict
 from plaudit.judges.classifier.encoders import feature_map_size
-from plaudit.judges.classifier.encoders.resnet import BLOCKS, Resnet10Config, ResnetConfig
+from plaudit.judges.classifier.encoders.resnet import BLOCKS, Arch, Resnet10Config, ResnetConfig
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, module_name
 from plaudit.judges.epochs import EpochMetrics
 from plaudit.torch_file import read_safetensors, read_torch
@@ -236,13 +236,14 @@ def _load_resnet(path: Path, tensors: Mapping[str, Tensor], config: RLinfRewardC
     cameras = config.image_keys or ("main",)  # RLinf's `main_images`, as our import calls it
     if len(cameras) > 1:
         raise BadFile(path, f"this model sees one camera, not {', '.join(cameras)}; name one in image_keys")
+    camera = next(iter(cameras))
     normalize = "imagenet" if config.normalize else "unit"
     counts = [
         len({name.split(".")[2] for name in tensors if name.startswith(f"backbone.layer{stage}.")})
         for stage in range(1, 5)
     ]
     blocks, batch_norm = (tuple(counts), "backbone.layer1.0.conv3.weight" in tensors), "backbone.bn1.running_mean"
-    arch = next((arch for arch, known in BLOCKS.items() if known == blocks), None)
+    arch: Arch | None = next((arch for arch, stages in BLOCKS.items() if stages == blocks), None)
     if counts == [1, 1, 1, 1] and batch_norm not in tensors:
         encoder, name = Resnet10Config(padding="torchvision", normalize=normalize), "resnet10"
     elif arch is not None and batch_norm in tensors:
@@ -260,7 +261,7 @@ def _load_resnet(path: Path, tensors: Mapping[str, Tensor], config: RLinfRewardC
     size = (config.image_size or (3, 128, 128))[1:]
     shape = ClassifierConfig(
         encoder=encoder,
-        cameras={cameras[0]: size},
+        cameras={camera: size},
         image_size=size if today else None,
         any_size=True,
         resampling="bilinear",
@@ -271,7 +272,7 @@ def _load_resnet(path: Path, tensors: Mapping[str, Tensor], config: RLinfRewardC
     member = BinaryRewardClassifier(shape)
     load_state_dict_strict(member, _our_names(path, tensors, shape.latent_dim), path)
     seen = f" in {size[0]}x{size[1]}" if today else ""
-    warnings = [f"it is taken to see camera '{cameras[0]}'{seen}; its file does not say"]
+    warnings = [f"it is taken to see camera '{camera}'{seen}; its file does not say"]
     warnings += [*_differences({"arch": name, "hidden_dim": hidden}, config), UNMEASURED]
     return RewardModel([member], RewardModelConfig.untested(shape), device, warnings)
 
