@@ -12,7 +12,7 @@ from bright_square import CUTOFF, square_frames, square_store
 from command import plaudit
 from plaudit.data.formats import open_dataset
 from plaudit.data.store import Store
-from plaudit.judges.classifier.loader import load_reward_model
+from plaudit.judges.classifier.judge import load_reward_model
 from plaudit.training.run_folder import RunFolder
 
 MODEL = (

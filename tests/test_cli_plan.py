@@ -3,8 +3,8 @@
 import pytest
 
 from command import plaudit
-from plaudit.judges.noisy import KINDS
 from plaudit.judges.plan import PlanTable
+from plaudit.judges.simulator import KINDS
 from plaudit.training.config import BUILT_IN_TASKS
 
 

@@ -24,12 +24,12 @@ from plaudit.data.transfer import import_dataset
 from plaudit.errors import DataError, PlauditError
 from plaudit.judges.certificate import load_certificate
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig
-from plaudit.judges.classifier.compat import LerobotClassifier
 from plaudit.judges.classifier.encoders.others import TransformersConfig
-from plaudit.judges.classifier.encoders.resnet10 import Resnet10Config
+from plaudit.judges.classifier.encoders.resnet import Resnet10Config
 from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.lerobot import load_lerobot_classifier, save_lerobot_classifier
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
+from plaudit.judges.classifier.train_job import LerobotClassifier
 from plaudit.judges.config import TrainingDataInfo, load_named_judge, save_own_judge
 from plaudit.judges.epochs import prepare_work
 from plaudit.judges.exam import examine

@@ -337,7 +337,7 @@ JUDGE_REGISTRY = Registry(
     "judge",
     builtin={
         "simulator": "plaudit.judges.simulator:SimulatorJudgeConfig",
-        "noisy": "plaudit.judges.noisy:NoisyJudgeConfig",
+        "noisy": "plaudit.judges.simulator:NoisyJudgeConfig",
         "classifier": "plaudit.judges.classifier.judge_config:ClassifierJudgeConfig",
         "progress": "plaudit.judges.classifier.judge_config:ProgressJudgeConfig",
         "vlm": "plaudit.judges.vlm.judge:VlmJudgeConfig",
@@ -359,8 +359,8 @@ ENCODER_REGISTRY = Registry(
     "encoder",
     builtin={
         "small": "plaudit.judges.classifier.encoders.small:SmallConfig",
-        "keypoints": "plaudit.judges.classifier.encoders.keypoints:KeypointsConfig",
-        "resnet10": "plaudit.judges.classifier.encoders.resnet10:Resnet10Config",
+        "keypoints": "plaudit.judges.classifier.encoders.small:KeypointsConfig",
+        "resnet10": "plaudit.judges.classifier.encoders.resnet:Resnet10Config",
         "resnet": "plaudit.judges.classifier.encoders.resnet:ResnetConfig",
         "efficientnet_lite0": "plaudit.judges.classifier.encoders.efficientnet:EfficientNetConfig",
         "torchvision": "plaudit.judges.classifier.encoders.others:TorchvisionConfig",

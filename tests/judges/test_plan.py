@@ -6,7 +6,7 @@ from plaudit.data.checked_json import encode_checked
 from plaudit.errors import BadFile, DataError
 from plaudit.judges.certificate import FIGURES, Certificate
 from plaudit.judges.plan import NoiseRun, Plan, PlanTable, noise_of, noise_of_certificate, precision_of
-from plaudit.judges.promise import episodes_needed, p_value
+from plaudit.judges.stats import episodes_needed, p_value
 from plaudit.report.plan import labels_sentence, markdown_table, needs_sentences
 
 

@@ -64,9 +64,10 @@ def training_bar(config: Any, collected: Callable[[], str] | None = None) -> Abs
 
 def corrected_success(metrics: Mapping[str, float]) -> str:
     """A run's success rate by the judge and corrected by the audit; empty without an audit."""
-    from plaudit.training.audit import CORRECTED, Estimate
+    from plaudit.judges.stats import Interval
+    from plaudit.training.audit import CORRECTED
 
-    estimate = Estimate.of(metrics, CORRECTED)
+    estimate = Interval.from_metrics(metrics, CORRECTED)
     if estimate is None:
         return ""
     by_judge = f"in training {metrics['audit/judge_success_rate']:.0%} by the judge"

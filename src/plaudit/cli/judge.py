@@ -149,13 +149,13 @@ def _evaluate_judge(
     include_training: bool,
 ) -> tuple["JudgeEvaluation", dict[str, str]]:
     from plaudit.judges.evaluation import (
+        SeenEpisodes,
         control_task,
         describe_coverage,
         evaluate,
         load_reference_labels,
         resolve_reference,
     )
-    from plaudit.judges.unseen import SeenEpisodes
 
     sources = resolve_reference(asked, built.id.source)
     targets = load_reference_labels(store, sources, ids)
@@ -233,8 +233,13 @@ def calibrate_(
     """
     from plaudit.judges.calibration import calibrate, check_has_probabilities, fit_rights
     from plaudit.judges.config import load_judge_config, save_judge_config
-    from plaudit.judges.evaluation import load_reference_labels, resolve_reference, score_episodes
-    from plaudit.judges.unseen import SeenEpisodes, record_calibration
+    from plaudit.judges.evaluation import (
+        SeenEpisodes,
+        load_reference_labels,
+        record_calibration,
+        resolve_reference,
+        score_episodes,
+    )
     from plaudit.report.judge import calibration_table
 
     folder, overrides = named_store(words)
@@ -333,9 +338,9 @@ def export_(
     A network that the other stack does not support is refused.
     """
     from plaudit.data.transfer import new_folder
+    from plaudit.judges.classifier.judge import load_reward_model
     from plaudit.judges.classifier.lerobot import save_lerobot_classifier
-    from plaudit.judges.classifier.loader import load_reward_model
-    from plaudit.judges.classifier.rlinf_export import export_rlinf
+    from plaudit.judges.classifier.rlinf import export_rlinf
 
     said = {"image_size": image_size, "image_keys": None if image_key is None else (image_key,)}
     loaded = load_reward_model(model, "cpu", force=True, network={k: v for k, v in said.items() if v is not None})

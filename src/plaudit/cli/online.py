@@ -167,7 +167,7 @@ def _with_operator(config: Any, auto: bool | None, serial: bool) -> Any:
 def _check_judge(config: Any) -> None:
     """Validate the judge before anything is created: its model, its progress output and its retraining data."""
     from plaudit.data.store import Store
-    from plaudit.judges.classifier.loader import load_reward_model
+    from plaudit.judges.classifier.judge import load_reward_model
     from plaudit.training.config import classifier_of
     from plaudit.training.reward import check_measures_progress
 

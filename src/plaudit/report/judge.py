@@ -25,12 +25,20 @@ from plaudit.data.transfer import new_folder
 from plaudit.judges.calibration import CalibrationRecord, Fit
 from plaudit.judges.controls import ControlResult
 from plaudit.judges.evaluation import JudgeEvaluation
-from plaudit.judges.forecast import FIGURES, Figure, Forecast
-from plaudit.judges.intervals import onset_intervals
+from plaudit.judges.forecast import FIGURES, Forecast
 from plaudit.judges.labeling import group_by_message
-from plaudit.judges.metrics import CalibrationCurve, EpisodeMetrics, JudgeMetrics, RateCI, wilson
-from plaudit.judges.predictions import EpisodePrediction, FramePrediction, hstack_images
+from plaudit.judges.metrics import (
+    CalibrationCurve,
+    EpisodeMetrics,
+    EpisodePrediction,
+    FramePrediction,
+    Interval,
+    JudgeMetrics,
+    hstack_images,
+    onset_intervals,
+)
 from plaudit.judges.promise import Promise, PromiseStep
+from plaudit.judges.stats import wilson
 from plaudit.report.page import (
     Block,
     Cell,
@@ -253,12 +261,12 @@ def _episodes(decodes: Decodes) -> list[Block]:
     return [confusion, Table(rows, header), Text(about, "muted")]
 
 
-def _rate(rate: RateCI, kind: str) -> Cell:
+def _rate(rate: Interval, kind: str) -> Cell:
     return Span(f"no {kind} to measure on", "muted") if math.isnan(rate.value) else format_interval(rate)
 
 
 def _frames(metrics: JudgeMetrics) -> Table:
-    fpr = RateCI(metrics.fpr, metrics.fpr_low, metrics.fpr_high)
+    fpr = Interval(metrics.fpr, metrics.fpr_low, metrics.fpr_high)
     about_threshold = "minimum P(success) of a predicted success"
     if metrics.threshold > 1:
         about_threshold += "; no frame has it, since P(success) of some failure frame is 100%"
@@ -539,15 +547,15 @@ def forecast_section(forecast: Forecast) -> Section:
     return Section(f"What {ahead} will show", [evidence, Table(rows, header), Text(_ABOUT_FORECAST, "muted")])
 
 
-def format_figure(name: str, figure: Figure, bare: bool = False) -> str:
+def format_figure(name: str, figure: Interval, bare: bool = False) -> str:
     """1.2% (0% to 20%), or 3 frames (1 to 8), or no success found (0 or more); bare: the interval alone."""
-    value, low, high = figure
-    if low is None:
+    if math.isnan(figure.low):
         return "-"
-    interval = RateCI(low if value is None else value, low, math.inf if high is None else high)
-    text = format_interval(interval) if name in ("fpr", "recall") else format_frames_interval(interval)
+    none_found = math.isnan(figure.value)
+    figure = Interval(figure.low, figure.low, figure.high) if none_found else figure
+    text = format_interval(figure) if name in ("fpr", "recall") else format_frames_interval(figure)
     brackets = text[text.index("(") :]
-    return brackets[1:-1] if bare else f"no success found {brackets}" if value is None else text
+    return brackets[1:-1] if bare else f"no success found {brackets}" if none_found else text
 
 
 def judge_table(title: str, metrics: JudgeMetrics, controls: Sequence[ControlResult]) -> rich.table.Table:
@@ -557,7 +565,7 @@ def judge_table(title: str, metrics: JudgeMetrics, controls: Sequence[ControlRes
     values = {
         "precision, recall": f"{format_percent(metrics.precision)}, {format_interval(metrics.recall_interval)}",
         "ROC AUC": format_number(metrics.roc_auc),
-        "false-positive rate (frames)": format_interval(RateCI(metrics.fpr, metrics.fpr_low, metrics.fpr_high)),
+        "false-positive rate (frames)": format_interval(Interval(metrics.fpr, metrics.fpr_low, metrics.fpr_high)),
         "threshold": f"{metrics.threshold:.4g}",
         "success-onset error, causal": _onset_error(metrics.causal),
         "success-onset error, offline": _onset_error(metrics.offline),
@@ -577,7 +585,7 @@ def forecast_table(forecast: Forecast) -> rich.table.Table:
 
 def calibration_table(title: str, fit: Fit, record: CalibrationRecord, cutoffs: EpisodeMetrics) -> rich.table.Table:
     """A decision rule and its error rates on held-out episodes."""
-    rate = RateCI(record.fpr, record.fpr_low, record.fpr_high)
+    rate = Interval(record.fpr, record.fpr_low, record.fpr_high)
     target = format_percent(record.target_fpr)
     values = {
         "temperature, bias": f"{fit.calibration.temperature:.4g}, {fit.calibration.bias:.4g}",

@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from plaudit.data.disk import write_atomic
 from plaudit.data.formats.video import VideoWriter
-from plaudit.judges.predictions import hstack_images
+from plaudit.judges.metrics import hstack_images
 from plaudit.types import BoolArray, ByteArray, Episode, FloatArray
 
 DARK, MUTED, SUCCESS, FAILURE = (24, 27, 32), (150, 156, 164), (58, 178, 104), (224, 142, 11)

@@ -20,7 +20,7 @@ from plaudit.data.cameras import name_of_camera
 from plaudit.errors import did_you_mean
 from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig, classifier_stage
 from plaudit.judges.config import HUMAN, JudgeConfig
-from plaudit.judges.noisy import NoisyJudgeConfig
+from plaudit.judges.simulator import NoisyJudgeConfig
 from plaudit.learners.config import OffPolicyConfig
 from plaudit.registry import (
     ENV_REGISTRY,

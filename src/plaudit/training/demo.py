@@ -31,8 +31,7 @@ from plaudit.files import read_json_lines, read_json_object
 from plaudit.judges.classifier.train_job import load_reward_train_job
 from plaudit.judges.controls import ControlResult
 from plaudit.judges.epochs import TrainingInterrupted
-from plaudit.judges.metrics import JudgeMetrics
-from plaudit.judges.predictions import EpisodePrediction
+from plaudit.judges.metrics import EpisodePrediction, JudgeMetrics
 from plaudit.report.judge import frame_gallery, judge_blocks, judge_verdict, summary_line
 from plaudit.report.page import Code, Section, Table, Text
 from plaudit.report.run import write_run_report
@@ -261,7 +260,7 @@ def load_judge_record(folder: Path) -> tuple[JudgeMetrics, list[ControlResult], 
     """The metrics of a reward model, its negative controls and its predictions on held-out episodes."""
     record = read_json_object(folder / "model.json")
     predictions = [EpisodePrediction.from_json(line) for line in read_json_lines(folder / "held_out.jsonl")]
-    controls = [ControlResult.from_json(tree) for tree in record["controls"]]
+    controls = [ControlResult(**tree) for tree in record["controls"]]
     return JudgeMetrics.from_json(record["scores"]), controls, predictions
 
 

@@ -11,9 +11,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from plaudit.judges.stats import Interval
 from plaudit.rollout.operator import OperatorStatus, hotkeys
 from plaudit.rollout.recording import held_warning
-from plaudit.training.audit import CORRECTED, FALSE, MISSED, Estimate
+from plaudit.training.audit import CORRECTED, FALSE, MISSED
 from plaudit.training.cascade_ledger import SHARE
 from plaudit.training.config import TrainingConfig
 from plaudit.training.progress import OnlineProgress
@@ -147,7 +148,7 @@ def rows(config: TrainingConfig, progress: OnlineProgress) -> list[tuple[str, Te
 
 def _success(config: TrainingConfig, progress: OnlineProgress) -> Text:
     text = Text.assemble((_percent(progress.judge_success), "bold"), " (judge)")
-    if corrected := Estimate.of(progress.judge_metrics, CORRECTED):
+    if corrected := Interval.from_metrics(progress.judge_metrics, CORRECTED):
         text.append_text(Text.assemble(", ", (str(corrected), "bold"), " (audit)"))
     if config.simulated:
         text.append_text(Text.assemble(", ", (_percent(progress.env_success), "bold"), " (simulator)"))
@@ -205,8 +206,8 @@ def _audit(config: TrainingConfig, progress: OnlineProgress) -> Text:
     metrics, limits = progress.judge_metrics, {FALSE: config.audit.max_false, MISSED: config.audit.max_missed}
     text = Text("no episode yet" if not metrics.get("audit/episodes") else "")
     for (name, most), label in zip(limits.items(), ("false ", "missed "), strict=True):
-        if estimate := Estimate.of(metrics, name):
-            style = "red" if estimate.low > most else "yellow" if estimate.rate > most else "green"
+        if estimate := Interval.from_metrics(metrics, name):
+            style = "red" if estimate.low > most else "yellow" if estimate.value > most else "green"
             text.append_text(Text.assemble(label, (str(estimate), style), f" (max {100 * most:.0f}), "))
     if metrics.get("audit/episodes"):
         text.append(f"{metrics['audit/episodes']:.0f} audited")

@@ -16,8 +16,8 @@ import numpy as np
 from plaudit.envs.panda import PandaConfig
 from plaudit.errors import DataError
 from plaudit.judges.detector import SuccessDetector
-from plaudit.judges.metrics import wilson
 from plaudit.judges.simulator import AS_IT_SAYS, SimulatorJudge
+from plaudit.judges.stats import wilson
 from plaudit.policies.loader import WEIGHTS_FILE, read_weights
 from plaudit.policies.networks import load_components
 from plaudit.protocols import Learner, LiveJudge, VecEnv

@@ -42,18 +42,18 @@ from plaudit.errors import PlauditError
 from plaudit.files import read_json_object, understood
 from plaudit.judges.cascade import CascadeConfig
 from plaudit.judges.classifier.checkpoint import RewardModel
-from plaudit.judges.classifier.compat import deep_merge
 from plaudit.judges.classifier.config import RewardTrainConfig
+from plaudit.judges.classifier.judge import load_reward_model
 from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig, classifier_stage
-from plaudit.judges.classifier.loader import load_reward_model
+from plaudit.judges.classifier.train_job import deep_merge
 from plaudit.judges.config import REFERENCE_SOURCES, JudgeConfig, save_rights
 from plaudit.judges.epochs import EpochMetrics, TrainingInterrupted, never_stop
 from plaudit.judges.evaluation import load_reference_labels, score_episodes
-from plaudit.judges.rights import Rights, prove_rights
+from plaudit.judges.promise import Rights, prove_rights
+from plaudit.judges.stats import ErrorBudget, alpha_spent
 from plaudit.processes import ChildProcess, exit_with_parent, send
 from plaudit.registry import JUDGE_REGISTRY
 from plaudit.rule import DecisionRule
-from plaudit.training.confidence import ErrorBudget, alpha_spent
 from plaudit.training.promotion import JudgeEvalSummary, evaluate_judge, should_promote
 from plaudit.training.retrain_data import RetrainData, episode_origin, labeled_episodes
 from plaudit.training.reward_model import train_and_save

@@ -8,7 +8,7 @@ from plaudit.config import parse
 from plaudit.devices import Adam
 from plaudit.errors import ConfigError
 from plaudit.judges.classifier.encoders import feature_map_size
-from plaudit.judges.classifier.encoders.keypoints import KeypointsConfig
+from plaudit.judges.classifier.encoders.small import KeypointsConfig
 
 SIDE = 32
 

@@ -6,6 +6,8 @@ were found to be late by.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,9 +15,11 @@ from torch import Tensor
 
 from plaudit.errors import JudgeError, PlauditError
 from plaudit.judges.calibration import PlattScaling, fingerprint_of
-from plaudit.judges.classifier.checkpoint import RewardModel
+from plaudit.judges.classifier.checkpoint import RewardModel, check_controls_passed
 from plaudit.judges.classifier.judge_config import PROGRESS, SUCCESS, ClassifierJudgeConfig
-from plaudit.judges.classifier.loader import load_reward_model
+from plaudit.judges.classifier.lerobot import load_lerobot_classifier
+from plaudit.judges.classifier.rlinf import SUFFIXES, load_rlinf_checkpoint
+from plaudit.judges.config import is_lerobot_classifier
 from plaudit.rule import DecisionRule
 from plaudit.types import AnyArray, BoolArray, Episode, JudgeId, Observation, Scores
 
@@ -132,3 +136,21 @@ def build_judge(config: ClassifierJudgeConfig) -> ClassifierJudge:
         )
     resolved = config.resolved()
     return ClassifierJudge(model, resolved.rule, resolved.calibration)
+
+
+def load_reward_model(
+    path: str | Path, device: str = "auto", *, force: bool = False, network: Mapping[str, Any] | None = None
+) -> RewardModel:
+    """The model of a folder, or of a .pt or .safetensors file.
+
+    force: take a model although it failed a control
+    network: of RLinf's files, what they do not say themselves; see `RLinfRewardConfig`
+    """
+    path = Path(path)
+    if path.suffix in SUFFIXES and not path.is_dir():
+        model = load_rlinf_checkpoint(path, network, device)
+        check_controls_passed(path, model.config, force)
+        return model
+    if not (path / "model.json").is_file() and is_lerobot_classifier(path):
+        return load_lerobot_classifier(path, device)
+    return RewardModel.from_pretrained(path, device, force=force)

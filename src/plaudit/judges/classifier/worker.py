@@ -20,9 +20,8 @@ from plaudit.data.transfer import new_folder
 from plaudit.errors import JudgeError
 from plaudit.files import MAX_LINES_BYTES, Root
 from plaudit.judges.classifier.checkpoint import RewardModel
-from plaudit.judges.classifier.judge import ClassifierJudge
+from plaudit.judges.classifier.judge import ClassifierJudge, load_reward_model
 from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
-from plaudit.judges.classifier.loader import load_reward_model
 from plaudit.judges.classifier.model import Size
 from plaudit.judges.config import JUDGE_FILE
 from plaudit.rule import above_threshold

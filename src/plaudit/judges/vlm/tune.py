@@ -37,15 +37,15 @@ from plaudit.data.episode_keys import episode_keys, pack_keys
 from plaudit.data.store import Store
 from plaudit.devices import AdamW
 from plaudit.errors import JudgeError
-from plaudit.judges.classifier.augment import AugmentConfig, AugmentParams
+from plaudit.judges.classifier.config import AugmentConfig
 from plaudit.judges.classifier.dataset import Split, blank_images, check_split, split_episodes
+from plaudit.judges.classifier.training import AugmentParams
 from plaudit.judges.config import REFERENCE_SOURCES, TrainingDataInfo
 from plaudit.judges.epochs import EpochMetrics, EpochTrainer, StepMetrics, never_stop, prepare_work, train_epochs
 from plaudit.judges.evaluation import load_reference_labels, score_episodes
 from plaudit.judges.exam import data_fingerprint
 from plaudit.judges.images import resize_images
-from plaudit.judges.metrics import JudgeMetrics, compute_metrics
-from plaudit.judges.predictions import EpisodePrediction
+from plaudit.judges.metrics import EpisodePrediction, JudgeMetrics, compute_metrics
 from plaudit.judges.vlm.adapter import add_lora, fingerprint_with, load_base, save_adapter
 from plaudit.judges.vlm.config import AdapterInfo, LoraShape, PromptSettings, VlmSettings
 from plaudit.judges.vlm.images import size_of

@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from plaudit.training.confidence import FIXED_BETS, Checks, ErrorTest
+from plaudit.judges.stats import FIXED_BETS, Checks, ErrorTest
 
 
 def bet_on(errors, allowed: float = 0.1, weights=None) -> ErrorTest:
