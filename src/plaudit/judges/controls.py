@@ -112,7 +112,7 @@ def score_controls(
     for few in batches(progress(makers), batch_size):
         controls = [control for make in few if (control := make()) is not None]
         labels, failed = label_mapping(judge, {n: control.episode for n, control in enumerate(controls)})
-        failures += failed.values()
+        failures += map(str, failed.values())
         scored += [
             ScoredControl((c := controls[n]).name, release(found, judge.rule), c.mask, c.success)
             for n, found in labels.items()
