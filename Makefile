@@ -120,6 +120,7 @@ test-simulators: $(SIMULATORS)/.ready
 
 bench: $(VENV)/.ready-bench $(SIMULATORS)/.ready
 	$(BIN)/python benchmarks/structure.py --quick
+	$(BIN)/python benchmarks/prose.py --quick
 	$(BIN)/python benchmarks/replay.py --quick
 	$(BIN)/python benchmarks/store.py --quick
 	$(BIN)/python benchmarks/attack.py --quick

@@ -12,7 +12,7 @@ from plaudit.cli import quiet_imports
 with quiet_imports():
     from pathlib import Path
 
-    from plaudit.cli.script import run_script
+    from plaudit.cli.online import run_script
 
 HERE = Path(__file__).parent
 

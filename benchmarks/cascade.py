@@ -34,7 +34,7 @@ import glow  # noqa: E402 - of the tests: the lamp
 from bars import Bars  # noqa: E402
 from plaudit.config import parse  # noqa: E402
 from plaudit.data.store import Store  # noqa: E402
-from plaudit.envs.panda.config import PandaConfig  # noqa: E402
+from plaudit.envs.panda import PandaConfig  # noqa: E402
 from plaudit.judges.cascade import CascadeConfig  # noqa: E402
 from plaudit.judges.classifier.config import RewardTrainConfig  # noqa: E402
 from plaudit.judges.classifier.encoders.small import SmallConfig  # noqa: E402
@@ -44,9 +44,8 @@ from plaudit.judges.detector import SuccessDetector  # noqa: E402
 from plaudit.judges.evaluation import load_reference_labels, score_episodes  # noqa: E402
 from plaudit.judges.human.queue import REQUESTS  # noqa: E402
 from plaudit.judges.labeling import LabelRunner, StoreQueue  # noqa: E402
-from plaudit.judges.noisy import NoisyJudgeConfig  # noqa: E402
-from plaudit.judges.rights import prove_rights  # noqa: E402
-from plaudit.judges.simulator import SimulatorJudge  # noqa: E402
+from plaudit.judges.promise import prove_rights  # noqa: E402
+from plaudit.judges.simulator import NoisyJudgeConfig, SimulatorJudge  # noqa: E402
 from plaudit.registry import JUDGE_REGISTRY  # noqa: E402
 from plaudit.rollout.collector import EpisodeTargets  # noqa: E402
 from plaudit.rollout.scripted import collect_scripted  # noqa: E402

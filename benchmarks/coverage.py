@@ -28,14 +28,18 @@ import torch
 from bars import Bars
 from plaudit.data.store import Store
 from plaudit.devices import resolve_device
-from plaudit.envs.panda.config import PandaConfig
+from plaudit.envs.panda import PandaConfig
 from plaudit.judges.classifier.config import RewardTrainConfig
-from plaudit.judges.classifier.cross_fit import OutOfFold, Scale, cross_fit
 from plaudit.judges.classifier.dataset import RewardDataset, Split, add_blank_negatives, split, subsample
-from plaudit.judges.classifier.features import CachedFeatures, cache_features, predict_logits
-from plaudit.judges.classifier.fit import choose_rule, episode_predictions, held_out_predictions
-from plaudit.judges.classifier.training import train_member
-from plaudit.judges.epochs import never_stop
+from plaudit.judges.classifier.fit import (
+    OutOfFold,
+    Scale,
+    choose_rule,
+    cross_fit,
+    episode_predictions,
+    held_out_predictions,
+)
+from plaudit.judges.classifier.training import CachedFeatures, TrainRun, cache_features, predict_logits, train_member
 from plaudit.judges.forecast import Forecast, make_forecast
 from plaudit.judges.promise import episode_losses
 from plaudit.rollout.collector import EpisodeTargets
@@ -67,16 +71,15 @@ class Outcome:
     """How the report of one model fared."""
 
     forecast: Forecast
-    others: Mapping[str, float | None]  # figures of the others
+    others: Mapping[str, float]  # figures of the others; NaN: no success was found
     proven: list[tuple[float, bool]]  # rates with a proven threshold, and whether the others kept them
 
     def covers(self, figure: str) -> bool:
         """Whether the others' figure lies in its interval; one without an upper end holds that no success was found."""
-        low, high = self.forecast.figures[figure][1:]
-        found = self.others[figure]
-        if low is None or found is None:
-            return low is not None and high is None
-        return low - 1e-9 <= found and (high is None or found <= high + 1e-9)
+        interval, other = self.forecast.figures[figure], self.others[figure]
+        if np.isnan(interval.low) or np.isnan(other):
+            return not np.isnan(interval.low) and np.isinf(interval.high)
+        return interval.low - 1e-9 <= other <= interval.high + 1e-9
 
 
 @dataclass(frozen=True)
@@ -189,11 +192,10 @@ def one_split(seed: int) -> dict[str, Outcome]:
     splits = split(table, seed, config.val_fraction, config.test_fraction, drawn[:known_count])
     splits["train"] = np.concatenate([subsample(table, splits["train"], config.train_fps), data.blank])
     with tempfile.TemporaryDirectory() as folder:
-        common = (data.cached, Path(folder))
-        members = range(config.ensemble_size)
-        models = [train_member(i, config, table, splits, *common, never_stop)[0].model for i in members]
+        run = TrainRun(config, table, splits, data.cached, Path(folder))
+        models = [train_member(i, run)[0].model for i in range(config.ensemble_size)]
         scales = [Scale.of(model, data.cached, table, splits["train"]) for model in models]
-        scored = cross_fit(config, table, splits, *common, scales, never_stop, never_stop)
+        scored = cross_fit(run, scales)
     assert scored is not None
     others = table.rows_of(drawn[known_count : known_count + others_count])
     validation, test, seen = (
@@ -225,14 +227,14 @@ def _outcome(
     figures = make_forecast(predictions, chosen.rule).figures
     return Outcome(
         make_forecast(known, chosen.rule, at_threshold=at_threshold, cross_fitted=scored.episodes),
-        {name: figure[0] for name, figure in figures.items()},
+        {name: figure.value for name, figure in figures.items()},
         proven,
     )
 
 
-def _median(ends: Sequence[float | None]) -> float:
-    """An end that is not there is infinite."""
-    return float(np.median([np.inf if end is None else end for end in ends]))
+def _median(ends: Sequence[float]) -> float:
+    """A value that is not there is infinite."""
+    return float(np.median(np.nan_to_num(ends, nan=np.inf, posinf=np.inf)))
 
 
 def tell(name: str, found: list[Outcome]) -> dict[str, float]:
@@ -240,9 +242,9 @@ def tell(name: str, found: list[Outcome]) -> dict[str, float]:
     shares = {}
     for figure in FIGURES:
         ends = [one.forecast.figures[figure] for one in found]
-        measured, low, high = (_median([end[place] for end in ends]) for place in range(3))
+        measured, low, high = (_median([getattr(end, name) for end in ends]) for name in ("value", "low", "high"))
         shares[figure] = float(np.mean([one.covers(figure) for one in found]))
-        told = [f"{one.others[figure]:.3g}" if one.others[figure] is not None else "-" for one in found]
+        told = ["-" if np.isnan(one.others[figure]) else f"{one.others[figure]:.3g}" for one in found]
         print(
             f"{name}, {figure}: the interval covers the others' figure in {shares[figure]:.0%} of {len(found)} splits; "
             f"measured {measured:.3g} (median), interval {low:.3g} to {high:.3g}; others: {', '.join(told)}",

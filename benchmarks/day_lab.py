@@ -22,12 +22,11 @@ import numpy as np
 from hosts import ROLES, Host
 from plaudit.data.normalize import ACTION, STATE, Normalizer, Stats
 from plaudit.data.store import Store, is_store
-from plaudit.judges.human.actions import replay_actions
-from plaudit.judges.human.session import Session
+from plaudit.judges.human.session import Session, replay_actions
 from plaudit.registry import ROBOT_REGISTRY
 from plaudit.robots.transport import ZenohConfig
 from plaudit.robots.transport.messages import STRING, encode_string
-from plaudit.robots.twin.process import TwinProcess
+from plaudit.robots.twin import TwinProcess
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = 40  # of an episode that nobody ends before: two seconds

@@ -63,8 +63,8 @@ def main() -> None:
 
 def our_rate(count: int, threads: int, size: int, cameras: tuple[str, ...], seconds: float) -> float:
     """Control steps a second, all scenes together; without cameras, of states alone."""
-    from plaudit.envs.bench import measure_throughput
-    from plaudit.envs.panda.config import PandaConfig
+    from plaudit.envs.commands import measure_throughput
+    from plaudit.envs.panda import PandaConfig
 
     images = {"obs": "both", "cameras": cameras, "image_size": (size, size)} if cameras else {}
     config = PandaConfig(type="pick_place", num_threads=threads, **images)

@@ -23,7 +23,7 @@ import numpy as np
 
 from bars import Bars
 from plaudit.data.store import Store
-from plaudit.envs.panda.config import PandaConfig
+from plaudit.envs.panda import PandaConfig
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.report.plots import line_chart

@@ -28,9 +28,9 @@ from plaudit.data.transfer import export_dataset, import_dataset
 from plaudit.errors import PlauditError
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig
 from plaudit.judges.classifier.encoders.efficientnet import EfficientNetConfig
-from plaudit.judges.classifier.encoders.resnet10 import Resnet10Config
+from plaudit.judges.classifier.encoders.resnet import Resnet10Config
+from plaudit.judges.classifier.judge import load_reward_model
 from plaudit.judges.classifier.lerobot import save_lerobot_classifier
-from plaudit.judges.classifier.loader import load_reward_model
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.registry import ROBOT_REGISTRY, TELEOP_REGISTRY
 from plaudit.trust import CODE

@@ -25,8 +25,7 @@ from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.fit import train_reward_model
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.evaluation import JudgeEvaluation, evaluate, load_reference_labels, score_episodes
-from plaudit.report.judge import decode_results, save_evaluation
-from plaudit.report.judge_tables import decode_table, judge_table
+from plaudit.report.judge import decode_results, decode_table, judge_table, save_evaluation
 from real_images import DATA, TRAINED_ON, prepare, quiet, read, told
 
 TARGET = 0.01  # failure frames that may be called

@@ -24,7 +24,7 @@ import numpy as np
 
 from bars import Bars
 from plaudit.data.store import Store
-from plaudit.envs.panda.config import PandaConfig
+from plaudit.envs.panda import PandaConfig
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.report.plots import line_charts

@@ -16,10 +16,11 @@ import numpy as np
 import torch
 
 from bars import Bars
-from plaudit.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.data.batch import to_torch
-from plaudit.learners.ppo import Ppo, PpoConfig
-from plaudit.learners.sac import Sac, SacConfig
+from plaudit.data.checkpoint import load_checkpoint, save_checkpoint
+from plaudit.learners.config import PpoConfig, SacConfig
+from plaudit.learners.ppo import Ppo
+from plaudit.learners.sac import Sac
 from plaudit.rollout.vector import RolloutBatch
 from plaudit.types import Batch, EnvSpec
 

@@ -41,7 +41,7 @@ class Mutation:
 MUTATIONS = (
     Mutation(
         "bet_exceeds_stake",
-        "training/confidence.py",
+        "judges/stats.py",
         "np.minimum(np.append(FIXED_BETS, follow) / self._allowed, MAX_BET / allowed)",
         "np.append(FIXED_BETS, follow) / self._allowed",
     ),
@@ -82,10 +82,10 @@ MUTATIONS = (
         "and settings.realtime and not whole else",
         "and settings.realtime else",
     ),
-    Mutation("failure_ends_nothing", "rollout/control.py", 'FAILURE = "failure"', 'FAILURE = "no such flag"'),
+    Mutation("failure_ends_nothing", "rollout/engine.py", 'FAILURE = "failure"', 'FAILURE = "no such flag"'),
     Mutation(
         "estimate_outside_its_interval",
-        "training/confidence.py",
+        "judges/stats.py",
         "return min(max(self.errors, low), high), low, high",
         "return self.answers * (self.sure_errors + self.weighted_errors) / max(self.checked, 1), low, high",
     ),

@@ -39,10 +39,10 @@ import glow  # noqa: E402 - of the tests: the lamp
 from bars import Bars  # noqa: E402
 from plaudit.cluster.run import workers_for  # noqa: E402
 from plaudit.data.store import Store  # noqa: E402
-from plaudit.demo import Demo, DemoConfig, DemoDisplay  # noqa: E402
-from plaudit.envs.panda.config import PandaConfig  # noqa: E402
+from plaudit.envs.panda import PandaConfig  # noqa: E402
 from plaudit.rollout.scripted import record_demos  # noqa: E402
 from plaudit.training.config_file import load_training_config  # noqa: E402
+from plaudit.training.demo import Demo, DemoConfig, DemoDisplay  # noqa: E402
 from plaudit.training.evaluation import evaluate_run  # noqa: E402
 from plaudit.training.online import OnlineTrainer  # noqa: E402
 from plaudit.training.online_state import OnlineState  # noqa: E402

@@ -13,7 +13,7 @@ Shaping: PPO from states, which clones demonstrations first, and the simulator's
 model's values as the potential (`judge.progress`, `reward.shaping`), until 90% of 50 eval seeds succeed; steps are
 medians over seeds. Loitering would show in the length of episodes: their mean, shaped over sparse, up to the step at
 which the first of the two runs of a seed was solved. SAC, whose replay has the demonstrations, gains nothing
-(docs/log.md).
+(docs/results.md).
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Replay against torchrl, on the same episodes, in the same run; and how fast a large store reopens.
 
-    python benchmarks/replay.py            # 500 episodes, the figures of docs/log.md
+    python benchmarks/replay.py            # 500 episodes, the figures of docs/results.md
     python benchmarks/replay.py --quick    # 100 episodes, under a minute
 
 Both sides hand out 256 transitions of two 128x128 cameras and a state: observation, action, reward, done and next

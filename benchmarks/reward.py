@@ -6,7 +6,7 @@
 Weights are random. The bare network is handed a tensor of normalized floats, in the same run and in turn with the
 worker, which is handed bytes: the difference is all that we do around it.
 
-On a GPU a batch of 256 images is scored eager and compiled (`classifier/gpu_inference.py`), beside the larger of
+On a GPU a batch of 256 images is scored eager and compiled (`classifier/checkpoint.py`), beside the larger of
 two floors, both from what this card does in this run: the time to move the images, the weights and the answer at the
 speed of a plain copy, and the time for the network's operations at the speed of a large product of bfloat16 matrices.
 """
@@ -30,9 +30,8 @@ from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig,
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import RewardDataset, split
 from plaudit.judges.classifier.encoders import normalize
-from plaudit.judges.classifier.features import OnlineFeatures, cache_features
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
-from plaudit.judges.classifier.training import EnsembleMember
+from plaudit.judges.classifier.training import EnsembleMember, OnlineFeatures, cache_features
 from plaudit.judges.classifier.worker import RewardWorker, RewardWorkerConfig
 from plaudit.registry import ENCODER_REGISTRY
 from plaudit.types import ByteArray, Episode, Labels

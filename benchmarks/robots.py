@@ -22,11 +22,11 @@ from rosbags.typesys import Stores, get_typestore
 
 from bars import Bars
 from plaudit.registry import ROBOT_REGISTRY
-from plaudit.robots.rate import Rate
+from plaudit.robots.limits import Rate
 from plaudit.robots.transport import ZenohConfig
 from plaudit.robots.transport.messages import IMAGE, decode_image, encode_image
+from plaudit.robots.twin import TwinProcess
 from plaudit.robots.twin.log import compare_episode
-from plaudit.robots.twin.process import TwinProcess
 from plaudit.types import FloatArray, Observation
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))

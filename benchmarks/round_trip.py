@@ -18,8 +18,8 @@ from pathlib import Path
 from rich.console import Console
 
 from bars import Bars
-from plaudit.demo import DemoConfig, DemoDisplay, Progress, run_demo
 from plaudit.training.config_file import load_training_config
+from plaudit.training.demo import DemoConfig, DemoDisplay, Progress, run_demo
 from plaudit.training.evaluation import evaluate_run
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.trainer import Trainer

@@ -31,9 +31,9 @@ from plaudit.learners.bc import train_flow
 from plaudit.policies.loader import PolicySpec, load_policy, save_policy
 from plaudit.report.plots import line_charts
 from plaudit.rollout.engine import InferenceConfig
+from plaudit.rollout.recording import LatencyStats
 from plaudit.rollout.rtc import Rtc
 from plaudit.rollout.sequential import Sequential
-from plaudit.rollout.timing import LatencyStats
 from plaudit.types import Observation
 from rtc_task import (
     STEPS,
@@ -161,7 +161,8 @@ def figure(cells: dict[tuple[str, int], Cell]) -> str:
 BARE = """
 import sys
 import numpy as np
-from plaudit.rollout.clock import RateLimiter, set_realtime_priority
+from plaudit.rollout.engine import RateLimiter
+from plaudit.processes import set_realtime_priority
 
 set_realtime_priority()
 clock = RateLimiter(50)
@@ -201,8 +202,6 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from rtc_task import GalleryConfig, StaringConfig
-from plaudit.rollout.engine import InferenceConfig
-from plaudit.rollout.rtc import Rtc
 
 with Rtc(GalleryConfig(log=Path(sys.argv[1])), StaringConfig(), InferenceConfig(max_episode_steps=100)) as engine:
     print(*engine.pids.values(), flush=True)

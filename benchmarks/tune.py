@@ -37,11 +37,11 @@ from plaudit.data.formats import open_dataset
 from plaudit.data.formats.base import ReadOptions
 from plaudit.data.store import Store
 from plaudit.devices import resolve_device
-from plaudit.envs.panda.config import PandaConfig
+from plaudit.envs.panda import PandaConfig
 from plaudit.errors import JudgeError
 from plaudit.judges.evaluation import load_reference_labels, score_episodes
 from plaudit.judges.exam import examine
-from plaudit.judges.predictions import EpisodePrediction
+from plaudit.judges.metrics import EpisodePrediction
 from plaudit.judges.vlm.adapter import add_lora
 from plaudit.judges.vlm.judge import VlmJudgeConfig
 from plaudit.judges.vlm.local import Qwen3VLBackend
@@ -126,7 +126,7 @@ def learn(bars: Bars, name: str, scratch: Path, options: argparse.Namespace) -> 
         bars.left_out(f"how well it judges {name}")
         return
     certificate, _ = examine(unseen, adapter, adapter.build(), REFERENCE, unseen.ids, name=name)
-    same_time = certificate.figures["same_time_roc_auc"].rate()
+    same_time = certificate.figures["same_time_roc_auc"]
     print(f"  {certificate.line}", *certificate.problems, sep="\n  ", flush=True)
     print(f"  ROC AUC of frames of the same number, 0.5 for a clock: {same_time}", flush=True)
     bars.at_least(f"tune_{name}_roc_auc", area(found), GOALS[name])

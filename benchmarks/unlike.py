@@ -20,7 +20,7 @@ import numpy as np
 
 from bars import Bars
 from plaudit.data.store import Store
-from plaudit.envs.panda.config import PandaConfig
+from plaudit.envs.panda import PandaConfig
 from plaudit.envs.panda.scene import TABLE_CENTER
 from plaudit.envs.panda.tasks import TASKS
 from plaudit.judges.classifier.config import RewardTrainConfig

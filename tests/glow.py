@@ -25,7 +25,8 @@ from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
-from plaudit.learners.sac import Sac, SacConfig
+from plaudit.learners.config import SacConfig
+from plaudit.learners.sac import Sac
 from plaudit.registry import ENV_REGISTRY
 from plaudit.rollout.vector import collect_rollout
 from plaudit.types import Batch, EnvSpec, Episode, Observation

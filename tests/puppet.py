@@ -15,7 +15,7 @@ from plaudit.errors import PolicyUnavailable, RobotSilent
 from plaudit.policies.config import PolicyConfig
 from plaudit.protocols import Normalizer
 from plaudit.robots.config import RobotConfig
-from plaudit.robots.limiter import CommandLimiter
+from plaudit.robots.limits import CommandLimiter
 from plaudit.rollout.teleop import TeleopConfig
 from plaudit.types import AnyArray, FloatArray, Observation, PolicyWeights
 

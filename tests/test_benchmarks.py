@@ -1,6 +1,7 @@
 """The claims of the benchmarks: which of them end a script with an error, and that all are told in one way."""
 
 import runpy
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,19 @@ def test_a_count_that_is_wrong_ends_the_script_with_an_error_after_all_lines(cap
     with pytest.raises(SystemExit, match="broken: lost"):
         bars.report()
     assert capsys.readouterr().out.splitlines() == ["BAR lost 2 0 miss", "BAR speedup 20 >=10 pass"]
+
+
+def test_a_name_that_is_lost_is_told_apart_from_one_that_changed(capsys, monkeypatch):
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    compare = import_module("surface").compare
+    before = ["flag plaudit run --steps: int = 1", "key run.seed: int = 0", "registry env lift"]
+    now = ["flag plaudit run --steps: int = 2", "registry env lift", "registry env push"]
+    assert compare(before, now) == 1
+    assert capsys.readouterr().out.splitlines()[:3] == [
+        "lost: key run.seed: int = 0",
+        "new: registry env push",
+        "changed: flag plaudit run --steps: int = 1 -> int = 2",
+    ]
 
 
 @pytest.mark.parametrize("script", sorted(BENCHMARKS.glob("*.py")), ids=lambda path: path.name)

@@ -16,10 +16,10 @@ import plaudit
 from command import plaudit as run_command
 from conftest import counting_episode, labeled_store
 from plaudit.cli.commands import app
-from plaudit.cli.common import finite, frame_rate
+from plaudit.cli.options import finite, frame_rate
 from plaudit.config import Config, parse
 from plaudit.errors import ConfigError
-from plaudit.learners.sac import SacConfig
+from plaudit.learners.config import SacConfig
 from plaudit.training.config_file import load_training_config
 
 

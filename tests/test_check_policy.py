@@ -8,8 +8,7 @@ from plaudit.contracts import check_policy
 from plaudit.data.normalize import Normalizer, Stats
 from plaudit.errors import ContractError
 from plaudit.policies.config import ActorConfig, GaussianConfig
-from plaudit.policies.gaussian import GaussianPolicy
-from plaudit.policies.networks import encode
+from plaudit.policies.networks import GaussianPolicy, encode
 from plaudit.types import Observation
 
 SEEN = Observation({"front": np.full((8, 8, 3), 90, np.uint8)}, np.float32([0.3, -0.2]))

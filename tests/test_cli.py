@@ -159,7 +159,7 @@ def test_ctrl_c_keeps_what_was_imported_and_the_same_command_goes_on(tmp_path):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=stretch(60))
     assert process.returncode == 130
-    assert said.strip().endswith("interrupted; what is in the store stays, run the same command to go on")
+    assert said.strip().endswith("interrupted; the episodes so far are kept, run the same command to resume")
     kept = len(Store.open(tmp_path / "s"))
     assert 1 <= kept < 40
     said = plaudit("data", "import", "in", "s", cwd=tmp_path)

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("plaudit.envs.panda.mujoco_batch", exc_type=ImportError)  # the tests below need MuJoCo 4
+pytest.importorskip("plaudit.envs.panda.cameras", exc_type=ImportError)  # the tests below need MuJoCo 4
 
 from bright_square import CUTOFF, square_frames, square_store
 from command import plaudit
 from plaudit.data.formats import open_dataset
 from plaudit.data.store import Store
-from plaudit.judges.classifier.loader import load_reward_model
+from plaudit.judges.classifier.judge import load_reward_model
 from plaudit.training.run_folder import RunFolder
 
 MODEL = (

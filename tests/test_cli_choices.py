@@ -1,13 +1,16 @@
 """What `--help` says about choices is what can be chosen."""
 
 import re
+from typing import Any
 
 import pytest
+import typer
 from typer.main import get_command
 
 from command import plaudit
 from plaudit import registry
 from plaudit.cli.commands import app
+from plaudit.judges.classifier.train_job import RewardTrainJob
 
 REGISTRIES = {
     "train": (registry.LEARNER_REGISTRY, registry.ENV_REGISTRY),
@@ -35,6 +38,16 @@ def test_a_folder_to_write_is_output_dir_and_a_file_is_output_in_every_command()
     assert len(written) >= 12
     for (command, name), said in written.items():
         assert name == ("--output-dir" if "folder" in said else "--output"), command
+
+
+def test_a_flag_of_a_config_class_has_the_type_and_the_bounds_of_its_key():
+    (command,) = (one for one in _commands(get_command(app)) if one.name == "train-reward")
+    options: dict[str, Any] = {
+        name: option for option in command.get_params(typer.Context(command)) for name in option.opts
+    }
+    assert (options["--members"].min, options["--members"].max) == (1, 1000)  # SmallInt: 0 < n <= 1000
+    assert options["--members"].show_default == str(RewardTrainJob.model_fields["ensemble_size"].default)
+    assert options["--use-state"].is_flag and options["--image-key"].multiple
 
 
 def _commands(command):

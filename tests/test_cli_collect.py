@@ -2,7 +2,7 @@
 
 import pytest
 
-pytest.importorskip("plaudit.envs.panda.mujoco_batch", exc_type=ImportError)  # the tests below need MuJoCo 4
+pytest.importorskip("plaudit.envs.panda.cameras", exc_type=ImportError)  # the tests below need MuJoCo 4
 
 from command import plaudit
 from plaudit.cli.common import ProgressLines
@@ -80,11 +80,11 @@ def test_collect_with_a_config_is_a_training_run(tmp_path):
             "a size is an edge like 128, or height x width like 96x128, of at most",
         ),
         (["store", "--outcomes", "miss,drop"], "no outcome succeeds; add success to the outcomes"),
-        (["--config", "run.yaml", "--noise", "0.1"], "--config stands alone"),
+        (["--config", "run.yaml", "--noise", "0.1"], "--config takes no other flags"),
         (["--config", "run.yaml"], "run.yaml does not say where to collect"),
         (
             ["store", *SMALL, "--set", "max_steps=2", "--target-success", "1"],
-            "of which 120 were kept: at --noise 0.05 next to none is a success, and 1 of these are missing",
+            "of which 120 were kept; 1 success episodes are missing",
         ),
     ],
 )

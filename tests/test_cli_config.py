@@ -6,8 +6,8 @@ import pytest
 
 from command import plaudit
 from plaudit import registry
+from plaudit.config import read_yaml
 from plaudit.training.config_file import load_training_config
-from plaudit.yaml_file import read_yaml
 
 CHOICES = [
     f"{one.kind.split()[0]}.{name}"

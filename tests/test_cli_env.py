@@ -4,7 +4,7 @@ import av
 import pytest
 from PIL import Image
 
-pytest.importorskip("plaudit.envs.panda.mujoco_batch", exc_type=ImportError)  # the tests below need MuJoCo 4
+pytest.importorskip("plaudit.envs.panda.cameras", exc_type=ImportError)  # the tests below need MuJoCo 4
 
 from command import plaudit
 from plaudit.data.store import Store

@@ -65,7 +65,7 @@ def test_a_judge_labels_a_store_and_goes_on_where_it_was(run, store):
     assert "4 episodes of store labeled by brightness (2 called a success), 2 were done already" in said
     store.ledger.refresh()
     assert store.ledger.labels(0, {"brightness"}).targets.tolist() == [float(t >= CUT + 1) for t in range(STEPS + 1)]
-    assert store.ledger.current(0).source == "human" and "have labels of 'human', which go on counting" in said
+    assert store.ledger.current(0).source == "human" and "have labels of 'human', which still count" in said
     assert "0 episodes of store labeled by brightness, 6 were done already" in run("label", "store", "--judge", NAME)
 
 
@@ -149,7 +149,7 @@ def test_a_simulator_labels_what_it_knows(run, tmp_path):
     simulated.append(counting_episode(3))
     said = run("label", "sim", "--judge", "simulator", ok=False)
     assert "problem: episode 1: no simulator knows of this episode" in said
-    assert "1 episodes of sim labeled by simulator (1 called a success), 1 could not be judged and wait" in said
+    assert "1 episodes of sim labeled by simulator (1 called a success), 1 could not be labeled and are retried" in said
 
 
 def test_episodes_that_fail_are_counted_by_their_sentence_and_the_command_returns_1(run, store):
@@ -157,7 +157,7 @@ def test_episodes_that_fail_are_counted_by_their_sentence_and_the_command_return
         store.append(counting_episode(STEPS, task=""))
     said = run("label", "store", "--judge", NAME, ok=False)
     assert "problem: 2 episodes (6, 7): this episode has no task text; give it one" in said
-    assert "6 episodes of store labeled by brightness (3 called a success), 2 could not be judged" in said
+    assert "6 episodes of store labeled by brightness (3 called a success), 2 could not be labeled" in said
     assert "not labeled  2 (2 by brightness)" in run("data", "info", "store")
     assert "not labeled by brightness  this episode has no task text" in run("data", "info", "store", "--episode", 6)
 
@@ -179,10 +179,7 @@ def test_success_from_the_first_frame_on_is_warned_of(run, store):
     assert "to be reviewed" in " ".join(run("data", "info", "store", "--episode", 6).split())
     said = run("judge", "eval", "store", "--judge", NAME, "--no-controls")
     assert "2 of 8 episodes, 2 of them false positives" in said
-    assert (
-        "warning: 2 of 8 episodes are predicted a success at their first frame although they do not begin with one"
-        in said
-    )
+    assert "warning: 2 of 8 episodes are predicted a success at their first frame, and are none" in said
 
 
 def test_what_is_no_store_is_refused(run, tmp_path):
@@ -232,7 +229,7 @@ def test_a_person_is_measured_by_what_stands_in_the_ledger(run, store):
     said = run("judge", "eval", "store", "--judge", "ledger", "--source", "human", "-o", "out")
     assert "human: measured on 6 episodes" in said and "Negative controls were not run" in said
     assert "50.0%" in said  # half of what the cutoffs call a success
-    assert "out is there already; nothing was measured" in run(
+    assert "out exists already; nothing was measured" in run(
         "judge", "eval", "store", "--judge", "ledger", "--source", "human", "-o", "out", ok=False
     )
 
@@ -312,7 +309,7 @@ def test_a_cascade_labels_what_its_stages_may_and_asks_a_human_about_the_rest(ru
     said = " ".join(run("label", "new", *words).split())
     assert "2 episodes of new labeled by cascade (1 called a success), 1 left undecided" in said
     assert "decided by BrightnessConfig 67%, human 0%; 1 episodes are undecided" in said
-    assert "1 of the undecided wait for a human, some 0.5 minutes: plaudit label new --judge human" in said
+    assert "1 of the undecided wait for a human, about 0.5 minutes: plaudit label new --judge human" in said
     assert json.loads((tmp_path / "new/label_requests.json").read_text()) == [1]
     Store.open(tmp_path / "new").ledger.append(1, Labels.from_cutoff(steps=STEPS, cutoff=3, source="human"))
     said = " ".join(run("label", "new", *words).split())

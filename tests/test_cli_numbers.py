@@ -39,7 +39,7 @@ from plaudit.cli.common import run_app
         (["env", "view", "lift", "--size", "99999x99999"], "of at most 4096 pixels"),
         (["env", "record", "new", "--episodes", "9" * 30], "--episodes"),
         (["robot", "check", "igris_b", "--seconds", "inf"], "--seconds"),
-        (["cluster", "check", "--address", "../../etc"], "'../../etc' is no address of a head"),
+        (["cluster", "check", "--address", "../../etc"], "'../../etc' is not the address of a head"),
         (["data", "info", "nothing\x1b[2J"], "nothing\\x1b[2J"),
     ],
 )

@@ -3,8 +3,8 @@
 import pytest
 
 from command import plaudit
-from plaudit.judges.noisy import KINDS
 from plaudit.judges.plan import PlanTable
+from plaudit.judges.simulator import KINDS
 from plaudit.training.config import BUILT_IN_TASKS
 
 
@@ -33,7 +33,7 @@ def test_a_task_and_a_judge_in_a_users_words(tmp_path):
         ("--env lift --success nan", "Invalid value for '--success'"),
         ("--env lift --certificate none.json", "there is no such certificate"),
         ("--env lift --table none.json", "there is no such table"),
-        ("--env lift run.max_steps=9", "keys of 'plaudit train' go with --measure"),
+        ("--env lift run.max_steps=9", "keys of 'plaudit train' need --measure"),
         ("--env lift --measure run.max_step=9", "did you mean 'max_steps'"),
     ],
 )

@@ -20,8 +20,8 @@ from command import plaudit
 from plaudit.data.formats import WriteOptions
 from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset
-from plaudit.judges.classifier.encoders.resnet10 import ResNetEncoderWrapper
-from plaudit.judges.classifier.loader import load_reward_model
+from plaudit.judges.classifier.encoders.resnet import ResNetEncoderWrapper
+from plaudit.judges.classifier.judge import load_reward_model
 from slow import slow_but
 from waiting import stretch, wait_until
 
@@ -133,7 +133,6 @@ def test_the_published_weights_may_be_given_and_are_frozen(run, tmp_path):
 # The command, whose import of a data set takes half an hour by its clock.
 SLOW_IMPORT = """
 import time
-from plaudit.cli import main
 from plaudit.data import transfer
 import_dataset, clock, passed = transfer.import_dataset, time.monotonic, [0.0]
 time.monotonic = lambda: clock() + passed[0]

@@ -107,7 +107,7 @@ def test_the_command_line_may_fill_in_what_a_file_may_not(monkeypatch):
         ("name: ${demo}\ndemo: ${name}", [], ["experiment.yaml: its templates lead to each other"]),
         ("name: " + "[" * 50_000, [], ["experiment.yaml", "more than 64 levels deep"]),
         ("name: &a [*a]", [], ["experiment.yaml", "alias *a stands for something that is not complete"]),
-        ("name: !!binary aGk=", [], ["a value is of a kind that no config has"]),
+        ("name: !!binary aGk=", [], ["a value has a type that no config has"]),
         ("name: x", ["[1,2"], ["command line: '[1,2' cannot be read"]),
         ("name: x", ["steps=[1,2"], ["command line: 'steps=[1,2' cannot be read"]),
         ("name: x", ["folder=\udcff"], ["command line", "cannot be read"]),

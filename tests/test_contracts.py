@@ -12,15 +12,13 @@ from plaudit.contracts import check_judge, check_learner, check_policy, check_ro
 from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
 from plaudit.envs.adapters.gymnasium import GymnasiumConfig
-from plaudit.envs.panda.config import PandaConfig
+from plaudit.envs.panda import PandaConfig
 from plaudit.errors import ContractError
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.labeling import LabelRunner, StoreQueue, stale_episodes
 from plaudit.judges.simulator import SimulatorJudge
-from plaudit.learners.ppo import PpoConfig
-from plaudit.learners.qchunk import QChunkConfig
-from plaudit.learners.sac import SacConfig
+from plaudit.learners.config import PpoConfig, QChunkConfig, SacConfig
 from plaudit.policies.config import ActorConfig
 from plaudit.registry import LEARNER_REGISTRY
 from plaudit.rollout.vector import collect_rollout

@@ -13,10 +13,10 @@ from typer.main import get_command
 import glow
 from command import plaudit
 from plaudit.cli.commands import app
-from plaudit.yaml_file import read_yaml
+from plaudit.config import read_yaml
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")] + sorted(
     (ROOT / "docs").glob("*.md")
 )
 
@@ -24,9 +24,17 @@ PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
     prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", prose):
+    for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", prose):
         if "://" not in target:
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+            path = page.parent / target if target else page
+            assert path.exists(), f"{page.name} links to {target}"
+            assert not anchor or anchor in anchors(path), f"{page.name} links to {target}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """Its headings, as GitHub turns them into anchors."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -50,7 +58,7 @@ def test_a_script_makes_every_picture(picture):
 
 
 COMMANDS = get_command(app)
-RUNNABLE = [page for page in PAGES if page.name not in ("log.md", "CHANGELOG.md")] + [ROOT / "SECURITY.md"]
+RUNNABLE = [page for page in PAGES if page.name != "CHANGELOG.md"]
 
 
 def shown_commands(page: Path) -> list[str]:
@@ -126,13 +134,14 @@ FOREIGN = {  # flags of other programs that a message or a page names
 
 
 def options_of(command: Any) -> set[str]:
-    mine = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
-    return mine.union(*(options_of(inner) for inner in getattr(command, "commands", {}).values()))
+    params = command.get_params(typer.Context(command))
+    own = {name for option in params for name in (*option.opts, *option.secondary_opts)}
+    return own.union(*(options_of(inner) for inner in getattr(command, "commands", {}).values()))
 
 
 def test_every_flag_that_a_message_or_a_page_names_exists():
     known = options_of(COMMANDS) | FOREIGN | {"--help"}
-    pages = [page for page in PAGES if page.name not in ("log.md", "CHANGELOG.md")]  # these two are of the past
+    pages = [page for page in PAGES if page.name not in ("results.md", "CHANGELOG.md")]  # flags of benchmarks; history
     for path in [*pages, *(ROOT / "src").rglob("*.py")]:
         assert set(FLAG.findall(path.read_text())) <= known, f"{path} names a flag that no command has"
 
@@ -179,13 +188,17 @@ def documented() -> set[str]:
 
 
 def test_every_metric_in_the_code_is_defined_and_every_definition_has_code():
-    files = [path for room in ("learners", "training") for path in sorted((ROOT / "src/plaudit" / room).rglob("*.py"))]
+    files = [
+        path
+        for room in ("learners", "rollout", "training")
+        for path in sorted((ROOT / "src/plaudit" / room).rglob("*.py"))
+    ]
     text = "\n".join(path.read_text() for path in files)
     named = set(re.findall(rf'"((?:{KINDS})/[a-z_]+)"', text)) - {"loss/train"}  # of a reward model's own page
     validated = {f"judge/val_{name}" for name in ("balanced_accuracy", "fpr", "fnr", "frame_fpr")}
     collected = {f"collect/{kind}" for kind in ("success", "failure")}
     bounds = {f"audit/{name}_{end}" for name in INTERVALS for end in ("low", "high")}
-    assert 'f"judge/val_{name}"' in text and 'f"collect/{' in text and 'f"{name}_low"' in text
+    assert 'f"judge/val_{name}"' in text and 'f"collect/{' in text and ".to_metrics(" in text
     assert named | validated | collected | bounds == documented()
 
 

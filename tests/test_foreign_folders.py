@@ -17,31 +17,32 @@ import glow
 import plaudit
 from counted_stores import counted_store
 from five_judges import PushJudgeConfig, push_store
-from plaudit.checkpoint import load_checkpoint, save_checkpoint
+from plaudit.data.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
 from plaudit.data.transfer import import_dataset
 from plaudit.errors import DataError, PlauditError
 from plaudit.judges.certificate import load_certificate
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig
-from plaudit.judges.classifier.compat import LerobotClassifier
 from plaudit.judges.classifier.encoders.others import TransformersConfig
-from plaudit.judges.classifier.encoders.resnet10 import Resnet10Config
+from plaudit.judges.classifier.encoders.resnet import Resnet10Config
 from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.lerobot import load_lerobot_classifier, save_lerobot_classifier
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
+from plaudit.judges.classifier.train_job import LerobotClassifier
 from plaudit.judges.config import TrainingDataInfo, load_named_judge, save_own_judge
 from plaudit.judges.epochs import prepare_work
 from plaudit.judges.exam import examine
 from plaudit.judges.vlm.adapter import add_lora, fingerprint_with, load_base, save_adapter
 from plaudit.judges.vlm.config import AdapterInfo, LoraShape, PromptSettings, VlmSettings
 from plaudit.judges.vlm.judge import VlmJudgeConfig
-from plaudit.learners.sac import Sac, SacConfig
+from plaudit.learners.config import SacConfig
+from plaudit.learners.sac import Sac
 from plaudit.policies.config import FlowConfig
 from plaudit.policies.loader import load_policy, save_policy
 from plaudit.policies.networks import weights_of
+from plaudit.rollout.collector import CollectConfig, Collection
 from plaudit.rule import DecisionRule
-from plaudit.training.collect import CollectConfig, Collection
 from plaudit.training.config_file import load_training_config
 from plaudit.training.labeling_window import Mirror
 from plaudit.training.run_folder import RunFolder
@@ -326,7 +327,7 @@ def test_nothing_else_reads_a_file_by_its_path():
     source = Path(plaudit.__file__).parent
     reads = re.compile(r"\.read_(text|bytes)\(|\bnp\.load\(|\btorch\.load\(|\.open\(\"r?b?\"?\)|\bload_file\(\w*path")
     found = {str(p.relative_to(source)) for p in source.rglob("*.py") if reads.search(_code(p))}
-    assert found <= READ_BY_PATH, f"open these through plaudit.untrusted.Root: {sorted(found - READ_BY_PATH)}"
+    assert found <= READ_BY_PATH, f"open these through plaudit.files.Root: {sorted(found - READ_BY_PATH)}"
 
 
 def _code(path: Path) -> str:

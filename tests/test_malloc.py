@@ -25,7 +25,7 @@ print(faults() - before)
 TENSORS = """
 import resource
 import torch
-from plaudit.memory import keep_freed_memory
+from plaudit.processes import keep_freed_memory
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     for _ in range(10):
@@ -36,7 +36,7 @@ keep_freed_memory()
 faults()
 print(faults())
 """
-KEEP = "from plaudit.memory import keep_freed_memory\nkeep_freed_memory()\n"
+KEEP = "from plaudit.processes import keep_freed_memory\nkeep_freed_memory()\n"
 START_ANOTHER = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', sys.argv[1]], check=True)\n"
 COMMAND = """
 import sys

@@ -7,11 +7,11 @@ import pytest
 from rich.live import Live
 from rich.table import Table
 
-from plaudit.cli.console import PlainConsole
-from plaudit.plain import plain
+from plaudit.cli.common import PlainConsole
+from plaudit.processes import print_error
 from plaudit.report import page
 from plaudit.report.plots import line_chart
-from plaudit.rollout.processes import print_error
+from plaudit.trust import plain
 
 HOSTILE = "\x1b]0;owned\x07[red]x[/red]\r\x9b2J\u202eevil\u2066\udcff:smile:\x7f"
 

@@ -14,8 +14,7 @@ import numpy as np
 from plaudit.errors import RobotSilent
 from plaudit.registry import ROBOT_REGISTRY
 from plaudit.robots.transport import MemoryConfig, ZenohConfig
-from plaudit.robots.twin.faults import Fault
-from plaudit.robots.twin.twin import Twin
+from plaudit.robots.twin.twin import Fault, Twin
 from plaudit.types import FloatArray, Observation
 from waiting import stretch, wait_until
 

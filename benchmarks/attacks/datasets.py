@@ -33,9 +33,9 @@ from attacks.tally import Tally, sample
 from attacks.watch import peak_of_all, watched, woken
 from plaudit.config import read_values
 from plaudit.data.cutoffs import read_cutoffs
+from plaudit.data.formats.decoder import load_npy, load_pickle
 from plaudit.data.normalize import Normalizer
 from plaudit.data.transfer import import_dataset
-from plaudit.data.unpickle import load_npy, load_pickle
 from plaudit.errors import PlauditError
 
 QUICK, FULL = 3, 400  # of each class

@@ -27,7 +27,7 @@ import numpy as np
 from attacks import forge
 from attacks.store import EPISODES, Outcome, append, make, nth_episode, nth_labels
 from attacks.tally import Tally, sample
-from plaudit.cli.console import PlainConsole
+from plaudit.cli.common import PlainConsole
 from plaudit.data.check import check
 from plaudit.data.failures import Failures
 from plaudit.data.replay import ReplaySampler

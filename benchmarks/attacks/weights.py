@@ -22,18 +22,18 @@ from attacks.datasets import read_one
 from attacks.hostile import BAD_JSON, BAD_YAML, VALUES, Bait
 from attacks.tally import Tally, sample
 from attacks.torch_files import HEADS, hostile_archives
-from plaudit.checkpoint import load_checkpoint, save_checkpoint
+from plaudit.data.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.data.normalize import Normalizer
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, TrainingDataInfo
+from plaudit.judges.classifier.encoders import read_state_dict
 from plaudit.judges.classifier.encoders.small import SmallConfig
-from plaudit.judges.classifier.encoders.weights import read_state_dict
-from plaudit.judges.classifier.loader import load_reward_model
+from plaudit.judges.classifier.judge import load_reward_model
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
-from plaudit.learners.sac import Sac, SacConfig
+from plaudit.learners.config import SacConfig
+from plaudit.learners.sac import Sac
 from plaudit.policies.config import FlowConfig
-from plaudit.policies.loader import load_policy, save_policy
+from plaudit.policies.loader import load_policy, read_weights, save_policy
 from plaudit.policies.networks import weights_of
-from plaudit.policies.weights import read_weights
 from plaudit.report.run import write_run_report
 from plaudit.training.config_file import load_training_config
 from plaudit.training.promotion import JudgeEvalSummary

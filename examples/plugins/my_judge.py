@@ -1,4 +1,4 @@
-"""A judge to copy: success is a bright picture (docs/judges.md)."""
+"""A judge to copy: success is a bright image (docs/add_a_judge.md)."""
 
 from collections.abc import Sequence
 

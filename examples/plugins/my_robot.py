@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 
 from plaudit.robots.config import RobotConfig
-from plaudit.robots.rate import Rate
+from plaudit.robots.limits import Rate
 from plaudit.types import Observation
 
 

@@ -1,42 +1,66 @@
 """The typed, strict config tree: YAML or JSON in, frozen objects out.
 
-A config class derives from `Config`; a key it does not know, a value of the wrong type and a file that is not there are
-each answered with a sentence that names the key, the nearest known one and the place it stood in. OmegaConf reads the
-file (`${other.key}`, `a.b=c` overrides), pydantic checks it. Values are checked as JSON in strict mode: "3" is not a
-number and 1 is not a boolean, while a list may fill a tuple and a string a path.
+A config class derives from `Config`. An unknown key, a value of the wrong type and a missing file each give an error
+that names the key, the most similar key and the file. OmegaConf reads the file (`${other.key}`, `a.b=c` overrides),
+pydantic checks it. Values are checked as JSON in strict mode: "3" is not a number and 1 is not a boolean, but a list
+may fill a tuple and a string a path.
 
-A file may come from somebody else. It is read within bounds, its templates reach other keys of it and the few
-environment variables that `plaudit.trust` names, and what is made of it knows that it came from a file.
+A file may come from somebody else, and a few bytes of YAML can ask for gigabytes: aliases of aliases, templates of
+templates. So a file is measured before anything is built from it. A template may only name another key of the same
+file, `${a.b}`, or one of the folders in `plaudit.trust.PLACES`; OmegaConf's other templates read the environment.
+
+OmegaConf is imported where it is used: the processes of a robot read no file.
 """
 
+import io
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from inspect import Parameter, signature
+from itertools import takewhile
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.errors import PydanticUserError
 from pydantic_core import ErrorDetails
 
-from plaudit.errors import ConfigError, ContractError, did_you_mean
-from plaudit.trust import from_file, hide_secrets
-from plaudit.untrusted import Root, brief, check_yaml
-from plaudit.yaml_file import first_line, merge_overrides, read_yaml, unreadable
+from plaudit.errors import BadFile, ConfigError, ContractError, did_you_mean
+from plaudit.files import MAX_DEPTH, MAX_JSON, DuplicateKey, Root, brief, parse_json
+from plaudit.trust import (
+    PLACES,
+    check_code,
+    check_host,
+    check_key_variable,
+    check_local_files_only,
+    check_no_secret,
+    from_file,
+    hide_secrets,
+)
 
-LONGEST = 200  # characters of a key or a value that a sentence repeats
-MOST_PROBLEMS = 20  # that are told of one config
+LONGEST = 200  # characters of a key or a value that an error message repeats
+MOST_PROBLEMS = 20  # in the error message of one config
 OTHER_TYPE = 2  # see `_distance`
+MAX_YAML = 1 << 20  # characters; the parser does about 0.1 MB a second
+MAX_NODES = 50_000  # values of a YAML file once its aliases are written out
+MAX_NUMBER = 400  # characters of an unquoted YAML value that begins like a number: some are read in quadratic time
+MAX_FILLED = 10_000  # values of a file that OmegaConf processes, a few seconds
+MOST_LETTERS = 16 << 20  # characters of all values with templates filled in
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_PLACE = re.compile(r"\$\{oc\.env:(" + "|".join(PLACES) + r")(,[\w./-]*)?\}")
+_OTHER_KEY = re.compile(r"\$\{([\w-]+(?:\.[\w-]+)*)\}")
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
 Location = tuple[str | int, ...]
 
 
-# The numbers of config classes. Each has a lower and an upper bound, because a value far beyond what anybody uses is a
-# mistake that would otherwise end in a traceback or in a full memory. A test checks every field.
+# The numbers of config classes. Each has a lower and an upper bound: a value far outside the usual range is a mistake
+# that would otherwise end in a traceback or fill the memory. A test checks every field.
 Seed = Annotated[int, Field(ge=0, lt=2**63)]  # what torch and numpy both take
 PositiveInt = Annotated[int, Field(gt=0, le=10**9)]  # steps, episodes, frames
 NonNegativeInt = Annotated[int, Field(ge=0, le=10**9)]
@@ -53,6 +77,12 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 LearningRate = Annotated[float, Field(gt=0, le=10)]
 Hertz = Annotated[float, Field(ge=1e-3, le=1000)]  # control steps or frames per second
 
+# Values that a file may not choose freely; see `plaudit.trust`.
+CodeName = Annotated[str, AfterValidator(check_code)]
+ServerUrl = Annotated[str, AfterValidator(check_no_secret), AfterValidator(check_host)]
+KeyVariable = Annotated[str, AfterValidator(check_key_variable)]
+LocalFilesOnly = Annotated[bool, AfterValidator(check_local_files_only)]
+
 
 class Config(BaseModel):
     """Base of every config class."""
@@ -62,10 +92,10 @@ class Config(BaseModel):
 
 @cache
 def config_from_init(cls: type, context: tuple[str, ...] = ()) -> type[BaseModel]:
-    """The config class of a class that has none: its fields are the arguments of `__init__`, its `build()` makes one.
+    """A config class for a class that has none: its fields are the arguments of `__init__`, its `build()` makes one.
 
     An `__init__` with an argument `config: SomeConfig` gets the whole config instead, with the fields of that class.
-    context: arguments that are no part of the config but are given to `build()`, in this order
+    context: arguments of `__init__` that are not part of the config; `build()` takes them, in this order
     """
     try:
         hints = get_type_hints(cls.__init__, include_extras=True)
@@ -144,9 +174,9 @@ def load(
 ) -> ModelT:
     """Read `cls` from a file and `a.b=c` overrides; the overrides win.
 
-    translate: keys under other names -> those of `cls`, in plain values that are not checked yet
-    typed: blocks that are replaced as a whole by an override of their `type`
-    root: the folder of somebody else that the file is in; None: the user named the file
+    translate: converts the plain values to the keys of `cls` before they are checked
+    typed: blocks that are dropped from the file when an override changes their `type`
+    root: the folder from others that the file is in; None: the user named the file
     """
     merged, given = read_values(path, overrides, typed, root)
     try:
@@ -161,9 +191,9 @@ def load(
 def read_values(
     path: str | Path | None, overrides: Sequence[str], typed: Collection[str] = (), root: Root | None = None
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Plain values, not checked yet: file and overrides together, and the overrides alone.
+    """Plain values that are not checked yet: file and overrides merged, and the overrides alone.
 
-    Whoever makes something of the first does so within `plaudit.trust.from_file(path, overrides)`, as `load` does.
+    Use the merged values inside `plaudit.trust.from_file(path, overrides)`, as `load` does.
     typed, root: see `load`
     """
     file_tree = read_yaml(Path(path), root) if path is not None else {}
@@ -172,27 +202,26 @@ def read_values(
         _drop_if_retyped(file_tree, override_tree, block)
     try:
         merged: Any = merge_overrides(file_tree, override_tree)
-    except unreadable() as error:
+    except _yaml_errors() as error:
         raise ConfigError([((), f"{path or 'command line'}: {first_line(error)}")]) from error
     return merged, override_tree
 
 
 def _drop_if_retyped(tree: dict[str, Any], overrides: dict[str, Any], block: str) -> None:
-    """Remove a block of the file whose `type` an override changes: its other keys belong to another class. A block
-    without a `type` has nothing to change and stays."""
+    """Remove a block of the file if an override changes its `type`: its other keys belong to another class."""
     *above, name = block.split(".")
     for key in above:
         tree, overrides = (t[key] if isinstance(t.get(key), dict) else {} for t in (tree, overrides))
-    found, given = tree.get(name), overrides.get(name)
-    chosen = given.get("type") if isinstance(given, dict) else None
-    if chosen is not None and found is not None:
-        before = found.get("type") if isinstance(found, dict) else found
+    old, new = tree.get(name), overrides.get(name)
+    chosen = new.get("type") if isinstance(new, dict) else None
+    if chosen is not None and old is not None:
+        before = old.get("type") if isinstance(old, dict) else old
         if before is not None and before != chosen:
             del tree[name]
 
 
 def _overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    """`a.b=c`, one after the other, so that a mistake is told with the one it is in."""
+    """Parse `a.b=c` overrides one by one, so that an error names the right one."""
     if not overrides:
         return {}
     from omegaconf import OmegaConf
@@ -203,9 +232,9 @@ def _overrides(overrides: Sequence[str]) -> dict[str, Any]:
             if "\0" in override:
                 raise ValueError("it has a zero byte")
             check_yaml(override.partition("=")[2])
-            override.encode()  # what is no UTF-8 on the command line cannot be written down
+            override.encode()  # bytes that are not UTF-8 cannot be written to a file
             tree.merge_with_dotlist([override])
-        except unreadable() as error:
+        except _yaml_errors() as error:
             text = hide_secrets(override)
             text = text if len(text) <= 80 else f"{text[:77]}..."
             raise ConfigError(
@@ -216,7 +245,7 @@ def _overrides(overrides: Sequence[str]) -> dict[str, Any]:
 
 
 def key_location(where: Location, path: str | Path | None, given: Mapping[str, Any]) -> str:
-    """Where a key stood: in the file, or on the command line."""
+    """Where a key comes from: the file or the command line."""
     return "command line" if path is None or _has(given, where) else str(path)
 
 
@@ -224,8 +253,8 @@ def parse(cls: type[ModelT], values: Mapping[str, Any]) -> ModelT:
     """Check plain values against a config class."""
     try:
         text = json.dumps(values)
-    except (TypeError, ValueError) as error:  # bytes, a date, a set: YAML has more than JSON
-        raise ConfigError([((), f"a value is of a kind that no config has: {first_line(error)}")]) from None
+    except (TypeError, ValueError) as error:  # bytes, a date, a set: YAML has more types than JSON
+        raise ConfigError([((), f"a value has a type that no config has: {first_line(error)}")]) from None
     try:
         return cls.model_validate_json(text, strict=True)
     except ValidationError as error:
@@ -236,7 +265,7 @@ def parse(cls: type[ModelT], values: Mapping[str, Any]) -> ModelT:
 def expand_type_override(override: str, short: Collection[str], like: str) -> str:
     """`learner=sac` is short for `learner.type=sac`, where `learner` is one of `short`.
 
-    like: an example, for whoever wrote something without a value
+    like: an example for the error message
     """
     key, equals, value = override.partition("=")
     if not equals:
@@ -245,26 +274,29 @@ def expand_type_override(override: str, short: Collection[str], like: str) -> st
 
 
 def reject_foreign_keys(tree: Mapping[str, Any], hints: Mapping[str, str]) -> None:
-    """Keys that other stacks have for the same things are an error that says what to write here.
+    """Raise for keys that other stacks use for the same things, with the key to use instead.
 
-    hints: a key -> what to write instead of it and of what is in it, unless a longer one fits; `algorithm.`, with a dot
-        at its end, is only what is in it
+    hints: a key -> what to write instead of it and of the keys inside it; the longest match counts. `algorithm.`, with
+        a dot at the end, matches only the keys inside it
     """
+    # A list is one value, whatever it contains.
+    locations = {tuple(takewhile(lambda step: isinstance(step, str), where)): None for where, _ in _leaves(tree)}
     strange = [
-        (where, f"key '{'.'.join(where)}' goes by another name here; {hint}")
-        for where in _leaves(tree)
-        if (hint := _hint(".".join(where), hints))
+        (where, f"key '{'.'.join(map(str, where))}' goes by another name here; {hint}")
+        for where in locations
+        if (hint := _hint(".".join(map(str, where)), hints))
     ]
     if strange:
         raise ConfigError(strange)
 
 
-def _leaves(tree: Any, where: tuple[str, ...] = ()) -> Iterable[tuple[str, ...]]:
-    if not isinstance(tree, dict) or not tree:
-        yield where
-        return
-    for key, value in tree.items():
-        yield from _leaves(value, (*where, str(key)))
+def _leaves(tree: Any, where: Location = ()) -> Iterator[tuple[Location, Any]]:
+    """Each value that is not a mapping or a list with items, and its location."""
+    if isinstance(tree, dict | list) and tree:
+        for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from _leaves(value, (*where, key if isinstance(key, int) else str(key)))
+    else:
+        yield where, tree
 
 
 def _hint(key: str, hints: Mapping[str, str]) -> str | None:
@@ -272,31 +304,210 @@ def _hint(key: str, hints: Mapping[str, str]) -> str | None:
     return hints[max(fitting, key=len)] if fitting else None
 
 
+def _yaml_errors() -> tuple[type[Exception], ...]:
+    """What yaml and OmegaConf raise for damaged text: `a[b` an AssertionError or IndexError, a list as a key a
+    TypeError."""
+    from omegaconf.errors import OmegaConfBaseException
+
+    return (
+        *(OmegaConfBaseException, yaml.YAMLError, ValueError, TypeError, AttributeError, AssertionError, LookupError),
+        *(OverflowError, RecursionError),
+    )
+
+
+def read_yaml(path: Path, root: Root | None = None) -> dict[Any, Any]:
+    """A file as plain values, with templates not filled in yet.
+
+    root: the folder from others that it is in; None: the user named the file, and it may be a link
+    """
+    if not path.exists() or path.is_dir():
+        others = [p.name for p in path.parent.glob("*") if p.suffix in (".yaml", ".yml", ".json")]
+        where = path.parent.absolute()
+        none = f"{where} has no YAML or JSON file" if where.is_dir() else f"there is no folder {where} either"
+        advice = did_you_mean(path.name, others) if others else none
+        raise ConfigError([((), f"{path}: there is no such file; {advice}")])
+    try:
+        tree = _parse(path, root or Root.of_named_file(path))
+    except BadFile as error:
+        raise ConfigError([((), str(error))]) from error
+    except _yaml_errors() as error:
+        kind = "JSON" if path.suffix == ".json" else "YAML"
+        raise ConfigError([((), f"{path}: this is not valid {kind}: {first_line(error)}")]) from error
+    if not isinstance(tree, dict):
+        raise ConfigError([((), f"{path}: a config is a mapping of keys to values, this is {brief(tree)}")])
+    _check_templates(path, tree)
+    return tree
+
+
+def _parse(path: Path, root: Root) -> Any:
+    if path.suffix == ".json":  # a reward model's description has hundreds of KB, for which a YAML parser takes seconds
+        return parse_json(root.read(path, MAX_JSON))
+    text = root.read(path, 4 * MAX_YAML).decode()
+    check_yaml(text, MAX_FILLED)
+    from omegaconf import OmegaConf
+
+    try:
+        return OmegaConf.to_container(OmegaConf.load(io.StringIO(text)))
+    except OSError:  # a single number or date, which OmegaConf does not accept
+        return text.strip()
+
+
+def merge_overrides(tree: dict[Any, Any], overrides: Any) -> Any:
+    """The values with overrides applied and templates filled in by OmegaConf."""
+    if not overrides and not any(isinstance(value, str) and "${" in value for _, value in _leaves(tree)):
+        return tree  # a reward model's description: OmegaConf would take half a minute for 50,000 values
+    count = sum(1 for _ in _leaves(tree))
+    if count > MAX_FILLED:
+        raise ValueError(f"it has {count:,} values, and templates and overrides are for at most {MAX_FILLED:,}")
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_container(OmegaConf.merge(OmegaConf.create(tree), overrides), resolve=True)
+
+
+def dump_yaml(tree: Mapping[str, Any]) -> str:
+    """Plain values as text that `read_yaml` reads back unchanged: a string like 1e3 is in quotes."""
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_yaml(OmegaConf.create(dict(tree)))
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message; for YAML, what is wrong and in which line."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem and error.problem_mark:
+        return f"{' '.join(error.problem.split())} in line {error.problem_mark.line + 1}"
+    return " ".join(str(error).split("\n")[0].split())
+
+
+def _check_templates(path: Path, tree: dict[Any, Any]) -> None:
+    """Refuse templates other than `${other.key}` and the allowed folders."""
+    templates = [(where, value) for where, value in _leaves(tree) if isinstance(value, str) and "${" in value]
+    for where, value in templates:
+        if "${" in _OTHER_KEY.sub("", _PLACE.sub("", value)):
+            key = ".".join(map(str, where))
+            message = (
+                f"{path}: key '{key}' has a template that a file may not have: {value[:80]}; other keys (${{a.b}}) and "
+                f"${{oc.env:{PLACES[0]}}} can be filled in, anything else is for the command line"
+            )
+            raise ConfigError([(where, message)])
+    if templates and _letters(tree, tree, {}) > MOST_LETTERS:
+        raise ConfigError([((), f"{path}: its templates lead to each other, and make too much of it")])
+
+
+def _letters(tree: Any, node: Any, sizes: dict[int, int]) -> int:
+    """The characters of all values in a node with its templates filled in; `sizes` caches them by the node's id."""
+    if id(node) not in sizes:
+        sizes[id(node)] = MOST_LETTERS + 1
+        if isinstance(node, dict | list):
+            inner = list(node.values() if isinstance(node, dict) else node)
+            sizes[id(node)] = 1 + sum(_letters(tree, part, sizes) for part in inner)
+        else:
+            named = _OTHER_KEY.findall(node) if isinstance(node, str) else []
+            sizes[id(node)] = len(str(node)) + sum(_letters(tree, _at(tree, key), sizes) for key in named)
+    return sizes[id(node)]
+
+
+def _at(tree: Any, key: str) -> Any:
+    for step in key.split("."):
+        if isinstance(tree, list) and step.isdecimal() and int(step) < len(tree):
+            tree = tree[int(step)]
+        elif isinstance(tree, dict):
+            tree = tree.get(step, tree.get(int(step)) if step.isdecimal() else None)
+        else:
+            return None
+    return tree
+
+
+def check_yaml(text: str, nodes: int = MAX_NODES) -> None:
+    """ValueError for a YAML text that is too large or too deep, or whose aliases multiply.
+
+    It reads the parser's events one by one, so that nothing is built from a text that is refused.
+    """
+    if len(text) > MAX_YAML:
+        raise ValueError(f"{len(text):,} characters of YAML where at most {MAX_YAML:,} are read")
+    if text.count("${") > MAX_NODES // 25:
+        raise ValueError("it has too many ${...}")
+    sizes: dict[str, int] = {}  # anchor -> values under it, aliases written out
+    above: list[tuple[str | None, int]] = []  # of each open list or mapping: anchor, and values counted before it
+    count = 0
+    for event in yaml.parse(text, Loader=_LOADER):
+        if isinstance(event, yaml.AliasEvent):
+            if event.anchor not in sizes:
+                raise ValueError(f"alias *{event.anchor[:30]} stands for something that is not complete before it")
+            count += sizes[event.anchor]
+        elif isinstance(event, yaml.ScalarEvent):
+            count += 1
+            if event.implicit[0] and len(event.value) > MAX_NUMBER and event.value[:1] in "+-.0123456789":
+                raise ValueError(f"a number of {len(event.value):,} characters; put text into quotes")
+            if event.anchor:
+                sizes[event.anchor] = 1
+        elif isinstance(event, yaml.CollectionStartEvent):
+            above.append((event.anchor, count))
+            count += 1
+            if len(above) > MAX_DEPTH:
+                raise ValueError(f"it nests more than {MAX_DEPTH} levels deep")
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = above.pop()
+            if anchor:
+                sizes[anchor] = count - before
+        if count > nodes:
+            raise ValueError(f"it stands for more than {nodes:,} values")
+
+
+class _UniqueLoader(yaml.SafeLoader):
+    """Refuses a mapping that has a key twice, before merges (`<<`) are written out."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: Any = super().compose_mapping_node(anchor)
+        seen = set()
+        for key_node, _ in node.value:
+            if isinstance(key_node, yaml.ScalarNode) and not key_node.tag.endswith(":merge"):
+                key: Any = self.construct_object(key_node)
+                if key in seen:
+                    raise DuplicateKey(key)
+                seen.add(key)
+        return node
+
+
+def parse_yaml(text: str) -> Any:
+    """A YAML text of plain values; ValueError if it is too large, too deep, not YAML, or has a key twice."""
+    try:
+        check_yaml(text)
+        return yaml.load(text, _UniqueLoader)  # a SafeLoader
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())[:300]) from error
+    except ValueError:
+        raise
+    except Exception as error:  # the constructors of tagged values (!!bool x, !!timestamp x) raise whatever they meet
+        raise ValueError(f"a value that is not what its tag says ({type(error).__name__})") from error
+
+
 def _one_per_key(values: Any, details: Sequence[ErrorDetails]) -> list[ErrorDetails]:
-    """Of a key that may have values of several kinds, pydantic tells why its value is none of them, with the name of a
-    kind behind the key. Here: why it is not of the kind that it resembles, by its key; or all kinds in one sentence."""
-    found: list[ErrorDetails] = []
+    """For a key that takes several types, pydantic reports one error per type, with the type's name in the location.
+
+    Returns the errors of the most similar type, without its name; or one error that names all types.
+    """
+    errors: list[ErrorDetails] = []
     kinds: dict[Location, dict[str | int, list[ErrorDetails]]] = {}
     for detail in details:
         at = _kind_at(values, detail)
         if at is None:
-            found.append(detail)
+            errors.append(detail)
         else:
             kinds.setdefault(detail["loc"][:at], {}).setdefault(detail["loc"][at], []).append(detail)
     for where, by_kind in kinds.items():
-        nearest = min(by_kind.values(), key=lambda told: _distance(told, len(where)))
+        nearest = min(by_kind.values(), key=lambda details: _distance(details, len(where)))
         if _distance(nearest, len(where)) == OTHER_TYPE:
-            expected = [told[0]["msg"].removeprefix("Input should be ") for told in by_kind.values()]
+            expected = [details[0]["msg"].removeprefix("Input should be ") for details in by_kind.values()]
             nearest = nearest[:1]
             nearest[0]["msg"] = f"Input should be {' or '.join(expected)}"
         for detail in nearest:
             detail["loc"] = (*where, *detail["loc"][len(where) + 1 :])
-        found += nearest
-    return found
+        errors += nearest
+    return errors
 
 
 def _kind_at(values: Mapping[str, Any], detail: ErrorDetails) -> int | None:
-    """Where in a location the name of a kind stands: the first step that is no key of the values; None: nowhere."""
+    """The position of a type's name in a location: the first step that is no key of the values. None if it has none."""
     steps = detail["loc"][:-1] if detail["type"] == "missing" else detail["loc"]
     tree: Any = values
     for at, step in enumerate(steps):
@@ -307,14 +518,14 @@ def _kind_at(values: Mapping[str, Any], detail: ErrorDetails) -> int | None:
     return None
 
 
-def _distance(told: Sequence[ErrorDetails], depth: int) -> int:
-    """How far a value is from a kind: 0 where something inside of it is wrong, 1 where its type fits, else OTHER_TYPE.
+def _distance(details: Sequence[ErrorDetails], depth: int) -> int:
+    """How far a value is from a type: 0 if only something inside it is wrong, 1 if the type fits, else OTHER_TYPE.
 
     depth: of the value's key
     """
-    if len(told[0]["loc"]) > depth + 1:
+    if len(details[0]["loc"]) > depth + 1:
         return 0
-    return OTHER_TYPE if told[0]["type"].endswith("_type") else 1
+    return OTHER_TYPE if details[0]["type"].endswith("_type") else 1
 
 
 def _problems(cls: type[BaseModel], detail: ErrorDetails) -> list[tuple[Location, str]]:
@@ -322,7 +533,7 @@ def _problems(cls: type[BaseModel], detail: ErrorDetails) -> list[tuple[Location
     key = ".".join(map(str, where))
     key = key if len(key) <= LONGEST else f"{key[:LONGEST]}..."
     inner = detail.get("ctx", {}).get("error")
-    if isinstance(inner, ConfigError):  # from a section that the registry chose the class of
+    if isinstance(inner, ConfigError):  # from a section whose class the registry chose
         return [((*where, *deeper), message.replace("key '", f"key '{key}.", 1)) for deeper, message in inner.problems]
     if kind == "extra_forbidden":
         return [(where, f"unknown key '{key}'; {did_you_mean(str(where[-1])[:LONGEST], _keys_at(cls, where[:-1]))}")]
@@ -330,14 +541,14 @@ def _problems(cls: type[BaseModel], detail: ErrorDetails) -> list[tuple[Location
         return [(where, f"key '{key}' is missing; it has no default")]
     if inner is not None:
         message = hide_secrets(str(inner))
-        return [(where, f"key '{key}': {message}" if where else message)]  # a mistake of the whole has no key
-    found = json.dumps(detail["input"], default=str)
-    found = hide_secrets(found if len(found) <= LONGEST else brief(detail["input"]), key)
-    return [(where, f"key '{key}' is {found}: {detail['msg'][:300].lower()}")]
+        return [(where, f"key '{key}': {message}" if where else message)]  # an error of the whole config has no key
+    value = json.dumps(detail["input"], default=str)
+    value = hide_secrets(value if len(value) <= LONGEST else brief(detail["input"]), key)
+    return [(where, f"key '{key}' is {value}: {detail['msg'][:300].lower()}")]
 
 
 def _first(problems: Iterable[tuple[Location, str]]) -> list[tuple[Location, str]]:
-    """As many as somebody reads, and how many more there are."""
+    """The first problems, and how many more there are."""
     every = list(problems)
     if len(every) <= MOST_PROBLEMS:
         return every

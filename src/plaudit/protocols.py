@@ -174,7 +174,7 @@ class InferenceEngine(Protocol):
 
     @property
     def latency(self) -> Any:
-        """`plaudit.rollout.timing.LatencyStats` of the episodes so far."""
+        """`plaudit.rollout.recording.LatencyStats` of the episodes so far."""
         ...
 
     def load_policy(self, policy: Any) -> None:

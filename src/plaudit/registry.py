@@ -1,4 +1,4 @@
-"""The one registry: a name in a config file -> the config class that builds the thing.
+"""The registries: a name in a config file -> the config class that builds the object.
 
     @POLICY_REGISTRY.register("my_policy")           # on the class itself: its config is what __init__ takes
     class MyPolicy:
@@ -9,12 +9,12 @@
         type: Literal["flow"] = "flow"
         def build(self) -> Policy: ...
 
-What is kept is config classes: a config crosses a process or a cluster as plain data, and `build()` runs where the
-thing will live, so a laptop can launch a policy that needs a GPU it does not have. Names come from this package, from
-installed packages through entry points (group `plaudit.policy`, ...), or are a dotted path like
-`my_package.my_module:MyPolicy`; nobody has to edit a file of ours. A dotted path in a file is imported only if the user
-allows it (`plaudit.trust`). A class that cannot work is refused where it registers. (Rejected: a factory of `elif`s,
-and importing every plugin at start-up to fill a dictionary.)
+A registry stores config classes: a config is sent to another process or machine as plain data, and `build()` runs where
+the object is used, so a laptop can launch a policy that needs a GPU. Names come from this package, from installed
+packages through entry points (group `plaudit.policy`, ...), or are a dotted path like `my_package.my_module:MyPolicy`;
+no file of Plaudit needs to change. A dotted path in a file is imported only if the user allows it (`plaudit.trust`). A
+class that cannot work is refused when it registers. (Rejected: a factory of `elif`s, and importing every plugin at
+start-up to fill a dictionary.)
 """
 
 import re
@@ -41,7 +41,7 @@ _PATH = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")  # mo
 
 
 class Registry:
-    """Names of one kind of thing."""
+    """The names of one kind of object: policies, robots, ..."""
 
     def __init__(
         self,
@@ -52,18 +52,18 @@ class Registry:
         context: tuple[str, ...] | None = None,
     ):
         """
-        builtin: name -> the `module:Class` that is imported when the name is first asked for
-        protocol: whose methods a registered class must have
+        builtin: name -> the `module:Class` that is imported when the name is first used
+        protocol: a registered class must have its methods
         context: the arguments that `build()` is called with, in order; None: not checked
         """
         self.kind = kind
         self._builtin: dict[str, str] = dict(builtin or {})
         self._protocol, self._context = protocol, context
         self._registered: dict[str, type[BaseModel]] = {}  # by `register`
-        self._found: dict[str, type[BaseModel]] = {}  # by `get`, under the name or the dotted path it was asked for
+        self._loaded: dict[str, type[BaseModel]] = {}  # by `get`, under the name or the dotted path
 
     def register(self, *names: str) -> Callable[[ClassT], ClassT]:
-        """Give a class or a config class one name or more; a module that is imported once more may do so again."""
+        """Register a class or a config class under one or more names; a module that is reloaded may do so again."""
 
         def add(cls: ClassT) -> ClassT:
             config = self._config_class(cls)
@@ -73,13 +73,13 @@ class Registry:
             _set_type(config, names[0])
             for name in names:
                 self._registered[name] = config
-                self._found.pop(name, None)  # an entry point may claim the name too: the next `get` says so
+                self._loaded.pop(name, None)  # an entry point may have the name too, which the next `get` reports
             return cls
 
         return add
 
     def _config_class(self, cls: type) -> type[BaseModel]:
-        """The config class of a class that registers, if it can work."""
+        """The config class of a class; ContractError if it cannot work."""
         if issubclass(cls, BaseModel):
             self._check_build(cls)
             return cls
@@ -115,7 +115,7 @@ class Registry:
                 raise self._twice(name, path, dotted_path(cls))
 
     def _check_type(self, name: str, cls: type[BaseModel]) -> None:
-        """A config class that says which `type` it is for says this name."""
+        """The field `type` of a config class must allow this name."""
         annotation = cls.model_fields["type"].annotation if "type" in cls.model_fields else str
         if get_origin(annotation) is Literal and name not in get_args(annotation):
             raise ContractError(
@@ -124,34 +124,33 @@ class Registry:
             )
 
     def names(self) -> list[str]:
-        """All names that `get` takes beside dotted paths."""
+        """All names that `get` accepts in addition to dotted paths."""
         return sorted({*self._registered, *self._builtin, *(point.name for point in self._points())})
 
     def get(self, name: str) -> type[BaseModel]:
-        """The config class of a name or of a dotted path; a name that two classes claim is refused."""
+        """The config class of a name or a dotted path; a name that two classes have is refused."""
         if ":" in name:
             check_code(name, self._known_paths())
-        if name not in self._found:
-            self._found[name] = self._load(name, name) if ":" in name else self._resolve(name)
-        return self._found[name]
+        if name not in self._loaded:
+            self._loaded[name] = self._load(name, name) if ":" in name else self._resolve(name)
+        return self._loaded[name]
 
     def name_of(self, config: BaseModel) -> str:
-        """What to write as `type` for this config's class in any process: a name if it is installed under one, else its
-        dotted path."""
+        """The `type` that means this config's class in every process: an installed name, or its dotted path."""
         path, named = dotted_path(type(config)), getattr(config, "type", None)  # a field, or set by `register`
         if not isinstance(named, str) or not self._is(named, type(config)):
             return path
         anywhere = named in self._builtin or bool(self._targets(named))
-        return named if anywhere or path not in self._found else path
+        return named if anywhere or path not in self._loaded else path
 
     def _is(self, name: str, cls: type[BaseModel]) -> bool:
         try:
             return self.get(name) is cls
-        except UnknownName:  # nobody has the name, or two have it, or who has it is broken
+        except UnknownName:  # no class has the name, or two have it, or its class cannot be loaded
             return False
 
     def dump(self, config: BaseModel) -> dict[str, Any]:
-        """Plain values that `parse` makes the same config of, here or in another process."""
+        """Plain values that `parse` turns into the same config, here or in another process."""
         return {**config.model_dump(mode="json"), "type": self.name_of(config)}
 
     def parse(self, value: Any) -> BaseModel:
@@ -162,21 +161,21 @@ class Registry:
             article = "an" if self.kind[0] in "aeiou" else "a"
             raise UnknownName(f"{article} {self.kind} needs a 'type'; known: {', '.join(self.names())}")
         cls = self.get(value["type"])
-        named = ":" not in value["type"] and "type" in cls.model_fields  # the field is for those who want to read it
+        named = ":" not in value["type"] and "type" in cls.model_fields
         return parse(cls, value if named else {k: v for k, v in value.items() if k != "type"})
 
     @property
     def field(self) -> "RegistryField":
-        """For a config field that holds any thing of this kind: `policy: Annotated[Any, POLICY_REGISTRY.field]`."""
+        """For a config field of this kind: `policy: Annotated[Any, POLICY_REGISTRY.field]`."""
         return RegistryField(self)
 
     @property
     def optional_field(self) -> "RegistryField":
-        """For one that may hold none."""
+        """The same for a field that may be None."""
         return RegistryField(self, optional=True)
 
     def _known_paths(self) -> set[str]:
-        """What is here by itself: ours, that of installed packages, and what this process has registered."""
+        """Paths that need no permission: built in, of installed packages, and registered by this process."""
         registered = map(dotted_path, self._registered.values())
         return {*self._builtin.values(), *(point.value for point in self._points()), *registered}
 
@@ -184,37 +183,37 @@ class Registry:
         return _entry_points(f"plaudit.{self.kind.split()[0]}", tuple(sys.path))
 
     def _targets(self, name: str) -> list[str]:
-        """Each `module:Class` that has the name in any process: ours, and those of installed packages."""
-        ours = [self._builtin[name]] if name in self._builtin else []
-        return ours + [point.value for point in self._points() if point.name == name]
+        """Each `module:Class` that has the name in every process: built in, or of installed packages."""
+        builtin = [self._builtin[name]] if name in self._builtin else []
+        return builtin + [point.value for point in self._points() if point.name == name]
 
     def _resolve(self, name: str) -> type[BaseModel]:
-        found = [self._load(name, target) for target in self._targets(name)]
-        if name in self._registered:  # also by a module that was imported just now
-            found.append(self._registered[name])
-        classes = {dotted_path(cls): cls for cls in found}
+        loaded = [self._load(name, target) for target in self._targets(name)]
+        if name in self._registered:  # perhaps by a module that was just imported
+            loaded.append(self._registered[name])
+        classes = {dotted_path(cls): cls for cls in loaded}
         if not classes:
             short = name if len(name) <= LONGEST else f"{name[:LONGEST]}..."
             raise UnknownName(f"there is no {self.kind} '{short}'; {did_you_mean(short, self.names())}")
         if len(classes) > 1:
             raise self._twice(name, *sorted(classes))
-        return found[-1]  # the newest, where a module was imported again
+        return loaded[-1]  # the newest, if a module was reloaded
 
     def _load(self, name: str, target: str) -> type[BaseModel]:
         module, _, attribute = target.partition(":")
         if not _PATH.fullmatch(target):
             raise UnknownName(f"{self.kind} '{name}' is no dotted path; write it like my_package.my_module:MyConfig")
         try:
-            found = attrgetter(attribute)(import_module(module))
+            cls = attrgetter(attribute)(import_module(module))
         except (ImportError, AttributeError, SyntaxError) as error:
             raise UnknownName(f"{self.kind} '{name}' could not be loaded from {target}: {error}") from error
-        if not isclass(found):
+        if not isclass(cls):
             raise UnknownName(
                 f"{self.kind} '{name}' names {target}, which is not a class; name the class of the {self.kind}, or its "
                 "config class, which derives from plaudit.config.Config and has build()"
             )
         try:
-            config = self._config_class(found)
+            config = self._config_class(cls)
         except ContractError as error:
             raise UnknownName(f"{self.kind} '{name}' cannot be used: {error}") from error
         _set_type(config, name)
@@ -229,7 +228,7 @@ class Registry:
 
 @dataclass(frozen=True)
 class RegistryField:
-    """How a config field with a thing of a registry is read, and written so that it can be read again."""
+    """How a config field of a registry is read and written."""
 
     registry: Registry
     optional: bool = False
@@ -245,13 +244,15 @@ class RegistryField:
         return None if value is None and self.optional else self.registry.parse(value)
 
     def _dump(self, config: Any, plain: SerializerFunctionWrapHandler) -> Any:
-        """A class need not have a `type` of its own: the one that it was found by is written."""
-        return {"type": self.registry.name_of(config), **_less_type(plain(config))} if config is not None else None
+        if config is None:
+            return None
+        values = {key: value for key, value in plain(config).items() if key != "type"}
+        return {"type": self.registry.name_of(config), **values}
 
 
 @cache
 def _entry_points(group: str, _path: tuple[str, ...]) -> EntryPoints:
-    """Of the packages that are installed on this path: reading what each of them says takes milliseconds."""
+    """The entry points of installed packages; cached, because reading them takes milliseconds."""
     return entry_points(group=group)
 
 
@@ -261,31 +262,27 @@ def dotted_path(cls: type) -> str:
 
 
 def _set_type(cls: type[BaseModel], name: str) -> None:
-    """Every config has a `type`: a field of its own, or the name that its class was first found by."""
+    """Give a config class a `type`, if it has no such field: the name that it was first loaded by."""
     if "type" not in cls.model_fields and "type" not in vars(cls):
         setattr(cls, "type", name)  # noqa: B010 - a class attribute, which a model does not declare
 
 
 def _missing_methods(cls: type, protocol: type | None) -> list[str]:
-    """Attributes are not looked for: most are set by `__init__`."""
+    """The methods of the protocol that a class lacks. Attributes are not checked: most are set by `__init__`."""
     methods = [] if protocol is None else [name for name, value in vars(protocol).items() if isfunction(value)]
     return [name for name in methods if not name.startswith("_") and not callable(getattr(cls, name, None))]
-
-
-def _less_type(tree: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in tree.items() if key != "type"}
 
 
 ENV_REGISTRY = Registry(
     "env",
     builtin={
-        "lift": "plaudit.envs.panda.config:PandaConfig",
-        "pick_place": "plaudit.envs.panda.config:PandaConfig",
-        "push": "plaudit.envs.panda.config:PandaConfig",
+        "lift": "plaudit.envs.panda:PandaConfig",
+        "pick_place": "plaudit.envs.panda:PandaConfig",
+        "push": "plaudit.envs.panda:PandaConfig",
         "gymnasium": "plaudit.envs.adapters.gymnasium:GymnasiumConfig",
-        "gym_hil": "plaudit.envs.adapters.gym_hil:GymHilConfig",
-        "fetch": "plaudit.envs.adapters.fetch:FetchConfig",
-        "metaworld": "plaudit.envs.adapters.metaworld:MetaWorldConfig",
+        "gym_hil": "plaudit.envs.adapters.mujoco:GymHilConfig",
+        "fetch": "plaudit.envs.adapters.mujoco:FetchConfig",
+        "metaworld": "plaudit.envs.adapters.mujoco:MetaWorldConfig",
         "maniskill": "plaudit.envs.adapters.maniskill:ManiSkillConfig",
     },
     protocol=VecEnv,
@@ -308,7 +305,7 @@ TELEOP_REGISTRY = Registry(
         "keyboard": "plaudit.rollout.teleop:KeyboardConfig",
         "gamepad": "plaudit.rollout.teleop:GamepadConfig",
         "topic": "plaudit.rollout.teleop:TopicConfig",
-        "lerobot": "plaudit.rollout.lerobot_teleop:LeRobotTeleopConfig",
+        "lerobot": "plaudit.rollout.teleop:LeRobotTeleopConfig",
     },
     protocol=Teleoperator,
     context=("action_dim",),
@@ -331,7 +328,7 @@ POLICY_REGISTRY = Registry(
         "openpi": "plaudit.policies.config:OpenpiConfig",
         "openpi_policy": "plaudit.policies.config:OpenpiConfig",
         "scripted": "plaudit.policies.scripted:ScriptedConfig",
-        "replay": "plaudit.policies.replay:ReplayConfig",
+        "replay": "plaudit.policies.scripted:ReplayConfig",
     },
     protocol=Policy,
     context=(),
@@ -340,7 +337,7 @@ JUDGE_REGISTRY = Registry(
     "judge",
     builtin={
         "simulator": "plaudit.judges.simulator:SimulatorJudgeConfig",
-        "noisy": "plaudit.judges.noisy:NoisyJudgeConfig",
+        "noisy": "plaudit.judges.simulator:NoisyJudgeConfig",
         "classifier": "plaudit.judges.classifier.judge_config:ClassifierJudgeConfig",
         "progress": "plaudit.judges.classifier.judge_config:ProgressJudgeConfig",
         "vlm": "plaudit.judges.vlm.judge:VlmJudgeConfig",
@@ -362,8 +359,8 @@ ENCODER_REGISTRY = Registry(
     "encoder",
     builtin={
         "small": "plaudit.judges.classifier.encoders.small:SmallConfig",
-        "keypoints": "plaudit.judges.classifier.encoders.keypoints:KeypointsConfig",
-        "resnet10": "plaudit.judges.classifier.encoders.resnet10:Resnet10Config",
+        "keypoints": "plaudit.judges.classifier.encoders.small:KeypointsConfig",
+        "resnet10": "plaudit.judges.classifier.encoders.resnet:Resnet10Config",
         "resnet": "plaudit.judges.classifier.encoders.resnet:ResnetConfig",
         "efficientnet_lite0": "plaudit.judges.classifier.encoders.efficientnet:EfficientNetConfig",
         "torchvision": "plaudit.judges.classifier.encoders.others:TorchvisionConfig",

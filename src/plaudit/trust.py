@@ -1,38 +1,38 @@
-"""Whose word counts: what a file may make this process do, and what only its user may.
+"""Permissions: what a file may make this process do, and how text from others is shown.
 
-A config, a model's description, a policy's or a judge's file may come from somebody else, with data or with weights. So
-whatever in it would import code, read an environment variable or call another machine is looked at where it is
-understood as such, and refused unless the user said so: by typing the very same on the command line, with
-`--allow-code PACKAGE` and `--allow-host HOST`, or in Python with `allow_code` and `allow_host`.
+A config, a model's description, a policy's or a judge's file may come from somebody else. It may not import code, read
+an environment variable or call another machine unless the user allows it: by typing the same value on the command line,
+with `--allow-code PACKAGE` and `--allow-host HOST`, or in Python with `allow_code` and `allow_host`.
 
     with from_file("model.json"):
         check_code("my_package.nets:Net")     # raises; "... if you trust it, add --allow-code my_package"
 
-What is not read from a file is the word of whoever calls, and is remembered: a run that was asked for as `robot=my:Arm`
-is gone on with from its folder by the same command. What is allowed stands in the environment, so that processes which
-this one starts know it too. (Rejected: a list of allowed packages in a config file, since that is a file.)
+A value that does not come from a file is the caller's own. It is allowed and remembered in the environment, so that
+child processes inherit it. (Rejected: a list of allowed packages in a config file, which is a file itself.)
+
+A task, a camera's name or a note may contain characters that control a terminal or reverse the direction of text.
+`plain` escapes them, and hides passwords in URLs, wherever Plaudit writes to a terminal, a page or a log.
 """
 
 import os
 import re
+import sys
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, TextIO
 from urllib.parse import urlsplit
-
-from pydantic import AfterValidator
 
 from plaudit.errors import NotAllowed
 
-CODE, HOSTS = "PLAUDIT_ALLOW_CODE", "PLAUDIT_ALLOW_HOST"  # environment variables: names, with commas between them
-HUB = "huggingface.co"  # whoever may call it may download models
-# Variables that hold keys of servers. A file may name one of these and no other.
+CODE, HOSTS = "PLAUDIT_ALLOW_CODE", "PLAUDIT_ALLOW_HOST"  # environment variables with comma-separated names
+HUB = "huggingface.co"  # allowing it allows downloads of models
+# The only variables that a file may name as the key of a server.
 KEYS = ("PLAUDIT_API_KEY", "OPENAI_API_KEY", "NVIDIA_API_KEY", "OPENPI_API_KEY")
-# Variables that a file may have in its text, `${oc.env:EMBODIED_PATH}`: folders, and nothing that is secret.
+# The only variables that a file may have in its text, as `${oc.env:EMBODIED_PATH}`: folders, no secrets.
 PLACES = ("EMBODIED_PATH",)
 
 _PACKAGE = re.compile(r"[^\W\d]\w*")
@@ -42,7 +42,7 @@ _HOST = re.compile(r"[\w.:%\[\]-]{1,253}")
 @dataclass(frozen=True)
 class _Source:
     path: Path
-    typed: frozenset[str]  # values that the user wrote beside it, which are their own word
+    typed: frozenset[str]  # values that the user typed on the command line
 
 
 _source: ContextVar[_Source | None] = ContextVar("plaudit_source", default=None)
@@ -50,9 +50,9 @@ _source: ContextVar[_Source | None] = ContextVar("plaudit_source", default=None)
 
 @contextmanager
 def from_file(path: str | Path | None, typed: Any = ()) -> Iterator[None]:
-    """What is understood meanwhile stood in this file; None: as it was, so that a file's own words stay its own.
+    """Values that are checked inside this block come from this file; None changes nothing.
 
-    typed: overrides and flags as plain values, nested or not: what is equal to one of these is the user's word
+    typed: overrides and flags as plain values, nested or not; a value equal to one of these is the user's own
     """
     if path is None:
         yield
@@ -65,7 +65,7 @@ def from_file(path: str | Path | None, typed: Any = ()) -> Iterator[None]:
 
 
 def allow_code(*packages: str) -> None:
-    """Let files name code of these packages, in this process and in those that it starts."""
+    """Let files name code of these packages, in this process and its children."""
     for package in packages:
         if not _PACKAGE.fullmatch(package):
             raise NotAllowed(f"'{package}' is no package; name it as it is imported, like --allow-code my_package")
@@ -73,7 +73,7 @@ def allow_code(*packages: str) -> None:
 
 
 def allow_host(*hosts: str) -> None:
-    """Let files name servers on these machines, and let models be fetched if one is the hub."""
+    """Let files name servers on these hosts; with the hub among them, models may be downloaded."""
     for host in hosts:
         if not _HOST.fullmatch(host):
             raise NotAllowed(f"'{host}' is no name of a machine; write it like --allow-host gpu.lab or 10.0.0.2")
@@ -81,9 +81,9 @@ def allow_host(*hosts: str) -> None:
 
 
 def check_code(name: str, known: Collection[str] = ()) -> str:
-    """`module:Name`, or a module alone, that is about to be imported; returns it.
+    """Check `module:Name`, or a module, before it is imported; returns it.
 
-    known: what the registry has by itself, ours and that of installed packages
+    known: names that the registry has: built in, or of installed packages
     """
     package = name.partition(":")[0].partition(".")[0]
     source = _source.get()
@@ -99,12 +99,12 @@ def check_code(name: str, known: Collection[str] = ()) -> str:
 
 
 def check_host(address: str) -> str:
-    """A URL, or a machine's name, that would be called; returns it."""
+    """Check a URL or a host name before it is called; returns it."""
     host = host_of(address)
     source = _source.get()
     if source is None or address in source.typed:
         _remember(HOSTS, [host] if _HOST.fullmatch(host) else [])
-    elif not _is_here(host) and host not in _allowed(HOSTS):
+    elif not _is_local(host) and host not in _allowed(HOSTS):
         raise NotAllowed(
             f"{source.path.name} names the server {host or 'without a name'}, which would be sent what the cameras "
             f"saw; nothing was sent. If it is yours, add --allow-host {host or 'HOST'}"
@@ -113,14 +113,14 @@ def check_host(address: str) -> str:
 
 
 def check_local_files_only(local: bool) -> bool:
-    """Where it is not set, a model may be fetched from the hub."""
+    """Check that the hub is allowed, unless only local files are used."""
     if not local:
         check_host(HUB)
     return local
 
 
 def check_key_variable(name: str) -> str:
-    """An environment variable whose value is about to be sent to a server."""
+    """Check an environment variable whose value will be sent to a server."""
     source = _source.get()
     if source is not None and name not in source.typed and name not in KEYS:
         raise NotAllowed(
@@ -131,7 +131,7 @@ def check_key_variable(name: str) -> str:
 
 
 def check_no_secret(url: str) -> str:
-    """A URL without a password or a key in it: it is shown, and kept with every label."""
+    """Refuse a URL with a password or a key: URLs are shown and stored with labels."""
     if shown_url(url) != url:
         raise ValueError(f"{shown_url(url)} has a password or a key in it; put that in a variable and name it instead")
     return url
@@ -163,9 +163,9 @@ _NAMED = re.compile(r"""(["']?)([\w.-]+)\1(\s*[:=]\s*)("(?:[^"\\]|\\.)*"|'[^']*'
 
 
 def hide_secrets(text: str, name: str = "") -> str:
-    """The same without what looks like a password or a key, for messages that repeat somebody's settings.
+    """Replace what looks like a password or a key by ***, for messages that quote settings.
 
-    name: of the setting whose value this is, "judge.api_key"
+    name: the setting whose value this is, "judge.api_key"
 
     >>> hide_secrets('"abc"', "judge.api_key"), hide_secrets('{"password": "abc", "n": 1}')
     ('***', '{"password": ***, "n": 1}')
@@ -179,7 +179,7 @@ def hide_secrets(text: str, name: str = "") -> str:
 
 
 def shown_url(text: str) -> str:
-    """The same without passwords and keys in the URLs of it.
+    """Replace passwords and keys in URLs by ***.
 
     >>> shown_url("http://me:word@here/v1?api_key=abc&n=1")
     'http://***@here/v1?api_key=***&n=1'
@@ -187,8 +187,41 @@ def shown_url(text: str) -> str:
     return _KEY.sub(r"\1=***", _USER.sub("***@", text))
 
 
+_UNSAFE = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without tab and newline, DEL, C1
+    "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # direction of text
+    "\u2028\u2029\ufff9-\ufffb"  # line and annotation separators
+    "\U000e0000-\U000e007f"  # invisible tags
+    "\ud800-\udfff]"  # bytes of arguments and file names that are not UTF-8
+)
+
+
+def plain(text: str) -> str:
+    """The text with unsafe characters escaped and passwords in URLs hidden.
+
+    >>> plain("up\\x1b[1A and back")
+    'up\\\\x1b[1A and back'
+    """
+    return shown_url(_UNSAFE.sub(_escape, text))
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if 0xDC80 <= code <= 0xDCFF:  # how Python represents a byte that it could not decode
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def print_plain(text: str, file: TextIO | None = None) -> None:
+    """Print escaped text. This is the only `print` in the package; commands use the consoles of `plaudit.cli`.
+
+    file: standard error by default
+    """
+    print(plain(text), file=file or sys.stderr, flush=True)
+
+
 def allowances() -> dict[str, str]:
-    """What was allowed so far, as environment variables for a process on another machine."""
+    """The permissions so far, as environment variables for a process on another machine."""
     return {name: os.environ[name] for name in (CODE, HOSTS) if os.environ.get(name)}
 
 
@@ -201,7 +234,7 @@ def _remember(variable: str, names: Collection[str]) -> None:
         os.environ[variable] = ",".join(sorted(_allowed(variable) | {*names}))
 
 
-def _is_here(host: str) -> bool:
+def _is_local(host: str) -> bool:
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -217,10 +250,3 @@ def _strings(tree: Any) -> Iterator[str]:
     elif isinstance(tree, list | tuple | set | frozenset):
         for value in tree:
             yield from _strings(value)
-
-
-# For fields of configs.
-CodeName = Annotated[str, AfterValidator(check_code)]
-ServerUrl = Annotated[str, AfterValidator(check_no_secret), AfterValidator(check_host)]
-KeyVariable = Annotated[str, AfterValidator(check_key_variable)]
-LocalFilesOnly = Annotated[bool, AfterValidator(check_local_files_only)]

@@ -10,12 +10,21 @@ from pathlib import Path
 import pytest
 
 from command import plaudit
-from plaudit.cluster.connect import _set_environment, check_answers, check_reachable, find, refusal, with_port
+from plaudit.cluster.connect import (
+    _set_environment,
+    check_answers,
+    check_private,
+    check_reachable,
+    find,
+    make_token,
+    refusal,
+    token_environment,
+    with_port,
+)
 from plaudit.cluster.launch import NodeOptions, start, stop
 from plaudit.cluster.network import listeners, own_addresses
+from plaudit.cluster.placement import need_ray
 from plaudit.cluster.state import NodeInfo, running, write_state
-from plaudit.cluster.token import check_private, make_token, token_environment
-from plaudit.cluster.versions import need_ray
 from plaudit.errors import ClusterError, MissingExtra
 
 NODE = Path("node")  # a folder of a short name
@@ -40,13 +49,13 @@ def closed_port() -> int:
 
 
 def test_an_unreachable_head_is_told_of():
-    with pytest.raises(ClusterError, match=r"no head at 127\.0\.0\.1:\d+ \(connection refused\); is 'plaudit cluster"):
+    with pytest.raises(ClusterError, match=r"no head at 127\.0\.0\.1:\d+ \(connection refused\); run 'plaudit cluster"):
         check_reachable(f"127.0.0.1:{closed_port()}")
 
 
 def test_a_head_without_a_port_has_the_usual_one():
     assert with_port("10.0.0.1") == "10.0.0.1:6379"
-    with pytest.raises(ClusterError, match=r"'10\.0\.0\.1:head' is no address of a head"):
+    with pytest.raises(ClusterError, match=r"'10\.0\.0\.1:head' is not the address of a head"):
         with_port("10.0.0.1:head")
 
 
@@ -62,7 +71,7 @@ def test_the_environment_names_a_cluster(monkeypatch):
 
 
 def test_a_machine_that_is_not_the_head_needs_one():
-    with pytest.raises(ClusterError, match="a machine for inference joins a cluster; say where its head is: --head"):
+    with pytest.raises(ClusterError, match="a machine for inference needs a head; name it: --head"):
         start(NodeOptions(("inference",), NODE))
 
 
@@ -75,7 +84,7 @@ def test_an_address_that_is_not_ours(address):
 def test_a_port_that_is_taken():
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        with pytest.raises(ClusterError, match=f"port {port} is taken on this machine; a node uses {port} to"):
+        with pytest.raises(ClusterError, match=f"port {port} is in use on this machine; a node uses {port} to"):
             start(NodeOptions(("training",), NODE, address="127.0.0.1", port=port))
 
 
@@ -83,9 +92,7 @@ def test_a_token_that_is_missing_on_a_machine_that_joins(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as head:
         address = f"127.0.0.1:{head.getsockname()[1]}"
         asked = NodeOptions(("inference",), NODE, address, token=tmp_path / "token", port=closed_port())
-        with pytest.raises(
-            ClusterError, match=f"token is missing; copy the file of that name from the head at {address}"
-        ):
+        with pytest.raises(ClusterError, match=f"token is missing; copy this file from the head at {address}"):
             start(asked)
 
 
@@ -95,7 +102,7 @@ def test_a_cluster_at_loopback_has_one_node(tmp_path, joins):
     with socket.create_server(("127.0.0.1", 0)) as head:
         address = f"127.0.0.1:{head.getsockname()[1]}" if joins else None
         own = {"address": "127.0.0.1", "token": tmp_path / "token", "port": closed_port()}
-        with pytest.raises(ClusterError, match=r"a cluster at 127\.0\.0\.1 has one node, with all roles"):
+        with pytest.raises(ClusterError, match=r"a cluster at 127\.0\.0\.1 has one node with all roles"):
             start(NodeOptions(("training",), NODE, address, **own))
     assert not NODE.exists()
 
@@ -177,7 +184,7 @@ def test_a_server_that_is_no_head_is_told_of_at_once(answer):
     with socket.create_server(("127.0.0.1", 0)) as server:
         host = threading.Thread(target=greet)
         host.start()
-        with pytest.raises(ClusterError, match="is no head of a Ray cluster; say where one is"):
+        with pytest.raises(ClusterError, match="is not the head of a Ray cluster; name one"):
             check_answers(f"127.0.0.1:{server.getsockname()[1]}")
         host.join()
 
@@ -189,5 +196,5 @@ SHORT = ("2", "0", "1.2", "0x7f.1", "127.1:6379", "[1]:1")  # which the system t
     "address", [*("../../etc", "10.0.0.1:99999", "10.0.0.1:0", "x" * 300, "a b:1", "²:1", ":1"), *SHORT]
 )
 def test_what_is_no_address_is_told(address):
-    with pytest.raises(ClusterError, match="is no address of a head"):
+    with pytest.raises(ClusterError, match="is not the address of a head"):
         with_port(address)

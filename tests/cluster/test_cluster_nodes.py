@@ -119,7 +119,6 @@ with connected() as cluster:
 
 LOOP = """
 import json, os, sys
-from plaudit.cluster.connect import connected
 
 class Part:
     def where(self):

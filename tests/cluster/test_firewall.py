@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from command import plaudit
-from plaudit.cluster.firewall import close_others, command, open_others
+from plaudit.cluster.network import close_others, firewall_command, open_others
 from plaudit.cluster.state import NodeInfo
 from plaudit.errors import ClusterError
 
@@ -59,7 +59,7 @@ def test_without_nftables(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ClusterError, match="nft of the package nftables is not installed"):
         close_others("10.0.0.1", PORTS)
-    assert command("10.0.0.1", PORTS).startswith("sudo nft 'add table inet plaudit_6379;")
+    assert firewall_command("10.0.0.1", PORTS).startswith("sudo nft 'add table inet plaudit_6379;")
 
 
 @pytest.mark.parametrize(("address", "warned"), [("127.0.0.1", False), ("10.0.0.1", True)])

@@ -2,8 +2,7 @@
 
 import pytest
 
-from plaudit.cluster.placement import SHARE, Node, Placement
-from plaudit.cluster.versions import difference, gpus_of, own_labels, own_versions, versions_of
+from plaudit.cluster.placement import SHARE, Node, Placement, difference, gpus_of, own_labels, own_versions, versions_of
 from plaudit.config import parse
 from plaudit.errors import ClusterError, ConfigError
 from plaudit.training.settings import ClusterConfig

@@ -165,7 +165,7 @@ def test_a_camera_of_a_pickled_or_plain_trajectory_is_renamed_too(tmp_path):
         (["--camera", "cam_high="], "--camera takes NAME or OLD=NEW, each camera once, not 'cam_high='"),
         (["--camera", "cam_high", "--camera", "cam_high"], "each camera once"),
         (["--camera", CAMERA, "--camera", "cam_high=front"], "each camera once, not 'cam_high=front'"),
-        (["--camera", "cam_high=../x"], "'../x' is no name for a camera; take letters, digits"),
+        (["--camera", "cam_high=../x"], "'../x' is not a camera name; use letters, digits"),
         (["--camera", "top=front"], "camera 'top' is not in in; it has: cam_high"),
         (["--resize", "16000x16000", "--max-episode-gb", "1"], "would take 9.3 GB in memory"),
     ],
@@ -180,14 +180,14 @@ def test_a_mistaken_name_or_size_is_a_sentence_and_makes_no_store(tmp_path, word
 def test_a_store_within_the_data_set_is_refused(tmp_path):
     write_v21(tmp_path / "in")
     told = plaudit("data", "import", "in", "in/s", cwd=tmp_path, ok=False)
-    assert "in/s lies within in, which an import only reads; name a store elsewhere" in told
+    assert "in/s is inside in, which an import must not change; name a store elsewhere" in told
     assert not (tmp_path / "in/s").exists()
 
 
 def test_episodes_that_are_there_keep_their_size(tmp_path):
     import_dataset(write_v21(tmp_path / "in"), tmp_path / "s")
     told = plaudit("data", "import", "in", "s", "--resize", "24x32", cwd=tmp_path)
-    assert "--camera and --resize change nothing about episodes that are here already" in " ".join(told.split())
+    assert "--camera and --resize do not change episodes that were already imported" in " ".join(told.split())
 
 
 def test_two_cameras_cannot_have_one_name(tmp_path):

@@ -13,9 +13,10 @@ import pytest
 from test_labeled_copy import file_bytes, without_images
 
 from plaudit.data.formats import decoder
-from plaudit.data.formats.lerobot.relabel_meta import EpisodeLabels
+from plaudit.data.formats.lerobot.relabel import EpisodeLabels
 from plaudit.data.labeled_copy import labels_of_file, write_labeled_copy
 from plaudit.errors import DataError
+from plaudit.processes import ForkServer
 from plaudit.types import Labels
 
 TABLE = "data/chunk-000/episode_000001.parquet"
@@ -135,7 +136,8 @@ def small_disk(most: int) -> Iterator[None]:
     """No file may have more bytes than this; for a new process that reads data sets and writes copies."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(decoder._Nursery, "_here", None)
+        server = ForkServer("decoder", "plaudit.data.formats.worker:serve", decoder._ENVIRONMENT)
+        patch.setattr(decoder, "_SERVER", server)
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, before[1]))
         try:
             yield

@@ -300,10 +300,10 @@ def test_a_copy_that_cannot_be_made_is_refused_before_anything_is_labeled(tmp_pa
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["in", "--to-lerobot", "out"], "in is no store, so name a label file too"),
-        (["in", "cutoffs.json", "--to-lerobot", "out", "--note", "x"], "in is no store; --by, --note, --restore and"),
+        (["in", "--to-lerobot", "out"], "in is not a store; name a label file too"),
+        (["in", "cutoffs.json", "--to-lerobot", "out", "--note", "x"], "in is not a store; leave out --by, --note"),
         (["nowhere", "cutoffs.json", "--to-lerobot", "out"], "nowhere does not exist"),
-        (["in", "cutoffs.json", "--hard-links"], "--source and --hard-links belong to --to-lerobot OUT"),
+        (["in", "cutoffs.json", "--hard-links"], "--source and --hard-links need --to-lerobot OUT"),
     ],
 )
 def test_options_that_do_not_belong_together_are_a_sentence(tmp_path, words, sentence):

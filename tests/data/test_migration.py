@@ -9,7 +9,7 @@ import pytest
 
 from conftest import counting_episode, same_episode
 from old_store import write_old_store
-from plaudit.cli.console import PlainConsole
+from plaudit.cli.common import PlainConsole
 from plaudit.data.check import check
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.rewards import RewardConfig

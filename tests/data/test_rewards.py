@@ -12,7 +12,7 @@ from plaudit.data.replay import ReplaySampler
 from plaudit.data.rewards import RewardConfig, compute_episode_rewards
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
-from plaudit.rollout.attended import append_marked
+from plaudit.rollout.run import append_marked
 from plaudit.rule import DecisionRule, labels_from_scores, release
 from plaudit.types import REVIEW, JudgeId, Labels, Scores
 

@@ -6,10 +6,10 @@ import os
 
 import pytest
 
-from plaudit.config import read_values
+from plaudit.config import check_yaml, parse_yaml, read_values
 from plaudit.data.cutoffs import read_cutoffs
 from plaudit.errors import BadFile, ConfigError
-from plaudit.untrusted import Root, brief, check_yaml, parse_json, parse_yaml, read_metrics, understood
+from plaudit.files import Root, brief, parse_json, read_metrics, understood
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../a", "a/../../b", "http://x/y", "~/a", "a\0b", "", 3, "a" * 2000])
@@ -178,7 +178,7 @@ def test_lines_that_no_run_writes_are_refused(tmp_path, line, sentence):
 
 
 def test_lines_of_more_values_than_any_run_has_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("plaudit.untrusted.MAX_LINES_VALUES", 100)
+    monkeypatch.setattr("plaudit.files.MAX_LINES_VALUES", 100)
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step":1}\n' * 51)
     with pytest.raises(BadFile, match="no run writes that"):
         read_metrics(tmp_path / "metrics.jsonl")

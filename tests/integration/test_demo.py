@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from plaudit.data.store import Store
-from plaudit.demo import DemoConfig, DemoDisplay, run_demo
 from plaudit.errors import DataError, TargetNotEmpty
 from plaudit.judges.epochs import TrainingInterrupted
+from plaudit.training.demo import DemoConfig, DemoDisplay, run_demo
 
 SMALL = DemoConfig(
     cameras=("front",),

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from plaudit.data.store import Store, is_store
-from plaudit.judges.human.actions import replay_actions
-from plaudit.judges.human.session import Session
+from plaudit.judges.human.session import Session, replay_actions
 from waiting import stretch, wait_until
 
 pytestmark = [

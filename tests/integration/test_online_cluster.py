@@ -11,7 +11,7 @@ import torch
 
 import glow
 from plaudit.data.store import Store
-from plaudit.policies.weights import read_weights
+from plaudit.policies.loader import read_weights
 from pty_process import PtyProcess
 from puppet import lines
 from three_nodes import Nodes

@@ -19,12 +19,18 @@ def folder(tmp_path) -> Path:
 
 def test_every_plugin_keeps_its_contract(folder):
     run_pytest(folder, ".")
-    assert "4 passed" in (folder / "output.txt").read_text()
+    assert "5 passed" in (folder / "output.txt").read_text()
 
 
 def test_a_command_trains_with_the_learner(folder):
     small = ("env.max_steps=10", "run.num_envs=2", "run.max_steps=40", "evaluation.episodes=1")
     run_plaudit(folder, "train", "env=push", "learner=my_learner:AwbcConfig", *small, "run.name=run")
+    assert (folder / "runs/run/policy/policy.yaml").exists()
+
+
+def test_a_command_trains_in_the_environment(folder):
+    small = ("run.num_envs=2", "run.max_steps=40", "evaluation.episodes=1")
+    run_plaudit(folder, "train", "env=my_env:LampEnvConfig", "learner=sac", *small, "run.name=run")
     assert (folder / "runs/run/policy/policy.yaml").exists()
 
 

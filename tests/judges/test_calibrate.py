@@ -19,7 +19,7 @@ from plaudit.judges.calibration import (
     make_record,
 )
 from plaudit.judges.evaluation import load_reference_labels, score_episodes
-from plaudit.judges.predictions import EpisodePrediction
+from plaudit.judges.metrics import EpisodePrediction
 from plaudit.rule import DecisionRule
 from plaudit.types import Labels
 

@@ -8,8 +8,8 @@ import pytest
 
 from plaudit.errors import JudgeError
 from plaudit.judges.calibration import EnsembleCalibration, PlattScaling, choose_threshold, fit_platt
-from plaudit.judges.metrics import calibration_curve, false_positive_rate, wilson
-from plaudit.judges.predictions import EpisodePrediction
+from plaudit.judges.metrics import EpisodePrediction, calibration_curve, false_positive_rate
+from plaudit.judges.stats import wilson
 from plaudit.rule import above_threshold
 
 

@@ -21,8 +21,8 @@ from plaudit.judges.cascade import CascadeConfig, CascadeNote, lot_of
 from plaudit.judges.config import load_judge_config
 from plaudit.judges.exam import examine
 from plaudit.judges.labeling import LabelRunner, StoreQueue, label_episodes
-from plaudit.judges.predictions import EpisodePrediction
-from plaudit.judges.rights import episode_score, prove_rights
+from plaudit.judges.metrics import EpisodePrediction
+from plaudit.judges.promise import episode_score, prove_rights
 from plaudit.rule import DecisionRule
 from plaudit.trust import allow_code
 from plaudit.types import Labels

@@ -1,11 +1,14 @@
 """Prediction intervals: what a judge will show on other episodes, by those that it was measured on."""
 
+import math
+
 import numpy as np
 import pytest
 
 from plaudit.judges.forecast import AHEAD, FIGURES, Forecast, draw_others, make_forecast
-from plaudit.judges.predictions import EpisodePrediction
-from plaudit.report.promise import format_figure
+from plaudit.judges.metrics import EpisodePrediction
+from plaudit.judges.stats import NOT_MEASURED, Interval
+from plaudit.report.judge import format_figure
 from plaudit.rule import DecisionRule
 
 FRAMES, CUTOFF = 12, 6
@@ -28,23 +31,21 @@ def test_the_intervals_hold_the_figures_of_ten_others_in_nine_of_ten_data_sets()
         rng = np.random.default_rng(seed)
         forecast = make_forecast(episodes(rng, 20), RULE)
         others = make_forecast(episodes(rng, AHEAD), RULE).figures
-        for name, (_, low, high) in forecast.figures.items():
-            found = others[name][0]
-            assert low is not None and high is not None and found is not None
-            covered[name].append(low <= found <= high)
+        for name, interval in forecast.figures.items():
+            covered[name].append(interval.low <= others[name].value <= interval.high)
     assert min(np.mean(held) for held in covered.values()) >= 0.9
 
 
 @pytest.mark.parametrize("known, high", [(20, 0.3), (100, 0.1)])
 def test_without_a_mistake_an_episode_unlike_all_is_still_reckoned_with(known, high):
     figures = make_forecast(episodes(np.random.default_rng(0), known, bad=0.0), RULE).figures
-    assert figures["fpr"] == (0.0, 0.0, pytest.approx(high))
+    assert figures["fpr"] == Interval(0.0, 0.0, figures["fpr"].high) and figures["fpr"].high == pytest.approx(high)
 
 
 def test_more_episodes_tell_more_and_the_forecast_says_how_much():
     rng = np.random.default_rng(0)
     few = make_forecast(episodes(rng, 4), RULE)
-    width = lambda figures: figures["fpr"][2] - figures["fpr"][1]  # noqa: E731
+    width = lambda figures: figures["fpr"].high - figures["fpr"].low  # noqa: E731
     assert width(few.figures) > width(few.with_twice) > width(make_forecast(episodes(rng, 60), RULE).figures)
 
 
@@ -58,7 +59,7 @@ def test_others_are_drawn_as_ranks_of_new_values_fall():
 def test_what_cannot_be_measured_is_none_and_the_rest_is_kept_in_json():
     failures = [EpisodePrediction(np.zeros(FRAMES), np.zeros(FRAMES), number) for number in range(5)]
     forecast = make_forecast(failures, RULE, why_not="the encoder was trained")
-    assert forecast.figures["recall"] == (None, None, None) and forecast.figures["fpr"][0] == 0
+    assert forecast.figures["recall"] == NOT_MEASURED and forecast.figures["fpr"].value == 0
     assert forecast.describe() == (
         "measured on 5 test episodes alone, and so with wide intervals: the encoder was trained"
     )
@@ -70,16 +71,19 @@ def test_each_draw_counts_by_the_threshold_in_use_or_by_one_that_others_choose()
     target = np.ones(10)
     lax = [EpisodePrediction(np.ones(10), target, number) for number in range(20)]
     strict = [EpisodePrediction(np.arange(10) >= 8, target, number) for number in range(20)]
-    value, low, high = make_forecast(lax, RULE, at_threshold=strict).figures["recall"]
-    assert value == 1.0 and high == 1.0 and low is not None and low <= 0.2
+    recall = make_forecast(lax, RULE, at_threshold=strict).figures["recall"]
+    assert recall.value == 1.0 and recall.high == 1.0 and recall.low <= 0.2
 
 
 def test_an_error_of_the_first_success_has_no_upper_end_where_none_may_be_found():
     target = (np.arange(FRAMES) >= CUTOFF).astype(np.float32)
     missed = [EpisodePrediction(np.zeros(FRAMES), target, number) for number in range(20)]
     some = make_forecast([*missed, EpisodePrediction(target, target, 20)], RULE).figures["onset_median"]
-    assert some == (0.0, 0.0, None) and format_figure("onset_median", some) == "0 frames (0 or more)"
+    assert some == Interval(0.0, 0.0, math.inf) and format_figure("onset_median", some) == "0 frames (0 or more)"
     none = make_forecast(missed, RULE).figures["onset_median"]
-    assert none == (None, 0.0, None) and format_figure("onset_median", none) == "no success found (0 or more)"
+    assert (
+        none == Interval(math.nan, 0.0, math.inf)
+        and format_figure("onset_median", none) == "no success found (0 or more)"
+    )
     found = make_forecast([EpisodePrediction(target, target, number) for number in range(20)], RULE)
-    assert found.figures["onset_p90"] == (0.0, 0.0, FRAMES)
+    assert found.figures["onset_p90"] == Interval(0.0, 0.0, FRAMES)

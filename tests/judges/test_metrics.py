@@ -5,8 +5,7 @@ import numpy as np
 import pytest
 
 from plaudit.errors import JudgeError
-from plaudit.judges.metrics import JudgeMetrics, calibration_curve, compute_metrics
-from plaudit.judges.predictions import EpisodePrediction
+from plaudit.judges.metrics import EpisodePrediction, JudgeMetrics, calibration_curve, compute_metrics
 from plaudit.rule import DecisionRule
 
 NAN = math.nan

@@ -8,7 +8,7 @@ from counting import CountingSimulation
 from plaudit.contracts import check_judge
 from plaudit.errors import ConfigError
 from plaudit.judges.labeling import label_episodes
-from plaudit.judges.noisy import NoisyJudgeConfig
+from plaudit.judges.simulator import NoisyJudgeConfig
 from plaudit.types import Episode, Labels
 from training_runs import train_config
 

@@ -6,7 +6,7 @@ from plaudit.data.checked_json import encode_checked
 from plaudit.errors import BadFile, DataError
 from plaudit.judges.certificate import FIGURES, Certificate
 from plaudit.judges.plan import NoiseRun, Plan, PlanTable, noise_of, noise_of_certificate, precision_of
-from plaudit.judges.promise import episodes_needed, p_value
+from plaudit.judges.stats import episodes_needed, p_value
 from plaudit.report.plan import labels_sentence, markdown_table, needs_sentences
 
 
@@ -76,7 +76,7 @@ def test_the_labels_to_buy_prove_what_was_asked_for():
     told = " ".join(needs_sentences(plan(), 0.85, 0.9))
     assert "wrong about 8% of failures and 8% of successes" in told and "precision of 92%" in told
     assert f"label {2 * episodes_needed(plan().highest(0.85, 'false_positives', 'misses') or 0, 0.95)} episodes" in told
-    assert "how many episodes it must learn from to become that good is not predicted" in told
+    assert "the number of training episodes that it needs is not predicted" in told
 
 
 def test_more_labels_are_needed_where_the_judge_is_sometimes_wrong():
@@ -88,11 +88,11 @@ def test_more_labels_are_needed_where_the_judge_is_sometimes_wrong():
 
 def test_no_judge_is_good_enough_for_what_the_recipe_never_reaches():
     (told,) = needs_sentences(plan(), 0.95, 0.9)
-    assert "comes to 90% where the judge is never wrong" in told
+    assert "reaches 90% with a perfect judge" in told
 
 
 def test_no_labels_prove_nothing():
-    assert "prove at best that it is wrong about 10% of each kind or less" in labels_sentence(plan(), 60, 0.9)
+    assert "prove at best an error rate of 10% on each kind" in labels_sentence(plan(), 60, 0.9)
     with pytest.raises(DataError, match="--labels 0: nothing is proven without"):
         labels_sentence(plan(), 0, 0.9)
 

@@ -6,16 +6,9 @@ import numpy as np
 import pytest
 
 from plaudit.judges.calibration import choose_threshold, promised_threshold
-from plaudit.judges.predictions import EpisodePrediction
-from plaudit.judges.promise import (
-    Promise,
-    episode_losses,
-    episodes_needed,
-    make_promise,
-    p_value,
-    proven_threshold,
-    upper_bound,
-)
+from plaudit.judges.metrics import EpisodePrediction
+from plaudit.judges.promise import Promise, episode_losses, make_promise, proven_threshold
+from plaudit.judges.stats import episodes_needed, p_value, upper_bound
 
 RATE, CONFIDENCE = 0.1, 0.9
 FRAMES = 40

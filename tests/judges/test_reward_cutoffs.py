@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from plaudit.judges.calibration import fit_cutoff_offset
-from plaudit.judges.metrics import causal_metrics, offline_metrics
-from plaudit.judges.predictions import EpisodePrediction
+from plaudit.judges.metrics import EpisodePrediction, causal_metrics, offline_metrics
 from plaudit.rule import DecisionRule, decode_cutoff
 
 NAN = math.nan

@@ -17,7 +17,7 @@ from plaudit.data.store import Store
 from plaudit.errors import JudgeError
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
-from plaudit.judges.unseen import SeenEpisodes
+from plaudit.judges.evaluation import SeenEpisodes
 from plaudit.types import Labels
 from tiny_reward import tiny_model
 

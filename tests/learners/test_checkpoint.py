@@ -6,9 +6,10 @@ import pytest
 import torch
 from test_sac import SPACES, bandit
 
-from plaudit.checkpoint import load_checkpoint, save_checkpoint
+from plaudit.data.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.errors import BadFile
-from plaudit.learners.sac import Sac, SacConfig
+from plaudit.learners.config import SacConfig
+from plaudit.learners.sac import Sac
 
 CONFIG = SacConfig(hidden_dims=(16, 16), num_critics=3)
 

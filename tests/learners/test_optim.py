@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from plaudit.optim import Adam, AdamW
+from plaudit.devices import Adam, AdamW
 
 LR, BETAS, EPS = 0.1, (0.9, 0.999), 1e-8
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from plaudit.checkpoint import load_checkpoint, save_checkpoint
-from plaudit.learners.ppo import Ppo, PpoConfig, gae
+from plaudit.data.checkpoint import load_checkpoint, save_checkpoint
+from plaudit.learners.config import PpoConfig
+from plaudit.learners.ppo import Ppo, gae
 from plaudit.rollout.vector import RolloutBatch
 from plaudit.types import Batch, EnvSpec, Observation
 

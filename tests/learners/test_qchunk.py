@@ -8,14 +8,15 @@ import pytest
 import torch
 
 from conftest import counting_episode, labeled_store
-from plaudit.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.config import parse
 from plaudit.data.batch import to_torch
+from plaudit.data.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.data.normalize import Normalizer
 from plaudit.data.replay import ReplaySampler
 from plaudit.errors import ConfigError, DataError
-from plaudit.learners.qchunk import QChunk, QChunkConfig
-from plaudit.learners.sac import Sac, SacConfig
+from plaudit.learners.config import QChunkConfig, SacConfig
+from plaudit.learners.qchunk import QChunk
+from plaudit.learners.sac import Sac
 from plaudit.policies.config import VelocityNetConfig
 from plaudit.types import Batch, EnvSpec, Observation
 

@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from plaudit.learners.sac import Sac, SacConfig
+from plaudit.learners.config import SacConfig
+from plaudit.learners.sac import Sac
 from plaudit.types import Batch, EnvSpec, Observation
 
 SPACES = EnvSpec(2, 1, {})

@@ -5,8 +5,7 @@ from plaudit.config import parse
 from plaudit.contracts import check_policy
 from plaudit.data.normalize import Normalizer
 from plaudit.errors import ConfigError
-from plaudit.learners.ppo import PpoConfig
-from plaudit.learners.sac import SacConfig
+from plaudit.learners.config import PpoConfig, SacConfig
 from plaudit.policies.config import ActorConfig, GaussianConfig
 from plaudit.types import EnvSpec, Observation
 

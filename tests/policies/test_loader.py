@@ -7,9 +7,8 @@ import yaml
 from plaudit.data.normalize import Normalizer
 from plaudit.errors import BadFile, ConfigError
 from plaudit.policies.config import FlowConfig
-from plaudit.policies.loader import PolicySpec, load_policy, save_policy
+from plaudit.policies.loader import PolicySpec, load_policy, read_weights, save_policy
 from plaudit.policies.networks import weights_of
-from plaudit.policies.weights import read_weights
 from plaudit.registry import POLICY_REGISTRY
 from plaudit.rollout.engine import InferenceConfig
 from plaudit.trust import allow_code

@@ -10,7 +10,7 @@ from plaudit.config import parse
 from plaudit.contracts import check_policy
 from plaudit.data.normalize import Normalizer
 from plaudit.errors import ConfigError, PolicyError
-from plaudit.learners.qchunk import QChunkConfig
+from plaudit.learners.config import QChunkConfig
 from plaudit.policies.config import CriticConfig, QChunkPolicyConfig, VelocityNetConfig
 from plaudit.policies.networks import CriticEnsemble, weights_of
 from plaudit.policies.qchunk import QChunkPolicy, best_of_n

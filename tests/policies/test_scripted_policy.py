@@ -5,10 +5,9 @@ from conftest import counting_episode
 from plaudit.config import parse
 from plaudit.contracts import check_policy
 from plaudit.data.normalize import Normalizer
-from plaudit.envs.panda.config import PandaConfig
+from plaudit.envs.panda import PandaConfig
 from plaudit.errors import ConfigError, PolicyError
-from plaudit.policies.replay import ReplayConfig, ReplayPolicy
-from plaudit.policies.scripted import ScriptedConfig, ScriptedPolicy
+from plaudit.policies.scripted import ReplayConfig, ReplayPolicy, ScriptedConfig, ScriptedPolicy
 from plaudit.types import Observation, PolicyWeights
 
 NOTHING = Observation({}, np.float32([1, 2]))

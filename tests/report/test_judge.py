@@ -15,8 +15,7 @@ from conftest import counting_episode
 from drawn import drawn_figures, overlaps
 from plaudit.judges.controls import ControlResult
 from plaudit.judges.evaluation import evaluate, load_reference_labels
-from plaudit.judges.metrics import JudgeMetrics, compute_metrics
-from plaudit.judges.predictions import EpisodePrediction, FramePrediction
+from plaudit.judges.metrics import EpisodePrediction, FramePrediction, JudgeMetrics, compute_metrics
 from plaudit.judges.promise import make_promise
 from plaudit.report.judge import save_evaluation, write_judge_report
 from plaudit.report.text import format_percent

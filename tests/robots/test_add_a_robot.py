@@ -11,7 +11,7 @@ import pytest
 
 from plaudit.registry import ROBOT_REGISTRY
 from plaudit.robots.ros.params import RuntimeParams
-from plaudit.robots.twin.faults import FAULTS
+from plaudit.robots.twin.twin import FAULTS
 from twins import free_endpoint
 
 PAGE = (Path(__file__).parents[2] / "docs/add_a_robot.md").read_text()

@@ -7,7 +7,7 @@ import pytest
 
 from plaudit.contracts import check_robot
 from plaudit.errors import InvalidCommand, RobotError, RobotSilent
-from plaudit.robots.ros.check import check_topics
+from plaudit.robots.check import check_topics
 from plaudit.robots.transport import MemoryConfig
 from plaudit.robots.transport.messages import JOINT_STATE, JointState, decode_joint_state, encode_joint_state
 from plaudit.rollout.teleop import TopicTeleop

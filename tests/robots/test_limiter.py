@@ -7,9 +7,17 @@ import pytest
 
 from plaudit.config import parse
 from plaudit.errors import ConfigError, RobotError
-from plaudit.robots.emergency_stop import EmergencyStop, EmergencyStopped
-from plaudit.robots.limiter import ACCELERATION, POSITION, VELOCITY, WORKSPACE, CommandLimiter, limited_steps
-from plaudit.robots.safety import SafetyConfig, SafetyLimits
+from plaudit.robots.config import SafetyConfig, SafetyLimits
+from plaudit.robots.limits import (
+    ACCELERATION,
+    POSITION,
+    VELOCITY,
+    WORKSPACE,
+    CommandLimiter,
+    EmergencyStop,
+    EmergencyStopped,
+    limited_steps,
+)
 
 HZ = 10
 

@@ -9,18 +9,17 @@ from typer.testing import CliRunner
 from plaudit.cli.commands import app
 from plaudit.data.normalize import ACTION, STATE, Normalizer, Stats
 from plaudit.errors import RobotError, RobotSilent
-from plaudit.robots.check import CheckResult, check_motion, check_observations
-from plaudit.robots.ros.check import check_topics
-from plaudit.robots.safety import SafetyConfig
+from plaudit.robots.check import RobotCheck, check_motion, check_observations, check_topics
+from plaudit.robots.config import SafetyConfig
 from plaudit.robots.transport.messages import JOINT_STATE, STRING, JointState, encode_joint_state, encode_string
-from plaudit.robots.twin.faults import FAULT_TOPIC, Fault
+from plaudit.robots.twin.twin import FAULT_TOPIC, Fault
 from puppet import PuppetConfig, lines
 from twins import inject, robot_config, twin_thread
 
 SLOW = {"HZ": 2}  # a control rate that a twin at 50 Hz satisfies on a busy machine too
 
 
-def check(config, seconds: float = 1.0) -> dict[str, CheckResult]:
+def check(config, seconds: float = 1.0) -> dict[str, RobotCheck]:
     return {result.name: result for result in check_topics(config, seconds)}
 
 

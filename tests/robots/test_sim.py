@@ -11,9 +11,9 @@ from plaudit.errors import InvalidCommand, RobotError
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.registry import ROBOT_REGISTRY
-from plaudit.robots.limiter import WORKSPACE
+from plaudit.robots.limits import WORKSPACE, connect_robot
 from plaudit.robots.sim import SimRobot
-from plaudit.rollout.engine import InferenceConfig, connect_robot
+from plaudit.rollout.engine import InferenceConfig
 from plaudit.rollout.sequential import Sequential
 from plaudit.rollout.vector import collect_rollout
 from twins import Waves

@@ -9,7 +9,7 @@ import pytest
 
 from plaudit.config import parse
 from plaudit.errors import ConfigError, MissingExtra, RobotError
-from plaudit.robots.transport import CycloneConfig, MemoryConfig, ZenohConfig
+from plaudit.robots.transport import CycloneConfig, MemoryConfig, ZenohConfig, zenoh_key
 from plaudit.robots.transport.cyclone import dds_name
 from plaudit.robots.transport.messages import (
     COMPRESSED_IMAGE,
@@ -26,7 +26,6 @@ from plaudit.robots.transport.messages import (
     encode_joint_state,
     encode_string,
 )
-from plaudit.robots.transport.zenoh import zenoh_key
 from twins import free_endpoint
 from waiting import wait_until
 
@@ -45,7 +44,6 @@ def test_all_transports_on_a_bus_receive_its_topics_until_closed():
 
 ECHO = """
 import sys, time
-from plaudit.robots.transport import ZenohConfig
 transport = ZenohConfig(connect=(), listen=(sys.argv[1],)).build()
 transport.subscribe("/ask", "kind", lambda data: transport.publish("/answer", "kind", data[::-1]))
 time.sleep(60)
@@ -71,7 +69,6 @@ def test_two_processes_talk_over_zenoh_also_after_one_was_restarted():
 
 REFLECT = """
 import sys, time
-from plaudit.robots.transport import CycloneConfig, ZenohConfig
 transport = {"cyclone": CycloneConfig, "zenoh": ZenohConfig}[sys.argv[1]].model_validate_json(sys.argv[2]).build()
 for kind in sys.argv[3:]:
     name = kind.rsplit("/", 1)[1]

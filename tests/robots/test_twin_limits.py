@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from driving import drive
-from plaudit.robots.safety import SafetyConfig, SafetyLimits
+from plaudit.robots.config import SafetyConfig, SafetyLimits
 from plaudit.robots.transport.messages import JOINT_STATE, position_encoder
-from plaudit.robots.twin.limits import CommandMonitor
+from plaudit.robots.twin.joints import CommandMonitor
 from twins import Waves, robot_config, twin_thread
 from waiting import wait_until
 

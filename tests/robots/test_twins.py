@@ -8,9 +8,8 @@ import pytest
 
 from driving import drive
 from plaudit.data.store import Store
-from plaudit.robots.twin.frames import read_stamp, render_frame
-from plaudit.robots.twin.log import compare_episode
-from plaudit.robots.twin.process import TwinProcess
+from plaudit.robots.twin import TwinProcess
+from plaudit.robots.twin.log import compare_episode, read_stamp, render_frame
 from slow import slow_but
 from twins import Waves, wait_for_silence, zenoh_config
 from waiting import stretch, wait_until

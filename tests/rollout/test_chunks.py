@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from plaudit.errors import ConfigError, TrainingError
-from plaudit.learners.sac import SacConfig
+from plaudit.learners.config import SacConfig
 from plaudit.policies.loader import PolicySpec
-from plaudit.robots.twin.process import TwinProcess
+from plaudit.robots.twin import TwinProcess
 from plaudit.rollout.chunks import chunk_problem
-from plaudit.rollout.engine import load_run
+from plaudit.rollout.run import load_run
 from plaudit.training.config_file import load_training_config
 from plaudit.training.learner_setup import build_learner, learner_env_spec
 from plaudit.types import EnvSpec

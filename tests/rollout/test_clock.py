@@ -3,7 +3,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from plaudit.rollout.clock import gc_disabled
+from plaudit.rollout.engine import gc_disabled
 
 
 @pytest.fixture

@@ -12,8 +12,9 @@ import pytest
 
 from plaudit.data.store import Store
 from plaudit.errors import RobotSilent, RolloutError, RolloutFault
-from plaudit.rollout.engine import InferenceConfig, record_episodes
+from plaudit.rollout.engine import InferenceConfig
 from plaudit.rollout.rtc import Rtc
+from plaudit.rollout.run import record_episodes
 from plaudit.rollout.sequential import Sequential
 from plaudit.types import Episode, Observation, PolicyWeights
 from puppet import CounterConfig, Puppet, PuppetConfig, lines
@@ -103,7 +104,7 @@ def test_a_command_goes_on_by_itself_and_every_episode_is_stored(tmp_path):
         Sequential(PuppetConfig(log=tmp_path / "log", silent=fault), CounterConfig(), config) as engine,
         Store.create(tmp_path / "store") as store,
     ):
-        ids = record_episodes(engine, store, 3, seed=7, patience_s=60, on_fault=on_fault)
+        ids = (done.id for done in record_episodes(engine, store, 3, seed=7, patience_s=60, on_fault=on_fault))
         next(ids)
         fault.touch()  # the second episode begins with it, so there is nothing of it to keep
         assert list(ids) == [1, 2] and told == ["camera 'front' is silent"]
@@ -152,7 +153,7 @@ def test_a_command_that_was_stopped_begins_no_other_episode(tmp_path):
         Sequential(PuppetConfig(log=tmp_path / "log"), CounterConfig(), config) as engine,
         Store.create(tmp_path / "store") as store,
     ):
-        ids = record_episodes(engine, store, 10)
+        ids = (done.id for done in record_episodes(engine, store, 10))
         assert next(ids) == 0
         engine.stop()
         assert list(ids) == []

@@ -5,8 +5,7 @@ import signal
 
 import numpy as np
 
-from plaudit.rollout.memory import ActionChunk, EpisodeBuffer
-from plaudit.rollout.timing import LatencyStats
+from plaudit.rollout.recording import ActionChunk, EpisodeBuffer, LatencyStats
 from plaudit.types import HUMAN, POLICY, EnvSpec, Observation
 
 SPEC = EnvSpec(state_dim=1, action_dim=2, cameras={"front": (2, 3)}, fps=10.0, name="robot")

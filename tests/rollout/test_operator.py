@@ -14,19 +14,21 @@ from driving import Existing
 from plaudit.data.store import Store
 from plaudit.errors import DataError, RolloutError
 from plaudit.robots.transport.messages import STRING, encode_string
-from plaudit.rollout import operator_input
-from plaudit.rollout.attended import AttendedEpisode, discarded_folder, record_attended
+from plaudit.rollout import operator as operator_module
 from plaudit.rollout.engine import InferenceConfig
-from plaudit.rollout.operator import Operator, OperatorCommand, OperatorStatus
-from plaudit.rollout.operator_input import (
+from plaudit.rollout.operator import (
     Cue,
+    Operator,
+    OperatorCommand,
     OperatorConfig,
+    OperatorStatus,
     hotkeys,
     listen_at_robot,
     listen_at_terminal,
     resolve_auto,
 )
 from plaudit.rollout.rtc import Rtc
+from plaudit.rollout.run import RecordedEpisode, discarded_folder, record_episodes
 from plaudit.rollout.sequential import Sequential
 from plaudit.rollout.teleop import AXIS, BUTTON, EVENT, KeyboardConfig
 from pty_process import PtyProcess
@@ -75,9 +77,9 @@ def attended(tmp_path: Path):
         Store.create(tmp_path / "store") as store,
     ):
 
-        def record(script: Script, count: int) -> list[AttendedEpisode]:
+        def record(script: Script, count: int) -> list[RecordedEpisode]:
             robot.watcher = script
-            return list(record_attended(engine, store, script.operator, count, seed=3))
+            return list(record_episodes(engine, store, count, operator=script.operator, seed=3))
 
         yield record
 
@@ -159,15 +161,15 @@ def test_an_emergency_stop_that_was_released_before_anybody_looked_still_ends_th
 
 
 @contextmanager
-def on_its_way(folder: Path, script: Script, count: int) -> Iterator[list[AttendedEpisode]]:
+def on_its_way(folder: Path, script: Script, count: int) -> Iterator[list[RecordedEpisode]]:
     """A robot that moves to its start pose; what was recorded is there when all is over."""
-    done: list[AttendedEpisode] = []
+    done: list[RecordedEpisode] = []
     config = InferenceConfig(max_episode_steps=3, realtime=False)
     with (
         Sequential(WalkerConfig(log=folder / "log"), CounterConfig(), config) as engine,
         Store.create(folder / "store") as store,
     ):
-        record = record_attended(engine, store, script.operator, count, seed=3)
+        record = record_episodes(engine, store, count, operator=script.operator, seed=3)
         thread = threading.Thread(target=lambda: done.extend(record))
         thread.start()
         wait_until(lambda: lines(folder / "log", "move"))
@@ -222,7 +224,7 @@ def test_a_robot_driven_by_two_processes_waits_at_the_gate_and_ends_when_told(tm
         Rtc(PuppetConfig(log=log), CounterConfig(), InferenceConfig(max_episode_steps=9999)) as engine,
         Store.create(tmp_path / "store") as store,
     ):
-        thread = threading.Thread(target=lambda: done.extend(record_attended(engine, store, operator, 1)))
+        thread = threading.Thread(target=lambda: done.extend(record_episodes(engine, store, 1, operator=operator)))
         thread.start()
         wait_until(lambda: operator.status.phase == "gate")
         assert lines(log) == []  # not even a reset
@@ -297,18 +299,18 @@ def test_messages_of_a_topic_are_commands(tmp_path, capfd):
 
 def test_an_operator_attends_a_robot_at_a_terminal_unless_told_otherwise(keyboard, monkeypatch, tmp_path):
     robot, config = PuppetConfig(log=tmp_path / "log"), OperatorConfig()
-    assert not operator_input.has_terminal()  # stdin is a terminal, but not the one that this process belongs to
-    monkeypatch.setattr(operator_input, "has_terminal", lambda: True)
+    assert not operator_module.has_terminal()  # stdin is a terminal, but not the one that this process belongs to
+    monkeypatch.setattr(operator_module, "has_terminal", lambda: True)
     assert resolve_auto(config, None, robot, None).attended
     assert not resolve_auto(config, True, robot, None).attended
     assert not resolve_auto(config, None, None, None).attended  # a simulated task
     assert resolve_auto(config, False, None, None).attended
     with pytest.raises(DataError, match="teleop=keyboard and the operator would read the same keys"):
         resolve_auto(config, None, robot, KeyboardConfig())
-    monkeypatch.setattr(operator_input, "has_terminal", lambda: False)
+    monkeypatch.setattr(operator_module, "has_terminal", lambda: False)
     assert not resolve_auto(config, None, robot, None).attended
     assert resolve_auto(OperatorConfig(sources=("topic",)), None, robot, None).attended
-    with pytest.raises(DataError, match="stdin is none of this command's; use --auto"):
+    with pytest.raises(DataError, match="stdin is not the terminal of this command; use --auto"):
         resolve_auto(config, False, robot, None)
 
 

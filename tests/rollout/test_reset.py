@@ -8,12 +8,10 @@ import pytest
 
 from plaudit.data.store import Store
 from plaudit.errors import DataError, RolloutError
-from plaudit.rollout.attended import attended_episode
-from plaudit.rollout.engine import InferenceConfig
-from plaudit.rollout.operator import Operator, OperatorCommand
-from plaudit.rollout.operator_input import OperatorConfig
-from plaudit.rollout.reset import RecordedReset, check_reset
+from plaudit.rollout.engine import InferenceConfig, RecordedReset
+from plaudit.rollout.operator import Operator, OperatorCommand, OperatorConfig
 from plaudit.rollout.rtc import Rtc
+from plaudit.rollout.run import attended_episode, check_reset
 from plaudit.rollout.sequential import Sequential
 from plaudit.types import Episode
 from puppet import CounterConfig, PuppetConfig, lines
@@ -64,6 +62,6 @@ def test_a_reset_that_cannot_be_is_refused(tmp_path):
     backward = RecordedReset(store=motion(tmp_path / "resets", 1), backward=True)
     with pytest.raises(RolloutError, match=r"velocities .* cannot be replayed backward"):
         Sequential(robot, CounterConfig(), InferenceConfig(reset=backward, idle_action="zero"))
-    with pytest.raises(DataError, match="reset=person waits for an operator"):
+    with pytest.raises(DataError, match="reset=person needs an operator"):
         check_reset("person", OperatorConfig(auto=True))
     check_reset("person", OperatorConfig(auto=False))

@@ -19,9 +19,10 @@ from plaudit.policies.config import GaussianConfig
 from plaudit.policies.loader import save_policy
 from plaudit.registry import ROBOT_REGISTRY
 from plaudit.robots.transport import ZenohConfig
+from plaudit.robots.twin import TwinProcess
 from plaudit.robots.twin.log import compare_episode
-from plaudit.robots.twin.process import TwinProcess
-from plaudit.rollout.engine import InferenceConfig, load_run
+from plaudit.rollout.engine import InferenceConfig
+from plaudit.rollout.run import load_run
 from plaudit.rollout.sequential import Sequential
 from plaudit.types import PolicyWeights
 from puppet import lines, received

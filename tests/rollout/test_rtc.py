@@ -9,8 +9,9 @@ import pytest
 
 from plaudit.data.store import Store
 from plaudit.errors import RolloutError
-from plaudit.rollout.engine import InferenceConfig, record_episodes
+from plaudit.rollout.engine import InferenceConfig
 from plaudit.rollout.rtc import Rtc
+from plaudit.rollout.run import record_episodes
 from plaudit.rollout.sequential import Sequential
 from plaudit.types import HUMAN, POLICY, PolicyWeights
 from puppet import CounterConfig, HandConfig, PuppetConfig, lines, received
@@ -49,7 +50,7 @@ def test_episodes_go_on_from_seed_to_seed_and_earlier_ones_stay_what_they_were(k
     with kind(PuppetConfig(log=log), CounterConfig(), InferenceConfig(max_episode_steps=4)) as engine:
         episodes = list(engine.episodes(2, seed=3))
         with Store.create(tmp_path / "store") as store:
-            assert list(record_episodes(engine, store, 1)) == [0]
+            assert [done.id for done in record_episodes(engine, store, 1)] == [0]
             assert store.episode(0).actions[:, 0].tolist() == [0, 1, 2, 3]
     assert [episode.meta["seed"] for episode in episodes] == [3, 4]
     assert all(episode.state[:, 0].tolist() == [0, 1, 2, 3, 4] for episode in episodes)

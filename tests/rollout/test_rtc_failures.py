@@ -24,15 +24,13 @@ PROGRAM = """
 import sys
 from pathlib import Path
 from puppet import CounterConfig, PuppetConfig
-from plaudit.data.store import Store
-from plaudit.rollout.engine import InferenceConfig, record_episodes
-from plaudit.rollout.rtc import Rtc
+from plaudit.rollout.run import record_episodes
 
 folder = Path(sys.argv[1])
 with Rtc(PuppetConfig(log=folder / "log"), CounterConfig(), InferenceConfig(max_episode_steps=100_000)) as engine:
     print(*engine.pids.values(), flush=True)
     with Store.create(folder / "store") as store:
-        print(*record_episodes(engine, store, 3))
+        print(*(done.id for done in record_episodes(engine, store, 3)))
 """
 
 

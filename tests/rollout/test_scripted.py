@@ -3,12 +3,12 @@ from collections import Counter
 import numpy as np
 import pytest
 
-pytest.importorskip("plaudit.envs.panda.mujoco_batch", exc_type=ImportError)  # the tests below need MuJoCo 4
+pytest.importorskip("plaudit.envs.panda.cameras", exc_type=ImportError)  # the tests below need MuJoCo 4
 
 from conftest import same_episode
 from plaudit.data.store import Store
-from plaudit.envs.adapters.fetch import FetchConfig
-from plaudit.envs.panda.config import PandaConfig
+from plaudit.envs.adapters.mujoco import FetchConfig
+from plaudit.envs.panda import PandaConfig
 from plaudit.errors import EnvError
 from plaudit.rollout import scripted
 from plaudit.rollout.collector import EpisodeTargets

@@ -7,7 +7,7 @@ from plaudit.policies.config import FlowConfig, GaussianConfig
 from plaudit.policies.loader import PolicySpec
 from plaudit.policies.scripted import ScriptedPolicy
 from plaudit.rollout.engine import InferenceConfig
-from plaudit.rollout.warmup import NUM_INFERENCES, Warmup, warm_up
+from plaudit.rollout.inference import NUM_INFERENCES, Warmup, warm_up
 from plaudit.training.config_file import load_training_config
 from plaudit.training.workers.learner import LearnerInfo, robot_policy
 from plaudit.types import EnvSpec, Observation

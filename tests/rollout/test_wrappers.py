@@ -126,7 +126,7 @@ def test_rendering_comes_too_late_for_a_reset_in_the_same_step(store: Store):
 
 @pytest.mark.parametrize("mode", ["single", *AutoresetMode])
 def test_frames_of_our_own_task_are_stored_bit_by_bit(store: Store, mode):
-    pytest.importorskip("plaudit.envs.panda.mujoco_batch", exc_type=ImportError)
+    pytest.importorskip("plaudit.envs.panda.cameras", exc_type=ImportError)
     import plaudit.envs  # noqa: F401
 
     options: dict[str, Any] = {"obs": "both", "cameras": ("front", "wrist"), "image_size": (12, 16), "max_steps": 3}

@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from plaudit.contracts.learner import check_learner
-from plaudit.contracts.vec_env import check_vec_env
+from plaudit.contracts import check_learner, check_vec_env
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.testing.env import SimulatedEnvConfig

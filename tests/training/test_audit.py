@@ -8,8 +8,8 @@ import pytest
 
 from plaudit.config import parse
 from plaudit.errors import ConfigError
+from plaudit.judges.stats import RUN_ALPHA, Checks, ErrorBudget, alpha_spent
 from plaudit.training.audit import PATIENCE, Audit, AuditConfig, hashed_uniform, true_success
-from plaudit.training.confidence import RUN_ALPHA, Checks, ErrorBudget, alpha_spent
 
 ALL = AuditConfig(fraction=1.0)
 
@@ -72,7 +72,7 @@ def test_few_false_successes_of_a_policy_that_hardly_succeeds_are_no_alarm():
     """Two of 100 failures are called a success: all of its successes are false, and it is a good judge."""
     audit = Audit(ALL)
     play(audit, *([(False, False)] * 49 + [(True, False)]) * 12)
-    assert audit.false_successes.rate == 1 and audit.alarm is None
+    assert audit.false_successes.value == 1 and audit.alarm is None
 
 
 def test_rates_with_intervals_are_exact_where_all_is_audited():
@@ -89,7 +89,7 @@ def test_success_is_that_of_the_newest_episodes_and_errors_are_those_of_all():
     audit = counted(right=60, window=30)
     play(audit, *[(False, False)] * 20, start=60)
     assert audit.judge_success_rate == pytest.approx(1 / 3) and audit.num_episodes == 80
-    assert audit.false_successes.rate == 0 and audit.missed_successes.high == 0
+    assert audit.false_successes.value == 0 and audit.missed_successes.high == 0
 
 
 def test_the_first_episodes_and_the_first_successes_of_a_judge_are_all_audited():
@@ -121,7 +121,7 @@ def test_where_judges_disagree_all_are_audited_and_weighted_back():
             audit.add(episode, episode in disputed)
     assert audit.num_episodes < 210
     assert audit.missed_successes.low <= 0.25 < audit.missed_successes.high
-    assert audit.missed_successes.rate == pytest.approx(0.25, abs=0.05)
+    assert audit.missed_successes.value == pytest.approx(0.25, abs=0.05)
 
 
 def test_the_same_episodes_are_drawn_each_time_and_others_by_another_seed():
@@ -166,7 +166,7 @@ def test_corrected_success_has_the_true_one_in_its_interval():
                 audit.add(episode, true)
         truth = np.mean([true for _, true in played[200:400]])
         covered.append(audit.corrected_success.low <= truth <= audit.corrected_success.high)
-        assert abs(audit.corrected_success.rate - truth) < 0.12 < audit.judge_success_rate - truth + 0.12
+        assert abs(audit.corrected_success.value - truth) < 0.12 < audit.judge_success_rate - truth + 0.12
     assert np.mean(covered) >= 0.95
 
 
@@ -270,7 +270,7 @@ def test_point_estimates_lie_inside_of_their_intervals_at_every_moment(seed):
         if audit.draws(episode, bool(says), disputed=bool(rng.random() < 0.1)):
             audit.add(episode, bool(says ^ error))
         for found in (audit.false_successes, audit.missed_successes, audit.corrected_success):
-            assert math.isnan(found.rate) or found.low - 1e-9 <= found.rate <= found.high + 1e-9
+            assert math.isnan(found.value) or found.low - 1e-9 <= found.value <= found.high + 1e-9
 
 
 @pytest.mark.parametrize(

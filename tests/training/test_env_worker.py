@@ -10,8 +10,7 @@ import pytest
 import glow
 from plaudit.data.store import Store, is_store
 from plaudit.errors import RolloutError, WorkerLost
-from plaudit.learners.qchunk import QChunkConfig
-from plaudit.learners.sac import SacConfig
+from plaudit.learners.config import QChunkConfig, SacConfig
 from plaudit.policies.loader import PolicySpec
 from plaudit.training.config import TrainingConfig
 from plaudit.training.config_file import load_training_config

@@ -16,8 +16,7 @@ from conftest import counting_episode
 from counted_stores import counted_store
 from plaudit.data.store import Store
 from plaudit.errors import WorkerFailed
-from plaudit.judges.human.actions import replay_actions
-from plaudit.judges.human.session import Session
+from plaudit.judges.human.session import Session, replay_actions
 from plaudit.training.handles import SerialHandle
 from plaudit.training.labeling_window import LabelingWindowConfig, Mirror, Window
 from plaudit.training.replay_buffer import EpisodeRef, ReplayBuffer
@@ -263,7 +262,6 @@ def test_a_window_that_crashed_is_told_apart_from_one_that_was_closed(home):
 PARENT = """
 import sys, time
 from pathlib import Path
-from plaudit.training.labeling_window import Window, LabelingWindowConfig
 window = Window(Path(sys.argv[1]), LabelingWindowConfig())
 window.show()
 print(window._child.pid, flush=True)

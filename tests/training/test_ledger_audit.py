@@ -128,7 +128,7 @@ def test_what_nobody_has_told_of_might_be_right_or_wrong(store):
         store.ledger.append(episode_id, labels(True, "human"))
     audit.read_labels(store)
     corrected = audit.current.corrected_success
-    assert (corrected.rate, corrected.low, corrected.high) == (1, 0.75, 1)
+    assert (corrected.value, corrected.low, corrected.high) == (1, 0.75, 1)
 
 
 def test_an_answer_counts_however_late_it_comes(store):
@@ -177,7 +177,7 @@ def test_a_person_may_audit_a_simulation(store):
     assert audit.requested(store) == [episode_id] and audit.current.num_episodes == 0
     store.ledger.append(episode_id, labels(False, "human"))
     audit.read_labels(store)
-    assert (audit.current.judge_success_rate, audit.current.corrected_success.rate) == (1, 0)
+    assert (audit.current.judge_success_rate, audit.current.corrected_success.value) == (1, 0)
 
 
 def test_a_simulator_that_is_asked_about_a_robots_episode_is_one_sentence(store):
@@ -266,7 +266,7 @@ def test_the_simulator_never_decides_which_strange_episodes_count(store):
 def test_what_nobody_was_paid_for_rings_no_alarm(store):
     for _ in range(30):
         strange(store, True, False)
-    assert looked(store).current.alarm is None and looked(store).current.false_successes.rate == 1
+    assert looked(store).current.alarm is None and looked(store).current.false_successes.value == 1
 
 
 def test_a_person_is_asked_about_strange_episodes_first_and_their_label_counts(store):

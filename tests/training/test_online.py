@@ -15,11 +15,9 @@ import glow
 from plaudit.data.failures import Failures
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError, PolicyError, StoreFull, TargetNotEmpty, TrainingError
-from plaudit.policies.loader import load_policy, save_policy
-from plaudit.policies.weights import read_weights
+from plaudit.policies.loader import load_policy, read_weights, save_policy
 from plaudit.report.run import write_run_report
-from plaudit.rollout.operator import OperatorCommand
-from plaudit.rollout.operator_input import OperatorConfig
+from plaudit.rollout.operator import OperatorCommand, OperatorConfig
 from plaudit.training.config_file import load_training_config
 from plaudit.training.display import Display
 from plaudit.training.handles import SerialHandle, Slot

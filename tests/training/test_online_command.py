@@ -14,10 +14,10 @@ import pytest
 
 import glow
 from command import plaudit
+from plaudit.config import read_yaml
 from plaudit.data.store import Store
 from plaudit.training.config_file import load_training_config
 from plaudit.training.run_folder import RunFolder
-from plaudit.yaml_file import read_yaml
 from pty_process import PtyProcess
 from puppet import lines
 from waiting import stretch, wait_until
@@ -157,7 +157,7 @@ def test_without_ray_it_says_how_to_get_it_and_how_to_do_without(lab, monkeypatc
 
 
 def test_it_wants_to_know_what_to_run_and_no_more_than_that(lab):
-    assert "say what to run: --config FILE" in plaudit("online", cwd=lab, ok=False)
+    assert "name what to run: --config FILE" in plaudit("online", cwd=lab, ok=False)
     plaudit("online", *LAMP.split(), "run.max_episodes=1", cwd=lab)
     for flags in (["--robot", "sim"], ["--human_reward_labeler"], ["run.max_episodes=2"]):
         said = plaudit("online", "--resume", "runs/run", "--serial", *flags, cwd=lab, ok=False)

@@ -12,7 +12,7 @@ import glow
 from plaudit.data.store import Store
 from plaudit.errors import JudgeUnavailable, RobotSilent, TrainingError
 from plaudit.judges.classifier.judge import ClassifierJudge
-from plaudit.policies.weights import read_weights
+from plaudit.policies.loader import read_weights
 from plaudit.training.config_file import load_training_config
 from plaudit.training.online import Callback, OnlineTrainer
 from plaudit.training.online_state import OnlineState

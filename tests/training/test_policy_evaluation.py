@@ -13,8 +13,7 @@ from plaudit.data.store import Store
 from plaudit.errors import PolicyError
 from plaudit.policies.config import GaussianConfig
 from plaudit.policies.loader import PolicySpec
-from plaudit.policies.replay import ReplayConfig
-from plaudit.policies.scripted import ScriptedConfig
+from plaudit.policies.scripted import ReplayConfig, ScriptedConfig
 from plaudit.training.evaluation import EvalResult, PolicyActor, env_config_for
 from plaudit.types import EnvSpec
 from tiny_reward import tiny_model

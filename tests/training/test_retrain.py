@@ -20,7 +20,7 @@ from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
 from plaudit.judges.epochs import TrainingInterrupted
 from plaudit.judges.human.judge import HumanJudgeConfig
 from plaudit.judges.labeling import stale_episodes
-from plaudit.judges.rights import Rights
+from plaudit.judges.promise import Rights
 from plaudit.rule import DecisionRule
 from plaudit.training.audit import AuditConfig
 from plaudit.training.ledger_audit import LedgerAudit

@@ -22,7 +22,7 @@ from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.fit import train_reward_model
-from plaudit.judges.classifier.loader import load_reward_model
+from plaudit.judges.classifier.judge import load_reward_model
 from plaudit.judges.classifier.model import BinaryRewardClassifier
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from plaudit.errors import StoreFull
-from plaudit.policies.weights import read_weights
+from plaudit.policies.loader import read_weights
 from plaudit.training.state_manager import StateManager
 from plaudit.types import PolicyWeights
 
@@ -48,7 +48,7 @@ def test_a_full_disk_keeps_the_version_before(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("plaudit.policies.weights.write_atomic", full)
+    monkeypatch.setattr("plaudit.policies.loader.write_atomic", full)
     with pytest.raises(StoreFull, match="these weights were not published"):
         state.publish(weights(2.0))
     monkeypatch.undo()

@@ -9,8 +9,9 @@ import pytest
 from test_trainer import curve
 
 from command import plaudit
-from plaudit.learners.ppo import Ppo, PpoConfig
-from plaudit.learners.sac import Sac, SacConfig
+from plaudit.learners.config import PpoConfig, SacConfig
+from plaudit.learners.ppo import Ppo
+from plaudit.learners.sac import Sac
 from plaudit.training.run_folder import RunFolder
 from training_runs import create, train
 

@@ -1,4 +1,4 @@
-"""`plaudit cluster`: several machines as one: start and stop this one, look at all of them, check them."""
+"""`plaudit cluster`: start, stop and check the nodes of a Ray cluster."""
 
 from ipaddress import ip_address
 from pathlib import Path
@@ -7,47 +7,39 @@ from typing import Annotated
 import typer
 
 from plaudit.cli.common import err, out, tell
+from plaudit.cli.options import option
 
 cluster = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 FolderOption = Annotated[
-    Path | None, typer.Option("--dir", help="Where the node of this machine lives; /tmp/plaudit-UID unless given.")
+    Path | None, option("The folder of this machine's node; /tmp/plaudit-UID when not given.", "--dir")
 ]
 AddressOption = Annotated[
-    str, typer.Option("--address", metavar="HOST:PORT", help="The head; 'auto' is the cluster of this machine.")
+    str, option("The head; 'auto' is the cluster of this machine.", "--address", metavar="HOST:PORT")
 ]
 
 
 @cluster.command("start")
 def cluster_start(
-    role: Annotated[list[str], typer.Option(help="training, inference or labeling; several times for several.")],
-    head: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Join this head. Without it, be the head.", show_default=False)
-    ] = None,
-    address: Annotated[
-        str | None, typer.Option(metavar="OWN_IP", help="The address of this machine to use.", show_default=False)
-    ] = None,
-    port: Annotated[int, typer.Option(min=1024, max=65000, help="The first port of this node.")] = 6379,
-    gpus: Annotated[
-        int | None, typer.Option(min=0, max=2**31 - 1, help="GPUs to offer; all unless given.", show_default=False)
-    ] = None,
-    token: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The shared secret; ~/.ray/auth_token unless given.")
-    ] = None,
+    role: Annotated[list[str], option("training, inference or labeling; repeatable.")],
+    head: Annotated[str | None, option("Join this head. Without it, this node is the head.", metavar="ADDRESS")] = None,
+    address: Annotated[str | None, option("The address of this machine to use.", metavar="OWN_IP")] = None,
+    port: Annotated[int, option("The first port of this node.", min=1024, max=65000)] = 6379,
+    gpus: Annotated[int | None, option("Number of GPUs to use; all when not given.", min=0)] = None,
+    token: Annotated[Path | None, option("The token file; ~/.ray/auth_token when not given.", metavar="FILE")] = None,
     firewall: Annotated[
-        bool,
-        typer.Option("--firewall", help="As root: have nftables close its ports on this machine's other addresses."),
+        bool, option("As root: let nftables close its ports on this machine's other addresses.", "--firewall")
     ] = False,
     folder: FolderOption = None,
 ) -> None:
-    """Make this machine a node, in the background. The one for training, without --head, is the head."""
-    from plaudit.cluster.firewall import command
+    """Start a node on this machine, in the background. The node with --role training is the head."""
+    from plaudit.cluster.check import next_steps
     from plaudit.cluster.launch import NodeOptions, start
+    from plaudit.cluster.network import firewall_command
     from plaudit.cluster.state import default_folder
-    from plaudit.cluster.tables import next_steps
     from plaudit.errors import ClusterError, did_you_mean
     from plaudit.judges.human.app import has_display
-    from plaudit.training.settings import ROLES
+    from plaudit.training.settings import ROLES, Role
 
     unknown = [name for name in role if name not in ROLES]
     if unknown:
@@ -55,26 +47,16 @@ def cluster_start(
     if "labeling" in role and not has_display():
         tell(
             "warning",
-            "DISPLAY is not set, so no labeling window can be opened on this node; to have one, set it (export "
-            "DISPLAY=:0) and start the node again",
+            "DISPLAY is not set, so no labeling window can be opened on this node; set it (export DISPLAY=:0) and "
+            "start the node again",
         )
-    options = NodeOptions(
-        tuple(name for name in ROLES if name in set[str](role)),
-        folder or default_folder(),
-        head,
-        address,
-        port,
-        gpus,
-        token,
-        firewall,
-    )
+    roles: tuple[Role, ...] = tuple(name for name in ROLES if name in set[str](role))
+    options = NodeOptions(roles, folder or default_folder(), head, address, port, gpus, token, firewall)
     node = start(options, on_progress=err.print)
     out.print(next_steps(node))
     if not node.closed and not ip_address(node.address).is_loopback:  # with a loopback address Ray listens there only
-        tell(
-            "warning",
-            f"Ray listens on all addresses of this machine; to close the others: {command(node.address, node.ports)}",
-        )
+        close = firewall_command(node.address, node.ports)
+        tell("warning", f"Ray listens on all addresses of this machine. To close the others, run: {close}")
 
 
 @cluster.command("stop")
@@ -93,9 +75,8 @@ def cluster_stop(folder: FolderOption = None) -> None:
 @cluster.command("status")
 def cluster_status(address: AddressOption = "auto", folder: FolderOption = None) -> None:
     """Show the nodes and what runs on them."""
-    from plaudit.cluster.check import running_actors
+    from plaudit.cluster.check import actors_table, nodes_table, running_actors
     from plaudit.cluster.connect import cluster_nodes, join_cluster
-    from plaudit.cluster.tables import actors_table, nodes_table
 
     with join_cluster(address, folder=folder):
         nodes = cluster_nodes()
@@ -110,12 +91,11 @@ def cluster_status(address: AddressOption = "auto", folder: FolderOption = None)
 def cluster_check(
     address: AddressOption = "auto",
     folder: FolderOption = None,
-    megabytes: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="To send between each two nodes.")] = 50,
+    megabytes: Annotated[int, option("To send between each two nodes.", min=1)] = 50,
 ) -> None:
     """Check nodes and measure the connections between them; returns 1 if anything is wrong."""
-    from plaudit.cluster.check import check
+    from plaudit.cluster.check import check, check_table
     from plaudit.cluster.connect import cluster_nodes, join_cluster
-    from plaudit.cluster.tables import check_table
 
     with join_cluster(address, folder=folder):
         results = check([node for node in cluster_nodes() if node.alive], megabytes)

@@ -1,4 +1,4 @@
-"""`plaudit config`: the keys of a config with their defaults, the choices, and example files to start from."""
+"""Config classes on the command line: `plaudit config`, and flags that set keys of a config class."""
 
 import ast
 import inspect
@@ -7,14 +7,22 @@ import shutil
 import textwrap
 import tokenize
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from inspect import Parameter, Signature
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import typer
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
+from typer.core import TyperCommand
+from typer.main import get_command
 
-from plaudit.cli.common import out
+from plaudit.cli.common import out, starting
+from plaudit.cli.options import argument, option
 from plaudit.errors import DataError, TargetNotEmpty, UnknownName, did_you_mean
 
 if TYPE_CHECKING:
@@ -39,9 +47,7 @@ def config_list() -> None:
 
 @config.command("show")
 def config_show(
-    name: Annotated[
-        str, typer.Argument(help="A block like run, or a choice like learner.sac; none: the whole tree.")
-    ] = "",
+    name: Annotated[str, argument("A block like run, or a choice like learner.sac; none: the whole tree.")] = "",
 ) -> None:
     """Print keys with their defaults and meaning, as YAML; '???' is what has no default."""
     kind, _, chosen = name.partition(".")
@@ -55,20 +61,20 @@ def config_show(
     elif not name:
         lines = [line for key, block in blocks.items() for line in (f"{key}:", *_yaml(type(block), 2, block))]
     else:
-        known = [
+        names = [
             *blocks,
             *left_out,
             *(f"{kind}.{one}" for kind, registry in registries.items() for one in registry.names()),
         ]
-        raise UnknownName(f"there is no block or choice '{name}'; {did_you_mean(name, known)}")
+        raise UnknownName(f"there is no block or choice '{name}'; {did_you_mean(name, names)}")
     for line in lines:
         out.print(line, soft_wrap=True)
 
 
 @config.command("copy")
 def config_copy(
-    name: Annotated[str, typer.Argument(help="An example that 'plaudit config list' shows.")],
-    target: Annotated[Path | None, typer.Argument(help="The file to write; default: NAME.yaml here.")] = None,
+    name: Annotated[str, argument("An example that 'plaudit config list' shows.")],
+    target: Annotated[Path | None, argument("The file to write; default: NAME.yaml here.")] = None,
 ) -> None:
     """Copy an example config to edit and run. Nothing is overwritten."""
     examples = _examples()
@@ -93,8 +99,8 @@ def _examples() -> dict[str, Path]:
 def _registries() -> Mapping[str, "Registry"]:
     from plaudit import registry
 
-    found = [value for value in vars(registry).values() if isinstance(value, registry.Registry)]
-    return {one.kind.split()[0]: one for one in found}
+    registries = [value for value in vars(registry).values() if isinstance(value, registry.Registry)]
+    return {one.kind.split()[0]: one for one in registries}
 
 
 def _blocks() -> dict[str, BaseModel]:
@@ -117,11 +123,11 @@ def _blocks_left_out() -> dict[str, type[BaseModel]]:
     }
 
 
-def _yaml(cls: type[BaseModel], indent: int, values: BaseModel | None = None) -> Iterator[str]:
-    """The keys of a config class with the comments beside them in the source.
+# Keys of a config class as YAML and as flags
 
-    values: default: those of the class
-    """
+
+def _yaml(cls: type[BaseModel], indent: int, values: BaseModel | None = None) -> Iterator[str]:
+    """The keys of a config class with their comments in the source. values: default: those of the class"""
     comments = _comments(cls)
     for name, field in cls.model_fields.items():
         value: Any = "???"
@@ -129,27 +135,24 @@ def _yaml(cls: type[BaseModel], indent: int, values: BaseModel | None = None) ->
             value = getattr(values, name)
         elif not field.is_required():
             value = field.get_default(call_default_factory=True)
-        if name == "config" and isinstance(value, BaseModel):  # a judge's own keys stand beside those of the block
+        if name == "config" and isinstance(value, BaseModel):  # the judge's own keys are on the level of the block
             yield from _yaml(type(value), indent, value)
         elif name != "type":
-            nested = isinstance(value, BaseModel)
-            text = f"{' ' * indent}{name}:" + ("" if nested else f" {_plain(value)}")
+            block = value if isinstance(value, BaseModel) else None
+            shown = "" if block else f" {value if value == '???' else json.dumps(value, default=str)}"
+            text = f"{' ' * indent}{name}:{shown}"
             yield f"{text + '  ':{COMMENT_COLUMN}}# {comments[name]}" if comments.get(name) else text
-            if nested:
-                yield from _yaml(type(value), indent + 2, value)
-
-
-def _plain(value: Any) -> str:
-    return value if value == "???" else json.dumps(value, default=str)
+            if block:
+                yield from _yaml(type(block), indent + 2, block)
 
 
 def _comments(cls: type) -> dict[str, str]:
-    """Field -> the comment behind it, or else the lines above it; of base classes too."""
-    found: dict[str, str] = {}
+    """Field -> the comment after it, or else the lines above it; including base classes."""
+    comments: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if base.__module__.startswith("plaudit") or base is cls:
-            found |= _own_comments(base)
-    return found
+            comments |= _own_comments(base)
+    return comments
 
 
 def _own_comments(cls: type) -> dict[str, str]:
@@ -157,7 +160,7 @@ def _own_comments(cls: type) -> dict[str, str]:
         source = textwrap.dedent(inspect.getsource(cls))
     except (OSError, TypeError):  # a class that was made at run time
         return {}
-    behind: dict[int, str] = {}
+    after: dict[int, str] = {}
     above: dict[int, str] = {}
     for token in tokenize.generate_tokens(StringIO(source).readline):
         if token.type == tokenize.COMMENT:
@@ -165,11 +168,84 @@ def _own_comments(cls: type) -> dict[str, str]:
             if token.line.strip() == token.string:
                 above[row] = f"{above.pop(row - 1, '')} {text}".strip()
             else:
-                behind[row] = text
+                after[row] = text
     (tree,) = ast.parse(source).body
     fields = [node for node in getattr(tree, "body", []) if isinstance(node, ast.AnnAssign)]
     return {
-        node.target.id: behind.get(node.end_lineno or 0) or above.get(node.lineno - 1, "")
+        node.target.id: after.get(node.end_lineno or 0) or above.get(node.lineno - 1, "")
         for node in fields
         if isinstance(node.target, ast.Name)
     }
+
+
+@dataclass(frozen=True)
+class Flag:
+    """A flag that sets a key of a config class; its type and its bounds are those of the key."""
+
+    key: str
+    help: str = ""  # the comment of the key in the source, unless given
+    name: str = ""  # made from the key, unless given
+    default: str = ""  # as the help shows it; the default of the key, unless given
+
+
+def config_command(config: str, *flags: Flag) -> type[TyperCommand]:
+    """A class of commands with these flags, for `app.command(cls=...)`.
+
+    `context.obj` has the keys that were given, and `context.meta["began"]` the monotonic time at the start. The config
+    class is imported when such a command is used: `plaudit --help` must not import torch.
+
+    config: "module:Class"
+    """
+
+    class ConfigCommand(TyperCommand):
+        def get_params(self, ctx: Any) -> list[Any]:
+            *params, help_option = super().get_params(ctx)
+            return [*params, *_options(config, flags), help_option]
+
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            ctx.meta["began"] = monotonic()
+            rest = super().parse_args(ctx, args)
+            values = {flag.key: ctx.params.pop(flag.key) for flag in flags}
+            ctx.obj = {key: value for key, value in values.items() if value not in (None, [], ())}
+            return rest
+
+    return ConfigCommand
+
+
+@cache
+def _options(config: str, flags: tuple[Flag, ...]) -> list[Any]:
+    """The options of a command that has these flags and nothing else."""
+    module, _, name = config.partition(":")
+    with starting():
+        cls: type[BaseModel] = getattr(import_module(module), name)
+    comments = _comments(cls)
+    parameters = [
+        Parameter(flag.key, Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(flag, cls, comments))
+        for flag in flags
+    ]
+
+    def command(**_: Any) -> None: ...
+
+    command.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    app = typer.Typer(add_completion=False)
+    app.command()(command)
+    return get_command(app).params
+
+
+def _annotation(flag: Flag, cls: type[BaseModel], comments: Mapping[str, str]) -> Any:
+    """The type of a flag with its option, from the JSON schema of the key."""
+    field = cls.model_fields[flag.key]
+    schema = TypeAdapter(field.rebuild_annotation()).json_schema()
+    schema = schema.get("anyOf", [schema])[0]  # without None
+    kinds = {"integer": int, "number": float, "boolean": bool, "string": str, "array": list[str]}
+    kind: Any = Literal[tuple(schema["enum"])] if "enum" in schema else kinds[schema["type"]]
+    step = 1 if kind is int else 0  # a float at an open end is refused by the config class
+    bounds = {name: schema[f"{name}imum"] for name in ("min", "max") if f"{name}imum" in schema}
+    if "exclusiveMinimum" in schema:
+        bounds["min"] = schema["exclusiveMinimum"] + step
+    if "exclusiveMaximum" in schema:
+        bounds["max"] = schema["exclusiveMaximum"] - step
+    default = flag.default or (str(field.default) if bounds else False)
+    name = flag.name or f"--{flag.key.replace('_', '-')}"
+    return Annotated[kind | None, option(flag.help or comments[flag.key], name, show_default=default, **bounds)]

@@ -10,90 +10,51 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from plaudit.cli.common import MAX_COUNT, MAX_FPS, err, finite, frame_rate, out, progress, stop, tell
+from plaudit.cli.common import err, out, progress, stop, tell
+from plaudit.cli.options import MAX_FPS, argument, frame_rate, is_count, option
 from plaudit.errors import DataError
 
 if TYPE_CHECKING:
+    from plaudit.data.store import Store
     from plaudit.data.transfer import ImportReport
 
 data = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-StoreArgument = Annotated[Path, typer.Argument(help="An episode store.", metavar="STORE", show_default=False)]
-EpisodesOption = Annotated[
-    str | None, typer.Option("--episodes", help="Episode ids, like '0,3,7-9'; all when not given.")
-]
+StoreArgument = Annotated[Path, argument("An episode store.", metavar="STORE")]
+EpisodesOption = Annotated[str | None, option("Episode ids, like '0,3,7-9'; all when not given.")]
 StateOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--state",
-        metavar="KEY",
-        help="LeRobot: the column of the state, when it is not observation.state; several are concatenated; 'none' for "
-        "no state.",
-        show_default=False,
-    ),
+    option("LeRobot: column of the state, if not observation.state; repeatable; 'none' for no state.", metavar="KEY"),
 ]
-ActionOption = Annotated[
-    list[str] | None,
-    typer.Option("--action", metavar="KEY", help="LeRobot: the column of the action, likewise.", show_default=False),
-]
+ActionOption = Annotated[list[str] | None, option("LeRobot: column of the action, if not action.", metavar="KEY")]
 CameraOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--camera",
-        metavar="NAME[=NEW]",
-        help="Use only this camera, under a new name if one is given; may be given several times.",
-        show_default=False,
-    ),
+    list[str] | None, option("Use only this camera, renamed to NEW; repeatable.", metavar="NAME[=NEW]")
 ]
-RewardFrameOption = Annotated[
-    Literal["next", "same"] | None,
-    typer.Option(
-        "--reward-frame",
-        help="LeRobot: whether next.reward is about the next frame or the row's own.",
-        show_default="as the data set says, or next",
-    ),
-]
-ResizeOption = Annotated[
-    str | None,
-    typer.Option("--resize", metavar="HxW", help="Resize frames to this height and width.", show_default=False),
-]
-
-
 FollowLinksOption = Annotated[
     bool,
-    typer.Option(
-        "--follow-links",
-        help="Follow symbolic links in the data set, such as those of the Hugging Face cache; only to regular files.",
-    ),
+    option("Follow symbolic links to regular files, such as those of the Hugging Face cache.", "--follow-links"),
 ]
 
 
 @data.command("import")
 def import_(
-    source: Annotated[
-        Path, typer.Argument(help="A data set of another format; it is not changed.", show_default=False)
-    ],
-    store: Annotated[
-        Path, typer.Argument(help="The store to add to; created if it does not exist.", show_default=False)
-    ],
-    reward_frame: RewardFrameOption = None,
-    task: Annotated[str, typer.Option(help="The task text, for formats without one.")] = "",
+    source: Annotated[Path, argument("A data set of another format; it is not changed.")],
+    store: Annotated[Path, argument("The store to add to; created if it does not exist.")],
+    reward_frame: Annotated[
+        Literal["next", "same"] | None,
+        option("LeRobot: whether next.reward is about the next frame or the row's own.", show_default="as stored"),
+    ] = None,
+    task: Annotated[str, option("The task text, for formats without one.")] = "",
     fps: Annotated[
-        float, typer.Option(min=0, max=MAX_FPS, help="Frames per second, for formats without it.", callback=frame_rate)
+        float, option("Frames per second, for formats without it.", min=0, max=MAX_FPS, callback=frame_rate)
     ] = 0.0,
     state: StateOption = None,
     action: ActionOption = None,
     camera: CameraOption = None,
-    resize: ResizeOption = None,
+    resize: Annotated[str | None, option("Resize frames to this height and width.", "--resize", metavar="HxW")] = None,
     follow_links: FollowLinksOption = False,
     max_episode_gb: Annotated[
-        float,
-        typer.Option(
-            min=0.001,
-            max=1e6,
-            help="Maximum memory for the frames of one episode; larger episodes are skipped.",
-            callback=finite,
-        ),
+        float, option("Maximum memory for the frames of one episode; larger episodes are skipped.", min=0.001, max=1e6)
     ] = 8.0,
 ) -> None:
     """Import a data set into a store.
@@ -107,7 +68,7 @@ def import_(
 
     cameras, rename = camera_names(camera)
     if Path(os.path.realpath(store)).is_relative_to(os.path.realpath(source)):
-        raise DataError(f"{store} lies within {source}, which an import only reads; name a store elsewhere")
+        raise DataError(f"{store} is inside {source}, which an import must not change; name a store elsewhere")
     options = ReadOptions(
         reward_frame=reward_frame,
         task=task,
@@ -123,32 +84,27 @@ def import_(
     try:
         report = import_dataset(source, store, options, progress("importing"), out.print)
     except KeyboardInterrupt:
-        stop("interrupted; what is in the store stays, run the same command to go on")
+        stop("interrupted; the episodes so far are kept, run the same command to resume")
     _print_import(report, store, changed=bool(camera or resize))
 
 
 def _print_import(report: "ImportReport", store: Path, changed: bool) -> None:
-    """changed: whether cameras or sizes other than the source's were asked for"""
+    """changed: whether --camera or --resize was given"""
     if changed and report.already_imported:
-        sentence = (
-            "--camera and --resize change nothing about episodes that are here already; for those, name a new store"
-        )
-        tell("note", sentence)
-    for sentence in report.failed:
-        tell("warning", sentence)
-    for sentence in report.notes:
-        tell("note", sentence)
+        tell("note", "--camera and --resize do not change episodes that were already imported; name a new store")
+    tell("warning", *report.failed)
+    tell("note", *report.notes)
     if report.ignored:
-        tell("note", f"features with no place in an episode, not taken: {', '.join(report.ignored)}")
-    here = f", {report.already_imported} were here already" if report.already_imported else ""
+        tell("note", f"features that an episode cannot hold were skipped: {', '.join(report.ignored)}")
+    already = f", {report.already_imported} were here already" if report.already_imported else ""
     lost = f", {len(report.failed)} left out (see above)" if report.failed else ""
-    out.print(f"{len(report.ids)} episodes imported into {store}, {report.labeled} with labels{here}{lost}")
+    out.print(f"{len(report.ids)} episodes imported into {store}, {report.labeled} with labels{already}{lost}")
     if report.labeled:
         out.print(f"next: plaudit train-reward {store}")
     elif report.ids:
         out.print(f"next: plaudit label {store} --judge human, or plaudit data label {store} cutoffs.json")
     if report.failed:
-        err.print("put those right at their source and run the same command again to add them")
+        err.print("fix them in the data set and run the same command again to add them")
         raise typer.Exit(1)
 
 
@@ -163,7 +119,7 @@ def camera_names(given: Sequence[str] | None) -> tuple[list[str], dict[str, str]
         if not old or (equals and not new) or old in cameras:
             raise DataError(f"--camera takes NAME or OLD=NEW, each camera once, not '{word}'")
         if equals and not re.fullmatch(r"\w[\w.-]{0,99}", new):
-            raise DataError(f"'{new}' is no name for a camera; take letters, digits, '_', '-' and '.'")
+            raise DataError(f"'{new}' is not a camera name; use letters, digits, '_', '-' and '.'")
         cameras.append(old)
         if equals:
             rename[old] = new
@@ -183,25 +139,20 @@ def image_size(text: str | None) -> tuple[int, int] | None:
 @data.command("export")
 def export(
     store: StoreArgument,
-    target: Annotated[Path, typer.Argument(help="A new folder.", show_default=False)],
-    to: Annotated[Literal["lerobot", "npy", "pkl"], typer.Option("--to", help="The format to write.")] = "lerobot",
+    target: Annotated[Path, argument("A new folder.")],
+    to: Annotated[Literal["lerobot", "npy", "pkl"], option("The format to write.", "--to")] = "lerobot",
     episodes: EpisodesOption = None,
-    camera: Annotated[
-        list[str] | None, typer.Option(help="Export only this camera; may be given several times.")
-    ] = None,
-    images: Annotated[bool, typer.Option("--images", help="LeRobot: lossless PNG images instead of video.")] = False,
-    codec: Annotated[
-        Literal["av1", "h264", "hevc"] | None, typer.Option(help="LeRobot: video codec.", show_default="av1")
-    ] = None,
+    camera: Annotated[list[str] | None, option("Export only this camera; may be given several times.")] = None,
+    images: Annotated[bool, option("LeRobot: lossless PNG images instead of video.", "--images")] = False,
+    codec: Annotated[Literal["av1", "h264", "hevc"] | None, option("LeRobot: video codec.", show_default="av1")] = None,
     quality: Annotated[
-        int | None,
-        typer.Option(min=1, max=63, help="Constant rate factor (CRF) of the codec; lower is better quality."),
+        int | None, option("Constant rate factor (CRF) of the codec; lower is better quality.", min=1, max=63)
     ] = None,
     reward_frame: Annotated[
-        Literal["next", "same"], typer.Option(help="LeRobot: which frame next.reward of a row is about.")
+        Literal["next", "same"], option("LeRobot: which frame next.reward of a row is about.")
     ] = "next",
     fps: Annotated[
-        float, typer.Option(min=0, max=MAX_FPS, help="Frames per second of episodes without it.", callback=frame_rate)
+        float, option("Frames per second of episodes without it.", min=0, max=MAX_FPS, callback=frame_rate)
     ] = 0.0,
 ) -> None:
     """Export episodes with the labels that count to another format.
@@ -218,9 +169,8 @@ def export(
     try:
         left_out = export_dataset(opened, target, to, options, chosen_ids(opened, episodes), progress("exporting"))
     except KeyboardInterrupt:
-        stop(f"interrupted; {target} was not made")
-    for sentence in left_out:
-        tell("warning", sentence)
+        stop(f"interrupted; {target} was not written")
+    tell("warning", *left_out)
     out.print(f"{len(chosen_ids(opened, episodes)) - len(left_out)} episodes exported to {target} as {to}")
 
 
@@ -239,19 +189,18 @@ def _check_video_options(to: str, images: bool, codec: str | None, quality: int 
 
 @data.command("info")
 def info(
-    path: Annotated[Path, typer.Argument(help="A store, or a data set of another format.", show_default=False)],
-    episode: Annotated[
-        int | None, typer.Option(min=0, max=MAX_COUNT, help="Show one episode of a store, with its label history.")
-    ] = None,
+    path: Annotated[Path, argument("A store, or a data set of another format.")],
+    episode: Annotated[int | None, option("Show one episode of a store, with its label history.", min=0)] = None,
     follow_links: FollowLinksOption = False,
 ) -> None:
     """Show what a store or a data set contains."""
-    from plaudit.data.formats import ReadOptions
-    from plaudit.data.formats.decoder import open_in_worker
     from plaudit.data.store import Store, is_store
     from plaudit.report.tables import dataset_table, episode_table, store_table
 
     if not is_store(path):
+        from plaudit.data.formats import ReadOptions
+        from plaudit.data.formats.decoder import open_in_worker
+
         with open_in_worker(path, ReadOptions(follow_links=follow_links)) as dataset:
             out.print(dataset_table(dataset))
             for sentence in dataset.problems:
@@ -265,10 +214,8 @@ def info(
 @data.command("check")
 def check(
     store: StoreArgument,
-    repair: Annotated[bool, typer.Option("--repair", help="Repair what can be repaired, and report it.")] = False,
-    empty: Annotated[
-        bool, typer.Option("--empty-quarantine", help="Delete quarantined bytes, and report them.")
-    ] = False,
+    repair: Annotated[bool, option("Repair what can be repaired, and report it.", "--repair")] = False,
+    empty: Annotated[bool, option("Delete quarantined bytes, and report them.", "--empty-quarantine")] = False,
 ) -> None:
     """Verify every checksum; repair with --repair.
 
@@ -278,22 +225,17 @@ def check(
     from plaudit.data.check import empty_quarantine
 
     if empty:
-        for sentence in empty_quarantine(store):
-            tell("deleted", sentence)
+        tell("deleted", *empty_quarantine(store))
     try:
         report = run_check(store, repair=repair, progress=progress("checking"))
     except KeyboardInterrupt:
         stop("interrupted")
-    for sentence in report.aside:
-        tell("set aside", sentence)
-    for sentence in report.unexplained:
-        tell("note", sentence)
-    for sentence in report.repaired:
-        tell("repaired", sentence)
-    for sentence in report.problems:
-        tell("problem", sentence)
+    tell("set aside", *report.aside)
+    tell("note", *report.unexplained)
+    tell("repaired", *report.repaired)
+    tell("problem", *report.problems)
     if not report.ok:
-        hint = "" if repair else f"; 'plaudit data check {store} --repair' puts right what can be"
+        hint = "" if repair else f"; 'plaudit data check {store} --repair' repairs what it can"
         err.print(f"{len(report.problems)} problems{hint}")
         raise typer.Exit(1)
     out.print(
@@ -305,16 +247,13 @@ def check(
 @data.command("sheet")
 def sheet(
     store: StoreArgument,
-    episode: Annotated[int, typer.Argument(min=0, max=MAX_COUNT, help="The episode's id.", show_default=False)],
+    episode: Annotated[int, argument("The episode's id.", min=0)],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The PNG file to write; episode_N.png when not given.")
+        Path | None, option("The PNG file to write; episode_N.png when not given.", "--output", "-o")
     ] = None,
-    frames: Annotated[int, typer.Option(min=2, max=2**31 - 1, help="Number of frames to show.")] = 24,
-    columns: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Frames in a row.")] = 8,
-    version: Annotated[
-        int | None,
-        typer.Option(min=0, max=MAX_COUNT, help="Version of the labels; the one that counts when not given."),
-    ] = None,
+    frames: Annotated[int, option("Number of frames to show.", min=2)] = 24,
+    columns: Annotated[int, option("Frames in a row.", min=1)] = 8,
+    version: Annotated[int | None, option("Version of the labels; the one that counts when not given.", min=0)] = None,
 ) -> None:
     """Draw a contact sheet of an episode, with its labels."""
     from plaudit.data.store import Store
@@ -322,20 +261,20 @@ def sheet(
 
     opened = Store.open(store)
     ledger = opened.ledger
-    found = opened.episode(episode)
+    content = opened.episode(episode)
     labels = ledger.labels(episode) if version is None else ledger.version(episode, version).labels()
-    title = f"Episode {episode}" + (f": {found.task}" if found.task else "")
+    title = f"Episode {episode}" + (f": {content.task}" if content.task else "")
     path = output or Path(f"episode_{episode}.png")
-    save_image(contact_sheet(found, labels, title=title, frames=frames, columns=columns), path)
+    save_image(contact_sheet(content, labels, title=title, frames=frames, columns=columns), path)
     out.print(f"{path} shows episode {episode}")
 
 
 @data.command("stats")
 def stats(
     store: StoreArgument,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The JSON file to write.")] = Path("stats.json"),
+    output: Annotated[Path, option("The JSON file to write.", "--output", "-o")] = Path("stats.json"),
     by_range: Annotated[
-        bool, typer.Option("--range", help="Scale actions to [-1, 1] by their range, as SAC and Q-chunking need.")
+        bool, option("Scale actions to [-1, 1] by their range, as SAC and Q-chunking need.", "--range")
     ] = False,
 ) -> None:
     """Compute normalization statistics of states and actions."""
@@ -354,17 +293,16 @@ def order_(
     store: StoreArgument,
     order: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[ORDER]",
-            help="Sources, those that count most first, + between equals, like human+cutoff,simulator; or newest, or "
+        argument(
+            "Sources, those that count most first, + between equals, like human+cutoff,simulator; or newest, or "
             "default.",
-            show_default=False,
+            metavar="[ORDER]",
         ),
     ] = None,
 ) -> None:
-    """Show or set whose labels count where several judges have labeled an episode.
+    """Show or set whose labels count if several judges have labeled an episode.
 
-    Sources that are not named come last; among equals the newest label counts. No label is changed or lost.
+    Sources that are not named come last. Among equals the newest label counts. No label is changed or lost.
     """
     from plaudit.data.label_order import LabelOrder, parse_order, unknown_sources
     from plaudit.data.store import Store
@@ -384,16 +322,131 @@ def chosen_ids(store: Any, text: str | None) -> list[int]:
     """Episode ids from '0,3,7-9'."""
     if text is None:
         return store.ids
-    known = sorted(store.ids)
+    ids = sorted(store.ids)
     chosen: list[int] = []
     for part in text.split(","):
         match = re.fullmatch(r"\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?", part)
         if not match:
             raise DataError(f"--episodes takes ids like '0,3,7-9', not '{text[:60]}'")
         wanted = range(int(match[1]), int(match[2] or match[1]) + 1)
-        # A range may be far longer than the store: its ends are looked up, not its numbers written out.
-        found = known[bisect_left(known, wanted.start) : bisect_left(known, wanted.stop)]
-        if len(found) < len(wanted):
-            store.entry(next(i for i, there in zip_longest(wanted, found) if i != there))  # raises for the first gap
-        chosen += found
+        # A range may be far longer than the store, so only its ends are looked up.
+        present = ids[bisect_left(ids, wanted.start) : bisect_left(ids, wanted.stop)]
+        if len(present) < len(wanted):
+            store.entry(next(i for i, id in zip_longest(wanted, present) if i != id))  # raises for the first gap
+        chosen += present
     return chosen
+
+
+By = Literal["id", "source"]  # as plaudit.data has them, which is imported when it is needed
+After = Literal["failure", "unknown"]
+RewardFrame = Literal["next", "same"]
+
+
+@data.command("label")
+def label(
+    store: Annotated[Path, argument("An episode store; with --to-lerobot also a LeRobot data set.", metavar="STORE")],
+    cutoffs: Annotated[
+        Path | None,
+        argument('A file {episode: first success frame, [[first, last], [first, null, "unknown"], ...] or null}.'),
+    ] = None,
+    by: Annotated[
+        By | None, option("Whether the file uses the store's ids or the episode numbers of its source.")
+    ] = None,
+    after: Annotated[
+        After, option("Label of the frames after the last range of an episode; unknown frames are not used.")
+    ] = "failure",
+    restore: Annotated[
+        str | None, option("Restore an old version of an episode's labels.", metavar="EPISODE:VERSION")
+    ] = None,
+    note: Annotated[str, option("A note, kept with the labels.")] = "",
+    to_lerobot: Annotated[
+        Path | None, option("Write a copy of the LeRobot data set with the labels into this new folder.", metavar="OUT")
+    ] = None,
+    source: Annotated[
+        Path | None, option("With --to-lerobot: the data set, when it is not where it was imported from.")
+    ] = None,
+    reward_frame: Annotated[
+        RewardFrame, option("With --to-lerobot: whether next.reward is about the next frame or the row's own.")
+    ] = "next",
+    hard_links: Annotated[
+        bool, option("With --to-lerobot: link videos instead of copying them.", "--hard-links")
+    ] = False,
+    follow_links: FollowLinksOption = False,
+) -> None:
+    """Label episodes from a file with the first success frame of each. Labels are versioned; none is lost.
+
+    With --to-lerobot, write next.reward, next.done and next.success into a copy of a LeRobot data set. Its videos and
+    other columns stay the same.
+    """
+    from plaudit.data.cutoffs import read_cutoffs
+    from plaudit.data.labeled_copy import (
+        check_copy,
+        labels_of_file,
+        labels_of_store,
+        source_of_store,
+        write_labeled_copy,
+    )
+    from plaudit.data.store import Store, is_store
+
+    if to_lerobot is None and (source is not None or hard_links):
+        raise DataError("--source and --hard-links need --to-lerobot OUT, the folder of the copy")
+    if to_lerobot is not None and not is_store(store):
+        if by or note or restore or source:
+            raise DataError(f"{store} is not a store; leave out --by, --note, --restore and --source")
+        if cutoffs is None:
+            raise DataError(f"{store} is not a store; name a label file too, like {{0: 53, 1: null}}, or import it")
+        labels = labels_of_file(store, read_cutoffs(cutoffs), after=after, follow_links=follow_links)
+        source = store
+    else:
+        opened = Store.open(store)
+        if to_lerobot is not None:
+            source = source or source_of_store(opened)
+            check_copy(source, to_lerobot, store)  # before anything is labeled
+        if restore is not None:
+            _restore(opened, restore)
+        elif cutoffs is not None:
+            _label(opened, cutoffs, by, after, note)
+        elif to_lerobot is None:
+            raise DataError("name a label file like {0: 53, 1: null}, or --restore an old version")
+        labels = {} if source is None else labels_of_store(opened, source)
+    if to_lerobot is None or source is None:
+        return
+    links = {"hard_links": hard_links, "follow_links": follow_links}
+    try:
+        report = write_labeled_copy(
+            source, to_lerobot, labels, reward_frame=reward_frame, **links, progress=progress("copying")
+        )
+    except KeyboardInterrupt:
+        stop(f"interrupted; {to_lerobot} was not written")
+    tell("note", *report.notes)
+    if report.unlabeled:
+        tell("warning", f"{report.unlabeled} rows have no label: their next.reward is NaN, which Plaudit skips")
+    about = "the row's own frame" if reward_frame == "same" else "the frame after it"
+    out.print(
+        f"{to_lerobot} is {source} with labels of {report.episodes} episodes: {report.success} rows of success, "
+        f"{report.failure} of failure; next.reward of a row is about {about} (--reward-frame)"
+    )
+    out.print(f'next: load it by its folder, LeRobotDataset("local/{to_lerobot.name}", root="{to_lerobot}")')
+
+
+def _restore(store: "Store", version_name: str) -> None:
+    episode_id, _, version = version_name.partition(":")
+    if not (is_count(episode_id) and is_count(version)):
+        raise DataError(f"--restore takes EPISODE:VERSION, like 3:1, not '{version_name}'")
+    new = store.ledger.restore(int(episode_id), int(version))
+    out.print(f"episode {episode_id}: version {version} counts again, as version {new}")
+
+
+def _label(store: "Store", cutoffs: Path, by: By | None, after: After, note: str) -> None:
+    from plaudit.data.cutoffs import label_store, read_cutoffs
+
+    ids = label_store(store, read_cutoffs(cutoffs), by=by, note=note, after=after)
+    yes, no, unknown = 0, 0, 0
+    for episode_id in ids:
+        newest = store.ledger.newest(episode_id)
+        assert newest is not None
+        frames = newest.labels().targets[store.episode(episode_id).observed]
+        yes, no = yes + int((frames == 1).sum()), no + int((frames == 0).sum())
+        unknown += int((frames != frames).sum())
+    left_out = f", {unknown} unknown and left out" if unknown else ""
+    out.print(f"{len(ids)} episodes labeled: {yes} success frames, {no} failure frames ({yes + no} total){left_out}")

@@ -1,24 +1,28 @@
-"""`plaudit env`: simulated tasks, looked at, timed, recorded."""
+"""`plaudit env` and `plaudit collect`: simulated tasks, and episodes recorded in them."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from plaudit.cli.common import finite, is_count, out, progress, stop, tell
+from plaudit.cli.common import out, progress, stop, tell
+from plaudit.cli.options import AllowCode, AllowHost, argument, is_count, option
+from plaudit.cli.train import train_
 from plaudit.errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from plaudit.rollout.collector import Outcome
 
 env = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 LARGEST = 4096  # pixels of an edge
-EnvArgument = Annotated[str, typer.Argument(help="An environment of 'plaudit env list'.", show_default=False)]
-CameraOption = Annotated[list[str] | None, typer.Option(help="Camera; may be given several times.")]
-SizeOption = Annotated[str, typer.Option(help="Image size: an edge, like 128, or height x width, like 96x128.")]
+EnvArgument = Annotated[str, argument("An environment of 'plaudit env list'.")]
+CameraOption = Annotated[list[str] | None, option("Camera; repeatable.")]
+SizeOption = Annotated[str, option("Image size: an edge, like 128, or height x width, like 96x128.")]
 SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A key of the environment's config, like id=Pusher-v5."),
+    list[str] | None, option("A key of the environment's config, like id=Pusher-v5.", "--set", metavar="KEY=VALUE")
 ]
 
 
@@ -26,9 +30,9 @@ SetOption = Annotated[
 def env_list() -> None:
     """List the environments.
 
-    The state has two sizes: with everything the simulator knows / with what the arm measures.
+    The state has two sizes: the full simulator state / the arm's own measurements.
     """
-    from plaudit.envs.catalog import list_envs
+    from plaudit.envs.commands import list_envs
     from plaudit.report.tables import env_table
 
     out.print(*env_table(list_envs()), sep="\n")
@@ -38,16 +42,14 @@ def env_list() -> None:
 def env_view(
     name: EnvArgument,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The .png or .mp4 to write; NAME.png when not given.")
+        Path | None, option("The .png or .mp4 to write; NAME.png when not given.", "--output", "-o")
     ] = None,
-    outcome: Annotated[str, typer.Option(help="Outcome of the scripted expert: success, miss, ...")] = "success",
-    noise: Annotated[float, typer.Option(min=0, max=1, help="Noise on the expert's actions.", callback=finite)] = 0.05,
-    seed: Annotated[int, typer.Option(min=0, max=2**31 - 1, help="Seed of the episode.")] = 0,
+    outcome: Annotated[str, option("Outcome of the scripted expert: success, miss, ...")] = "success",
+    noise: Annotated[float, option("Noise on the expert's actions.", min=0, max=1)] = 0.05,
+    seed: Annotated[int, option("Seed of the episode.", min=0)] = 0,
     camera: CameraOption = None,
     size: SizeOption = "128",
-    randomize: Annotated[
-        bool, typer.Option("--randomize", help="Randomize colors, light and cameras by the seed.")
-    ] = False,
+    randomize: Annotated[bool, option("Randomize colors, light and cameras by the seed.", "--randomize")] = False,
     settings: SetOption = None,
 ) -> None:
     """Show one episode, as a contact sheet or a video.
@@ -74,19 +76,15 @@ def env_view(
 @env.command("bench")
 def env_bench(
     name: EnvArgument,
-    num_envs: Annotated[int, typer.Option(min=1, max=16_384, help="Number of environments.")] = 16,
-    threads: Annotated[
-        int | None, typer.Option(min=0, max=1000, help="Threads of a built-in task; 0 for one per core.")
-    ] = None,
+    num_envs: Annotated[int, option("Number of environments.", min=1, max=16_384)] = 16,
+    threads: Annotated[int | None, option("Threads of a built-in task; 0 for one per core.", min=0, max=1000)] = None,
     camera: CameraOption = None,
     size: SizeOption = "64",
-    seconds: Annotated[
-        float, typer.Option(min=0.1, max=86_400, help="Duration of each measurement.", callback=finite)
-    ] = 3.0,
+    seconds: Annotated[float, option("Duration of each measurement.", min=0.1, max=86_400)] = 3.0,
     settings: SetOption = None,
 ) -> None:
     """Measure the speed of an environment, with and without images."""
-    from plaudit.envs.bench import measure_throughput
+    from plaudit.envs.commands import measure_throughput
     from plaudit.report.tables import speed_table
 
     more = [*([f"num_threads={threads}"] if threads is not None else []), *(settings or [])]
@@ -100,23 +98,17 @@ def env_bench(
 
 @env.command("record")
 def env_record(
-    store: Annotated[
-        Path, typer.Argument(help="The store to add to; created if it does not exist.", show_default=False)
-    ],
-    name: Annotated[str, typer.Option("--env", help="A built-in task: lift, pick_place or push.")] = "lift",
-    episodes: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Number of episodes to keep.")] = 20,
-    outcomes: Annotated[str, typer.Option(help="Outcomes of the script, in turn, like success,miss.")] = "success",
-    noise: Annotated[float, typer.Option(min=0, max=1, help="Noise on the actions.", callback=finite)] = 0.2,
-    obs: Annotated[Literal["state", "pixels", "both"], typer.Option(help="Observations to record.")] = "both",
+    store: Annotated[Path, argument("The store to add to; created if it does not exist.")],
+    name: Annotated[str, option("A built-in task: lift, pick_place or push.", "--env")] = "lift",
+    episodes: Annotated[int, option("Number of episodes to keep.", min=1)] = 20,
+    outcomes: Annotated[str, option("Outcomes of the script, in turn, like success,miss.")] = "success",
+    noise: Annotated[float, option("Noise on the actions.", min=0, max=1)] = 0.2,
+    obs: Annotated[Literal["state", "pixels", "both"], option("Observations to record.")] = "both",
     camera: CameraOption = None,
     size: SizeOption = "64",
-    seed: Annotated[
-        int, typer.Option(min=0, max=2**31 - 1, help="Seed of the first episode; the others count up.")
-    ] = 0,
-    steps_after_success: Annotated[
-        int, typer.Option(min=0, max=2**31 - 1, help="Steps that an episode continues after its success.")
-    ] = 0,
-    keep_all: Annotated[bool, typer.Option("--keep-all", help="Keep episodes with another outcome too.")] = False,
+    seed: Annotated[int, option("Seed of the first episode; the others count up.", min=0)] = 0,
+    steps_after_success: Annotated[int, option("Steps that an episode continues after its success.", min=0)] = 0,
+    keep_all: Annotated[bool, option("Keep episodes with another outcome too.", "--keep-all")] = False,
     settings: SetOption = None,
 ) -> None:
     """Record scripted episodes with the simulator's labels.
@@ -128,8 +120,8 @@ def env_record(
     from plaudit.rollout.scripted import record_demos
 
     config = env_config_of(name, obs, camera, size, settings)
-    told = [outcome.strip() for outcome in outcomes.split(",")]
-    check_script(told, noise)  # a mistake is told before a store is made
+    kinds = [one.strip() for one in outcomes.split(",")]
+    check_script(kinds, noise)  # a mistake is reported before a store is created
     with Store.open(store, write=True) if is_store(store) else Store.create(store) as opened:
         before = len(opened)
         try:
@@ -137,7 +129,7 @@ def env_record(
                 config,
                 opened,
                 episodes=episodes,
-                outcomes=told,
+                outcomes=kinds,
                 noise=noise,
                 seed=seed,
                 keep_all=keep_all,
@@ -155,8 +147,8 @@ def env_record(
 
 
 def env_config_of(name: str, obs: str, cameras: list[str] | None, size: str, settings: list[str] | None) -> Any:
-    """An environment's config from what the `env` commands are given."""
-    from plaudit.envs.catalog import env_config
+    """An environment's config from the arguments of a command."""
+    from plaudit.envs.commands import env_config
 
     edges = size.lower().split("x")
     if not 1 <= len(edges) <= 2 or not all(is_count(edge) and 1 <= int(edge) <= LARGEST for edge in edges):
@@ -171,16 +163,118 @@ def env_config_of(name: str, obs: str, cameras: list[str] | None, size: str, set
 
 @contextmanager
 def keys_by_set() -> Iterator[None]:
-    """A key that is missing is given by --set."""
+    """Errors about missing keys suggest --set."""
     try:
         yield
     except ConfigError as error:
-        missing = "it has no default"
-        raise ConfigError(
-            (where, f"{said}: add --set {'.'.join(map(str, where))}=..." if said.endswith(missing) else said)
-            for where, said in error.problems
-        ) from None
+        problems = [
+            (key, f"{text}: add --set {'.'.join(map(str, key))}=..." if text.endswith("it has no default") else text)
+            for key, text in error.problems
+        ]
+        raise ConfigError(problems) from None
 
 
 def _count(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {what}" for what, count in counts.items())
+
+
+def collect_(
+    context: typer.Context,
+    store: Annotated[Path | None, argument("The store to add to; created if it does not exist.")] = None,
+    config: Annotated[
+        Path | None, option("A YAML file of a training run with a 'collect' block: train and collect.")
+    ] = None,
+    name: Annotated[str, option("A built-in task: lift, pick_place or push.", "--env")] = "lift",
+    target_success: Annotated[
+        int, option("Number of successful episodes.", "--target-success", "--max-positive-trajectories", min=0)
+    ] = 60,
+    target_failure: Annotated[
+        int, option("Number of failed episodes.", "--target-failure", "--max-negative-trajectories", min=0)
+    ] = 120,
+    outcomes: Annotated[
+        str, option("Outcomes of the script; they take turns.")
+    ] = "success,off_center,miss,drop,near_goal,wrong_place",
+    random_fraction: Annotated[float, option("Fraction of the failures that are random walks.", min=0, max=1)] = 0.2,
+    noise: Annotated[float, option("Noise on the script's actions.", min=0, max=1)] = 0.2,
+    steps_after_success: Annotated[int, option("Steps that an episode continues after its success.", min=0)] = 8,
+    camera: CameraOption = None,
+    size: Annotated[
+        str, option("Image size: an edge, like 128, or height x width, like 96x128.", "--image-size", "--size")
+    ] = "64",
+    randomize: Annotated[bool, option("Randomize colors, light and cameras by the seed.", "--randomize")] = False,
+    seed: Annotated[int, option("Seed of the first episode; a store with episodes continues its seeds.", min=0)] = 0,
+    settings: SetOption = None,
+    allow_code: AllowCode = None,
+    allow_host: AllowHost = None,
+) -> None:
+    """Collect episodes with success labels.
+
+    A script runs a built-in task until the store has enough successes and failures, counting those it already has.
+    With --config, a policy trains as in 'plaudit train' and its episodes are kept.
+    """
+    if config is not None:
+        _train_and_collect(context, config)
+        return
+    if store is None:
+        raise DataError("name a store to add to, or a training run with --config")
+    from plaudit.data.store import Store, is_store
+    from plaudit.rollout.collector import EpisodeTargets
+    from plaudit.rollout.scripted import check_targets, collect_scripted
+
+    env = env_config_of(name, "both", camera, size, [*(["randomize=true"] if randomize else []), *(settings or [])])
+    kinds, targets = [one.strip() for one in outcomes.split(",")], EpisodeTargets(target_success, target_failure)
+    check_targets(env, targets, kinds, noise, random_fraction)  # a mistake is reported before a store is created
+    with Store.open(store, write=True) if is_store(store) else Store.create(store) as opened:
+        before = len(opened)
+        _check_cameras(opened, env)
+        try:
+            quota = collect_scripted(
+                env,
+                opened,
+                targets,
+                outcomes=kinds,
+                noise=noise,
+                random_fraction=random_fraction,
+                steps_after_success=steps_after_success,
+                seed=seed,
+                progress=progress("collecting"),
+            )
+        except KeyboardInterrupt:
+            stop(f"interrupted; {len(opened) - before} episodes were added to {store}; run the same command to resume")
+    new = len(opened) - before
+    out.print(f"{store} has {quota.kept['success']} successes and {quota.kept['failure']} failures, {new} of them new")
+    if not quota.done:
+        kind: Outcome = "success" if quota.missing("success") else "failure"
+        tell(
+            "warning",
+            f"gave up after {new + quota.surplus.total()} attempts, of which {new} were kept; "
+            f"{quota.missing(kind)} {kind} episodes are missing",
+            f"almost no episode is a {kind} at --noise {noise:g}; try {'less' if kind == 'success' else 'more'} noise, "
+            f"other --outcomes or a lower --target-{kind}",
+        )
+        raise typer.Exit(1)
+
+
+def _check_cameras(store: Any, env: Any) -> None:
+    """Refuse to add episodes with other cameras or sizes: no judge could learn from both."""
+    if not store.ids:
+        return
+    sizes = {name: frames.shape[1:3] for name, frames in store.episode(store.ids[-1]).frames.items()}
+    if sizes != dict.fromkeys(env.cameras, tuple(env.image_size)):
+        cameras = ", ".join(f"{name} {height}x{width}" for name, (height, width) in sorted(sizes.items()))
+        raise DataError(
+            f"the episodes in {store.folder} have the cameras {cameras or 'none'}; give the same with --camera and "
+            "--image-size, or collect into another store"
+        )
+
+
+def _train_and_collect(context: typer.Context, config: Path) -> None:
+    from plaudit.training.config_file import load_training_config
+
+    sources = {name: context.get_parameter_source(name) for name in context.params}
+    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
+    if set(given) - {"allow_code", "allow_host"} != {"config"}:
+        raise DataError("--config takes no other flags; to change a key, run: plaudit train --config FILE KEY=VALUE")
+    if load_training_config("train", config, []).collect is None:
+        raise DataError(f"{config} does not say where to collect; add a block: collect: {{store: data}}")
+    train_(config=config)

@@ -1,52 +1,50 @@
 """`plaudit judge`: how good is one, and the rule that makes it as careful as it should be."""
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from plaudit.cli.common import AllowCode, AllowHost, finite, open_episodes, out, progress, stop, tell
+from plaudit.cli.common import check_episodes, epochs_bar, free_path, open_episodes, out, progress, starting, stop, tell
+from plaudit.cli.config import Flag, config_command
 from plaudit.cli.data import EpisodesOption, chosen_ids
-from plaudit.cli.exam import ReferenceOption, exam_
 from plaudit.cli.label import (
     ConfigOption,
     DecodeOption,
     ModelOption,
     WordsArgument,
     check_output_path,
-    free_folder,
     load_judge,
     named_store,
     report_failures,
 )
+from plaudit.cli.options import AllowCode, AllowHost, argument, option, split_names
 from plaudit.cli.plan import plan_
-from plaudit.cli.tune import tune_
-from plaudit.errors import DataError, TargetNotEmpty, did_you_mean
+from plaudit.errors import DataError, JudgeError, TargetNotEmpty, did_you_mean
 
 if TYPE_CHECKING:
     from plaudit.data.store import Store
-    from plaudit.judges.calibration import CalibrationRecord, CrossValResult, Fit
+    from plaudit.judges.certificate import Certificate
     from plaudit.judges.config import JudgeConfig
     from plaudit.judges.evaluation import JudgeEvaluation
+    from plaudit.judges.exam import Trace
     from plaudit.protocols import Judge
-    from plaudit.rule import DecisionRule
-    from plaudit.types import Labels
 
 judge = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-judge.command("exam")(exam_)
-judge.command("tune")(tune_)
 judge.command("plan")(plan_)
 
-JudgeOption = Annotated[
-    str | None, typer.Option("--judge", help="vlm, classifier, simulator, or my_package.my_module:MyConfig.")
+ReferenceOption = Annotated[
+    str | None,
+    option("Sources of the reference labels, like 'human,cutoff'.", show_default="human,simulator,dataset,cutoff"),
 ]
 IncludeOption = Annotated[
     bool,
-    typer.Option(
+    option(
+        "Use episodes that the judge learned from, or chose its threshold by, too; they are left out otherwise.",
         "--include-training",
-        help="Use episodes that the judge learned from, or chose its threshold by, too; they are left out otherwise.",
     ),
 ]
 LEDGER_NOTE = (
@@ -58,26 +56,20 @@ LEDGER_NOTE = (
 @judge.command("eval")
 def eval_(
     words: WordsArgument = None,
-    name: Annotated[
-        str | None,
-        typer.Option("--judge", help="As for 'plaudit label'; or ledger: the labels of --source."),
-    ] = None,
+    name: Annotated[str | None, option("As for 'plaudit label'; or ledger: the labels of --source.", "--judge")] = None,
     config: ConfigOption = None,
     model: ModelOption = None,
     decode: DecodeOption = None,
-    source: Annotated[
-        str | None, typer.Option(help="With --judge ledger: the source of the labels to evaluate.")
-    ] = None,
+    source: Annotated[str | None, option("With --judge ledger: the source of the labels to evaluate.")] = None,
     reference: ReferenceOption = None,
     episodes: EpisodesOption = None,
     wrong_task: Annotated[
-        str | None, typer.Option(help="A task that no episode shows, as a control for judges that use the task text.")
+        str | None, option("A task that no episode shows, as a control for judges that use the task text.")
     ] = None,
-    controls: Annotated[bool, typer.Option(help="Also run the negative controls.")] = True,
+    controls: Annotated[bool, option("Also run the negative controls.")] = True,
     include_training: IncludeOption = False,
     output_dir: Annotated[
-        Path | None,
-        typer.Option("--output-dir", "-o", help="The folder to write; runs/judge_eval/JUDGE_N when not given."),
+        Path | None, option("The folder to write; runs/judge_eval/JUDGE_N when not given.", "--output-dir", "-o")
     ] = None,
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
@@ -85,7 +77,7 @@ def eval_(
     """Compare a judge with reference labels.
 
     Writes report.html with the largest errors, and the metrics as JSON. A judge that predicts success on a negative
-    control has failed its checks. Episodes that a trained judge learned from, or chose its threshold by, are left out.
+    control fails its checks. Episodes that were used to train the judge or to choose its threshold are left out.
     """
     from plaudit.report.judge import save_evaluation
 
@@ -93,7 +85,7 @@ def eval_(
     if (name == "ledger") != (source is not None):
         raise DataError("--judge ledger and --source go together: --judge ledger --source human")
     check_output_path(output_dir)
-    asked = None if reference is None else [who.strip() for who in reference.split(",")]
+    asked = split_names(reference)
     if source is not None and any((config, model, decode, overrides, include_training)):
         raise DataError(
             "--judge ledger only reads labels: leave out --config, --model, --decode, --include-training, keys"
@@ -105,57 +97,48 @@ def eval_(
         if loaded is None:
             assert source is not None
             title, exam_name = source, ""
-            found, facts = _of_ledger(store, source, asked, ids)
+            result, metadata = _evaluate_ledger(store, source, asked, ids)
         else:
             given, built = loaded
             title, exam_name = built.id.source, str(config or model or name)
-            found, facts = _of_judge(store, given, built, asked, ids, wrong_task, controls, include_training)
-            facts = {"judge": _typed(name, config, model, overrides), **facts}
+            result, metadata = _evaluate_judge(store, given, built, asked, ids, wrong_task, controls, include_training)
+            # As it was typed: values that its file takes from the environment may be secrets.
+            typed = " ".join(str(word) for word in (name, config, model, *overrides) if word is not None)
+            metadata = {"judge": typed, **metadata}
     except KeyboardInterrupt:
         stop("interrupted; nothing was written")
-    target = output_dir or free_folder(Path("runs/judge_eval"), title)
-    save_evaluation(target, title, found, facts, exam_name)
-    _tell_evaluation(title, found, target)
+    target = output_dir or free_path(Path("runs/judge_eval"), title)
+    save_evaluation(target, title, result, metadata, exam_name)
+    _print_evaluation(title, result, target)
 
 
-def _of_ledger(
+def _evaluate_ledger(
     store: "Store", source: str, asked: Sequence[str] | None, ids: Sequence[int]
 ) -> tuple["JudgeEvaluation", dict[str, str]]:
     from plaudit.judges.config import REFERENCE_SOURCES
     from plaudit.judges.evaluation import compare_labels, describe_coverage, load_reference_labels, resolve_reference
+    from plaudit.rule import DecisionRule, threshold_of
 
     sources = resolve_reference(asked, source)
     targets = load_reference_labels(store, sources, ids)
-    labels = {i: found for i in targets if (found := store.ledger.labels(i, {source})) is not None}
+    labels = {i: own for i in targets if (own := store.ledger.labels(i, {source})) is not None}
     if not labels:
         judges = {version.source for i in targets for version in store.ledger.history(i)} - {source}
         raise DataError(
             f"'{source}' has labeled none of the {len(targets)} episodes to compare; {did_you_mean(source, judges)}"
         )
-    found = compare_labels(
-        store,
-        labels,
-        targets,
-        _rule_of(labels),
-        notes=[
-            describe_coverage(store, sources, ids, len(labels)),
-            "Negative controls were not run: they need a judge, not its stored labels.",
-            *([] if source in REFERENCE_SOURCES else [LEDGER_NOTE]),
-        ],
-    )
-    return found, {"judge": f"labels of {source} in the ledger", **_measured(store, sources, found)}
+    thresholds = {value for one in labels.values() if (value := threshold_of(one.judge)) is not None}
+    rule = DecisionRule(threshold=thresholds.pop()) if len(thresholds) == 1 else DecisionRule()
+    notes = [
+        describe_coverage(store, sources, ids, len(labels)),
+        "Negative controls were not run: they need a judge, not its stored labels.",
+        *([] if source in REFERENCE_SOURCES else [LEDGER_NOTE]),
+    ]
+    result = compare_labels(store, labels, targets, rule, notes=notes)
+    return result, {"judge": f"labels of {source} in the ledger", **_metadata(store, sources, result)}
 
 
-def _rule_of(labels: "Mapping[int, Labels]") -> "DecisionRule":
-    """The rule by which labels of the ledger were decided, as far as it is known."""
-    from plaudit.rule import DecisionRule, threshold_of
-
-    known = (threshold_of(one.judge) for one in labels.values())
-    found = {threshold for threshold in known if threshold is not None}
-    return DecisionRule(threshold=found.pop()) if len(found) == 1 else DecisionRule()
-
-
-def _of_judge(
+def _evaluate_judge(
     store: "Store",
     config: "JudgeConfig",
     built: "Judge",
@@ -166,13 +149,13 @@ def _of_judge(
     include_training: bool,
 ) -> tuple["JudgeEvaluation", dict[str, str]]:
     from plaudit.judges.evaluation import (
+        SeenEpisodes,
         control_task,
         describe_coverage,
         evaluate,
         load_reference_labels,
         resolve_reference,
     )
-    from plaudit.judges.unseen import SeenEpisodes
 
     sources = resolve_reference(asked, built.id.source)
     targets = load_reference_labels(store, sources, ids)
@@ -180,92 +163,84 @@ def _of_judge(
     left_out = len(targets) - len(chosen.ids)
     targets = {i: targets[i] for i in chosen.ids}
     wrong = control_task(config.uses_task, wrong_task)
-    found = evaluate(store, built, targets, wrong_task=wrong, with_controls=controls, progress=progress("labeling"))
-    coverage = describe_coverage(store, sources, ids, found.metrics.episodes, left_out)
-    found = replace(found, notes=[*chosen.notes, *found.notes, coverage])
-    facts = {
-        "model": built.id.fingerprint or "-",
-        "rule": built.rule.describe(),
-        **_measured(store, sources, found),
-    }
-    return found, facts | ({"wrong task": wrong} if wrong else {})
+    result = evaluate(store, built, targets, wrong_task=wrong, with_controls=controls, progress=progress("labeling"))
+    coverage = describe_coverage(store, sources, ids, result.metrics.episodes, left_out)
+    result = replace(result, notes=[*chosen.notes, *result.notes, coverage])
+    metadata = {"model": built.id.fingerprint or "-", "rule": built.rule.describe()}
+    return result, metadata | _metadata(store, sources, result) | ({"wrong task": wrong} if wrong else {})
 
 
-def _typed(name: str | None, config: Path | None, model: str | None, overrides: Sequence[str]) -> str:
-    """The judge as it was asked for: what its file takes from the environment is nobody else's business."""
-    return " ".join(str(word) for word in (name, config, model, *overrides) if word is not None)
-
-
-def _measured(store: "Store", sources: Sequence[str], found: "JudgeEvaluation") -> dict[str, str]:
+def _metadata(store: "Store", sources: Sequence[str], result: "JudgeEvaluation") -> dict[str, str]:
     return {
         "store": str(store.folder),
         "reference": ", ".join(sources),
-        "episodes compared": f"{found.metrics.episodes:,}",
-        "scored by": "probability" if found.has_probabilities else "binary labels",
+        "episodes compared": f"{result.metrics.episodes:,}",
+        "scored by": "probability" if result.has_probabilities else "binary labels",
     }
 
 
-def _tell_evaluation(title: str, found: "JudgeEvaluation", target: Path) -> None:
-    from plaudit.report.judge import decode_results, failed_control_warning, first_frame_warning
-    from plaudit.report.judge_tables import decode_table, judge_table
+def _print_evaluation(title: str, result: "JudgeEvaluation", target: Path) -> None:
+    from plaudit.report.judge import (
+        decode_results,
+        decode_table,
+        failed_control_warning,
+        first_frame_warning,
+        judge_table,
+    )
 
-    metrics = found.metrics
+    metrics = result.metrics
     held = f"{title}: measured on {metrics.episodes:,} episodes, {metrics.frames:,} frames"
-    out.print(judge_table(held, metrics, found.controls), "", decode_table(decode_results(found)), sep="\n")
+    out.print(judge_table(held, metrics, result.controls), "", decode_table(decode_results(result)), sep="\n")
     if metrics.first_frame_fp:
         tell("warning", first_frame_warning(metrics))
-    for sentence in found.notes:
-        tell("note", sentence)
-    for sentence in [*failed_control_warning(title, found), *found.failed_controls]:
-        tell("problem", sentence)
-    report_failures(found.failed)
+    tell("note", *result.notes)
+    tell("problem", *failed_control_warning(title, result), *result.failed_controls)
+    report_failures(result.failed)
     out.print(f"see {target / 'report.html'}; the metrics are in {target / 'scores.json'}")
-    if found.failed:
+    if result.failed:
         raise typer.Exit(1)
-
-
-TargetFprOption = Annotated[
-    float, typer.Option(min=0, max=1, help="False-positive rate (frames) to aim for.", callback=finite)
-]
-ConfidenceOption = Annotated[
-    float, typer.Option(min=0.5, max=0.999, help="How sure that rate must be on episodes to come.", callback=finite)
-]
-MaxErrorOption = Annotated[
-    float,
-    typer.Option(
-        min=0.001, max=0.5, help="Failures, or successes, that it may get wrong in a cascade.", callback=finite
-    ),
-]
 
 
 @judge.command("calibrate")
 def calibrate_(
     words: WordsArgument = None,
-    name: JudgeOption = None,
+    name: Annotated[
+        str | None, option("vlm, classifier, simulator, or my_package.my_module:MyConfig.", "--judge")
+    ] = None,
     config: ConfigOption = None,
     model: ModelOption = None,
-    target_fpr: TargetFprOption = 0.01,
-    promise_confidence: ConfidenceOption = 0.9,
-    max_error: MaxErrorOption = 0.05,
+    target_fpr: Annotated[float, option("False-positive rate (frames) to aim for.", min=0, max=1)] = 0.01,
+    promise_confidence: Annotated[
+        float, option("How sure that rate must be on episodes to come.", min=0.5, max=0.999)
+    ] = 0.9,
+    max_error: Annotated[
+        float, option("Failures, or successes, that it may get wrong in a cascade.", min=0.001, max=0.5)
+    ] = 0.05,
     reference: ReferenceOption = None,
     episodes: EpisodesOption = None,
     include_training: IncludeOption = False,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="The YAML file to write; may be the one of --config.")
-    ] = Path("judge.yaml"),
+    output: Annotated[Path, option("The YAML file to write; may be the one of --config.", "--output", "-o")] = Path(
+        "judge.yaml"
+    ),
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
 ) -> None:
     """Fit a judge's decision rule on labeled episodes.
 
-    Fits temperature, bias, threshold and cutoff offset for a false-positive rate of your choice, reports the rate on
-    held-out episodes, and says whether it can be promised of episodes to come, and which episodes the judge may decide
-    alone in a cascade. Writes the judge as a file for --config.
+    Fits temperature, bias, threshold and cutoff offset for a false-positive rate of your choice. Reports the rate on
+    held-out episodes and whether it is guaranteed on new ones. Also reports which episodes the judge may decide alone
+    in a cascade. Writes the judge as a file for --config.
     """
     from plaudit.judges.calibration import calibrate, check_has_probabilities, fit_rights
     from plaudit.judges.config import load_judge_config, save_judge_config
-    from plaudit.judges.evaluation import load_reference_labels, resolve_reference, score_episodes
-    from plaudit.judges.unseen import SeenEpisodes, record_calibration
+    from plaudit.judges.evaluation import (
+        SeenEpisodes,
+        load_reference_labels,
+        record_calibration,
+        resolve_reference,
+        score_episodes,
+    )
+    from plaudit.report.judge import calibration_table
 
     folder, overrides = named_store(words)
     if output.exists() and output != config:
@@ -274,14 +249,12 @@ def calibrate_(
     given = load_judge_config(config, name, flags, overrides)
     built = given.model_copy(update={"calibration": None}).build()
     store = open_episodes(folder)
-    asked = None if reference is None else [who.strip() for who in reference.split(",")]
-    sources = resolve_reference(asked, built.id.source)
+    sources = resolve_reference(split_names(reference), built.id.source)
     try:
         targets = load_reference_labels(store, sources, chosen_ids(store, episodes))
         seen = SeenEpisodes.of(given, built, calibrated=False)
         chosen = seen.choose(store, list(targets), include=include_training)
-        for sentence in chosen.notes:
-            tell("note", sentence)
+        tell("note", *chosen.notes)
         targets = {i: targets[i] for i in chosen.ids}
         predictions, failed = score_episodes(store, built, targets, progress("labeling"))
     except KeyboardInterrupt:
@@ -295,14 +268,6 @@ def calibrate_(
         | {"rights": fit_rights(fit, predictions, built.id.fingerprint, max_error, promise_confidence)}
     )
     save_judge_config(output, config, name, flags, overrides, fitted)
-    _tell_calibrated(output, fit, calibrated, cross_val)
-    assert fitted.rights is not None
-    tell("note", fitted.rights.describe())
-
-
-def _tell_calibrated(output: Path, fit: "Fit", calibrated: "CalibrationRecord", cross_val: "CrossValResult") -> None:
-    from plaudit.report.judge_tables import calibration_table
-
     title = f"{output}: fitted on {calibrated.episodes} episodes, {calibrated.successes} of which succeed"
     out.print(calibration_table(title, fit, calibrated, cross_val.cutoffs))
     if calibrated.fpr > calibrated.target_fpr:
@@ -313,6 +278,8 @@ def _tell_calibrated(output: Path, fit: "Fit", calibrated: "CalibrationRecord", 
         )
     if fit.promise is not None:
         tell("note" if fit.promise.kept else "warning", fit.promise.describe())
+    assert fitted.rights is not None
+    tell("note", fitted.rights.describe())
 
 
 @judge.command("explain")
@@ -321,16 +288,14 @@ def explain_(
     config: ConfigOption = None,
     model: ModelOption = None,
     episodes: EpisodesOption = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="A JSON-lines file to append the explanations to.")
-    ] = None,
+    output: Annotated[Path | None, option("A JSON-lines file to append the explanations to.", "--output", "-o")] = None,
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
 ) -> None:
     """Let a vision-language model explain its label in words.
 
-    The model describes an episode and answers whether its last frame shows success. The explanations are for people and
-    never become labels; an answer that cannot be parsed is recorded as a failure.
+    The model describes an episode and answers whether its last frame shows success. The explanations never become
+    labels. An answer that cannot be parsed is recorded as a failure.
     """
     from plaudit.judges.config import load_judge_config
     from plaudit.judges.vlm.explain import EpisodeExplanation, explain_episodes
@@ -341,8 +306,8 @@ def explain_(
     assert isinstance(asked, VlmJudgeConfig)
     store = open_episodes(folder)
 
-    def print_one(found: EpisodeExplanation) -> None:
-        out.print(f"episode {found.episode}: {found.summary}", *found.text.strip().splitlines(), sep="\n    ")
+    def print_one(one: EpisodeExplanation) -> None:
+        out.print(f"episode {one.episode}: {one.summary}", *one.text.strip().splitlines(), sep="\n    ")
 
     try:
         unread = explain_episodes(store, asked.load_backend(), chosen_ids(store, episodes), print_one, output)
@@ -355,34 +320,31 @@ def explain_(
 
 @judge.command("export")
 def export_(
-    model: Annotated[Path, typer.Argument(help="A reward model: its folder, lerobot's, or a file of RLinf's.")],
-    target: Annotated[Path, typer.Argument(help="What to write: a folder; for rlinf a .pt or .safetensors file.")],
-    to: Annotated[
-        Literal["lerobot", "rlinf", "plaudit"], typer.Option("--to", help="Whose own code is to load it.")
-    ] = "lerobot",
+    model: Annotated[Path, argument("A reward model: its folder, lerobot's, or a file of RLinf's.")],
+    target: Annotated[Path, argument("What to write: a folder; for rlinf a .pt or .safetensors file.")],
+    to: Annotated[Literal["lerobot", "rlinf", "plaudit"], option("Whose own code is to load it.", "--to")] = "lerobot",
     image_size: Annotated[
         tuple[int, int, int] | None,
-        typer.Option(metavar="C H W", help="Of a file of RLinf's that does not say: the size of its images."),
+        option("Of a file of RLinf's that does not say: the size of its images.", metavar="C H W"),
     ] = None,
     image_key: Annotated[
-        str | None, typer.Option(help="Of a file of RLinf's that does not say: the camera that it looks at.")
+        str | None, option("Of a file of RLinf's that does not say: the camera that it looks at.")
     ] = None,
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
 ) -> None:
-    """Write a reward model as another stack loads it, with the same logits.
+    """Export a reward model for another stack, with the same logits.
 
-    A network that the other stack does not have is refused; nothing is written then.
+    A network that the other stack does not support is refused.
     """
     from plaudit.data.transfer import new_folder
+    from plaudit.judges.classifier.judge import load_reward_model
     from plaudit.judges.classifier.lerobot import save_lerobot_classifier
-    from plaudit.judges.classifier.loader import load_reward_model
-    from plaudit.judges.classifier.rlinf_export import export_rlinf
+    from plaudit.judges.classifier.rlinf import export_rlinf
 
     said = {"image_size": image_size, "image_keys": None if image_key is None else (image_key,)}
     loaded = load_reward_model(model, "cpu", force=True, network={k: v for k, v in said.items() if v is not None})
-    for sentence in (*loaded.warnings, *loaded.config.problems):
-        tell("warning", sentence)
+    tell("warning", *loaded.warnings, *loaded.config.problems)
     notes: list[str] = []
     if to == "rlinf":
         notes = export_rlinf(loaded, target)
@@ -391,6 +353,166 @@ def export_(
             notes = save_lerobot_classifier(loaded, folder, target) if to == "lerobot" else []
             if to == "plaudit":
                 loaded.save_pretrained(folder)
-    for sentence in notes:
-        tell("note", sentence)
+    tell("note", *notes)
     out.print(f"{target} is the model as {to} loads it")
+
+
+EXAMS = Path("runs/judge_exam")
+
+
+@judge.command("exam")
+def exam_(
+    words: Annotated[
+        list[str] | None,
+        argument(
+            "Judges: folders or files, or names as for --judge of 'plaudit label'; a store or a data set with "
+            "reference labels; then keys of the judges' configs.",
+            metavar="JUDGE... STORE [KEY=VALUE]...",
+        ),
+    ] = None,
+    reference: ReferenceOption = None,
+    episodes: EpisodesOption = None,
+    other_task: Annotated[
+        Path | None, option("A store of another task's episodes: none of their frames shows success.")
+    ] = None,
+    wrong_task: Annotated[
+        str | None, option("A task that no episode shows, as a control for judges that use the task text.")
+    ] = None,
+    check: Annotated[
+        bool, option("Only say whether the certificate that is there is of this judge and data.", "--check")
+    ] = False,
+    output_dir: Annotated[
+        Path | None, option("The folder to write; runs/judge_exam/NAME_N when not given.", "--output-dir", "-o")
+    ] = None,
+    allow_code: AllowCode = None,
+    allow_host: AllowHost = None,
+) -> None:
+    """Examine judges on episodes that they have not seen, and write a certificate for each.
+
+    The suite is fixed: metrics of frames and episodes with confidence intervals, and all negative controls. Writes
+    report.html, and a certificate next to each judge, where 'train', 'online' and 'label' look for it. Ctrl-C keeps the
+    scores so far, and the same command resumes. Returns 1 when a judge does not pass.
+    """
+    from plaudit.judges.certificate import certificate_beside, load_certificate
+    from plaudit.judges.config import judge_warnings, load_named_judge
+    from plaudit.judges.evaluation import resolve_reference
+    from plaudit.judges.exam import check_data, examine, rank
+    from plaudit.report.exam import exam_table, save_exam
+
+    overrides = [word for word in words or [] if "=" in word]
+    *judges, folder = [word for word in words or [] if "=" not in word] or [""]
+    if not judges:
+        raise DataError("name a judge, or several, and then a store: plaudit judge exam runs/reward_model episodes")
+    check_episodes(Path(folder))
+    check_output_path(output_dir)
+    configs = [load_named_judge(word, overrides).model_copy(update={"force": True}) for word in judges]
+    store = open_episodes(Path(folder))
+    asked, ids = split_names(reference), chosen_ids(store, episodes)
+    other = None if other_task is None else open_episodes(other_task)
+    # The last part of each name, or all of it where two are alike.
+    short = [Path(word).stem if Path(word).is_file() else Path(word).name for word in judges]
+    names = [word if short.count(one) > 1 or not one else one for one, word in zip(short, judges)]
+    results: list[tuple[Certificate, list[Trace]]] = []
+    scores: list[Path] = []  # of judges whose exam may be interrupted
+    for word, name, config in zip(judges, names, configs, strict=True):
+        built = config.build()
+        sources = resolve_reference(asked, built.id.source)
+        if check:
+            path = certificate_beside(Path(word))
+            certificate = load_certificate(path, built.id)
+            check_data(path, certificate, store, config, built, sources, ids)
+            out.print(f"{path} is of this judge and this data; {certificate.line}")
+            continue
+        tell("warning", *(f"{name}: {sentence}" for sentence in judge_warnings(config, built)))
+        kept_in = EXAMS if output_dir is None else output_dir.parent
+        scores.append(kept_in / f".{re.sub(r'[^.a-zA-Z0-9_-]', '_', name)}.scores")
+        options: dict[str, Any] = {"name": name, "other_task": other, "wrong_task": wrong_task, "kept": scores[-1]}
+        options["progress"] = lambda what, name=name: progress(f"{name}: {what}")
+        try:
+            results.append(examine(store, config, built, sources, ids, **options))
+        except KeyboardInterrupt:
+            stop("interrupted; the scores so far are kept, run the same command to resume")
+        except JudgeError as error:
+            raise error if len(judges) == 1 else JudgeError(f"{name}: {error}") from error
+    if check:
+        return
+    results.sort(key=lambda result: rank(result[0]))
+    title = results[0][0].name if len(results) == 1 else f"{len(results)}_judges"
+    target = output_dir or free_path(EXAMS, title)
+    save_exam(target, results)
+    for path in scores:
+        path.unlink(missing_ok=True)  # a judge may be named twice
+    out.print(exam_table([certificate for certificate, _ in results]))
+    placed = {name: Path(word) for name, word in zip(names, judges) if Path(word).exists() and not overrides}
+    for certificate, _ in results:
+        tell("note", *(f"{certificate.name}: {sentence}" for sentence in certificate.notes))
+        tell("problem", *(f"{certificate.name}: {sentence}" for sentence in certificate.problems))
+        if certificate.name in placed:
+            path = certificate_beside(placed[certificate.name])
+            certificate.save(path)
+            out.print(f"{certificate.name}: the certificate is {path}")
+    out.print(f"see {target / 'report.html'}")
+    if not all(certificate.passed for certificate, _ in results):
+        raise typer.Exit(1)
+
+
+TuneCommand = config_command(
+    "plaudit.judges.vlm.tune:TuneConfig",
+    Flag("rank", "Rank of the adapter."),
+    Flag("alpha", "The adapter's output is scaled by alpha / rank."),
+    Flag("vision", "Adapt the vision encoder too."),
+    Flag("epochs", "Maximum number of epochs. Training stops early when the validation loss stops falling."),
+    Flag("batch_size", "Episodes of a gradient step."),
+    Flag("lr", "Learning rate; follows a cosine schedule to zero."),
+    Flag("seed", "Random seed."),
+)
+
+
+@judge.command("tune", cls=TuneCommand)
+def tune_(
+    context: typer.Context,
+    model: Annotated[str, argument("A Qwen3-VL model: its folder, or its id if it was fetched before.")],
+    words: WordsArgument = None,
+    output: Annotated[
+        Path, option("The folder to write: the adapter, which loads as a judge.", "--output-dir", "-o")
+    ] = Path("runs/tuned_judge"),
+    config: ConfigOption = None,
+    reference: ReferenceOption = None,
+    episodes: EpisodesOption = None,
+    allow_code: AllowCode = None,
+    allow_host: AllowHost = None,
+) -> None:
+    """Fine-tune a vision-language judge on labeled episodes (LoRA).
+
+    Some episodes are held out to choose the best epoch. The adapter's folder records its model, its prompt and its
+    training episodes. Use it as --model or --config, then calibrate and examine it on other episodes. Ctrl-C stops at
+    once; the same command resumes.
+    """
+    with starting():
+        from plaudit.config import parse
+        from plaudit.judges.config import load_judge_config
+        from plaudit.judges.epochs import TrainingInterrupted
+        from plaudit.judges.vlm.judge import VlmJudgeConfig
+        from plaudit.judges.vlm.tune import TuneConfig
+        from plaudit.training.reward_model import check_output_path, tune_and_save, work_folder
+
+    check_output_path(output, "--output-dir")
+    folder, overrides = named_store(words)
+    judge = load_judge_config(config, "vlm", {"model": model}, overrides)
+    assert isinstance(judge, VlmJudgeConfig)
+    store = open_episodes(folder)
+    sources = {} if reference is None else {"label_sources": split_names(reference)}
+    job = parse(TuneConfig, {**context.obj, **sources})
+    ids = chosen_ids(store, episodes)
+    try:
+        with epochs_bar(job.epochs) as (watch, _):
+            tuned = tune_and_save(store, output, judge, job, watch, watch, ids)
+    except (TrainingInterrupted, KeyboardInterrupt):
+        stop(f"stopped; run the same command to resume from {work_folder(output)}")
+    out.print(
+        f"{output}: ROC AUC {tuned.metrics.roc_auc:.3f} after epoch {tuned.best_epoch}, {tuned.before.roc_auc:.3f} "
+        f"before, on the {tuned.metrics.episodes} episodes that chose the epoch"
+    )
+    calibrate = f"plaudit judge calibrate STORE --config {output} --output {output / 'judge.yaml'}"
+    tell("note", f"calibrate it on episodes that it has not learned from: {calibrate}")
+    tell("note", f"then examine it on other episodes: plaudit judge exam {output} STORE")

@@ -1,24 +1,15 @@
-"""`plaudit label`: any judge over a store, and what the commands about judges share."""
+"""`plaudit label`, and what the commands about judges share."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from plaudit.cli.common import (
-    AllowCode,
-    AllowHost,
-    check_episodes,
-    open_episodes,
-    out,
-    progress,
-    stop,
-    store_and_keys,
-    tell,
-)
+from plaudit.cli.common import check_episodes, open_episodes, out, progress, stop, store_and_keys, tell
 from plaudit.cli.data import ActionOption, CameraOption, EpisodesOption, StateOption, camera_names, chosen_ids
+from plaudit.cli.options import AllowCode, AllowHost, argument, option
 from plaudit.errors import DataError, TargetNotEmpty
 
 if TYPE_CHECKING:
@@ -33,45 +24,38 @@ QueueOrder = Literal["unlabeled", "disagreement"]
 
 WordsArgument = Annotated[
     list[str] | None,
-    typer.Argument(
-        metavar="STORE [KEY=VALUE]...",
-        help="A store, or a data set, whose labels go to a store next to it; then keys of the judge's config, like "
+    argument(
+        "A store, or a data set, whose labels go to a store next to it; then keys of the judge's config, like "
         "rule.threshold=0.9.",
+        metavar="STORE [KEY=VALUE]...",
     ),
 ]
-ConfigOption = Annotated[
-    Path | None, typer.Option(help="A judge as a YAML or JSON file, or the folder of a reward model.")
-]
-ModelOption = Annotated[str | None, typer.Option(help="The judge's model: the folder of a reward model, or a VLM.")]
+ConfigOption = Annotated[Path | None, option("A judge as a YAML or JSON file, or the folder of a reward model.")]
+ModelOption = Annotated[str | None, option("The judge's model: the folder of a reward model, or a VLM.")]
 DecodeOption = Annotated[
     Decode | None,
-    typer.Option(
-        help="Decision rule: k of n frames, each frame alone, or one cutoff an episode.",
-        show_default="the judge's own",
-    ),
+    option("Decision rule: k of n frames, each frame alone, or one cutoff an episode.", show_default="the judge's own"),
 ]
 
 
 def label_(
     words: WordsArgument = None,
     judge: Annotated[
-        str | None,
-        typer.Option(help="vlm, human, classifier, simulator, cascade, or package.module:Config.", show_default=False),
+        str | None, option("vlm, human, classifier, simulator, cascade, or package.module:Config.")
     ] = None,
     config: ConfigOption = None,
     model: ModelOption = None,
     decode: DecodeOption = None,
     episodes: EpisodesOption = None,
     skip_labeled: Annotated[
-        bool, typer.Option("--skip-labeled", help="Skip episodes that already have labels of any source.")
+        bool, option("Skip episodes that already have labels of any source.", "--skip-labeled")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; write nothing.")] = False,
-    batch: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Episodes that are labeled at once.")] = 8,
-    order: Annotated[QueueOrder, typer.Option(help="With --judge human: which episodes come first.")] = "unlabeled",
-    name: Annotated[str, typer.Option(help="With --judge human: the labeler's name, kept with the labels.")] = "",
+    dry_run: Annotated[bool, option("Show what would be done; write nothing.", "--dry-run")] = False,
+    batch: Annotated[int, option("Episodes that are labeled at once.", min=1)] = 8,
+    order: Annotated[QueueOrder, option("With --judge human: which episodes come first.")] = "unlabeled",
+    name: Annotated[str, option("With --judge human: the labeler's name, kept with the labels.")] = "",
     action_log: Annotated[
-        Path | None,
-        typer.Option("--action-log", "--keys-log", help="With --judge human: a file that records every action."),
+        Path | None, option("With --judge human: a file that records every action.", "--action-log", "--keys-log")
     ] = None,
     state: StateOption = None,
     action: ActionOption = None,
@@ -81,9 +65,9 @@ def label_(
 ) -> None:
     """Label the episodes of a store or a data set with a judge.
 
-    Labels are written to the ledger as they come; Ctrl-C keeps them, and the same command resumes. The labels of a data
-    set go to a store next to it (FOLDER.store), which is made first; its own files are not changed. An episode that the
-    judge cannot label is retried by the next run; the command then returns 1. See docs/judges.md.
+    Labels are written to the ledger as they come. Ctrl-C keeps them, and the same command resumes. The labels of a data
+    set go to a store next to it (FOLDER.store); its own files are not changed. If the judge cannot label an episode,
+    the command returns 1, and the next run retries it. See docs/judges.md.
     """
     from plaudit.data.formats import ReadOptions
     from plaudit.data.store import is_store
@@ -94,7 +78,11 @@ def label_(
     cameras, rename = camera_names(camera)
     options = ReadOptions(state=state or (), action=action or (), cameras=cameras, rename=rename)
     if judge == "human":
-        _alone([config, model, decode, episodes, skip_labeled, dry_run, overrides])
+        if any([config, model, decode, episodes, skip_labeled, dry_run, overrides]):
+            raise DataError(
+                "--judge human opens a window in which you choose what to label; it takes --order, --name and "
+                "--action-log"
+            )
         _open_window(folder, options, order, name, action_log)
         return
     settings, asked = load_judge(config, judge, model, decode, overrides)
@@ -121,6 +109,7 @@ def label_(
 
 
 def named_store(words: Sequence[str] | None) -> tuple[Path, list[str]]:
+    """The store or data set among the arguments, which must exist, and the KEY=VALUE overrides."""
     store, overrides = store_and_keys(words or [])
     if store is None:
         raise DataError("name a store or a data set")
@@ -131,14 +120,13 @@ def named_store(words: Sequence[str] | None) -> tuple[Path, list[str]]:
 def load_judge(
     config: Path | None, name: str | None, model: str | None, decode: Decode | None, overrides: Sequence[str]
 ) -> tuple["JudgeConfig", "Judge"]:
-    """What was asked for, and the judge that came of it; warns of one whose rule was fitted on another."""
+    """A judge's config and the judge, with warnings, for example about a rule that was fitted on another judge."""
     from plaudit.judges.config import judge_warnings, load_judge_config
 
     asked = load_judge_config(config, name, {} if model is None else {"model": model}, overrides)
     asked = asked if decode is None else asked.with_decode(decode)
     judge = asked.build_with_progress()
-    for sentence in judge_warnings(asked, judge):
-        tell("warning", sentence)
+    tell("warning", *judge_warnings(asked, judge))
     return asked, judge
 
 
@@ -152,7 +140,7 @@ def _tell_certificate(path: Path | None, config: "JudgeConfig", judge: "Judge") 
 
 
 def report_failures(failed: Mapping[int, str]) -> None:
-    """A line for each reason, with the episodes it holds for."""
+    """Print a line for each reason, with its episodes."""
     from plaudit.judges.labeling import group_by_message
 
     for sentence, ids in group_by_message(failed).items():
@@ -180,13 +168,6 @@ def _open_window(folder: Path, options: "ReadOptions", order: QueueOrder, name: 
     out.print(f"{done.count} episodes of {done.store} labeled by a human{begun}, {done.left} are left")
 
 
-def _alone(given: Sequence[Any]) -> None:
-    if any(given):
-        raise DataError(
-            "--judge human opens a window in which you choose what to label; it takes --order, --name and --action-log"
-        )
-
-
 def _print_result(
     store: "Store", config: "JudgeConfig", judge: "Judge", done: "LabelStats[int]", passed_over: int
 ) -> None:
@@ -196,9 +177,9 @@ def _print_result(
         ids = "" if len(done.at_start) == 1 else f" ({_few(done.at_start)})"
         tell(
             "warning",
-            f"{which} called a success from the first frame on{ids}: the object may have been where it usually ends; "
-            f"look at them (plaudit data sheet) and label by hand what is none (plaudit label {store.folder} --judge "
-            "human); it stands in the note of their labels",
+            f"{which} called a success from the first frame on{ids}: the object may have started at its goal",
+            f"look at them (plaudit data sheet) and label the false ones by hand: plaudit label {store.folder} --judge "
+            "human",
         )
     _tell_unlike(judge, done.unlike)
     called = f" ({done.num_success} called a success)" if done.done else ""
@@ -207,10 +188,10 @@ def _print_result(
     for source, count in outranked.items():
         tell(
             "note",
-            f"{count} of these episodes have labels of '{source}', which go on counting ('plaudit data order "
-            f"{store.folder}' says whose labels do, and changes it)",
+            f"{count} of these episodes have labels of '{source}', which still count; 'plaudit data order "
+            f"{store.folder}' shows and changes the order",
         )
-    lost = f", {len(done.failed)} could not be judged and wait for the next run" if done.failed else ""
+    lost = f", {len(done.failed)} could not be labeled and are retried by the next run" if done.failed else ""
     open_ = f", {len(done.undecided)} left undecided" if done.undecided else ""
     labeled = len(done.done) - len(done.undecided)
     out.print(f"{labeled} episodes of {store.folder} labeled by {judge.id.source}{called}{open_}{over}{lost}")
@@ -220,7 +201,7 @@ def _print_result(
 
 
 def _tell_cascade(store: "Store", config: "JudgeConfig") -> None:
-    """Who decided, and what a human is asked; it comes first in the labeling window."""
+    """Which stages decided, and what a human is asked; the labeling window shows these episodes first."""
     from plaudit.judges.cascade import CascadeConfig
     from plaudit.judges.human.queue import write_requests
     from plaudit.training.ledger_audit import CascadeLedger
@@ -236,13 +217,13 @@ def _tell_cascade(store: "Store", config: "JudgeConfig") -> None:
         minutes = len(wanted) * config.human.cost_s / 60 if config.human is not None else 0.0
         tell(
             "note",
-            f"{len(wanted)} of the undecided wait for a human, some {minutes:.2g} minutes: plaudit label "
-            f"{store.folder} --judge human shows them first",
+            f"{len(wanted)} of the undecided wait for a human, about {minutes:.2g} minutes: plaudit label "
+            f"{store.folder} --judge human",
         )
 
 
 def _tell_unlike(judge: "Judge", unlike: Mapping[int, str]) -> None:
-    """Of episodes that are unlike what the judge learned from, and what became of them."""
+    """Warn about episodes that are unlike the judge's training data."""
     if not unlike:
         return
     first, became = next(iter(unlike)), "they have no labels"
@@ -257,14 +238,6 @@ def _tell_unlike(judge: "Judge", unlike: Mapping[int, str]) -> None:
 
 
 def check_output_path(output: Path | None) -> None:
-    """Refuse a folder that holds something."""
+    """Refuse a folder that is not empty."""
     if output is not None and output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise TargetNotEmpty(f"{output} is there already; nothing was measured, name another with --output-dir")
-
-
-def free_folder(folder: Path, name: str) -> Path:
-    """runs/judge_eval/vlm_0, vlm_1, ..."""
-    number = 0
-    while (folder / f"{name}_{number}").exists():
-        number += 1
-    return folder / f"{name}_{number}"
+        raise TargetNotEmpty(f"{output} exists already; nothing was measured, name another with --output-dir")

@@ -1,102 +1,84 @@
-"""`plaudit online`: the whole loop."""
+"""`plaudit online`, and the entry scripts that run it with other defaults."""
 
+import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.live import Live
 
-from plaudit.cli.common import (
+from plaudit.cli.common import corrected_success, err, out, progress, run_app, stop, tell
+from plaudit.cli.options import (
+    ALGORITHM,
+    ALGORITHM_HELP,
     AllowCode,
     AllowHost,
     AllowUntrained,
     Auto,
     RobotParams,
     RobotTopics,
-    corrected_success,
-    err,
-    out,
-    progress,
-    stop,
-    tell,
+    argument,
+    option,
 )
 from plaudit.errors import ClusterError, DataError, MissingExtra, PlauditError
 
-LINE_INTERVAL_S = 10.0  # between two lines where there is no terminal
-DRAW_INTERVAL_S = 0.25  # between two drawings where there is one
-DEFAULT_ALGORITHM = "as the config says, else rtc where the policy returns chunks for a robot, and sequential elsewhere"
-RAY = "PLAUDIT_RAY"  # environment variable: --ray where it is not given
-
-
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="env=lift learner=sac judge=runs/judge demos.store=demos ..."),
-]
-ConfigFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        "--train_config",
-        "--train-config",
-        help="A YAML file to start from, like those in examples/configs.",
-    ),
-]
-RobotName = Annotated[str | None, typer.Option(help="The robot, as robot=.")]
-Algorithm = Annotated[
-    str | None,
-    typer.Option(
-        "--inference_algorithm",
-        "--inference-algorithm",
-        help="rtc: infer while the robot moves; sequential: it waits meanwhile.",
-        show_default=DEFAULT_ALGORITHM,
-    ),
-]
-PolicyFile = Annotated[Path | None, typer.Option("--policy_yaml", "--policy-yaml", help="A policy to start from.")]
-HumanLabeler = Annotated[
-    bool, typer.Option("--human_reward_labeler", "--human-reward-labeler", help="A human labels episodes in a window.")
-]
-RayAddress = Annotated[
-    str | None,
-    typer.Option(
-        envvar=RAY,
-        metavar="ADDRESS",
-        help="Run the workers as actors of a Ray cluster: HOST:PORT of its head, 'auto' for the one that this machine "
-        "belongs to, 'local' for one of this machine alone. Without it, or with 'none': in this process.",
-    ),
-]
-Serial = Annotated[
-    bool, typer.Option("--serial", help="In this process, one call after the other; such a run can be repeated.")
-]
+LINE_INTERVAL_S = 10.0  # between two lines without a terminal
+DRAW_INTERVAL_S = 0.25  # between two updates of the screen
+RAY = "PLAUDIT_RAY"  # environment variable: the default of --ray
 
 
 def online(
-    overrides: Overrides = None,
-    config: ConfigFile = None,
-    robot: RobotName = None,
-    algorithm: Algorithm = None,
-    policy_yaml: PolicyFile = None,
+    overrides: Annotated[
+        list[str] | None,
+        argument("Config keys: env=lift learner=sac judge=runs/judge demos.store=demos ...", metavar="[KEY=VALUE]..."),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        option("A YAML file, like those in examples/configs.", "--config", "--train_config", "--train-config"),
+    ] = None,
+    robot: Annotated[str | None, option("igris_b, igris_c, sim, lerobot, or my_module:MyConfig.")] = None,
+    algorithm: Annotated[
+        str | None,
+        option(
+            ALGORITHM_HELP,
+            *ALGORITHM,
+            show_default="the config's; else rtc for chunks on a robot, sequential otherwise",
+        ),
+    ] = None,
+    policy_yaml: Annotated[Path | None, option("A policy to start from.", "--policy_yaml", "--policy-yaml")] = None,
     params: RobotParams = None,
     topics: RobotTopics = None,
-    human: HumanLabeler = False,
+    human: Annotated[
+        bool, option("A human labels episodes in a window.", "--human_reward_labeler", "--human-reward-labeler")
+    ] = False,
     auto: Auto = None,
-    ray: RayAddress = None,
-    serial: Serial = False,
-    address: Annotated[str | None, typer.Option(hidden=True, help="--ray, or 'none' for --serial.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="The folder of a run to resume.", metavar="RUN")] = None,
-    folder: Annotated[Path, typer.Option(help="The folder that run folders are written to.")] = Path("runs"),
+    ray: Annotated[
+        str | None,
+        option(
+            "Run the workers on a Ray cluster: HOST:PORT of its head, 'auto' for this machine's cluster, 'local' for a "
+            "new one on this machine. Without it, or with 'none', they run in this process.",
+            envvar=RAY,
+            metavar="ADDRESS",
+        ),
+    ] = None,
+    serial: Annotated[bool, option("Run in this process, one call after the other; reproducible.", "--serial")] = False,
+    address: Annotated[str | None, option("--ray, or 'none' for --serial.", hidden=True)] = None,
+    resume: Annotated[Path | None, option("The folder of a run to resume.", metavar="RUN")] = None,
+    folder: Annotated[Path, option("The folder that run folders are written to.")] = Path("runs"),
     allow_untrained: AllowUntrained = False,
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
 ) -> None:
     """Train a policy while the robot runs: episodes are labeled, the learner updates, new weights go to the robot.
 
-    Ctrl-C lets the workers finish their current call; the same command resumes the run. Returns 1 when the run ended
-    early by itself.
+    Ctrl-C lets the workers finish their current call; the same command resumes the run. Returns 1 when the run failed
+    or an audit alarm stopped it.
     """
     from plaudit.cluster.run import workers_for
     from plaudit.training.demos import open_demos
@@ -158,7 +140,7 @@ def _open_run(
         return run
     if empty:
         raise DataError(
-            "say what to run: --config FILE, like examples/configs/online_sim_sac.yaml, or env= (or robot=), learner= "
+            "name what to run: --config FILE, like examples/configs/online_sim_sac.yaml, or env= (or robot=), learner= "
             "and judge="
         )
     robot_files = {key: str(path.absolute()) for key, path in files.items() if path is not None}
@@ -171,22 +153,21 @@ def _open_run(
 
 
 def _with_operator(config: Any, auto: bool | None, serial: bool) -> Any:
-    """The config, with whether an operator attends; not where nothing else happens while one is waited for."""
-    from plaudit.rollout.operator_input import resolve_auto
-    from plaudit.rollout.reset import check_reset
+    """The config with or without an operator. A serial run has none: everything would wait for them."""
+    from plaudit.rollout.operator import resolve_auto
+    from plaudit.rollout.run import check_reset
 
     if serial and auto is False:
-        raise DataError("--serial has no operator: everything would wait for them; leave out --no-auto or --serial")
+        raise DataError("--serial has no operator; leave out --no-auto or --serial")
     operator = resolve_auto(config.operator, True if serial else auto, config.robot, config.teleop)
     check_reset(config.policy.inference.reset, operator)
     return config.model_copy(update={"operator": operator})
 
 
 def _check_judge(config: Any) -> None:
-    """Refuse a model that is not there, failed its checks or measures no progress where that is paid for, and data of
-    its retraining that are not there, before anything is made or changed."""
+    """Validate the judge before anything is created: its model, its progress output and its retraining data."""
     from plaudit.data.store import Store
-    from plaudit.judges.classifier.loader import load_reward_model
+    from plaudit.judges.classifier.judge import load_reward_model
     from plaudit.training.config import classifier_of
     from plaudit.training.rollout_judge import check_measures_progress
 
@@ -199,7 +180,7 @@ def _check_judge(config: Any) -> None:
 
 
 def _check_calibrated(config: Any) -> None:
-    """A judge whose probabilities mean nothing yet is not in charge of a robot, unless it is forced."""
+    """Warn about an uncalibrated judge, and refuse it on a robot unless it is forced."""
     from plaudit.judges.config import uncalibrated_warning
     from plaudit.training.rollout_judge import check_robot_judge
 
@@ -212,8 +193,7 @@ def _check_calibrated(config: Any) -> None:
 
 
 def _check_certificate(config: Any) -> None:
-    """Nor one without a certificate; whether it is this judge's shows when the judge is loaded, before anything
-    moves."""
+    """Refuse a judge without a certificate on a robot; the workers check later that it belongs to the judge."""
     from plaudit.judges.certificate import certificate_status
     from plaudit.training.rollout_judge import check_robot_judge
 
@@ -223,14 +203,14 @@ def _check_certificate(config: Any) -> None:
 
 def _check_ray(ray: str | None, serial: bool) -> None:
     if ray is not None and serial:
-        raise DataError("--serial is for this process, and --ray for a cluster; give one of them")
+        raise DataError("--serial runs in this process and --ray on a cluster; give only one of them")
     if ray is not None and find_spec("ray") is None:
         raise ClusterError(f"{MissingExtra('ray', 'cluster')}; or run in this process: leave out --ray (or {RAY})")
 
 
 def _train(run: Any, workers: Any, trainer: Any) -> None:
     from plaudit.data.disk import disk_error
-    from plaudit.rollout.timing import held_warning
+    from plaudit.rollout.recording import held_warning
 
     events = trainer.events
     failure: PlauditError | None = None
@@ -261,8 +241,7 @@ def _train(run: Any, workers: Any, trainer: Any) -> None:
     if aborted:
         raise KeyboardInterrupt
     if failure is not None:
-        for line in str(failure).splitlines():
-            tell("error", line)
+        tell("error", *str(failure).splitlines())
         raise typer.Exit(1)
     if stopped():
         stop("stopped; resume with the same command")
@@ -298,11 +277,10 @@ def _finish(run: Any, progress: Any) -> None:
 
 @contextmanager
 def _display(config: Any, workers: Any, events: Any) -> Iterator[Any]:
-    """The loop's callback, which shows how things stand and logs events; and whether Ctrl-C was pressed, or an operator
-    has stopped the run. The operator's keys are read meanwhile.
+    """The loop's callback, which shows progress and logs events; and whether Ctrl-C or an operator stopped the run.
 
-    Pressed once, it lets the workers finish their current call, also after an operator has stopped the run; pressed
-    again, or before the loop begins, it interrupts.
+    The first Ctrl-C lets the workers finish their current call. The second one, or one before the loop begins,
+    interrupts. The operator's keys are read meanwhile.
     """
     from plaudit.cli.operator import OperatedRun
     from plaudit.training.display import Display, stopping_message
@@ -345,3 +323,30 @@ def _display(config: Any, workers: Any, events: Any) -> Iterator[Any]:
     finally:
         signal.signal(signal.SIGINT, before)
         live.stop()
+
+
+def run_script(
+    description: str, *, train_config: Path, policy_yaml: Path | None = None, always: Sequence[str] = ()
+) -> NoReturn:
+    """An entry script at the repository root: `plaudit online` on a cluster with other defaults; --robot is required.
+
+        python run_online_rl.py --robot igris_b --inference_algorithm rtc --train_config my_run.yaml
+
+    always: `a.b=c` overrides that make it this script
+    """
+    defaults: dict[str, Any] = {"config": train_config, "policy_yaml": policy_yaml, "robot": Parameter.empty}
+    parameters = [
+        parameter.replace(kind=Parameter.KEYWORD_ONLY, default=defaults.get(name, parameter.default))
+        for name, parameter in signature(online).parameters.items()
+        if name not in ("ray", "serial", "address", "resume", "folder")
+    ]
+
+    def script(**given: Any) -> None:
+        overrides = [*(given.pop("overrides") or []), *always]
+        online(overrides, **given, ray=os.environ.get(RAY, "auto"))
+
+    script.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+    script.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+    app.command(help=description)(script)
+    run_app(app)

@@ -7,8 +7,7 @@ from typing import Any
 from rich.text import Text
 
 from plaudit.cli.common import out
-from plaudit.rollout.operator import Operator, OperatorStatus
-from plaudit.rollout.operator_input import Cue, OperatorConfig, hotkeys, listen_at_terminal
+from plaudit.rollout.operator import Cue, Operator, OperatorConfig, OperatorStatus, hotkeys, listen_at_terminal
 
 QUESTION = "scene ready?"  # at the gate
 WORDS = {"gate": (QUESTION, "bold yellow"), "episode": ("running", "green"), "held": ("EMERGENCY STOP", "bold red")}

@@ -1,11 +1,10 @@
-"""`plaudit judge plan`: how good a judge must be for a task, and what it takes to know."""
+"""`plaudit judge plan`: how good a judge must be for a task, and how many labels prove it."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from plaudit.cli.common import MAX_COUNT, finite, out, stop, tell
+from plaudit.cli.common import out, stop, tell
+from plaudit.cli.options import argument, option
 from plaudit.errors import DataError
 
 if TYPE_CHECKING:
@@ -14,57 +13,41 @@ if TYPE_CHECKING:
 
 def plan_(
     words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="With --measure: keys of 'plaudit train' for its runs."),
+        list[str] | None, argument("With --measure: keys of 'plaudit train' for its runs.", metavar="KEY=VALUE")
     ] = None,
     *,
-    env: Annotated[str, typer.Option("--env", help="The task: lift, pick_place, push; others with --measure.")],
-    success: Annotated[float, typer.Option(min=0, max=1, help="The true success rate wanted.", callback=finite)] = 0.9,
+    env: Annotated[str, option("The task: lift, pick_place, push; others with --measure.", "--env")],
+    success: Annotated[float, option("The true success rate wanted.", min=0, max=1)] = 0.9,
     precision: Annotated[
-        float | None,
-        typer.Option(min=0, max=1, help="Of a judge, in episodes half of which succeed.", callback=finite),
+        float | None, option("A judge's precision, if half the episodes succeed.", min=0, max=1)
     ] = None,
-    recall: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Of the same judge, in episodes.", callback=finite)
-    ] = None,
-    tricks: Annotated[
-        float, typer.Option(min=0, max=1, help="Share of near successes that it takes for success.", callback=finite)
-    ] = 0.0,
-    late_by: Annotated[
-        int, typer.Option(min=0, max=MAX_COUNT, help="Episodes that are over before its labels come.")
-    ] = 0,
-    certificate: Annotated[
-        Path | None, typer.Option(help="Of an examined judge, in place of --precision and --recall.")
-    ] = None,
-    labels: Annotated[
-        int | None, typer.Option(min=0, max=MAX_COUNT, help="What so many labeled episodes would prove.")
-    ] = None,
-    confidence: Annotated[
-        float, typer.Option(min=0.5, max=0.999, help="How sure a proof must be.", callback=finite)
-    ] = 0.9,
-    table: Annotated[Path | None, typer.Option(help="Runs of --measure, in place of those of the package.")] = None,
-    measure: Annotated[
-        bool, typer.Option("--measure", help="First make the runs that --table lacks, up to a minute each.")
-    ] = False,
-    jobs: Annotated[int, typer.Option(min=1, max=1000, help="With --measure: runs at a time.")] = 2,
+    recall: Annotated[float | None, option("The recall of the same judge (episodes).", min=0, max=1)] = None,
+    tricks: Annotated[float, option("Fraction of near successes that it labels a success.", min=0, max=1)] = 0.0,
+    late_by: Annotated[int, option("Number of episodes by which its labels are late.", min=0)] = 0,
+    certificate: Annotated[Path | None, option("A judge's certificate, instead of --precision and --recall.")] = None,
+    labels: Annotated[int | None, option("Show what this number of labeled episodes can prove.", min=0)] = None,
+    confidence: Annotated[float, option("Confidence of a proof.", min=0.5, max=0.999)] = 0.9,
+    table: Annotated[Path | None, option("A file of --measure, instead of the built-in runs.")] = None,
+    measure: Annotated[bool, option("First do the runs missing in --table, up to a minute each.", "--measure")] = False,
+    jobs: Annotated[int, option("With --measure: number of parallel runs.", min=1, max=1000)] = 2,
 ) -> None:
-    """Say how good a judge must be for a task.
+    """Show how good a judge must be for a task.
 
-    Predicts the true success of a policy that learns from a judge with given errors, from runs with simulated noisy
-    judges: what each kind of error costs, the precision and recall that a success rate needs, and how many episodes to
-    label to prove them.
+    Predicts the true success of a policy that learns from an imperfect judge, based on runs with simulated noisy
+    judges. Shows what each kind of error costs, and the precision and recall that a success rate needs. Also shows how
+    many labeled episodes prove them.
     """
     from plaudit.judges.plan import PlanTable
     from plaudit.report.plan import judge_sentences, labels_sentence, needs_sentences, needs_table, success_table
 
     cases = _cases(precision, recall, tricks, late_by, certificate)
     if words and not measure:
-        raise DataError(f"{words[0]}: the runs of a table are made; keys of 'plaudit train' go with --measure")
+        raise DataError(f"{words[0]}: keys of 'plaudit train' need --measure; the runs of a table are finished")
     if measure:
-        known = _measure(env, table or Path(f"runs/judge_plan/{env}.json"), jobs, tuple(words or ()))
+        runs = _measure(env, table or Path(f"runs/judge_plan/{env}.json"), jobs, tuple(words or ()))
     else:
-        known = PlanTable.built_in() if table is None else PlanTable.load(table)
-    plan = known.plan(env)
+        runs = PlanTable.built_in() if table is None else PlanTable.load(table)
+    plan = runs.plan(env)
     proven = [] if labels is None else [labels_sentence(plan, labels, confidence)]
     judged = judge_sentences(plan, cases)
     needs = needs_sentences(plan, success, confidence)
@@ -73,9 +56,8 @@ def plan_(
     out.print("", success_table(plan), sep="\n")
     if success <= plan.best:
         out.print("", f"for {success:.0%} true success:", needs_table(plan, success), sep="\n")
-    for sentence in [*needs, *judged, *proven]:
-        tell("note", sentence)
-    tell("note", "this is for the recipe above: with fewer or no demonstrations a policy depends on its judge more")
+    tell("note", *needs, *judged, *proven)
+    tell("note", "this holds for the recipe above; with fewer demonstrations, a policy depends more on its judge")
 
 
 def _cases(
@@ -104,11 +86,11 @@ def _measure(env: str, path: Path, jobs: int, keys: tuple[str, ...]) -> "PlanTab
     from plaudit.report.plan import describe_noise
     from plaudit.training.noise_runs import LEVELS, make_runs, recipe, settings_to_run
 
-    known = PlanTable.load(path) if path.exists() else PlanTable(recipes={})
+    table = PlanTable.load(path) if path.exists() else PlanTable(recipes={})
     recipes = {learner: recipe(env, learner, keys) for learner in LEVELS}
-    if known.recipes.get(env, recipes) != recipes:
+    if table.recipes.get(env, recipes) != recipes:
         raise DataError(f"{path} has runs of {env} with other keys; name another file with --table")
-    runs = list(known.runs)
+    runs = list(table.runs)
     done = {(run.env, run.learner, str(run.noise), run.seed) for run in runs}
     settings = settings_to_run(env, more=keys)
     missing = [one for one in settings if (one.env, one.learner, str(one.noise), one.seed) not in done]
@@ -116,11 +98,11 @@ def _measure(env: str, path: Path, jobs: int, keys: tuple[str, ...]) -> "PlanTab
         for count, run in enumerate(make_runs(missing, jobs), 1):
             runs.append(run)
             runs.sort(key=lambda one: (one.env, one.learner))  # ppo, then sac
-            known = PlanTable(recipes={**known.recipes, env: recipes}, runs=tuple(runs))
-            known.save(path)
+            table = PlanTable(recipes={**table.recipes, env: recipes}, runs=tuple(runs))
+            table.save(path)
             what = describe_noise(run.noise)
             out.print(f"{count} of {len(missing)}: {run.learner}, {what}: {run.success:.0%}")
     except KeyboardInterrupt:
         stop(f"interrupted; {len(runs)} runs are in {path}, and the same command makes the others")
     out.print(f"{path} has {len(runs)} runs; --table {path} takes them again")
-    return known
+    return table

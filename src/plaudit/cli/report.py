@@ -1,44 +1,41 @@
-"""`plaudit report` and `plaudit eval`: what came of a run, and how good a policy is."""
+"""`plaudit report`, `plaudit eval` and `plaudit demo`."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from plaudit.cli.common import AllowCode, AllowHost, out
+from plaudit.cli.common import epochs_bar, free_path, out, progress, stop, tell, training_bar
 from plaudit.cli.env import SetOption, keys_by_set
+from plaudit.cli.options import AllowCode, AllowHost, argument, option
 from plaudit.errors import DataError
 
-RunArgument = Annotated[Path, typer.Argument(help="The folder of a run, like runs/lift_sac_0.")]
 
-
-def report(run: RunArgument) -> None:
+def report(run: Annotated[Path, argument("The folder of a run, like runs/lift_sac_0.")]) -> None:
     """Write report.html of a run, also while it is in progress."""
     from plaudit.report.run import write_run_report
 
-    _check_run(run)
+    if not (run / "config.yaml").exists():
+        raise DataError(f"{run} is not the folder of a run: it has no config.yaml")
     out.print(f"wrote {write_run_report(run)}")
 
 
 def eval_(
-    path: Annotated[Path, typer.Argument(metavar="RUN_OR_POLICY", help="A run, or a policy: its folder or file.")],
-    name: Annotated[
-        str | None, typer.Option("--env", help="A task of 'plaudit env list'.", show_default="the run's own")
-    ] = None,
-    episodes: Annotated[int, typer.Option(min=1, max=100_000, help="Episodes to run.")] = 100,
+    path: Annotated[Path, argument("A run, or a policy: its folder or file.", metavar="RUN_OR_POLICY")],
+    name: Annotated[str | None, option("A task of 'plaudit env list'.", "--env", show_default="the run's own")] = None,
+    episodes: Annotated[int, option("Episodes to run.", min=1, max=100_000)] = 100,
     judge: Annotated[
-        Path | None,
-        typer.Option(help="A reward model or a judge's file, beside the simulator.", show_default="the run's own"),
+        Path | None, option("A reward model or a judge's file, besides the simulator.", show_default="the run's own")
     ] = None,
-    video: Annotated[bool, typer.Option(help="Also write videos; of a run, of the first and the last policy.")] = False,
+    video: Annotated[bool, option("Also write videos; of a run, of the first and the last policy.")] = False,
     settings: SetOption = None,
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
 ) -> None:
     """Evaluate the latest policy of a run, or any policy, on test seeds of a simulated task.
 
-    No evaluation during training uses these seeds. Prints the success rate by the simulator and, where there is one, by
-    the judge, each with its confidence interval.
+    No evaluation during training uses these seeds. Prints the success rate with its confidence interval, by the
+    simulator and, if there is one, by the judge.
     """
     is_run = (path / "config.yaml").is_file()
     if is_run and name is None and judge is None and not settings:
@@ -92,18 +89,26 @@ def _eval_policy(
     result = evaluate_policy(policy, env, episodes, chosen)
     out.print(f"{path} on {name}: {result.describe()}; {episodes} test seeds")
     if video:
-        film = _free_file(Path("runs/eval"), f"{path.resolve().stem}_{name}")
+        film = free_path(Path("runs/eval"), f"{path.resolve().stem}_{name}", ".mp4")
         out.print(f"wrote {film}" if film_policy(policy, env, chosen, film) else f"{name} has no images to film")
 
 
-def _free_file(folder: Path, name: str) -> Path:
-    """runs/eval/policy_lift_0.mp4, policy_lift_1.mp4, ..."""
-    number = 0
-    while (folder / f"{name}_{number}.mp4").exists():
-        number += 1
-    return folder / f"{name}_{number}.mp4"
+def demo(
+    folder: Annotated[Path, option("The folder to write.", "--output-dir", "-o")] = Path("runs/demo"),
+    seed: Annotated[int, option("Seed of everything random.", min=0)] = 0,
+) -> None:
+    """Run the whole pipeline in small, in two to four minutes.
 
+    Collects labeled episodes, trains a reward model on their images, trains a policy on its labels, then measures the
+    true success rate on test seeds. Ctrl-C stops; the same command resumes.
+    """
+    from plaudit.judges.epochs import TrainingInterrupted
+    from plaudit.training.demo import MIN_SUCCESS_RATE, DemoDisplay, run_demo
 
-def _check_run(run: Path) -> None:
-    if not (run / "config.yaml").exists():
-        raise DataError(f"{run} is not the folder of a run: it has no config.yaml")
+    try:
+        result = run_demo(folder, DemoDisplay(out, progress, epochs_bar, training_bar), seed)
+    except (KeyboardInterrupt, TrainingInterrupted):
+        stop(f"stopped; resume with: plaudit demo --output-dir {folder} --seed {seed}")
+    if result.success_rate < MIN_SUCCESS_RATE:
+        tell("problem", f"that is below {MIN_SUCCESS_RATE:.0%}")
+        raise typer.Exit(1)

@@ -1,32 +1,20 @@
-"""`plaudit train-reward`: a classifier that tells success from its images, and how far to trust it."""
+"""`plaudit train-reward` and `plaudit train-progress`."""
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.text import Text
 
-from plaudit.cli.common import (
-    MAX_COUNT,
-    MAX_SEED,
-    AllowCode,
-    AllowHost,
-    check_episodes,
-    epochs_bar,
-    finite,
-    out,
-    progress,
-    starting,
-    stop,
-    store_and_keys,
-    tell,
-)
-from plaudit.cli.data import RewardFrameOption, StateOption
+from plaudit.cli.common import check_episodes, epochs_bar, out, progress, stop, store_and_keys, tell
+from plaudit.cli.config import Flag, config_command
+from plaudit.cli.data import StateOption
+from plaudit.cli.options import AllowCode, AllowHost, argument, option, split_names
 from plaudit.errors import DataError
 
 if TYPE_CHECKING:
@@ -36,181 +24,190 @@ if TYPE_CHECKING:
     from plaudit.judges.classifier.fit import TrainResult
     from plaudit.judges.classifier.train_job import RewardTrainJob
 
-# Flags that are handed on as they are, by the keys of a RewardTrainJob.
-_SAME = ("image_keys", "batch_size", "epochs", "lr", "hidden_dim", "latent_dim", "num_spatial_blocks", "use_state")
-_KEYS = {
-    **{
-        name: name
-        for name in (*_SAME, "history_stride", "target_fpr", "promise_confidence", "seed", "device", "reward_frame")
-    },
-    "members": "ensemble_size",
-    "history": "num_history_frames",
-    "progress_": "predict_progress",
-    "minutes": "max_minutes",
-}
-
+_JOB = "plaudit.judges.classifier.train_job:RewardTrainJob"
+_SHARED_FLAGS = (
+    Flag("image_keys", "Camera to use; repeatable.", "--image-key", default="all cameras"),
+    Flag("epochs", "Maximum number of epochs. Training stops early when the validation loss stops falling."),
+    Flag("ensemble_size", "Ensemble size; the lowest probability of its members counts.", "--members"),
+    Flag("seed", "Random seed."),
+    Flag("device", "cpu, cuda or cuda:1.", default="a GPU if there is one"),
+    Flag(
+        "max_minutes",
+        "Maximum time of the command. On a CPU, settings that are not given are chosen to fit. A time that is too "
+        "short is refused before training.",
+        "--minutes",
+        default="about 10 on a CPU, else no limit",
+    ),
+)
+TrainRewardCommand = config_command(
+    _JOB,
+    *_SHARED_FLAGS,
+    Flag("batch_size", "Frames in a batch, half of them successes."),
+    Flag("lr", "Learning rate; follows a cosine schedule to zero."),
+    Flag("hidden_dim", "Width of the classifier head."),
+    Flag("latent_dim", "Size of one camera's embedding."),
+    Flag("num_spatial_blocks", "Number of learned spatial embeddings of each channel."),
+    Flag("use_state", "Use the robot's state as an input too."),
+    Flag("reward_frame", "LeRobot: whether next.reward is about the next frame or the row's own.", default="as stored"),
+    Flag("num_history_frames", "Number of earlier frames to use as input too.", "--history"),
+    Flag("history_stride", "Steps between these frames."),
+    Flag("predict_progress", "Also predict task progress, for reward shaping.", "--progress"),
+    Flag("target_fpr", "False-positive rate (frames) that the threshold is chosen for."),
+    Flag("promise_confidence", "Confidence that this rate holds on new episodes."),
+)
+# A model of progress learns from no failures and sees single frames; of three members the lowest value counts.
+_PROGRESS = {"predict_success": False, "predict_progress": True, "num_history_frames": 0, "ensemble_size": 3}
+TrainProgressCommand = config_command(
+    _JOB, *(replace(flag, default="3") if flag.key == "ensemble_size" else flag for flag in _SHARED_FLAGS)
+)
 
 WordsArgument = Annotated[
     list[str] | None,
-    typer.Argument(
+    argument(
+        "A store or a data set of another layout, then keys of the config, like augment.shift=0.1.",
         metavar="[STORE] [KEY=VALUE]...",
-        help="A store or a data set of another layout; then keys of the config, like augment.shift=0.1.",
     ),
 ]
 ConfigOption = Annotated[
-    Path | None, typer.Option(help="YAML or JSON: our keys, or the config of another stack (docs/reward_model.md).")
+    Path | None, option("YAML or JSON: our keys, or the config of another stack (docs/reward_model.md).")
 ]
-OutputDirOption = Annotated[
-    Path | None, typer.Option("--output-dir", "-o", help="The folder to write; runs/reward_model when not given.")
-]
-PositiveDirOption = Annotated[
-    Path | None, typer.Option(help="A folder of .npy trajectories that succeed, in place of a store.")
-]
-NegativeDirOption = Annotated[Path | None, typer.Option(help="A folder of .npy trajectories that fail.")]
-OutputCheckpointOption = Annotated[Path | None, typer.Option(help="Also write the model as one .pt file.")]
 BackboneOption = Annotated[
     str | None,
-    typer.Option(
-        help="resnet10, efficientnet_lite0, small, keypoints, torchvision:NAME or transformers:NAME_OR_FOLDER.",
+    option(
+        "resnet10, efficientnet_lite0, small, keypoints, torchvision:NAME or transformers:NAME_OR_FOLDER.",
         show_default="efficientnet_lite0; resnet10 for folders of .npy",
     ),
 ]
-PretrainedEncoderPathOption = Annotated[
-    Path | None, typer.Option(help="Pretrained weights of the backbone; for resnet10, any of the published files.")
-]
-FreezeEncoderOption = Annotated[
-    Literal["true", "stem", "false"] | None,
-    typer.Option(help="Freeze the encoder, its first layers (stem) or nothing."),
-]
-ImageKeysOption = Annotated[
-    list[str] | None,
-    typer.Option("--image-key", help="Camera to use; may be given several times. All cameras when not given."),
-]
-ImageSizeOption = Annotated[
-    tuple[int, int, int] | None,
-    typer.Option(metavar="C H W", help="Resize images to this; not resized when not given."),
-]
-BatchSizeOption = Annotated[
-    int | None, typer.Option(min=2, max=65_536, help="Frames in a batch, half of them successes.")
-]
-EpochsOption = Annotated[
-    int | None,
-    typer.Option(
-        min=1, max=MAX_COUNT, help="Maximum number; training stops early when the validation loss stops falling."
-    ),
-]
-LrOption = Annotated[
-    float | None, typer.Option(min=0, max=10, help="Learning rate; follows a cosine schedule to zero.", callback=finite)
-]
-HiddenDimOption = Annotated[int | None, typer.Option(min=1, max=65_536, help="Width of the classifier head.")]
-LatentDimOption = Annotated[int | None, typer.Option(min=1, max=65_536, help="Size of one camera's embedding.")]
-NumSpatialBlocksOption = Annotated[
-    int | None, typer.Option(min=1, max=65_536, help="Number of learned spatial embeddings of each channel.")
-]
-MembersOption = Annotated[
-    int | None, typer.Option(min=1, max=1000, help="Ensemble size; the lowest probability of its members counts.")
-]
-UseStateOption = Annotated[bool | None, typer.Option("--use-state", help="Use the robot's state as an input too.")]
-HistoryOption = Annotated[
-    int | None, typer.Option(min=0, max=1000, help="Number of earlier frames to use as input too.")
-]
-HistoryStrideOption = Annotated[int | None, typer.Option(min=1, max=10_000, help="Steps between these frames.")]
-ProgressOption = Annotated[
-    bool | None, typer.Option("--progress", help="Also predict task progress, for reward shaping.")
-]
-TargetFprOption = Annotated[
-    float | None,
-    typer.Option(
-        min=1e-6, max=1, help="False-positive rate (frames) that the threshold is chosen for.", callback=finite
-    ),
-]
-PromiseConfidenceOption = Annotated[
-    float | None,
-    typer.Option(
-        min=0.5, max=1, help="How sure that rate must be on episodes to come.", callback=finite, show_default="0.9"
-    ),
-]
-SourcesOption = Annotated[str | None, typer.Option(help="Sources of the labels to train on, like 'human,cutoff'.")]
-SeedOption = Annotated[int | None, typer.Option(min=0, max=MAX_SEED, help="Seed of everything random.")]
-DeviceOption = Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1; a GPU if there is one when not given.")]
-MinutesOption = Annotated[
-    float | None,
-    typer.Option(
-        min=0,
-        max=1e6,
-        help="Maximum time of the command. On a CPU, settings that are not given are chosen to fit; a time that is too "
-        "short is refused before training.",
-        callback=finite,
-        show_default="about 10 on a CPU, no limit",
-    ),
-]
-VisualizePositiveOption = Annotated[
-    bool, typer.Option("--visualize-positive", help="Write every success frame as an image before training.")
-]
-VisOutputDirOption = Annotated[Path, typer.Option(help="Folder of these images.")]
+SourcesOption = Annotated[str | None, option("Sources of the labels to train on, like 'human,cutoff'.")]
 
 
 def train_reward(
     context: typer.Context,
     words: WordsArgument = None,
     config: ConfigOption = None,
-    output_dir: OutputDirOption = None,
-    positive_dir: PositiveDirOption = None,
-    negative_dir: NegativeDirOption = None,
-    output_checkpoint: OutputCheckpointOption = None,
+    output_dir: Annotated[
+        Path | None, option("The folder to write; runs/reward_model when not given.", "--output-dir", "-o")
+    ] = None,
+    positive_dir: Annotated[
+        Path | None, option("A folder of successful .npy trajectories, instead of a store.")
+    ] = None,
+    negative_dir: Annotated[Path | None, option("A folder of failed .npy trajectories.")] = None,
+    output_checkpoint: Annotated[Path | None, option("Also write the model as one .pt file.")] = None,
     backbone: BackboneOption = None,
-    pretrained_encoder_path: PretrainedEncoderPathOption = None,
-    freeze_encoder: FreezeEncoderOption = None,
-    image_keys: ImageKeysOption = None,
-    image_size: ImageSizeOption = None,
-    batch_size: BatchSizeOption = None,
-    epochs: EpochsOption = None,
-    lr: LrOption = None,
-    hidden_dim: HiddenDimOption = None,
-    latent_dim: LatentDimOption = None,
-    num_spatial_blocks: NumSpatialBlocksOption = None,
-    members: MembersOption = None,
-    use_state: UseStateOption = None,
+    pretrained_encoder_path: Annotated[
+        Path | None, option("Pretrained weights of the backbone; for resnet10, any of the published files.")
+    ] = None,
+    freeze_encoder: Annotated[
+        Literal["true", "stem", "false"] | None, option("Freeze the encoder, its first layers (stem) or nothing.")
+    ] = None,
+    image_size: Annotated[
+        tuple[int, int, int] | None, option("Resize images to this; not resized when not given.", metavar="C H W")
+    ] = None,
     state: StateOption = None,
-    reward_frame: RewardFrameOption = None,
-    history: HistoryOption = None,
-    history_stride: HistoryStrideOption = None,
-    progress_: ProgressOption = None,
-    target_fpr: TargetFprOption = None,
-    promise_confidence: PromiseConfidenceOption = None,
     sources: SourcesOption = None,
-    seed: SeedOption = None,
-    device: DeviceOption = None,
-    minutes: MinutesOption = None,
-    visualize_positive: VisualizePositiveOption = False,
-    vis_output_dir: VisOutputDirOption = Path("positive_samples_vis"),
+    visualize_positive: Annotated[
+        bool, option("Write every success frame as an image before training.", "--visualize-positive")
+    ] = False,
+    vis_output_dir: Annotated[Path, option("Folder of these images.")] = Path("positive_samples_vis"),
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
 ) -> None:
-    """Train a reward model: a classifier of success, from labeled episodes.
+    """Train a reward model: a success classifier, from labeled episodes.
 
-    Some episodes are held out to choose its threshold, others to test it; report.html in its folder shows how far to
-    trust it. Ctrl-C stops it at once; the same command resumes. All keys: docs/reward_model.md.
+    Some episodes are held out to choose its threshold, and others to test it. report.html in its folder shows how
+    reliable it is. Ctrl-C stops at once; the same command resumes. All keys: docs/reward_model.md.
     """
-    begun = monotonic()
-    with starting():
-        from plaudit.judges.classifier.train_job import load_reward_train_job
-
+    if (positive_dir is None) != (negative_dir is None):
+        raise DataError("--positive-dir and --negative-dir belong together; give both")
     store, overrides = store_and_keys(words or [])
-    folders = positive_dir is not None or negative_dir is not None
-    flags = _flags(context.params) | _data(store, positive_dir, negative_dir)
-    job, notes = load_reward_train_job(config, flags, overrides, folders=folders)
-    check_job(job)
-    for note in notes:
-        tell("note", note)
+    if positive_dir is not None and store is not None:
+        raise DataError(f"name {store}, or --positive-dir and --negative-dir, not both")
+    flags = _flags(context, backbone, sources, [store, positive_dir, negative_dir])
+    for key, path in (("output_dir", output_dir), ("output_checkpoint", output_checkpoint)):
+        if path is not None:
+            flags[key] = str(path)
+    if pretrained_encoder_path is not None:
+        flags["encoder"] = {**flags.get("encoder", {}), "weights": str(pretrained_encoder_path)}
+    if freeze_encoder is not None:
+        flags["freeze_encoder"] = {"true": True, "false": False}.get(freeze_encoder, "stem")
+    if image_size is not None:
+        channels, *size = image_size
+        if channels != 3:
+            raise DataError(f"--image-size takes channels, height and width; images have 3 channels, not {channels}")
+        flags["image_size"] = size
+    job = _load_job(config, flags, overrides, folders=positive_dir is not None)
     try:
         with training_episodes(job, state or ()) as episodes:
             if visualize_positive:
                 _visualize(episodes, job, vis_output_dir)
-            fitted = train_job(episodes, job, begun)
+            fitted = train_job(episodes, job, context.meta["began"])
     except KeyboardInterrupt:
         stop("interrupted; run the same command to resume")
     _print_result(fitted, job)
+
+
+def train_progress(
+    context: typer.Context,
+    words: WordsArgument = None,
+    output: Annotated[Path, option("The folder to write; it must not exist.", "--output-dir", "-o")] = Path(
+        "runs/progress"
+    ),
+    config: ConfigOption = None,
+    backbone: BackboneOption = None,
+    sources: SourcesOption = None,
+    allow_code: AllowCode = None,
+    allow_host: AllowHost = None,
+) -> None:
+    """Train a progress judge, which returns a value from 0 to 1, from successful episodes alone.
+
+    Labeled episodes are used up to their success. Episodes without labels are used as demonstrations that end with
+    success. Failures are left out. Ctrl-C stops at once; the same command resumes. All keys: docs/reward_model.md.
+    """
+    store, overrides = store_and_keys(words or [])
+    flags = _PROGRESS | {"output_dir": str(output)} | _flags(context, backbone, sources, [store])
+    job = _load_job(config, flags, overrides)
+    try:
+        with training_episodes(job) as episodes:
+            fitted = train_job(episodes, job, context.meta["began"])
+    except KeyboardInterrupt:
+        stop("interrupted; run the same command to resume")
+    order = fitted.model.config.value_order
+    out.print(
+        f"{output}: value order {order:.2f} on {len(fitted.predictions)} held-out episodes. This is the correlation of "
+        "its values with time up to the first success; 1 means that they only rise."
+    )
+    for problem in fitted.model.config.problems:
+        tell("problem", f"a negative control failed, {problem}")
+    out.print(f"the model is in {output}; look at {output / 'report.html'} first")
+    out.print(f"in plaudit train and online: judge.progress={output} reward.shaping=0.3")
+    out.print(f"in plaudit label and judge: --config {output}")
+
+
+def _flags(
+    context: typer.Context, backbone: str | None, sources: str | None, data: Sequence[str | Path | None]
+) -> dict[str, Any]:
+    """The flags that were given, by the keys of a RewardTrainJob."""
+    from plaudit.judges.classifier.train_job import encoder_of
+
+    flags = dict(context.obj)
+    if paths := [str(path) for path in data if path is not None]:
+        flags["data"] = paths
+    if sources is not None:
+        flags["label_sources"] = split_names(sources)
+    if backbone is not None:
+        flags["encoder"] = encoder_of(backbone)
+    return flags
+
+
+def _load_job(
+    config: Path | None, flags: Mapping[str, Any], overrides: Sequence[str], folders: bool = False
+) -> "RewardTrainJob":
+    from plaudit.judges.classifier.train_job import load_reward_train_job
+
+    job, notes = load_reward_train_job(config, flags, overrides, folders=folders)
+    check_job(job)
+    tell("note", *notes)
+    return job
 
 
 def check_job(job: "RewardTrainJob") -> None:
@@ -225,38 +222,6 @@ def check_job(job: "RewardTrainJob") -> None:
     for path in job.data:
         check_episodes(path)
     job.encoder.build()  # its weights are there and fit
-
-
-def _data(store: str | None, positive: Path | None, negative: Path | None) -> dict[str, Any]:
-    if (positive is None) != (negative is None):
-        raise DataError("--positive-dir and --negative-dir belong together; give both")
-    if positive is not None and store is not None:
-        raise DataError(f"name {store}, or --positive-dir and --negative-dir, not both")
-    given = [str(path) for path in (store, positive, negative) if path is not None]
-    return {"data": given} if given else {}
-
-
-def _flags(params: Mapping[str, Any]) -> dict[str, Any]:
-    """What was given, by the keys of a RewardTrainJob."""
-    from plaudit.judges.classifier.train_job import encoder_of
-
-    flags = {key: params[flag] for flag, key in _KEYS.items() if params[flag] not in (None, [])}
-    for flag in ("output_dir", "output_checkpoint"):
-        if params[flag] is not None:
-            flags[flag] = str(params[flag])
-    if params["sources"] is not None:
-        flags["label_sources"] = [source.strip() for source in params["sources"].split(",")]
-    if params["freeze_encoder"] is not None:
-        flags["freeze_encoder"] = {"true": True, "false": False}.get(params["freeze_encoder"], "stem")
-    if params["image_size"] is not None:
-        channels, *size = params["image_size"]
-        if channels != 3:
-            raise DataError(f"--image-size takes channels, height and width; images have 3 channels, not {channels}")
-        flags["image_size"] = size
-    encoder = {} if params["backbone"] is None else encoder_of(params["backbone"])
-    if params["pretrained_encoder_path"] is not None:
-        encoder["weights"] = str(params["pretrained_encoder_path"])
-    return flags | ({"encoder": encoder} if encoder else {})
 
 
 @contextmanager
@@ -305,10 +270,8 @@ def _imported(job: "RewardTrainJob", state: Sequence[str], scratch: Path) -> "St
         report = import_dataset(source, folder, options, progress(f"importing {source.name}"), takes=job.takes)
         imported[source] = report.ids
         labeled += report.labeled
-        for sentence in report.notes:
-            tell("note", sentence)
-        for sentence in report.failed:
-            tell("warning", sentence)
+        tell("note", *report.notes)
+        tell("warning", *report.failed)
     if not labeled and job.predict_success:
         raise DataError(_no_labels(sources[0]))
     store = Store.open(folder)
@@ -341,16 +304,16 @@ def _no_labels(source: Path) -> str:
 
 def _print_directory(source: Path, store: "Store", ids: Sequence[int]) -> None:
     """How many trajectories and frames a folder had, and how many of each label."""
-    labels = [found for i in ids if (found := store.ledger.labels(i)) is not None]
-    success = sum(int(found.success.sum()) for found in labels)
-    frames = sum(int(found.labeled.sum()) for found in labels)
+    labels = [one for i in ids if (one := store.ledger.labels(i)) is not None]
+    success = sum(int(one.success.sum()) for one in labels)
+    frames = sum(int(one.labeled.sum()) for one in labels)
     out.print(
         f"{source}: {len(ids):,} trajectories, {frames:,} frames; label=1: {success:,}, label=0: {frames - success:,}"
     )
 
 
 def _visualize(episodes: "Store", job: "RewardTrainJob", folder: Path) -> None:
-    from plaudit.report.visualize import visualize_positives
+    from plaudit.report.sheet import visualize_positives
 
     cameras = job.image_keys or sorted(episodes.episode(episodes.ids[0]).frames)
     count = visualize_positives(episodes, folder, cameras, job.label_sources, progress("drawing"))
@@ -389,8 +352,7 @@ def _tell_choice(job: "RewardTrainJob", choice: "Choice") -> None:
 
 
 def _print_result(fitted: "TrainResult", job: "RewardTrainJob") -> None:
-    from plaudit.report.judge import first_frame_warning
-    from plaudit.report.judge_tables import forecast_table, judge_table
+    from plaudit.report.judge import first_frame_warning, forecast_table, judge_table
 
     scores, problems = fitted.metrics, fitted.model.config.problems
     held = f"{job.output_dir}: measured on {scores.episodes:,} held-out episodes, {scores.frames:,} frames"

@@ -1,4 +1,4 @@
-"""`plaudit robot`: robots, listed, checked before they move, and their twins."""
+"""`plaudit robot`: list and check robots, and run their simulated twins."""
 
 import math
 from pathlib import Path
@@ -6,25 +6,21 @@ from typing import Annotated, Any
 
 import typer
 
-from plaudit.cli.common import finite, out, tell
+from plaudit.cli.common import out, tell
+from plaudit.cli.options import argument, option
 from plaudit.errors import RobotError
 
 robot = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-NameArgument = Annotated[
-    str, typer.Argument(help="A name that 'plaudit robot list' shows, or my_module:MyConfig.", show_default=False)
-]
+NameArgument = Annotated[str, argument("A name that 'plaudit robot list' shows, or my_module:MyConfig.")]
 ParamsOption = Annotated[
-    Path | None,
-    typer.Option("--inference_runtime_params_config", "--params", help="JSON whose keys replace the robot's own."),
+    Path | None, option("JSON whose keys replace the robot's own.", "--inference_runtime_params_config", "--params")
 ]
 TopicsOption = Annotated[
-    Path | None,
-    typer.Option("--inference_runtime_topics_config", "--topics", help="JSON whose keys replace the robot's own."),
+    Path | None, option("JSON whose keys replace the robot's own.", "--inference_runtime_topics_config", "--topics")
 ]
 SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="A setting, like transport.connect=[tcp/10.0.0.2:7447]."),
+    list[str] | None, option("A setting, like transport.connect=[tcp/10.0.0.2:7447].", "--set", metavar="KEY=VALUE")
 ]
 
 
@@ -42,24 +38,20 @@ def robot_check(
     name: NameArgument,
     params: ParamsOption = None,
     topics: TopicsOption = None,
-    seconds: Annotated[float, typer.Option(min=0.1, max=86_400, help="How long to observe.", callback=finite)] = 3.0,
-    move: Annotated[
-        bool, typer.Option("--move", help="Then move every joint a little way and back, within the limits.")
-    ] = False,
+    seconds: Annotated[float, option("How long to observe.", min=0.1, max=86_400)] = 3.0,
+    move: Annotated[bool, option("Then move every joint a little and back, within its limits.", "--move")] = False,
     settings: SetOption = None,
 ) -> None:
-    """Check what a robot sends, its rates, sizes and limits. Without --move nothing moves; returns 1 if anything is
-    wrong."""
+    """Check what a robot sends: rates, sizes and limits. Returns 1 if anything is wrong. Only --move moves it."""
     from plaudit.report.tables import check_table
-    from plaudit.robots.check import check_motion, check_observations
-    from plaudit.robots.ros.check import check_topics
-    from plaudit.robots.ros.config import RosRobotConfig
+    from plaudit.robots.check import check_motion, check_observations, check_topics
+    from plaudit.robots.ros import RosRobotConfig
 
     config = robot_config(name, params, topics, settings)
     check = check_topics if isinstance(config, RosRobotConfig) else check_observations
     results = list(check(config, seconds))
     if move and any(result.problem for result in results):
-        tell("warning", "it was not moved, because something is wrong already")
+        tell("warning", "the robot was not moved, because a check failed")
     elif move:
         results.append(check_motion(config))
     out.print(check_table(name, results))
@@ -72,18 +64,13 @@ def robot_twin(
     name: NameArgument,
     params: ParamsOption = None,
     topics: TopicsOption = None,
-    log: Annotated[Path | None, typer.Option(help="Log every message to this file, one line per tick.")] = None,
-    fault: Annotated[list[str] | None, typer.Option(help="A fault: KIND[=VALUE][@SECONDS], like late=400@2.5.")] = None,
-    watchdog_ms: Annotated[
-        float, typer.Option(min=0, max=1e6, help="Hold after this long without a command.", callback=finite)
-    ] = 500.0,
-    seconds: Annotated[
-        float | None,
-        typer.Option(min=0, max=1e9, help="How long to run.", callback=finite, show_default="until Ctrl-C"),
-    ] = None,
+    log: Annotated[Path | None, option("Log every message to this file, one line per tick.")] = None,
+    fault: Annotated[list[str] | None, option("A fault: KIND[=VALUE][@SECONDS], like late=400@2.5.")] = None,
+    watchdog_ms: Annotated[float, option("Hold after this long without a command.", min=0, max=1e6)] = 500.0,
+    seconds: Annotated[float | None, option("How long to run.", min=0, max=1e9, show_default="until Ctrl-C")] = None,
     settings: SetOption = None,
 ) -> None:
-    """Run a robot's twin: a process that moves, sends images and fails on its topics, until Ctrl-C."""
+    """Run a robot's twin until Ctrl-C: a process that moves, sends images and simulates faults on its topics."""
     from plaudit.robots.twin.twin import run_twin
 
     config = ros_config(name, params, topics, settings)
@@ -94,7 +81,7 @@ def robot_twin(
 
 def ros_config(name: str, params: Path | None, topics: Path | None, settings: list[str] | None) -> Any:
     """The config of a ROS 2 robot, from the arguments of these commands."""
-    from plaudit.robots.ros.config import RosRobotConfig
+    from plaudit.robots.ros import RosRobotConfig
 
     config = robot_config(name, params, topics, settings)
     if not isinstance(config, RosRobotConfig):
@@ -106,7 +93,7 @@ def robot_config(name: str, params: Path | None, topics: Path | None, settings: 
     """The config of any robot, from the arguments of these commands."""
     from plaudit.config import load
     from plaudit.registry import ROBOT_REGISTRY
-    from plaudit.robots.ros.config import RosRobotConfig
+    from plaudit.robots.ros import RosRobotConfig
 
     cls = ROBOT_REGISTRY.get(name)
     given = {"inference_runtime_params_config": params, "inference_runtime_topics_config": topics}

@@ -2,14 +2,17 @@
 
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 
-from plaudit.cli.common import (
+from plaudit.cli.common import out, stop, tell
+from plaudit.cli.options import (
+    ALGORITHM,
+    ALGORITHM_HELP,
     MAX_SEED,
     AllowCode,
     AllowHost,
@@ -17,49 +20,34 @@ from plaudit.cli.common import (
     Auto,
     RobotParams,
     RobotTopics,
-    out,
-    stop,
-    tell,
+    argument,
+    option,
 )
 from plaudit.errors import RolloutError
 from plaudit.trust import check_code
 
-INFERENCE = "policy.inference"  # keys of how to drive; other keys of the policy are those of its file
-
-Overrides = Annotated[
-    list[str] | None,
-    typer.Argument(
-        metavar="[KEY=VALUE]...",
-        help="robot.x=y, policy.device=cuda:1, policy.inference.max_action_delta=0.05, teleop.x=y, operator.x=y ...",
-    ),
-]
-Algorithm = Annotated[
-    str | None,
-    typer.Option(
-        "--inference_algorithm",
-        "--inference-algorithm",
-        help="rtc: infer while the robot moves; sequential: it waits meanwhile; or my_module:MyEngine.",
-        show_default="rtc, or sequential for a policy of one action at a time",
-    ),
-]
+INFERENCE = "policy.inference"  # keys below it are about the run; other keys of the policy belong to its file
 
 
 def run_(
-    overrides: Overrides = None,
-    *,
-    robot: Annotated[str, typer.Option(help="igris_b, igris_c, sim, lerobot, or my_module:MyConfig.")],
-    policy_yaml: Annotated[Path, typer.Option("--policy_yaml", "--policy-yaml", help="The policy's file.")],
-    algorithm: Algorithm = None,
-    episodes: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="How many.")] = 1,
-    steps: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Of an episode, at most.")] = 1000,
-    store: Annotated[Path, typer.Option(help="Where to record; made if it does not exist.")] = Path("episodes"),
-    task: Annotated[str, typer.Option(help="The instruction, in words, as episodes have it.")] = "",
-    seed: Annotated[
-        int | None, typer.Option(min=0, max=MAX_SEED, help="Of the first episode, in a simulation.")
+    overrides: Annotated[
+        list[str] | None,
+        argument(
+            "Keys, like policy.device=cuda:1 or policy.inference.max_action_delta=0.05.", metavar="[KEY=VALUE]..."
+        ),
     ] = None,
-    teleop: Annotated[
-        str, typer.Option(help="keyboard, gamepad, topic, lerobot, none or my_module:MyConfig.")
-    ] = "none",
+    *,
+    robot: Annotated[str, option("igris_b, igris_c, sim, lerobot, or my_module:MyConfig.")],
+    policy_yaml: Annotated[Path, option("The policy's file.", "--policy_yaml", "--policy-yaml")],
+    algorithm: Annotated[
+        str | None, option(ALGORITHM_HELP, *ALGORITHM, show_default="rtc; sequential for single-action policies")
+    ] = None,
+    episodes: Annotated[int, option("Number of episodes.", min=1)] = 1,
+    steps: Annotated[int, option("Maximum number of steps of an episode.", min=1)] = 1000,
+    store: Annotated[Path, option("The store to record to; created if it does not exist.")] = Path("episodes"),
+    task: Annotated[str, option("The task text, recorded with each episode.")] = "",
+    seed: Annotated[int | None, option("Seed of the first episode, in a simulation.", min=0, max=MAX_SEED)] = None,
+    teleop: Annotated[str, option("keyboard, gamepad, topic, lerobot, none or my_module:MyConfig.")] = "none",
     auto: Auto = None,
     params: RobotParams = None,
     topics: RobotTopics = None,
@@ -69,13 +57,12 @@ def run_(
 ) -> None:
     """Run a policy on a robot and record what was sent and observed.
 
-    Ctrl-C tells the robot to hold and keeps the episode so far. A silent camera, a policy's process that was killed or
-    its server that is away end the episode, which is kept; the run goes on when they are back within
-    policy.inference.patience_s. Returns 1 when something failed; the episode so far is kept then too, and its meta says
-    how it ended.
+    Ctrl-C tells the robot to hold and keeps the episode so far. A lost camera, policy process or server ends the
+    episode. The run continues if it is back within policy.inference.patience_s. Returns 1 when something failed. The
+    episode so far is always kept, and its meta says how it ended.
     """
-    from plaudit.rollout.operator_input import resolve_auto
-    from plaudit.rollout.reset import check_reset
+    from plaudit.rollout.operator import resolve_auto
+    from plaudit.rollout.run import check_reset
     from plaudit.rollout.teleop import restore_terminal
 
     config, policy = _load(
@@ -90,16 +77,18 @@ def run_(
     )
     operator = resolve_auto(config.operator, auto, config.robot, config.teleop)
     check_reset(config.inference.reset, operator)
-    options = {"task": task, "seed": seed, **_patience(config.inference.patience_s)}
+    patience_s = config.inference.patience_s
+
+    def on_fault(fault: str) -> None:
+        tell("warning", f"{fault}; the robot holds and is waited for, up to {patience_s:g} s")
+
+    options = {"task": task, "seed": seed, "patience_s": patience_s, "on_fault": on_fault}
     with _opened(store) as opened, nullcontext() if config.teleop is None else restore_terminal():
         try:
             with _start(config, policy) as engine:
                 _introduce(engine, engine.env_spec.max_steps, episodes)
                 with _summary(engine, opened):
-                    if operator.attended:
-                        _drive_attended(engine, opened, config.robot, operator, episodes, **options)
-                    else:
-                        _drive(engine, opened, episodes, **options)
+                    _drive(engine, opened, config.robot, operator, episodes, **options)
         except RolloutError as error:
             tell("error", f"{error}; the robot was told to hold")
             raise typer.Exit(1) from None
@@ -108,13 +97,13 @@ def run_(
 
 
 def _load(policy_yaml: Path, overrides: list[str], algorithm: str | None, **settings: Any) -> tuple[Any, Any]:
-    """The configs of the run and of its policy; settings: of `plaudit.rollout.engine.load_run`"""
+    """The configs of the run and of its policy; settings: of `plaudit.rollout.run.load_run`"""
     from plaudit.policies.loader import load_policy
-    from plaudit.rollout.engine import load_run
+    from plaudit.rollout.run import load_run
 
     for typed in (settings["robot"], settings["teleop"], algorithm):
         if typed is not None and ":" in typed:
-            check_code(typed)  # whoever names a package here may find it in the policy's file too
+            check_code(typed)  # a package that is named here is allowed in the policy's file too
     of_policy = [one for one in overrides if one.startswith("policy.") and not one.startswith(INFERENCE)]
     policy = load_policy(policy_yaml, of_policy)
     if algorithm is None and policy.horizon == 1:
@@ -131,7 +120,7 @@ def _load(policy_yaml: Path, overrides: list[str], algorithm: str | None, **sett
 
 @contextmanager
 def _opened(folder: Path) -> Iterator[Any]:
-    """The store to record into; a new one that got no episode is removed again."""
+    """The store to record into; a new one without an episode is removed again."""
     from plaudit.data.store import Store, is_store
 
     if is_store(folder):
@@ -163,36 +152,21 @@ def _introduce(engine: Any, steps: int, episodes: int) -> None:
     out.print(f"{episodes} episodes of at most {steps:,} steps each: {steps / spec.fps:.0f} s")
 
 
-def _patience(patience_s: float) -> dict[str, Any]:
-    """How faults that may pass are waited for."""
-
-    def on_fault(fault: str) -> None:
-        tell("warning", f"{fault}; the robot holds and is waited for, up to {patience_s:g} s")
-
-    return {"patience_s": patience_s, "on_fault": on_fault}
-
-
-def _drive(engine: Any, store: Any, count: int, **options: Any) -> None:
-    from plaudit.rollout.engine import record_episodes
-
-    for done, number in enumerate(record_episodes(engine, store, count, **options), start=1):
-        _tell_episode(f"episode {number}", store.episode(number), count - done)
-
-
-def _drive_attended(engine: Any, store: Any, robot: Any, config: Any, count: int, **options: Any) -> None:
-    """The same, with an operator."""
+def _drive(engine: Any, store: Any, robot: Any, config: Any, count: int, **options: Any) -> None:
     from plaudit.cli.operator import make_operator
-    from plaudit.rollout.attended import record_attended
-    from plaudit.rollout.operator import OperatorCommand
-    from plaudit.rollout.operator_input import listen_at_robot, listen_at_terminal
+    from plaudit.rollout.operator import OperatorCommand, listen_at_robot, listen_at_terminal
+    from plaudit.rollout.run import record_episodes
 
-    operator, left = make_operator(config), count
-    with listen_at_robot(config, operator.send, robot), listen_at_terminal(config, operator.send):
-        for done in record_attended(engine, store, operator, count, **options):
+    operator, left = make_operator(config) if config.attended else None, count
+    with ExitStack() as stack:
+        if operator is not None:
+            stack.enter_context(listen_at_robot(config, operator.send, robot))
+            stack.enter_context(listen_at_terminal(config, operator.send))
+        for done in record_episodes(engine, store, count, operator=operator, **options):
             left -= done.mark != OperatorCommand.REPEAT
             where = f"discarded, kept as episode {done.id} of {done.store}" if done.discarded else f"episode {done.id}"
             _tell_episode(where, done.episode, left)
-    if operator.status.stopped:
+    if operator is not None and operator.status.stopped:
         stop("stopped by the operator")
 
 
@@ -203,20 +177,20 @@ def _tell_episode(what: str, episode: Any, left: int) -> None:
 
 @contextmanager
 def _summary(engine: Any, store: Any) -> Iterator[None]:
-    """What was added to the store in the end, however that came."""
+    """At the end, however it comes, print what was added to the store."""
     before = len(store)
     try:
         yield
     finally:
         if added := store.ids[before:]:
-            _show(engine.latency)
+            _print_timing(engine.latency)
             ends = ", ".join(sorted({str(store.entry(i).line["meta"]["ended"]) for i in added}))
             versions = sorted({store.entry(i).line["meta"]["weights"] for i in added})
             out.print(f"episodes added to {store.folder}: {len(added)}; ended by: {ends}; weights {versions}")
 
 
-def _show(timing: Any) -> None:
-    from plaudit.rollout.timing import held_warning
+def _print_timing(timing: Any) -> None:
+    from plaudit.rollout.recording import held_warning
 
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     for name, value in timing.table():

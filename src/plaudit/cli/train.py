@@ -1,35 +1,60 @@
-"""`plaudit train`."""
+"""`plaudit train` and `plaudit train-policy`."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from plaudit.cli.common import AllowCode, AllowHost, corrected_success, out, progress, stop, tell, training_bar
-from plaudit.errors import DataError, PlauditError
+from plaudit.cli.common import (
+    check_episodes,
+    corrected_success,
+    fitting_bar,
+    open_episodes,
+    out,
+    progress,
+    stop,
+    tell,
+    training_bar,
+)
+from plaudit.cli.options import AllowCode, AllowHost, argument, option
+from plaudit.errors import DataError, PlauditError, PolicyError, TargetNotEmpty, did_you_mean
+
+# The choices are repeated here because --help must not import the registries; a test compares the two.
+_CHOICES = """\b
+Choices:
+  learner=  sac, ppo, qchunk
+  env=      lift, pick_place, push; gymnasium, maniskill, gym_hil, fetch, metaworld
+{more}
+
+Or your own class: learner=my_package.my_module:MyConfig with --allow-code my_package.
+
+All keys with their defaults: 'plaudit config show' and docs/train.md. Example files: 'plaudit config list'.
+"""
+TRAIN_HELP = _CHOICES.format(more="  judge=    simulator, noisy; or the folder of a model of 'plaudit train-reward'")
+ONLINE_HELP = _CHOICES.format(
+    more="""  robot=    igris_b, igris_c, lerobot, sim (instead of env=)
+  judge=    classifier, progress, vlm, simulator, human, cascade, noisy; or the folder of a reward model
+  policy.inference=  rtc, sequential (--inference_algorithm)"""
+)
 
 
 def train_(
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[KEY=VALUE]...", help="env=lift learner=sac demos.scripted=20 learner.lr=1e-3 ..."),
+        argument("env=lift learner=sac demos.scripted=20 learner.lr=1e-3 ...", metavar="[KEY=VALUE]..."),
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="A YAML file to start from, like those in examples/configs.")
-    ] = None,
+    config: Annotated[Path | None, option("A YAML file to start from, like those in examples/configs.")] = None,
     resume: Annotated[
-        Path | None,
-        typer.Option(help="The folder of a run to resume; judge.model=MODEL continues with another.", metavar="RUN"),
+        Path | None, option("The folder of a run to resume; judge.model=MODEL continues with another.", metavar="RUN")
     ] = None,
-    folder: Annotated[Path, typer.Option(help="The folder that run folders are written to.")] = Path("runs"),
+    folder: Annotated[Path, option("The folder that run folders are written to.")] = Path("runs"),
     allow_code: AllowCode = None,
     allow_host: AllowHost = None,
 ) -> None:
     """Train a policy in simulation.
 
-    Writes a run folder with metrics, checkpoints, the policy and report.html. Ctrl-C stops after the current rollout,
-    or the current update of a learner from replay; --resume continues exactly there. Returns 1 when an audit alarm
-    stopped the run.
+    Writes a run folder with metrics, checkpoints, the policy and report.html. Ctrl-C stops after the current rollout or
+    update, and --resume continues exactly there. Returns 1 when an audit alarm stopped the run.
     """
     from plaudit.report.run import write_run_report
     from plaudit.training.config_file import load_training_config
@@ -64,15 +89,19 @@ def train_(
     success += corrected_success(trainer.audit.metrics())
     out.print(f"{run.path}: {end.step:,} steps, {end.episodes:,} episodes, {success}; see {run.path / 'report.html'}")
     if run.config.collect is not None:
-        _tell_collected(run.config.collect)
-    if end.alarm is not None:
-        _tell_alarm(run, end.alarm)
+        _print_collected(run.config.collect)
+    if end.alarm is not None and run.config.audit.on_alarm == "warn":
+        tell("warning", end.alarm)
+    elif end.alarm is not None:
+        tell("alarm", end.alarm)
+        out.print(f"then resume with: plaudit train --resume {run.path} judge.model=NEW")
+        raise typer.Exit(1)
     if stopped():
         stop(f"stopped; resume with: plaudit train --resume {run.path}")
 
 
 def _resumed(path: Path, config: Path | None, overrides: list[str]) -> Any:
-    """The run in a folder, with another judge or another end where one is named."""
+    """The run in a folder, with another judge or another end if the overrides set one."""
     from plaudit.training.config_file import load_training_config
     from plaudit.training.rollout_judge import with_judge
     from plaudit.training.run_folder import RunFolder
@@ -90,32 +119,92 @@ def _resumed(path: Path, config: Path | None, overrides: list[str]) -> Any:
     return with_judge(run, judge) if judge else run
 
 
-def _tell_alarm(run: Any, message: str) -> None:
-    if run.config.audit.on_alarm == "warn":
-        tell("warning", message)
-        return
-    tell("alarm", message)
-    out.print(f"then resume with: plaudit train --resume {run.path} judge.model=NEW")
-    raise typer.Exit(1)
-
-
-_TO_GET = {
-    "success": "train longer (run.max_steps), with a dense reward (reward.env_reward=dense) or from demonstrations "
-    "(demos.scripted), or let a script collect successes (plaudit collect STORE --env TASK)",
-    "failure": "collect earlier in training, or let a script collect failures (plaudit collect STORE --env TASK)",
-}
-
-
-def _tell_collected(config: Any) -> None:
+def _print_collected(config: Any) -> None:
     from plaudit.data.store import Store
-    from plaudit.rollout.collector import EpisodeQuota
+    from plaudit.rollout.collector import EpisodeQuota, Outcome
 
     quota = EpisodeQuota(Store.open(config.store), config.targets)
     out.print(f"{config.store} has {quota.describe()}")
-    for outcome in ("success", "failure"):
+    advice: dict[Outcome, str] = {
+        "success": "train longer (run.max_steps), with a dense reward (reward.env_reward=dense) or from demonstrations "
+        "(demos.scripted)",
+        "failure": "collect earlier in training",
+    }
+    for outcome, what in advice.items():
         if not quota.kept[outcome] and quota.missing(outcome) != 0:
-            tell("warning", f"no {outcome} was collected, and a judge learns from both kinds; {_TO_GET[outcome]}")
+            tell("warning", f"no {outcome} was collected, and a judge learns from both kinds; {what}")
+            tell("note", f"a script can collect both: plaudit collect {config.store} --env TASK")
     for folders in config.folders:
         out.print(f"they are also files in {folders.success} and {folders.failure}")
     if not config.folders:
         out.print(f"'plaudit data export {config.store} FOLDER --to npy' (or pkl) writes them as two folders")
+
+
+def train_policy(
+    store: Annotated[Path, argument("The folder of a store of demonstrations.")],
+    overrides: Annotated[
+        list[str] | None, argument("policy.horizon=16 fit.steps=5000 ...", metavar="[KEY=VALUE]...")
+    ] = None,
+    policy: Annotated[str, option("Type of policy: flow.")] = "flow",
+    camera: Annotated[list[str] | None, option("Camera to use; repeatable. All cameras when not given.")] = None,
+    no_cameras: Annotated[bool, option("Use the state alone.", "--no-cameras")] = False,
+    config: Annotated[Path | None, option("A YAML file with the same keys.")] = None,
+    output: Annotated[Path, option("The folder to write.", "--output-dir", "-o")] = Path("policy"),
+    allow_code: AllowCode = None,
+    allow_host: AllowHost = None,
+) -> None:
+    """Train a policy on recorded episodes (behavior cloning).
+
+    Uses successes and unlabeled episodes; labeled failures only with fit.include_failures=true. Writes a folder with
+    policy.yaml, weights and statistics, for 'plaudit run --policy_yaml'. Ctrl-C ends training and saves the policy.
+    """
+    from plaudit.config import load
+    from plaudit.data.normalize import Normalizer
+    from plaudit.learners.config import TrainPolicyConfig
+    from plaudit.learners.demonstrations import Demonstrations
+    from plaudit.policies.loader import save_policy
+
+    if policy != "flow":
+        raise PolicyError(
+            f"a '{policy}' policy does not learn from a store; 'flow' does, and 'plaudit train' has others"
+        )
+    if (output / "policy.yaml").exists():
+        raise TargetNotEmpty(f"{output} holds a policy already; name another folder with --output-dir")
+    check_episodes(store)
+    asked = load(TrainPolicyConfig, config, overrides or [])
+    opened = open_episodes(store)
+    flow = asked.flow(**_spaces(opened, [] if no_cameras else camera))
+    out.print(Demonstrations.of(opened, include_failures=asked.fit.include_failures).summary)
+
+    from plaudit.learners.bc import train_flow_from_store  # imports torch, which takes seconds, after the checks above
+
+    built, normalizer = flow.build(), Normalizer.from_store(opened)
+    losses: list[float] = []
+    with fitting_bar(asked.fit.steps) as (watch, stopped):
+
+        def on_step(step: int, loss: float) -> bool:
+            losses.append(loss)
+            return watch((step, sum(losses[-100:]) / len(losses[-100:])))
+
+        trainer = train_flow_from_store(built, opened, normalizer, callback=on_step, **asked.fit.model_dump())
+    path = save_policy(output, flow, trainer.weights(), normalizer)
+    size = sum(p.numel() for part in built.components.values() for p in part.parameters())
+    ended = "stopped after" if stopped() else "learned for"
+    last = sum(losses[-100:]) / len(losses[-100:])
+    out.print(f"{path}: {size:,} parameters, {ended} {trainer.version:,} steps, loss {losses[0]:.3f} -> {last:.3f}")
+
+
+def _spaces(store: Any, cameras: list[str] | None) -> dict[str, Any]:
+    """The sizes of states, actions and images in a store, as keys of a policy config."""
+    if not store.ids:
+        raise DataError(f"{store.folder} has no episodes")
+    episode = store.episode(store.ids[0])
+    for camera in cameras or ():
+        if camera not in episode.frames:
+            raise DataError(f"camera '{camera}' is not in {store.folder}; {did_you_mean(camera, episode.frames)}")
+    chosen = episode.frames if cameras is None else cameras
+    return {
+        "state_dim": episode.state.shape[1],
+        "action_dim": episode.actions.shape[1],
+        "cameras": {camera: episode.frames[camera].shape[1:3] for camera in chosen},
+    }

@@ -17,15 +17,16 @@ from typing import Any
 
 import numpy as np
 import psutil
+from rich.table import Column, Table
+from rich.text import Text
 
-from plaudit.cluster import firewall
+from plaudit.cluster.connect import DEFAULT
 from plaudit.cluster.launch import NodePorts
-from plaudit.cluster.network import Listener, can_connect, listeners, own_addresses
-from plaudit.cluster.placement import Node
-from plaudit.cluster.state import members
-from plaudit.cluster.versions import difference, own_versions
+from plaudit.cluster.network import Listener, can_connect, firewall_command, listeners, own_addresses
+from plaudit.cluster.placement import Node, difference, own_versions
+from plaudit.cluster.state import NodeInfo, members
 from plaudit.errors import ClusterError
-from plaudit.training.settings import ClusterConfig
+from plaudit.training.settings import ROLES, ClusterConfig
 
 NUM_CALLS = 50
 PROBE_TIMEOUT_S = 30.0
@@ -82,15 +83,15 @@ class NodeProbe:
     def actors(self, address: str) -> list[ActorProcess]:
         """The other actors of this node, by the titles of their processes: "ray::EnvActor.rollout". Titles of Ray's own
         processes are in capitals ("ray::IDLE") or end in "Agent"."""
-        found = []
+        actors = []
         for pid in members(os.getsid(0)):
             with suppress(psutil.Error):
                 title = psutil.Process(pid).cmdline()[0].split()[0]
                 kind, _, method = title.removeprefix("ray::").partition(".")
                 own = kind.isupper() or kind.endswith("Agent") or kind == NodeProbe.__name__
                 if title.startswith("ray::") and not own:
-                    found.append(ActorProcess(address, kind, method, pid))
-        return sorted(found, key=lambda actor: (actor.kind, actor.pid))
+                    actors.append(ActorProcess(address, kind, method, pid))
+        return sorted(actors, key=lambda actor: (actor.kind, actor.pid))
 
     def now(self) -> float:
         """The time of the node's clock."""
@@ -130,11 +131,11 @@ class NodeProbe:
 def running_actors(nodes: Sequence[Node]) -> list[ActorProcess]:
     """The actors of every node that answers. Ray's own listing needs its dashboard, which we do not run."""
     probes = {node.address: _start_probe(node) for node in nodes}
-    found = []
+    actors = []
     for address, probe in probes.items():
         with suppress(ClusterError):
-            found += _get(probe.actors.remote(address))
-    return found
+            actors += _get(probe.actors.remote(address))
+    return actors
 
 
 def check(nodes: Sequence[Node], megabytes: int = 50) -> list[CheckResult]:
@@ -262,7 +263,7 @@ def _check_open_ports(node: Node, report: NodeReport, nodes: Sequence[Node], pro
         _name(node),
         "all addresses" + (f"; {', '.join(reached)} can be reached" if reached else ""),
         "Ray cannot listen on one address alone; the token guards it, and this closes the others until the next boot: "
-        + firewall.command(node.address, (node_ports.first, node_ports.last)),
+        + firewall_command(node.address, (node_ports.first, node_ports.last)),
         harmless=True,
     )
 
@@ -280,3 +281,55 @@ def _name(node: Node) -> str:
 def _roles(node: Node) -> str:
     roles = [role for role, resource in ClusterConfig().resources.model_dump().items() if resource in node.resources]
     return "+".join(roles) or node.hostname
+
+
+def next_steps(node: NodeInfo) -> str:
+    """After a start: what to type on the other machines."""
+    if not node.is_head:
+        return f"{', '.join(node.roles)} at {node.address}, of the cluster at {node.head}"
+    lines = [f"head of a new cluster at {node.head}: {', '.join(node.roles)}"]
+    missing = [role for role in ROLES if role not in node.roles]
+    if missing:
+        is_default = node.token.endswith(str(DEFAULT)[1:])
+        path, flag = (str(DEFAULT), "") if is_default else ("plaudit.token", " --token plaudit.token")
+        lines += ["on the other machines, once, the token (anyone who has it may run code on all of them):"]
+        lines += [f"  mkdir -p ~/.ray && scp {node.address}:{node.token} {path} && chmod 600 {path}", "then:"]
+        lines += [f"  plaudit cluster start --role {role} --head {node.head}{flag}" for role in missing]
+    return "\n".join(lines)
+
+
+def nodes_table(nodes: Sequence[Node]) -> Table:
+    """One row per node."""
+    right = [Column(name, justify="right") for name in ("GPUs", "CPUs", "memory")]
+    table = Table("node", "address", "roles", *right, "versions", "alive", box=None, pad_edge=False)
+    for node in nodes:
+        has = node.resources
+        roles = [role for role, resource in ClusterConfig().resources.model_dump().items() if resource in has]
+        table.add_row(
+            f"{node.hostname}{' (head)' if node.head else ''}",
+            node.address,
+            ", ".join(roles) or "-",
+            f"{has.get('GPU', 0):.0f}",
+            f"{has.get('CPU', 0):.0f}",
+            f"{has.get('memory', 0) / 2**30:.1f} GiB",
+            ", ".join(f"{name} {version}" for name, version in node.versions.items()) or "unknown",
+            "yes" if node.alive else "no",
+        )
+    return table
+
+
+def actors_table(actors: Sequence[ActorProcess]) -> Table:
+    """One row per actor."""
+    table = Table("actor", "address", "executes", Column("pid", justify="right"), box=None, pad_edge=False)
+    for actor in actors:
+        table.add_row(actor.kind, actor.address, actor.method or "-", str(actor.pid))
+    return table
+
+
+def check_table(results: Sequence[CheckResult]) -> Table:
+    """One row per result."""
+    table = Table("", "what", "where", "found", box=None, pad_edge=False)
+    for result in results:
+        mark = Text("ok", "green") if result.problem is None else Text("!", "bold red")
+        table.add_row(mark, result.what, result.where, result.value)
+    return table

@@ -1,16 +1,21 @@
-"""Joining a cluster as a driver, or starting one in this process where there is none.
+"""Joining a cluster as a driver, or starting one in this process.
 
-Ray waits for minutes when the head cannot be reached, and its errors are tracebacks that end in advice for other users;
-so the head is called over plain TCP first, and Ray's refusals are translated into one sentence. A driver runs on a
-machine of the cluster: it shares memory with the node there.
+Ray waits for minutes when the head cannot be reached, and its errors are long tracebacks. So the head is called over
+plain TCP first, and Ray's refusals are translated into one sentence. A driver runs on a machine of the cluster, because
+it shares memory with the node there.
 
-Ray is configured by its environment variables and by arguments of `ray.init` alone. It reads the variables when it is
+Ray is configured only by its environment variables and by arguments of `ray.init`. It reads the variables when it is
 imported, so `join_cluster` sets them before it imports Ray.
+
+The secret of a cluster is Ray's own token (`RAY_AUTH_MODE=token`), in the file where Ray expects it, so `ray` commands
+work too. Anyone who has it may run code on every machine, and Ray refuses everyone else. The file must be the same on
+all machines. If `RAY_AUTH_MODE` is already set, it stays as it is.
 """
 
 import logging
 import os
 import re
+import secrets
 import signal
 import socket
 import sys
@@ -23,10 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from plaudit.cluster.network import is_loopback
-from plaudit.cluster.placement import Node, Placement
+from plaudit.cluster.placement import Node, Placement, gpus_of, need_ray, own_labels, own_versions, versions_of
 from plaudit.cluster.state import LOCAL, RAY, NodeInfo, default_folder, make_folder, running
-from plaudit.cluster.token import make_token, token_environment, token_file
-from plaudit.cluster.versions import gpus_of, need_ray, own_labels, own_versions, versions_of
 from plaudit.errors import ClusterError
 from plaudit.training.settings import ClusterConfig, WorkerName
 from plaudit.trust import allowances
@@ -52,7 +55,7 @@ LOCAL_STORE = 512 * 2**20  # bytes of shared memory of a cluster in this process
 
 @dataclass(frozen=True)
 class Cluster:
-    """One that can run all workers of an online run."""
+    """A cluster that can run all workers of an online run."""
 
     placement: Placement
     local: bool  # started by this process, and gone with it
@@ -145,7 +148,7 @@ def find(address: str | None, own_node: NodeInfo | None) -> str | None:
         if default is None and address == "auto":
             raise ClusterError(
                 "this machine belongs to no cluster; start one with: plaudit cluster start --role training, "
-                "or say which with --address HOST:PORT"
+                "or name one with --address HOST:PORT"
             )
         address = default
     return None if address is None or address == "local" else with_port(address)
@@ -158,7 +161,7 @@ def with_port(address: str) -> str:
         return f"{address}:{PORT}"
     good = colon and _is_host(host) and port.isascii() and port.isdecimal() and 0 < int(port[:9]) < 1 << 16
     if not good:
-        raise ClusterError(f"'{address}' is no address of a head; write HOST:PORT, like 10.0.0.1:{PORT}")
+        raise ClusterError(f"'{address}' is not the address of a head; write HOST:PORT, like 10.0.0.1:{PORT}")
     return address
 
 
@@ -188,8 +191,8 @@ def check_reachable(address: str) -> None:
     except OSError as error:
         reason = "no answer" if isinstance(error, TimeoutError) else error.strerror or str(error)
         raise ClusterError(
-            f"no head at {address} ({reason.lower()}); is 'plaudit cluster start --role training' running there, "
-            f"and does its firewall let port {address.rpartition(':')[2]} through?"
+            f"no head at {address} ({reason.lower()}); run 'plaudit cluster start --role training' there and open port "
+            f"{address.rpartition(':')[2]} in its firewall"
         ) from None
 
 
@@ -207,7 +210,7 @@ def check_answers(address: str) -> None:
         answer = b""
     if len(answer) < 4 or answer[3] != 4:  # the type of its settings, which come first
         raise ClusterError(
-            f"what answers at {address} is no head of a Ray cluster; say where one is: --address HOST:PORT"
+            f"the server at {address} is not the head of a Ray cluster; name one with --address HOST:PORT"
         )
 
 
@@ -248,8 +251,8 @@ def _start_local(config: ClusterConfig) -> None:
                 raise
             if attempt == LOCAL_STARTS:
                 raise ClusterError(
-                    f"Ray did not start in {attempt} attempts of 30 s each; this machine is too busy for a cluster of "
-                    "its own: leave out --ray"
+                    f"Ray did not start in {attempt} attempts of 30 s each, because this machine is too busy; "
+                    "leave out --ray"
                 ) from error
 
 
@@ -285,7 +288,7 @@ def refusal(address: str, token: Path, text: str) -> str:
         ray, python, our_ray, our_python = re.findall(r"(?:Ray|Python): (\S+)", text)[:4]
         return (
             f"the cluster at {address} runs Ray {ray} with Python {python} and this machine Ray {our_ray} with Python "
-            f"{our_python}; install the same on both"
+            f"{our_python}; install the same versions on both"
         )
     if "uthenticat" in text or "token" in text.lower():
         return (
@@ -298,12 +301,12 @@ def refusal(address: str, token: Path, text: str) -> str:
             f"--role inference --head {address}"
         )
     last = next((line.strip() for line in reversed(text.splitlines()) if "Error" in line), text.strip())
-    return f"what answers at {address} is no head of a Ray cluster, or one of another version: {last}"
+    return f"the server at {address} is not the head of a Ray cluster, or has another version: {last}"
 
 
 @contextmanager
 def _stderr_off() -> Iterator[None]:
-    """Hide what Ray's core prints, past Python, while it is refused: a warning a second, and then the error."""
+    """Hide what Ray's C++ core prints while the connection is refused."""
     sys.stderr.flush()
     stderr = os.dup(2)
     null = os.open(os.devnull, os.O_WRONLY)
@@ -329,3 +332,38 @@ def _local_store_size() -> int:
     """Bytes; a third of the shared memory at most."""
     shared = os.statvfs("/dev/shm")
     return max(80 * 2**20, min(LOCAL_STORE, shared.f_bavail * shared.f_frsize // 3))
+
+
+DEFAULT = Path("~/.ray/auth_token")
+
+
+def token_file(path: Path | None = None) -> Path:
+    """The token of this machine. path: the user's choice; None: Ray's own"""
+    return (path or Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or DEFAULT)).expanduser().absolute()
+
+
+def make_token(path: Path) -> bool:
+    """Create a secret that only this user can read; returns False if there is one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        return False
+    with os.fdopen(handle, "w") as file:
+        file.write(secrets.token_hex(32))
+    return True
+
+
+def token_environment(path: Path | None) -> dict[str, str]:
+    """Variables for Ray's processes; none without a file, or where the environment sets its own."""
+    if "RAY_AUTH_MODE" in os.environ or "RAY_AUTH_TOKEN" in os.environ or path is None or not path.is_file():
+        return {}
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(path)}
+
+
+def check_private(path: Path) -> None:
+    """Raise `ClusterError` for a token that is empty or that others can read."""
+    if path.stat().st_size == 0:
+        raise ClusterError(f"{path}: the token is empty; delete the file, and starting the head makes a new one")
+    if path.stat().st_mode & 0o077:
+        raise ClusterError(f"{path}: other users of this machine can read the token; run: chmod 600 {path}")

@@ -1,22 +1,19 @@
 """Starting and stopping the node of this machine.
 
-`ray start --block` runs detached as the parent of all processes of the node: ending it ends them, and should it be
-killed, the kernel does. All ports are fixed, counted from one, so that a firewall can name them. What we do not use is
-off: dashboard, client server, autoscaler, log monitor, usage statistics.
+`ray start --block` runs detached and is the parent of all processes of the node: ending it ends them, and if it is
+killed, the kernel ends them. All ports are fixed and counted from one, so that a firewall can name them. Dashboard,
+client server, autoscaler, log monitor and usage statistics are off.
 
-The health checks are wider than Ray's. When a link is down they fail at once or by timeout, depending on the network;
-ten of them take 30 s in the first case and 60 s in the second. So a link that is down for 20 s costs nothing, and a
-lost machine is noticed within a minute. Ray's own five take 15 s and 65 s.
+Health checks are wider than Ray's defaults. A link that is down for 20 s costs nothing, and a lost machine is noticed
+within a minute. Ten checks take 30 s or 60 s, depending on how the network fails; Ray's own five take 15 s or 65 s.
 
-Connections live as long. With Ray's settings the side that has an answer to send gives up on a silent link after 20 s,
-and the side that waits for it, with nothing to send, finds out seven minutes later: a call in progress when a link
-broke for 20 s hung for minutes after it was back. Now the one holds on for a minute and the other asks every ten
-seconds.
+Connections live as long as that. With Ray's defaults, one side gives up on a silent link after 20 s and the other side
+only after seven minutes. A call in progress then hung for minutes after the link was back.
 
-Ray's limits on the start of its own processes are raised for busy machines, and where it gives up on one that no
-setting changes, it is started again; `START_TIMEOUT_S` decides.
+Ray's limits on the start of its own processes are raised for busy machines. If Ray still gives up, it is started again
+until `START_TIMEOUT_S` is over.
 
-The state of a node is written before Ray is up, so that `stop` ends what any interruption of `start` left behind.
+The state of a node is written before Ray is up, so that `stop` ends whatever an interrupted `start` left behind.
 """
 
 import json
@@ -35,12 +32,24 @@ from plaudit.cluster.connect import (
     LOOPBACK,
     QUIET,
     TIMED_OUT,
+    check_private,
     check_reachable,
+    make_token,
     refusal,
+    token_environment,
+    token_file,
     with_port,
 )
-from plaudit.cluster.firewall import close_others, open_others
-from plaudit.cluster.network import address_towards, can_connect, can_listen, is_loopback, own_addresses
+from plaudit.cluster.network import (
+    address_towards,
+    can_connect,
+    can_listen,
+    close_others,
+    is_loopback,
+    open_others,
+    own_addresses,
+)
+from plaudit.cluster.placement import need_ray, own_labels
 from plaudit.cluster.state import (
     RAY,
     NodeInfo,
@@ -55,16 +64,14 @@ from plaudit.cluster.state import (
     signal_process,
     write_state,
 )
-from plaudit.cluster.token import check_private, make_token, token_environment, token_file
-from plaudit.cluster.versions import need_ray, own_labels
 from plaudit.data.signals import defer_signals
 from plaudit.errors import ClusterError
 from plaudit.training.settings import Role
 
-RESOURCES: dict[Role, int] = {"training": 3, "inference": 1, "labeling": 1}  # the first has learner, replay and state
+RESOURCES: dict[Role, int] = {"training": 3, "inference": 1, "labeling": 1}  # training: learner, replay and state
 START_TIMEOUT_S, STOP_TIMEOUT_S = 300.0, 15.0
 PROGRESS_S = 5.0  # between two messages while a node starts
-# `ray start` by this interpreter: the `ray` script beside it names an interpreter by its path, which may have moved.
+# `ray start` by this interpreter; the `ray` script names an interpreter by its path, which may have moved.
 RAY_MAIN = "import sys; from ray.scripts.scripts import main; sys.exit(main())"
 START_HOOK = "plaudit.cluster.launch.on_ray_start"  # `ray start` calls it by the name in RAY_START_HOOK
 ORPHAN_STOP_TIMEOUT_S = 2.0  # of a node whose head is gone: Ray tries in vain to tell it
@@ -102,34 +109,25 @@ class NodePorts:
 
 @dataclass(frozen=True)
 class NodeOptions:
-    """Of `start`.
-
-    head: None to be the head
-    address: of this machine; None to take the one that leads to the head, or the only one there is
-    gpus: None to count them
-    firewall: close its ports on the other addresses of this machine
-    """
+    """Options of `start`."""
 
     roles: tuple[Role, ...]
     folder: Path
-    head: str | None = None
-    address: str | None = None
+    head: str | None = None  # None: this node is the head
+    address: str | None = None  # of this machine; None: the one on the route to the head, or the only one
     port: int = 6379
-    gpus: int | None = None
+    gpus: int | None = None  # None: all
     token: Path | None = None
-    firewall: bool = False
+    firewall: bool = False  # close the ports on the other addresses of this machine
 
 
 def on_ray_start(ray_params: Any, head: bool) -> None:
-    """`ray start` calls this with its parameters, to be changed, before it starts anything."""
-    ray_params.ray_client_server_port = None  # a server for drivers outside of the cluster; there is no flag against it
+    """`ray start` calls this hook with its parameters before it starts anything."""
+    ray_params.ray_client_server_port = None  # no server for drivers outside of the cluster; there is no flag for it
 
 
 def start(options: NodeOptions, on_progress: Callable[[str], None] = lambda _: None) -> NodeInfo:
-    """Start the node of this machine and wait until it has joined. Whatever interrupts it, nothing keeps running.
-
-    on_progress: called with a message now and then
-    """
+    """Start the node of this machine and wait until it has joined. If it is interrupted, nothing keeps running."""
     need_ray()
     _check(options)
     ports, token = NodePorts(options.port), token_file(options.token)
@@ -170,7 +168,7 @@ def start(options: NodeOptions, on_progress: Callable[[str], None] = lambda _: N
                 return node
             if TIMED_OUT not in log.read_text():
                 raise ClusterError(_start_error(log, head, token))
-            on_progress("Ray gave up on its own processes, which were slow to start; starting it again")
+            on_progress("Ray's processes were too slow to start; starting it again")
     except BaseException:
         on_progress("stopping what was started")
         stop(options.folder)
@@ -178,7 +176,7 @@ def start(options: NodeOptions, on_progress: Callable[[str], None] = lambda _: N
 
 
 def stop(folder: Path) -> NodeInfo | None:
-    """Stop the node of this folder, and nothing else; None if there is none."""
+    """Stop the node of this folder and nothing else; returns None if there is none."""
     node = read_state(folder)
     if node is None:
         return None
@@ -198,13 +196,12 @@ def _check(options: NodeOptions) -> None:
     node = running(options.folder)
     if node is not None:
         raise ClusterError(
-            f"a node runs here already ({', '.join(node.roles)}, of the cluster at {node.head}); stop it first: "
-            "plaudit cluster stop"
+            f"a node runs here already ({', '.join(node.roles)}, cluster at {node.head}); run: plaudit cluster stop"
         )
     if options.head is None and "training" not in options.roles:
         raise ClusterError(
-            f"a machine for {' and '.join(options.roles)} joins a cluster; say where its head is: --head ADDRESS "
-            "(the machine with --role training is the head)"
+            f"a machine for {' and '.join(options.roles)} needs a head; name it: --head ADDRESS (the machine with "
+            "--role training is the head)"
         )
 
 
@@ -222,8 +219,8 @@ def _own_address(options: NodeOptions) -> str:
         return "127.0.0.1"  # with all roles here no other machine connects
     if len(addresses) != 1:
         raise ClusterError(
-            "say at which address the other machines reach this one, with --address; "
-            f"this machine has: {', '.join(addresses) or 'none but 127.0.0.1'}"
+            "name the address at which other machines reach this one, with --address; "
+            f"it has: {', '.join(addresses) or 'only 127.0.0.1'}"
         )
     return addresses[0]
 
@@ -233,8 +230,8 @@ def _check_ports(address: str, ports: NodePorts, is_head: bool) -> None:
     taken = [port for port in needed if not can_listen(address, port)]
     if taken:
         raise ClusterError(
-            f"port {taken[0]} is taken on this machine; a node uses {ports.first} to {ports.last}, "
-            "begin elsewhere with --port"
+            f"port {taken[0]} is in use on this machine; a node uses {ports.first} to {ports.last}; choose "
+            "another first port with --port"
         )
 
 
@@ -245,7 +242,7 @@ def _prepare_token(token: Path, head: str | None) -> None:
         make_token(token)
     elif not token.is_file():
         raise ClusterError(
-            f"{token} is missing; copy the file of that name from the head at {head}, it is the same for all"
+            f"{token} is missing; copy this file from the head at {head}; it is the same on all machines"
         )
     check_private(token)
 
@@ -254,22 +251,22 @@ def _check_loopback(options: NodeOptions, address: str) -> None:
     """Ray joins no cluster at 127.0.0.1, so such a cluster has one node, with all roles."""
     if is_loopback(address) and (options.head is not None or len(options.roles) < len(RESOURCES)):
         raise ClusterError(
-            f"a cluster at {address} has one node, with all roles (--role training --role inference --role labeling); "
-            "to have several nodes, start the head with another --address of its machine"
+            f"a cluster at {address} has one node with all roles (--role training --role inference --role labeling); "
+            "for several nodes, start the head with another --address"
         )
 
 
 def _environment(token: Path, address: str, joins: bool) -> dict[str, str]:
     settings = {
         "RAY_START_HOOK": START_HOOK,
-        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # else `stop` waits half a minute for actors that never end
+        "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # otherwise `stop` waits half a minute for actors
         "PYTHONUNBUFFERED": "1",
     }
     if is_loopback(address):
         settings |= LOOPBACK
     if joins:
         settings["RAY_NUM_REDIS_GET_RETRIES"] = JOIN_TIMEOUTS["RAY_NUM_REDIS_GET_RETRIES"]
-    # The node's, until it receives the head's.
+    # For the time until the node receives the head's settings.
     system_config = {f"RAY_{name}": str(value) for name, value in SYSTEM_CONFIG.items()}
     return {**os.environ, **QUIET, **system_config, **settings, **token_environment(token)}
 
@@ -300,7 +297,7 @@ def _command(options: NodeOptions, address: str, head: str, ports: NodePorts) ->
 def _wait_until_up(
     process: subprocess.Popen[bytes], log: Path, deadline: float, on_progress: Callable[[str], None]
 ) -> bool:
-    """Whether Ray is up; False where it has ended instead."""
+    """Wait until Ray is up; returns False if it ended instead."""
     began_at = shown_at = time.monotonic()
     while "Ray runtime started" not in log.read_text():
         now = time.monotonic()

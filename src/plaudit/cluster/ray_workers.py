@@ -4,9 +4,9 @@ The actors are the worker classes, under the names that `plaudit cluster status`
 and is created again with the same arguments: what it needs to continue is on disk, or is sent again. Callers repeat a
 call that did not get through, so a call may reach an actor twice, which the workers allow for.
 
-Ray restarts the env, the judge, the replay and the state actor, on the same nodes. Learners are restarted here: when
-one of a group dies, the others wait for it in the middle of an update, so all of them are created again and continue
-from the newest checkpoint. The loop does not wait while they start: their next call does.
+Ray restarts the env, the judge, the replay and the state actor on the same nodes. Learners are restarted here. When one
+of a group dies, the others wait for it in the middle of an update. So all of them are created again and continue from
+the newest checkpoint. The loop does not wait while they start: their next call does.
 """
 
 import os
@@ -104,8 +104,10 @@ class LearnerActor(Actor, LearnerWorker):
 
 
 class RayHandle(Handle[W]):
-    """An actor by its name, so that it can be an argument of another actor: Ray's own handles are kept in the memory of
-    a node, and an actor whose arguments are lost cannot be restarted."""
+    """An actor by its name, so that it can be an argument of another actor.
+
+    Ray keeps its own handles in the memory of a node, and an actor whose arguments are lost cannot be restarted.
+    """
 
     def __init__(self, name: str, actor: str, timeout_s: float):
         """

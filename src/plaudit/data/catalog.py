@@ -13,7 +13,7 @@ from plaudit.data.lines import Record
 from plaudit.data.schema import Schema
 from plaudit.data.segments import Segment, segment_name
 from plaudit.errors import StoreDamaged, StoreError
-from plaudit.untrusted import brief
+from plaudit.files import brief
 
 
 class Catalog:

@@ -11,7 +11,7 @@ import zlib
 from typing import Any
 
 from plaudit.data.disk import MAX_SMALL_FILE
-from plaudit.untrusted import parse_json
+from plaudit.files import parse_json
 
 Tree = dict[str, Any]
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, DataError
+from plaudit.files import MAX_JSON, brief, parse_json, read_own, readable
 from plaudit.types import Episode, FloatArray, Labels
-from plaudit.untrusted import MAX_JSON, brief, parse_json, parse_yaml, read_own, readable
 
 Numbering = Literal["id", "source"]
 After = Literal["failure", "unknown"]
@@ -51,6 +51,8 @@ def _tree(path: Path) -> Any:
         try:
             return parse_json(data)
         except ValueError:
+            from plaudit.config import parse_yaml
+
             return parse_yaml(data.decode())
 
 

@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from plaudit.errors import ForeignFile, StoreError, StoreFull
-from plaudit.untrusted import kind_of, open_file, open_folder
+from plaudit.files import kind_of, open_file, open_folder
 
 MAX_SMALL_FILE = 1 << 20  # of a small file: a description, a note
 CHUNK = 1 << 20  # bytes that are read at once: small enough to stay in the cache of a core

@@ -14,8 +14,8 @@ from typing import Any
 from plaudit.data.lines import Record
 from plaudit.data.schema import Schema
 from plaudit.errors import InvalidEpisode
+from plaudit.files import brief
 from plaudit.types import Episode
-from plaudit.untrusted import brief
 
 MAX_ID = 1 << 53  # every program that reads JSON can count this far
 MAX_SEGMENTS = (1 << 31) - 1

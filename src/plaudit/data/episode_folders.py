@@ -17,7 +17,7 @@ from plaudit.data.formats import npy, pkl
 from plaudit.data.formats.base import FileLayout, LabeledEpisode, WriteOptions
 from plaudit.data.store import Store, is_store
 from plaudit.errors import BadFile, TargetNotEmpty
-from plaudit.untrusted import MAX_JSON, Root
+from plaudit.files import MAX_JSON, Root
 
 LIST_NAME = ".collected"
 UNFINISHED = f"{LIST_NAME}.tmp"  # what a kill leaves of the first list

@@ -23,8 +23,8 @@ import numpy as np
 from plaudit.data.entries import MAX_ID, is_int_in, is_time
 from plaudit.data.journal import JournalFile, Record, damage_error
 from plaudit.data.label_order import LabelOrder
+from plaudit.files import brief
 from plaudit.types import FloatArray, JudgeId, Labels, Scores
-from plaudit.untrusted import brief
 
 FORMAT = 2  # of a line; the first had none
 MAX_SCORE = 1e30  # of a threshold, which float32 can hold

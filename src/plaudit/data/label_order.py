@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from plaudit.errors import DataError
+from plaudit.files import brief
 from plaudit.types import PEOPLE
-from plaudit.untrusted import brief
 
 Tiers = tuple[tuple[str, ...], ...]  # sources of equal standing together, the ones that count most first
 

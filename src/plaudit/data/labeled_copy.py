@@ -17,8 +17,7 @@ from plaudit.data.cutoffs import After, frame_labels
 from plaudit.data.disk import disk_errors
 from plaudit.data.formats.base import ReadOptions, RewardFrame
 from plaudit.data.formats.decoder import WorkerProcess, open_in_worker
-from plaudit.data.formats.lerobot.relabel import CopyReport
-from plaudit.data.formats.lerobot.relabel_meta import EpisodeLabels, pack_labels
+from plaudit.data.formats.lerobot.relabel import CopyReport, EpisodeLabels, pack_labels
 from plaudit.data.store import Store
 from plaudit.data.transfer import check_new, new_folder
 from plaudit.errors import DataError

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from plaudit.errors import DataError
-from plaudit.untrusted import parse_json
+from plaudit.files import parse_json
 
 Record = dict[str, Any]
 

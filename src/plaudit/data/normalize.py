@@ -16,10 +16,9 @@ import numpy as np
 
 from plaudit.data.disk import write_atomic
 from plaudit.data.store import Store
-from plaudit.data.unpickle import load_pickle
 from plaudit.errors import BadFile, DataError, did_you_mean
+from plaudit.files import MAX_JSON, brief, parse_json, read_own, readable
 from plaudit.types import AnyArray, FloatArray
-from plaudit.untrusted import MAX_JSON, brief, parse_json, read_own, readable
 
 STATE, ACTION = "observation.state", "action"
 EPS = 1e-8
@@ -143,6 +142,8 @@ class Normalizer:
         path = Path(path)
         with readable(path, "this is not a statistics file: {}", "there is no such statistics file"):
             if path.suffix in (".pkl", ".pickle"):
+                from plaudit.data.formats.decoder import load_pickle  # which the side of a robot does without
+
                 return cls(_from_pickle(load_pickle(path), path))
             return cls._of(parse_json(read_own(path, MAX_JSON)))
 

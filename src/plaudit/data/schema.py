@@ -14,8 +14,8 @@ from urllib.parse import quote
 
 import numpy as np
 
+from plaudit.files import brief
 from plaudit.types import Episode
-from plaudit.untrusted import brief
 
 STEPS = "steps"
 

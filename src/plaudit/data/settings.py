@@ -15,7 +15,7 @@ from plaudit.data.checked_json import Tree, decode_checked, encode_checked, pars
 from plaudit.data.disk import Folder
 from plaudit.data.label_order import DEFAULT_ORDER, Tiers, check_tiers
 from plaudit.errors import StoreDamaged, StoreError
-from plaudit.untrusted import brief
+from plaudit.files import brief
 
 VERSION = 2
 MARKER = "store.json"

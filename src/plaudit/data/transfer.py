@@ -16,9 +16,8 @@ from typing import Any
 
 from plaudit.data.disk import disk_errors
 from plaudit.data.formats import writer
-from plaudit.data.formats.base import Dataset, FormatName, LabeledEpisode, ReadOptions, WriteOptions
+from plaudit.data.formats.base import Dataset, FormatName, LabeledEpisode, ReadOptions, WriteOptions, size_text
 from plaudit.data.formats.decoder import open_in_worker
-from plaudit.data.formats.limits import size_text
 from plaudit.data.store import Store, is_store
 from plaudit.errors import DataError, StoreError, StoreLocked, TargetNotEmpty, UnclearDataset
 from plaudit.types import ProgressFn

@@ -1,10 +1,10 @@
-"""Which OpenGL library renders MuJoCo's images, chosen before MuJoCo is imported.
+"""Rendering with MuJoCo: which OpenGL library is used, and several cameras in one process.
 
-MuJoCo reads the variable MUJOCO_GL once, while it is imported, and uses a windowing library where it is unset; on a
-machine without a display that fails much later, at the first image, with a message about a missing context. So every
-module that imports MuJoCo calls `choose_backend` first. A user's own MUJOCO_GL always wins; where it is unset and there
-is no display, the first headless library of this machine is written into MUJOCO_GL, for this process and its children,
-and logged. (Rejected: setting it on `import plaudit`, which would affect programs that never render an image.)
+MuJoCo reads the variable MUJOCO_GL once, while it is imported, and uses a windowing library where it is unset. On a
+machine without a display this fails at the first image, with a message about a missing context. So every module that
+imports MuJoCo calls `choose_backend` first. A user's own MUJOCO_GL always wins. Where it is unset and there is no
+display, the first headless library of this machine is written into MUJOCO_GL, for this process and its children, and
+logged. (Rejected: setting it on `import plaudit`, which would affect programs that never render an image.)
 """
 
 import ctypes
@@ -13,9 +13,12 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Literal
+from typing import Any, Literal
+
+import gymnasium as gym
 
 from plaudit.errors import EnvError
+from plaudit.types import AnyArray
 
 Backend = Literal["egl", "osmesa", "glfw"]
 
@@ -103,3 +106,51 @@ def _is_installed(backend: str) -> bool:
             continue
         return True
     return False
+
+
+FREE_CAMERA = "free"  # the view that the simulator's authors chose
+
+
+class MujocoCameras(gym.Wrapper[Any, Any, Any, Any]):
+    """Renders several cameras of one simulator, next to other simulators in the same process.
+
+    Gymnasium's MuJoCo renderer supports one simulator per process. OpenGL has one current context, which the renderer
+    takes only once, and Python frees its buffers in whichever context is current at that time. Two simulators would
+    render into each other's images, so this class makes its own context current before it renders and frees.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], cameras: Mapping[str, str]):
+        """`cameras` maps our name to the model's, or to FREE_CAMERA."""
+        super().__init__(env)
+        self._open = True
+        self._inner: Any = env.unwrapped
+        model = self._inner.model
+        self._camera_ids = {
+            ours: -1 if name == FREE_CAMERA else model.camera(name).id for ours, name in cameras.items()
+        }
+        if cameras:
+            env.reset()  # unseeded, so that episodes without a seed differ from process to process
+            with explain_errors():
+                self.render_cameras()
+
+    def render_cameras(self) -> dict[str, AnyArray]:
+        """One image per camera, by the simulator's own `render()`, which also updates its goal markers."""
+        renderer = self._inner.mujoco_renderer
+        if renderer.viewer is not None:
+            renderer.viewer.make_context_current()
+        images: dict[str, AnyArray] = {}
+        for camera, camera_id in self._camera_ids.items():
+            renderer.camera_id = camera_id
+            images[camera] = self._inner.render()
+        return images
+
+    def close(self) -> None:
+        """Free the renderer in its own context, then close the simulator."""
+        if not self._open:
+            return
+        self._open = False
+        viewer = self._inner.mujoco_renderer.viewer
+        if viewer is not None:
+            viewer.make_context_current()
+            viewer.con.free()
+        super().close()

@@ -1,27 +1,33 @@
-"""Fitting what turns a judge's scores into decisions: temperature and bias, the threshold, the offset of its cutoffs.
+"""From a judge's scores to decisions: fits temperature and bias, the threshold, and the offset of its cutoffs.
 
     fit, cross_val = calibrate(predictions, judge.rule, target_fpr=0.01)
 
-A failure that is predicted a success is a reward for nothing, and a learner exploits it; so the threshold is chosen by
-the share of these. The rule that is stored is fitted on all episodes. What it is worth is measured by cross-validation:
-the episodes are dealt into five folds, a rule is fitted on four and tried on the fifth, in turn. So the rate that is
-reported is one of episodes that chose nothing, by rules from four fifths of the data, which are a little worse than the
-one that is stored.
+A failure predicted a success is a reward for nothing, and a learner exploits it, so the threshold is chosen by the rate
+of these. The stored rule is fitted on all episodes. Its rate is measured by cross-validation: a rule is fitted on four
+of five folds and tried on the fifth, in turn. The reported rate is therefore one of episodes that chose nothing, by
+rules from four fifths of the data, which are slightly worse than the stored one.
 """
 
 import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import numpy as np
 
 from plaudit.config import Config, Fraction, NonNegativeInt, Number, PositiveFloat
 from plaudit.errors import JudgeError
-from plaudit.judges.metrics import EpisodeMetrics, RateCI, causal_metrics, false_positive_rate, offline_metrics
-from plaudit.judges.predictions import EpisodePrediction, drop_unlabeled
-from plaudit.judges.promise import Promise, episode_losses, make_promise, midway
-from plaudit.judges.rights import Rights, prove_rights
+from plaudit.judges.metrics import (
+    EpisodeMetrics,
+    EpisodePrediction,
+    causal_metrics,
+    drop_unlabeled,
+    false_positive_rate,
+    offline_metrics,
+)
+from plaudit.judges.promise import Promise, Rights, episode_losses, make_promise, midway, prove_rights
+from plaudit.judges.stats import Interval
 from plaudit.rule import DecisionRule, above_threshold
 from plaudit.types import AnyArray, FloatArray, JudgeId
 
@@ -143,6 +149,12 @@ class ThresholdChoice:
     high: float
     target: float  # that was asked for
 
+    @classmethod
+    def of(cls, episodes: Sequence[EpisodePrediction], value: float, target: float, seed: int = 0) -> Self:
+        """A threshold with its rate on these episodes."""
+        rate = false_positive_rate(episodes, value, seed)
+        return cls(value=value, fpr=rate.value, low=rate.low, high=rate.high, target=target)
+
 
 def choose_threshold(
     episodes: Sequence[EpisodePrediction], target_fpr: float = 0.01, floor: float = _FLOOR, seed: int = 0
@@ -166,7 +178,7 @@ def choose_threshold(
         highest = np.sort(failures)[::-1][allowed]  # the first one that must not pass
         if highest > floor - _NOISE:
             value = max(value, midway(highest, np.concatenate([e.success_prob[e.has_target] for e in episodes])))
-    return _measured_threshold(episodes, value, target_fpr, seed)
+    return ThresholdChoice.of(episodes, value, target_fpr, seed)
 
 
 def promised_threshold(
@@ -180,14 +192,7 @@ def promised_threshold(
     promise = make_promise(episodes, target_fpr, confidence, labeled=labeled, floor=_FLOOR)
     if promise.threshold is None:
         return choose_threshold(episodes, target_fpr), promise
-    return _measured_threshold(episodes, promise.threshold, target_fpr), promise
-
-
-def _measured_threshold(
-    episodes: Sequence[EpisodePrediction], value: float, target: float, seed: int = 0
-) -> ThresholdChoice:
-    rate = false_positive_rate(episodes, value, seed)
-    return ThresholdChoice(value=value, fpr=rate.value, low=rate.low, high=rate.high, target=target)
+    return ThresholdChoice.of(episodes, promise.threshold, target_fpr), promise
 
 
 def fit_cutoff_offset(episodes: Sequence[EpisodePrediction], threshold: float = 0.5) -> int:
@@ -235,7 +240,7 @@ class Fit:
 class CrossValResult:
     """What rules are worth on episodes that did not choose them."""
 
-    fpr: RateCI
+    fpr: Interval
     losses: FloatArray  # [E] of each episode with failure frames, the share of these predicted a success
     recall: Fraction
     cutoffs: EpisodeMetrics  # decoded
@@ -358,12 +363,9 @@ def make_record(
     reference: Sequence[str],
     target_fpr: Fraction,
     cross_val: CrossValResult,
-    *,
-    num_seen: NonNegativeInt = 0,
-    fitted_on: str | None = None,
-    promise: Promise | None = None,
+    **more: Any,
 ) -> CalibrationRecord:
-    """What is stored with the judge."""
+    """What is stored with the judge. more: `num_seen`, `fitted_on` and `promise` of the record"""
     return CalibrationRecord(
         date=time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()),
         fingerprint=judge.fingerprint,
@@ -375,7 +377,5 @@ def make_record(
         fpr_low=cross_val.fpr.low,
         fpr_high=cross_val.fpr.high,
         recall=cross_val.recall,
-        num_seen=num_seen,
-        fitted_on=fitted_on,
-        promise=promise,
+        **more,
     )

@@ -7,17 +7,16 @@
       - {type: judge_vlm.yaml, cost_s: 4}    # seconds that an episode takes it
       - human
 
-A stage decides alone where its rights prove it (judges/rights.py; `plaudit judge calibrate` writes them into its file),
-and as far as those before it do not contradict. What is left gets labels in which no frame is labeled: the episode is
-not learned from, and not asked about again by the same judges. A human who labels it decides it, in their own time, by
-the window of every other run; whom to ask about what is training/ledger_audit.py. A stage without rights decides
-nothing and may still contradict.
+A stage decides alone where its rights prove it (promise.py; `plaudit judge calibrate` writes them into its file) and
+no stage before it contradicts. The other episodes get labels in which no frame is labeled: they are not learned from,
+and the same judges are not asked again. A person who labels one decides it; training/ledger_audit.py chooses which
+ones to ask about. A stage without rights decides nothing and may still contradict.
 
-Some episodes go to the human by lot, whatever the stages would say of them. A later version of a classifier is measured
-on these: among episodes that the stage before it was unsure of, those that it is sure and wrong about would be missing.
+Some episodes go to the person by lot, whatever the stages say. A later version of a classifier is measured on these:
+among episodes that an earlier stage was unsure of, those that it is sure and wrong about are missing.
 
-Labels say in their note who decided and what it has cost. Where it was not the first stage, the labels of the one that
-did are kept beside the cascade's, by their own source: what the first may learn from.
+The note of a label says which stage decided and at what cost. If it was not the first stage, the labels of the deciding
+one are kept next to the cascade's, under their own source, for the first stage to learn from.
 """
 
 import hashlib
@@ -34,10 +33,10 @@ from plaudit.config import Number
 from plaudit.data.episode_keys import pack_keys
 from plaudit.errors import JudgeError, JudgeUnavailable, PlauditError
 from plaudit.judges.config import CASCADE, JudgeConfig, is_judge_path, judge_tree, judge_warnings
+from plaudit.judges.evaluation import SeenEpisodes
 from plaudit.judges.human.judge import HumanJudgeConfig
 from plaudit.judges.labeling import label_episodes
-from plaudit.judges.rights import Rights, episode_score
-from plaudit.judges.unseen import SeenEpisodes
+from plaudit.judges.promise import Rights, episode_score
 from plaudit.protocols import Judge
 from plaudit.registry import JUDGE_REGISTRY
 from plaudit.rule import DecisionRule, Decode, begins_with_success, release
@@ -153,8 +152,8 @@ class CascadeNote:
     @classmethod
     def parse(cls, note: str) -> "CascadeNote":
         """Of a label; one that says nothing counts as undecided and free."""
-        found = _NOTE.fullmatch(note)
-        return cls("", 0.0) if found is None else cls(found[1] or "", float(found[2]), found[3] or "")
+        match = _NOTE.fullmatch(note)
+        return cls("", 0.0) if match is None else cls(match[1] or "", float(match[2]), match[3] or "")
 
     @property
     def urgency(self) -> int:
@@ -230,7 +229,7 @@ class Cascade:
             open_cases = [case for case in cases if not case.closed]
             answers = label_episodes(stage.judge, [case.episode for case in open_cases])
             for case, answer in zip(open_cases, answers, strict=True):
-                case.hear(stage, answer, first=stage is self._stages[0])
+                case.add(stage, answer, first=stage is self._stages[0])
         return [case.answer() for case in cases]
 
 
@@ -241,42 +240,42 @@ class _Case:
     episode: Episode
     by_lot: bool
     cost_s: float = 0.0
-    heard: list[str] = field(default_factory=list)
+    reports: list[str] = field(default_factory=list)  # what each stage says, for people
     predictions: set[bool] = field(default_factory=set)
     failure: PlauditError | None = None  # of a stage
     ended: bool = False  # whether a stage has given the answer
-    found: Scores | PlauditError | None = None  # which
+    result: Scores | PlauditError | None = None  # that answer
 
     @property
     def closed(self) -> bool:
         """Whether no other stage is asked."""
         return self.by_lot or self.ended or len(self.predictions) > 1
 
-    def hear(self, stage: Stage, answer: Labels | PlauditError | None, *, first: bool) -> None:
-        """What a stage says of it. first: nobody was asked before"""
+    def add(self, stage: Stage, answer: Labels | PlauditError | None, *, first: bool) -> None:
+        """Add the answer of a stage. first: it is the first stage"""
         self.cost_s += stage.cost_s
         if answer is None or isinstance(answer, JudgeUnavailable):
-            self.ended, self.found = True, answer
+            self.ended, self.result = True, answer
         elif isinstance(answer, PlauditError):
             self.failure = answer
-            self.heard.append(f"{stage.name} fails ({answer})")
+            self.reports.append(f"{stage.name} fails ({answer})")
         else:
             labels = release(answer, stage.judge.rule)  # what it withholds is passed on
             self.predictions.add(labels.success_once)
             strange = f" and finds it unlike the others ({unlike})" if (unlike := stage.unlike(labels)) else ""
-            self.heard.append(f"{stage.name} says {'success' if labels.success_once else 'failure'}{strange}")
+            self.reports.append(f"{stage.name} says {'success' if labels.success_once else 'failure'}{strange}")
             if not self.closed and stage.decides(labels):
                 note = str(CascadeNote(stage.name, self.cost_s))
-                self.ended, self.found = True, Scores(labels.targets, note=note, parts=() if first else (labels,))
+                self.ended, self.result = True, Scores(labels.targets, note=note, parts=() if first else (labels,))
 
     def answer(self) -> Scores | PlauditError | None:
-        """To whoever asked the cascade."""
+        """The answer of the cascade."""
         if self.ended:
-            return self.found
+            return self.result
         if self.failure is not None and not self.predictions:
             return self.failure
         why = BY_LOT if self.by_lot else DISAGREE if len(self.predictions) > 1 else UNSURE
-        note = CascadeNote("", self.cost_s, f"{why} ({', '.join(self.heard)})" if self.heard else why)
+        note = CascadeNote("", self.cost_s, f"{why} ({', '.join(self.reports)})" if self.reports else why)
         return Scores(np.full(self.episode.steps + 1, np.nan, np.float32), note=str(note))
 
 

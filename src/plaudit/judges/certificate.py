@@ -10,22 +10,21 @@ another judge, and needs another exam. A human and a simulator need none.
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from plaudit.config import Config, Fraction, NonNegativeInt, Number, PositiveInt
+from plaudit.config import Config, Fraction, NonNegativeInt, PositiveInt
 from plaudit.data.checked_json import decode_checked, encode_checked
 from plaudit.data.disk import write_atomic
 from plaudit.errors import BadFile, JudgeError
+from plaudit.files import Root
 from plaudit.judges.config import JUDGE_FILE, own_kind
-from plaudit.judges.metrics import RateCI
 from plaudit.judges.progress import judge_id_without_progress
+from plaudit.judges.stats import Interval
 from plaudit.rule import without_unlike
 from plaudit.types import JudgeId
-from plaudit.untrusted import Root
 
 CERTIFICATE_FILE = "certificate.json"
 MAX_BYTES = 1 << 20
@@ -53,31 +52,6 @@ FIGURES: Mapping[str, str] = {
 IN_FRAMES, CORRELATIONS = ("onset_median", "onset_p90"), ("value_order", "value_order_still", "value_order_reversed")
 
 
-class Interval(Config):
-    """A figure with its 95% interval; None for what could not be measured, and for an end that is not bounded."""
-
-    value: Number | None
-    low: Number | None
-    high: Number | None
-
-    @classmethod
-    def of(cls, rate: RateCI) -> "Interval":
-        """JSON has neither NaN nor infinity."""
-        return cls(**{name: value if math.isfinite(value) else None for name, value in asdict(rate).items()})
-
-    @model_validator(mode="after")
-    def _check_order(self) -> Self:
-        known = [value for value in (self.low, self.value, self.high) if value is not None]
-        if known != sorted(known):
-            raise ValueError(f"{self.value} is not between {self.low} and {self.high}")
-        return self
-
-    def rate(self) -> RateCI:
-        """The same in numbers."""
-        value = math.nan if self.value is None else self.value
-        return RateCI(value, math.nan if self.low is None else self.low, math.inf if self.high is None else self.high)
-
-
 class ControlFigure(Config):
     """A judge on all controls of one name."""
 
@@ -90,14 +64,14 @@ class ControlFigure(Config):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if (self.fpr.value is None) != (self.frames == 0):
+        if math.isnan(self.fpr.value) != (self.frames == 0):
             raise ValueError(f"control '{self.name}' has {self.frames} frames and a rate of {self.fpr.value}")
         return self
 
     @property
     def passed(self) -> bool:
         """Whether no more frames were predicted a success than may be; also where none could be tried."""
-        return self.fpr.value is None or self.fpr.value <= self.max_fpr
+        return math.isnan(self.fpr.value) or self.fpr.value <= self.max_fpr
 
 
 class ExamData(Config):
@@ -136,7 +110,8 @@ class Certificate(Config):
             raise ValueError(f"it lacks the figure '{missing[0]}'")
         for name, figure in self.figures.items():
             low, high = (-1, 1) if name in CORRELATIONS else (0, math.inf) if name in IN_FRAMES else (0, 1)
-            if any(value is not None and not low <= value <= high for value in (figure.value, figure.low, figure.high)):
+            ends = [end for end in (figure.value, figure.low, figure.high) if math.isfinite(end)]
+            if any(not low <= end <= high for end in ends):
                 raise ValueError(f"its figure '{name}' is not between {low} and {high}")
         if self.data.successes > self.data.episodes:
             raise ValueError(f"{self.data.successes} of its {self.data.episodes} episodes succeed")
@@ -153,12 +128,12 @@ class Certificate(Config):
         if self.shortcut:
             return f"the judge is {self.shortcut}"
         for control in self.controls:
-            allowed = MAX_FPR + (0 if control.recall is None else self.figures["fpr"].value or 0)
+            own = self.figures["fpr"].value
+            allowed = MAX_FPR + (0 if control.recall is None or math.isnan(own) else own)
             if not control.passed or control.max_fpr > allowed + 1e-9:
                 return f"its control '{control.name}' failed"
         for name in ("same_time_roc_auc", "frame_roc_auc"):
-            low = self.figures[name].low
-            if low is not None and low <= 0.5:
+            if self.figures[name].low <= 0.5:
                 return f"its {FIGURES[name]} is no better than chance"
         return ""
 
@@ -176,7 +151,7 @@ class Certificate(Config):
     def line(self) -> str:
         """In a sentence, for commands that use the judge."""
         figures = self.figures
-        area, false = figures["frame_roc_auc"].rate(), figures["fpr"].rate()
+        area, false = figures["frame_roc_auc"], figures["fpr"]
         tried = [control for control in self.controls if control.frames]
         result = "passed" if self.passed else "FAILED"
         named = f" ({self.shortcut})" if self.shortcut else ""
@@ -243,8 +218,3 @@ def certificate_status(path: Path | None, judge: JudgeId | None) -> tuple[str, s
     except (BadFile, JudgeError) as error:
         return str(error), str(error)
     return found.line, "" if found.passed else f"its judge failed its exam: {found.problems[0]}"
-
-
-def to_interval_map(figures: Mapping[str, RateCI]) -> dict[str, Any]:
-    """As a certificate has them."""
-    return {name: Interval.of(rate) for name, rate in figures.items()}

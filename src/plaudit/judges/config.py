@@ -1,4 +1,4 @@
-"""A judge as a file has it: its `type`, what it needs, its decision rule and its calibration.
+"""A judge as a file: its `type`, what it needs, its decision rule and its calibration.
 
     type: classifier
     model: runs/reward_model
@@ -6,9 +6,8 @@
     calibration: {temperature: 1.2, bias: -0.1}
     calibration_record: {...}                       # how the two came about, by `plaudit judge calibrate`
 
-`plaudit train-reward` writes one beside the weights (`judge.yaml`), and every command takes that folder. A calibration
-belongs to the model it was fitted on, so the record has that model's fingerprint, and there is a warning where the
-model is another one.
+`plaudit train-reward` writes one next to the weights (`judge.yaml`), and every command takes that folder. A calibration
+belongs to the model it was fitted on: the record has that model's fingerprint, and there is a warning if it differs.
 """
 
 import json
@@ -20,18 +19,17 @@ from typing import Any, ClassVar, Self
 from omegaconf import OmegaConf
 from pydantic import Field, model_validator
 
-from plaudit.config import Config, NonNegativeFloat, NonNegativeInt, key_location, read_values
+from plaudit.config import Config, NonNegativeFloat, NonNegativeInt, dump_yaml, key_location, read_values, read_yaml
 from plaudit.data.disk import write_atomic
 from plaudit.errors import BadFile, ConfigError, NotAllowed, UnknownName, did_you_mean
+from plaudit.files import Root, read_json_object
 from plaudit.judges.calibration import CalibrationRecord, PlattScaling
 from plaudit.judges.progress import JudgeWithProgress
-from plaudit.judges.rights import Rights
+from plaudit.judges.promise import Rights
 from plaudit.protocols import Judge, LiveJudge
 from plaudit.registry import JUDGE_REGISTRY
 from plaudit.rule import DecisionRule, Decode, PartialRule, Unlike
 from plaudit.trust import from_file
-from plaudit.untrusted import Root, read_json_object
-from plaudit.yaml_file import dump_yaml, read_yaml
 
 HUMAN, CASCADE = "human", "cascade"  # the sources of a human's labels, and of a cascade's
 REFERENCE_SOURCES = (HUMAN, "simulator", "dataset", "cutoff")  # whose labels a model may learn from
@@ -126,10 +124,10 @@ class JudgeConfig(Config):
             return self
         own = load_judge_config(folder, None)
         rule = DecisionRule(**{**own.rule.model_dump(exclude_unset=True), **self.rule.model_dump(exclude_unset=True)})
-        found: dict[str, Any] = {"rule": rule, "rights": self.rights or own.rights}
+        update: dict[str, Any] = {"rule": rule, "rights": self.rights or own.rights}
         if "calibration" not in self.model_fields_set:
-            found |= {"calibration": own.calibration, "calibration_record": own.calibration_record}
-        return self.model_copy(update=found)
+            update |= {"calibration": own.calibration, "calibration_record": own.calibration_record}
+        return self.model_copy(update=update)
 
     def with_decode(self, decode: Decode) -> Self:
         """The same with another way from scores to success."""
@@ -141,8 +139,8 @@ def load_judge_config(
 ) -> JudgeConfig:
     """From a file or a judge's folder, a name (or dotted path) of the registry, flags and `a.b=c` overrides, of which
     the later win."""
-    path, own = _own_judge(path)
-    tree, given = read_values(path, overrides, root=_root(path, own))
+    path, own, root = _own_judge(path)
+    tree, given = read_values(path, overrides, root=root)
     tree = {**own, **tree}
     kind = tree.get("type", name)
     if name is not None and kind != name:
@@ -175,26 +173,23 @@ def load_named_judge(name: str, overrides: Sequence[str] = ()) -> JudgeConfig:
 
 
 def _is_foreign_model(path: Path) -> bool:
-    """Whether this is a reward model that has no file of ours beside it: of RLinf's, or lerobot's."""
-    foreign = path.suffix in (".pt", ".safetensors")
-    return foreign or (is_lerobot_classifier(path) and not (path / MODEL_FILE).is_file())
+    """Whether this is a reward model of RLinf or lerobot without a description of ours."""
+    if path.suffix in (".pt", ".safetensors"):
+        return True
+    return is_lerobot_classifier(path) and not (path / MODEL_FILE).is_file()
 
 
-def _own_judge(path: Path | None) -> tuple[Path | None, dict[str, Any]]:
-    """The judge's file that a path names, and what follows from where it lies: a judge's own folder is its model."""
+def _own_judge(path: Path | None) -> tuple[Path | None, dict[str, Any], Root | None]:
+    """The judge's file that a path names; the keys that follow from a judge's own folder, which is its model; and that
+    folder, or None if the user named the file."""
     if path is None:
-        return None, {}
+        return None, {}, None
     folder = path if path.is_dir() else path.parent
     kind = own_kind(folder)
-    if kind is not None and path in (folder, folder / JUDGE_FILE):
-        own = {"type": kind, "model": str(folder)}
-        return (folder / JUDGE_FILE if (folder / JUDGE_FILE).exists() else None), own
-    return path, {}
-
-
-def _root(path: Path | None, own: Mapping[str, Any]) -> Root | None:
-    """The folder of a judge's own file; None where the user named the file."""
-    return Root(path.parent) if path is not None and own else None
+    if kind is None or path not in (folder, folder / JUDGE_FILE):
+        return path, {}, None
+    file = folder / JUDGE_FILE
+    return file if file.exists() else None, {"type": kind, "model": str(folder)}, Root(folder)
 
 
 def own_kind(folder: Path) -> str | None:
@@ -216,8 +211,8 @@ def judge_tree(path: Path) -> dict[str, Any]:
         return {"type": "classifier", "model": str(path)}
     if path.is_dir() and own_kind(path) is None:
         raise BadFile(path, f"this is not a reward model: it has no {MODEL_FILE}")
-    file, own = _own_judge(path)
-    return {**own, **(read_values(file, (), root=_root(file, own))[0] if file is not None else {})}
+    file, own, root = _own_judge(path)
+    return {**own, **({} if file is None else read_values(file, (), root=root)[0])}
 
 
 def is_lerobot_classifier(folder: Path) -> bool:
@@ -270,7 +265,7 @@ def judge_warnings(config: JudgeConfig, judge: Judge) -> list[str]:
 def uncalibrated_warning(config: JudgeConfig) -> str:
     """That nobody knows yet what its probabilities mean, and how to find out."""
     given = config.model_dump(mode="json", exclude_defaults=True, exclude={"type", "force", "calibration"})
-    keys = [shlex.quote(f"{key}={_as_override(value)}") for key, value in _leaves(given)]
+    keys = map(shlex.quote, _overrides(given))
     words = ["plaudit judge calibrate STORE --judge", JUDGE_REGISTRY.name_of(config), *keys, "--output judge.yaml"]
     return (
         "this judge is not calibrated, and its threshold may let anything through; fit it on a store with about 50 "
@@ -278,19 +273,15 @@ def uncalibrated_warning(config: JudgeConfig) -> str:
     )
 
 
-def _leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _overrides(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """`a.b=c` for each value of a tree, which is read back the same."""
     for key, value in tree.items():
         if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
+            yield from _overrides(value, f"{prefix}{key}.")
+        elif isinstance(value, str) and OmegaConf.from_dotlist([f"key={value}"])["key"] == value:
+            yield f"{prefix}{key}={value}"
         else:
-            yield f"{prefix}{key}", value
-
-
-def _as_override(value: Any) -> str:
-    """As the value of a `key=value` that is read back the same."""
-    if isinstance(value, str) and OmegaConf.from_dotlist([f"key={value}"])["key"] == value:
-        return value
-    return json.dumps(value)
+            yield f"{prefix}{key}={json.dumps(value)}"
 
 
 def save_judge_config(
@@ -303,11 +294,11 @@ def save_judge_config(
 ) -> None:
     """The judge that `load_judge_config` got from the same, as a file, with what was fitted. What stands in `${...}`
     stays so."""
-    path, own = _own_judge(path)
+    path, own, root = _own_judge(path)
     named = {} if name is None else {"type": name}
-    given = {} if path is None else read_yaml(path, _root(path, own))
-    found = fitted.model_dump(mode="json", include={"calibration", "calibration_record", "rights"})
-    found["rule"] = fitted.rule.model_dump(mode="json")
-    tree = OmegaConf.merge(named, own, given, OmegaConf.from_dotlist(list(overrides)), dict(flags), found)
+    given = {} if path is None else read_yaml(path, root)
+    new = fitted.model_dump(mode="json", include={"calibration", "calibration_record", "rights"})
+    new["rule"] = fitted.rule.model_dump(mode="json")
+    tree = OmegaConf.merge(named, own, given, OmegaConf.from_dotlist(list(overrides)), dict(flags), new)
     output.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(output, OmegaConf.to_yaml(tree).encode())

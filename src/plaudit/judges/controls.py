@@ -1,28 +1,24 @@
-"""Negative controls: made-up episodes in which no frame shows success. A judge that predicts one uses a shortcut.
+"""Negative controls: synthetic episodes in which no frame shows success. A judge that predicts one uses a shortcut.
 
-    control         what it is                           what a judge that predicts success goes by
+    control         what it is                           what a judge that predicts success uses
     frozen frame    the first frame, all the time        a clock, or something about how episodes begin
     time reversed   the episode backwards, from the moment its success is undone
                                                          "something moved", or it remembers a success
     truncated       the episode, cut before its success  the end of an episode
-    blank           black, white, gray and noise         whatever it has never seen
+    blank           black, white, gray and noise         images it has never seen
     wrong task      the episode, with another task       any success, or anything; for judges that use the task text
 
-An exam (judges/exam.py) also has the same episodes seen otherwise, in which failure frames still show failure: one
-camera dark, brighter, darker, cropped, shifted; and, where they are given, episodes of another task.
+An exam (exam.py) also shows the same episodes with changed images, in which failure frames still show failure: one
+camera dark, brighter, darker, cropped, shifted; and, if given, episodes of another task.
 
-Backwards, an episode begins with its success, and a judge of single frames is right to say so; what counts is what
-comes after, failure frames in the wrong order. The few frames before the first success count in neither, since people
-who label disagree there.
-
-Frames are compared with the threshold, whatever rule makes labels of them afterwards: a rule that asks for two frames
-of three, or for one cutoff, hides some mistakes and spreads others, and what is tried is the judge.
+Backwards, an episode begins with its success, and a judge of single frames may say so; only the frames after it count.
+The few frames before the first success count in no control, since people disagree about them. Frames are compared with
+the threshold, whatever the decision rule: a rule of two frames of three hides some mistakes and spreads others.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
 
 import numpy as np
 
@@ -77,11 +73,6 @@ class ControlResult:
     def passed(self) -> bool:
         return self.fpr <= self.max_fpr
 
-    @classmethod
-    def from_json(cls, tree: Mapping[str, Any]) -> Self:
-        """Of a model's folder."""
-        return cls(**tree)
-
 
 def run_controls(
     judge: Judge,
@@ -121,7 +112,7 @@ def score_controls(
     for few in batches(progress(makers), batch_size):
         controls = [control for make in few if (control := make()) is not None]
         labels, failed = label_mapping(judge, {n: control.episode for n, control in enumerate(controls)})
-        failures += failed.values()
+        failures += map(str, failed.values())
         scored += [
             ScoredControl((c := controls[n]).name, release(found, judge.rule), c.mask, c.success)
             for n, found in labels.items()
@@ -136,7 +127,7 @@ def control_makers(
     rng = np.random.default_rng(seed)
     chosen = choose_successes(episodes, rng)
     makers = [partial(make, *one) for make in (frozen_frame, time_reversed, truncate) for one in chosen]
-    blanks = [partial(_same, control) for control in blank_images(chosen[0][0], rng)]  # of a few frames
+    blanks: list[ControlMaker] = [lambda control=control: control for control in blank_images(chosen[0][0], rng)]
     wrong = [] if task is None else [partial(wrong_task_control, *one, task) for one in chosen]
     return [*makers, *blanks, *wrong]
 
@@ -158,10 +149,6 @@ def shift_makers(episodes: Sequence[tuple[Episode, FloatArray]], seed: int = 0) 
     dark = cameras if len(cameras) > 1 else []  # with the only one dark, it is a blank
     makers = [partial(dark_camera, *one, camera) for camera in dark for one in chosen]
     return [*makers, *(partial(shift_images, *one, name) for name in SHIFTS for one in chosen)]
-
-
-def _same(control: NegativeControl) -> NegativeControl:
-    return control
 
 
 def failed_controls(results: Sequence[ControlResult]) -> list[str]:
@@ -233,7 +220,7 @@ def wrong_task_control(episode: Episode, target: FloatArray, task: str) -> Negat
     return NegativeControl("wrong task", replace(episode, task=task), _observed_mask(episode) & ~np.isnan(target))
 
 
-# The same seen otherwise: what shows failure still does.
+# Changed images: what shows failure still does.
 
 
 def dark_camera(episode: Episode, target: FloatArray, camera: str) -> NegativeControl | None:
@@ -241,7 +228,7 @@ def dark_camera(episode: Episode, target: FloatArray, camera: str) -> NegativeCo
     if camera not in episode.frames:
         return None
     frames = {**episode.frames, camera: np.zeros_like(episode.frames[camera])}
-    return _seen_otherwise(f"{camera} dark", replace(episode, frames=frames), target)
+    return _changed_images(f"{camera} dark", replace(episode, frames=frames), target)
 
 
 def _scale_brightness(frames: ByteArray, factor: float) -> ByteArray:
@@ -269,7 +256,7 @@ SHIFTS: Mapping[str, Callable[[ByteArray], ByteArray]] = {
 def shift_images(episode: Episode, target: FloatArray, name: str) -> NegativeControl | None:
     """All cameras with one of `SHIFTS`."""
     frames = {camera: SHIFTS[name](images) for camera, images in episode.frames.items()}
-    return _seen_otherwise(name, replace(episode, frames=frames), target)
+    return _changed_images(name, replace(episode, frames=frames), target)
 
 
 def another_task(episode: Episode, task: str | None) -> NegativeControl:
@@ -278,7 +265,7 @@ def another_task(episode: Episode, task: str | None) -> NegativeControl:
     return NegativeControl("another task", shown_episode, _observed_mask(episode))
 
 
-def _seen_otherwise(name: str, episode: Episode, target: FloatArray) -> NegativeControl | None:
+def _changed_images(name: str, episode: Episode, target: FloatArray) -> NegativeControl | None:
     first = _first_success(episode, target)
     assert first is not None
     mask = _observed_mask(episode) & (target == 0)

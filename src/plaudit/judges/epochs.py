@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from plaudit.checkpoint import Stateful, load_checkpoint, save_checkpoint
+from plaudit.data.checkpoint import Stateful, load_checkpoint, save_checkpoint
 from plaudit.data.disk import Folder, write_atomic
 from plaudit.errors import JudgeError
-from plaudit.untrusted import MAX_JSON
+from plaudit.files import MAX_JSON
 
 KEEP_EVERY = 20.0  # seconds between checkpoints
 

@@ -1,44 +1,55 @@
-"""How good is any judge? Its labels and scores of episodes beside reference labels, and of negative controls.
+"""How good is any judge? Its labels and scores of episodes next to reference labels, and of negative controls.
 
     targets = load_reference_labels(store, resolve_reference(None, judge.id.source))   # of others, never its own
-    found = evaluate(store, judge, targets)
-    found.metrics, found.label_metrics, found.controls, found.failed
+    chosen = SeenEpisodes.of(config, judge).choose(store, list(targets))               # that it did not learn from
+    evaluation = evaluate(store, judge, {i: targets[i] for i in chosen.ids})
+    evaluation.metrics, evaluation.label_metrics, evaluation.controls, evaluation.failed
 
-A judge is its labels: everything is measured on them, so a person, a simulator and last month's labels in the ledger
-are measured as a model is. Where labels have probabilities of one judge, frames are scored by these; otherwise by yes
-and no.
+A judge is measured by its labels, so a person, a simulator and last month's labels in the ledger are measured like a
+model. If the labels have probabilities of one judge, frames are scored by these; otherwise by yes and no. Three ways
+lead from frames to an episode's first success, and each is measured: the labels; k of n frames at the threshold, as
+decided live; and one cutoff, decoded from the whole episode.
 
-Three ways lead from frames to an episode's first success, and each is measured: the labels; k of n frames at the
-threshold, as decided live; and one cutoff, decoded from the whole episode.
+A model looks nearly perfect on its training episodes. So a reward model's or an adapter's description has the keys of
+its training and validation episodes (data/episode_keys.py), and a calibration's record those that it was fitted on. A
+judge of your own declares the same in an attribute `trained_on`: a text of such keys, "" for none (the default), None
+if they are not known. `plaudit judge exam` (exam.py) is this evaluation with more controls and a certificate.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from itertools import chain
+from typing import Any, Self
 
 import numpy as np
 
+from plaudit.data.episode_keys import Keys, episode_keys, pack_keys, unpack_keys
 from plaudit.data.store import Store
 from plaudit.errors import DataError, JudgeError
-from plaudit.judges.config import REFERENCE_SOURCES
+from plaudit.judges.calibration import CalibrationRecord, CrossValResult, Fit, make_record
+from plaudit.judges.config import REFERENCE_SOURCES, JudgeConfig
 from plaudit.judges.controls import UNRELATED_TASK, ControlResult, failed_controls, run_controls
-from plaudit.judges.labeling import BATCH, batches, label_episodes, label_ids
+from plaudit.judges.labeling import BATCH, batches, label_episodes, label_mapping, read_episodes
 from plaudit.judges.metrics import (
     CalibrationCurve,
     EpisodeMetrics,
+    EpisodePrediction,
+    FramePrediction,
     JudgeMetrics,
     causal_metrics,
     compute_metrics,
+    hstack_images,
+    largest_errors,
     nan_to_none,
 )
-from plaudit.judges.predictions import EpisodePrediction, FramePrediction, hstack_images, largest_errors
 from plaudit.judges.simulator import SOURCE as SIMULATOR
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.protocols import Judge
 from plaudit.rule import DecisionRule, release
-from plaudit.types import Episode, FloatArray, Labels, ProgressFn
+from plaudit.types import Episode, FloatArray, JudgeId, Labels, ProgressFn
 
 BINARY_RULE = DecisionRule(decode="per_frame")  # of labels that are only yes and no
+INCLUDE = "--include-training"  # the option that also measures on episodes the judge has seen
 
 # The reference
 
@@ -53,9 +64,9 @@ def resolve_reference(requested: Sequence[str] | None, judge: str) -> tuple[str,
 def load_reference_labels(
     store: Store, sources: Collection[str], ids: Sequence[int] | None = None
 ) -> dict[int, FloatArray]:
-    """Of each episode that has one: 1, 0 or NaN for each of its frames, [T+1].
+    """1, 0 or NaN for each frame, [T+1], of each episode with a label of these sources.
 
-    The label of these sources that counts; where there is none and the simulator is one of them, its stored flag.
+    An episode without one has the simulator's stored flag, if the simulator is one of the sources.
     """
     targets: dict[int, FloatArray] = {}
     for episode_id in store.ids if ids is None else ids:
@@ -79,10 +90,19 @@ def load_reference_labels(
     return targets
 
 
+def check_covers(store: Store, episode_id: int, episode: Episode, labels: Labels) -> None:
+    """Refuse labels of another length than their episode."""
+    if labels.steps != episode.steps:
+        raise DataError(
+            f"{store.folder}: the labels of episode {episode_id} cover {labels.steps} steps, it has "
+            f"{episode.steps}; label it again"
+        )
+
+
 def describe_coverage(
     store: Store, sources: Collection[str], ids: Collection[int], episodes: int, left_out: int = 0
 ) -> str:
-    """What the intervals of a judge's figures hold for: for which episodes, and how these were chosen.
+    """Which new episodes the intervals hold for.
 
     ids: the episodes to choose from
     episodes: how many of them were compared
@@ -96,16 +116,103 @@ def describe_coverage(
     )
 
 
-def check_covers(store: Store, episode_id: int, episode: Episode, labels: Labels) -> None:
-    """Refuse labels of another length than their episode."""
-    if labels.steps != episode.steps:
-        raise DataError(
-            f"{store.folder}: the labels of episode {episode_id} cover {labels.steps} steps, it has "
-            f"{episode.steps}; label it again"
-        )
+# Episodes that the judge has not seen
 
 
-# The judge beside it
+@dataclass(frozen=True)
+class ChosenEpisodes:
+    """The episodes to measure on."""
+
+    ids: Sequence[int]
+    num_seen: int  # of these, how many the judge has seen
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class SeenEpisodes:
+    """The episodes that a judge was trained or calibrated on."""
+
+    keys: Keys
+    notes: tuple[str, ...] = ()  # what is not known
+
+    @classmethod
+    def of(cls, config: JudgeConfig, judge: Judge, *, calibrated: bool = True) -> Self:
+        """calibrated: whether the judge's own calibration is in use; one that is fitted anew does not count"""
+        notes: list[str] = []
+        trained_on: str | None = getattr(judge, "trained_on", "")
+        if trained_on is None:
+            notes.append(
+                "This model does not say which episodes it learned from (an earlier version or another trainer made "
+                "it): the metrics hold only if it has seen none of these."
+            )
+        texts = {"this model": trained_on or ""}
+        record = config.resolved().calibration_record if calibrated else None
+        if record is not None:
+            texts["this judge's calibration"] = record.fitted_on or ""
+            if record.fitted_on is None:
+                notes.append(
+                    "The calibration of this judge does not say which episodes it was fitted on (an earlier version "
+                    "made it): the metrics hold only if it was others."
+                )
+        keys: set[bytes] = set()
+        for whose, text in texts.items():
+            try:
+                keys |= unpack_keys(text)
+            except ValueError as error:
+                raise JudgeError(
+                    f"the list of episodes that {whose} was made with cannot be read ({error}); train or calibrate it "
+                    "again"
+                ) from error
+        return cls(frozenset(keys), tuple(notes))
+
+    def choose(self, store: Store, ids: Sequence[int], *, include: bool | None = False) -> ChosenEpisodes:
+        """Those that the judge has not seen, or all of them; an error if that leaves none.
+
+        include: also those that it has seen; None: there is no such option
+        """
+        keys = episode_keys(store, ids) if self.keys else {}
+        seen = {i for i in keys if keys[i] & self.keys}
+        if not seen:
+            return ChosenEpisodes(ids, 0, self.notes)
+        what = "episodes that the judge learned from or chose its threshold or calibration by"
+        if include:
+            note = f"{len(seen)} of these {len(ids)} are {what} ({INCLUDE}): the numbers are better than on new ones."
+            return ChosenEpisodes(ids, len(seen), (note, *self.notes))
+        if len(seen) == len(ids):
+            raise JudgeError(
+                f"all {len(ids)} episodes of {store.folder} with reference labels are {what}: nothing unseen is left; "
+                f"use other episodes{'' if include is None else f', or {INCLUDE}'}"
+            )
+        option = "" if include is None else f"; {INCLUDE} uses them too"
+        note = f"{len(seen)} of {len(ids)} were left out, {what}{option}."
+        return ChosenEpisodes([i for i in ids if i not in seen], 0, (note, *self.notes))
+
+
+def record_calibration(
+    store: Store,
+    chosen: ChosenEpisodes,
+    judge: JudgeId,
+    predictions: Sequence[EpisodePrediction],
+    reference: Sequence[str],
+    target_fpr: float,
+    fit: Fit,
+    cross_val: CrossValResult,
+) -> CalibrationRecord:
+    """What is stored with a judge that was calibrated on these predictions, with the keys of their episodes."""
+    keys = episode_keys(store, [one.episode for one in predictions])
+    return make_record(
+        judge,
+        predictions,
+        reference,
+        target_fpr,
+        cross_val,
+        num_seen=chosen.num_seen,
+        fitted_on=pack_keys(chain.from_iterable(keys.values())),
+        promise=fit.promise,
+    )
+
+
+# The judge next to the reference
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,6 +250,24 @@ class JudgeEvaluation:
         }
 
 
+def control_task(uses_task: bool, requested: str | None) -> str | None:
+    """The wrong task that a judge is tried with; None for one that uses no task text."""
+    return (requested or UNRELATED_TASK) if uses_task else None
+
+
+def label_store(
+    store: Store, judge: Judge, ids: Sequence[int], batch_size: int = BATCH, progress: ProgressFn = iter
+) -> tuple[dict[int, Labels], dict[int, str]]:
+    """Labels of a store's episodes, and why others have none; nothing is written."""
+    labels: dict[int, Labels] = {}
+    failed: dict[int, str] = {}
+    for batch in batches(progress(list(ids)), batch_size):
+        labeled, errors = label_mapping(judge, read_episodes(store, batch))
+        labels |= labeled
+        failed |= {i: str(error) for i, error in errors.items()}
+    return labels, failed
+
+
 def evaluate(
     store: Store,
     judge: Judge,
@@ -158,24 +283,19 @@ def evaluate(
     targets: episode -> 1, 0 or NaN for each frame, see `load_reference_labels`
     wrong_task: for a judge that uses the task text, see `control_task`
     """
-    labels: dict[int, Labels] = {}
-    failed: dict[int, str] = {}
-    for ids in batches(progress(list(targets)), batch_size):
-        labeled, not_labeled = label_ids(store, judge, ids)
-        labels |= labeled
-        failed |= not_labeled
-    found = compare_labels(store, labels, targets, judge.rule, failed)
+    labels, failed = label_store(store, judge, list(targets), batch_size, progress)
+    evaluation = compare_labels(store, labels, targets, judge.rule, failed)
     if not with_controls:
-        return found
+        return evaluation
     if not any((target == 1).any() for target in targets.values()):
         note = "Controls are made from episodes that succeed, and no reference episode does: none was run."
-        return replace(found, notes=[*found.notes, note])
+        return replace(evaluation, notes=[*evaluation.notes, note])
     episodes = [(store.episode(i), target) for i, target in targets.items()]
     controls, failures = run_controls(
-        judge, episodes, found.metrics.threshold, wrong_task=wrong_task, batch_size=batch_size, progress=progress
+        judge, episodes, evaluation.metrics.threshold, wrong_task=wrong_task, batch_size=batch_size, progress=progress
     )
     note = [f"{len(failures)} controls could not be scored: {failures[0]}."] if failures else []
-    return replace(found, controls=controls, notes=[*found.notes, *note])
+    return replace(evaluation, controls=controls, notes=[*evaluation.notes, *note])
 
 
 def compare_labels(
@@ -186,23 +306,46 @@ def compare_labels(
     failed: Mapping[int, str] | None = None,
     notes: Sequence[str] = (),
 ) -> JudgeEvaluation:
-    """Labels beside their targets; no judge is asked, so there are no controls."""
+    """Labels next to their targets; without a judge there are no controls."""
     failed, notes = failed or {}, list(notes)
-    labels = {i: release(found) for i, found in labels.items() if i in targets}
+    labels = {i: release(one) for i, one in labels.items() if i in targets}
     if not labels:
         why = next(iter(failed.values()), "it has labeled none of them")
         raise JudgeError(f"the judge has no label on any of the {len(targets)} episodes to compare: {why}")
-    if not any(found.labeled.any() for found in labels.values()):
-        why = next((f" ({found.note})" for found in labels.values() if found.note), "")
+    if not any(one.labeled.any() for one in labels.values()):
+        why = next((f" ({one.note})" for one in labels.values() if one.note), "")
         raise JudgeError(f"the judge decides none of the {len(labels)} episodes, so there is nothing to compare{why}")
-    has_probabilities, mixed = _has_probabilities(labels)
-    notes += mixed
-    binary = [_prediction(i, found.targets, targets[i]) for i, found in labels.items()]
-    graded = [_prediction(i, found.frame_probs, targets[i]) for i, found in labels.items()]
-    predictions = graded if has_probabilities else binary
+
+    def predictions_of(values: Mapping[int, FloatArray]) -> list[EpisodePrediction]:
+        """A frame without a label counts neither for nor against."""
+        return [
+            EpisodePrediction(np.nan_to_num(prob), np.where(np.isnan(prob), np.nan, targets[i]), i)
+            for i, prob in values.items()
+        ]
+
+    # Frames are scored by probabilities if all labels have some and they are of one judge.
+    has_probabilities = all(one.scores is not None for one in labels.values())
+    if has_probabilities:
+        probs = np.concatenate([one.frame_probs[one.labeled] for one in labels.values()])
+        has_probabilities = not np.isin(probs, (0, 1)).all()
+    num_judges = len({one.judge for one in labels.values()})
+    if has_probabilities and num_judges > 1:
+        has_probabilities = False
+        notes.append(
+            f"These labels are of {num_judges} models, thresholds or rules, so they are compared by yes and no and "
+            "not by their probabilities."
+        )
+    binary = predictions_of({i: one.targets for i, one in labels.items()})
+    predictions = predictions_of({i: one.frame_probs for i, one in labels.items()}) if has_probabilities else binary
     threshold = rule.threshold if has_probabilities else BINARY_RULE.threshold
     metrics = compute_metrics(predictions, rule.model_copy(update={"threshold": threshold}))
-    notes += _unlike(labels, targets)
+    if flagged := {i for i, one in labels.items() if one.unlike}:
+        wrong = {i for i, one in labels.items() if one.success_once != bool((targets[i] == 1).any())}
+        notes.append(
+            f"{len(flagged)} of {len(labels)} episodes are unlike what the judge learned from, by itself; "
+            f"{len(flagged & wrong)} of its {len(wrong)} wrong episodes are among them (unlike=skip leaves them "
+            "unlabeled)."
+        )
     if metrics.success_frames in (0, metrics.frames):
         kind = "success" if metrics.success_frames else "failure"
         notes.append(f"All frames of the reference are {kind}: how the judge does on the others was not measured.")
@@ -219,39 +362,6 @@ def compare_labels(
     )
 
 
-def _unlike(labels: Mapping[int, Labels], targets: Mapping[int, FloatArray]) -> list[str]:
-    """How many episodes the judge says are unlike what it learned from, and whether it is wrong on these."""
-    flagged = {i for i, found in labels.items() if found.unlike}
-    if not flagged:
-        return []
-    wrong = {i for i, found in labels.items() if found.success_once != bool((targets[i] == 1).any())}
-    return [
-        f"{len(flagged)} of {len(labels)} episodes are unlike what the judge learned from, by itself; "
-        f"{len(flagged & wrong)} of its {len(wrong)} wrong episodes are among them (unlike=skip leaves them unlabeled)."
-    ]
-
-
-def _has_probabilities(labels: Mapping[int, Labels]) -> tuple[bool, list[str]]:
-    """Whether frames can be scored by probabilities of one judge; if they are there and cannot, why not."""
-    if any(found.scores is None for found in labels.values()):
-        return False, []
-    probs = np.concatenate([found.frame_probs[found.labeled] for found in labels.values()])
-    if np.isin(probs, (0, 1)).all():
-        return False, []
-    judges = {found.judge for found in labels.values()}
-    if len(judges) > 1:
-        return False, [
-            f"These labels are of {len(judges)} models, thresholds or rules, so they are compared by yes and no and "
-            "not by their probabilities."
-        ]
-    return True, []
-
-
-def _prediction(episode_id: int, values: FloatArray, target: FloatArray) -> EpisodePrediction:
-    """A frame without a label counts neither for nor against."""
-    return EpisodePrediction(np.nan_to_num(values), np.where(np.isnan(values), np.nan, target), episode_id)
-
-
 def _frame(episode: Episode, prediction: EpisodePrediction, frame: int) -> FramePrediction:
     images = [episode.frames[camera][frame] for camera in sorted(episode.frames)]
     image = hstack_images(images or [np.full((8, 8, 3), 255, np.uint8)])
@@ -259,22 +369,15 @@ def _frame(episode: Episode, prediction: EpisodePrediction, frame: int) -> Frame
     return FramePrediction(prediction.episode, frame, target, prob, image)
 
 
-def control_task(uses_task: bool, requested: str | None) -> str | None:
-    """The wrong task that a judge is tried with; None for one that uses no task text."""
-    return (requested or UNRELATED_TASK) if uses_task else None
-
-
 def score_episodes(
     store: Store, judge: Judge, targets: Mapping[int, FloatArray], progress: ProgressFn = iter
 ) -> tuple[list[EpisodePrediction], dict[int, str]]:
-    """The judge's scores of the frames that have a target; and the episodes that it could not score, and why."""
+    """The judge's scores of the frames that have a target; and why it could not score other episodes."""
+    labels, failed = label_store(store, judge, list(targets), progress=progress)
+    failed = {i: "there is no answer yet" for i in targets if i not in labels} | failed
     predictions: list[EpisodePrediction] = []
-    failed: dict[int, str] = {}
-    for ids in batches(progress(list(targets)), BATCH):
-        labels, not_scored = label_ids(store, judge, ids)
-        failed |= not_scored | {i: "there is no answer yet" for i in ids if i not in labels and i not in not_scored}
-        for i, found in labels.items():
-            prob, target = release(found).frame_probs, targets[i]
-            labeled = ~np.isnan(target) & ~np.isnan(prob)
-            predictions.append(EpisodePrediction(prob[labeled], target[labeled], i))
+    for i, one in labels.items():
+        prob, target = release(one).frame_probs, targets[i]
+        labeled = ~np.isnan(target) & ~np.isnan(prob)
+        predictions.append(EpisodePrediction(prob[labeled], target[labeled], i))
     return predictions, failed

@@ -1,37 +1,34 @@
-"""The exam of a judge: one fixed suite for all of them, on episodes that it has not seen.
+"""The exam of a judge: the evaluation of `plaudit judge eval` as one fixed suite, on episodes that it has not seen.
 
     certificate, traces = examine(store, config, judge, sources, ids, name="my judge")
     ranked = sorted(certificates, key=rank)
 
-It is made of the parts of `plaudit judge eval`, with an interval over episodes for every figure, and of more controls.
-Two figures are here because a clock looks good in the others where episodes last as long as each other: the ROC AUC of
-frames with the same number, which a clock cannot tell apart, and the order of values on an episode that stands still.
+Every figure has an interval over episodes, and there are more controls. Two figures detect a clock, which looks good in
+the others if all episodes take equally long: the ROC AUC of frames with the same index, which a clock cannot tell
+apart, and the order of values on an episode that stands still.
+
+An interrupted exam resumes from the scores that a `KeepingJudge` keeps in a file.
 """
 
 import hashlib
+import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from plaudit.data.disk import Folder, write_atomic
 from plaudit.data.episode_keys import episode_keys
 from plaudit.data.store import Store
-from plaudit.errors import JudgeError
+from plaudit.errors import JudgeError, PlauditError
+from plaudit.files import MAX_LINES_BYTES
 from plaudit.judges.calibration import MIN_EPISODES
-from plaudit.judges.certificate import (
-    AGAIN,
-    FIGURES,
-    MAX_FPR,
-    Certificate,
-    ControlFigure,
-    ExamData,
-    Interval,
-    to_interval_map,
-)
+from plaudit.judges.certificate import AGAIN, FIGURES, MAX_FPR, Certificate, ControlFigure, ExamData
 from plaudit.judges.config import JudgeConfig
 from plaudit.judges.controls import (
     MAX_EPISODES,
@@ -44,23 +41,40 @@ from plaudit.judges.controls import (
     shift_makers,
 )
 from plaudit.judges.evaluation import (
+    ChosenEpisodes,
     JudgeEvaluation,
+    SeenEpisodes,
     control_task,
     describe_coverage,
     evaluate,
     load_reference_labels,
 )
-from plaudit.judges.exam_figures import exam_figures
-from plaudit.judges.kept_scores import KeepingJudge
-from plaudit.judges.metrics import RateCI, false_positive_rate
-from plaudit.judges.predictions import EpisodePrediction
-from plaudit.judges.unseen import SeenEpisodes
+from plaudit.judges.metrics import (
+    CALIBRATION_BINS,
+    EpisodePrediction,
+    false_positive_rate,
+    onset_intervals,
+    value_order,
+)
+from plaudit.judges.promise import episode_score
+from plaudit.judges.stats import (
+    Interval,
+    auc,
+    bootstrap,
+    count_pairs,
+    count_same_time_pairs,
+    episode_rate,
+    mean_correlation,
+    wilson,
+)
 from plaudit.protocols import Judge
-from plaudit.types import AnyArray, FloatArray, ProgressFn
+from plaudit.rule import DecisionRule
+from plaudit.types import AnyArray, Episode, FloatArray, Labels, ProgressFn, Scores
 
 CLOCK, CONSTANT = "clock-like", "constant"
 BATCH = 2  # episodes that are scored before they are kept and counted on the screen
 MAX_STILL_ORDER = 0.2  # of the values on an episode that stands still
+RECALL = 0.95  # at which `fpr_at_95_recall` is measured
 _SAME = 0.01  # range of probabilities that are as good as equal
 
 
@@ -86,7 +100,7 @@ def examine(
     kept: Path | None = None,
     progress: Callable[[str], ProgressFn] = lambda _: iter,
 ) -> tuple[Certificate, list[Trace]]:
-    """The certificate of a judge, and a few of its answers to look at.
+    """The certificate of a judge, and a few of its scores to look at.
 
     sources, ids: whose reference labels, and of which episodes; those that the judge has seen are left out
     other_task: a store of episodes in which this task is never done
@@ -94,24 +108,26 @@ def examine(
     kept: a file for the judge's scores, from which the same call resumes; None: an interruption loses them
     progress: description -> progress bar over items
     """
-    labeled = load_reference_labels(store, sources, ids)
-    chosen = SeenEpisodes.of(config, judge).choose(store, list(labeled), include=None)
+    # Score the episodes that the judge has not seen.
+    labeled, chosen = _choose(store, config, judge, sources, ids)
     targets = {i: labeled[i] for i in chosen.ids}
     check_both_classes(store, targets)
     scorer = judge if kept is None else KeepingJudge(judge, kept)
     watch = progress("scoring episodes, part 1 of 2")
-    found = evaluate(store, scorer, targets, with_controls=False, batch_size=BATCH, progress=watch)
-    targets = {i: targets[i] for i in found.labels}
+    evaluation = evaluate(store, scorer, targets, with_controls=False, batch_size=BATCH, progress=watch)
+    targets = {i: targets[i] for i in evaluation.labels}
     check_both_classes(store, targets, unscored=len(chosen.ids) - len(targets))
+    # Score the controls.
     makers = _makers(store, targets, control_task(config.uses_task, wrong_task), other_task)
     watch = progress("scoring controls, part 2 of 2")
     scored, failures = score_controls(scorer, makers, batch_size=BATCH, progress=watch)
-    figures = exam_figures(found, judge.rule, scored)
-    controls = _control_figures(scored, found.metrics.threshold, figures["fpr"].value)
-    shortcut = _shortcut(found, figures, controls)
-    left_out = len(labeled) - len(chosen.ids)
-    coverage = describe_coverage(store, sources, ids, found.metrics.episodes, left_out)
-    notes = [*chosen.notes, *found.notes, coverage]
+    # Compute the figures and decide.
+    figures = exam_figures(evaluation, judge.rule, scored)
+    controls = _control_figures(scored, evaluation.metrics.threshold, figures["fpr"].value)
+    shortcut = _shortcut(evaluation, figures, controls)
+    num_episodes = evaluation.metrics.episodes
+    coverage = describe_coverage(store, sources, ids, num_episodes, len(labeled) - len(chosen.ids))
+    notes = [*chosen.notes, *evaluation.notes, coverage]
     notes += [f"{len(failures)} controls could not be scored: {failures[0]}."] if failures else []
     certificate = Certificate(
         date=time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()),
@@ -120,19 +136,27 @@ def examine(
         fingerprint=judge.id.fingerprint,
         rule=judge.id.rule,
         rule_text=judge.rule.describe(),
-        data=_data(store, targets, sources, len(labeled), found),
-        figures=to_interval_map(figures),
+        data=ExamData(
+            store=str(store.folder),
+            fingerprint=data_fingerprint(store, targets),
+            reference=tuple(sources),
+            episodes=num_episodes,
+            successes=sum(one.first_success is not None for one in evaluation.predictions),
+            frames=evaluation.metrics.frames,
+            num_left_out=len(labeled) - num_episodes,
+        ),
+        figures=figures,
         controls=tuple(controls),
         shortcut=shortcut,
-        problems=(*_problems(shortcut, figures, controls), *_unscored(found)),
+        problems=tuple(_problems(evaluation, shortcut, figures, controls)),
         notes=tuple(notes),
     )
-    return certificate, _traces(found, scored)
+    return certificate, _traces(evaluation, scored)
 
 
 def rank(certificate: Certificate) -> tuple[bool, float, float]:
-    """Sorts certificates, the best judge first: who passed, then by what no clock could tell, then by all frames."""
-    same_time, frames = (certificate.figures[name].rate().value for name in ("same_time_roc_auc", "frame_roc_auc"))
+    """Sort key of certificates, the best judge first: passed, then frames of the same index, then all frames."""
+    same_time, frames = (certificate.figures[name].value for name in ("same_time_roc_auc", "frame_roc_auc"))
     return not certificate.passed, -(frames if math.isnan(same_time) else same_time), -frames
 
 
@@ -146,8 +170,7 @@ def check_data(
     ids: Sequence[int],
 ) -> None:
     """Refuse a certificate that was not made on these episodes with these reference labels."""
-    labeled = load_reference_labels(store, sources, ids)
-    chosen = SeenEpisodes.of(config, judge).choose(store, list(labeled), include=None)
+    labeled, chosen = _choose(store, config, judge, sources, ids)
     now = data_fingerprint(store, {i: labeled[i] for i in chosen.ids})
     if now != certificate.data.fingerprint:
         raise JudgeError(
@@ -156,8 +179,15 @@ def check_data(
         )
 
 
+def _choose(
+    store: Store, config: JudgeConfig, judge: Judge, sources: Sequence[str], ids: Sequence[int]
+) -> tuple[dict[int, FloatArray], ChosenEpisodes]:
+    labeled = load_reference_labels(store, sources, ids)
+    return labeled, SeenEpisodes.of(config, judge).choose(store, list(labeled), include=None)
+
+
 def check_both_classes(store: Store, targets: Mapping[int, FloatArray], unscored: int = 0) -> None:
-    """Refuse data with which nothing can be told apart.
+    """Refuse data with too few episodes of either class.
 
     unscored: episodes that the judge could not score, which are not among these
     """
@@ -171,24 +201,10 @@ def check_both_classes(store: Store, targets: Mapping[int, FloatArray], unscored
 
 
 def data_fingerprint(store: Store, targets: Mapping[int, FloatArray]) -> str:
-    """Of episodes, wherever they lie, and of their reference labels."""
+    """Fingerprint of the content of episodes and of their reference labels, wherever they are stored."""
     keys = episode_keys(store, list(targets))
     parts = sorted(b"".join(sorted(keys[i])) + target.astype("<f4").tobytes() for i, target in targets.items())
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
-
-
-def _data(
-    store: Store, targets: Mapping[int, FloatArray], sources: Sequence[str], num_labeled: int, found: JudgeEvaluation
-) -> ExamData:
-    return ExamData(
-        store=str(store.folder),
-        fingerprint=data_fingerprint(store, targets),
-        reference=tuple(sources),
-        episodes=found.metrics.episodes,
-        successes=sum(one.first_success is not None for one in found.predictions),
-        frames=found.metrics.frames,
-        num_left_out=num_labeled - found.metrics.episodes,
-    )
 
 
 # Controls
@@ -197,33 +213,40 @@ def _data(
 def _makers(
     store: Store, targets: Mapping[int, FloatArray], wrong: str | None, other: Store | None
 ) -> list[ControlMaker]:
-    """wrong: a wrong task, for a judge that uses the task text; then episodes of another task are told this one"""
+    """wrong: a wrong task, for a judge that uses the task text; episodes of another task then get this task's text"""
     episodes = [(store.episode(i), target) for i, target in targets.items()]
     makers = [*control_makers(episodes, task=wrong), *shift_makers(episodes)]
     if other is None:
         return makers
     task = None if wrong is None else episodes[0][0].task
+
+    def make_other(episode_id: int) -> NegativeControl:
+        return another_task(other.episode(episode_id), task)
+
     ids = np.random.default_rng(0).permutation(list(other.ids))[:MAX_EPISODES].tolist()
-    return [*makers, *(partial(_of_another_task, other, i, task) for i in ids)]
-
-
-def _of_another_task(other: Store, episode_id: int, task: str | None) -> NegativeControl:
-    return another_task(other.episode(episode_id), task)
+    return [*makers, *(partial(make_other, i) for i in ids)]
 
 
 def _control_figures(scored: Sequence[ScoredControl], threshold: float, fpr: float) -> list[ControlFigure]:
-    """In episodes that are seen otherwise, the judge's own false positives come on top of what may be."""
+    """On changed images, the judge's own false-positive rate is added to the limit."""
+
+    def masked(one: ScoredControl, mask: AnyArray, number: int) -> EpisodePrediction:
+        """The frames that were scored, as failures."""
+        prob = one.labels.frame_probs[mask]
+        prob = prob[~np.isnan(prob)]
+        return EpisodePrediction(prob, np.zeros(len(prob), np.float32), number)
+
     figures = []
     for name in dict.fromkeys(one.name for one in scored):
         of_name = [one for one in scored if one.name == name]
-        tried = [_masked(one, one.mask, n) for n, one in enumerate(of_name)]
-        success = [_masked(one, one.success, n) for n, one in enumerate(of_name) if one.success is not None]
+        tried = [masked(one, one.mask, n) for n, one in enumerate(of_name)]
+        success = [masked(one, one.success, n) for n, one in enumerate(of_name) if one.success is not None]
         figures.append(
             ControlFigure(
                 name=name,
                 episodes=len(of_name),
                 frames=sum(len(one.target) for one in tried),
-                fpr=Interval.of(false_positive_rate(tried, threshold)),
+                fpr=false_positive_rate(tried, threshold),
                 max_fpr=MAX_FPR + (fpr if success else 0),
                 recall=float(np.concatenate([one.predicted(threshold) for one in success]).mean()) if success else None,
             )
@@ -231,18 +254,114 @@ def _control_figures(scored: Sequence[ScoredControl], threshold: float, fpr: flo
     return figures
 
 
-def _masked(one: ScoredControl, mask: AnyArray, number: int) -> EpisodePrediction:
-    """The frames of a control that were scored, as failures."""
-    prob = one.labels.frame_probs[mask]
-    prob = prob[~np.isnan(prob)]
-    return EpisodePrediction(prob, np.zeros(len(prob), np.float32), number)
+# Figures
 
 
-# What it goes by, and what speaks against it
+def exam_figures(
+    evaluation: JudgeEvaluation, rule: DecisionRule, scored: Sequence[ScoredControl]
+) -> dict[str, Interval]:
+    """All of `FIGURES`; NaN for what could not be measured.
+
+    scored: the controls
+    """
+    predictions = [one for one in evaluation.predictions if one.has_target.any()]
+    labels = [evaluation.labels[one.episode] for one in predictions]
+    outcome = evaluation.label_metrics
+    success, failure = ([p.success_prob[p.target == kind] for p in predictions] for kind in (1, 0))
+    scores = [np.array([episode_score(p.success_prob[p.has_target], rule)]) for p in predictions]
+    succeeds = [p.first_success is not None for p in predictions]
+
+    # Frames by the labels, which the rule in use has decided.
+    called = [one.success & p.has_target for p, one in zip(predictions, labels)]
+    shown = [p.target == 1 for p in predictions]
+    false = [c & ~s for c, s in zip(called, shown)]
+    missed = [s & ~c for c, s in zip(called, shown)]
+
+    def order(one: Labels) -> float:
+        """Of a judge's progress if it measures that, else of P(success)."""
+        progress = None if one.scores is None else one.scores.progress
+        return value_order(one.frame_probs if progress is None else progress)
+
+    def control_order(name: str) -> Interval:
+        return mean_correlation([order(one.labels) for one in scored if one.name == name])
+
+    onset_median, onset_p90 = onset_intervals(outcome)
+    not_begun = sum(bool(one.target[one.has_target][0] == 0) for one in predictions)
+    return {
+        "same_time_roc_auc": auc(
+            *count_same_time_pairs([p.success_prob for p in predictions], [p.target for p in predictions])
+        ),
+        "frame_roc_auc": auc(*count_pairs(success, failure)),
+        "episode_roc_auc": auc(
+            *count_pairs(
+                [score if yes else score[:0] for score, yes in zip(scores, succeeds)],
+                [score[:0] if yes else score for score, yes in zip(scores, succeeds)],
+            )
+        ),
+        "precision": wilson(outcome.tp, outcome.tp + outcome.fp),
+        "recall": wilson(outcome.tp, outcome.tp + outcome.fn),
+        "frame_precision": episode_rate(_sums(false), _sums(called)).complement,
+        "frame_recall": episode_rate(_sums(missed), _sums(shown)).complement,
+        "fpr": false_positive_rate(predictions, evaluation.metrics.threshold),
+        "fpr_at_95_recall": _fpr_at_recall(predictions),
+        "first_frame_fpr": wilson(evaluation.metrics.first_frame_fp, not_begun),
+        "onset_median": onset_median,
+        "onset_p90": onset_p90,
+        "value_order": mean_correlation([order(one) for one, yes in zip(labels, succeeds) if yes]),
+        "value_order_still": control_order("frozen frame"),
+        "value_order_reversed": control_order("time reversed"),
+        "ece": _calibration_error(predictions),
+    }
 
 
-def _shortcut(found: JudgeEvaluation, figures: Mapping[str, RateCI], controls: Sequence[ControlFigure]) -> str:
-    scores = np.concatenate([one.success_prob[one.has_target] for one in found.predictions])
+def _sums(masks: Sequence[AnyArray]) -> AnyArray:
+    return np.array([mask.sum() for mask in masks], float)
+
+
+def _fpr_at_recall(predictions: Sequence[EpisodePrediction]) -> Interval:
+    """The threshold is chosen anew in every draw of the bootstrap; the upper end is at least that of a fixed one."""
+    scores, owners = [], []
+    for kind in (1, 0):
+        values = np.concatenate([p.success_prob[p.target == kind] for p in predictions])
+        owner = np.concatenate([np.full(int((p.target == kind).sum()), row) for row, p in enumerate(predictions)])
+        order = np.argsort(values, kind="stable")
+        scores.append(values[order])
+        owners.append(owner[order])
+
+    def threshold_of(weights: AnyArray) -> float:
+        success = np.cumsum(weights[owners[0]])
+        place = np.searchsorted(success, (1 - RECALL) * success[-1], "right")
+        return float(scores[0][place]) if success[-1] else math.nan
+
+    def rate_of(weights: AnyArray) -> float:
+        failure = np.cumsum(weights[owners[1]])
+        below = np.searchsorted(scores[1], threshold_of(weights), "left")
+        return float(1 - (failure[below - 1] if below else 0) / failure[-1]) if failure[-1] else math.nan
+
+    rate = bootstrap(lambda draws: np.array([rate_of(weights) for weights in draws]), len(predictions))
+    fixed = false_positive_rate(predictions, threshold_of(np.ones(len(predictions))))
+    return Interval(rate.value, rate.low, max(rate.high, fixed.high))
+
+
+def _calibration_error(predictions: Sequence[EpisodePrediction]) -> Interval:
+    """The same bins as `calibration_curve`."""
+    bins = CALIBRATION_BINS
+    errors, frames = np.zeros((2, len(predictions), bins))  # errors have their sign
+    for row, one in enumerate(predictions):
+        prob, target = one.success_prob[one.has_target].astype(float), one.target[one.has_target]
+        place = np.minimum((prob * bins).astype(int), bins - 1)
+        errors[row], frames[row] = np.bincount(place, prob - target, bins), np.bincount(place, minlength=bins)
+    return bootstrap(
+        lambda weights: np.abs(weights @ errors).sum(axis=1) / (weights @ frames).sum(axis=1), len(predictions)
+    )
+
+
+# The decision
+
+
+def _shortcut(evaluation: JudgeEvaluation, figures: Mapping[str, Interval], controls: Sequence[ControlFigure]) -> str:
+    """What the judge uses instead of what it sees; "" if nothing indicates it."""
+    scores = np.concatenate([one.success_prob[one.has_target] for one in evaluation.predictions])
     if np.ptp(scores) < _SAME:
         return CONSTANT
     still_called = any(not control.passed for control in controls if control.name == "frozen frame")
@@ -252,7 +371,12 @@ def _shortcut(found: JudgeEvaluation, figures: Mapping[str, RateCI], controls: S
     return CLOCK if rises_alone or only_time else ""
 
 
-def _problems(shortcut: str, figures: Mapping[str, RateCI], controls: Sequence[ControlFigure]) -> list[str]:
+def _problems(
+    evaluation: JudgeEvaluation,
+    shortcut: str,
+    figures: Mapping[str, Interval],
+    controls: Sequence[ControlFigure],
+) -> list[str]:
     names = {
         CLOCK: "it is clock-like (its values rise with time, whatever happens)",
         CONSTANT: "it is constant (every frame gets nearly the same probability)",
@@ -263,28 +387,92 @@ def _problems(shortcut: str, figures: Mapping[str, RateCI], controls: Sequence[C
             what, low, high = FIGURES[name], figures[name].low, figures[name].high
             problems.append(f"it is no better than chance ({what}: {low:.2f} to {high:.2f})")
             break
-    return problems + [
-        f"{one.name}: {one.fpr.rate().value:.0%} of {one.frames:,} frames predicted a success, at most "
-        f"{one.max_fpr:.0%} may be"
+    problems += [
+        f"{one.name}: {one.fpr.value:.0%} of {one.frames:,} frames predicted a success, at most {one.max_fpr:.0%} may "
+        "be"
         for one in controls
         if not one.passed
     ]
+    if failed := evaluation.failed:
+        total, why = len(failed) + len(evaluation.labels), next(iter(failed.values()))
+        problems.append(f"it could not score {len(failed)} of {total} episodes: {why}")
+    return problems
 
 
-def _unscored(found: JudgeEvaluation) -> list[str]:
-    if not found.failed:
-        return []
-    why = next(iter(found.failed.values()))
-    return [f"it could not score {len(found.failed)} of {len(found.failed) + len(found.labels)} episodes: {why}"]
-
-
-def _traces(found: JudgeEvaluation, scored: Sequence[ScoredControl]) -> list[Trace]:
+def _traces(evaluation: JudgeEvaluation, scored: Sequence[ScoredControl]) -> list[Trace]:
     """The first frame of a success standing still, a failure, a success."""
     still = [one.labels.frame_probs for one in scored if one.name == "frozen frame"][:1]
     traces = [Trace("standing still", prob, np.zeros(len(prob), np.float32)) for prob in still]
     for name, succeeds in (("failure", False), ("success", True)):
-        for one in found.predictions:
+        for one in evaluation.predictions:
             if (one.first_success is not None) == succeeds and one.has_target.any():
                 traces.append(Trace(name, one.success_prob, one.target))
                 break
     return traces
+
+
+# Resuming
+
+
+class KeepingJudge:
+    """A `Judge` whose scores are kept in a file, so that it scores each episode once over several runs.
+
+    A score belongs to a judge and to the content of an episode. Errors and missing answers are not kept: the next run
+    tries these episodes again.
+    """
+
+    def __init__(self, judge: Judge, path: Path):
+        """path: the file, created if it does not exist; one of another judge is replaced"""
+        self.judge, self.id, self.rule = judge, judge.id, judge.rule
+        self._path = path
+        self._scores = _read_scores(path, asdict(judge.id))
+        lines = [asdict(judge.id), *(_to_line(key, scores) for key, scores in self._scores.items())]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, "".join(json.dumps(line) + "\n" for line in lines).encode())
+
+    def score(self, episodes: Sequence[Episode]) -> Sequence[Scores | PlauditError | None]:
+        """The judge's answers, or those of an earlier run."""
+        keys = [_content_key(episode) for episode in episodes]
+        new = {key: episode for key, episode in zip(keys, episodes, strict=True) if key not in self._scores}
+        answers = dict(zip(new, self.judge.score(list(new.values())), strict=True)) if new else {}
+        scored = {key: answer for key, answer in answers.items() if isinstance(answer, Scores)}
+        lines = "".join(json.dumps(_to_line(key, scores)) + "\n" for key, scores in scored.items())
+        Folder(self._path.parent).append(self._path.name, lines.encode())
+        self._scores |= scored
+        return [self._scores.get(key, answers.get(key)) for key in keys]
+
+
+def _content_key(episode: Episode) -> str:
+    """A digest of everything that a judge may look at."""
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(repr((episode.task, episode.fps, episode.robot, episode.padded, episode.terminated)).encode())
+    arrays = {f"camera {name}": frames for name, frames in episode.frames.items()}
+    arrays |= {f"privileged {name}": values for name, values in episode.privileged.items()}
+    arrays |= {"state": episode.state, "actions": episode.actions, "control mode": episode.control_mode}
+    for name, values in sorted(arrays.items()):
+        digest.update(f"{name} {values.dtype} {values.shape}".encode())
+        digest.update(np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()
+
+
+def _to_line(key: str, scores: Scores) -> dict[str, Any]:
+    progress = None if scores.progress is None else scores.progress.tolist()
+    values = {"success_prob": scores.success_prob.tolist(), "progress": progress}
+    return {"episode": key, **values, "note": scores.note, "unlike": scores.unlike}
+
+
+def _read_scores(path: Path, judge: dict[str, Any]) -> dict[str, Scores]:
+    """What an earlier run of this judge kept, up to a line that a kill cut off."""
+    scores: dict[str, Scores] = {}
+    try:
+        first, *lines = Folder(path.parent).read(path.name, MAX_LINES_BYTES).decode().splitlines() or [""]
+        if json.loads(first) != judge:
+            return {}
+        for line in lines:
+            tree = json.loads(line)
+            prob, progress = np.array(tree["success_prob"], np.float32), tree["progress"]
+            progress = None if progress is None else np.array(progress, np.float32)
+            scores[tree["episode"]] = Scores(prob, progress, tree["note"], tree["unlike"])
+    except (OSError, ValueError, KeyError, TypeError, PlauditError):
+        pass
+    return scores

@@ -1,25 +1,21 @@
-"""What a judge will show on other episodes: 95% prediction intervals, by the episodes that it was measured on.
+"""Prediction intervals for a judge's figures on ten new episodes.
 
     forecast = make_forecast(predictions, rule)
-    forecast.figures["fpr"]      # (measured, low, high): of ten other episodes, at most so many failure frames pass
+    forecast.figures["fpr"]      # measured, and its 95% prediction interval
 
-A confidence interval (metrics.py) is for the rate of all episodes there could be. Ten others have a rate of their own,
-which is as likely to lie outside of it as their number is small; who tries a judge on ten episodes wants to know what
-these may show. Both count episodes, since the frames of one are right or wrong together.
+A confidence interval (metrics.py) is about the rate over all possible episodes. The rate of ten new episodes varies
+more, and that is what a user sees who tries a judge on ten episodes. Both count episodes, never frames.
 
-How: ten others are drawn again and again from the known episodes, one after the other, and each that was drawn is in
-the urn once more (Pólya): rates that are not known well vary from draw to draw as they should. In the urn from the
-start is one episode of a kind that was not among the known: for the upper end of a figure the highest that an episode
-can have, for the lower end the lowest. Of n episodes that are alike and independent the next is above all of them with
-a chance of 1 / (n + 1), and that is its share. For quantiles, which depend on ranks alone, the interval so found is
-exact whatever the distribution (Hill 1968); for rates it is an approximation, which benchmarks/coverage.py tries.
+New episodes are drawn one after the other from the measured ones, and each drawn episode is put back twice (Pólya's
+urn), so rates that are not known well vary more from draw to draw. The urn also holds one episode unlike all others:
+with the highest possible figure for the upper end, with the lowest for the lower end. The next of n + 1 independent
+episodes is above all others with a chance of 1 / (n + 1), which is that episode's share. For quantiles the interval is
+exact for any distribution (Hill 1968); for rates it is an approximation, which benchmarks/coverage.py checks.
 
-An episode that was cross-fitted can be counted in two ways: by the threshold that the other folds choose, which shows
-the luck of choosing, and by the one in use, which shows what that very one does (a single episode that looks like
-success from its first frame makes it so strict that little is found, while the fold of that episode chooses one that
-finds all). Either may be nearer to the truth, so each draw takes one of them.
+A cross-fitted episode can be counted in two ways: by the threshold that the other folds choose, which shows the luck of
+choosing, and by the one in use. Either may be closer to the truth, so each draw takes one of them.
 
-A judge that finds no success has no error of the first one. Where that is not unlikely, the error has no upper end.
+A judge that finds no success has no success-onset error. If that is likely enough, the error has no upper end.
 """
 
 import math
@@ -27,19 +23,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from plaudit.config import Config, NonNegativeInt, Number, PositiveInt
-from plaudit.judges.metrics import EpisodeMetrics, causal_metrics, offline_metrics
-from plaudit.judges.predictions import EpisodePrediction
+from plaudit.config import Config, NonNegativeInt, PositiveInt
+from plaudit.judges.metrics import EpisodePrediction, causal_metrics, offline_metrics
+from plaudit.judges.stats import NOT_MEASURED, Interval
 from plaudit.rule import DecisionRule
 from plaudit.types import AnyArray
 
 AHEAD = 10  # other episodes, whose figures are forecast
 LEVEL = 0.95
 _DRAWS = 4000
-
-# Measured, low, high. All None: these episodes have nothing to measure. The last is None: there is no upper end, since
-# no success at all may be found in others; the first as well: none was in these.
-Figure = tuple[Number | None, Number | None, Number | None]
 
 FIGURES = {
     "fpr": "false-positive rate (frames)",
@@ -59,8 +51,10 @@ class Forecast(Config):
     cross_fitted: NonNegativeInt = 0
     why_not: str = ""  # why none was
     ahead: PositiveInt = AHEAD
-    figures: dict[str, Figure]  # of FIGURES; rates as fractions, errors in frames
-    with_twice: dict[str, Figure]  # the same if it rested on twice as many episodes like these
+    # Of FIGURES; rates as fractions, errors in frames. A low end of NaN: these episodes have nothing to measure.
+    # A value of NaN with a low end: no success was found in these. No upper end: possibly none is found in others.
+    figures: dict[str, Interval]
+    with_twice: dict[str, Interval]  # the same if it rested on twice as many episodes like these
 
     def describe(self) -> str:
         """For people: what it rests on, and why on no more."""
@@ -100,13 +94,19 @@ def make_forecast(
     )
 
 
-def _forecast(tables: AnyArray, longest: int, ahead: int, seed: int) -> dict[str, Figure]:
+def _forecast(tables: AnyArray, longest: int, ahead: int, seed: int) -> dict[str, Interval]:
     """tables: [V, E, 6] of the same episodes, counted in V ways"""
     drawn = draw_others(tables.shape[1], ahead, seed)
     way = np.random.default_rng([seed, 1]).integers(len(tables), size=len(drawn))
+    # [V, 6] an episode with the lowest figures, and one with the highest: every frame is predicted a success, and the
+    # errors are as long as the longest episode.
+    lowest = np.zeros((len(tables), 6))
+    lowest[:, [_FAILURES, _SUCCESSES]] = tables[..., [_FAILURES, _SUCCESSES]].mean(axis=1)
+    highest = lowest.copy()
+    highest[:, [_PASSED, _FOUND]] = lowest[:, [_FAILURES, _SUCCESSES]]
+    highest[:, [_ONSET, _CUTOFF]] = longest
     low, high = (
-        _figures(np.concatenate([tables, edge[:, None]], axis=1)[way[:, None], drawn])
-        for edge in (_lowest(tables), _highest(tables, longest))
+        _figures(np.concatenate([tables, edge[:, None]], axis=1)[way[:, None], drawn]) for edge in (lowest, highest)
     )
     measured = _figures(tables[:1])
     return {name: _figure(float(measured[name][0]), low[name], high[name]) for name in FIGURES}
@@ -136,27 +136,8 @@ def _table(episodes: Sequence[EpisodePrediction], rule: DecisionRule) -> AnyArra
         above = one.predicted(rule.threshold)
         counts = [float(n) for kind in (0, 1) for n in (above[one.target == kind].sum(), (one.target == kind).sum())]
         errors = [causal_metrics([one], live), offline_metrics([one], rule.cutoff_offset, rule.threshold)]
-        rows.append([*counts, *map(_error, errors)])
+        rows.append([*counts, *(decode.onset_median for decode in errors)])  # the median of a single episode
     return np.array(rows, float).reshape(-1, 6)
-
-
-def _error(decode: EpisodeMetrics) -> float:
-    return decode.onset_median  # of a single episode
-
-
-def _lowest(tables: AnyArray) -> AnyArray:
-    """[V, 6] the row of an episode whose figures are all as low as can be."""
-    rows = np.zeros((len(tables), 6))
-    rows[:, [_FAILURES, _SUCCESSES]] = tables[..., [_FAILURES, _SUCCESSES]].mean(axis=1)
-    return rows
-
-
-def _highest(tables: AnyArray, longest: int) -> AnyArray:
-    """And as high: every frame is predicted a success, and an error is as long as the longest episode."""
-    rows = _lowest(tables)
-    rows[:, [_PASSED, _FOUND]] = rows[:, [_FAILURES, _SUCCESSES]]
-    rows[:, [_ONSET, _CUTOFF]] = longest
-    return rows
 
 
 def _figures(drawn: AnyArray) -> dict[str, AnyArray]:
@@ -186,14 +167,11 @@ def _quantile(values: AnyArray, q: float) -> AnyArray:
     return ordered[rows, below] + (place - below) * (ordered[rows, above] - ordered[rows, below])
 
 
-def _figure(measured: float, low: AnyArray, high: AnyArray) -> Figure:
+def _figure(measured: float, low: AnyArray, high: AnyArray) -> Interval:
     """low, high: [D] with the lowest and with the highest that others may have; the ends are draws, the outer ones."""
     if math.isnan(measured):
-        return None, None, None
+        return NOT_MEASURED
     tail = (1 - LEVEL) / 2
-    ends = (
-        min(measured, float(np.nanquantile(low, tail, method="lower"))),
-        max(measured, float(np.nanquantile(high, 1 - tail, method="higher"))),
-    )
-    value, lowest, highest = (end if math.isfinite(end) else None for end in (measured, *ends))
-    return value, lowest, highest
+    lowest = min(measured, float(np.nanquantile(low, tail, method="lower")))
+    highest = max(measured, float(np.nanquantile(high, 1 - tail, method="higher")))
+    return Interval(measured if math.isfinite(measured) else math.nan, lowest, highest)

@@ -1,15 +1,16 @@
 """Judges at work: from episodes to labels, and over a queue of episodes until nothing is left to label.
 
-    label_episodes(judge, episodes)                        # one answer an episode
+    label_episodes(judge, episodes)                        # one answer per episode
     LabelRunner(judge, StoreQueue(store)).run()            # all stale episodes of a store, into its ledger
 
 A queue lists the episodes without a label of this judge, and keeps labels and failures. Labels are written batch by
-batch, so that a run that is stopped loses at most one batch, and the same call resumes: an episode whose newest label
-of this source has the judge's id is not stale. An episode that the judge fails on stays unlabeled and is tried again;
-why it failed is kept beside the ledger (data/failures.py), and the others go on. An episode without an answer yet stays
-stale: which is all that a human judge needs.
+batch, so a run that is stopped loses at most one batch, and the same call resumes: an episode whose newest label of
+this source has the judge's id is not stale. An episode that the judge fails on stays unlabeled and is tried again; the
+reason is kept next to the ledger (data/failures.py). An episode without an answer yet stays stale, which is all that a
+human judge needs.
 """
 
+import math
 import time
 import traceback
 from abc import ABC, abstractmethod
@@ -58,58 +59,66 @@ class LabelStats(Generic[KeyT]):
         self.done += labels
         self.failed |= failed
         self.pending += [key for key in keys if key not in labels and key not in failed]
-        self.num_success += sum(found.success_once for found in labels.values())
-        self.at_start += [key for key, found in labels.items() if found.note == REVIEW]
-        for found in labels.values():
-            if found.scores is not None and found.scores.progress is not None:
-                self.progress = describe_progress(found.scores.progress)
-        self.unlike |= {key: found.unlike for key, found in labels.items() if found.unlike}
-        self.undecided += [key for key, found in labels.items() if not (found.labeled.any() or found.withheld)]
+        self.num_success += sum(one.success_once for one in labels.values())
+        self.at_start += [key for key, one in labels.items() if one.note == REVIEW]
+        for one in labels.values():
+            if one.scores is not None and one.scores.progress is not None:
+                self.progress = describe_progress(one.scores.progress)
+        self.unlike |= {key: one.unlike for key, one in labels.items() if one.unlike}
+        self.undecided += [key for key, one in labels.items() if not (one.labeled.any() or one.withheld)]
 
 
 def label_episodes(judge: Judge, episodes: Sequence[Episode]) -> list[Answer]:
-    """Labels of each episode, in order; an error where one cannot be scored, None where there is no answer yet.
+    """Labels of each episode, in order; an error if it cannot be scored, None if there is no answer yet.
 
-    Where the judge raises, each episode is scored alone, so that one bad episode does not cost the others their labels.
+    If the judge raises, each episode is scored alone, so that one bad episode does not cost the others their labels.
     """
-    return [
-        _labels(judge, episode, scores) if isinstance(scores, Scores) else scores
-        for episode, scores in zip(episodes, _scores(judge, episodes), strict=True)
-    ]
-
-
-def _scores(judge: Judge, episodes: Sequence[Episode]) -> Sequence[Scores | PlauditError | None]:
     if not episodes:
         return []
     try:
-        found = judge.score(episodes)
-    except PlauditError as error:
-        failure = error
+        scores = judge.score(episodes)
     except Exception as error:  # noqa: BLE001 - whatever a plugin or a full GPU raises is this episode's failure
-        failure = JudgeError(_reason(error))
-    else:
-        if len(found) != len(episodes):
-            raise ContractError(f"judge '{judge.id.source}' gave {len(found)} answers on {len(episodes)} episodes")
-        return found
-    return [failure] if len(episodes) == 1 else [one for episode in episodes for one in _scores(judge, [episode])]
+        if len(episodes) > 1:
+            return [answer for episode in episodes for answer in label_episodes(judge, [episode])]
+        if isinstance(error, PlauditError):
+            return [error]
+        places = traceback.extract_tb(error.__traceback__)
+        where = f" ({Path(places[-1].filename).name}, line {places[-1].lineno})" if places else ""
+        return [JudgeError(f"the judge raised {type(error).__name__}: {' '.join(str(error).split())}{where}")]
+    if len(scores) != len(episodes):
+        raise ContractError(f"judge '{judge.id.source}' gave {len(scores)} answers on {len(episodes)} episodes")
+    answers: list[Answer] = []
+    for episode, one in zip(episodes, scores, strict=True):
+        if not isinstance(one, Scores):
+            answers.append(one)
+        elif len(one.success_prob) != episode.steps + 1:
+            raise ContractError(
+                f"judge '{judge.id.source}' scored {len(one.success_prob)} frames of an episode that has "
+                f"{episode.steps + 1}"
+            )
+        elif judge.id.source != HUMAN and not one.note and np.isnan(one.success_prob).all():
+            answers.append(
+                JudgeError("its score is NaN on every frame, so nothing is decided; check its weights and its inputs")
+            )
+        else:
+            answers.append(labels_from_scores(judge.id, judge.rule, episode, one))
+    return answers
 
 
-def _labels(judge: Judge, episode: Episode, scores: Scores) -> Labels | JudgeError:
-    if len(scores.success_prob) != episode.steps + 1:
-        raise ContractError(
-            f"judge '{judge.id.source}' scored {len(scores.success_prob)} frames of an episode that has "
-            f"{episode.steps + 1}"
-        )
-    if judge.id.source != HUMAN and not scores.note and np.isnan(scores.success_prob).all():
-        return JudgeError("its score is NaN on every frame, so nothing is decided; check its weights and its inputs")
-    return labels_from_scores(judge.id, judge.rule, episode, scores)
+def label_mapping(
+    judge: Judge, episodes: Mapping[KeyT, Episode | PlauditError]
+) -> tuple[dict[KeyT, Labels], dict[KeyT, PlauditError]]:
+    """Labels of episodes by any key, and why others have none; those without an answer yet are in neither.
 
-
-def _reason(error: Exception) -> str:
-    """What was raised and where, for an error that is not one of ours."""
-    places = traceback.extract_tb(error.__traceback__)
-    where = f" ({Path(places[-1].filename).name}, line {places[-1].lineno})" if places else ""
-    return f"the judge raised {type(error).__name__}: {' '.join(str(error).split())}{where}"
+    episodes: an error for one that could not be read
+    """
+    read = {key: episode for key, episode in episodes.items() if isinstance(episode, Episode)}
+    answers: dict[KeyT, Answer] = {key: error for key, error in episodes.items() if isinstance(error, PlauditError)}
+    answers |= dict(zip(read, label_episodes(judge, list(read.values())), strict=True))
+    return (
+        {key: answer for key, answer in answers.items() if isinstance(answer, Labels)},
+        {key: answer for key, answer in answers.items() if isinstance(answer, PlauditError)},
+    )
 
 
 def stale_episodes(
@@ -130,12 +139,23 @@ def stale_episodes(
         return [i for i in ids if ledger.newest(i) is None]
     if judge.source == CASCADE:
         ids = [i for i in ids if ledger.newest(i, {HUMAN}) is None]
-    return [i for i in ids if not _is_current(ledger, judge, i, None if newest_only else {judge.source})]
+    stale = []
+    for i in ids:
+        version = ledger.newest(i, None if newest_only else {judge.source})
+        if version is None or version.source != judge.source or version.judge != judge:
+            stale.append(i)
+    return stale
 
 
-def _is_current(ledger: Ledger, judge: JudgeId, episode_id: int, sources: set[str] | None) -> bool:
-    version = ledger.newest(episode_id, sources)
-    return version is not None and version.source == judge.source and version.judge == judge
+def read_episodes(store: Store, ids: Iterable[int]) -> dict[int, Episode | PlauditError]:
+    """Episodes of a store; an error for one that was evicted since it was listed."""
+    episodes: dict[int, Episode | PlauditError] = {}
+    for episode_id in ids:
+        try:
+            episodes[episode_id] = store.episode(episode_id)
+        except EpisodeNotFound as error:
+            episodes[episode_id] = error
+    return episodes
 
 
 class LabelQueue(ABC, Generic[KeyT]):
@@ -177,13 +197,7 @@ class StoreQueue(LabelQueue[int]):
         return stale_episodes(self.store.ledger, judge, ids, **self._options)
 
     def episodes(self, keys: Sequence[int]) -> Mapping[int, Episode | PlauditError]:
-        return {episode_id: self._read(episode_id) for episode_id in keys}
-
-    def _read(self, episode_id: int) -> Episode | PlauditError:
-        try:
-            return self.store.episode(episode_id)
-        except EpisodeNotFound as error:  # evicted since they were counted
-            return error
+        return read_episodes(self.store, keys)
 
     def write(self, labels: Mapping[int, Labels], failed: Mapping[int, str], judge: JudgeId) -> None:
         if labels:
@@ -228,55 +242,25 @@ class LabelRunner(Generic[KeyT]):
         failure on any episode, once the others are labeled."""
         stats: LabelStats[KeyT] = LabelStats()
         keys = self._queue.stale(self.judge.id) if only is None else only
-        due = [key for key in keys if self._ready_to_retry(key)][: self._batch_size]
+        now, never = self._clock(), -math.inf
+        due = [key for key in keys if now - self._last_attempt.get(key, never) >= self._retry_s][: self._batch_size]
         if due:
-            self._label(due, stats, (JudgeUnavailable,))
+            self._label(due, stats, raise_unavailable=True)
         return stats
 
-    def _ready_to_retry(self, key: KeyT) -> bool:
-        return key not in self._last_attempt or self._clock() - self._last_attempt[key] >= self._retry_s
-
-    def _label(
-        self, keys: Sequence[KeyT], stats: LabelStats[KeyT], raised: tuple[type[PlauditError], ...] = ()
-    ) -> None:
-        """One batch, safe on disk when this returns. raised: errors that are no failure on an episode"""
+    def _label(self, keys: Sequence[KeyT], stats: LabelStats[KeyT], *, raise_unavailable: bool = False) -> None:
+        """Label one batch and write it to disk. raise_unavailable: `JudgeUnavailable` is no failure on an episode"""
         begun = time.monotonic()
-        found = self._queue.episodes(keys)
-        answers = _answers(self.judge, found)
+        episodes = self._queue.episodes(keys)
+        labels, errors = label_mapping(self.judge, episodes)
         stats.seconds += time.monotonic() - begun
-        labels, failed = _split({key: answer for key, answer in answers.items() if not isinstance(answer, raised)})
+        unavailable = [e for e in errors.values() if raise_unavailable and isinstance(e, JudgeUnavailable)]
+        failed = {key: str(error) for key, error in errors.items() if error not in unavailable}
         self._queue.write(labels, failed, self.judge.id)
         self._last_attempt |= dict.fromkeys(failed, self._clock())
-        for answer in answers.values():
-            if isinstance(answer, raised):
-                raise answer
-        stats.add([key for key in keys if key in found], labels, failed)
-
-
-def label_ids(store: Store, judge: Judge, ids: Sequence[int]) -> tuple[dict[int, Labels], dict[int, str]]:
-    """Labels of a store's episodes that could be labeled, and why others could not; nothing is written."""
-    return label_mapping(judge, StoreQueue(store).episodes(ids))
-
-
-def label_mapping(
-    judge: Judge, episodes: Mapping[KeyT, Episode | PlauditError]
-) -> tuple[dict[KeyT, Labels], dict[KeyT, str]]:
-    """The same of episodes that were read, or could not be, by any key; those without an answer yet are in neither."""
-    return _split(_answers(judge, episodes))
-
-
-def _answers(judge: Judge, episodes: Mapping[KeyT, Episode | PlauditError]) -> dict[KeyT, Answer]:
-    """By the same keys; that of an episode that could not be read is why."""
-    read = {key: episode for key, episode in episodes.items() if isinstance(episode, Episode)}
-    unread = {key: error for key, error in episodes.items() if isinstance(error, PlauditError)}
-    return {**unread, **dict(zip(read, label_episodes(judge, list(read.values())), strict=True))}
-
-
-def _split(answers: Mapping[KeyT, Answer]) -> tuple[dict[KeyT, Labels], dict[KeyT, str]]:
-    """Labels, and why there are none."""
-    labels = {key: answer for key, answer in answers.items() if isinstance(answer, Labels)}
-    failed = {key: str(answer) for key, answer in answers.items() if isinstance(answer, PlauditError)}
-    return labels, failed
+        if unavailable:
+            raise unavailable[0]
+        stats.add([key for key in keys if key in episodes], labels, failed)
 
 
 def batches(items: Iterable[ItemT], size: int) -> Iterator[list[ItemT]]:
@@ -288,7 +272,7 @@ def batches(items: Iterable[ItemT], size: int) -> Iterator[list[ItemT]]:
 
 def group_by_message(failed: Mapping[int, Any]) -> dict[str, list[int]]:
     """Message -> the episodes that it is about: thirty episodes without a camera are one thing to read."""
-    found: dict[str, list[int]] = {}
+    groups: dict[str, list[int]] = {}
     for episode_id, message in failed.items():
-        found.setdefault(str(message), []).append(episode_id)
-    return found
+        groups.setdefault(str(message), []).append(episode_id)
+    return groups

@@ -1,86 +1,150 @@
-"""How good is a judge? Metrics of any of them: a classifier, a vision-language model, a person.
+"""How good is a judge? Its predictions next to reference labels, and the metrics of both frames and episodes.
 
     episodes = [EpisodePrediction(success_prob, target, episode) for ... in held_out]
     metrics = compute_metrics(episodes, DecisionRule(threshold=0.9))
 
-Two kinds of mistake count most, because a learner exploits them: a failure that is predicted a success, and a success
-that is predicted at the wrong moment. Frames of an episode look alike and are right or wrong together: every interval
-here counts episodes, not frames.
+A frame without a reference label has a target of NaN and never counts. Two kinds of mistakes matter most, because a
+learner exploits them: a failure predicted a success, and a success predicted at the wrong moment. All intervals are
+over episodes (stats.py).
 
-scipy and scikit-learn are imported where they are used: they take as long to import as torch, and most processes that
-import this, every worker of a run among them, compute no metrics.
+scikit-learn and scipy are imported where they are used: most worker processes compute no metrics.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import NormalDist
 from typing import Any, Self
 
 import numpy as np
 
 from plaudit.errors import JudgeError
-from plaudit.judges.predictions import EpisodePrediction, drop_unlabeled, first_true
-from plaudit.judges.promise import upper_bound
+from plaudit.judges.stats import Interval, episode_rate, quantile
 from plaudit.rule import DecisionRule, above_threshold, decode_cutoff
-from plaudit.types import AnyArray, FloatArray
+from plaudit.types import AnyArray, BoolArray, ByteArray, FloatArray
 
-_DRAWS = 2000  # of a bootstrap
-
-# Rates
+# Predictions
 
 
-@dataclass(frozen=True)
-class RateCI:
-    """A rate with its 95% confidence interval."""
+@dataclass(frozen=True, eq=False)
+class EpisodePrediction:
+    """The recorded frames of one held-out episode."""
 
-    value: float  # NaN where there was nothing to count
-    low: float
-    high: float
+    success_prob: FloatArray  # [F] by the judge
+    target: FloatArray  # [F] 1 success, 0 failure, NaN without a reference label
+    episode: int  # its id
+
+    def __post_init__(self) -> None:
+        prob, target = np.asarray(self.success_prob, np.float32), np.asarray(self.target, np.float32)
+        object.__setattr__(self, "success_prob", prob)
+        object.__setattr__(self, "target", target)
+        where = f"episode {self.episode}"
+        if prob.ndim != 1 or prob.shape != target.shape:
+            raise JudgeError(
+                f"{where}: success_prob and target must be [F], got {list(prob.shape)} and {list(target.shape)}"
+            )
+        if not ((prob >= 0) & (prob <= 1)).all():
+            raise JudgeError(f"{where}: a probability is NaN or outside [0, 1]; apply PlattScaling to logits first")
+        if not np.isin(target[~np.isnan(target)], (0, 1)).all():
+            raise JudgeError(f"{where}: a target must be 1, 0 or NaN")
+
+    @property
+    def has_target(self) -> BoolArray:
+        """[F] the frames with a reference label."""
+        return ~np.isnan(self.target)
+
+    @property
+    def first_success(self) -> int | None:
+        """The first frame that shows success."""
+        return first_true(self.target == 1)
+
+    @property
+    def errors(self) -> FloatArray:
+        """[F] |success_prob - target|; 0 without a reference label."""
+        return np.nan_to_num(np.abs(self.success_prob - self.target))
+
+    def predicted(self, threshold: float) -> BoolArray:
+        """[F] the frames predicted a success."""
+        return above_threshold(self.success_prob, threshold)
+
+    def to_json(self) -> dict[str, Any]:
+        """NaN becomes None: JSON has no NaN."""
+        target = [None if np.isnan(value) else int(value) for value in self.target]
+        return {"episode": self.episode, "target": target, "success_prob": self.success_prob.tolist()}
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> Self:
+        """What `to_json` returned."""
+        return cls(np.array(tree["success_prob"], np.float32), np.array(tree["target"], np.float32), tree["episode"])
 
 
-def wilson(count: int, total: int) -> RateCI:
-    """A rate of independent trials, as episodes are, with Wilson's interval."""
-    if not total:
-        return RateCI(math.nan, 0.0, 1.0)
-    rate, z = count / total, NormalDist().inv_cdf(0.975)
-    center = rate + z**2 / (2 * total)
-    half = z * math.sqrt(rate * (1 - rate) / total + (z / (2 * total)) ** 2)
-    low, high = (center - half) / (1 + z**2 / total), (center + half) / (1 + z**2 / total)
-    return RateCI(rate, low if count else 0.0, high if count < total else 1.0)  # exactly, at the ends
+@dataclass(frozen=True, eq=False)
+class FramePrediction:
+    """One frame, to be looked at."""
+
+    episode: int
+    frame: int
+    target: float  # 1 or 0
+    success_prob: float  # by the judge
+    image: ByteArray  # uint8 [H, W, 3]
 
 
-def false_positive_rate(episodes: Sequence[EpisodePrediction], threshold: float, seed: int = 0) -> RateCI:
-    """The share of failure frames predicted a success, with an interval that counts episodes.
+def hstack_images(images: Sequence[ByteArray]) -> ByteArray:
+    """[..., H, W, 3] of several cameras side by side, on white where one is lower than the others."""
+    height = max(image.shape[-3] for image in images)
+    padded = [
+        np.pad(
+            image,
+            [*[(0, 0)] * (image.ndim - 3), (0, height - image.shape[-3]), (0, 0), (0, 0)],
+            constant_values=255,
+        )
+        for image in images
+    ]
+    return np.concatenate(padded, axis=-2)
 
-    The interval is a bootstrap over episodes. That alone is too narrow when few episodes have a mistake in them, and
-    with none it would be [0, 0]: an episode of a kind that was not among these may be wrong as a whole. So its ends are
-    at least as wide as the bounds of promise.py, which assume nothing of the mistakes. Without any mistake the upper
-    end is 63% after 4 episodes, 18% after 20, 3.9% after 100.
-    """
-    counts = [(int(e.predicted(threshold)[e.target == 0].sum()), int((e.target == 0).sum())) for e in episodes]
+
+def largest_errors(episodes: Sequence[EpisodePrediction], max_frames: int = 24) -> list[tuple[EpisodePrediction, int]]:
+    """Frames with the largest errors, at most four per episode and not next to each other: neighbors look alike."""
+    places: list[tuple[float, EpisodePrediction, int]] = []
+    for episode in episodes:
+        errors, chosen = episode.errors, []
+        for frame in np.argsort(-errors, kind="stable").tolist():
+            if len(chosen) < 4 and all(abs(frame - other) > len(errors) // 20 for other in chosen):
+                chosen.append(frame)
+        places += [(float(errors[frame]), episode, frame) for frame in chosen]
+    places.sort(key=lambda place: -place[0])
+    return [(episode, frame) for error, episode, frame in places[:max_frames] if error >= 0.05]
+
+
+def first_true(mask: BoolArray) -> int | None:
+    """The first index that is True; None where there is none."""
+    return int(mask.argmax()) if mask.any() else None
+
+
+def drop_unlabeled(target: AnyArray, values: AnyArray) -> tuple[AnyArray, AnyArray]:
+    """Both in float64, without the frames that have no target."""
+    target, values = np.asarray(target, np.float64), np.asarray(values, np.float64)
+    if target.shape != values.shape or target.ndim != 1:
+        raise JudgeError(f"targets {list(target.shape)} and scores {list(values.shape)} must be of one length, [F]")
+    labeled = ~np.isnan(target)
+    return target[labeled], values[labeled]
+
+
+# Frames and episodes
+
+
+def frame_rate(episodes: Sequence[EpisodePrediction], threshold: float, target: int, seed: int = 0) -> Interval:
+    """The share of frames with this target that are predicted a success: the recall for 1, the false-positive rate for
+    0. The interval is over episodes."""
+    counts = [
+        (int(e.predicted(threshold)[e.target == target].sum()), int((e.target == target).sum())) for e in episodes
+    ]
     count, total = np.array(counts, float).reshape(-1, 2).T
     return episode_rate(count, total, seed)
 
 
-def episode_rate(count: AnyArray, total: AnyArray, seed: int = 0) -> RateCI:
-    """The share of frames that are counted, with the interval that `false_positive_rate` describes.
-
-    count, total: [E] of each episode
-    """
-    count, total = count[total > 0], total[total > 0]
-    if not len(total):
-        return RateCI(math.nan, 0.0, 1.0)
-    chosen = np.random.default_rng(seed).integers(len(total), size=(_DRAWS, len(total)))
-    draws = count[chosen].sum(axis=1) / total[chosen].sum(axis=1)
-    return RateCI(
-        value=float(count.sum() / total.sum()),
-        low=float(min(np.quantile(draws, 0.025), 1 - upper_bound(1 - count / total, 0.975))),
-        high=float(max(np.quantile(draws, 0.975), upper_bound(count / total, 0.975))),
-    )
-
-
-# Episodes, and their first success frame
+def false_positive_rate(episodes: Sequence[EpisodePrediction], threshold: float, seed: int = 0) -> Interval:
+    """The share of failure frames predicted a success."""
+    return frame_rate(episodes, threshold, 0, seed)
 
 
 @dataclass(frozen=True)
@@ -131,6 +195,12 @@ def offline_metrics(episodes: Sequence[EpisodePrediction], offset: int = 0, thre
     return EpisodeMetrics.of(episodes, onset_of)
 
 
+def onset_intervals(outcome: EpisodeMetrics) -> tuple[Interval, Interval]:
+    """The median and the 90th percentile of the success-onset error."""
+    errors = [abs(error) for error in outcome.errors if error is not None]
+    return quantile(errors, 0.5), quantile(errors, 0.9)
+
+
 # Probabilities
 
 
@@ -152,7 +222,10 @@ class CalibrationCurve:
         return calibration_curve(success_prob, np.concatenate([episode.target for episode in episodes]))
 
 
-def calibration_curve(success_prob: AnyArray, target: AnyArray, bins: int = 10) -> CalibrationCurve:
+CALIBRATION_BINS = 10
+
+
+def calibration_curve(success_prob: AnyArray, target: AnyArray, bins: int = CALIBRATION_BINS) -> CalibrationCurve:
     """Of the frames that have a target."""
     from sklearn.metrics import log_loss
 
@@ -205,8 +278,8 @@ class JudgeMetrics:
     recall_high: float
 
     @property
-    def recall_interval(self) -> RateCI:
-        return RateCI(self.recall, self.recall_low, self.recall_high)
+    def recall_interval(self) -> Interval:
+        return Interval(self.recall, self.recall_low, self.recall_high)
 
     def to_json(self) -> dict[str, Any]:
         """NaN becomes None: JSON has no NaN."""
@@ -261,7 +334,7 @@ def compute_metrics(episodes: Sequence[EpisodePrediction], rule: DecisionRule, s
     undefined: Any = math.nan  # of a share of nothing, which scikit-learn takes and its types do not say
     calibration = calibration_curve(prob, target)
     fpr = false_positive_rate(episodes, threshold, seed)
-    recall = _recall(episodes, threshold, seed)
+    recall = frame_rate(episodes, threshold, 1, seed)
     starts = [e.target[e.has_target][0] for e in episodes if e.predicted(threshold)[e.has_target][0]]
     return JudgeMetrics(
         episodes=len(episodes),
@@ -287,9 +360,3 @@ def compute_metrics(episodes: Sequence[EpisodePrediction], rule: DecisionRule, s
         recall_low=recall.low,
         recall_high=recall.high,
     )
-
-
-def _recall(episodes: Sequence[EpisodePrediction], threshold: float, seed: int) -> RateCI:
-    counts = [(int(e.predicted(threshold)[e.target == 1].sum()), int((e.target == 1).sum())) for e in episodes]
-    count, total = np.array(counts, float).reshape(-1, 2).T
-    return episode_rate(count, total, seed)

@@ -7,7 +7,7 @@
     noise_of(precision=0.9, recall=0.8)  # the noise of a judge that is described so
 
 The model has nothing of its own: for each kind of error it goes through the mean success of the runs that were made
-(judges/noisy.py, training/noise_runs.py), straight from level to level, never rising with more errors. Errors of
+(judges/simulator.py, training/noise_runs.py), straight from level to level, never rising with more errors. Errors of
 several kinds cost what each costs alone, as shares of what is left. Between the levels that were run it interpolates;
 beyond them it says so and keeps the last value, which is the best that can be true. All of it holds for one task, one
 recipe and one length of run; errors that were run with another learner (late labels need replay) enter as the share of
@@ -31,10 +31,10 @@ from plaudit.config import Config, NonNegativeFloat, Seed
 from plaudit.data.checked_json import decode_checked, encode_checked
 from plaudit.data.disk import write_atomic
 from plaudit.errors import BadFile, DataError, did_you_mean
+from plaudit.files import read_own
 from plaudit.judges.certificate import Certificate
-from plaudit.judges.noisy import KINDS
+from plaudit.judges.simulator import KINDS
 from plaudit.types import AnyArray
-from plaudit.untrusted import read_own
 
 TABLE_FILE = "plan_table.json"
 MAX_BYTES = 1 << 22
@@ -90,9 +90,9 @@ class PlanTable(Config):
         """Of one task."""
         runs = [run for run in self.runs if run.env == env]
         if not runs:
-            known = sorted({run.env for run in self.runs})
+            envs = sorted({run.env for run in self.runs})
             raise DataError(
-                f"no runs with noisy judges are known for '{env}'; {did_you_mean(env, known)} (or measure it first: "
+                f"no runs with noisy judges are known for '{env}'; {did_you_mean(env, envs)} (or measure it first: "
                 f"plaudit judge plan --env {env} --measure)"
             )
         if not any(not run.noise and run.learner == runs[0].learner for run in runs):
@@ -130,16 +130,16 @@ class Plan:
     @cached_property
     def curves(self) -> dict[str, Curve]:
         """Of each kind of error that was run alone."""
-        return {kind: _curve(found) for kind in KINDS if len(found := self._levels(kind)) > 1}
+        return {kind: _curve(levels) for kind in KINDS if len(levels := self._levels(kind)) > 1}
 
     def _levels(self, kind: str) -> dict[float, list[float]]:
         """level -> success of the runs with this kind of error alone, or with none, of the same learner."""
         learner = next((run.learner for run in self.runs if set(run.noise) == {kind}), None)
-        found: dict[float, list[float]] = {}
+        levels: dict[float, list[float]] = {}
         for run in self.runs:
             if run.learner == learner and set(run.noise) <= {kind}:
-                found.setdefault(run.noise.get(kind, 0.0), []).append(run.success)
-        return dict(sorted(found.items()))
+                levels.setdefault(run.noise.get(kind, 0.0), []).append(run.success)
+        return dict(sorted(levels.items()))
 
     @property
     def clean(self) -> list[float]:
@@ -148,11 +148,11 @@ class Plan:
 
     def _by_noise(self) -> dict[str, list[float]]:
         """noise -> success of the main learner's runs with it, those without any first."""
-        found: dict[str, list[float]] = {"{}": self.clean}
+        groups: dict[str, list[float]] = {"{}": self.clean}
         for run in self.runs:
             if run.noise and run.learner == self.runs[0].learner:
-                found.setdefault(str(run.noise), []).append(run.success)
-        return found
+                groups.setdefault(str(run.noise), []).append(run.success)
+        return groups
 
     @property
     def best(self) -> float:
@@ -196,8 +196,10 @@ class Plan:
 
 
 def _curve(levels: Mapping[float, Sequence[float]]) -> Curve:
-    counts = np.array([len(found) for found in levels.values()])
-    means = _falling(np.array([np.mean(found) for found in levels.values()]), counts)
+    from sklearn.isotonic import isotonic_regression
+
+    counts = np.array([len(runs) for runs in levels.values()])
+    means = isotonic_regression([np.mean(runs) for runs in levels.values()], sample_weight=counts, increasing=False)
     return Curve(np.array(list(levels)), means, _spreads(list(levels.values())), counts)
 
 
@@ -208,19 +210,6 @@ def _spreads(groups: Sequence[Sequence[float]]) -> AnyArray:
     own = [math.sqrt(square / max(1, len(group) - 1)) for square, group in zip(squares, groups, strict=True)]
     pooled = math.sqrt(sum(squares) / max(1, sum(len(group) - 1 for group in groups)))
     return np.array([one if len(group) > 2 else max(one, pooled) for one, group in zip(own, groups, strict=True)])
-
-
-def _falling(values: AnyArray, weights: AnyArray) -> AnyArray:
-    """The nearest values that never rise: neighbors that do are averaged (pool adjacent violators)."""
-    blocks: list[list[float]] = []  # mean, weight, length
-    for value, weight in zip(values, weights, strict=True):
-        blocks.append([value, weight, 1])
-        while len(blocks) > 1 and blocks[-2][0] < blocks[-1][0]:
-            value, weight, length = blocks.pop()
-            before = blocks[-1]
-            total = before[1] + weight
-            blocks[-1] = [(before[0] * before[1] + value * weight) / total, total, before[2] + length]
-    return np.concatenate([np.full(int(length), mean) for mean, _, length in blocks])
 
 
 # Judges in the words of their reports
@@ -252,12 +241,12 @@ def noise_of_certificate(certificate: Certificate) -> tuple[dict[str, float], di
     """The errors of an examined judge: as it was measured, and at the bad ends of its intervals."""
     share = certificate.data.successes / certificate.data.episodes
     precision, recall = (certificate.figures[name] for name in ("precision", "recall"))
-    if not 0 < share < 1 or not precision.value or recall.value is None:
+    if not 0 < share < 1 or not precision.value > 0 or math.isnan(recall.value):
         raise DataError(
             "this certificate says nothing of precision or recall: the episodes of its exam all end alike, or the "
             "judge called none a success; examine it on both kinds"
         )
-    worst = {"false_positives": 1.0, "misses": 1 - (recall.low or 0.0)}
+    worst = {"false_positives": 1.0, "misses": 1 - recall.low}
     if precision.low:
         false = recall.value * share * (1 - precision.low) / (precision.low * (1 - share))
         worst["false_positives"] = min(1.0, false)

@@ -1,23 +1,24 @@
-"""A promise about false positives that holds on episodes to come, or a plain word that there are too few to give one.
+"""What labeled episodes prove about a judge's scores: a guaranteed false-positive rate, and what it may decide alone.
 
     promise = make_promise(episodes, rate=0.01, confidence=0.9)
-    promise.threshold        # the lowest that keeps the rate; None where the episodes prove none
-    promise.describe()       # "too few episodes to promise ...: label at least 224 more ..."
+    promise.threshold        # the lowest one that keeps the rate; None if the episodes prove none
 
-What is promised: the share of an episode's failure frames that are predicted a success, averaged over episodes to come,
-is at most `rate`, and a promise so made is true in at least `confidence` of all data sets. Frames of an episode are
-right or wrong together, so an episode counts once, however long it is.
+    rights = prove_rights(predictions, judge.rule, judge.id.fingerprint, max_error=0.05, confidence=0.9)
+    rights.decides(success=True, score=episode_score(success_prob, judge.rule))
 
-How it is proven (Learn-then-Test, Angelopoulos et al. 2021): a threshold is proven where a test rejects that it breaks
-the rate. Thresholds are tried from the strictest on, and the last one before the first that fails is taken; stricter
-ones have less loss in every episode, so no correction for the many tries is due. The test bets against "the mean loss
-is above the rate" (Waudby-Smith and Ramdas 2023): each episode multiplies a capital by a factor whose mean is at most 1
-if that were so, and by Markov's inequality the capital exceeds 1 / (1 - confidence) too seldom to be luck. Nothing is
-assumed of the losses but that episodes are alike and independent. Bets of several sizes are averaged: the largest
-is the best where hardly anything is wrong, the small ones where single episodes are wrong as a whole.
+A promise is about the share of an episode's failure frames that are predicted a success, averaged over new episodes: it
+is at most `rate`, and such a promise is true in at least `confidence` of all data sets.
 
-The price of assuming nothing: without a single mistake it takes 50 episodes for 5% at a confidence of 90%, and 254 for
-1%. Nobody could prove more with fewer: an episode that is wrong from its first frame may be one in a hundred.
+It is proven by Learn-then-Test (Angelopoulos et al. 2021). A threshold is proven if the betting test (stats.py) rejects
+that it breaks the rate. Thresholds are tried from the strictest on, and the last one before the first failure is taken.
+Stricter thresholds have less loss in every episode, so the many tries need no correction.
+
+Rights are proven in the same way, for whole episodes. The score of an episode is the highest threshold at which the
+judge's rule still calls it a success. Of all failing episodes, at most `max_error` have a score at which the judge may
+call a success; of all succeeding ones, at most `max_error` have a score at which it may call a failure. Both are shares
+of all episodes of that kind, so they do not depend on how often the policy succeeds, and the errors of several judges
+asked in turn add up to no more than their sum. The proof needs episodes that the judge has not seen and that were not
+chosen by its scores.
 """
 
 import math
@@ -25,15 +26,15 @@ from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
+from pydantic import Field
 
-from plaudit.config import Config, Fraction, NonNegativeInt
-from plaudit.judges.predictions import EpisodePrediction
-from plaudit.types import AnyArray, FloatArray
+from plaudit.config import Config, Fraction, NonNegativeInt, Number, SmallInt
+from plaudit.judges.metrics import EpisodePrediction
+from plaudit.judges.stats import episodes_needed, p_value, upper_bound
+from plaudit.rule import DecisionRule, above_threshold
+from plaudit.types import FloatArray
 
 RATES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # that are looked at beside the one that is asked for
-_BETS = np.array((1.0, 0.7, 0.4, 0.15))  # as shares of the largest bet
-_WEIGHTS = np.array((0.7, 0.1, 0.1, 0.1))  # of each in the capital; most judges that are worth using make few mistakes
-_STEPS = 40  # of a bisection
 
 
 class PromiseStep(Config):
@@ -198,51 +199,96 @@ def episode_losses(episodes: Sequence[EpisodePrediction], threshold: float) -> F
     return np.array(losses, np.float32)
 
 
-# The test
+# What a judge may decide alone
 
 
-def p_value(losses: AnyArray, rate: float) -> float:
-    """How surprising losses [E] in 0 to 1 are if their mean is `rate` or more; falls with the rate, rises with each."""
-    return float(min(1.0, np.exp(-_log_capital(_log_factors(losses, rate).sum(axis=1)))))
+class Rights(Config):
+    """Of one judge, one calibration and one window of frames."""
+
+    fingerprint: str  # of the judge that they were proven for
+    k: SmallInt  # of its rule: of the last n frames, how many decide
+    n: SmallInt
+    max_error: float = Field(gt=0, lt=1)
+    confidence: float = Field(gt=0, lt=1)  # of each of the two
+    failures: NonNegativeInt  # episodes that fail, by which `success_from` was tried
+    successes: NonNegativeInt  # and that succeed, by which `failure_to` was
+    success_from: Number | None = None  # score from which on it may call a success; None: none is proven
+    failure_to: Number | None = None  # score up to which it may call a failure
+
+    @property
+    def any(self) -> bool:
+        """Whether it may decide anything alone."""
+        return self.success_from is not None or self.failure_to is not None
+
+    def covers(self, other: Self) -> bool:
+        """Whether it may call a success, and a failure, where the other may, from whatever score."""
+        kinds = ((self.success_from, other.success_from), (self.failure_to, other.failure_to))
+        return all(own is not None or theirs is None for own, theirs in kinds)
+
+    def decides(self, success: bool, score: float) -> bool:
+        """Whether it may decide alone that an episode of this score is a success, or is none."""
+        if success:
+            return self.success_from is not None and bool(above_threshold(score, self.success_from))
+        return self.failure_to is not None and bool(above_threshold(1 - score, 1 - self.failure_to))
+
+    def describe(self) -> str:
+        """For people: what it may decide, or what it takes."""
+        parts = [
+            self._part("success", "from", self.success_from, self.failures, "fail"),
+            self._part("failure", "up to", self.failure_to, self.successes, "succeed"),
+        ]
+        return f"in a cascade it {'; and it '.join(parts)}"
+
+    def _part(self, what: str, word: str, score: float | None, episodes: int, kind: str) -> str:
+        if score is not None:
+            return (
+                f"decides {what} alone {word} a score of {score:.4g}, wrong in at most {self.max_error:.2g} of the "
+                f"episodes that {kind} (by {episodes} of them, {self.confidence:.0%} confidence)"
+            )
+        needed = episodes_needed(self.max_error, self.confidence)
+        lack = f"label at least {needed - episodes} more that {kind}" if episodes < needed else "it errs too often"
+        return f"decides {what} never alone: {lack} ({episodes} were tried, it takes {needed} without a mistake)"
 
 
-def upper_bound(losses: AnyArray, confidence: float) -> float:
-    """The mean of the losses to come is at most this, with that confidence."""
-    low, high = 0.0, 1.0
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        low, high = (low, middle) if p_value(losses, middle) <= 1 - confidence else (middle, high)
-    return high
+def episode_score(success_prob: FloatArray, rule: DecisionRule) -> float:
+    """The highest threshold that k of n frames in a row reach; a frame without a score counts as 0."""
+    k, n = rule.window
+    padded = np.concatenate([np.zeros(n - 1, np.float32), np.nan_to_num(success_prob)])
+    windows = np.sort(np.lib.stride_tricks.sliding_window_view(padded, n), axis=1)
+    return float(windows[:, n - k].max())
 
 
-def episodes_needed(rate: float, confidence: float, actual: float = 0.0) -> int:
-    """To prove a rate without a single mistake, or where as many episodes are wrong as `actual` says, below the rate.
-
-    How many are wrong is a matter of luck: this is where the count is the expected one, which is as likely to be more.
+def prove_rights(
+    episodes: Sequence[EpisodePrediction], rule: DecisionRule, fingerprint: str, max_error: float, confidence: float
+) -> Rights:
     """
-    right, wrong = (_log_factors(np.full(1, loss), rate)[:, 0] for loss in (0.0, 1.0))
+    episodes: whole ones, that the judge has not seen, with the probabilities that the rule decides by
+    fingerprint: of the judge that has these probabilities
+    """
+    scores = [episode_score(one.success_prob, rule) for one in episodes]
+    success = [bool((one.target == 1).any()) for one in episodes]
 
-    def enough(episodes: int) -> bool:
-        mistakes = math.ceil(actual * episodes)
-        lost = mistakes * wrong if mistakes else 0.0
-        return _log_capital((episodes - mistakes) * right + lost) >= -math.log(1 - confidence)
+    def proven(scores: Sequence[float], success: Sequence[bool]) -> float | None:
+        """The lowest score of a success that few enough failures reach; each episode counts as one frame."""
+        frames = [
+            EpisodePrediction(np.array([score]), np.array([float(kind)]), number)
+            for number, (score, kind) in enumerate(zip(scores, success, strict=True))
+        ]
+        threshold = proven_threshold(frames, max_error, confidence)
+        if threshold is None:
+            return None
+        return min((score for score, kind in zip(scores, success) if kind and score >= threshold), default=None)
 
-    low, high = 0, 1  # not enough, enough
-    while not enough(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
-
-
-def _log_factors(losses: AnyArray, rate: float) -> AnyArray:
-    """[bets, E] by what each episode multiplies the capital of each bet."""
-    losses = np.asarray(losses, np.float64)
-    with np.errstate(divide="ignore"):
-        return np.log1p(_BETS[:, None] * (rate - losses) / (1 - rate))
-
-
-def _log_capital(log_capitals: AnyArray) -> float:
-    """Of all bets together."""
-    return float(np.logaddexp.reduce(np.log(_WEIGHTS) + log_capitals))
+    flipped = proven([1 - score for score in scores], [not kind for kind in success])
+    k, n = rule.window
+    return Rights(
+        fingerprint=fingerprint,
+        k=k,
+        n=n,
+        max_error=max_error,
+        confidence=confidence,
+        failures=success.count(False),
+        successes=success.count(True),
+        success_from=proven(scores, success),
+        failure_to=None if flipped is None else 1 - flipped,
+    )

@@ -1,15 +1,29 @@
-"""The simulator as a judge: its own success flag, live or as it was stored with the episode.
+"""The simulator as a judge: its own success flag, live or as stored with the episode; and the same with errors added.
 
-For measuring others against it, and for runs that need no other judge. No robot has one.
+    plaudit train env=lift learner=sac demos.scripted=20 judge=noisy judge.false_positives=0.2 judge.misses=0.1
+
+The simulator's flag is the reference for other judges, and the judge of runs that need no other. A noisy judge shows
+what errors cost (`plaudit judge plan` predicts it). It has four kinds of errors, alone or together:
+
+    false_positives    an episode is called a success at a random moment, whatever happens there
+    misses             the success of an episode is never seen
+    tricks             a near success passes for a success: the error that a policy finds, since it leads there
+    late_by            the labels of an episode come when this many others are over (`plaudit train`)
+
+Which episodes are affected is drawn from the first frame of each and the judge's seed. So the same episode gets the
+same labels live, afterwards and in a resumed run. An error is drawn once per episode, not per frame: a real judge is
+wrong about an episode as a whole.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from plaudit.errors import DataError, PlauditError
+from plaudit.config import NonNegativeInt, PositiveInt, Seed
+from plaudit.errors import DataError, JudgeError, PlauditError
 from plaudit.judges.config import JudgeConfig
 from plaudit.rule import DecisionRule, PartialRule
 from plaudit.types import AnyArray, BoolArray, Episode, JudgeId, Observation, Scores
@@ -28,7 +42,14 @@ class SimulatorJudge:
 
     def score(self, episodes: Sequence[Episode]) -> Sequence[Scores | PlauditError]:
         """The flag of each episode; an error for one that no simulator recorded."""
-        return [_score(episode) for episode in episodes]
+        missing = DataError(
+            "no simulator knows of this episode (it has no 'success' among what is privileged); label it with another "
+            "judge"
+        )
+        return [
+            missing if one.success is None else Scores(np.concatenate([[0], one.success]).astype(np.float32))
+            for one in episodes
+        ]
 
     def stream(self, num_envs: int) -> "SimulatorStream":
         return SimulatorStream(num_envs)
@@ -49,15 +70,6 @@ class SimulatorStream:
         return Scores(info["success"].astype(np.float32))
 
 
-def _score(episode: Episode) -> Scores | DataError:
-    if episode.success is None:
-        return DataError(
-            "no simulator knows of this episode (it has no 'success' among what is privileged); label it with another "
-            "judge"
-        )
-    return Scores(np.concatenate([[0], episode.success]).astype(np.float32))
-
-
 class SimulatorJudgeConfig(JudgeConfig):
     """Of the simulator's own flag."""
 
@@ -69,3 +81,99 @@ class SimulatorJudgeConfig(JudgeConfig):
 
     def build(self) -> SimulatorJudge:
         return SimulatorJudge(self.rule)
+
+
+NOISY = "noisy"
+KINDS = ("false_positives", "misses", "tricks", "late_by")  # of errors
+
+
+class NoisyJudgeConfig(JudgeConfig):
+    """Of the simulator's flag with errors."""
+
+    needs_certificate: ClassVar[bool] = False
+    reads_simulator: ClassVar[bool] = True
+
+    type: Literal["noisy"] = "noisy"
+    rule: PartialRule = Field(default=AS_IT_SAYS)
+    false_positives: float = Field(default=0.0, ge=0, le=1)  # share of failing episodes that are called a success
+    misses: float = Field(default=0.0, ge=0, le=1)  # share of succeeding episodes whose success is never seen
+    tricks: float = Field(default=0.0, ge=0, le=1)  # share of episodes in which a near success passes for a success
+    near: float = Field(default=0.55, ge=0, le=1)  # a near success: the simulator's dense reward reaches this
+    late_by: NonNegativeInt = 0  # train: episodes that are over before the labels of one come
+    horizon: PositiveInt = 50  # steps over which the moment of a false success is drawn
+    seed: Seed = 0
+
+    def build(self) -> "NoisyJudge":
+        return NoisyJudge(self)
+
+
+class NoisyJudge:
+    """A `LiveJudge`."""
+
+    def __init__(self, config: NoisyJudgeConfig):
+        self.config, self.rule = config, config.rule
+        noise = {name: getattr(config, name) for name in (*KINDS, "near", "horizon", "seed")}
+        settings = " ".join(f"{name}={value:g}" for name, value in noise.items())
+        self.id = JudgeId(NOISY, settings, config.rule.key())
+        self._truth = SimulatorJudge()
+
+    def score(self, episodes: Sequence[Episode]) -> Sequence[Scores | PlauditError]:
+        """What it says of each episode; an error for one that no simulator recorded."""
+        return [self._score(episode, true) for episode, true in zip(episodes, self._truth.score(episodes), strict=True)]
+
+    def stream(self, num_envs: int) -> "NoisyStream":
+        return NoisyStream(self, num_envs)
+
+    def _score(self, episode: Episode, true: Scores | PlauditError) -> Scores | PlauditError:
+        if isinstance(true, PlauditError):
+            return true
+        frames, lots = np.arange(1, episode.steps + 1), self.draw(episode.observation(0))[None]
+        try:
+            success = self.decide(lots, frames, true.success_prob[1:] == 1, episode.privileged)
+        except JudgeError as error:
+            return DataError(str(error))
+        return Scores(np.concatenate([[0], success]).astype(np.float32))
+
+    def draw(self, first: Observation) -> AnyArray:
+        """[4] uniform numbers that decide which errors an episode meets, from its first frame."""
+        digest = hashlib.sha256(str(self.config.seed).encode() + first.state.tobytes())
+        for _, image in sorted(first.images.items()):
+            digest.update(image.tobytes())
+        return np.random.default_rng(int.from_bytes(digest.digest()[:8], "big")).random(4)
+
+    def decide(self, lots: AnyArray, frame: AnyArray, success: BoolArray, info: Mapping[str, AnyArray]) -> BoolArray:
+        """[N] success by this judge. lots: [N, 4] or [1, 4]; frame: [N] their numbers; success: [N] in truth"""
+        config = self.config
+        false, moment, missed, tricked = lots.T
+        seen = success & (missed >= config.misses)
+        dreamt = (false < config.false_positives) & (frame > np.floor(moment * config.horizon))
+        if not config.tricks:
+            return seen | dreamt
+        if "shaping" not in info:
+            raise JudgeError(
+                "judge.tricks goes by the dense reward of a simulator, and this one reports none ('shaping'); set it "
+                "to 0, or take a built-in task"
+            )
+        return seen | dreamt | ((info["shaping"] >= config.near) & (tricked < config.tricks))
+
+
+class NoisyStream:
+    """A `ScoreStream` of it."""
+
+    def __init__(self, judge: NoisyJudge, num_envs: int):
+        self._judge = judge
+        self._lots, self._frame = np.zeros((num_envs, 4)), np.zeros(num_envs, int)
+
+    def reset(self, observation: Observation, mask: BoolArray | None = None) -> Scores:
+        """Before any action nothing has succeeded, nor is anything taken for it."""
+        begun = np.ones(len(self._frame), bool) if mask is None else mask
+        for n in np.flatnonzero(begun):
+            images = {camera: frames[n] for camera, frames in observation.images.items()}
+            self._lots[n] = self._judge.draw(Observation(images=images, state=observation.state[n]))
+        self._frame[begun] = 0
+        return Scores(np.where(begun, np.float32(0), np.float32(np.nan)))
+
+    def step(self, observation: Observation, info: Mapping[str, AnyArray]) -> Scores:
+        self._frame += 1
+        success = self._judge.decide(self._lots, self._frame, info["success"].astype(bool), info)
+        return Scores(success.astype(np.float32))

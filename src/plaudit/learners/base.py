@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from plaudit.checkpoint import Stateful
-from plaudit.optim import Adam
+from plaudit.data.checkpoint import Stateful
+from plaudit.devices import Adam
 from plaudit.policies.networks import ObsTensors, random_shift, seeded, weights_of
 from plaudit.types import EnvSpec, PolicyWeights
 

@@ -4,7 +4,7 @@
     train_flow_from_store(policy, store, normalizer, steps=20_000)                  # demonstrations in a store
 
 Which episodes of a store are cloned is decided in demonstrations.py. The loss is `matching_loss` in
-policies/flow_network.py. Actions past the end of an episode do not count.
+policies/flow.py. Actions past the end of an episode do not count.
 """
 
 import math
@@ -16,15 +16,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from plaudit.checkpoint import Stateful
+from plaudit.data.checkpoint import Stateful
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
+from plaudit.devices import AdamW
 from plaudit.errors import PolicyError
 from plaudit.learners.config import BCConfig
 from plaudit.learners.demonstrations import Demonstrations
-from plaudit.optim import AdamW
-from plaudit.policies.flow import FlowPolicy
-from plaudit.policies.flow_network import matching_loss
+from plaudit.policies.flow import FlowPolicy, matching_loss
 from plaudit.policies.networks import random_shift, to_tensor, weights_of
 from plaudit.protocols import Normalizer
 from plaudit.types import AnyArray, Batch, BoolArray, FloatArray, Observation, PolicyWeights

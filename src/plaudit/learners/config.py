@@ -1,4 +1,4 @@
-"""The configs of learners and of behavior cloning. Without torch."""
+"""The configs of learners and of behavior cloning. Without torch, so that reading a training config is fast."""
 
 from importlib import import_module
 from typing import Any, ClassVar, Literal, Self
@@ -20,13 +20,14 @@ from plaudit.config import (
     parse,
 )
 from plaudit.policies.config import FlowConfig, VelocityNetConfig
+from plaudit.types import EnvSpec
 
 
 class LearnerConfig(Config):
     """Base of a learner's config."""
 
     on_policy: ClassVar[bool]  # whether it learns only from episodes of its newest policy
-    learner_class: ClassVar[str] = ""  # path of the class that `build` makes; imported there, because it needs torch
+    learner_class: ClassVar[str]  # "module:Class" that `build` makes; it is imported where the learner runs
 
     gamma: float = Field(default=0.95, ge=0, le=1)  # discount of a step
 
@@ -40,10 +41,8 @@ class LearnerConfig(Config):
         """Actions of a chunk that a backup spans; a robot has to execute as many before the next inference."""
         return self.action_horizon
 
-    def build(self, env_spec: Any, seed: int, device: str) -> Any:
-        """The `Learner` of an env or a robot with these `plaudit.types.EnvSpec`."""
-        if not self.learner_class:
-            raise NotImplementedError(f"{type(self).__name__} has no build(env_spec, seed, device)")
+    def build(self, env_spec: EnvSpec, seed: int, device: str) -> Any:
+        """The `Learner` of an env or a robot."""
         module, _, name = self.learner_class.partition(":")
         return getattr(import_module(module), name)(self, env_spec, seed, device)
 
@@ -98,10 +97,33 @@ class CriticEnsembleConfig(OffPolicyConfig):
         return self
 
 
+class SacConfig(CriticEnsembleConfig):
+    """Settings of SAC; `learner.KEY` of a training run."""
+
+    learner_class: ClassVar[str] = "plaudit.learners.sac:Sac"
+
+    type: Literal["sac"] = "sac"
+    gamma: float = Field(default=0.95, ge=0, le=1)  # tasks here take 15 to 50 steps
+    lr: LearningRate = 1e-3
+    n_step: SmallInt = 1  # rewards in a target before the critics' value
+    tau: float = Field(default=0.005, gt=0, le=1)  # how far the target critics move to the critics at each update
+    num_subsample_critics: SmallInt = 1  # the fastest with sparse rewards
+    policy_update_freq: PositiveInt = 2  # critic updates to one of the actor
+    temperature_init: PositiveFloat = 0.01  # it then follows the target entropy
+    target_entropy: Number | None = None  # None: minus half the number of actions
+    bc_weight: NonNegativeFloat = 0.0  # in the actor's loss, of cloning the demonstrations in a batch
+    random_steps: NonNegativeInt = 100
+
+    @property
+    def clones_demos(self) -> bool:
+        return self.bc_weight > 0
+
+
 class PpoConfig(LearnerConfig):
     """Settings of PPO; `learner.KEY` of a training run."""
 
     on_policy: ClassVar[bool] = True
+
     learner_class: ClassVar[str] = "plaudit.learners.ppo:Ppo"
 
     type: Literal["ppo"] = "ppo"
@@ -128,28 +150,6 @@ class PpoConfig(LearnerConfig):
     random_shift_pad: NonNegativeInt = 4
 
 
-class SacConfig(CriticEnsembleConfig):
-    """Settings of SAC; `learner.KEY` of a training run."""
-
-    learner_class: ClassVar[str] = "plaudit.learners.sac:Sac"
-
-    type: Literal["sac"] = "sac"
-    gamma: float = Field(default=0.95, ge=0, le=1)  # tasks here take 15 to 50 steps
-    lr: LearningRate = 1e-3
-    n_step: SmallInt = 1  # rewards in a target before the critics' value
-    tau: float = Field(default=0.005, gt=0, le=1)  # how far the target critics move to the critics at each update
-    num_subsample_critics: SmallInt = 1  # the fastest with sparse rewards
-    policy_update_freq: PositiveInt = 2  # critic updates to one of the actor
-    temperature_init: PositiveFloat = 0.01  # it then follows the target entropy
-    target_entropy: Number | None = None  # None: minus half the number of actions
-    bc_weight: NonNegativeFloat = 0.0  # in the actor's loss, of cloning the demonstrations in a batch
-    random_steps: NonNegativeInt = 100
-
-    @property
-    def clones_demos(self) -> bool:
-        return self.bc_weight > 0
-
-
 class QChunkConfig(CriticEnsembleConfig):
     """Settings of Q-chunking; `learner.KEY` of a training run."""
 
@@ -157,8 +157,8 @@ class QChunkConfig(CriticEnsembleConfig):
 
     type: Literal["qchunk"] = "qchunk"
     horizon: SmallInt = 5  # actions of a chunk
-    critic_horizon: SmallInt | None = None  # of these, the first that critics value (h in qchunk.py); None: all
-    num_samples: SmallInt = 8  # chunks to choose from (N in qchunk.py)
+    critic_horizon: SmallInt | None = None  # of these, the first that critics value, h above; None: all
+    num_samples: SmallInt = 8  # chunks to choose from, N above
     num_inference_steps: SmallInt = 5  # of Euler, from noise to actions
     velocity_net: VelocityNetConfig = VelocityNetConfig(width=64, depth=2)
     lr: LearningRate = 2e-3

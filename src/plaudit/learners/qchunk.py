@@ -23,7 +23,7 @@ from plaudit.errors import DataError
 from plaudit.learners.base import LearnerBase, augment, make_adam, optimizer_step, sample_critics, soft_update
 from plaudit.learners.config import QChunkConfig
 from plaudit.policies.config import CriticConfig, QChunkPolicyConfig
-from plaudit.policies.flow_network import VelocityNet, integrate, matching_loss
+from plaudit.policies.flow import VelocityNet, integrate, matching_loss
 from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors, obs_to_tensors
 from plaudit.policies.qchunk import best_of_n, clip_actions
 from plaudit.rollout.vector import ActFn

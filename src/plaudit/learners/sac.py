@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from plaudit.devices import Adam
 from plaudit.learners.base import LearnerBase, augment, make_adam, optimizer_step, sample_critics, soft_update
 from plaudit.learners.config import SacConfig
-from plaudit.optim import Adam
 from plaudit.policies.config import ActorConfig, GaussianConfig
 from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors, TanhGaussian, obs_to_tensors
 from plaudit.rollout.vector import ActFn

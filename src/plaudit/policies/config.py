@@ -1,6 +1,6 @@
 """The configs of policies. Without torch, so that a config is read quickly, and where the policy will not run.
 
-A config names its policy's class by a path, which `build()` imports: gaussian.py, flow.py and qchunk.py need torch,
+A config names its policy's class by a path, which `build()` imports: networks.py, flow.py and qchunk.py need torch,
 openpi.py needs the packages of the extra `openpi`.
 """
 
@@ -10,8 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from plaudit.config import Config, Edge, PositiveFloat, Seed, SmallInt, Width
-from plaudit.trust import KeyVariable, ServerUrl
+from plaudit.config import Config, Edge, KeyVariable, PositiveFloat, Seed, ServerUrl, SmallInt, Width
 
 Guidance = Literal["vjp", "identity", "blend"]
 
@@ -71,7 +70,7 @@ class ActorConfig(Config):
 class GaussianConfig(NetworkPolicyConfig):
     """The actor of PPO or SAC."""
 
-    policy_class: ClassVar[str] = "plaudit.policies.gaussian:GaussianPolicy"
+    policy_class: ClassVar[str] = "plaudit.policies.networks:GaussianPolicy"
 
     type: Literal["gaussian"] = "gaussian"
     horizon: SmallInt = 1  # actions of a chunk

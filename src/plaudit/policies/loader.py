@@ -20,20 +20,39 @@ from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel, Field
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
 
-from plaudit.config import Config, load, read_values
+from plaudit.config import Config, dump_yaml, load, read_values
 from plaudit.data.disk import write_atomic
 from plaudit.data.normalize import Normalizer
 from plaudit.errors import BadFile, ConfigError, NotAllowed, PolicyError, UnknownName, did_you_mean
+from plaudit.files import Root, brief, open_safetensors, safetensors_shapes
 from plaudit.policies.config import NetworkPolicyConfig, PolicyConfig
-from plaudit.policies.weights import read_weights, write_weights
 from plaudit.protocols import Policy
 from plaudit.registry import POLICY_REGISTRY
-from plaudit.safetensors_file import check_safetensors
 from plaudit.trust import from_file
 from plaudit.types import EnvSpec, PolicyWeights
-from plaudit.untrusted import Root, brief
-from plaudit.yaml_file import dump_yaml
+
+
+def write_weights(path: str | Path, weights: PolicyWeights) -> None:
+    """Write weights as a safetensors file with the version in its header; synced when this returns."""
+    write_atomic(Path(path), save(dict(weights.tensors), metadata={"version": str(weights.version)}))
+
+
+def read_weights(path: str | Path) -> PolicyWeights:
+    """Read the file that `write_weights` wrote."""
+    try:
+        with open_safetensors(Path(path)) as name, safe_open(name, framework="numpy") as file:
+            version = int((file.metadata() or {}).get("version", 0))
+            return PolicyWeights(version, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118 - no mapping
+    except BadFile:
+        raise
+    except FileNotFoundError:
+        raise BadFile(path, "there is no such file of weights") from None
+    except (SafetensorError, ValueError, TypeError, KeyError, OverflowError, MemoryError, OSError) as error:
+        raise BadFile(path, f"this is not a file of weights: {str(error)[:200]}") from error
+
 
 POLICY_FILE, WEIGHTS_FILE = "policy.yaml", "model.safetensors"  # of a policy's folder
 
@@ -132,18 +151,18 @@ class PolicySpec(PolicyConfig):
     def build(self) -> Policy:
         """The policy, with its weights."""
         config = self.config
-        policy = self._build_network(config) if isinstance(config, NetworkPolicyConfig) else config.build()
+        if isinstance(config, NetworkPolicyConfig):
+            from plaudit.data.weights import UNTAUGHT, fitting, numbers_at_most  # it needs torch, as such a policy does
+
+            # A network that is larger than its weights is refused before it is allocated.
+            most = UNTAUGHT if self.weights is None else fitting(safetensors_shapes(self.weights).values())
+            with numbers_at_most(most, self.weights or Path("policy")):
+                policy = config.build()
+        else:
+            policy = config.build()
         if self.weights is not None:
             policy.load_weights(read_weights(self.weights))
         return policy
-
-    def _build_network(self, config: NetworkPolicyConfig) -> Policy:
-        """Refuses a network that is larger than its weights, before it is allocated."""
-        from plaudit.allocation import UNTAUGHT, fitting, numbers_at_most  # it needs torch, as such a policy does
-
-        shapes = None if self.weights is None else check_safetensors(self.weights)
-        with numbers_at_most(UNTAUGHT if shapes is None else fitting(shapes.values()), self.weights or Path("policy")):
-            return config.build()
 
 
 def load_policy(path: str | Path, overrides: Sequence[str] = ()) -> PolicySpec:

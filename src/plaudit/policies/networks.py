@@ -1,8 +1,7 @@
-"""Networks of policies, which learners train: an encoder of observations, actors, critics; and the steps between arrays
-and networks that policies share.
+"""Networks that learners train: an encoder of observations, actors, critics; and the policies around them.
 
 Images come as the store keeps them, uint8 [B, H, W, 3]; `permute` makes that channels-last memory without a copy, which
-is also what convolutions like best.
+is also the fastest layout for convolutions.
 """
 
 import math
@@ -16,9 +15,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from plaudit.data.normalize import Normalizer as AffineNormalizer
+from plaudit.devices import resolve_device
 from plaudit.errors import PolicyError, did_you_mean
+from plaudit.policies.config import GaussianConfig, NetworkPolicyConfig
+from plaudit.policies.guidance import blend_with_previous
 from plaudit.protocols import Normalizer
-from plaudit.types import AnyArray, EnvSpec, Observation, PolicyWeights
+from plaudit.types import AnyArray, EnvSpec, FloatArray, Observation, PolicyWeights
 
 
 @dataclass(frozen=True)
@@ -222,3 +225,91 @@ def load_components(components: Mapping[str, nn.Module], weights: PolicyWeights)
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.copy_(torch.from_numpy(np.array(weights.tensors[name])))
+
+
+class NetworkPolicy:
+    """A `Policy`; a derived class makes `components` and implements `predict` and `guided_inference`."""
+
+    components: Mapping[str, nn.Module]
+
+    def __init__(self, config: NetworkPolicyConfig):
+        self.device = resolve_device(config.device)
+        self.env_spec = EnvSpec(config.state_dim, config.action_dim, config.cameras)
+        self.rng = torch.Generator(self.device).manual_seed(config.seed)
+
+    def predict(self, observation: Observation, normalizer: Normalizer) -> FloatArray:
+        """Actions [H, A] in the robot's units."""
+        raise NotImplementedError
+
+    def guided_inference(
+        self, observation: Observation, normalizer: Normalizer, previous: FloatArray, delay: int, executed: int
+    ) -> FloatArray:
+        """A new chunk [H, A] that continues the previous one."""
+        raise NotImplementedError
+
+    def warmup(self) -> None:
+        """Call both methods on zeros."""
+        spec = self.env_spec
+        images = {camera: np.zeros((*size, 3), np.uint8) for camera, size in spec.cameras.items()}
+        zeros = Observation(images, np.zeros(spec.state_dim, np.float32))
+        normalizer = AffineNormalizer.identity(spec.state_dim, spec.action_dim)
+        with self._preserve_rng():
+            chunk = self.predict(zeros, normalizer)
+            self.guided_inference(zeros, normalizer, chunk, 0, 0)
+
+    def freeze_all_model_params(self) -> None:
+        """Turn gradients off and switch to evaluation mode."""
+        for component in self.components.values():
+            component.requires_grad_(False).eval()
+
+    def load_weights(self, weights: PolicyWeights) -> None:
+        """Load all components at once, or raise and load none."""
+        load_components(self.components, weights)
+
+    @contextmanager
+    def _preserve_rng(self) -> Iterator[None]:
+        """What is sampled in this block does not change the noise of later chunks."""
+        if self.device.type == "cuda":
+            torch.backends.cudnn.benchmark = True
+        state = self.rng.get_state()
+        yield
+        self.rng.set_state(state)
+
+
+class GaussianPolicy(NetworkPolicy):
+    """The actor of PPO or SAC: returns the mode of its distribution over chunks of actions, or a sample.
+
+    The components have the names of the learners' (`encoder`, `actor`), so that the weights of `plaudit train` load as
+    they are. Those learners use states and actions in the robot's own units, so their normalizer is the identity.
+    """
+
+    def __init__(self, config: GaussianConfig):
+        super().__init__(config)
+        self.config = config
+        outputs = config.horizon * config.action_dim
+        with seeded(config.seed):
+            self.encoder = Encoder(self.env_spec, config.encoder.features).to(self.device)
+            make = TanhGaussian if config.actor.kind == "squashed" else gaussian_actor
+            self.actor = make(self.encoder.size, outputs, config.actor.hidden_dims).to(self.device)
+        self.components = {"encoder": self.encoder, "actor": self.actor}
+
+    def predict(self, observation: Observation, normalizer: Normalizer) -> FloatArray:
+        """Actions [H, A] in the robot's units."""
+        features = encode(self.encoder, observation, normalizer, self.device)
+        with torch.no_grad():
+            actions = self._act(features).view(self.config.horizon, self.config.action_dim)
+        return normalizer.denormalize_action(actions.cpu().numpy())
+
+    def _act(self, features: Tensor) -> Tensor:
+        if not isinstance(self.actor, TanhGaussian):
+            return self.actor(features)
+        if not self.config.stochastic:
+            return self.actor.mode(features)
+        size = self.config.horizon * self.config.action_dim
+        return self.actor(features, torch.randn(1, size, generator=self.rng, device=self.device))[0]
+
+    def guided_inference(
+        self, observation: Observation, normalizer: Normalizer, previous: FloatArray, delay: int, executed: int
+    ) -> FloatArray:
+        """A new chunk, blended with the previous one: there is no flow to guide."""
+        return blend_with_previous(previous, self.predict(observation, normalizer), delay, executed)

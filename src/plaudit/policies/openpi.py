@@ -31,7 +31,7 @@ from PIL import Image
 
 from plaudit.errors import MissingExtra, PolicyError, PolicyUnavailable, did_you_mean
 from plaudit.policies.config import OpenpiConfig, ServerConfig
-from plaudit.policies.fixed import FixedPolicy
+from plaudit.policies.guidance import FixedPolicy
 from plaudit.protocols import Normalizer
 from plaudit.types import ByteArray, FloatArray, Observation
 

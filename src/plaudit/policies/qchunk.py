@@ -10,8 +10,7 @@ from torch import Tensor
 
 from plaudit.policies.config import QChunkPolicyConfig
 from plaudit.policies.flow import FlowPolicy
-from plaudit.policies.network_policy import NetworkPolicy
-from plaudit.policies.networks import CriticEnsemble, Encoder, encode, seeded
+from plaudit.policies.networks import CriticEnsemble, Encoder, NetworkPolicy, encode, seeded
 from plaudit.protocols import Normalizer
 from plaudit.types import FloatArray, Observation
 

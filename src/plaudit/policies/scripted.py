@@ -1,7 +1,8 @@
-"""Scripted policies: a function of the observation, or the expert of a built-in task.
+"""Policies without networks: a function, the expert of a built-in task, or the actions of a recorded episode.
 
     policy: {type: scripted, function: "my_package.my_module:wave", horizon: 8}
     policy: {type: scripted, expert: pick_place}
+    policy: {type: replay, store: demos, episode: 3}
 
 A function takes an `Observation` and returns one action [A] or a chunk [H, A]. The expert needs privileged state, which
 the observations of a task have with obs "state" or "both".
@@ -9,20 +10,66 @@ the observations of a task have with obs "state" or "both".
 
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from plaudit.config import Config, NonNegativeFloat, Seed, SmallInt
+from plaudit.config import CodeName, Config, NonNegativeFloat, NonNegativeInt, Seed, SmallInt
+from plaudit.data.store import Store
 from plaudit.envs.panda.scene import ARM_STATE, SCENE_STATE
 from plaudit.envs.panda.tasks import TaskState
 from plaudit.errors import PolicyError
 from plaudit.policies.expert import ScriptedExpert
-from plaudit.policies.fixed import FixedPolicy
+from plaudit.policies.guidance import FixedPolicy, blend_with_previous
 from plaudit.protocols import Normalizer
-from plaudit.trust import CodeName
-from plaudit.types import FloatArray, Observation
+from plaudit.types import AnyArray, FloatArray, Observation
+
+
+class ReplayConfig(Config):
+    """Settings of a policy that repeats a recorded episode."""
+
+    type: Literal["replay"] = "replay"
+    store: Path
+    episode: NonNegativeInt = 0  # its id in the store
+    horizon: SmallInt = 1  # actions of a chunk
+
+    def build(self) -> "ReplayPolicy":
+        """Read the episode."""
+        return ReplayPolicy(Store.open(self.store).episode(self.episode).actions, self.horizon)
+
+
+class ReplayPolicy(FixedPolicy):
+    """Replays recorded actions [T, A], whatever it observes.
+
+    It counts executed actions: a whole chunk after `predict`, and `executed` before `guided_inference`. At the end it
+    repeats the last action, and the next `predict` starts again from the first.
+    """
+
+    no_weights = "recorded actions have no weights to load"
+
+    def __init__(self, actions: FloatArray, horizon: int = 1):
+        super().__init__()
+        self._actions, self._horizon = np.array(actions, np.float32), horizon
+        self._next = 0  # the action that the next predict begins with
+
+    def predict(self, observation: Observation, normalizer: Normalizer) -> FloatArray:
+        """The next recorded actions [H, A]."""
+        start = self._next if self._next < len(self._actions) else 0
+        return self._chunk(start)
+
+    def guided_inference(
+        self, observation: Observation, normalizer: Normalizer, previous: FloatArray, delay: int, executed: int
+    ) -> FloatArray:
+        """The same, blended with what is left of the previous chunk."""
+        start = max(0, self._next - self._horizon) + executed
+        return blend_with_previous(previous, self._chunk(start), delay, executed)
+
+    def _chunk(self, start: int) -> FloatArray:
+        self._next = start + self._horizon
+        return self._actions[np.minimum(np.arange(start, self._next), len(self._actions) - 1)]
+
 
 Script = Callable[[Observation], Any]
 _NAMES = (*ARM_STATE, *SCENE_STATE)
@@ -49,7 +96,12 @@ class ScriptedConfig(Config):
         """Import the function, or make the expert."""
         if self.expert is not None:
             return ScriptedPolicy(StateExpert(self.expert, self.noise, self.seed), self.horizon)
-        return ScriptedPolicy(_import_script(str(self.function)), self.horizon)
+        module, _, name = str(self.function).partition(":")
+        try:
+            script = getattr(import_module(module), name)
+        except (ImportError, AttributeError, SyntaxError) as error:
+            raise PolicyError(f"the script '{self.function}' could not be loaded: {error}") from error
+        return ScriptedPolicy(script, self.horizon)
 
 
 class ScriptedPolicy(FixedPolicy):
@@ -74,40 +126,21 @@ class StateExpert:
     """The expert of a built-in task for one robot, from the privileged state in its observations."""
 
     def __init__(self, task: str, noise: float, seed: int):
-        self._previous: TaskState | None = None
+        self._tip: AnyArray | None = None  # where the fingertips were
         self._expert = ScriptedExpert(task, noise=noise, seed=seed)
 
     def __call__(self, observation: Observation) -> FloatArray:
-        state = _task_state(observation)
-        if self._previous is not None and _was_reset(self._previous, state, observation):
-            self._expert.reset()
-        self._previous = state
-        return self._expert.act(state)[0]
-
-
-def _task_state(observation: Observation) -> TaskState:
-    if observation.state.shape != (len(_NAMES),):
-        raise PolicyError(
-            f"the expert needs the {len(_NAMES)} numbers of a built-in task with obs 'state' or 'both', "
-            f"the observation has {list(observation.state.shape)}"
+        if observation.state.shape != (len(_NAMES),):
+            raise PolicyError(
+                f"the expert needs the {len(_NAMES)} numbers of a built-in task with obs 'state' or 'both', "
+                f"the observation has {list(observation.state.shape)}"
+            )
+        values = dict(zip(_NAMES, observation.state.astype(np.float64)[:, None]))
+        tip, cube, goal, moved = (
+            np.stack([values[f"{name}_{axis}"] for axis in "xyz"], axis=1) for name in ("tip", "cube", "goal", "moved")
         )
-    values = dict(zip(_NAMES, observation.state.astype(np.float64)[:, None]))
-
-    def position(name: str) -> Any:
-        return np.stack([values[f"{name}_{axis}"] for axis in "xyz"], axis=1)
-
-    return TaskState(position("tip"), position("cube"), np.zeros(1), position("goal"), values["grasped"] > 0.5)
-
-
-def _was_reset(before: TaskState, now: TaskState, observation: Observation) -> bool:
-    """After a reset the arm has not moved in the last step, and yet is elsewhere; while it acts, it always moves."""
-    first = _NAMES.index("moved_x")
-    return not observation.state[first : first + 3].any() and not np.array_equal(before.tip_pos, now.tip_pos)
-
-
-def _import_script(path: str) -> Script:
-    module, _, name = path.partition(":")
-    try:
-        return getattr(import_module(module), name)
-    except (ImportError, AttributeError, SyntaxError) as error:
-        raise PolicyError(f"the script '{path}' could not be loaded: {error}") from error
+        # After a reset the arm has not moved in the last step and is somewhere else; while it acts, it always moves.
+        if self._tip is not None and not moved.any() and not np.array_equal(self._tip, tip):
+            self._expert.reset()
+        self._tip = tip
+        return self._expert.act(TaskState(tip, cube, np.zeros(1), goal, values["grasped"] > 0.5))[0]

@@ -13,13 +13,13 @@ import rich.table
 import rich.text
 
 from plaudit.data.transfer import new_folder
+from plaudit.files import file_name
 from plaudit.judges.certificate import CERTIFICATE_FILE, CORRELATIONS, FIGURES, IN_FRAMES, Certificate, ControlFigure
 from plaudit.judges.exam import Trace
-from plaudit.judges.metrics import RateCI
+from plaudit.judges.stats import Interval
 from plaudit.report.page import Block, Cell, Chart, Row, Section, Span, Table, Text, write_page
 from plaudit.report.plots import SMALL, EventMarker, interval_chart, line_chart
 from plaudit.report.text import format_count, format_frames_interval, format_percent
-from plaudit.untrusted import file_name
 
 Examined = Sequence[tuple[Certificate, Sequence[Trace]]]  # the best first
 
@@ -82,13 +82,13 @@ def exam_table(certificates: Sequence[Certificate]) -> rich.table.Table:
     table = rich.table.Table("judge", "result", *shown, "controls", box=None, pad_edge=False)
     for certificate in certificates:
         style = "green" if certificate.passed else "red"
-        figures = [format_figure(name, certificate.figures[name].rate()) for name in shown.values()]
+        figures = [format_figure(name, certificate.figures[name]) for name in shown.values()]
         result = rich.text.Text(_result(certificate), style)
         table.add_row(certificate.name, result, *figures, _controls_passed(certificate))
     return table
 
 
-def format_figure(name: str, rate: RateCI) -> str:
+def format_figure(name: str, rate: Interval) -> str:
     """A figure of an exam with its interval; "-" where it could not be measured."""
     if math.isnan(rate.value):
         return "-"
@@ -99,7 +99,7 @@ def format_figure(name: str, rate: RateCI) -> str:
     return _short_interval(rate)
 
 
-def _short_interval(rate: RateCI) -> str:
+def _short_interval(rate: Interval) -> str:
     """93% (70 to 99), 0.4% (0 to 1.4): five of them stand side by side."""
     low, high = (_percent(end).removesuffix("%") for end in (rate.low, rate.high))
     return f"{_percent(rate.value)} ({low} to {high})"
@@ -141,7 +141,7 @@ def _ranking(certificates: Sequence[Certificate]) -> Table:
     rows: list[Sequence[Cell]] = []
     for place, certificate in enumerate(certificates, 1):
         style = "good" if certificate.passed else "bad"
-        figures = [format_figure(name, certificate.figures[name].rate()) for name in _RANKED.values()]
+        figures = [format_figure(name, certificate.figures[name]) for name in _RANKED.values()]
         result = Span(_result(certificate), style)
         rows.append((str(place), certificate.name, result, *figures, _controls_passed(certificate)))
     return Table(rows, header=("", "judge", "result", *_RANKED, "controls passed"))
@@ -153,7 +153,7 @@ def _interval_charts(certificates: Sequence[Certificate]) -> list[Chart]:
         ("ROC AUC, frames of the same number (a clock: 50%)", "same_time_roc_auc", 0.5),
         ("False-positive rate, frames", "fpr", None),
     ):
-        rates = {c.name: c.figures[name].rate() for c in certificates}
+        rates = {c.name: c.figures[name] for c in certificates}
         rows = {judge: (rate.value, rate.low, rate.high) for judge, rate in rates.items()}
         good = [certificate.passed for certificate in certificates]
         charts.append(Chart(interval_chart(rows, good, title=title, mark=mark)))
@@ -170,7 +170,7 @@ def _trace_chart(certificate: Certificate, traces: Sequence[Trace]) -> Chart:
 
 def _figure_table(certificates: Sequence[Certificate]) -> Table:
     rows = [
-        (Span(about, "muted"), *(format_figure(name, c.figures[name].rate()) for c in certificates))
+        (Span(about, "muted"), *(format_figure(name, c.figures[name]) for c in certificates))
         for name, about in FIGURES.items()
     ]
     return Table(rows, header=("", *(certificate.name for certificate in certificates)))
@@ -178,10 +178,10 @@ def _figure_table(certificates: Sequence[Certificate]) -> Table:
 
 def _control_table(certificates: Sequence[Certificate]) -> Table:
     """Those in which nothing shows success first."""
-    found = [{control.name: control for control in certificate.controls} for certificate in certificates]
-    seen_otherwise = {name: one.recall is not None for controls in found for name, one in controls.items()}
+    by_judge = [{control.name: control for control in certificate.controls} for certificate in certificates]
+    seen_otherwise = {name: one.recall is not None for controls in by_judge for name, one in controls.items()}
     names = sorted(seen_otherwise, key=lambda name: seen_otherwise[name])
-    rows = [(Span(name, "muted"), *(_control_cell(controls.get(name)) for controls in found)) for name in names]
+    rows = [(Span(name, "muted"), *(_control_cell(controls.get(name)) for controls in by_judge)) for name in names]
     return Table(rows, header=("", *(certificate.name for certificate in certificates)))
 
 
@@ -189,7 +189,7 @@ def _control_cell(control: ControlFigure | None) -> Cell:
     if control is None or not control.frames:
         return Span("not run", "muted")
     recall = "" if control.recall is None else f", recall {_percent(control.recall)}"
-    return Span(f"{_short_interval(control.fpr.rate())}{recall}", "good" if control.passed else "bad")
+    return Span(f"{_short_interval(control.fpr)}{recall}", "good" if control.passed else "bad")
 
 
 def _certificate_table(certificates: Sequence[Certificate]) -> Table:

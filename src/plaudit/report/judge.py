@@ -1,4 +1,4 @@
-"""The report of a judge: one HTML page that shows how far to trust it and where it is wrong.
+"""The report of a judge: one HTML page that shows how reliable it is and where it is wrong; terminal tables too.
 
 `plaudit train-reward` writes it for the model that it trained (`write_judge_report`), `plaudit judge eval` for any
 judge that is compared with reference labels (`save_evaluation`):
@@ -11,22 +11,34 @@ judge that is compared with reference labels (`save_evaluation`):
 
 import json
 import math
+import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import rich.table
+import rich.text
 
 from plaudit.data.store import Store
 from plaudit.data.transfer import new_folder
+from plaudit.judges.calibration import CalibrationRecord, Fit
 from plaudit.judges.controls import ControlResult
 from plaudit.judges.evaluation import JudgeEvaluation
-from plaudit.judges.forecast import Forecast
-from plaudit.judges.intervals import onset_intervals
+from plaudit.judges.forecast import FIGURES, Forecast
 from plaudit.judges.labeling import group_by_message
-from plaudit.judges.metrics import CalibrationCurve, EpisodeMetrics, JudgeMetrics, RateCI, wilson
-from plaudit.judges.predictions import EpisodePrediction, FramePrediction, hstack_images
-from plaudit.judges.promise import Promise
-from plaudit.report.outcomes import count_correct, count_mistakes
+from plaudit.judges.metrics import (
+    CalibrationCurve,
+    EpisodeMetrics,
+    EpisodePrediction,
+    FramePrediction,
+    Interval,
+    JudgeMetrics,
+    hstack_images,
+    onset_intervals,
+)
+from plaudit.judges.promise import Promise, PromiseStep
+from plaudit.judges.stats import wilson
 from plaudit.report.page import (
     Block,
     Cell,
@@ -37,14 +49,24 @@ from plaudit.report.page import (
     Span,
     Table,
     Text,
+    count_correct,
+    count_mistakes,
     key_value_table,
     thumbnail,
     write_page,
 )
 from plaudit.report.plots import FAILURE, SUCCESS, calibration_chart, histogram, line_chart, score_timeline
-from plaudit.report.promise import forecast_section, promise_section
-from plaudit.report.text import format_frames, format_frames_interval, format_interval, format_number, format_percent
-from plaudit.report.verdict import judge_verdict
+from plaudit.report.tables import key_value_table as terminal_table
+from plaudit.report.text import (
+    format_count,
+    format_frames,
+    format_frames_interval,
+    format_interval,
+    format_number,
+    format_percent,
+    format_target,
+    sentence_case,
+)
 
 _MAX_TIMELINES = 12  # episodes with the largest errors
 _GALLERY = 8  # frames of a kind
@@ -64,10 +86,10 @@ def live_and_offline(metrics: JudgeMetrics) -> Decodes:
     return {name: metrics.causal, "offline (cutoff)": metrics.offline}
 
 
-def decode_results(found: JudgeEvaluation) -> Decodes:
+def decode_results(evaluation: JudgeEvaluation) -> Decodes:
     """The judge's own rule first; for a judge with probabilities also the other two."""
-    others = live_and_offline(found.metrics) if found.has_probabilities else {}
-    return {"judge's rule": found.label_metrics, **others}
+    others = live_and_offline(evaluation.metrics) if evaluation.has_probabilities else {}
+    return {"judge's rule": evaluation.label_metrics, **others}
 
 
 def write_judge_report(
@@ -91,10 +113,10 @@ def write_judge_report(
     """Write the page, which opens with a verdict. Sections without content are left out.
 
     predictions: of held-out episodes; those with the largest errors are drawn as timelines
-    errors: frames with the largest errors, to look at
+    errors: frames with the largest errors
     decodes: decision rules, of which the first counts; causal and offline when not given
-    promise, forecast: about episodes to come
-    history: a line an epoch of training: `epoch`, and values by name; names with one prefix share a chart
+    promise, forecast: about new episodes
+    history: one line per epoch of training: `epoch`, and values by name; names with one prefix share a chart
     unlabeled: episodes that the judge could not label, and why
     judge, store: for the next command; see `judge_verdict`
     """
@@ -121,27 +143,27 @@ def write_judge_report(
 
 
 def save_evaluation(
-    target: Path, judge: str, found: JudgeEvaluation, metadata: Mapping[str, str], exam_name: str = ""
+    target: Path, judge: str, evaluation: JudgeEvaluation, metadata: Mapping[str, str], exam_name: str = ""
 ) -> None:
     """Write the folder of an evaluation; it appears complete or not at all.
 
     exam_name: the judge as `plaudit judge exam` takes it; empty for stored labels
     """
     with new_folder(target) as folder:
-        tree = {"judge": judge, "metadata": dict(metadata), **found.to_json()}
+        tree = {"judge": judge, "metadata": dict(metadata), **evaluation.to_json()}
         (folder / "scores.json").write_text(json.dumps(tree, indent=1))
-        lines = (json.dumps(prediction.to_json()) + "\n" for prediction in found.predictions)
+        lines = (json.dumps(prediction.to_json()) + "\n" for prediction in evaluation.predictions)
         (folder / "episodes.jsonl").write_text("".join(lines))
         write_judge_report(
             folder / "report.html",
             f"Judge: {judge}",
-            found.metrics,
-            found.controls,
-            found.predictions,
-            found.errors,
-            decodes=decode_results(found),
-            unlabeled=found.failed,
-            notes=found.notes,
+            evaluation.metrics,
+            evaluation.controls,
+            evaluation.predictions,
+            evaluation.errors,
+            decodes=decode_results(evaluation),
+            unlabeled=evaluation.failed,
+            notes=evaluation.notes,
             metadata=metadata,
             judge=exam_name,
             store=metadata.get("store", "STORE"),
@@ -177,18 +199,17 @@ def summary_line(metrics: JudgeMetrics, decode: EpisodeMetrics | None = None) ->
     return f"{': '.join([measured, ', '.join(figures)]) if figures else measured}."
 
 
-def failed_control_warning(judge: str, found: JudgeEvaluation) -> list[str]:
+def failed_control_warning(judge: str, evaluation: JudgeEvaluation) -> list[str]:
     """One message where the judge predicts success on a negative control."""
-    names = ", ".join(control.name for control in found.controls if not control.passed)
+    names = ", ".join(control.name for control in evaluation.controls if not control.passed)
     return [f"{judge} failed its checks: it predicts success on the negative control {names}."] if names else []
 
 
 def first_frame_warning(metrics: JudgeMetrics) -> str:
     """For a judge that predicts success before anything happened."""
     return (
-        f"{metrics.first_frame_fp} of {metrics.episodes:,} episodes are predicted a success at their first frame "
-        "although they do not begin with one: the object may start where it usually ends, and no control covers that; "
-        "look at these episodes and train with more that begin so"
+        f"{metrics.first_frame_fp} of {metrics.episodes:,} episodes are predicted a success at their first frame, and "
+        "are none. The object may start at its goal. Look at these episodes and train with more like them"
     )
 
 
@@ -240,12 +261,12 @@ def _episodes(decodes: Decodes) -> list[Block]:
     return [confusion, Table(rows, header), Text(about, "muted")]
 
 
-def _rate(rate: RateCI, kind: str) -> Cell:
+def _rate(rate: Interval, kind: str) -> Cell:
     return Span(f"no {kind} to measure on", "muted") if math.isnan(rate.value) else format_interval(rate)
 
 
 def _frames(metrics: JudgeMetrics) -> Table:
-    fpr = RateCI(metrics.fpr, metrics.fpr_low, metrics.fpr_high)
+    fpr = Interval(metrics.fpr, metrics.fpr_low, metrics.fpr_high)
     about_threshold = "minimum P(success) of a predicted success"
     if metrics.threshold > 1:
         about_threshold += "; no frame has it, since P(success) of some failure frame is 100%"
@@ -346,3 +367,252 @@ def _gallery(store: Store, places: Sequence[tuple[EpisodePrediction, int]]) -> R
 
 def _mean_error(prediction: EpisodePrediction) -> float:
     return float(prediction.errors[prediction.has_target].mean())
+
+
+MAX_FALSE, MAX_MISSED = 0.1, 0.2  # the defaults of audit.max_false and audit.max_missed
+REACHABLE_RATE = 0.2  # false-positive rate that is aimed for first; a looser one is of little use
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Three lines for the top of a page."""
+
+    usable: bool
+    result: str
+    reason: str
+    next_step: str
+
+    def table(self) -> Table:
+        """The lines as a block of a page."""
+        result = Span(self.result, "good" if self.usable else "bad")
+        return Table([("Result", result), ("Why", self.reason), ("Next", self.next_step)])
+
+
+def judge_verdict(
+    decode: EpisodeMetrics,
+    controls: Sequence[ControlResult],
+    promise: Promise | None = None,
+    *,
+    judge: str = "",
+    store: str = "STORE",
+) -> Verdict:
+    """
+    decode: held-out episodes by the rule in use
+    judge: as `plaudit judge exam` takes it; empty: it cannot be examined
+    """
+    label = f"plaudit label {shlex.quote(store)} --judge human"
+    train = f"{label} && plaudit train-reward {shlex.quote(store)}"
+    if judge and promise is not None:  # a trained model, which is not overwritten
+        train += f" --output-dir {shlex.quote(f'{judge}_2')}"
+    counts = describe_counts(decode)
+    if failed := [control for control in controls if not control.passed]:
+        many = format_count(len(failed), "negative control")
+        shares = ", ".join(f"{control.name} ({control.fpr:.0%} of {control.frames:,} frames)" for control in failed)
+        limit = max(control.max_fpr for control in failed)
+        reason = f"It predicts success where there is none: {shares}. At most {limit:.0%} is allowed."
+        return Verdict(False, f"Not usable: it fails {many}.", reason, f"Label more failures, train again: {train}")
+    if missing := _missing_kind(decode):
+        reason = f"There are no {missing} to measure on among the held-out episodes."
+        return Verdict(False, "Not usable yet: not measured.", reason, f"Record and label {missing}: {label}")
+    if problem := _too_wrong(decode):
+        return Verdict(False, f"Not usable yet: {problem}.", counts, f"Label more episodes, train again: {train}")
+    exam = f"plaudit judge exam {shlex.quote(judge)} {shlex.quote(store)}" if judge else ""
+    certify = f"Examine it before it controls a robot: {exam}" if exam else f"Label what it gets wrong: {label}"
+    if promise is None:
+        return Verdict(True, "Usable while it is audited.", counts, certify)
+    if promise.kept:
+        rate = format_target(promise.rate)
+        return Verdict(True, f"Usable: a false-positive rate of {rate} or less is guaranteed.", counts, certify)
+    command = f": {train}" if next_target(promise) else f". {certify}"
+    result = f"Usable while it is audited; {format_target(promise.rate)} false positives are not guaranteed."
+    return Verdict(True, result, f"{counts}{_describe_bound(promise)}", f"{describe_target(promise)}{command}")
+
+
+def next_target(promise: Promise) -> tuple[PromiseStep, int] | None:
+    """The first rate to aim for, and how many more episodes it takes at least; None where more episodes do not help."""
+    top = max(REACHABLE_RATE, promise.rate)
+    open_steps = [step for step in promise.steps if step.threshold is None and promise.rate <= step.rate <= top]
+    if not open_steps:
+        return None
+    step = max(open_steps, key=lambda step: step.rate)
+    more = promise.more_for(step.needed)
+    return (step, more) if more else None
+
+
+def describe_target(promise: Promise) -> str:
+    """`Label at least 60 more episodes for a guarantee of 20% (1,512 for the 1% that was asked for)`"""
+    target = next_target(promise)
+    if target is None:
+        return "Look at the largest errors: more episodes like these alone do not lead to a guarantee"
+    step, more = target
+    asked = ""
+    if step.rate != promise.rate and promise.more:
+        asked = f" ({promise.more:,} for the {format_target(promise.rate)} that was asked for)"
+    return f"Label at least {format_count(more, 'more episode')} for a guarantee of {format_target(step.rate)}{asked}"
+
+
+def describe_counts(d: EpisodeMetrics) -> str:
+    """`It predicts success for 8 of 9 successes and 0 of 18 failures.`"""
+    parts = [f"{d.tp} of {d.tp + d.fn:,} successes"] if d.tp + d.fn else []
+    parts += [f"{d.fp} of {d.fp + d.tn:,} failures"] if d.fp + d.tn else []
+    missing = _missing_kind(d)
+    nothing = f"There are no {missing} to measure on." if missing else ""
+    counted = f"It predicts success for {' and '.join(parts)}." if parts else ""
+    return " ".join(filter(None, (counted, nothing)))
+
+
+def _describe_bound(promise: Promise) -> str:
+    """What is known of the false-positive rate at the threshold in use."""
+    if promise.bound is None or promise.bound >= 1:
+        return ""
+    bound, confidence = format_percent(promise.bound), f"{promise.confidence:.0%}"
+    return f" At most {bound} of failure frames pass on new episodes like these, with {confidence} confidence."
+
+
+def _missing_kind(d: EpisodeMetrics) -> str:
+    """Of the two kinds of episodes, those that there are none of."""
+    missing = {"successes": not d.tp + d.fn, "failures": not d.fp + d.tn}
+    return " and no ".join(kind for kind, is_missing in missing.items() if is_missing)
+
+
+def _too_wrong(d: EpisodeMetrics) -> str:
+    """What would raise the alarm of a run's audit; empty where nothing would."""
+    if not d.tp:
+        return "it finds none of the successes"
+    false, missed = d.fp / (d.tp + d.fp), d.fn / (d.tp + d.fn + d.fp + d.tn)
+    if false > MAX_FALSE:
+        return f"{false:.0%} of the successes it predicts are false, and the audit of a run allows {MAX_FALSE:.0%}"
+    if missed > MAX_MISSED:
+        return f"{missed:.0%} of the episodes are successes it misses, and the audit of a run allows {MAX_MISSED:.0%}"
+    return ""
+
+
+_ABOUT = (
+    "The guarantee is about the share of an episode's failure frames that are predicted a success, averaged over new "
+    "episodes. It assumes that new episodes are independent and recorded like the labeled ones: same task, scene, "
+    "cameras and policies. A policy that has learned since makes other episodes; for these, audit the judge. An "
+    "episode counts once, however long it is (Learn-then-Test with a betting test)."
+)
+
+
+def promise_section(promise: Promise) -> Section:
+    """What is guaranteed, and a line for each rate, the one that takes the fewest episodes first."""
+    asked = f"{format_target(promise.rate)} or less is not guaranteed. {describe_target(promise)}."
+    text = _guarantee(promise) if promise.kept else asked
+    if promise.bound is not None:
+        episodes = format_count(promise.bound_episodes, "episode")
+        text += f" {episodes} that did not choose the threshold bound its rate to {format_percent(promise.bound)}."
+    header = ("rate", "proven threshold", "its recall (frames)", "episodes it takes", "more to label")
+    rows = [_row(promise, step) for step in reversed(promise.steps)]
+    return Section("False positives on new episodes", [Text(text), Table(rows, header), Text(_ABOUT, "muted")])
+
+
+def _guarantee(promise: Promise) -> str:
+    episodes = format_count(promise.episodes, "held-out episode")
+    rate = format_target(promise.rate)
+    return f"Guaranteed with {promise.confidence:.0%} confidence: a rate of {rate} or less, proven on {episodes}."
+
+
+def _row(promise: Promise, step: PromiseStep) -> Sequence[Cell]:
+    asked = " (asked for)" if step.rate == promise.rate else ""
+    proven: Cell = Span("not proven", "muted")
+    recall = "-" if step.recall is None else format_percent(step.recall)
+    if step.threshold is not None:
+        proven = Span(f"{step.threshold:.4g}", "good")
+    more = promise.more_for(step.needed)
+    missing = "-" if step.threshold is not None or more is None else f"{more:,} or more"
+    return f"{format_target(step.rate)}{asked}", proven, recall, f"{step.needed:,}", missing
+
+
+_ABOUT_FORECAST = (
+    "Brackets: 95% prediction intervals for new episodes that are independent and recorded like the measured ones. "
+    "They are wider than the confidence intervals of this page, which are about the mean of all such episodes. They "
+    "allow for a new episode unlike all measured ones. An error has no upper end if there may be no success."
+)
+
+
+def forecast_section(forecast: Forecast) -> Section:
+    """What other episodes will show, and how much more would be known with twice as many episodes."""
+    rows = [
+        (
+            meaning,
+            format_figure(name, forecast.figures[name]),
+            format_figure(name, forecast.with_twice[name], bare=True),
+        )
+        for name, meaning in FIGURES.items()
+    ]
+    ahead = format_count(forecast.ahead, "other episode")
+    header = ("figure", f"measured (of {ahead})", "by twice as many episodes")
+    evidence = Text(sentence_case(forecast.describe()))
+    return Section(f"What {ahead} will show", [evidence, Table(rows, header), Text(_ABOUT_FORECAST, "muted")])
+
+
+def format_figure(name: str, figure: Interval, bare: bool = False) -> str:
+    """1.2% (0% to 20%), or 3 frames (1 to 8), or no success found (0 or more); bare: the interval alone."""
+    if math.isnan(figure.low):
+        return "-"
+    none_found = math.isnan(figure.value)
+    figure = Interval(figure.low, figure.low, figure.high) if none_found else figure
+    text = format_interval(figure) if name in ("fpr", "recall") else format_frames_interval(figure)
+    brackets = text[text.index("(") :]
+    return brackets[1:-1] if bare else f"no success found {brackets}" if none_found else text
+
+
+def judge_table(title: str, metrics: JudgeMetrics, controls: Sequence[ControlResult]) -> rich.table.Table:
+    """The metrics of a judge."""
+    run = [control for control in controls if control.frames]
+    passed = sum(control.passed for control in run)
+    values = {
+        "precision, recall": f"{format_percent(metrics.precision)}, {format_interval(metrics.recall_interval)}",
+        "ROC AUC": format_number(metrics.roc_auc),
+        "false-positive rate (frames)": format_interval(Interval(metrics.fpr, metrics.fpr_low, metrics.fpr_high)),
+        "threshold": f"{metrics.threshold:.4g}",
+        "success-onset error, causal": _onset_error(metrics.causal),
+        "success-onset error, offline": _onset_error(metrics.offline),
+        "calibration error (ECE)": format_percent(metrics.ece),
+        "negative controls": f"{passed} of {len(run)} passed" if run else "not run",
+        "success at first frame": first_frame_count(metrics),
+    }
+    return terminal_table(title, values)
+
+
+def forecast_table(forecast: Forecast) -> rich.table.Table:
+    """What other episodes will show."""
+    values = {meaning: format_figure(name, forecast.figures[name]) for name, meaning in FIGURES.items()}
+    ahead = format_count(forecast.ahead, "other episode")
+    return terminal_table(f"Expected on {ahead} (95% prediction interval)", values)
+
+
+def calibration_table(title: str, fit: Fit, record: CalibrationRecord, cutoffs: EpisodeMetrics) -> rich.table.Table:
+    """A decision rule and its error rates on held-out episodes."""
+    rate = Interval(record.fpr, record.fpr_low, record.fpr_high)
+    target = format_percent(record.target_fpr)
+    values = {
+        "temperature, bias": f"{fit.calibration.temperature:.4g}, {fit.calibration.bias:.4g}",
+        "threshold": f"{fit.rule.threshold:.4g}",
+        "cutoff offset": f"{fit.rule.cutoff_offset} frames",
+        "false-positive rate (frames)": f"{format_interval(rate)}, held out; target {target}",
+        "recall (frames)": f"{format_percent(record.recall)}, held out",
+        "success-onset error, offline": f"{_onset_error(cutoffs)}, held out",
+    }
+    return terminal_table(title, values)
+
+
+def decode_table(decodes: Decodes) -> rich.table.Table:
+    """A line for each decision rule."""
+    table = rich.table.Table("decision rule", "true positives", "false positives", box=None, pad_edge=False)
+    table.add_column("success-onset error")
+    table.add_column("90th percentile")
+    for name, d in decodes.items():
+        tp = f"{d.tp} of {d.tp + d.fn}" if d.tp + d.fn else "no successes"
+        fp = f"{d.fp} of {d.fp + d.tn}" if d.fp + d.tn else "no failures"
+        onset = format_frames(d.onset_median), format_frames(d.onset_p90)
+        table.add_row(name, tp, rich.text.Text(fp, "red" if d.fp else ""), *onset)
+    return table
+
+
+def _onset_error(decode: EpisodeMetrics) -> str:
+    if not decode.tp:
+        return "no success predicted"
+    median, p90 = (format_frames_interval(interval) for interval in onset_intervals(decode))
+    return f"median {median}, 90th percentile {p90}"

@@ -5,9 +5,9 @@
         Section("Learning", [Row([Chart(line_chart(...))])]),
     ])
 
-A page is one file that needs no network: images, videos and charts are inside it. Blocks hold plain text, and the
-template escapes it: tasks, notes and camera names come from data that somebody else may have written, so a control
-character is shown as `\\x1b` and a tag as text. Charts are the only markup.
+A page is one file that needs no network: images, videos and charts are inside it. Blocks hold plain text, which the
+template escapes, because tasks, notes and camera names come from data. A control character is shown as `\\x1b` and a
+tag as text. Charts are the only markup.
 """
 
 import base64
@@ -24,7 +24,7 @@ from markupsafe import Markup
 from PIL import Image as PillowImage
 
 from plaudit.data.disk import write_atomic
-from plaudit.plain import plain
+from plaudit.trust import plain
 from plaudit.types import ByteArray
 
 _MAX_THUMBNAIL = (320, 240)  # pixels, width and height
@@ -136,6 +136,16 @@ def write_page(path: Path, title: str, summary: str, blocks: Sequence[Block]) ->
 def key_value_table(values: Mapping[str, str]) -> Table:
     """A line for each name and its value."""
     return Table([(Span(name, "muted"), value) for name, value in values.items()])
+
+
+def count_mistakes(count: int) -> Span:
+    """A number that should be zero: red where it is not."""
+    return Span(f"{count:,}", "bad" if count else "")
+
+
+def count_correct(count: int) -> Span:
+    """A number of correct predictions: green unless there are none."""
+    return Span(f"{count:,}", "good" if count else "")
 
 
 def video_block(mp4: bytes, caption: str) -> Video:

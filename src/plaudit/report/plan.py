@@ -1,4 +1,4 @@
-"""What `plaudit judge plan` says: tables of success to expect, and sentences about what to buy for it."""
+"""The output of `plaudit judge plan`: tables of expected success, and what a judge needs for it."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,7 +7,7 @@ from rich.table import Table
 
 from plaudit.errors import DataError
 from plaudit.judges.plan import Noise, Plan, PlanTable, Prediction, precision_of
-from plaudit.judges.promise import episodes_needed, upper_bound
+from plaudit.judges.stats import episodes_needed, upper_bound
 from plaudit.report.text import format_count
 
 RECALLS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5)  # that precision is asked for
@@ -37,10 +37,10 @@ def describe_noise(noise: Noise) -> str:
     return ", ".join(parts) or "never wrong"
 
 
-def describe_prediction(found: Prediction) -> str:
+def describe_prediction(prediction: Prediction) -> str:
     """93% +- 2, or at most that where nothing so noisy was run."""
-    most = "at most " if found.beyond else ""
-    return f"{most}{found.success:.0%} +- {100 * found.spread:.0f}"
+    most = "at most " if prediction.beyond else ""
+    return f"{most}{prediction.success:.0%} +- {100 * prediction.spread:.0f}"
 
 
 def success_table(plan: Plan) -> Table:
@@ -72,12 +72,12 @@ def _needs(plan: Plan, success: float) -> list[tuple[float, float, float]]:
     """Recall, the false-positive rate that it allows, and the highest that was run."""
     top = float(plan.curves["false_positives"].levels[-1])
     worst = 1 - float(plan.curves["misses"].levels[-1])
-    found = [
+    allowed = [
         (recall, plan.highest(success, "false_positives", given={"misses": 1 - recall}))
         for recall in RECALLS
         if recall >= worst - 1e-9
     ]
-    return [(recall, false, top) for recall, false in found if false is not None]
+    return [(recall, false, top) for recall, false in allowed if false is not None]
 
 
 def needs_sentences(plan: Plan, success: float, confidence: float) -> list[str]:
@@ -88,8 +88,8 @@ def needs_sentences(plan: Plan, success: float, confidence: float) -> list[str]:
         )
     if success > plan.best:
         return [
-            f"no judge brings {plan.env} to {success:.0%} with this recipe, which comes to {plan.best:.0%} where the "
-            "judge is never wrong; ask for less, or train longer (--measure run.max_steps=200000)"
+            f"no judge brings {plan.env} to {success:.0%} with this recipe, which reaches {plan.best:.0%} with a "
+            "perfect judge; ask for less, or train longer (--measure run.max_steps=200000)"
         ]
     rate = plan.highest(success, *BOTH)
     assert rate is not None
@@ -104,10 +104,10 @@ def needs_sentences(plan: Plan, success: float, confidence: float) -> list[str]:
         f"for {success:.0%} it may be wrong about {rate:.0%} of failures and {rate:.0%} of successes, which is a "
         f"precision of {precision_of(rate, rate):.0%} where half of the episodes succeed{capped}",
         f"to prove that with {confidence:.0%} confidence, label {format_count(2 * each[0], 'episode')} that it has not "
-        f"seen, half of them successes, where it is wrong about none, and about {2 * each[1]:,} where it is wrong "
-        "half as often as it may be",
-        "how many episodes it must learn from to become that good is not predicted: train it, examine it (plaudit "
-        "judge exam), label more of what it gets wrong, and repeat",
+        "seen, half of them successes, if it is wrong about none",
+        f"if it is wrong half as often as it may be, this takes about {2 * each[1]:,} episodes",
+        "the number of training episodes that it needs is not predicted: train it, examine it (plaudit judge exam), "
+        "label more of what it gets wrong, and repeat",
     ]
 
 
@@ -130,10 +130,10 @@ def labels_sentence(plan: Plan, labels: int, confidence: float) -> str:
             f"--labels {labels}: nothing is proven without a success and a failure; give at least 2, or leave it out"
         )
     rate = upper_bound(np.zeros(labels // 2), (1 + confidence) / 2)
-    found = plan.predict(dict.fromkeys(BOTH, rate))
+    prediction = plan.predict(dict.fromkeys(BOTH, rate))
     return (
-        f"{labels:,} labeled episodes, half of them successes, prove at best that it is wrong about {rate:.0%} of each "
-        f"kind or less, {confidence:.0%} confidence: true success of {describe_prediction(found)} to expect at worst"
+        f"{labels:,} labeled episodes, half of them successes, prove at best an error rate of {rate:.0%} on each kind "
+        f"with {confidence:.0%} confidence; the true success is then at least {describe_prediction(prediction)}"
     )
 
 
@@ -141,10 +141,10 @@ def judge_sentences(plan: Plan, cases: Mapping[str, Noise]) -> list[str]:
     """What to expect of judges by name."""
     lines = []
     for name, noise in cases.items():
-        found = plan.predict(noise)
-        lines.append(f"{name}: {describe_noise(noise)}: true success of {describe_prediction(found)} to expect")
-        if found.beyond:
-            kinds = " and ".join(kind.replace("_", " ") for kind in found.beyond)
+        prediction = plan.predict(noise)
+        lines.append(f"{name}: {describe_noise(noise)}: true success of {describe_prediction(prediction)} to expect")
+        if prediction.beyond:
+            kinds = " and ".join(kind.replace("_", " ") for kind in prediction.beyond)
             lines.append(f"no run had so many {kinds}: it may be far less; measure it (--measure)")
     return lines
 

@@ -2,23 +2,31 @@
 
 Figures are made without pyplot: it keeps global state and picks a backend, and reports are written by threads of a
 running loop. Text stays text, so that a browser can search it; `$` is no formula, since names come from data.
+
+`fit_margins` places the texts around a chart so that they neither overlap nor leave the figure. It measures them in
+DejaVu Sans, which comes with matplotlib and is wider than most browser fonts. (Rejected: the layouts of matplotlib,
+which draw everything to measure it and take as long as the chart itself.)
 """
 
 import io
 import re
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec
 
 import matplotlib
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
+from matplotlib.textpath import text_to_path
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator, PercentFormatter, ScalarFormatter
+from matplotlib.transforms import Bbox
 
-from plaudit.plain import plain
-from plaudit.report.chart_layout import DPI, FONT_SIZE, TITLE_SIZE, fit_margins
+from plaudit.trust import plain
 
 SUCCESS, FAILURE, UNKNOWN = "#2e8b57", "#5c6670", "#e4e4e0"  # the colors of a contact sheet
 COLORS = ("#1b6ca8", "#d1495b", "#2e8b57", "#e08e0b", "#6b4c9a", "#5c6670")
@@ -27,6 +35,13 @@ LARGE, SMALL = (640, 320), (390, 230)  # pixels, width and height; three small o
 _MAX_MARKED_POINTS = 40  # a longer curve is drawn without dots
 _MIN_SCALE = 0.8  # a chart shrinks by this with its page; on a narrower page it scrolls, so that text stays legible
 _MAX_NAME = 36  # letters; a longer name of a curve or a row is shortened
+
+DPI = 72  # one point of an SVG is one pixel
+FONT_SIZE, TITLE_SIZE = 11, 13  # pixels
+_LETTER, _LINE = 7, 18  # pixels: the width of most letters in a chart, and the height of a line of them
+_GAP = 16  # pixels between a title and the legend next to it
+_MIN_HEIGHT = 60  # pixels of the axes; a figure whose title and legend leave less grows
+_MAX_TITLE_LINES = 2
 
 _RC = {
     "svg.fonttype": "none",
@@ -56,6 +71,7 @@ _RC = {
     "legend.columnspacing": 1.2,
 }
 
+P = ParamSpec("P")
 Series = Sequence[tuple[float, float]]  # x, y
 Band = Sequence[tuple[float, float, float]]  # x, low, high
 
@@ -68,40 +84,34 @@ class EventMarker(NamedTuple):
     bad: bool = True
 
 
-@matplotlib.rc_context(_RC)  # type: ignore[operator]
-def line_chart(
-    lines: Mapping[str, Sequence[Series]],
-    *,
-    title: str,
-    x: str,
-    y: str = "",
-    size: tuple[int, int] = LARGE,
-    y_range: tuple[float, float] | None = None,
-    percent: bool = False,
-    marks: Sequence[float] = (),
-    events: Sequence[EventMarker] = (),
-    bands: Mapping[str, Band] | None = None,
-) -> Markup:
-    """Curves over x; the curves of one name share a color.
+def chart(width: int, height: int) -> Callable[[Callable[Concatenate[Axes, P], None]], Callable[..., Markup]]:
+    """Turn a function that draws on axes into one that returns an SVG and also takes a `title` and a `size`.
 
-    percent: whether y is a fraction, drawn from 0 to 100%
-    marks: heights of dashed horizontal lines
-    bands: intervals around the curves of a name
+    width, height: pixels, the default size
     """
-    figure, axes = make_axes(size, title)
-    plot_lines(axes, lines, x=x, y=y, y_range=y_range, percent=percent, marks=marks, events=events, bands=bands)
-    return to_svg(figure)
+
+    def decorate(draw: Callable[Concatenate[Axes, P], None]) -> Callable[..., Markup]:
+        @wraps(draw)
+        def make(*args: Any, title: str, size: tuple[int, int] = (width, height), **kwargs: Any) -> Markup:
+            with matplotlib.rc_context(_RC):  # type: ignore[arg-type]
+                figure = Figure((size[0] / DPI, size[1] / DPI), dpi=DPI)
+                draw(_add_axes(figure, title), *args, **kwargs)
+                return to_svg(figure)
+
+        return make
+
+    return decorate
 
 
-@matplotlib.rc_context(_RC)  # type: ignore[operator]
 def line_charts(panels: Sequence[Mapping[str, Any]], *, columns: int = 2, size: tuple[int, int] = LARGE) -> Markup:
     """Several line charts of one size in one drawing; a panel has a `title` and the arguments of `plot_lines`."""
     rows = -(-len(panels) // columns)
-    figure = Figure((columns * size[0] / DPI, rows * size[1] / DPI), dpi=DPI)
-    for number, panel in enumerate(panels, 1):
-        axes = _add_axes(figure, panel["title"], rows, columns, number)
-        plot_lines(axes, **{name: value for name, value in panel.items() if name != "title"})
-    return to_svg(figure, columns)
+    with matplotlib.rc_context(_RC):  # type: ignore[arg-type]
+        figure = Figure((columns * size[0] / DPI, rows * size[1] / DPI), dpi=DPI)
+        for number, panel in enumerate(panels, 1):
+            axes = _add_axes(figure, panel["title"], rows, columns, number)
+            plot_lines(axes, **{name: value for name, value in panel.items() if name != "title"})
+        return to_svg(figure, columns)
 
 
 def plot_lines(
@@ -116,7 +126,12 @@ def plot_lines(
     events: Sequence[EventMarker] = (),
     bands: Mapping[str, Band] | None = None,
 ) -> None:
-    """What `line_chart` draws, on axes of a figure with several."""
+    """Curves over x; the curves of one name share a color.
+
+    percent: whether y is a fraction, drawn from 0 to 100%
+    marks: heights of dashed horizontal lines
+    bands: intervals around the curves of a name
+    """
     for (name, curves), color in zip(lines.items(), _cycle(len(lines))):
         for number, curve in enumerate(curves):
             xs, ys = [point[0] for point in curve], [point[1] for point in curve]
@@ -145,15 +160,15 @@ def plot_lines(
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0) if percent else FuncFormatter(_format_height))
 
 
-@matplotlib.rc_context(_RC)  # type: ignore[operator]
-def calibration_chart(
-    predicted: Sequence[float], observed: Sequence[float], count: Sequence[int], *, title: str, size=(380, 320)
-) -> Markup:
+line_chart = chart(*LARGE)(plot_lines)
+
+
+@chart(380, 320)
+def calibration_chart(axes: Axes, predicted: Sequence[float], observed: Sequence[float], count: Sequence[int]) -> None:
     """A dot for each bin: mean predicted probability against the fraction of frames that show success.
 
     The line from a dot to the diagonal is the error there; the area of a dot grows with its number of frames.
     """
-    figure, axes = make_axes(size, title)
     axes.plot([0, 1], [0, 1], color="#444444", linestyle="--", linewidth=1)
     bins = [(p, o, n) for p, o, n in zip(predicted, observed, count, strict=True) if n]
     most = max((n for _, _, n in bins), default=1)
@@ -163,25 +178,22 @@ def calibration_chart(
     axes.set(xlim=(-0.04, 1.04), ylim=(-0.04, 1.04), xlabel="predicted P(success)", ylabel="fraction of successes")
     _percent_axis(axes, "x")
     _percent_axis(axes, "y")
-    return to_svg(figure)
 
 
-@matplotlib.rc_context(_RC)  # type: ignore[operator]
+@chart(380, 320)
 def histogram(
+    axes: Axes,
     bars: Mapping[str, Sequence[int]],
     colors: Sequence[str],
     *,
-    title: str,
     x: str,
     mark: tuple[float, str] | None = None,
-    size: tuple[int, int] = (380, 320),
-) -> Markup:
+) -> None:
     """Counts in bins of equal width from 0 to 1, the bars of each name side by side.
 
     Counts are on a logarithmic axis: the few frames on the wrong side matter, beside thousands on the right one.
     mark: where to draw a dashed vertical line, and its text
     """
-    figure, axes = make_axes(size, title)
     for number, ((name, counts), color) in enumerate(zip(bars.items(), colors, strict=True)):
         width = 0.8 / len(counts) / len(bars)
         left = (np.arange(len(counts)) + 0.1) / len(counts) + number * width
@@ -194,19 +206,18 @@ def histogram(
     _percent_axis(axes, "x")
     if mark is not None:
         axes.axvline(mark[0], color="#444444", linestyle="--", linewidth=1, label=mark[1])
-    return to_svg(figure)
 
 
-@matplotlib.rc_context(_RC)  # type: ignore[operator]
+@chart(595, 66)
 def interval_chart(
-    rows: Mapping[str, tuple[float, float, float]], good: Sequence[bool], *, title: str, mark: float | None, width=595
-) -> Markup:
+    axes: Axes, rows: Mapping[str, tuple[float, float, float]], good: Sequence[bool], *, mark: float | None
+) -> None:
     """A line for each name: a rate as a dot, its interval as a bar; the first on top.
 
     good: of each row, which is green then and red otherwise
     mark: where to draw a dashed vertical line
     """
-    figure, axes = make_axes((width, 66 + 32 * len(rows)), title)
+    _grow(axes, 32 * len(rows))
     for height, (value, low, high), passed in zip(reversed(range(len(rows))), rows.values(), good, strict=True):
         color = SUCCESS if passed else ALARM
         axes.plot([low, high], [height, height], color=color, linewidth=6, alpha=0.35, solid_capstyle="round")
@@ -216,18 +227,14 @@ def interval_chart(
     if mark is not None:
         axes.axvline(mark, color="#444444", linestyle="--", linewidth=1)
     _percent_axis(axes, "x")
-    return to_svg(figure)
 
 
-@matplotlib.rc_context(_RC)  # type: ignore[operator]
-def score_timeline(
-    success_prob: Sequence[float], target: Sequence[float], *, title: str, threshold: float, size=(390, 140)
-) -> Markup:
+@chart(390, 140)
+def score_timeline(axes: Axes, success_prob: Sequence[float], target: Sequence[float], *, threshold: float) -> None:
     """One episode: P(success) of each frame above a strip of the reference labels; the threshold is dashed.
 
     target: 1, 0, or NaN where there is no label; the curve has a gap there
     """
-    figure, axes = make_axes(size, title)
     scores = np.where(np.isnan(np.asarray(target, float)), np.nan, np.asarray(success_prob, float))
     frames = np.arange(len(scores))
     axes.plot(frames, scores, color=COLORS[0], linewidth=1.5, gid="score")
@@ -237,16 +244,15 @@ def score_timeline(
     axes.set(xlim=(-0.5, len(scores) - 0.5), ylim=(-0.32, 1.05), xlabel="frame")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_yticks([0, 1], ["0%", "100%"])
-    return to_svg(figure)
 
 
-@matplotlib.rc_context(_RC)  # type: ignore[operator]
-def outcome_strip(rows: Mapping[str, Sequence[float]], *, title: str, x: str, first: int = 0, width=1230) -> Markup:
+@chart(1230, 62)
+def outcome_strip(axes: Axes, rows: Mapping[str, Sequence[float]], *, x: str, first: int = 0) -> None:
     """A row of stripes for each name, one stripe an episode: 1 success, 0 failure, NaN unknown.
 
     first: the number of the first episode
     """
-    figure, axes = make_axes((width, 62 + 34 * len(rows)), title)
+    _grow(axes, 34 * len(rows))
     count = max(len(values) for values in rows.values())
     for height, values in enumerate(reversed(list(rows.values()))):
         for start, end, value in _runs(values):
@@ -256,13 +262,6 @@ def outcome_strip(rows: Mapping[str, Sequence[float]], *, title: str, x: str, fi
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(visible=False)
     axes.spines["left"].set_visible(False)
-    return to_svg(figure)
-
-
-def make_axes(size: tuple[int, int], title: str) -> tuple[Figure, Axes]:
-    """A new figure of this size in pixels, and its axes."""
-    figure = Figure((size[0] / DPI, size[1] / DPI), dpi=DPI)
-    return figure, _add_axes(figure, title)
 
 
 def _add_axes(figure: Figure, title: str, rows: int = 1, columns: int = 1, number: int = 1) -> Axes:
@@ -270,6 +269,13 @@ def _add_axes(figure: Figure, title: str, rows: int = 1, columns: int = 1, numbe
     axes.set_title(plain(title))
     axes.locator_params(nbins=5)  # matplotlib takes as long for every number on an axis as for a curve
     return axes
+
+
+def _grow(axes: Axes, pixels: int) -> None:
+    """Make the figure of a chart with one line per row higher."""
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    figure.set_figheight(figure.get_figheight() + pixels / DPI)
 
 
 def to_svg(figure: Figure, columns: int = 1) -> Markup:
@@ -313,3 +319,80 @@ def _runs(values: Sequence[float]) -> list[tuple[int, int, float]]:
     array = np.nan_to_num(np.asarray(values, float), nan=-1)
     edges = [0, *(np.flatnonzero(np.diff(array)) + 1).tolist(), len(array)]
     return [(first, last, values[first]) for first, last in pairwise(edges) if last > first]
+
+
+def fit_margins(figure: Figure, columns: int = 1) -> None:
+    """Place each axes so that the texts around it fit into its cell of the figure, which has so many columns."""
+    rows = -(-len(figure.axes) // columns)
+    width, height = figure.bbox.width / columns, figure.bbox.height / rows
+    margins = [(*_side_margins(axes), _place_header(axes, width)) for axes in figure.axes]
+    height = max(height, *(bottom + top + _MIN_HEIGHT for _, bottom, top in margins))
+    figure.set_figheight(rows * height / DPI)
+    for place, (axes, (left, bottom, top)) in enumerate(zip(figure.axes, margins, strict=True)):
+        x, y = place % columns * width + left, (rows - 1 - place // columns) * height + bottom
+        pixels = Bbox.from_bounds(x, y, width - left - 3 * _LETTER, height - bottom - top)
+        axes.set_position(pixels.transformed(figure.transFigure.inverted()))
+        _place_events(axes)
+
+
+def _side_margins(axes: Axes) -> tuple[int, int]:
+    """Pixels on the left and below."""
+    numbers = axes.yaxis.get_major_formatter().format_ticks(axes.yaxis.get_majorticklocs().tolist())
+    left = 18 + _LETTER * max(map(len, numbers), default=0) + (_LINE if axes.get_ylabel() else 0)
+    return left, 12 + _LINE + (_LINE if axes.get_xlabel() else 0)
+
+
+def _place_header(axes: Axes, width: float) -> int:
+    """Title and legend above the axes; returns their height in pixels.
+
+    The legend, if there is more than one name, is on the right of the title where both fit in a line. Otherwise it is
+    below the title, in as many columns as fit.
+    """
+    room = width - _side_margins(axes)[0] - 3 * _LETTER
+    lines, names = _wrap(axes.get_title(loc="left"), room), axes.get_legend_handles_labels()[1]
+    rows = 0
+    if len(names) > 1:
+        is_beside = _legend_width(names, len(names)) + _GAP <= room - _text_width(lines[-1], TITLE_SIZE, bold=True)
+        fitting = [columns for columns in range(len(names), 1, -1) if _legend_width(names, columns) <= room]
+        columns = (fitting or [1])[0]
+        rows = 0 if is_beside else -(-len(names) // columns)
+        corner, anchor = ("lower right", (1, 1)) if is_beside else ("lower left", (0, 1))
+        axes.legend(loc=corner, bbox_to_anchor=anchor, ncols=columns, borderaxespad=0.2)
+    axes.set_title("\n".join(lines), pad=6 + _LINE * rows)
+    return 12 + _LINE * (len(lines) + rows)
+
+
+def _legend_width(names: Sequence[str], columns: int) -> float:
+    """Pixels, by the settings of `plots`: an entry is a line, a gap and a name."""
+    widths = [max(_text_width(name, FONT_SIZE) for name in column) for column in np.array_split(names, columns)]
+    return sum(widths) + FONT_SIZE * (2.0 * columns + 1.2 * (columns - 1) + 0.8)
+
+
+def _wrap(title: str, room: float) -> list[str]:
+    """Lines of a title that are at most so many pixels wide."""
+    lines = [title]
+    for letters in range(max(len(title), 10), 9, -1):
+        if max(_text_width(line, TITLE_SIZE, bold=True) for line in lines) <= room:
+            break
+        lines = textwrap.wrap(title, letters, max_lines=_MAX_TITLE_LINES, placeholder=" ...")
+    return lines
+
+
+def _place_events(axes: Axes) -> None:
+    """Names of events at the top of the axes, below each other where they would overlap."""
+    box = axes.get_window_extent()
+    rows: list[float] = []  # the right end of the last name in each
+    for text in sorted(axes.texts, key=lambda text: text.xy[0]):  # pyright: ignore[reportAttributeAccessIssue]
+        x = float(axes.transData.transform((text.xy[0], 0))[0])  # pyright: ignore[reportAttributeAccessIssue]
+        width = _text_width(text.get_text(), FONT_SIZE, bold=True)
+        left = x - 5 - width if x > (box.x0 + box.x1) / 2 else x + 5
+        row = next((number for number, end in enumerate(rows) if end + 5 < left), len(rows))
+        text.xyann = (left - x, -12 - 14 * row)  # pyright: ignore[reportAttributeAccessIssue]
+        text.set_visible(12 + 14 * row < box.height)  # the line stays
+        rows[row : row + 1] = [left + width]
+
+
+def _text_width(text: str, size: int, *, bold: bool = False) -> float:
+    """Pixels."""
+    font = FontProperties(family="DejaVu Sans", size=size, weight="bold" if bold else "normal")
+    return text_to_path.get_text_width_height_descent(text, font, ismath=False)[0]

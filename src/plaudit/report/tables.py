@@ -1,23 +1,25 @@
-"""Tables for the terminal: data sets, stores, episodes, environments, robots; judge_tables.py has those of judges."""
+"""Tables for the terminal: data sets, stores, episodes, environments, robots; judge.py has those of judges."""
 
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.table import Column, Table
 
 from plaudit.data.failures import Failures
-from plaudit.data.formats.base import Dataset, ReadOptions
-from plaudit.data.formats.limits import size_text
+from plaudit.data.formats.base import Dataset, ReadOptions, size_text
 from plaudit.data.store import Store
-from plaudit.envs.bench import Throughput
-from plaudit.envs.catalog import EnvInfo
-from plaudit.robots.check import CheckResult
+from plaudit.envs.commands import EnvInfo, Throughput
+from plaudit.robots.check import RobotCheck
 from plaudit.rule import threshold_of
 from plaudit.types import Episode
+
+if TYPE_CHECKING:  # Gymnasium and the robots take longer to import than a table of a store does
+    from plaudit.envs.commands import EnvInfo, Throughput
+    from plaudit.robots.check import RobotCheck
 
 
 def dataset_table(dataset: Dataset) -> Table:
@@ -93,6 +95,7 @@ def episode_table(store: Store, episode_id: int) -> list[Any]:
             if failure.episode == episode_id
         },
     }
+
     history = Table("version", "counts", "judge", "when", "success", "threshold", "note", box=None, pad_edge=False)
     current = store.ledger.current(episode_id)
     for version in store.ledger.history(episode_id):
@@ -100,7 +103,7 @@ def episode_table(store: Store, episode_id: int) -> list[Any]:
         hits = np.flatnonzero(labels.targets[episode.observed] == 1)
         outcome = f"from frame {hits[0]}" if len(hits) else "none"
         note = labels.note or (f"restored from {version.restored_from}" if version.restored_from else "")
-        threshold = "-" if (found := threshold_of(labels.judge)) is None else f"{found:g}"
+        threshold = "-" if (value := threshold_of(labels.judge)) is None else f"{value:g}"
         counts = "yes" if current is not None and version.number == current.number else "-"
         history.add_row(str(version.number), counts, labels.judge.source, _when(labels.time), outcome, threshold, note)
     return [key_value_table(f"{store.folder}: episode {episode_id}", values), history]
@@ -113,7 +116,7 @@ def _end_of(episode: Episode) -> str:
     return f"{kind}: {reason}" if reason else kind
 
 
-def env_table(envs: Sequence[EnvInfo]) -> list[Any]:
+def env_table(envs: "Sequence[EnvInfo]") -> list[Any]:
     """A line for each environment; then what to install for those that lack something."""
     table = Table("name", "task", "cameras", "state", "actions", box=None, pad_edge=False)
     lacking = Table(box=None, show_header=False, title="not installed here:", title_justify="left", pad_edge=False)
@@ -124,7 +127,7 @@ def env_table(envs: Sequence[EnvInfo]) -> list[Any]:
     return [table, lacking] if lacking.row_count else [table]
 
 
-def speed_table(title: str, speeds: Mapping[str, Throughput]) -> Table:
+def speed_table(title: str, speeds: "Mapping[str, Throughput]") -> Table:
     """A line for each kind of observation."""
     table = Table(box=None, pad_edge=False, title=title, title_justify="left")
     table.add_column("observed")
@@ -144,7 +147,7 @@ def robots_table(classes: Mapping[str, type[Any]]) -> Table:
     return table
 
 
-def check_table(name: str, results: Sequence[CheckResult]) -> Table:
+def check_table(name: str, results: Sequence[RobotCheck]) -> Table:
     """A row for each topic, red where there is a problem."""
     topic = Column("topic", overflow="fold")
     table = Table(name, topic, "expected", "received", "rate", "age", "result", box=None, pad_edge=False)

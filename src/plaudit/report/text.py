@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from plaudit.judges.metrics import RateCI
+from plaudit.judges.stats import Interval
 
 
 def format_percent(fraction: float) -> str:
@@ -19,7 +19,7 @@ def format_target(rate: float) -> str:
     return f"{100 * rate:.3g}%"
 
 
-def format_interval(rate: RateCI) -> str:
+def format_interval(rate: Interval) -> str:
     """A rate with its confidence interval: 1.2% (0.8% to 2.0%)."""
     if math.isnan(rate.value):
         return "-"
@@ -38,7 +38,7 @@ def format_frames(frames: float) -> str:
     return f"{frames:g} frame" if frames == 1 else f"{frames:.3g} frames"
 
 
-def format_frames_interval(interval: RateCI) -> str:
+def format_frames_interval(interval: Interval) -> str:
     """3 frames (1 to 8); "or more" where there are too few episodes for an upper end."""
     if math.isnan(interval.value):
         return "-"

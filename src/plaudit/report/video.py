@@ -1,8 +1,8 @@
 """Episodes as H.264 videos that browsers play.
 
 `save_episode_video` shows one episode with its cameras side by side. `save_grid_video` shows several episodes in a grid
-with the judge's P(success) under each: the bar is green where the judge predicts success, and on the right stands what
-the simulator says. An episode that ends early stays on its last frame.
+with the judge's P(success) under each. The bar is green where the judge predicts success, and the simulator's result is
+on the right. An episode that ends early stays on its last frame.
 """
 
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from plaudit.data.disk import write_atomic
 from plaudit.data.formats.video import VideoWriter
-from plaudit.judges.predictions import hstack_images
+from plaudit.judges.metrics import hstack_images
 from plaudit.types import BoolArray, ByteArray, Episode, FloatArray
 
 DARK, MUTED, SUCCESS, FAILURE = (24, 27, 32), (150, 156, 164), (58, 178, 104), (224, 142, 11)

@@ -5,7 +5,7 @@
     igris_c/     another one, with other joints, velocities in its state and compressed images
     lerobot/     any robot class of an installed lerobot
     ros/         the driver behind the IGRIS robots: joint states and images in, joint commands out
-    transport/   carries the messages: zenoh, Cyclone DDS, or memory within one process
+    transport/   sends the messages: zenoh, Cyclone DDS, or memory within one process
     twin/        a process that behaves like a robot on the same topics, faults included
 
 A robot registers its config class (`plaudit.registry`, an entry point, or a dotted path); `config.build()` connects to

@@ -1,19 +1,29 @@
-"""Checks any robot before it is driven: rates, sizes and limits of what it sends and, on request, a small motion.
+"""`plaudit robot check`: rates, sizes and limits of what a robot sends and, on request, a small motion.
 
-A ROS 2 robot is listened to topic by topic (ros/check.py). Any other is connected and observed at its own rate; nothing
-is sent to it. The motion goes through the robot's limits like any command: every joint a little way, and back.
+A ROS 2 robot is checked topic by topic, and nothing is published. A topic passes when its messages are valid (size,
+joints, numbers, increasing stamps), arrive at nearly the control rate or faster, and the newest is fresh. The command
+topic passes when nobody else sends commands, the limits when the joints are within them. Any other robot is connected
+and observed at its own rate; nothing is sent to it. The motion goes through the robot's limits like any command: every
+joint moves a little and returns.
 """
 
 import time
-from contextlib import AbstractContextManager, ExitStack
+from collections import Counter
+from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from plaudit.errors import RobotError
-from plaudit.robots.config import RobotConfig
-from plaudit.robots.limiter import Limited, LimitedRobot, joint_position
-from plaudit.robots.safety import ANYWHERE, UNLIMITED, SafetyLimits
+from plaudit.data.normalize import ACTION, STATE, Normalizer
+from plaudit.errors import BadMessage, PlauditError, RobotError
+from plaudit.robots.config import ANYWHERE, UNLIMITED, RobotConfig, SafetyLimits
+from plaudit.robots.limits import Limited, LimitedRobot, connect_robot, joint_position
+from plaudit.robots.ros import RosRobotConfig
+from plaudit.robots.ros.params import RuntimeParams
+from plaudit.robots.ros.streams import Stream, camera_stream, joint_stream
+from plaudit.robots.transport import Transport
+from plaudit.robots.transport.messages import JOINT_STATE, decode_camera_image, decode_joint_state, warm_up
 from plaudit.types import AnyArray, Observation
 
 MIN_RATE_FRACTION = 0.8  # of the control rate
@@ -26,7 +36,7 @@ SIM_ACTION = 0.2  # of a robot whose commands are displacements
 
 
 @dataclass(frozen=True)
-class CheckResult:
+class RobotCheck:
     """One row of `plaudit robot check`; fields that do not apply are empty."""
 
     name: str  # "joints", a camera, ...
@@ -38,10 +48,10 @@ class CheckResult:
     problem: str = ""  # empty: it passes
 
 
-def check_observations(config: RobotConfig, seconds: float) -> list[CheckResult]:
+def check_observations(config: RobotConfig, seconds: float) -> list[RobotCheck]:
     """Connect to a robot and observe it for so long; nothing is sent."""
     with ExitStack() as stack:
-        robot = _connect(config, stack)
+        robot = connect_robot(config, stack)
         newest = robot.observe()  # the first one may take longer
         times = [time.monotonic()]
         while times[-1] - times[0] < seconds:
@@ -53,7 +63,7 @@ def check_observations(config: RobotConfig, seconds: float) -> list[CheckResult]
         return [*results, check_limits(robot.limiter.limits, _position(robot))]
 
 
-def check_limits(limits: SafetyLimits, position: AnyArray | None) -> CheckResult:
+def check_limits(limits: SafetyLimits, position: AnyArray | None) -> RobotCheck:
     """The limits in words, and whether the joints are within them. position: [A] as measured; None: unknown"""
     problem = ""
     if position is not None:
@@ -65,13 +75,13 @@ def check_limits(limits: SafetyLimits, position: AnyArray | None) -> CheckResult
             )
     expected = f"{_span(limits.max_velocity, '/s')}, {_span(limits.max_acceleration, '/s²')}"
     received = "outside" if problem else "not measured" if position is None else "within"
-    return CheckResult("limits", "", expected, received, problem=problem)
+    return RobotCheck("limits", "", expected, received, problem=problem)
 
 
-def check_motion(config: RobotConfig) -> CheckResult:
+def check_motion(config: RobotConfig) -> RobotCheck:
     """Move every joint a little way and back, within the limits; the robot holds in the end."""
     with ExitStack() as stack:
-        robot = _connect(config, stack)
+        robot = connect_robot(config, stack)
         stack.callback(robot.hold)
         robot.observe()
         limits = robot.limiter.limits
@@ -111,24 +121,17 @@ def _position(robot: LimitedRobot) -> AnyArray | None:
     return joint_position(own)
 
 
-def _connect(config: RobotConfig, stack: ExitStack) -> LimitedRobot:
-    robot = config.build()
-    if isinstance(robot, AbstractContextManager):
-        stack.enter_context(robot)
-    return robot if isinstance(robot, LimitedRobot) else Limited(robot, config.limits(robot.action_dim))
-
-
-def _sizes(robot: LimitedRobot, newest: Observation, rate: str, slow: str) -> list[CheckResult]:
+def _sizes(robot: LimitedRobot, newest: Observation, rate: str, slow: str) -> list[RobotCheck]:
     size = len(newest.state)
     wrong = "" if size == robot.state_dim else "it has another size"
-    results = [CheckResult("state", "", f"{robot.state_dim} numbers", f"{size} numbers", rate, problem=slow or wrong)]
+    results = [RobotCheck("state", "", f"{robot.state_dim} numbers", f"{size} numbers", rate, problem=slow or wrong)]
     if not np.isfinite(newest.state).all():
-        results[0] = CheckResult("state", "", results[0].expected, "NaN or infinity", rate, problem="it is not finite")
+        results[0] = RobotCheck("state", "", results[0].expected, "NaN or infinity", rate, problem="it is not finite")
     for camera, (height, width) in robot.cameras.items():
         shape = newest.images[camera].shape if camera in newest.images else (0, 0)
         wrong = "" if shape[:2] == (height, width) else "it has another size"
         received = f"{shape[0]}x{shape[1]}" if shape[0] else "nothing"
-        results.append(CheckResult(camera, "", f"{height}x{width}", received, rate, problem=slow or wrong))
+        results.append(RobotCheck(camera, "", f"{height}x{width}", received, rate, problem=slow or wrong))
     return results
 
 
@@ -143,7 +146,7 @@ def _way(limits: SafetyLimits, start: AnyArray) -> AnyArray:
     return np.where(start > (limits.lower + limits.upper) / 2, -way, way)
 
 
-def _move_relative(robot: LimitedRobot) -> CheckResult:
+def _move_relative(robot: LimitedRobot) -> RobotCheck:
     before = moved = robot.observe().state.copy()
     for sign in (1.0, -1.0):
         for _ in range(3):
@@ -153,8 +156,8 @@ def _move_relative(robot: LimitedRobot) -> CheckResult:
     return _motion(f"{SIM_ACTION:g} and back", problem, "6 commands")
 
 
-def _motion(expected: str, problem: str, received: str = "nothing") -> CheckResult:
-    return CheckResult("motion", "", expected, received, problem=problem)
+def _motion(expected: str, problem: str, received: str = "nothing") -> RobotCheck:
+    return RobotCheck("motion", "", expected, received, problem=problem)
 
 
 def _span(values: AnyArray, unit: str) -> str:
@@ -162,3 +165,113 @@ def _span(values: AnyArray, unit: str) -> str:
     if low >= UNLIMITED:
         return f"any {unit}"
     return f"{low:g}{unit}" if low == high else f"{low:g}{unit} and more"
+
+
+class TopicMonitor:
+    """Subscribes to one topic and describes all its messages, beside a `Stream` that keeps the valid ones."""
+
+    def __init__(
+        self, stream: Stream[Any], msg_type: str, expected: str, depth_range: tuple[float, float] | None = None
+    ):
+        self.stream, self.msg_type, self.expected, self._depth_range = stream, msg_type, expected, depth_range
+        self._descriptions: Counter[str] = Counter()
+        self._times: list[float] = []
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether anything has arrived."""
+        return bool(self._times)
+
+    def subscribe(self, transport: Transport) -> None:
+        """Start to listen."""
+        transport.subscribe(self.stream.topic, self.msg_type, self._receive)
+
+    def _receive(self, data: bytes) -> None:
+        self._times.append(time.monotonic())
+        try:
+            self._descriptions[_describe(self.msg_type, data, self._depth_range)] += 1
+        except BadMessage as error:
+            self._descriptions[str(error)] += 1
+        self.stream.receive(data)
+
+    def result(self, hz: float, silent_after: float) -> RobotCheck:
+        """What arrived, compared with a control rate of `hz` and a limit of `silent_after` seconds."""
+        times, dropped = self._times, self.stream.dropped
+        rate = (len(times) - 1) / (times[-1] - times[0]) if len(times) > 1 else 0.0
+        problem = ""
+        if not times:
+            problem = "nothing arrives"
+        elif dropped:
+            problem = f"{sum(dropped.values())} of {len(times)} messages were dropped: " + ", ".join(dropped)
+        elif rate < MIN_RATE_FRACTION * hz:
+            problem = f"too slow for {hz:g} Hz"
+        elif self.stream.age() > silent_after:
+            problem = "it has stopped"
+        received = ", ".join(text for text, _ in self._descriptions.most_common(2)) or "nothing"
+        age = f"{1e3 * self.stream.age():.0f} ms" if times else ""
+        return RobotCheck(self.stream.name, self.stream.topic, self.expected, received, f"{rate:.1f} Hz", age, problem)
+
+
+def check_topics(config: RosRobotConfig, seconds: float) -> list[RobotCheck]:
+    """Listen for this long after the first message of every topic, which may take `first_message_s` to arrive."""
+    params, topics = config.params(), config.topics()
+    monitors = _monitors(config)
+    commands: list[bytes] = []
+    warm_up([monitor.msg_type for monitor in monitors])
+    transport = config.transport.build()
+    try:
+        for monitor in monitors:
+            monitor.subscribe(transport)
+        transport.subscribe(topics.joint_commands, JOINT_STATE, commands.append)
+        deadline = time.monotonic() + params.first_message_s
+        while not all(monitor.has_messages for monitor in monitors) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(seconds)
+        results = [monitor.result(params.HZ, 1e-3 * params.silent_after_ms) for monitor in monitors]
+    finally:
+        transport.close()
+    problem = "another process sends commands; stop it first" if commands else ""
+    received = f"{len(commands)} commands" if commands else "nothing"
+    results.append(RobotCheck("commands", topics.joint_commands, "nothing", received, problem=problem))
+    joints = monitors[0].stream.newest
+    position = None if joints is None else joints.message.position
+    results.append(check_limits(config.limits(params.action_dim), position))
+    if params.norm_stats_file_path is not None:
+        results.append(check_statistics(params))
+    return results
+
+
+def check_statistics(params: RuntimeParams) -> RobotCheck:
+    """Whether the statistics that the params name have the sizes of the robot's state and action."""
+    path = str(params.norm_stats_file_path)
+    state, action = params.proprio_state_dim * params.proprio_history_size, params.action_dim
+    expected = f"{state} state, {action} action"
+    try:
+        stats = Normalizer.load(path).stats
+    except (PlauditError, OSError) as error:
+        return RobotCheck("statistics", path, expected, "nothing", problem=str(error))
+    sizes = {key: len(stats[key].mean) for key in (STATE, ACTION) if key in stats}
+    received = ", ".join(f"{size} {key.rsplit('.', 1)[-1]}" for key, size in sizes.items()) or "nothing"
+    problem = "" if sizes == {STATE: state, ACTION: action} else "they do not fit this robot"
+    return RobotCheck("statistics", path, expected, received, problem=problem)
+
+
+def _monitors(config: RosRobotConfig) -> list[TopicMonitor]:
+    params, topics = config.params(), config.topics()
+    joints = joint_stream("joints", params, topics)
+    monitors = [TopicMonitor(joints, JOINT_STATE, f"{len(params.joint_names)} joints")]
+    height, width = params.camera_size
+    for camera in params.camera_names:
+        stream = camera_stream(camera, camera, params, topics)
+        depth_range = params.depth_range(camera)
+        expected = f"{height}x{width}" if depth_range is None else f"{height}x{width}, depth"
+        monitors.append(TopicMonitor(stream, topics.image_type(camera), expected, depth_range))
+    return monitors
+
+
+def _describe(msg_type: str, data: bytes, depth_range: tuple[float, float] | None) -> str:
+    if msg_type == JOINT_STATE:
+        message = decode_joint_state(data)
+        return f"{len(message.names)} joints{'' if np.isfinite(message.position).all() else ', some NaN'}"
+    height, width, _ = decode_camera_image(msg_type, data, depth_range).pixels.shape
+    return f"{height}x{width}" if depth_range is None else f"{height}x{width}, depth"

@@ -11,40 +11,41 @@ An episode begins with the first chunk: until then the robot stays where its res
 import os
 import select
 import time
-from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
-from typing import TypeVar
-
-import numpy as np
 
 from plaudit.errors import RobotSilent, RolloutError
+from plaudit.processes import (
+    GRACE_S,
+    ParentGone,
+    exit_with_parent,
+    print_error,
+    receive,
+    receive_block,
+    send,
+    set_realtime_priority,
+)
 from plaudit.protocols import Teleoperator
 from plaudit.robots.config import RobotConfig
-from plaudit.robots.emergency_stop import EmergencyStop, EmergencyStopped
-from plaudit.robots.limiter import STALE_CHUNK, LimitedRobot
-from plaudit.rollout.clock import NoRateLimiter, RateLimiter, gc_disabled, set_realtime_priority
+from plaudit.robots.limits import EmergencyStop, EmergencyStopped, LimitedRobot, connect_robot
 from plaudit.rollout.engine import (
     MAY_PASS,
+    ControlStep,
     InferenceConfig,
+    RateLimiter,
     await_observation,
-    connect_robot,
     error_message,
+    gc_disabled,
     robot_spec,
 )
-from plaudit.rollout.memory import NO_ACTION, TELEOP, ActionChunk, EpisodeBuffer
-from plaudit.rollout.processes import GRACE_S, ParentGone, exit_with_parent, print_error, receive, receive_block, send
-from plaudit.rollout.reset import RecordedReset
+from plaudit.rollout.recording import ActionChunk, EpisodeBuffer
 from plaudit.rollout.teleop import TeleopConfig
-from plaudit.types import HUMAN, POLICY, AnyArray, EnvSpec, FloatArray, Observation
+from plaudit.types import AnyArray, EnvSpec
 
-FAILURE = "failure"  # the privileged flag of a simulation whose episode is lost
 END_OF_EPISODE = -1  # on the pipe of ticks: no more rows in this episode
 TICK_BYTES = 8
 POLL_S = 0.0005  # between looks for the first chunk
-
-Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True)
@@ -79,138 +80,6 @@ class EpisodeDone:
     may_pass: bool = False  # whether what failed may be over soon
     terminated: bool = False
     privileged: dict[str, list[AnyArray]] = field(default_factory=dict)
-
-
-class ControlStep:
-    """One tick of a robot, in either engine: observe, choose the command, limit it, send it, record it.
-
-    control.begin(buffer, seed)
-    for step in range(max_steps):
-        control.begin_tick(*rate_limiter.wait())
-        if step and control.observe(step):       # the result of the previous command
-            break
-        control.act(step, chunk)
-
-    The robot's limiter keeps every command within the robot's limits and `max_action_delta`, so neither a human who
-    lets go nor a chunk that arrives late makes the robot jump; the first ones ramp from where the joints are measured.
-    """
-
-    def __init__(self, robot: LimitedRobot, teleop: Teleoperator | None, config: InferenceConfig):
-        self._robot, self._teleop, self._config = robot, teleop, config
-        self._zero = np.zeros(robot.action_dim, np.float32)
-        max_delta = _max_delta(config.max_action_delta, robot.action_dim)
-        robot.limiter.set_rate(config.control_hz or robot.fps or 1.0, max_delta)
-        self._stale_after = robot.limiter.limits.stale_observation_s
-        self.privileged: dict[str, list[AnyArray]] = {}  # name -> one value per step
-        self._motion: Sequence[FloatArray] | FloatArray = ()  # of the reset
-        if isinstance(config.reset, RecordedReset):
-            self._motion = config.reset.actions(robot.action_dim, targets=config.idle_action == "repeat")
-
-    def play_reset(self, stop: Callable[[], Answer]) -> Answer | None:
-        """Play the recorded motion of a reset, if there is one; returns what `stop` says, as soon as it says so."""
-        if not len(self._motion):
-            return None
-        hz = self._config.control_hz or self._robot.fps
-        rate_limiter = RateLimiter(hz) if self._config.realtime else NoRateLimiter()
-        self._robot.reset()
-        for command in self._motion:
-            rate_limiter.wait()
-            self._robot.observe()
-            if answer := stop():
-                return answer
-            self._robot.act(command)
-        return None
-
-    def begin(self, buffer: EpisodeBuffer, seed: int | None) -> None:
-        """Reset the robot and record its first observation."""
-        self.privileged = {}
-        self._buffer = buffer
-        self._last: FloatArray | None = None
-        self._record(0, self._robot.reset(seed))
-
-    def begin_tick(self, late: float, missed: int) -> None:
-        """A tick begins. late: s; missed: ticks before it that did not happen"""
-        self._began, self._untimed_s = time.perf_counter(), 0.0
-        self._late, self._missed = late, missed
-
-    def untimed(self, call: Callable[[], Answer]) -> Answer:
-        """Call code that is not ours: its time does not count as our overhead."""
-        began = time.perf_counter()
-        answer = call()
-        self._untimed_s += time.perf_counter() - began
-        return answer
-
-    def observe(self, row: int) -> str:
-        """Record the result of the last command; returns the flag that terminates the episode, "" to go on.
-
-        The flags are `stop_on` and, as in `plaudit.rollout.vector`, a simulation's own `failure`.
-        """
-        began = time.monotonic()
-        observation = self.untimed(self._robot.observe)
-        took = time.monotonic() - began
-        if self._stale_after is not None and took > max(self._stale_after, 2 / (self._robot.fps or 1.0)):
-            raise RobotSilent(f"an observation took {took:.2f} s, more than {self._stale_after:g} s: it is stale")
-        info = self.untimed(self._robot.privileged)
-        self._record(row, observation)
-        for name, value in info.items():
-            self.privileged.setdefault(name, []).append(value)
-        flag = self._config.stop_on
-        if flag and flag not in info:
-            raise RolloutError(f"this robot reports no '{flag}'; it reports: {', '.join(info) or 'nothing'}")
-        return next((name for name in (flag, FAILURE) if info.get(name)), "")
-
-    def act(self, step: int, chunk: ActionChunk) -> None:
-        """Send a human's command, else the chunk's, else the idle action."""
-        limiter, stale = self._robot.limiter, 0
-        planned = chunk.action_at(step)
-        if planned is not None and step - chunk.start_step > limiter.stale_steps:
-            planned, stale = None, STALE_CHUNK
-        human = None if self._teleop is None else self.untimed(self._teleop.command)
-        if human is not None:
-            command, mode, source = self._teleop_action(human, planned), HUMAN, TELEOP
-        elif planned is not None:
-            command, mode, source = planned, POLICY, chunk.start_step
-        else:
-            command, mode, source = self._idle_action(), POLICY, NO_ACTION
-        self.untimed(lambda: self._robot.act(command))
-        self._last = self._sent()
-        self._buffer.limited[step] = limiter.limited | stale
-        self._buffer.add_command(step, self._last, mode, source, self._late, self._missed)
-        self._buffer.overhead[step] = time.perf_counter() - self._began - self._untimed_s + limiter.took
-
-    def _record(self, row: int, observation: Observation) -> None:
-        if not np.isfinite(observation.state).all():
-            raise RolloutError(f"the robot's state holds NaN or infinity after {row} commands")
-        self._buffer.add_observation(row, observation, time.monotonic())
-
-    def _sent(self) -> FloatArray:
-        sent = self._robot.last_command
-        if sent is None:
-            raise RolloutError("the robot's last_command is None after act(); it must be what was sent")
-        return sent
-
-    def _teleop_action(self, command: FloatArray, planned: FloatArray | None) -> FloatArray:
-        if command.shape != self._zero.shape or not np.isfinite(command).all():
-            raise RolloutError(f"a teleoperator's command must be {len(self._zero)} finite numbers, got {command}")
-        assert self._teleop is not None
-        if not self._teleop.relative:
-            return command
-        start = planned if self._last is None else self._last
-        assert start is not None, "an episode begins with a chunk"
-        return start + command
-
-    def _idle_action(self) -> FloatArray:
-        assert self._last is not None, "an episode begins with a chunk"
-        return self._zero if self._config.idle_action == "zero" else self._last
-
-
-def _max_delta(setting: float | tuple[float, ...] | None, action_dim: int) -> FloatArray | None:
-    if setting is None:
-        return None
-    limit = np.asarray(setting, np.float32)
-    if limit.shape not in ((), (action_dim,)):
-        raise RolloutError(f"max_action_delta must be one number, or one for each of {action_dim} joints")
-    return limit
 
 
 def main(

@@ -1,56 +1,85 @@
-"""Inference engines: what runs a policy on a robot, episode after episode, and what all of them have in common.
+"""What inference engines share: their settings, one tick of a robot, and episodes one after the other.
 
     with Rtc(robot, policy, config) as engine:           # configs: each is built in the process where it runs
         for episode in engine.episodes(10):
             store.append(episode)
             engine.push(learner.weights())               # the next episode acts with them
 
-`Rtc` (rollout/rtc.py) infers in one process while another controls; `Sequential` (rollout/sequential.py) does one after
-the other, and its robot waits meanwhile. Both validate a chunk before it is used, accept teleoperation, keep
-commands within the robot's limits, record what was really sent, and tell the robot to hold however an episode ends.
-
-`load_run` reads what `plaudit run` runs: names and `a.b=c` overrides in, a config of everything but the policy out.
+`Rtc` (rollout/rtc.py) infers in one process while another controls. `Sequential` (rollout/sequential.py) alternates
+between the two in one process, and its robot waits during inference. Both validate a chunk before it is used, accept
+teleoperation, keep commands within the robot's limits, record what was really sent, and make the robot hold however an
+episode ends.
 """
 
+import gc
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import numpy as np
-from pydantic import model_validator
 
-from plaudit.config import Config, Hertz, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, load
+from plaudit.config import Config, Hertz, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
-from plaudit.errors import PlauditError, PolicyUnavailable, RobotSilent, RolloutError, RolloutFault
-from plaudit.plain import print_plain
+from plaudit.errors import PlauditError, PolicyUnavailable, RobotSilent, RolloutError
 from plaudit.policies.config import PolicyConfig
-from plaudit.policies.loader import PolicySpec
-from plaudit.protocols import InferenceEngine, Policy, Robot
-from plaudit.registry import INFERENCE_REGISTRY, ROBOT_REGISTRY, TELEOP_REGISTRY
-from plaudit.robots.config import RobotConfig
-from plaudit.robots.emergency_stop import EmergencyStop
-from plaudit.robots.limiter import Limited, LimitedRobot, limited_steps
+from plaudit.protocols import Policy, Robot, Teleoperator
+from plaudit.robots.limits import STALE_CHUNK, EmergencyStop, Limited, LimitedRobot, limited_steps
 from plaudit.robots.sim import SimRobot
-from plaudit.rollout.chunks import check_chunks
-from plaudit.rollout.memory import MAX_CHUNK, EpisodeBuffer
-from plaudit.rollout.operator_input import OperatorConfig
-from plaudit.rollout.reset import Reset
-from plaudit.rollout.timing import MAX_EPISODES, LatencyStats
-from plaudit.types import AnyArray, EnvSpec, Episode, FloatArray
+from plaudit.rollout.recording import (
+    MAX_CHUNK,
+    MAX_EPISODES,
+    NO_ACTION,
+    TELEOP,
+    ActionChunk,
+    EpisodeBuffer,
+    LatencyStats,
+)
+from plaudit.trust import print_plain
+from plaudit.types import HUMAN, POLICY, AnyArray, EnvSpec, Episode, FloatArray, Observation
 
+SPIN_S = 0.0005  # before a deadline, polled instead of slept
+FAILURE = "failure"  # the privileged flag of a simulation whose episode is lost
 MAX_EPISODE_STEPS = 1000  # of a robot, unless the config sets another limit
-RETRY_S = 0.5  # between two attempts to have robot and policy back
 MAY_PASS = (RobotSilent, PolicyUnavailable)  # faults of a robot or a policy that may be over in a minute
 
+RELEASE_POLL_S = 0.05  # between looks at an emergency stop that is engaged
+
+Answer = TypeVar("Answer")
 Outcome = tuple[Episode | None, BaseException | None]  # what was recorded of an episode, and what ended it early
 
 
-RELEASE_POLL_S = 0.05  # between looks at an emergency stop that is engaged
+class RecordedReset(Config):
+    """A recorded motion that resets the scene.
+
+    Its commands are sent at the control rate, through the robot's limits, between two resets of the robot and after the
+    operator's gate. They are not part of the episode.
+    """
+
+    store: Path  # on the robot's machine
+    episode: NonNegativeInt = 0  # its id in the store
+    backward: bool = False  # from its last command to its first; for position targets only
+
+    def actions(self, action_dim: int, *, targets: bool) -> FloatArray:
+        """[T, A] the commands in the order in which they are sent. targets: whether commands are positions"""
+        actions = Store.open(self.store).episode(self.episode).actions
+        if actions.shape[1] != action_dim:
+            raise RolloutError(
+                f"reset: episode {self.episode} of {self.store} has commands of {actions.shape[1]} numbers, and the "
+                f"robot takes {action_dim}; record the motion with this robot"
+            )
+        if self.backward and not targets:
+            raise RolloutError("reset: velocities (idle_action=zero) cannot be replayed backward; record the way back")
+        return actions[::-1] if self.backward else actions
+
+
+# start_pose: the robot's own reset(), which may move to a start pose.
+# person: the same, and an operator who attends resets the scene.
+Reset = Literal["start_pose", "person"] | RecordedReset
 
 
 class InferenceConfig(Config):
@@ -58,7 +87,7 @@ class InferenceConfig(Config):
 
     name: str = ""  # the robot's name in episodes; "": that of its class
     max_episode_steps: PositiveInt | None = None  # None: a simulation's own limit, or 1000
-    reset: Reset = "start_pose"  # what happens before an episode; see rollout/reset.py
+    reset: Reset = "start_pose"  # what happens before an episode
     stop_on: str = ""  # a privileged flag of a simulation, like success: an episode ends when it turns true
     control_hz: Hertz | None = None  # control steps per second; None: the robot's own fps
     realtime: bool = True  # False (sequential, in a simulation): as fast as possible, control_hz is only recorded
@@ -82,8 +111,176 @@ class InferenceConfig(Config):
         return Normalizer.load(self.normalizer)
 
 
-InferenceT = TypeVar("InferenceT", bound=InferenceConfig)
-RecordedT = TypeVar("RecordedT")
+class RateLimiter:
+    """Ticks at a fixed rate: late, missed = rate_limiter.wait()
+
+    A tick has an absolute deadline, so that a late tick does not delay the next ones. `wait` sleeps until just before
+    the deadline and polls the clock for the rest: a sleep ends some tens of microseconds late at best, and a
+    millisecond late on a machine that saves power. A deadline that passed a whole period ago is counted as missed and
+    skipped: a robot that had to wait must not receive the lost commands in a burst.
+    """
+
+    def __init__(self, hz: float):
+        """hz: ticks per second; the first is now"""
+        self.period = 1 / hz
+        self._next = time.monotonic()
+
+    def wait(self) -> tuple[float, int]:
+        """Wait for the next tick; returns how late it begins, in s, and how many before it were missed."""
+        now = time.monotonic()
+        missed = max(int((now - self._next) / self.period), 0)
+        self._next += missed * self.period
+        rest = self._next - now - SPIN_S
+        if rest > 0:
+            time.sleep(rest)
+        while (now := time.monotonic()) < self._next:
+            pass
+        late = now - self._next
+        self._next += self.period
+        return late, missed
+
+
+class NoRateLimiter:
+    """Every tick is now: for a simulation that runs as fast as it can."""
+
+    def wait(self) -> tuple[float, int]:
+        """Return at once."""
+        return 0.0, 0
+
+
+@contextmanager
+def gc_disabled() -> Iterator[None]:
+    """No garbage collection while a robot moves: a full one takes longer than a tick may. Restored afterwards."""
+    enabled, frozen = gc.isenabled(), gc.get_freeze_count() > 0
+    gc.collect()
+    if not frozen:
+        gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+        if not frozen:
+            gc.unfreeze()
+
+
+class ControlStep:
+    """One tick of a robot, in either engine: observe, choose the command, limit it, send it, record it.
+
+    control.begin(buffer, seed)
+    for step in range(max_steps):
+        control.begin_tick(*rate_limiter.wait())
+        if step and control.observe(step):       # the result of the previous command
+            break
+        control.act(step, chunk)
+
+    The robot's limiter keeps every command within the robot's limits and `max_action_delta`, so neither a human who
+    lets go nor a chunk that arrives late makes the robot jump; the first ones ramp from where the joints are measured.
+    """
+
+    def __init__(self, robot: LimitedRobot, teleop: Teleoperator | None, config: InferenceConfig):
+        self._robot, self._teleop, self._config = robot, teleop, config
+        self._zero = np.zeros(robot.action_dim, np.float32)
+        max_delta = config.max_action_delta
+        if max_delta is not None and np.shape(max_delta) not in ((), (robot.action_dim,)):
+            raise RolloutError(f"max_action_delta must be one number, or one for each of {robot.action_dim} joints")
+        robot.limiter.set_rate(config.control_hz or robot.fps or 1.0, max_delta)
+        self._stale_after = robot.limiter.limits.stale_observation_s
+        self.privileged: dict[str, list[AnyArray]] = {}  # name -> one value per step
+        self._motion: Sequence[FloatArray] | FloatArray = ()  # of the reset
+        if isinstance(config.reset, RecordedReset):
+            self._motion = config.reset.actions(robot.action_dim, targets=config.idle_action == "repeat")
+
+    def play_reset(self, stop: Callable[[], Answer]) -> Answer | None:
+        """Play the recorded motion of a reset, if there is one; returns what `stop` says, as soon as it says so."""
+        if not len(self._motion):
+            return None
+        hz = self._config.control_hz or self._robot.fps
+        rate_limiter = RateLimiter(hz) if self._config.realtime else NoRateLimiter()
+        self._robot.reset()
+        for command in self._motion:
+            rate_limiter.wait()
+            self._robot.observe()
+            if answer := stop():
+                return answer
+            self._robot.act(command)
+        return None
+
+    def begin(self, buffer: EpisodeBuffer, seed: int | None) -> None:
+        """Reset the robot and record its first observation."""
+        self.privileged = {}
+        self._buffer = buffer
+        self._last: FloatArray | None = None
+        self._record(0, self._robot.reset(seed))
+
+    def begin_tick(self, late: float, missed: int) -> None:
+        """A tick begins. late: s; missed: ticks before it that did not happen"""
+        self._began, self._untimed_s = time.perf_counter(), 0.0
+        self._late, self._missed = late, missed
+
+    def untimed(self, call: Callable[[], Answer]) -> Answer:
+        """Call code that is not ours: its time does not count as our overhead."""
+        began = time.perf_counter()
+        answer = call()
+        self._untimed_s += time.perf_counter() - began
+        return answer
+
+    def observe(self, row: int) -> str:
+        """Record the result of the last command; returns the flag that terminates the episode, "" to go on.
+
+        The flags are `stop_on` and, as in `plaudit.rollout.vector`, a simulation's own `failure`.
+        """
+        began = time.monotonic()
+        observation = self.untimed(self._robot.observe)
+        took = time.monotonic() - began
+        if self._stale_after is not None and took > max(self._stale_after, 2 / (self._robot.fps or 1.0)):
+            raise RobotSilent(f"an observation took {took:.2f} s, more than {self._stale_after:g} s: it is stale")
+        info = self.untimed(self._robot.privileged)
+        self._record(row, observation)
+        for name, value in info.items():
+            self.privileged.setdefault(name, []).append(value)
+        flag = self._config.stop_on
+        if flag and flag not in info:
+            raise RolloutError(f"this robot reports no '{flag}'; it reports: {', '.join(info) or 'nothing'}")
+        return next((name for name in (flag, FAILURE) if info.get(name)), "")
+
+    def act(self, step: int, chunk: ActionChunk) -> None:
+        """Send a human's command, else the chunk's, else the idle action."""
+        limiter, stale = self._robot.limiter, 0
+        planned = chunk.action_at(step)
+        if planned is not None and step - chunk.start_step > limiter.stale_steps:
+            planned, stale = None, STALE_CHUNK
+        human = None if self._teleop is None else self.untimed(self._teleop.command)
+        if human is not None:
+            command, mode, source = self._teleop_action(human, planned), HUMAN, TELEOP
+        elif planned is not None:
+            command, mode, source = planned, POLICY, chunk.start_step
+        else:
+            assert self._last is not None, "an episode begins with a chunk"
+            command, mode, source = self._zero if self._config.idle_action == "zero" else self._last, POLICY, NO_ACTION
+        self.untimed(lambda: self._robot.act(command))
+        self._last = self._robot.last_command
+        if self._last is None:
+            raise RolloutError("the robot's last_command is None after act(); it must be what was sent")
+        self._buffer.limited[step] = limiter.limited | stale
+        self._buffer.add_command(step, self._last, mode, source, self._late, self._missed)
+        self._buffer.overhead[step] = time.perf_counter() - self._began - self._untimed_s + limiter.took
+
+    def _record(self, row: int, observation: Observation) -> None:
+        if not np.isfinite(observation.state).all():
+            raise RolloutError(f"the robot's state holds NaN or infinity after {row} commands")
+        self._buffer.add_observation(row, observation, time.monotonic())
+
+    def _teleop_action(self, command: FloatArray, planned: FloatArray | None) -> FloatArray:
+        if command.shape != self._zero.shape or not np.isfinite(command).all():
+            raise RolloutError(f"a teleoperator's command must be {len(self._zero)} finite numbers, got {command}")
+        assert self._teleop is not None
+        if not self._teleop.relative:
+            return command
+        start = planned if self._last is None else self._last
+        assert start is not None, "an episode begins with a chunk"
+        return start + command
 
 
 class EngineBase:
@@ -171,68 +368,6 @@ class EngineBase:
         return buffer.episode(values, task=task, terminated=terminated, meta=meta)
 
 
-def record_episodes(
-    engine: InferenceEngine,
-    store: Store,
-    count: int,
-    *,
-    task: str = "",
-    seed: int | None = None,
-    patience_s: float = 0.0,
-    on_fault: Callable[[str], None] = lambda _: None,
-) -> Iterator[int]:
-    """Run and store episodes; yields the id of each. An error is raised after what was recorded is stored.
-
-    patience_s: from the first fault until an episode ends without one; on_fault: is called with each fault
-    """
-    done, stopped = 0, False
-
-    def play() -> Iterator[int]:
-        nonlocal done, stopped
-        before = done
-        for episode in engine.episodes(1, task=task, seed=None if seed is None else seed + done):
-            done += 1
-            yield store.append(episode)
-        stopped = done == before
-
-    yield from outlast_faults(engine, play, lambda: done < count and not stopped, patience_s, on_fault)
-
-
-def outlast_faults(
-    engine: InferenceEngine,
-    play: Callable[[], Iterator[RecordedT]],
-    more: Callable[[], bool],
-    patience_s: float,
-    on_fault: Callable[[str], None],
-) -> Iterator[RecordedT]:
-    """What `play` yields, one episode per call; it is called again while there is `more` to do.
-
-    patience_s: from the first fault until an episode ends without one
-    """
-    deadline = None
-    while more():
-        try:
-            yield from play()
-            deadline = None
-        except RolloutFault as fault:
-            deadline = deadline or time.monotonic() + patience_s
-            on_fault(str(fault))
-            if more():
-                _recover(engine, fault, deadline, patience_s)
-
-
-def _recover(engine: InferenceEngine, fault: RolloutFault, deadline: float, patience_s: float) -> None:
-    """Try until the engine is ready again."""
-    while True:
-        if time.monotonic() >= deadline:
-            raise RolloutError(f"{fault}; it was not back within {patience_s:g} s") from fault
-        try:
-            return engine.recover()
-        except RolloutFault as again:
-            fault = again
-            time.sleep(RETRY_S)
-
-
 def validate_chunk(chunk: Any, action_dim: int) -> FloatArray:
     """A policy's answer, if it can be sent to a robot."""
     if not isinstance(chunk, np.ndarray) or chunk.ndim != 2 or chunk.shape[1] != action_dim or not len(chunk):
@@ -256,17 +391,6 @@ def robot_spec(robot: Robot, config: InferenceConfig) -> EnvSpec:
     return EnvSpec(int(robot.state_dim), int(robot.action_dim), dict(robot.cameras), fps, name, limit)
 
 
-def connect_robot(config: RobotConfig, stack: ExitStack) -> LimitedRobot:
-    """Build a robot whose commands are kept within its limits; one that can be closed is closed with the stack."""
-    robot = config.build()
-    if isinstance(robot, AbstractContextManager):
-        stack.enter_context(robot)
-    if isinstance(robot, LimitedRobot):
-        return robot
-    limits = config.limits if isinstance(config, RobotConfig) else RobotConfig().limits
-    return Limited(robot, limits(robot.action_dim))
-
-
 def await_observation(robot: Robot) -> None:
     """Whether a robot that was connected again is heard; raises `RobotSilent`."""
     try:
@@ -288,104 +412,3 @@ def build_policy(config: PolicyConfig) -> Policy:
 def error_message(error: BaseException) -> str:
     """An error in one line, for a reader who does not see the traceback."""
     return str(error) if isinstance(error, PlauditError) else f"{type(error).__name__}: {error}"
-
-
-def check_algorithm(algorithm: str, config: InferenceConfig) -> None:
-    """Whether there is such an algorithm, and whether it can run with these settings."""
-    INFERENCE_REGISTRY.get(algorithm)
-    if algorithm == "rtc" and not config.realtime:
-        raise ValueError("rtc controls in real time; write policy.inference.realtime=true, or choose 'sequential'")
-
-
-def engine_config(algorithm: str, settings: InferenceConfig) -> Any:
-    """The config of an inference algorithm, by its name or dotted path, with settings that all of them have."""
-    return INFERENCE_REGISTRY.parse({**settings.model_dump(mode="json"), "type": algorithm})
-
-
-class RunPolicyConfig(Config):
-    """What `plaudit run` needs to know about a policy besides the policy's own file."""
-
-    inference: Annotated[Any, INFERENCE_REGISTRY.field]  # settings of the algorithm that its `type` names
-
-
-class RunConfig(Config):
-    """A robot and how a policy drives it, under the same keys as in a training run."""
-
-    robot: Annotated[Any, ROBOT_REGISTRY.field]
-    teleop: Annotated[Any, TELEOP_REGISTRY.optional_field] = None
-    operator: OperatorConfig = OperatorConfig()
-    policy: RunPolicyConfig
-
-    @property
-    def inference(self) -> Any:
-        """The settings of the inference algorithm."""
-        return self.policy.inference
-
-    @property
-    def algorithm(self) -> str:
-        """As `--inference_algorithm` names it."""
-        return INFERENCE_REGISTRY.name_of(self.inference)
-
-    @model_validator(mode="after")
-    def _check_algorithm(self) -> Self:
-        check_algorithm(self.algorithm, self.inference)
-        return self
-
-    def start(self, policy: Any | None) -> InferenceEngine:
-        """The engine, with the robot connected. policy: its config; None: loaded later, by `load_policy`"""
-        real = not (isinstance(self.robot, RobotConfig) and self.robot.simulated)
-        if isinstance(policy, PolicySpec) and real and not self.inference.allow_untrained:
-            policy.check_trained(ROBOT_REGISTRY.name_of(self.robot), scaled=self.inference.normalizer is not None)
-        engine = self.inference.build(self.robot, policy, self.teleop)
-        try:
-            if isinstance(policy, PolicySpec):
-                policy.check_fits(engine.env_spec)
-        except PlauditError:
-            engine.close()
-            raise
-        return engine
-
-
-def load_run(
-    overrides: Sequence[str],
-    *,
-    robot: str,
-    algorithm: str,
-    teleop: str,
-    robot_files: Mapping[str, Path | None],
-    horizon: int | None = None,
-    **settings: Any,
-) -> RunConfig:
-    """
-    overrides: robot.x=y, teleop.x=y, operator.x=y, policy.inference.x=y; they win
-    teleop: a name, or "none"
-    robot_files: key of the robot -> file
-    horizon: actions of the policy's chunks, where that is known
-    settings: of `InferenceConfig`
-    """
-    files = {key: str(path.absolute()) for key, path in robot_files.items() if path is not None}
-    # The engine keeps the rate, so a robot that can keep it must not.
-    unpaced = {"realtime": False} if issubclass(ROBOT_REGISTRY.get(robot), RobotConfig) else {}
-
-    def translate(tree: dict[str, Any]) -> dict[str, Any]:
-        robot_tree = {"type": robot, **files, **unpaced, **tree.get("robot", {})}
-        shared = {"robot": robot_tree} if teleop == "topic" else {}  # the commands come over the robot's own transport
-        chosen = tree.get("policy", {}).get("inference", {})
-        teleop_tree = {"type": teleop, **shared, **tree.pop("teleop", {})}
-        return {
-            **tree,
-            **({} if teleop == "none" else {"teleop": teleop_tree}),
-            "robot": robot_tree,
-            "policy": {"inference": {"name": robot, **settings, **chosen, "type": algorithm}},
-        }
-
-    config = load(RunConfig, None, overrides, translate)
-    inference = with_robot_defaults(config.inference, config.robot, horizon)
-    check_chunks(config.algorithm, inference.execution_horizon, horizon)
-    return config.model_copy(update={"policy": RunPolicyConfig(inference=inference)})
-
-
-def with_robot_defaults(config: InferenceT, robot: Any, horizon: int | None) -> InferenceT:
-    """The settings, with those that the user left open filled in by the robot's own files."""
-    defaults = robot.inference_defaults(horizon) if isinstance(robot, RobotConfig) else {}
-    return config.model_copy(update={key: value for key, value in defaults.items() if getattr(config, key) is None})

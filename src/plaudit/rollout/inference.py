@@ -25,15 +25,88 @@ import numpy as np
 
 from plaudit.errors import RolloutError
 from plaudit.policies.config import PolicyConfig
+from plaudit.policies.guidance import FixedPolicy
+from plaudit.processes import ParentGone, exit_with_parent, print_error, receive, receive_block, send, set_high_priority
 from plaudit.protocols import Policy
-from plaudit.rollout.chunks import chunk_problem, executed_steps
-from plaudit.rollout.clock import set_high_priority
+from plaudit.rollout.chunks import EXECUTION_HORIZON, chunk_problem, executed_steps
 from plaudit.rollout.control import END_OF_EPISODE
 from plaudit.rollout.engine import MAY_PASS, InferenceConfig, build_policy, error_message, validate_chunk
-from plaudit.rollout.memory import ActionChunk, EpisodeBuffer, SharedBlock, padded
-from plaudit.rollout.processes import ParentGone, exit_with_parent, print_error, receive, receive_block, send
-from plaudit.rollout.warmup import warm_up
+from plaudit.rollout.recording import ActionChunk, EpisodeBuffer, SharedBlock, padded
 from plaudit.types import HUMAN, EnvSpec, PolicyWeights
+
+NUM_INFERENCES = 5  # that are timed, after one that is not
+
+
+@dataclass(frozen=True)
+class Warmup:
+    """How long a policy's inferences take on a robot's observations, and whether its chunks fit.
+
+    The first inferences of a network are slow, on a GPU by seconds, so the policy infers a few times from blank
+    observations before the robot moves, in the process and the memory that it will infer in. The slowest inference is
+    the first estimate of the delay. The fastest decides whether chunks fit: a machine that was busy for a moment is no
+    reason to refuse.
+    """
+
+    fps: float  # control steps per second
+    horizon: int  # actions of a chunk
+    executed: int  # of these, before the next inference begins
+    took: tuple[float, ...]  # s, of each inference; none where chunks do not fit however fast it is
+    device: str  # of the policy's networks; "" where it has none
+
+    @property
+    def delay(self) -> int:
+        """Control steps that the slowest inference took."""
+        return self._steps(max(self.took, default=0.0))
+
+    def problem(self, stale_chunk_s: float | None = None) -> str:
+        """Why chunks do not fit; "" where they do. stale_chunk_s: how old a command's observation may be"""
+        fastest = min(self.took, default=0.0)
+        latency, delay = f"{1e3 * fastest:.0f} ms at {self.fps:g} Hz" if self.took else "", self._steps(fastest)
+        if problem := chunk_problem(self.horizon, self.executed, delay, latency):
+            return problem
+        last = self.executed + delay - 1  # command of a chunk that is sent before the next is there
+        if stale_chunk_s is None or last <= stale_chunk_s * self.fps:
+            return ""
+        return (
+            f"{self.executed} steps of a chunk are executed ({EXECUTION_HORIZON}), the last of them "
+            f"{last / self.fps:.1f} s after its observation, and commands are not sent after {stale_chunk_s:g} s "
+            "(robot.safety.stale_chunk_s); lower the first, or raise the second"
+        )
+
+    @property
+    def summary(self) -> str:
+        """For people: 12 ms (at most 15) on cpu, 1 step; 10 of 20 actions executed, so 10 steps fit"""
+        fastest, slowest = 1e3 * min(self.took), 1e3 * max(self.took)
+        where = f" on {self.device}" if self.device else ""
+        steps = f"{self.delay} step{'s' if self.delay > 1 else ''}"
+        fits = min(self.executed, self.horizon - self.executed)
+        return (
+            f"{fastest:.0f} to {slowest:.0f} ms{where}, {steps}; {self.executed} of {self.horizon} actions executed, "
+            f"{fits} steps fit"
+        )
+
+    def _steps(self, seconds: float) -> int:
+        return max(1, ceil(seconds * self.fps))
+
+
+def warm_up(policy: Policy, env_spec: EnvSpec, config: InferenceConfig) -> Warmup | None:
+    """Infer a few times; None for a script or a recording, which may count how often it was asked."""
+    if isinstance(policy, FixedPolicy) and policy.counts_calls:
+        return None
+    blank, normalizer = EpisodeBuffer.allocate(env_spec, 1).observation(0), config.load_normalizer(env_spec)
+    chunk = validate_chunk(policy.predict(blank, normalizer), env_spec.action_dim)
+    executed, took = executed_steps(len(chunk), config.execution_horizon), list[float]()
+    for _ in range(0 if chunk_problem(len(chunk), executed) else NUM_INFERENCES):
+        began = time.monotonic()
+        if config.guidance:
+            policy.guided_inference(blank, normalizer, chunk, 1, executed)
+        else:
+            policy.predict(blank, normalizer)
+        took.append(time.monotonic() - began)
+    parameters = (parameter for component in policy.components.values() for parameter in component.parameters())
+    device = next((str(parameter.device) for parameter in parameters), "")
+    return Warmup(env_spec.fps, len(chunk), executed, tuple(took), device)
+
 
 READY = "ready"
 GRACE_S = 1.0  # after its parent that this process ends, in the middle of an inference if need be
@@ -157,7 +230,9 @@ class InferenceProcess:
             actions = self._policy.predict(observation, self._normalizer)
             self._delays.append(ceil((time.monotonic() - began) * buffer.env_spec.fps))
         else:
-            self._measure_delay(buffer, row, previous)
+            used = np.flatnonzero(buffer.source[previous.start_step : row] == previous.start_step)
+            if len(used) and previous.start_step:  # control waited for the first chunk of the episode
+                self._delays.append(int(used[0]))
             actions = self._policy.guided_inference(
                 observation, self._normalizer, previous.actions, max(self._delays), row - previous.start_step
             )
@@ -175,17 +250,15 @@ class InferenceProcess:
             return None
         return previous.start_step + len(previous.actions) > row
 
-    def _measure_delay(self, buffer: EpisodeBuffer, row: int, previous: ActionChunk) -> None:
-        used = np.flatnonzero(buffer.source[previous.start_step : row] == previous.start_step)
-        if len(used) and previous.start_step:  # control waited for the first chunk of the episode
-            self._delays.append(int(used[0]))
-
     def _newest_row(self) -> int:
         """Wait for the next row; returns the newest one, or END_OF_EPISODE. Messages are handled meanwhile."""
         while True:
             for descriptor, _ in self._incoming.poll(0 if self._rows else None):
                 if descriptor == self._ticks:
-                    self._read_rows()
+                    data = os.read(self._ticks, 1 << 16)
+                    if not data:
+                        raise ParentGone  # control is gone, and the parent ends this process too
+                    self._rows += np.frombuffer(data, "<i8").tolist()
                 else:
                     self._handle(receive(self._parent))
             if self._rows:
@@ -196,15 +269,12 @@ class InferenceProcess:
         newest, self._rows = self._rows[-1], []
         return newest
 
-    def _read_rows(self) -> None:
-        data = os.read(self._ticks, 1 << 16)
-        if not data:
-            raise ParentGone  # control is gone, and the parent ends this process too
-        self._rows += np.frombuffer(data, "<i8").tolist()
-
     def _handle(self, message: Any) -> None:
         if isinstance(message, WarmUp):
-            self._warm_up(message.env_spec)
+            warmup = warm_up(self._policy, message.env_spec, self._config)
+            if warmup is not None:
+                self._delays.append(warmup.delay)
+            send(self._parent, warmup)
             return
         descriptor = receive_block(self._parent)
         if isinstance(message, StartInference):
@@ -215,12 +285,6 @@ class InferenceProcess:
             self._load(weights)
         else:
             self._pending_weights = weights
-
-    def _warm_up(self, env_spec: EnvSpec) -> None:
-        warmup = warm_up(self._policy, env_spec, self._config)
-        if warmup is not None:
-            self._delays.append(warmup.delay)
-        send(self._parent, warmup)
 
     def _load(self, weights: PolicyWeights) -> None:
         self._policy.load_weights(weights)

@@ -1,26 +1,51 @@
-"""The operator: a person at the robot who says that the scene is ready, ends episodes, marks them and stops the run.
+"""The operator: a person at the robot who starts, ends and marks episodes, and stops the run.
 
     operator = Operator()
     operator.send(OperatorCommand.START)         # from any thread: a key, a button, a message, a script
 
-    while operator.wait_until_ready():           # in the thread of the episodes; see attended.py
+    while operator.wait_until_ready():           # in the thread of the episodes; see run.py
         ...                                      # an episode, until operator.end_reason()
         episode = operator.finish(episode)
 
+    with listen_at_terminal(config, operator.send), listen_at_robot(config, operator.send, robot_config):
+        ...                                      # each source sends from a thread of its own
+
 Before each episode there is a gate: nothing moves, not even to the start pose, until the operator says that the scene
-is ready. A command that means nothing at the moment is answered with a sentence and is not kept for later, so that no
-key pressed too early starts a robot. A pause ends the episode, which is kept, and closes the gate: a robot that holds
-in the middle of an episode would record steps that no policy chose. An emergency stop does the same at once, and the
-gate stays closed until it is released.
+is ready. A command that is not available now is answered with a sentence and dropped, so that a key pressed too early
+never starts a robot. A pause ends the episode, which is kept, and closes the gate: a robot that holds in the middle of
+an episode would record steps that no policy chose. An emergency stop does the same at once, and the gate stays closed
+until it is released.
+
+Commands come from single keys of the terminal where the command was started, or from a gamepad or a ROS 2 topic at the
+robot, which may be another machine. Ctrl-C still interrupts.
 """
 
+import os
+import select
+import shutil
+import subprocess
+import sys
+import termios
 import threading
-from collections.abc import Callable
+import tty
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal, Self
 
-from plaudit.robots.emergency_stop import EmergencyStop
+from pydantic import Field, model_validator
+
+from plaudit.config import Config, NonNegativeInt
+from plaudit.errors import BadMessage, DataError, RolloutError
+from plaudit.robots.limits import EmergencyStop
+from plaudit.robots.ros import RosRobotConfig
+from plaudit.robots.sim import SimRobotConfig
+from plaudit.robots.transport import Transport
+from plaudit.robots.transport.messages import STRING, decode_string
+from plaudit.rollout.teleop import BUTTON, EVENT, KeyboardConfig, gamepad_events, open_gamepad
+from plaudit.trust import print_plain
 from plaudit.types import OPERATOR, Episode
 
 MARK = OPERATOR  # in an episode's meta: the operator's command that marked it
@@ -45,7 +70,6 @@ class OperatorCommand(StrEnum):
 Phase = Literal["idle", "gate", "episode", "held"]
 
 MARKS = {OperatorCommand.SUCCESS, OperatorCommand.FAILURE, OperatorCommand.DISCARD, OperatorCommand.REPEAT}
-PAUSES = {OperatorCommand.PAUSE, OperatorCommand.ESTOP}
 AVAILABLE: dict[Phase, tuple[OperatorCommand, ...]] = {
     "idle": (OperatorCommand.PAUSE, OperatorCommand.STOP, OperatorCommand.ESTOP),
     "gate": (OperatorCommand.START, OperatorCommand.STOP, OperatorCommand.ESTOP),
@@ -88,20 +112,10 @@ class Operator:
         return self._status
 
     def send(self, command: OperatorCommand) -> str:
-        """Do what the operator says, or nothing where it means nothing; returns what to tell them, if anything."""
+        """Do what the command says if it is available now; returns the answer for the operator, "" for none."""
         with self._changed:
-            phase = self._status.phase
-            if command is OperatorCommand.STOP:
-                message = self._stop()
-            elif command is OperatorCommand.RELEASE:
-                message = self._release()
-            elif command not in AVAILABLE[phase]:
-                message = _refusal(command, phase)
-            elif command is OperatorCommand.START:
-                self._open, self._paused, message = True, False, ""
-            else:
-                message = self._end(command)
-            status = self._tell(message)
+            message = self._apply(command)
+            status = self._update(message=message, messages=self._status.messages + 1)
         self._listener(status)
         return message
 
@@ -150,46 +164,50 @@ class Operator:
             mark = self._mark
             self._paused |= self._emergency_stopped
             if mark and episode is None:  # it was marked on the way to the start pose
-                self._tell(f"{mark}: no episode was recorded, so nothing was marked")
+                message = f"{mark}: no episode was recorded, so nothing was marked"
+                self._update(message=message, messages=self._status.messages + 1)
         self._enter("idle")
         return episode if episode is None or not mark else replace(episode, meta={**episode.meta, MARK: mark})
 
-    def _stop(self) -> str:
-        self._status = replace(self._status, stopped=True)
-        self._end_reason = self._end_reason or "operator: stop"
-        return "stopping; the robot holds"
-
-    def _release(self) -> str:
-        if not self.emergency_stop.engaged:
-            return "release: the emergency stop is not engaged, so nothing was done"
-        self.emergency_stop.release()
-        return "released; the robot moves again at the next start"
-
-    def _end(self, command: OperatorCommand) -> str:
-        """The first command says why the episode ended; the last mark counts."""
+    def _apply(self, command: OperatorCommand) -> str:
+        """Returns the answer. The first command gives the reason why an episode ended; the last mark counts."""
+        phase = self._status.phase
+        if command is OperatorCommand.STOP:
+            self._end_reason = self._end_reason or "operator: stop"
+            self._update(stopped=True)
+            return "stopping; the robot holds"
+        if command is OperatorCommand.RELEASE:
+            if not self.emergency_stop.engaged:
+                return "release: the emergency stop is not engaged, so nothing was done"
+            self.emergency_stop.release()
+            return "released; the robot moves again at the next start"
+        if command is OperatorCommand.START and command not in AVAILABLE[phase]:
+            reason = "an episode is running" if phase == "episode" else "the next episode is not ready yet"
+            reason = "the emergency stop is engaged; release it first" if phase == "held" else reason
+            return f"start: {reason}, so nothing was started"
+        if command not in AVAILABLE[phase]:
+            if command is OperatorCommand.ESTOP:
+                return "estop: the emergency stop is engaged already"
+            return f"{command}: no episode is running, so nothing was done"
+        if command is OperatorCommand.START:
+            self._open, self._paused = True, False
+            return ""
         if command is OperatorCommand.ESTOP:
             self.emergency_stop.engage("operator")
-            self._end_reason = self._end_reason or "emergency stop (operator)"
-        self._end_reason = self._end_reason or f"operator: {command}"
-        if command in MARKS:
-            self._mark = str(command)
-        self._paused |= command in PAUSES
+        reason = "emergency stop (operator)" if command is OperatorCommand.ESTOP else f"operator: {command}"
+        self._end_reason = self._end_reason or reason
+        self._mark = str(command) if command in MARKS else self._mark
+        self._paused |= command in (OperatorCommand.PAUSE, OperatorCommand.ESTOP)
         return _ENDINGS[command]
 
     def _enter(self, phase: Phase) -> None:
+        self._listener(self._update(phase=phase))
+
+    def _update(self, **changes: Any) -> OperatorStatus:
         with self._changed:
-            status = replace(self._status, phase=phase)
-            self._set(status)
-        self._listener(status)
-
-    def _tell(self, message: str) -> OperatorStatus:
-        status = replace(self._status, message=message, messages=self._status.messages + 1)
-        self._set(status)
-        return status
-
-    def _set(self, status: OperatorStatus) -> None:
-        self._status = status
-        self._changed.notify_all()
+            self._status = replace(self._status, **changes)
+            self._changed.notify_all()
+            return self._status
 
 
 _ENDINGS = {
@@ -203,11 +221,240 @@ _ENDINGS = {
 }
 
 
-def _refusal(command: OperatorCommand, phase: Phase) -> str:
-    if command is OperatorCommand.START:
-        reason = "an episode is running" if phase == "episode" else "the next episode is not ready yet"
-        reason = "the emergency stop is engaged; release it first" if phase == "held" else reason
-        return f"start: {reason}, so nothing was started"
-    if command is OperatorCommand.ESTOP:
-        return "estop: the emergency stop is engaged already"
-    return f"{command}: no episode is running, so nothing was done"
+LISTEN_POLL_S = 0.2  # between looks whether to stop listening
+SPEAKERS = ("spd-say", "espeak-ng", "espeak", "say")  # programs that speak their argument
+
+Send = Callable[[OperatorCommand], object]
+
+
+class OperatorKeys(Config):
+    """The key of each command at the terminal; case does not matter."""
+
+    start: str = " "
+    end: str = "e"
+    success: str = "s"
+    failure: str = "f"
+    discard: str = "d"
+    repeat: str = "r"
+    pause: str = "p"
+    stop: str = "q"
+    estop: str = "x"
+    release: str = "o"
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for command, key in self:
+            if len(key) != 1:
+                raise ValueError(f"operator.keys.{command} is '{key}'; it must be one key")
+        for key, count in Counter(key.lower() for _, key in self).items():
+            if count > 1:
+                raise ValueError(f"operator.keys: '{key}' stands for two commands")
+        return self
+
+
+class OperatorButtons(Config):
+    """The button of each command, by its number on most gamepads; the left shoulder (4) is used by teleoperation."""
+
+    start: NonNegativeInt = 7  # Start
+    end: NonNegativeInt = 2  # X
+    success: NonNegativeInt = 0  # A
+    failure: NonNegativeInt = 1  # B
+    discard: NonNegativeInt = 6  # Back
+    repeat: NonNegativeInt = 3  # Y
+    pause: NonNegativeInt = 5  # right shoulder
+    stop: NonNegativeInt = 8  # the one in the middle
+    estop: NonNegativeInt = 10  # right stick, pressed
+    release: NonNegativeInt = 9  # left stick, pressed
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for button, count in Counter(button for _, button in self).items():
+            if count > 1:
+                raise ValueError(f"operator.buttons: button {button} stands for two commands")
+        return self
+
+
+class OperatorConfig(Config):
+    """How a person attends the episodes of a robot; with `--auto` nobody does."""
+
+    # Nobody attends, as --auto says; None: in a simulation, and where there is no terminal. Not part of a run's config.
+    auto: bool | None = Field(default=None, exclude=True)
+    sources: tuple[Literal["terminal", "gamepad", "topic"], ...] = Field(default=("terminal",), min_length=1)
+    gate: bool = True  # every episode waits until the scene is ready; False: only after a pause
+    keys: OperatorKeys = OperatorKeys()  # of the terminal
+    buttons: OperatorButtons = OperatorButtons()  # of the gamepad
+    device: str = "/dev/input/js0"  # the gamepad, of Linux's joystick interface
+    cue: Literal["none", "bell", "speech"] = "none"  # what is heard at the terminal when it is the person's turn
+
+    @property
+    def attended(self) -> bool:
+        """Whether an operator attends; nobody does as long as `resolve_auto` has not decided."""
+        return self.auto is False
+
+
+def resolve_auto(config: OperatorConfig, flag: bool | None, robot: Any, teleop: Any) -> OperatorConfig:
+    """With `auto` decided: by --auto or --no-auto, else by the config, else by whether somebody can attend.
+
+    robot: its config; None for a simulated task
+    """
+    auto = config.auto if flag is None else flag
+    if auto is None:
+        simulated = robot is None or isinstance(robot, SimRobotConfig)
+        auto = simulated or (config.sources == ("terminal",) and not has_terminal())
+    by_terminal = not auto and "terminal" in config.sources
+    if by_terminal and not has_terminal():
+        raise DataError(
+            "the operator's keys come from a terminal, and stdin is not the terminal of this command; use --auto, or "
+            "operator.sources=[topic]"
+        )
+    if by_terminal and isinstance(teleop, KeyboardConfig):
+        raise DataError(
+            "teleop=keyboard and the operator would read the same keys; use --auto, or another source for the "
+            "operator: operator.sources=[gamepad]"
+        )
+    return config.model_copy(update={"auto": auto})
+
+
+def has_terminal() -> bool:
+    """Whether a person can type here: stdin is a terminal, and this process is in its foreground."""
+    try:
+        return sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except OSError:  # another session's terminal (`setsid`), where the keys may be meant for another program
+        return False
+
+
+@contextmanager
+def listen_at_terminal(config: OperatorConfig, send: Send) -> Iterator[None]:
+    """Send the commands of single keys, if the terminal is one of the sources; restores the terminal."""
+    if "terminal" not in config.sources:
+        yield
+        return
+    terminal = sys.stdin.fileno()
+    commands = {key.lower(): OperatorCommand(command) for command, key in config.keys}
+
+    def receive(data: bytes) -> None:
+        for key in data.decode(errors="ignore").lower():
+            if key in commands:
+                send(commands[key])
+
+    before = termios.tcgetattr(terminal)
+    tty.setcbreak(terminal, termios.TCSANOW)
+    try:
+        with _reading(terminal, receive, lambda: None):
+            yield
+    finally:
+        termios.tcsetattr(terminal, termios.TCSANOW, before)
+
+
+@contextmanager
+def listen_at_robot(config: OperatorConfig, send: Send, robot: Any) -> Iterator[None]:
+    """Send the commands of the sources that are at the robot: the gamepad, the topic."""
+    with ExitStack() as stack:
+        if "gamepad" in config.sources:
+            stack.enter_context(_listen_to_gamepad(config, send))
+        if "topic" in config.sources:
+            stack.callback(_subscribe(send, robot).close)
+        yield
+
+
+@contextmanager
+def _listen_to_gamepad(config: OperatorConfig, send: Send) -> Iterator[None]:
+    device = open_gamepad(config.device, "the operator's gamepad")
+    commands = {button: OperatorCommand(command) for command, button in config.buttons}
+
+    def receive(data: bytes) -> None:
+        for value, kind, number in gamepad_events(data):
+            if kind == BUTTON and value and number in commands:  # ignores the initial state, which has another kind
+                send(commands[number])
+
+    def lost() -> None:
+        print_plain(f"{config.device}: the operator's gamepad is gone, so the robot pauses")
+        send(OperatorCommand.PAUSE)
+
+    try:
+        with _reading(device, receive, lost):
+            yield
+    finally:
+        os.close(device)
+
+
+def _subscribe(send: Send, robot: Any) -> Transport:
+    """Send the commands of the robot's `operator` topic until the transport is closed."""
+    if not isinstance(robot, RosRobotConfig):
+        raise RolloutError("an operator's topic is for ROS 2 robots; this is not one")
+    topic = robot.topics().operator
+    if topic is None:
+        raise RolloutError("the robot's topics name none for the operator; add the key 'operator' to them")
+
+    def receive(data: bytes) -> None:
+        try:
+            send(OperatorCommand(decode_string(data).strip().lower()))
+        except (BadMessage, ValueError):
+            print_plain(f"{topic}: a message that is no command of an operator; known: {', '.join(OperatorCommand)}")
+
+    transport = robot.transport.build()
+    transport.subscribe(topic, STRING, receive)
+    return transport
+
+
+@contextmanager
+def _reading(descriptor: int, receive: Callable[[bytes], None], lost: Callable[[], None]) -> Iterator[None]:
+    """Read a device in a thread. lost: called when it is gone"""
+    done, readable = threading.Event(), select.poll()  # `select.select` knows descriptors up to 1023 only
+    readable.register(descriptor, select.POLLIN)
+
+    def read() -> None:
+        while not done.is_set():
+            if not readable.poll(LISTEN_POLL_S * 1000):
+                continue
+            try:
+                data = os.read(descriptor, 64 * EVENT.size)
+            except OSError:
+                data = b""
+            if not data:
+                lost()
+                break
+            receive(data)
+
+    thread = threading.Thread(target=read, name="operator", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def hotkeys(config: OperatorConfig, phase: Phase) -> list[tuple[str, str]]:
+    """What can be pressed now: key or button, and command; together they fit on a line.
+
+    >>> hotkeys(OperatorConfig(), "gate")
+    [('space', 'start'), ('q', 'stop'), ('x', 'estop')]
+    """
+    if "terminal" in config.sources:
+        keys = {command: "space" if key == " " else key for command, key in config.keys}
+    elif "gamepad" in config.sources:
+        keys = {command: f"B{button}" for command, button in config.buttons}
+    else:
+        keys = dict.fromkeys(OperatorCommand, "topic:")
+    return [(keys[command], str(command)) for command in AVAILABLE[phase]]
+
+
+class Cue:
+    """What is heard when it is the person's turn."""
+
+    def __init__(self, kind: Literal["none", "bell", "speech"]):
+        self._kind = kind
+        self._program = next(filter(None, map(shutil.which, SPEAKERS)), None)
+        if kind == "speech" and self._program is None:
+            raise DataError(
+                f"operator.cue=speech needs one of {', '.join(SPEAKERS)}; install one, or use operator.cue=bell"
+            )
+
+    def give(self, words: str) -> None:
+        """Do not wait for it."""
+        if self._kind == "bell":
+            sys.stderr.write("\a")
+            sys.stderr.flush()
+        elif self._kind == "speech" and self._program is not None:
+            subprocess.Popen([self._program, words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -26,19 +26,17 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from plaudit.errors import RolloutError, RolloutFault
-from plaudit.plain import print_plain
 from plaudit.policies.config import PolicyConfig
 from plaudit.policies.loader import PolicySpec
+from plaudit.processes import GRACE_S, ChildProcess
 from plaudit.registry import INFERENCE_REGISTRY
-from plaudit.robots.config import RobotConfig
-from plaudit.robots.safety import SafetyConfig
+from plaudit.robots.config import RobotConfig, SafetyConfig
 from plaudit.rollout.control import EpisodeDone, Ready, StartEpisode, StopEpisode
 from plaudit.rollout.engine import EngineBase, InferenceConfig, Outcome
-from plaudit.rollout.inference import InferenceFailed, StartInference, WarmUp, WeightsMessage
-from plaudit.rollout.memory import EpisodeBuffer
-from plaudit.rollout.processes import GRACE_S, ChildProcess
+from plaudit.rollout.inference import InferenceFailed, StartInference, WarmUp, Warmup, WeightsMessage
+from plaudit.rollout.recording import EpisodeBuffer
 from plaudit.rollout.teleop import TeleopConfig
-from plaudit.rollout.warmup import Warmup
+from plaudit.trust import print_plain
 from plaudit.types import PolicyWeights
 
 POLL_S = 0.1  # between checks that both processes are alive, should no socket say so

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from plaudit.data.store import Store
-from plaudit.envs.panda.config import PandaConfig
+from plaudit.envs.panda import PandaConfig
 from plaudit.envs.panda.tasks import TASKS
 from plaudit.errors import EnvError
 from plaudit.judges.detector import SuccessDetector
@@ -126,7 +126,8 @@ def collect_scripted(
     if quota.done:
         return quota
     missing = (quota.missing("success") or 0) + (quota.missing("failure") or 0)
-    with closing(ScriptedRollouts(env, missing, noise, steps_after_success, max(seed, _next_seed(store)))) as rollouts:
+    seed = max([seed, *(store.entry(i).line["meta"].get("seed", -1) + 1 for i in store.ids)])
+    with closing(ScriptedRollouts(env, missing, noise, steps_after_success, seed)) as rollouts:
         needed = _until_done(rollouts, quota, outcomes, random_fraction)
         for _, (episode, labels) in zip(progress(range(missing)), needed, strict=False):
             quota.add(episode, labels)
@@ -164,8 +165,12 @@ class ScriptedRollouts:
         act = self._act_fn(outcomes, seeds[0])
         rollout = collect_rollout(self._env, act, seeds, self._detector, steps_after_success=self._steps_after_success)
         self.num_episodes += self.num_envs
-        recorded = rollout.episodes(self._env, self._judge, noise=self._noise)
-        return [(plan, _with_meta(episode, plan), labels) for plan, (episode, labels) in zip(outcomes, recorded)]
+        episodes: list[Scripted] = []
+        for outcome, (episode, labels) in zip(outcomes, rollout.episodes(self._env, self._judge, noise=self._noise)):
+            policy = "random walk" if outcome == RANDOM else "scripted"
+            meta = {**episode.meta, "policy": policy, "outcome": outcome}
+            episodes.append((outcome, replace(episode, meta=meta), labels))
+        return episodes
 
     def close(self) -> None:
         """Close the environment."""
@@ -247,13 +252,3 @@ def _choose_outcomes(quota: EpisodeQuota, count: int, outcomes: Sequence[str], r
 def _check_env(env: Any) -> None:
     if not isinstance(env, PandaConfig):
         raise EnvError(f"there is no scripted expert for '{env.type}'; there is for: {', '.join(TASKS)}")
-
-
-def _with_meta(episode: Episode, outcome: str) -> Episode:
-    policy = "random walk" if outcome == RANDOM else "scripted"
-    return replace(episode, meta={**episode.meta, "policy": policy, "outcome": outcome})
-
-
-def _next_seed(store: Store) -> int:
-    """After all seeds of the store's episodes."""
-    return max((store.entry(i).line["meta"].get("seed", -1) for i in store.ids), default=-1) + 1

@@ -12,22 +12,23 @@ from plaudit.policies.config import PolicyConfig
 from plaudit.protocols import Policy
 from plaudit.registry import INFERENCE_REGISTRY
 from plaudit.robots.config import RobotConfig
-from plaudit.robots.emergency_stop import EmergencyStopped
-from plaudit.rollout.clock import NoRateLimiter, RateLimiter, gc_disabled
-from plaudit.rollout.control import ControlStep
+from plaudit.robots.limits import EmergencyStopped, connect_robot
 from plaudit.rollout.engine import (
     MAY_PASS,
+    ControlStep,
     EngineBase,
     InferenceConfig,
+    NoRateLimiter,
     Outcome,
+    RateLimiter,
     await_observation,
     build_policy,
-    connect_robot,
     error_message,
+    gc_disabled,
     robot_spec,
     validate_chunk,
 )
-from plaudit.rollout.memory import ActionChunk, EpisodeBuffer
+from plaudit.rollout.recording import ActionChunk, EpisodeBuffer
 from plaudit.rollout.teleop import TeleopConfig
 from plaudit.types import PolicyWeights
 

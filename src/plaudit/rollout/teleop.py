@@ -14,17 +14,18 @@ import struct
 import termios
 import time
 import tty
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field
 
-from plaudit.config import Config, NonNegativeInt, PositiveFloat
+from plaudit.config import CodeName, Config, NonNegativeInt, PositiveFloat
 from plaudit.errors import RolloutError
 from plaudit.protocols import Teleoperator
 from plaudit.registry import ROBOT_REGISTRY, TELEOP_REGISTRY
+from plaudit.robots.lerobot import make_device
 from plaudit.robots.ros import RosRobotConfig
 from plaudit.robots.ros.streams import JointReading, Stream, joint_state_decoder
 from plaudit.robots.transport import Transport
@@ -123,16 +124,12 @@ class GamepadTeleop:
         self._config, self._action_dim = config, action_dim
         self._sticks: dict[int, float] = {}
         self._held = False
-        try:
-            self._device = os.open(config.device, os.O_RDONLY | os.O_NONBLOCK)
-        except OSError as error:
-            raise RolloutError(f"{config.device}: {error.strerror}; is a gamepad plugged in?") from error
+        self._device = open_gamepad(config.device, "a gamepad")
 
     def command(self) -> FloatArray | None:
         """[A], or None while nothing is pressed."""
         with suppress(BlockingIOError):
-            events = os.read(self._device, 64 * EVENT.size)
-            for _, value, kind, number in EVENT.iter_unpack(events[: len(events) // EVENT.size * EVENT.size]):
+            for value, kind, number in gamepad_events(os.read(self._device, 64 * EVENT.size)):
                 if kind & AXIS:
                     self._sticks[number] = value / FULL
                 elif kind & BUTTON and number == self._config.button:
@@ -149,6 +146,19 @@ class GamepadTeleop:
     def close(self) -> None:
         """Close the device."""
         os.close(self._device)
+
+
+def open_gamepad(device: str, what: str) -> int:
+    """The descriptor of a joystick device. what: for the error message"""
+    try:
+        return os.open(device, os.O_RDONLY | os.O_NONBLOCK)
+    except OSError as error:
+        raise RolloutError(f"{device}: {error.strerror}; is {what} plugged in?") from error
+
+
+def gamepad_events(data: bytes) -> Iterator[tuple[int, int, int]]:
+    """Value, kind and number of each event."""
+    return ((value, kind, number) for _, value, kind, number in EVENT.iter_unpack(data[: len(data) // 8 * 8]))
 
 
 @TELEOP_REGISTRY.register("topic")
@@ -212,3 +222,70 @@ def restore_terminal() -> Iterator[None]:
     finally:
         termios.tcsetattr(terminal, termios.TCSANOW, before)
         os.close(terminal)
+
+
+@TELEOP_REGISTRY.register("lerobot")
+class LeRobotTeleopConfig(TeleopConfig):
+    """Any teleoperator class of an installed lerobot, by lerobot's own name for it.
+
+    teleop: {type: lerobot, teleop_type: so101_leader, options: {port: /dev/ttyACM1, id: leader}}
+
+    `options` are the settings under `--teleop.` in lerobot's own commands. A device that reports interventions
+    (`get_teleop_events`, as gamepads and HIL-SERL's leaders do) acts only then; any other, like a plain leader arm,
+    acts at every tick.
+    """
+
+    type: Literal["lerobot"] = "lerobot"
+    teleop_type: str  # lerobot's name: so101_leader, gamepad, ...
+    options: Mapping[str, Any] = Field(default_factory=dict)  # in lerobot's own keys
+    module: CodeName | None = None  # to import first, for a class of your own
+    relative: bool = False  # whether its numbers are added to the last command; leader arms give positions
+
+    def build(self, action_dim: int) -> "LeRobotTeleop":
+        """Connect to the device."""
+        device = make_device("teleoperator", self.teleop_type, self.options, self.module)
+        return LeRobotTeleop(device, action_dim, self.relative)
+
+
+class LeRobotTeleop:
+    """A `Teleoperator` that lerobot reads; connected from the start."""
+
+    def __init__(self, teleop: Any, action_dim: int, relative: bool = False):
+        self.relative, self._teleop = relative, teleop
+        self.names = list(teleop.action_features)
+        if len(self.names) != action_dim:
+            raise RolloutError(
+                f"{teleop} gives {len(self.names)} numbers ({', '.join(self.names)}) and the robot takes {action_dim}; "
+                "name the teleoperator that belongs to it"
+            )
+        self._tells = callable(getattr(type(teleop), "get_teleop_events", None))
+        self._call("connect", calibrate=False)
+        if not teleop.is_calibrated:
+            self.close()
+            raise RolloutError(f"{teleop} is not calibrated; run lerobot-calibrate for it first")
+
+    def command(self) -> FloatArray | None:
+        """[A], or None while nobody intervenes."""
+        if self._tells and not self._intervenes(self._call("get_teleop_events")):
+            return None
+        action = self._call("get_action")
+        command = np.array([action[name] for name in self.names], np.float32)
+        if not np.isfinite(command).all():
+            raise RolloutError(f"{self._teleop} gives NaN or infinity; look at its calibration")
+        return command
+
+    @staticmethod
+    def _intervenes(events: Mapping[Any, Any]) -> bool:
+        """lerobot's keys are members of an enumeration of texts."""
+        return any(bool(value) for key, value in events.items() if getattr(key, "value", key) == "is_intervention")
+
+    def close(self) -> None:
+        """Disconnect."""
+        if self._teleop.is_connected:
+            self._call("disconnect")
+
+    def _call(self, method: str, **options: Any) -> Any:
+        try:
+            return getattr(self._teleop, method)(**options)
+        except (OSError, RuntimeError) as error:
+            raise RolloutError(f"{self._teleop}: {method} failed: {error}") from error

@@ -53,8 +53,8 @@ class DataCollectorWrapper(gym.Wrapper[Any, Any, Any, Any]):
         """
         super().__init__(env)
         self._reader = _Reader(env.observation_space, env.render_mode, success_key, info_keys)
-        about = {"image_keys": image_keys, "folders": folders, **_describe(env, task, fps)}
-        self.collector = RewardDataCollector(store, 1, targets=targets, **about)
+        about = _describe(env, task, fps)
+        self.collector = RewardDataCollector(store, 1, targets=targets, image_keys=image_keys, folders=folders, **about)
 
     @property
     def done(self) -> bool:
@@ -103,14 +103,13 @@ class VectorDataCollectorWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
         store: Store,
         targets: EpisodeTargets = EpisodeTargets(),  # noqa: B008 - frozen
         *,
-        image_keys: Sequence[str] | None = None,
-        folders: Sequence[EpisodeFolders] = (),
         success_key: str = "success",
         info_keys: Sequence[str] = (),
         task: str = "",
         fps: float | None = None,
+        **options: Any,
     ):
-        """See `DataCollectorWrapper`."""
+        """See `DataCollectorWrapper`. options: image_keys, folders"""
         super().__init__(env)
         self._reader = _Reader(env.single_observation_space, env.render_mode, success_key, info_keys)
         self._mode = env.metadata["autoreset_mode"]
@@ -119,8 +118,8 @@ class VectorDataCollectorWrapper(VectorWrapper[Any, Any, Any, Any, Any]):
                 "an environment that resets in the same step is rendered too late to see how its episode ended; "
                 "make it with autoreset_mode=AutoresetMode.NEXT_STEP"
             )
-        about = {"image_keys": image_keys, "folders": folders, **_describe(env, task, fps)}
-        self.collector = RewardDataCollector(store, env.num_envs, targets=targets, **about)
+        options |= _describe(env, task, fps)
+        self.collector = RewardDataCollector(store, env.num_envs, targets=targets, **options)
         self._done = np.zeros(env.num_envs, bool)
 
     @property

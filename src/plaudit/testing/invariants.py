@@ -16,9 +16,10 @@ from unittest.mock import patch
 
 from plaudit.data.ledger import Ledger
 from plaudit.data.store import Store, is_store
+from plaudit.judges.stats import Interval
 from plaudit.testing.oracle import Oracle, expected_rewards
 from plaudit.testing.world import World
-from plaudit.training.audit import Audit, Estimate
+from plaudit.training.audit import Audit
 from plaudit.training.config import TrainingConfig
 from plaudit.training.run_folder import RunFolder
 
@@ -186,9 +187,9 @@ class Watch:
         if audit.blocks_learning:
             self.stopped.add(fingerprint)
         for name in ("false_successes", "missed_successes", "corrected_success"):
-            estimate: Estimate = getattr(audit, name)
-            inside = math.isnan(estimate.rate) or estimate.low - 1e-9 <= estimate.rate <= estimate.high + 1e-9
-            self.world.check(inside, "inside_interval", f"{name} is {estimate}: {estimate.rate} lies outside")
+            rate: Interval = getattr(audit, name)
+            inside = math.isnan(rate.value) or rate.low - 1e-9 <= rate.value <= rate.high + 1e-9
+            self.world.check(inside, "inside_interval", f"{name} is {rate}: {rate.value} lies outside")
         self.world.check(_finite(audit.state_dict()), "no_nan", "the audit's evidence is not a number")
 
     def check_online(self, progress: Any, schedule: Any) -> None:

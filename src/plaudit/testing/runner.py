@@ -21,8 +21,7 @@ from typing import Any
 from plaudit.config import parse
 from plaudit.data.store import Store, is_store
 from plaudit.errors import PlauditError, RobotSilent
-from plaudit.rollout.operator import OperatorCommand
-from plaudit.rollout.operator_input import OperatorConfig
+from plaudit.rollout.operator import OperatorCommand, OperatorConfig
 from plaudit.testing.env import SimulatedEnv
 from plaudit.testing.faults import Kill, SimulatedDisk, SimulatedGroup, simulated_machine
 from plaudit.testing.invariants import SILENT, Watch

@@ -19,8 +19,8 @@ from plaudit.judges.certificate import Certificate
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.exam import examine
 from plaudit.judges.labeling import label_episodes
-from plaudit.judges.predictions import EpisodePrediction
-from plaudit.judges.rights import prove_rights
+from plaudit.judges.metrics import EpisodePrediction
+from plaudit.judges.promise import prove_rights
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.rollout.vector import collect_rollout
 from plaudit.rule import DecisionRule
@@ -198,7 +198,7 @@ def certificate_misses(seed: int) -> bool:
     """The certificate of a judge states an interval that misses the true figure."""
     kind, parts = pick(range(len(JUDGED)), seed, "judge"), pick((1, 2, 4), seed, "parts")
     figure = pick(("precision", "recall", "fpr"), seed, "figure")
-    stated = _certified(kind, seed * 100_003, parts).figures[figure].rate()
+    stated = _certified(kind, seed * 100_003, parts).figures[figure]
     return not stated.low <= _true_figures(kind)[figure] <= stated.high
 
 
@@ -209,7 +209,7 @@ def _true_figures(kind: int) -> dict[str, float]:
         judge = _judge(kind, folder).build()
         episodes = [episode for part in range(60) for episode in _pushed(2**40 + 50 * part)]
         labels = [one for one in label_episodes(judge, episodes) if isinstance(one, Labels)]
-    called, true = (np.array([f(x) for x in xs]) for f, xs in ((lambda x: x.success_once, labels), (_true, episodes)))
+    called, true = np.array([one.success_once for one in labels]), np.array([_true(one) for one in episodes])
     frames = [(one.frame_probs > 0.5, np.append(False, e.privileged["success"])) for one, e in zip(labels, episodes)]
     false, failure = (sum(int((m & ~t).sum()) for m, t in pairs) for pairs in (frames, [(~t, t) for _, t in frames]))
     return {

@@ -6,7 +6,7 @@
 
 **What is guaranteed.** A judge is stopped in at most 5% of whole runs if, at every moment and given everything before,
 its next success is false with a probability of at most `max_false` and its next episode is a missed success with a
-probability of at most `max_missed`. This holds however long the run is and however the policy changes (confidence.py
+probability of at most `max_missed`. This holds however long the run is and however the policy changes (judges/stats.py
 has the proof), for episodes that were drawn at random. It is a statement about every moment, not about the average: a
 judge whose only errors all come early is stopped. If a run has several judges, or also promotes new ones, they share
 the 5%. A judge that begins to be exploited, so that half of its successes or more are false, is stopped before it has
@@ -32,13 +32,13 @@ import math
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, astuple, dataclass
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from plaudit.config import Config
-from plaudit.training.confidence import RUN_ALPHA, Checks, ErrorTest, alpha_spent
+from plaudit.judges.stats import RUN_ALPHA, Checks, ErrorTest, Interval, alpha_spent
 
 FALSE_SHARE = 0.8  # of the chance of a false alarm, for false successes; the rest is for missed ones
 ALPHA = 0.05  # of the intervals: the fraction that may not contain the truth
@@ -83,31 +83,6 @@ class AuditedPrediction:
     def count(self, checks: Checks) -> None:
         """Add it to those with the same prediction."""
         checks.add(self.probability, None if self.actual is None else self.actual != self.success, self.drawn)
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """A rate and its interval, which contains the true rate in at least 95% of cases: 79% [70-85]."""
-
-    rate: float  # NaN before anything is known
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, metrics: Mapping[str, float], name: str) -> Self | None:
-        """Read back from `metrics`; None if they do not have it."""
-        if f"{name}_low" not in metrics:
-            return None
-        return cls(metrics[name], metrics[f"{name}_low"], metrics[f"{name}_high"])
-
-    def metrics(self, name: str) -> dict[str, float]:
-        """By the names in docs/metrics.md; empty while the rate is not known."""
-        if math.isnan(self.rate):
-            return {}
-        return {name: self.rate, f"{name}_low": self.low, f"{name}_high": self.high}
-
-    def __str__(self) -> str:
-        return f"{self.rate:.0%} [{100 * self.low:.0f}-{100 * self.high:.0f}]"
 
 
 def true_success(first: int | None, true_first: int | None, tolerance: int) -> tuple[bool, bool]:
@@ -276,13 +251,13 @@ class Audit:
         return sum(checks.sure + checks.drawn for checks in self._all().values())
 
     @property
-    def false_successes(self) -> Estimate:
+    def false_successes(self) -> Interval:
         """Fraction of this judge's successes that are false; the interval holds at all moments of the run together."""
         checks = self._all()[True]
         return self._estimate(checks, checks.answers)
 
     @property
-    def missed_successes(self) -> Estimate:
+    def missed_successes(self) -> Interval:
         """Fraction of all episodes that are successes which this judge missed."""
         checks = self._all()
         return self._estimate(checks[False], checks[False].answers + checks[True].answers)
@@ -299,7 +274,7 @@ class Audit:
         return sum(prediction.success for prediction in predictions) / len(predictions) if predictions else math.nan
 
     @property
-    def corrected_success(self) -> Estimate:
+    def corrected_success(self) -> Interval:
         """Fraction of the same episodes that truly succeed: the judge's, without the false and with the missed ones.
 
         This is prediction-powered inference with known probabilities. The interval contains the truth 95 times out of
@@ -307,16 +282,16 @@ class Audit:
         """
         checks, total = self._checks(self._predictions.values()), len(self._predictions)
         if not total:
-            return Estimate(math.nan, 0.0, 1.0)
+            return Interval(math.nan, 0.0, 1.0)
         successes = checks[True].answers
         false, missed = (checks[kind].estimate(ALPHA / 2, self.config.fraction) for kind in (True, False))
         rate, low, high = (successes - false[i] + missed[j] for i, j in ((0, 0), (2, 1), (1, 2)))
-        return Estimate(rate / total, low / total, high / total)
+        return Interval(rate / total, low / total, high / total)
 
     @property
     def gap(self) -> float:
         """Success rate by the judge minus the corrected one."""
-        return self.judge_success_rate - self.corrected_success.rate
+        return self.judge_success_rate - self.corrected_success.value
 
     def metrics(self) -> dict[str, float]:
         """By the names in docs/metrics.md; rates once there are audited episodes."""
@@ -327,9 +302,9 @@ class Audit:
             **counts,
             "audit/judge_success_rate": self.judge_success_rate,
             "audit/success_gap": self.gap,
-            **self.corrected_success.metrics(CORRECTED),
-            **self.false_successes.metrics(FALSE),
-            **self.missed_successes.metrics(MISSED),
+            **self.corrected_success.to_metrics(CORRECTED),
+            **self.false_successes.to_metrics(FALSE),
+            **self.missed_successes.to_metrics(MISSED),
             **({"audit/early_successes": self.early_successes} if self._num_true else {}),
             **self._error_rates(),
         }
@@ -351,11 +326,11 @@ class Audit:
             prediction.count(checks[prediction.success])
         return checks
 
-    def _estimate(self, checks: Checks, total: int) -> Estimate:
+    def _estimate(self, checks: Checks, total: int) -> Interval:
         if not checks.checked:
-            return Estimate(math.nan, 0.0, checks.answers / total if total else 1.0)
+            return Interval(math.nan, 0.0, checks.answers / total if total else 1.0)
         errors, low, high = checks.estimate(ALPHA, self.config.fraction)
-        return Estimate(errors / total, low / total, high / total)
+        return Interval(errors / total, low / total, high / total)
 
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint, as JSON."""

@@ -18,10 +18,9 @@ from pydantic import model_validator
 from plaudit.config import Config
 from plaudit.data.cameras import name_of_camera
 from plaudit.errors import did_you_mean
-from plaudit.judges.cascade import CascadeConfig
-from plaudit.judges.classifier.judge_config import SUCCESS, ClassifierJudgeConfig
+from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig, classifier_stage
 from plaudit.judges.config import HUMAN, JudgeConfig
-from plaudit.judges.noisy import NoisyJudgeConfig
+from plaudit.judges.simulator import NoisyJudgeConfig
 from plaudit.learners.config import OffPolicyConfig
 from plaudit.registry import (
     ENV_REGISTRY,
@@ -32,10 +31,11 @@ from plaudit.registry import (
     dotted_path,
 )
 from plaudit.robots.sim import SimRobotConfig
-from plaudit.rollout.engine import InferenceConfig, RunConfig, RunPolicyConfig, check_algorithm, engine_config
-from plaudit.rollout.operator_input import OperatorConfig
+from plaudit.rollout.collector import CollectConfig
+from plaudit.rollout.engine import InferenceConfig
+from plaudit.rollout.operator import OperatorConfig
+from plaudit.rollout.run import RunConfig, RunPolicyConfig, check_algorithm, engine_config
 from plaudit.training.audit import AuditConfig
-from plaudit.training.collect import CollectConfig
 from plaudit.training.settings import (
     ClusterConfig,
     DemosConfig,
@@ -183,7 +183,7 @@ class TrainingConfig(Config):
         if self.simulated and missing:
             raise ValueError(
                 f"env: {dotted_path(type(self.simulation))} is no config of an environment, it has no "
-                f"{', '.join(missing)}; derive one from plaudit.envs.adapters.base.AdapterConfig, or name a registered "
+                f"{', '.join(missing)}; derive one from plaudit.envs.adapters.AdapterConfig, or name a registered "
                 "Gymnasium environment: env=gymnasium env.id=my_package:MyTask-v0"
             )
         return self
@@ -426,13 +426,6 @@ def withholding_judge(config: TrainingConfig, judge: JudgeConfig) -> JudgeConfig
 def classifier_of(config: TrainingConfig) -> ClassifierJudgeConfig | None:
     """The run's judge, if it is a classifier; of a cascade, its first stage that is one."""
     return classifier_stage(config.judge.config)
-
-
-def classifier_stage(judge: JudgeConfig) -> ClassifierJudgeConfig | None:
-    """The same of a judge's config."""
-    judges = judge.models if isinstance(judge, CascadeConfig) else (judge,)
-    classifiers = (one for one in judges if isinstance(one, ClassifierJudgeConfig) and one.type == SUCCESS)
-    return next(classifiers, None)
 
 
 EVAL_SEEDS = 1_000_000_000  # evaluations during a run, which may decide when it stops

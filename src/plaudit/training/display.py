@@ -11,10 +11,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from plaudit.rollout.operator import OperatorStatus
-from plaudit.rollout.operator_input import hotkeys
-from plaudit.rollout.timing import held_warning
-from plaudit.training.audit import CORRECTED, FALSE, MISSED, Estimate
+from plaudit.judges.stats import Interval
+from plaudit.rollout.operator import OperatorStatus, hotkeys
+from plaudit.rollout.recording import held_warning
+from plaudit.training.audit import CORRECTED, FALSE, MISSED
 from plaudit.training.config import TrainingConfig
 from plaudit.training.ledger_audit import SHARE
 from plaudit.training.online_state import OnlineState
@@ -146,7 +146,7 @@ def rows(config: TrainingConfig, state: OnlineState) -> list[tuple[str, Text]]:
 
 def _success(config: TrainingConfig, state: OnlineState) -> Text:
     text = Text.assemble((_percent(state.judge_success), "bold"), " (judge)")
-    if corrected := Estimate.of(state.judge_metrics, CORRECTED):
+    if corrected := Interval.from_metrics(state.judge_metrics, CORRECTED):
         text.append_text(Text.assemble(", ", (str(corrected), "bold"), " (audit)"))
     if config.simulated:
         text.append_text(Text.assemble(", ", (_percent(state.env_success), "bold"), " (simulator)"))
@@ -204,8 +204,8 @@ def _audit(config: TrainingConfig, state: OnlineState) -> Text:
     metrics, limits = state.judge_metrics, {FALSE: config.audit.max_false, MISSED: config.audit.max_missed}
     text = Text("no episode yet" if not metrics.get("audit/episodes") else "")
     for (name, most), label in zip(limits.items(), ("false ", "missed "), strict=True):
-        if estimate := Estimate.of(metrics, name):
-            style = "red" if estimate.low > most else "yellow" if estimate.rate > most else "green"
+        if estimate := Interval.from_metrics(metrics, name):
+            style = "red" if estimate.low > most else "yellow" if estimate.value > most else "green"
             text.append_text(Text.assemble(label, (str(estimate), style), f" (max {100 * most:.0f}), "))
     if metrics.get("audit/episodes"):
         text.append(f"{metrics['audit/episodes']:.0f} audited")

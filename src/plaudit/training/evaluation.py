@@ -17,17 +17,16 @@ import numpy as np
 
 from plaudit.config import load
 from plaudit.data.normalize import Normalizer
-from plaudit.envs.panda.config import PandaConfig
+from plaudit.envs.panda import PandaConfig
 from plaudit.errors import DataError, JudgeError
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.config import JudgeConfig, judge_tree
 from plaudit.judges.detector import SuccessDetector
-from plaudit.judges.metrics import wilson
 from plaudit.judges.simulator import AS_IT_SAYS, SimulatorJudge
+from plaudit.judges.stats import wilson
 from plaudit.policies.config import NetworkPolicyConfig
-from plaudit.policies.loader import POLICY_FILE, WEIGHTS_FILE, PolicySpec, load_policy
+from plaudit.policies.loader import POLICY_FILE, WEIGHTS_FILE, PolicySpec, load_policy, read_weights
 from plaudit.policies.networks import load_components
-from plaudit.policies.weights import read_weights
 from plaudit.protocols import Learner, LiveJudge, VecEnv
 from plaudit.registry import ENV_REGISTRY, JUDGE_REGISTRY
 from plaudit.report.video import EpisodeClip, save_grid_video

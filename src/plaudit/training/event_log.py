@@ -19,10 +19,10 @@ from typing import Literal
 
 from plaudit.data.disk import Folder
 from plaudit.errors import PlauditError, StoreError, TrainingError, WorkerFailed
-from plaudit.plain import plain
-from plaudit.rollout.timing import held_warning
+from plaudit.rollout.recording import held_warning
 from plaudit.training.online_state import OnlineState
 from plaudit.training.run_folder import RunFolder
+from plaudit.trust import plain
 
 EventKind = Literal["started", "error", "warning", "recovered", "restart", "judge", "alarm", "ended"]
 EVENTS, TRACEBACKS = "events.jsonl", "failures.log"

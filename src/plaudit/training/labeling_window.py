@@ -24,13 +24,13 @@ from plaudit.data.disk import write_atomic
 from plaudit.data.journal import Journal
 from plaudit.data.store import Store, is_store
 from plaudit.errors import PlauditError
+from plaudit.files import read_json, read_json_object
 from plaudit.judges.config import HUMAN
 from plaudit.judges.human.app import has_display, run_labeling_app
 from plaudit.judges.human.drafts import is_being_labeled
 from plaudit.judges.human.queue import QueueOrder
-from plaudit.rollout.processes import ChildProcess, exit_with_parent, send
+from plaudit.processes import ChildProcess, exit_with_parent, send
 from plaudit.types import Episode
-from plaudit.untrusted import read_json, read_json_object
 
 WINDOW = "plaudit.training.labeling_window:window"
 MIRROR_BYTES = 20 << 30  # of a mirror; beyond it the oldest go

@@ -32,9 +32,9 @@ from plaudit.judges.config import CASCADE, HUMAN
 from plaudit.judges.labeling import label_episodes
 from plaudit.judges.simulator import SOURCE as SIMULATOR
 from plaudit.judges.simulator import SimulatorJudge
+from plaudit.judges.stats import RUN_ALPHA
 from plaudit.rule import awaits_audit, release
 from plaudit.training.audit import Audit, AuditConfig, true_success
-from plaudit.training.confidence import RUN_ALPHA
 from plaudit.types import REVIEW, Labels
 
 SHARE = "judge/cascade_share/"  # of a metric, before the name of a stage

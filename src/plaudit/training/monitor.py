@@ -13,8 +13,8 @@ from plaudit.data.label_order import counted_sources
 from plaudit.data.store import Store
 from plaudit.errors import TrainingError
 from plaudit.judges.config import JudgeConfig
+from plaudit.judges.stats import ErrorBudget
 from plaudit.rule import release
-from plaudit.training.confidence import ErrorBudget
 from plaudit.training.config import classifier_of
 from plaudit.training.ledger_audit import CascadeLedger, LedgerAudit
 from plaudit.training.retrain import PromotionDecision, Retrainer, current_judge

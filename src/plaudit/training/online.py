@@ -35,6 +35,7 @@ from plaudit.errors import (
     WorkerFailed,
     WorkerLost,
 )
+from plaudit.files import understood
 from plaudit.judges.certificate import certificate_status
 from plaudit.training.config import withholding_judge
 from plaudit.training.demos import unseen_success
@@ -54,7 +55,6 @@ from plaudit.training.workers.human import WHO, HumanLabelWorker
 from plaudit.training.workers.judge import JudgeBundle, JudgeWorker, LabelReport
 from plaudit.training.workers.learner import LearnerInfo, LearnerWorker, UpdateReport, robot_policy
 from plaudit.types import JudgeId
-from plaudit.untrusted import understood
 
 TICK_S = 0.1  # that the loop waits for something to happen
 RETRY_S = 0.5  # before a judge that found nothing to do, or a worker that failed, is asked again

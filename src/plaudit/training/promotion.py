@@ -14,8 +14,8 @@ The candidate is promoted when all of this holds:
 "Significantly" refers to the episodes in which the two judges differ, since the others do not tell them apart. If the
 two are equally good, each of these is better or worse with equal probability. The candidate is promoted when an exact
 one-sided sign test rejects this at the comparison's part of the run's error budget: over all comparisons of a run, a
-candidate that is no better is promoted with a probability of at most 2.5% (confidence.py). This holds for episodes that
-were held out whatever the judges decided (retrain.py).
+candidate that is no better is promoted with a probability of at most 2.5% (judges/stats.py). This holds for episodes
+that were held out whatever the judges decided (retrain.py).
 
 "Right" refers to whole episodes, as balanced accuracy over the groups that exist: failures and successes of the run,
 failures and successes of the data that the first judge was trained on. Counted together, a hundred easy failures of
@@ -25,7 +25,7 @@ episodes of its own data, which favors the current judge.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
@@ -35,8 +35,8 @@ from plaudit.config import Config, PositiveInt
 from plaudit.data.store import Store
 from plaudit.judges.config import REFERENCE_SOURCES
 from plaudit.judges.evaluation import evaluate, load_reference_labels
-from plaudit.judges.metrics import nan_to_none
-from plaudit.judges.predictions import EpisodePrediction
+from plaudit.judges.metrics import EpisodePrediction, nan_to_none
+from plaudit.judges.stats import is_more_often
 from plaudit.protocols import Judge
 from plaudit.types import FloatArray, Labels
 
@@ -204,45 +204,16 @@ def _objection(
     if candidate.balanced_accuracy < current.balanced_accuracy:
         return "it is right less often"
     both = [(current.results[i], candidate.results[i]) for i in candidate.results if i in current.results]
-    if candidate.balanced_accuracy == current.balanced_accuracy:
-        frames = SignTest.of((old.num_false_frames, new.num_false_frames) for old, new in both)
-        if frames.significant(confidence):
-            return None
-        return f"it is right as often, and has fewer false frames in {frames.describe(confidence)}"
-    episodes = SignTest.of((new.correct, old.correct) for old, new in both)
-    return None if episodes.significant(confidence) else f"it is right in {episodes.describe(confidence)}"
-
-
-@dataclass(frozen=True)
-class SignTest:
-    """Of the held-out episodes in which two judges differ, in how many the candidate is better."""
-
-    num_better: int
-    num_different: int
-
-    @classmethod
-    def of(cls, pairs: Iterable[tuple[int, int]]) -> Self:
-        """
-        pairs: of numbers of which the first is larger where the candidate is better
-        """
-        different = [better > worse for better, worse in pairs if better != worse]
-        return cls(sum(different), len(different))
-
-    def significant(self, confidence: float) -> bool:
-        """Whether an equally good judge would hardly be better so often."""
-        from scipy.special import bdtrc
-
-        if not self.num_different:
-            return False
-        at_least_so_often = bdtrc(self.num_better - 1, self.num_different, 0.5)
-        return float(at_least_so_often) <= 1 - confidence
-
-    def describe(self, confidence: float) -> str:
-        """In words, for a test that is not significant."""
-        return (
-            f"{self.num_better} of the {self.num_different} held-out episodes in which the two differ, which may be "
-            f"chance: {confidence:.1%} confidence is required"
-        )
+    tied = candidate.balanced_accuracy == current.balanced_accuracy
+    pairs = [(old.num_false_frames, new.num_false_frames) if tied else (new.correct, old.correct) for old, new in both]
+    significant, num_better, num_different = is_more_often(pairs, confidence)
+    if significant:
+        return None
+    what = "it is right as often, and has fewer false frames in" if tied else "it is right in"
+    return (
+        f"{what} {num_better} of the {num_different} held-out episodes in which the two differ, which may be chance: "
+        f"{confidence:.1%} confidence is required"
+    )
 
 
 def episode_origin(store: Store, episode_id: int) -> str:

@@ -47,22 +47,22 @@ from plaudit.data.disk import sync, write_atomic
 from plaudit.data.label_index import LabelVersion
 from plaudit.data.store import Store, is_store
 from plaudit.errors import EpisodeNotFound, PlauditError
+from plaudit.files import read_json_object, understood
 from plaudit.judges.cascade import CascadeConfig, lot_of
 from plaudit.judges.classifier.checkpoint import RewardModel
-from plaudit.judges.classifier.compat import deep_merge
 from plaudit.judges.classifier.config import RewardTrainConfig
-from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
-from plaudit.judges.classifier.loader import load_reward_model
+from plaudit.judges.classifier.judge import load_reward_model
+from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig, classifier_stage
+from plaudit.judges.classifier.train_job import deep_merge
 from plaudit.judges.config import REFERENCE_SOURCES, JudgeConfig, save_rights
 from plaudit.judges.epochs import EpochMetrics, TrainingInterrupted, never_stop
 from plaudit.judges.evaluation import load_reference_labels, score_episodes
-from plaudit.judges.rights import Rights, prove_rights
+from plaudit.judges.promise import Rights, prove_rights
+from plaudit.judges.stats import ErrorBudget, alpha_spent
+from plaudit.processes import ChildProcess, exit_with_parent, send
 from plaudit.registry import JUDGE_REGISTRY
-from plaudit.rollout.processes import ChildProcess, exit_with_parent, send
 from plaudit.rule import DecisionRule
 from plaudit.training.audit import hashed_uniform
-from plaudit.training.confidence import ErrorBudget, alpha_spent
-from plaudit.training.config import classifier_stage
 from plaudit.training.promotion import (
     RETRAIN_META,
     JudgeEvalSummary,
@@ -72,7 +72,6 @@ from plaudit.training.promotion import (
 )
 from plaudit.training.reward_model import train_and_save
 from plaudit.training.settings import RetrainConfig
-from plaudit.untrusted import read_json_object, understood
 
 DECISION_FILE, CANDIDATE = "promotion.json", ".candidate"
 STOP_TIMEOUT_S = 20.0  # for which a retraining may save what it has when it is told to stop

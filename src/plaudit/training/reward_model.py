@@ -28,9 +28,9 @@ from plaudit.judges.classifier.budget import Choice
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import SPLITS
-from plaudit.judges.classifier.features import ProgressBars
 from plaudit.judges.classifier.fit import TrainResult, train_reward_model
 from plaudit.judges.classifier.judge import ClassifierJudge
+from plaudit.judges.classifier.training import ProgressBars
 from plaudit.judges.config import ADAPTER_FILE, save_own_judge
 from plaudit.judges.epochs import EpochMetrics, StepMetrics, never_stop
 from plaudit.judges.vlm.config import VlmSettings

@@ -18,6 +18,7 @@ from plaudit.data.disk import Folder, write_atomic
 from plaudit.data.rewards import Decisions, RewardConfig, learning_signal
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
+from plaudit.files import MAX_JSON
 from plaudit.judges.certificate import certificate_status
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig
 from plaudit.judges.classifier.judge import ClassifierJudge
@@ -34,7 +35,6 @@ from plaudit.training.demos import copy_exclusions, demo_labels, unseen_success
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.settings import RewardModelBlock
 from plaudit.types import Episode, FloatArray, JudgeId, Labels, Observation, ProgressFn
-from plaudit.untrusted import MAX_JSON
 
 
 class RolloutJudge:

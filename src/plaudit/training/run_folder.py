@@ -25,17 +25,16 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import BaseModel
 
-from plaudit.checkpoint import load_checkpoint, read_state, save_checkpoint
-from plaudit.config import load
+from plaudit.config import dump_yaml, load
+from plaudit.data.checkpoint import load_checkpoint, read_state, save_checkpoint
 from plaudit.data.disk import Folder, disk_error, sync, write_atomic
 from plaudit.data.normalize import Normalizer
 from plaudit.errors import BadFile, ConfigError, TargetNotEmpty
+from plaudit.files import Root, read_metrics
 from plaudit.policies.loader import WEIGHTS_FILE, save_policy, save_policy_file
 from plaudit.protocols import Learner
 from plaudit.training.config import Schedule, TrainingConfig
 from plaudit.types import PolicyWeights
-from plaudit.untrusted import Root, read_metrics
-from plaudit.yaml_file import dump_yaml
 
 CHECKPOINTS = "checkpoints"
 NUM_CHECKPOINTS = 2  # that are kept

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from plaudit.data.disk import disk_error, write_atomic
-from plaudit.policies.loader import WEIGHTS_FILE
-from plaudit.policies.weights import read_weights, write_weights
+from plaudit.files import Root, read_json_object
+from plaudit.policies.loader import WEIGHTS_FILE, read_weights, write_weights
 from plaudit.types import PolicyWeights
-from plaudit.untrusted import Root, read_json_object
 
 STARTS = ".starts.json"  # reader -> how often it has started
 VERSIONS = "versions"  # folder of the weights that acted, by version

@@ -25,9 +25,9 @@ from plaudit.data.label_order import counted_sources
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store, is_store
 from plaudit.errors import DataError
+from plaudit.rollout.collector import collecting
 from plaudit.rollout.vector import ActFn, RolloutBatch, collect_rollout
 from plaudit.training.audit import Audit, true_success
-from plaudit.training.collect import collecting
 from plaudit.training.config import TrainingConfig, train_seed
 from plaudit.training.demos import check_demos, open_demos
 from plaudit.training.evaluation import evaluate, make_eval_env

@@ -7,11 +7,10 @@ import pytest
 from gymnasium import spaces
 
 from plaudit.config import parse
+from plaudit.envs import adapters as base
 from plaudit.envs import gl
-from plaudit.envs.adapters import base
-from plaudit.envs.adapters.base import AdaptedEnv, AdapterConfig, check_mujoco, load_simulator
-from plaudit.envs.adapters.fetch import FetchConfig
-from plaudit.envs.adapters.gym_hil import GymHilConfig
+from plaudit.envs.adapters import AdaptedEnv, AdapterConfig, check_mujoco, load_simulator
+from plaudit.envs.adapters.mujoco import FetchConfig, GymHilConfig
 from plaudit.errors import ConfigError, EnvError, MissingExtra, UnknownName
 from plaudit.registry import ENV_REGISTRY
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from envs.adapters.contract import INFINITE_STATE, check_adapted, needs, rollout, state_size
-from plaudit.envs.adapters.fetch import FetchConfig
+from plaudit.envs.adapters.mujoco import FetchConfig
 from plaudit.errors import UnknownName
 
 pytestmark = [needs("gymnasium_robotics", "fetch"), pytest.mark.filterwarnings(INFINITE_STATE)]

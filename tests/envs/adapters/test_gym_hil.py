@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from envs.adapters.contract import INFINITE_STATE, check_adapted, needs, rollout, state_size
-from plaudit.envs.adapters.gym_hil import GymHilConfig
+from plaudit.envs.adapters.mujoco import GymHilConfig
 
 pytestmark = [needs("gym_hil", "gym-hil"), pytest.mark.filterwarnings(INFINITE_STATE)]
 

@@ -11,7 +11,7 @@ from gymnasium import spaces
 from gymnasium.envs.registration import WrapperSpec
 
 from envs.adapters.contract import INFINITE_STATE, check_adapted, state_size
-from plaudit.envs.adapters.base import SyncVecEnv
+from plaudit.envs.adapters import SyncVecEnv
 from plaudit.envs.adapters.maniskill import BatchVecEnv, ManiSkillConfig, flatten, unbatch
 from plaudit.errors import EnvError, InvalidAction, UnknownName
 from plaudit.judges.detector import SuccessDetector

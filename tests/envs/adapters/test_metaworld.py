@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from envs.adapters.contract import INFINITE_STATE, check_adapted, needs, rollout, state_size
-from plaudit.envs.adapters.metaworld import MetaWorldConfig
+from plaudit.envs.adapters.mujoco import MetaWorldConfig
 from plaudit.errors import UnknownName
 
 pytestmark = [needs("metaworld", "metaworld"), pytest.mark.filterwarnings(INFINITE_STATE)]

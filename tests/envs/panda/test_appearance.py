@@ -3,7 +3,7 @@ import colorsys
 import numpy as np
 import pytest
 
-pytest.importorskip("plaudit.envs.panda.mujoco_batch", exc_type=ImportError)  # the tests below need MuJoCo 4
+pytest.importorskip("plaudit.envs.panda.cameras", exc_type=ImportError)  # the tests below need MuJoCo 4
 
 from plaudit.envs.panda.scene import CAMERAS
 from plaudit.envs.panda.vec_env import PandaVecEnv

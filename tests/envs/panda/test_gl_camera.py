@@ -4,11 +4,10 @@ import sys
 import numpy as np
 import pytest
 
-pytest.importorskip("plaudit.envs.panda.mujoco_batch", exc_type=ImportError)  # the tests below need MuJoCo 4
+pytest.importorskip("plaudit.envs.panda.cameras", exc_type=ImportError)  # the tests below need MuJoCo 4
 
 from plaudit.envs import gl
-from plaudit.envs.panda.gl_camera import GlCamera
-from plaudit.envs.panda.mujoco_batch import mujoco
+from plaudit.envs.panda.cameras import GlCamera, mujoco
 from plaudit.envs.panda.scene import CAMERAS
 from plaudit.envs.panda.vec_env import PandaVecEnv
 from plaudit.errors import EnvError

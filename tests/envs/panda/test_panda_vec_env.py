@@ -4,9 +4,9 @@ import sys
 import numpy as np
 import pytest
 
-pytest.importorskip("plaudit.envs.panda.mujoco_batch", exc_type=ImportError)  # the tests below need MuJoCo 4
+pytest.importorskip("plaudit.envs.panda.cameras", exc_type=ImportError)  # the tests below need MuJoCo 4
 
-from plaudit.envs.panda.config import PandaConfig
+from plaudit.envs.panda import PandaConfig
 from plaudit.envs.panda.scene import ARM_STATE, CUBE_HALF_SIZE, SCENE_STATE
 from plaudit.envs.panda.vec_env import PandaVecEnv
 from plaudit.errors import ConfigError, EnvError, InvalidAction, UnknownName
@@ -225,7 +225,6 @@ class Hidden:
         if name in {names}:
             raise ModuleNotFoundError(f"No module named '{{name}}'", name=name)
 sys.meta_path.insert(0, Hidden())
-from plaudit.envs.panda.config import PandaConfig
 config = PandaConfig(type="lift")
 try:
     config.build()

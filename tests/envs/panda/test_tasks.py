@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("plaudit.envs.panda.mujoco_batch", exc_type=ImportError)  # the tests below need MuJoCo 4
+pytest.importorskip("plaudit.envs.panda.cameras", exc_type=ImportError)  # the tests below need MuJoCo 4
 
 from plaudit.envs.panda.scene import CUBE_HALF_SIZE, TABLE_CENTER
 from plaudit.envs.panda.tasks import START_RANGE, TASKS, TaskState

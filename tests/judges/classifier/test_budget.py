@@ -20,7 +20,7 @@ from plaudit.judges.classifier.budget import (
 )
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import RewardDataset, split
-from plaudit.judges.classifier.encoders.resnet10 import Resnet10Config
+from plaudit.judges.classifier.encoders.resnet import Resnet10Config
 from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.fit import train_reward_model
 from plaudit.judges.classifier.train_job import RewardTrainJob

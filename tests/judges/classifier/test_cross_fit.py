@@ -11,12 +11,11 @@ from bright_square import CUTOFF, square_store
 from plaudit.data.store import Store
 from plaudit.judges.calibration import by_others_thresholds
 from plaudit.judges.classifier.config import RewardTrainConfig
-from plaudit.judges.classifier.cross_fit import Scale, fold_splits
 from plaudit.judges.classifier.dataset import RewardDataset, add_blank_negatives, split, subsample
 from plaudit.judges.classifier.encoders.small import SmallConfig
-from plaudit.judges.classifier.fit import TrainResult
+from plaudit.judges.classifier.fit import Scale, TrainResult, fold_splits
 from plaudit.judges.epochs import StepMetrics, TrainingInterrupted
-from plaudit.judges.predictions import EpisodePrediction
+from plaudit.judges.metrics import EpisodePrediction
 from plaudit.training.reward_model import train_and_save
 
 CONFIG = RewardTrainConfig(
@@ -91,8 +90,8 @@ def test_the_report_shows_what_other_episodes_will_show_and_what_more_would_tell
     page = (folder / "model/report.html").read_text()
     assert "What 10 other episodes will show" in page and "by twice as many episodes" in page
     assert "Measured on 12 episodes, of which 10 were cross-fitted" in page and "10 cross-fitted episodes" in page
-    value, low, high = json.loads((folder / "model/model.json").read_text())["forecast"]["figures"]["fpr"]
-    assert low <= value <= high and high > 0.2  # twelve episodes cannot rule out more
+    fpr = json.loads((folder / "model/model.json").read_text())["forecast"]["figures"]["fpr"]
+    assert fpr["low"] <= fpr["value"] <= fpr["high"] and fpr["high"] > 0.2  # twelve episodes cannot rule out more
 
 
 def test_one_that_was_stopped_in_a_fold_goes_on_there_and_ends_alike(tmp_path, squares, fitted):
@@ -117,7 +116,7 @@ def test_without_it_the_report_says_why_and_has_wide_intervals(tmp_path, episode
     found = make(store, tmp_path / "model", CONFIG.model_copy(update={"epochs": 1, **changes}))
     forecast = found.model.config.forecast
     assert forecast.cross_fitted == 0 and forecast.episodes == found.metrics.episodes <= 2
-    assert (forecast.figures["fpr"][2] or 0.0) > 0.5
+    assert forecast.figures["fpr"].high > 0.5
     page = (tmp_path / "model/report.html").read_text()
     assert "test episodes alone, and so with wide intervals" in page and why in page
 

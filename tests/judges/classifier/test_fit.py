@@ -16,15 +16,14 @@ from plaudit.data.store import Store
 from plaudit.errors import BadFile, JudgeError, PlauditError, TargetNotEmpty
 from plaudit.judges import epochs
 from plaudit.judges.calibration import PlattScaling
-from plaudit.judges.classifier import features
+from plaudit.judges.classifier import training
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import SPLITS, RewardDataset, add_blank_negatives, split, subsample
-from plaudit.judges.classifier.encoders.resnet10 import Resnet10Config
+from plaudit.judges.classifier.encoders.resnet import Resnet10Config
 from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.fit import RememberingModel, TrainResult
-from plaudit.judges.classifier.judge import ClassifierJudge
-from plaudit.judges.classifier.loader import load_reward_model
+from plaudit.judges.classifier.judge import ClassifierJudge, load_reward_model
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.judges.classifier.training import balanced_batch
 from plaudit.judges.epochs import EpochMetrics, StepMetrics, TrainingInterrupted
@@ -260,7 +259,7 @@ def kill_at(epoch: int) -> Callable[[EpochMetrics], bool]:
 def test_a_training_that_was_stopped_and_killed_goes_on_as_if_it_was_not(tmp_path, squares, config, monkeypatch):
     config = config.model_copy(update={"ensemble_size": 2, "epochs": 4, "patience": 9})
     whole = make(squares, tmp_path / "whole", config)
-    for module in (features, epochs):
+    for module in (training, epochs):
         monkeypatch.setattr(module, "KEEP_EVERY", 0.0)
     with pytest.raises(TrainingInterrupted):
         make(squares, tmp_path / "parts", config, stop_at(2))
@@ -305,7 +304,7 @@ def test_its_curve_is_there_as_event_files(folder, fitted):
 def test_encoding_that_was_interrupted_goes_on_where_it_was(tmp_path, squares, monkeypatch):
     config = FROZEN.model_copy(update={"epochs": 2})
     whole = make(squares, tmp_path / "whole", config)
-    monkeypatch.setattr(features, "CPU_CHUNK", 16)
+    monkeypatch.setattr(training, "CPU_CHUNK", 16)
     counts: list[int] = []
 
     def track(stop_after: int) -> Callable:

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from plaudit.judges.classifier.gpu_inference import BlockConv, ChannelsLastGroupNorm, bf16_copies, pad_batch
+from plaudit.judges.classifier.checkpoint import BlockConv, ChannelsLastGroupNorm, bf16_copies, pad_batch
 from tiny_reward import noise_episode, tiny_model
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from plaudit.errors import BadFile, ConfigError, PlauditError
-from plaudit.judges.classifier.loader import load_reward_model
+from plaudit.judges.classifier.judge import load_reward_model
 from tiny_reward import tiny_model
 
 WIDE = {"hidden_dim": 2**16, "latent_dim": 2**16}

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from plaudit.config import parse
+from plaudit.devices import Adam
 from plaudit.errors import ConfigError
 from plaudit.judges.classifier.encoders import feature_map_size
-from plaudit.judges.classifier.encoders.keypoints import KeypointsConfig
-from plaudit.optim import Adam
+from plaudit.judges.classifier.encoders.small import KeypointsConfig
 
 SIDE = 32
 

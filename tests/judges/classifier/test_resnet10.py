@@ -12,13 +12,8 @@ from torch import Tensor, nn
 
 from plaudit.config import parse
 from plaudit.errors import BadFile, UnsafeFile
-from plaudit.judges.classifier.encoders import feature_map_size
-from plaudit.judges.classifier.encoders.resnet10 import (
-    Resnet10Config,
-    ResNetEncoderWrapper,
-    load_pretrained_resnet10,
-)
-from plaudit.judges.classifier.encoders.same import SameConv2d, SameMaxPool2d, same_padding
+from plaudit.judges.classifier.encoders import SameConv2d, SameMaxPool2d, feature_map_size, same_padding
+from plaudit.judges.classifier.encoders.resnet import Resnet10Config, ResNetEncoderWrapper, load_pretrained_resnet10
 
 State = dict[str, Tensor]
 

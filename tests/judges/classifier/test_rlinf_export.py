@@ -12,13 +12,11 @@ from torch.nn import functional as F
 
 from plaudit.errors import BadFile, JudgeError, TargetNotEmpty
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig
-from plaudit.judges.classifier.encoders.resnet import ResnetConfig
-from plaudit.judges.classifier.encoders.resnet10 import Resnet10Config
+from plaudit.judges.classifier.encoders.resnet import Resnet10Config, ResnetConfig
 from plaudit.judges.classifier.encoders.small import SmallConfig
-from plaudit.judges.classifier.loader import load_reward_model
+from plaudit.judges.classifier.judge import load_reward_model
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
-from plaudit.judges.classifier.rlinf import load_rlinf_checkpoint
-from plaudit.judges.classifier.rlinf_export import export_rlinf
+from plaudit.judges.classifier.rlinf import export_rlinf, load_rlinf_checkpoint
 from tiny_reward import tiny_model
 
 RECIPE: dict[str, Any] = {

@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 from plaudit.errors import ConfigError, PlauditError
-from plaudit.judges.classifier.compat import deep_merge
-from plaudit.judges.classifier.train_job import RewardTrainJob, encoder_of, load_reward_train_job
+from plaudit.judges.classifier.train_job import RewardTrainJob, deep_merge, encoder_of, load_reward_train_job
 
 LEROBOT: dict[str, Any] = {
     "policy": {

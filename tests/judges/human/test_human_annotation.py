@@ -7,7 +7,7 @@ from conftest import counting_episode
 from plaudit.data.cutoffs import label_store
 from plaudit.data.store import Store
 from plaudit.errors import DataError
-from plaudit.judges.human.annotation import FrameAnnotation
+from plaudit.judges.human.drafts import FrameAnnotation
 
 NAN = float("nan")
 

@@ -5,8 +5,7 @@ from PySide6.QtCore import QPoint, Qt
 from PySide6.QtGui import QKeyEvent
 
 from counted_stores import counted_store, open_window, said_of
-from plaudit.judges.human.actions import ACTIONS, replay_actions
-from plaudit.judges.human.session import Session
+from plaudit.judges.human.session import ACTIONS, Session, replay_actions
 from plaudit.judges.human.timeline import x_of
 from plaudit.judges.human.window import LabelWindow, key_name
 from waiting import stretch

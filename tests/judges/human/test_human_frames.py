@@ -8,7 +8,7 @@ import torch
 from PySide6.QtGui import QImage
 
 from plaudit.errors import DataError
-from plaudit.judges.human.frames import torch_frame_to_qimage
+from plaudit.judges.human.camera_view import torch_frame_to_qimage
 
 UINT8, FLOATS = ["uint8"], ["float16", "float32", "float64", "bfloat16"]
 

@@ -5,9 +5,8 @@ import pytest
 from counted_stores import counted_store
 from plaudit.contracts import check_judge
 from plaudit.data.store import Store
-from plaudit.judges.human.actions import replay_actions
 from plaudit.judges.human.judge import HumanJudge, with_window_id
-from plaudit.judges.human.session import Session
+from plaudit.judges.human.session import Session, replay_actions
 from plaudit.judges.labeling import label_episodes
 from plaudit.types import Labels
 

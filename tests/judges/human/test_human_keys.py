@@ -12,8 +12,7 @@ from plaudit.data.cutoffs import label_store, read_cutoffs
 from plaudit.data.store import Store
 from plaudit.data.transfer import import_dataset
 from plaudit.errors import DataError
-from plaudit.judges.human.actions import ACTIONS, BY_KEY, GROUPS, ActionLog, replay_actions
-from plaudit.judges.human.session import Session
+from plaudit.judges.human.session import ACTIONS, BY_KEY, GROUPS, ActionLog, Session, replay_actions
 from plaudit.types import Episode
 
 REAL = Path(os.environ.get("PLAUDIT_TEST_DATA", Path(__file__).parents[4] / "shared/data")) / "g1_bottle"

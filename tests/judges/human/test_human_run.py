@@ -120,7 +120,7 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it(monkeypatch):
 def test_nothing_but_the_window_imports_qt_or_torch():
     program = """
         import sys
-        import plaudit.judges.human.app, plaudit.judges.human.actions
+        import plaudit.judges.human.app, plaudit.judges.human.session
         sys.exit(bool({"PySide6", "torch"} & set(sys.modules)))
     """
     assert subprocess.run([sys.executable, "-c", textwrap.dedent(program)]).returncode == 0

@@ -13,8 +13,7 @@ from PySide6.QtGui import QImage
 from counted_stores import add_episode, counted_store, judged, open_window
 from plaudit.data.store import Store
 from plaudit.judges.human import style
-from plaudit.judges.human.actions import ACTIONS, replay_actions
-from plaudit.judges.human.session import Session
+from plaudit.judges.human.session import ACTIONS, Session, replay_actions
 from plaudit.judges.human.timeline import x_of
 from plaudit.types import Episode
 from waiting import stretch

@@ -11,7 +11,7 @@ from plaudit.data.formats.base import Dataset, FormatName, Writer
 from plaudit.data.formats.base import ReadOptions as ReadOptions
 from plaudit.data.formats.base import WriteOptions as WriteOptions
 from plaudit.errors import UnknownFormat
-from plaudit.untrusted import Root
+from plaudit.files import Root
 
 
 def open_dataset(path: str | Path, options: ReadOptions | None = None) -> Dataset:
@@ -19,7 +19,7 @@ def open_dataset(path: str | Path, options: ReadOptions | None = None) -> Datase
 
     It is decoded in this process; `plaudit.data.formats.worker` does the same in a process with limits.
     """
-    from plaudit.data.formats.view import as_asked
+    from plaudit.data.formats.images import as_asked
 
     path, options = Path(path), options or ReadOptions()
     return as_asked(layout_of(path).read(Root(path, options.follow_links), options), options)

@@ -1,16 +1,30 @@
 """What all formats share: a data set as it is read, the options of reading and writing, and a folder of files."""
 
+import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from plaudit.data.formats.images import file_digest
-from plaudit.data.formats.limits import FREE, GB, check_decoded_size
 from plaudit.errors import BadFile
+from plaudit.files import Root
 from plaudit.types import Episode, Labels, ProgressFn
-from plaudit.untrusted import Root
+
+# Limits on foreign data: a few bytes can stand for any amount of memory (equal values in a table, a black video, a
+# length in a JSON file), so sizes are computed before anything is decoded.
+MAX_EDGE = 16_384  # pixels of an image
+MAX_PIXELS = 1 << 26  # of an image
+MAX_WIDTH = 1 << 20  # numbers in one row of a column
+MAX_ROWS = 1 << 26  # of a table
+MAX_TEXT = 10_000  # characters of a task
+GB = 1 << 30
+
+# Bytes that any file may be decoded to, and beyond that how many times its own size. A camera that stands still gives
+# 1,000 to 1; a black one gives more, but is one of several.
+FREE = 256 << 20
+RATIO = 2000
+TABLE_RATIO = 200  # of numbers
 
 FormatName = Literal["npy", "pkl", "lerobot"]
 RewardFrame = Literal["next", "same"]
@@ -132,6 +146,41 @@ class FileLayout:
         return left_out
 
 
+def size_text(nbytes: int) -> str:
+    """A number of bytes as text: 1.2 GB."""
+    return f"{nbytes / 1e9:,.1f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:,.1f} MB"
+
+
+def check_decoded_size(
+    nbytes: int,
+    compressed: int,
+    where: Path,
+    what: str,
+    most: float,
+    ratio: int = RATIO,
+    source: str = "bytes on disk",
+) -> None:
+    """Refuse an episode that is too large, or much larger than the bytes that it is decoded from.
+
+    nbytes: its size in memory, known before it is decoded
+    compressed: the number of bytes that it is decoded from
+    most: the limit in bytes
+    source: what these bytes are, for the message
+    """
+    if nbytes > most:
+        raise BadFile(
+            where,
+            f"{what} would take {nbytes / GB:,.1f} GB in memory, and {most / GB:,.1f} GB is the limit; "
+            "give --max-episode-gb where this is no mistake",
+        )
+    if nbytes > max(FREE, ratio * compressed):
+        raise BadFile(
+            where,
+            f"{what} would take {nbytes / GB:,.1f} GB in memory out of {compressed:,} {source}, more than any "
+            "recording does; copy it again from its source",
+        )
+
+
 # Fills an empty folder; returns a sentence for each episode or part that the layout has no place for.
 Writer = Callable[[Path, Sequence[LabeledEpisode], WriteOptions, ProgressFn], list[str]]
 
@@ -140,6 +189,15 @@ def check_not_repeated(nbytes: int, size: int, file: Path) -> None:
     """Refuse images that take more memory than their file has bytes: a pickle may hold one array in many places."""
     if nbytes > max(FREE, 2 * size):
         raise BadFile(file, f"its images take {nbytes:,} bytes in a file of {size:,}; copy it again from its source")
+
+
+def file_digest(root: Root, path: Path) -> str:
+    """The digest of all bytes of a file."""
+    try:
+        with root.open(path) as file:
+            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+    except FileNotFoundError:
+        raise BadFile(path, "there is no such file") from None
 
 
 def folder_of_files(

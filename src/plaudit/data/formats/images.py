@@ -1,22 +1,24 @@
-"""Images of other layouts -> uint8 [H, W, 3], and the few checks that keep wrong ones out."""
+"""Images of other layouts as uint8 [H, W, 3], with checks; the cameras, names and sizes that an import asks for."""
 
-import hashlib
 import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
 from plaudit.data.cameras import name_of_camera
+from plaudit.data.formats.base import GB, MAX_EDGE, Dataset, ReadOptions, Source, check_decoded_size
 from plaudit.errors import BadFile, DataError
-from plaudit.types import AnyArray, ByteArray
-from plaudit.untrusted import Root
+from plaudit.types import AnyArray, ByteArray, Episode, Labels
 
 # Pillow reads fifty formats, and for one of them starts Ghostscript, which runs what the file says.
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")
 MAX_IMAGE = 256 << 20  # bytes of a file
+LEROBOT_IMAGES = "observation.images."  # how LeRobot's names of cameras begin
 
 
 class BadImage(ValueError):
@@ -73,10 +75,66 @@ def choose(cameras: Sequence[str], known: Sequence[str], where: str) -> list[str
     return chosen or list(known)
 
 
-def file_digest(root: Root, path: Path) -> str:
-    """Of all its bytes."""
-    try:
-        with root.open(path) as file:
-            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
-    except FileNotFoundError:
-        raise BadFile(path, "there is no such file") from None
+def as_asked(dataset: Dataset, options: ReadOptions) -> Dataset:
+    """The same data set with the cameras, the names and the size of `options`."""
+    if not (options.cameras or options.resize):
+        return dataset
+    names = _names(options)
+    taken = list(names.values())
+    twice = next((name for name in taken if taken.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"two cameras would be called '{twice}'; give each a name of its own (--camera OLD=NEW)")
+    if options.resize is not None and not all(1 <= edge <= MAX_EDGE for edge in options.resize):
+        size = "x".join(map(str, options.resize))
+        raise DataError(f"frames of {size} are not possible; 1 to {MAX_EDGE:,} pixels are")
+    sizes = {names.get(camera, camera): options.resize or size for camera, size in dataset.sizes.items()}
+    sources = [
+        replace(source, load=partial(_load, source, options), nbytes=_nbytes(source, dataset, options))
+        for source in dataset.sources
+    ]
+    return replace(dataset, sources=sources, sizes=sizes)
+
+
+def _names(options: ReadOptions) -> dict[str, str]:
+    """Cameras that were asked for, and what they are called from here on."""
+    return {
+        camera.removeprefix(LEROBOT_IMAGES): options.rename.get(camera, camera.removeprefix(LEROBOT_IMAGES))
+        for camera in options.cameras
+    }
+
+
+def _nbytes(source: Source, dataset: Dataset, options: ReadOptions) -> Callable[[], int]:
+    """With what the resized frames take beside the others."""
+
+    def nbytes() -> int:
+        before = source.nbytes()
+        if options.resize is None:
+            return before
+        height, width = options.resize
+        extra = (source.steps + 1) * height * width * 3 * max(1, len(dataset.sizes))
+        most = options.max_episode_gb * GB
+        check_decoded_size(extra, extra, dataset.path, f"episode {source.index} at {height}x{width}", most)
+        return before + 2 * extra
+
+    return nbytes
+
+
+def _load(source: Source, options: ReadOptions) -> tuple[Episode, Labels | None]:
+    episode, labels = source.load()
+    names = _names(options)
+    chosen = choose(list(names), list(episode.frames), source.where)
+    frames = {name: episode.frames[camera] for name, camera in zip(names.values() or chosen, chosen, strict=True)}
+    if options.resize is not None:
+        height, width = options.resize
+        frames = {camera: resize(images, height, width) for camera, images in frames.items()}
+    return replace(episode, frames=frames), labels
+
+
+def resize(frames: ByteArray, height: int, width: int) -> ByteArray:
+    """uint8 [T, H, W, 3] to another size, bilinear with antialiasing, as reward models resize what they see."""
+    if frames.shape[1:3] == (height, width):
+        return frames
+    out = np.empty((len(frames), height, width, 3), np.uint8)
+    for image, target in zip(frames, out):
+        target[:] = np.asarray(Image.fromarray(image).resize((width, height), Image.Resampling.BILINEAR))
+    return out

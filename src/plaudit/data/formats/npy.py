@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from plaudit.data.formats.base import (
+    GB,
     Dataset,
     EpisodeFile,
     FileLayout,
@@ -19,14 +20,14 @@ from plaudit.data.formats.base import (
     ReadOptions,
     WriteOptions,
     check_not_repeated,
+    file_digest,
     folder_of_files,
 )
-from plaudit.data.formats.images import choose, file_digest, to_frames
-from plaudit.data.formats.limits import GB
-from plaudit.data.unpickle import load_npy
+from plaudit.data.formats.images import choose, to_frames
+from plaudit.data.unpickle import DAMAGED, read_npy
 from plaudit.errors import BadFile, InvalidEpisode
+from plaudit.files import Root, readable
 from plaudit.types import Episode, Labels, Origin
-from plaudit.untrusted import Root
 
 FOLDERS = ("positive", "negative")
 
@@ -46,7 +47,8 @@ def read(root: Root, options: ReadOptions) -> Dataset:
 
 
 def _load(root: Root, options: ReadOptions, file: Path, index: int) -> tuple[Episode, Labels]:
-    tree = load_npy(file, root)
+    with readable(file, DAMAGED.format(".npy file", "{}")), root.open(file) as opened:
+        tree = read_npy(opened, file)
     if not isinstance(tree, dict) or not isinstance(tree.get("images"), dict) or "labels" not in tree:
         raise BadFile(file, "a trajectory is a dictionary of 'images' and 'labels', this is not one")
     labels = np.asarray(tree["labels"], np.float32).reshape(-1)

@@ -15,6 +15,7 @@ import numpy as np
 
 from plaudit.data.cameras import MAIN_CAMERAS, name_of_camera
 from plaudit.data.formats.base import (
+    GB,
     Dataset,
     EpisodeFile,
     FileLayout,
@@ -22,14 +23,14 @@ from plaudit.data.formats.base import (
     ReadOptions,
     WriteOptions,
     check_not_repeated,
+    file_digest,
     folder_of_files,
 )
-from plaudit.data.formats.images import choose, file_digest, to_frames
-from plaudit.data.formats.limits import GB
-from plaudit.data.unpickle import load_pickle
+from plaudit.data.formats.images import choose, to_frames
+from plaudit.data.unpickle import DAMAGED, unpickle
 from plaudit.errors import BadFile, DataError
+from plaudit.files import Root, readable
 from plaudit.types import AnyArray, Episode, Labels, Origin
-from plaudit.untrusted import Root, readable
 
 FOLDERS = ("success", "failure")
 SUFFIX, MAIN = "_images", "main"
@@ -51,7 +52,8 @@ def read(root: Root, options: ReadOptions) -> Dataset:
 
 
 def _load(root: Root, options: ReadOptions, file: Path, index: int) -> tuple[Episode, Labels]:
-    tree = load_pickle(file, root)
+    with readable(file, DAMAGED.format("pickle", "{}")), root.open(file) as opened:
+        tree = unpickle(opened, file)
     with readable(file, "this is not an episode of frames with obs, action, reward, done, success: {}"):
         return _convert(tree, root, file, index, options)
 

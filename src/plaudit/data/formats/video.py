@@ -11,8 +11,8 @@ import av
 import numpy as np
 
 from plaudit.errors import BadFile, DataError
+from plaudit.files import Root, readable, unreadable
 from plaudit.types import AnyArray, ByteArray
-from plaudit.untrusted import Root, readable, unreadable
 
 # name -> (encoder, default constant rate factor, other options). AV1 as LeRobot writes it: a key frame every second
 # frame, so that any frame is one decode away.

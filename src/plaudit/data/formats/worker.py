@@ -1,16 +1,18 @@
-"""The process that reads foreign data sets: what a decoder does to memory, time and itself, it does here.
+"""The process that decodes files from others, with limits on memory and computing.
 
-Decoders of images, videos and tables are large, written in C, and were not all written for hostile files. So one of our
-processes opens the data set and hands episodes over as plain arrays; it has limits on memory and computing, writes no
-file, starts no program and opens no connection. Another writes a copy of a data set with labels, under the same limits.
-`plaudit.data.formats.decoder` starts them and outlives them.
+Decoders of images, videos and tables are large, written in C, and not all of them were written for hostile files. So
+this process opens a data set and returns episodes as plain arrays, or the content of a single file. It writes no file,
+starts no program and opens no connection. Another one writes a copy of a data set with labels, under the same limits.
+`plaudit.data.formats.decoder` is the other side.
 
-Importing the decoders takes a second, so a first process imports them, touches no data, and forks one that reads for
-each data set, and another where one died. Messages are JSON with the bytes of arrays behind it: nothing is unpickled.
+Importing the decoders takes a second, so a server (`plaudit.processes.ForkServer`) imports them once, reads no data,
+and forks a process for each data set or file.
 """
 
 import math
+import mmap
 import os
+import re
 import resource
 import signal
 import socket
@@ -19,79 +21,71 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from plaudit.data.formats import lerobot, npy, open_dataset, pkl
-from plaudit.data.formats.base import Dataset, ReadOptions
-from plaudit.data.formats.lerobot.relabel import copy_with_labels
-from plaudit.data.formats.lerobot.relabel_meta import unpack_labels
-from plaudit.data.formats.wire import CONTROL, FORK, KILL, LENGTH, receive, receive_arrays, send
-from plaudit.errors import BadFile, DataError, PlauditError
+from plaudit.data.formats.base import Dataset, ReadOptions, Source
+from plaudit.data.formats.decoder import receive, receive_arrays, send
+from plaudit.data.formats.lerobot.relabel import copy_with_labels, unpack_labels
+from plaudit.data.unpickle import ADMITTED, DAMAGED, Damaged, read_npy, resolve, unpickle
+from plaudit.errors import BadFile, DataError, PlauditError, UnsafeFile
+from plaudit.files import Root, readable
 from plaudit.types import AnyArray, Episode, Labels
-from plaudit.untrusted import Root
 
-MEMORY = 768 << 20  # bytes above what the process has when it starts, beside what an episode's frames take
+MEMORY = 768 << 20  # bytes above what the process has when it starts, in addition to the frames of an episode
 COPIES = 5  # of a table that is copied, in memory: compressed pages, itself (which grows by doubling), written pages
-SECONDS = 90  # of computing for any one request, and one more for each
-BYTES_A_SECOND = 20 << 20  # bytes of frames
+SECONDS = 90  # of computing for any one request
+BYTES_A_SECOND = 20 << 20  # bytes of frames; each second of them adds one of computing
+FILE_MEMORY, FILE_SECONDS = 256 << 20, 10  # the same for a single file
+FILE_COPIES = 4  # of a single file, in memory
 
-# What no reader of files does, by the names of Python's audit events.
+# The audit events of Python that no reader of files causes.
 _REFUSED = (
     *("os.exec", "os.fork", "os.posix_spawn", "os.spawn", "os.system"),
     *("subprocess.", "pty.", "socket.", "ctypes."),
 )
+_REFUSED_BY_TORCH = re.compile(r"(?:Unsupported global: GLOBAL|Unsupported class|unsupported GLOBAL) ([\w.]+)")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
-
-
-def nursery(descriptor: int) -> None:
-    """Fork a reader for each connection that comes in, until whoever asks for them is gone."""
-    assert lerobot and npy and pkl  # their decoders are what a fork should find imported
-    sys.meta_path.insert(0, _NoPandas())
-    control = socket.socket(fileno=descriptor)
-    while True:
-        message, descriptors, _, _ = socket.recv_fds(control, CONTROL.size, 1)
-        if len(message) < CONTROL.size:
-            return
-        what, pid = CONTROL.unpack(message)
-        if what == FORK:
-            pid = os.fork()
-            if pid == 0:
-                control.close()
-                _become_reader(descriptors[0])
-            os.close(descriptors[0])
-            control.sendall(LENGTH.pack(pid))
-            continue
-        if what == KILL:
-            os.kill(pid, signal.SIGKILL)  # nobody else waits for it, so the number is still its own
-        _, status = os.waitpid(pid, 0)
-        control.sendall(LENGTH.pack(os.waitstatus_to_exitcode(status)))
+_IMPORTED = (lerobot, npy, pkl)  # the decoders that every fork should have imported
 
 
 class _NoPandas:
-    """Arrow imports pandas where it is installed, a second in each fork, and does without where it is not."""
+    """Makes pandas look missing: Arrow imports it if it is installed, which takes a second in each fork."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         if name == "pandas":
             raise ModuleNotFoundError(name)
 
 
-def _become_reader(descriptor: int) -> None:
-    """In the fork: serve until the connection ends; never returns."""
+def serve(descriptor: int, file: int = -1, block: int = -1) -> None:
+    """In a fork: answer requests on a connection until it ends; never returns.
+
+    file, block: the single file to decode, and the memory for its arrays
+    """
     code = 1
     try:
         nothing = os.open(os.devnull, os.O_RDWR)
         for standard in (0, 1, 2):
             os.dup2(nothing, standard)
         connection = socket.socket(fileno=descriptor)
+        sys.meta_path.insert(0, _NoPandas())
         sys.addaudithook(_refuse)
         sys.dont_write_bytecode = True
         request = receive(connection)
         if request["op"] == "copy":
             _copy(connection, request)
         else:
-            _write_nothing()
-            _serve(connection, request)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write fails instead
+            sys.addaudithook(_refuse_writing)
+            if request["op"] == "open":
+                _serve_dataset(connection, request)
+            else:
+                _decode_file(connection, request, file, block)
         code = 0
     finally:
         os._exit(code)
@@ -99,40 +93,35 @@ def _become_reader(descriptor: int) -> None:
 
 def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
     if event.startswith(_REFUSED):
-        raise PermissionError(f"{event} while a data set is read")
-
-
-def _write_nothing() -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write fails instead
-    sys.addaudithook(_refuse_writing)
+        raise PermissionError(f"{event} while a file is decoded")
 
 
 def _refuse_writing(event: str, arguments: tuple[Any, ...]) -> None:
     if event == "open" and isinstance(arguments[2], int) and arguments[2] & _WRITING:
-        raise PermissionError("a file opened for writing while a data set is read")
+        raise PermissionError("a file opened for writing while a file is decoded")
 
 
 class _Limits:
-    """Of this process, renewed for each request."""
+    """The limits of this process, renewed for each request."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory: int = MEMORY, seconds: int = SECONDS) -> None:
         self._base = _private_memory()
+        self._memory, self._seconds = memory, seconds
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
     def renew(self, nbytes: int) -> None:
         """
-        nbytes: that what is asked for takes
+        nbytes: memory that the request needs
         """
-        seconds = math.ceil(time.process_time() + SECONDS + nbytes / BYTES_A_SECOND)
+        seconds = math.ceil(time.process_time() + self._seconds + nbytes / BYTES_A_SECOND)
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.getrlimit(resource.RLIMIT_CPU)[1]))
         if self._base:
-            most = self._base + MEMORY + nbytes
+            most = self._base + self._memory + nbytes
             resource.setrlimit(resource.RLIMIT_DATA, (most, resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
 
 def _private_memory() -> int:
-    """Bytes of this process that RLIMIT_DATA counts; 0 where the system does not tell."""
+    """Bytes of this process that RLIMIT_DATA counts; 0 if the system does not say."""
     status = Path("/proc/self/status")
     if not status.exists():
         return 0
@@ -140,38 +129,148 @@ def _private_memory() -> int:
     return int(line.split()[1]) << 10
 
 
-def _serve(connection: socket.socket, request: dict[str, Any]) -> None:
-    """Answer this request and those that follow."""
+def _serve_dataset(connection: socket.socket, request: dict[str, Any]) -> None:
+    """Open a data set and answer the requests that follow."""
     limits = _Limits()
-    dataset: Dataset | None = None
+    limits.renew(0)
+    os.chdir(request["cwd"])  # so that paths in messages are as the user typed them
+    work = partial(_open, request["path"], ReadOptions(**request["options"]))
+    answer, arrays, dataset = _catch_errors(work, request["path"])
     while True:
-        limits.renew(0)
-        if request["op"] == "open":
-            options = ReadOptions(**request["options"])
-            os.chdir(request["cwd"])  # so that paths are told as they were given
-            work = partial(_open, request["path"], options)
-            answer, arrays, dataset = _catch_errors(work, request["path"])
-        else:
-            assert dataset is not None
-            source, known = dataset.sources[request["number"]], dataset
-            steps = {"load": _load, "digest": _digest, "has_labels": _has_labels, "codecs": _codecs}
-            step = steps[request["op"]]
-            answer, arrays, _ = _catch_errors(partial(step, known, source, limits), source.where)
         send(connection, answer, arrays)
         try:
             request = receive(connection)
         except EOFError:
             return
+        limits.renew(0)
+        assert dataset is not None
+        source = dataset.sources[request["number"]]
+        answer, arrays, _ = _catch_errors(partial(_read, request["op"], dataset, source, limits), source.where)
+
+
+def _open(path: str, options: ReadOptions) -> "Answer":
+    dataset = open_dataset(path, options)
+    answer = {
+        "format": dataset.format,
+        "sources": [(source.index, source.where, source.steps) for source in dataset.sources],
+        "metadata": dict(dataset.metadata),
+        "ignored": list(dataset.ignored),
+        "problems": list(dataset.problems),
+        "notes": list(dataset.notes),
+        "sizes": {camera: list(size) for camera, size in dataset.sizes.items()},
+    }
+    return answer, (), dataset
+
+
+def _read(what: str, dataset: Dataset, source: Source, limits: _Limits) -> "Answer":
+    """What is asked about one episode."""
+    if what == "codecs":
+        return {"codecs": dict(source.codecs())}, (), None
+    limits.renew(source.nbytes())
+    if what == "digest":
+        return {"digest": source.digest()}, (), None
+    if what == "has_labels":
+        return {"has_labels": source.has_labels()}, (), None
+    answer, arrays = pack_episode(*source.load())
+    return {**answer, "notes": list(dataset.notes)}, arrays, None
+
+
+def _decode_file(connection: socket.socket, request: dict[str, Any], file: int, block: int) -> None:
+    """Decode one open file into a block of shared memory."""
+    packer, path = Packer(mmap.mmap(block, 0)), Path(request["path"])
+    load, message = _LOADERS[request["op"]]
+    _Limits(FILE_MEMORY, FILE_SECONDS).renew(FILE_COPIES * request["size"])
+
+    def work() -> Answer:
+        with os.fdopen(file, "rb") as opened, readable(path, message):
+            return {"tree": packer.pack(load(opened, path)), "nbytes": packer.used}, (), None
+
+    send(connection, _catch_errors(work, request["path"])[0])
+
+
+def _load_torch(file: BufferedReader, path: Path) -> Any:
+    """The tensors, arrays, plain values and containers that `torch.save` wrote."""
+    import torch  # noqa: TID251 - the server has imported it
+
+    try:
+        with torch.serialization.safe_globals([(stand_in, ".".join(name)) for name, stand_in in ADMITTED.items()]):
+            tree = torch.load(f"/dev/fd/{file.fileno()}", map_location="cpu", weights_only=True)
+    except Exception as error:
+        asked = _REFUSED_BY_TORCH.search(str(error))
+        if asked is None:
+            raise
+        raise UnsafeFile(
+            path,
+            "this file holds more than plain tensors, which could run code; nothing was run (asks for "
+            f"{asked[1][:120]}). Save the network's state_dict() alone where you trust it",
+        ) from error
+    return resolve(tree, path, (torch.Tensor, torch.dtype, torch.device))
+
+
+_LOADERS: dict[str, tuple[Callable[[BufferedReader, Path], Any], str]] = {
+    "pickle": (unpickle, DAMAGED.format("pickle", "{}")),
+    "npy": (read_npy, DAMAGED.format(".npy file", "{}")),
+    "torch": (_load_torch, "this is no sound file of torch ({}); copy it again from its source"),
+}
+
+
+class Packer:
+    """A tree of arrays, tensors and plain values as JSON, with the bytes of its arrays in a block of memory."""
+
+    def __init__(self, block: mmap.mmap):
+        self._block, self.used = block, 0
+        self._tensors: dict[Any, int] = {}  # offsets; networks may share tensors
+
+    def pack(self, value: Any) -> Any:
+        """JSON for `decoder`; a container is {its type: its items}."""
+        if value is None or (isinstance(value, bool | int | float | str) and not isinstance(value, np.generic)):
+            return value
+        if isinstance(value, dict):
+            return {"dict": [(self.pack(key), self.pack(item)) for key, item in value.items()]}
+        for kind in (list, tuple, set, frozenset):
+            if isinstance(value, kind):
+                return {kind.__name__: [self.pack(item) for item in value]}
+        if isinstance(value, np.ndarray | np.generic):
+            offset = self._write(np.ascontiguousarray(value))
+            return {"array" if isinstance(value, np.ndarray) else "scalar": (value.dtype.str, value.shape, offset)}
+        if isinstance(value, bytes | bytearray):
+            return {"bytes": value.hex()}
+        return self._pack_torch(value)
+
+    def _pack_torch(self, value: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is not None and isinstance(value, torch.Tensor):
+            if value.layout is not torch.strided or value.device.type != "cpu" or value.is_quantized:
+                raise Damaged(f"a {value.layout} tensor on {value.device}; save dense tensors of plain numbers")
+            key = (value.data_ptr(), value.dtype, value.shape, value.stride())
+            if key not in self._tensors:
+                self._tensors[key] = self._write(value.detach().contiguous().reshape(-1).view(torch.uint8).numpy())
+            return {"tensor": (str(value.dtype).removeprefix("torch."), tuple(value.shape), self._tensors[key])}
+        if torch is not None and isinstance(value, torch.dtype):
+            return {"dtype": str(value).removeprefix("torch.")}
+        if torch is not None and isinstance(value, torch.device):
+            return str(value)
+        raise Damaged(f"a {type(value).__name__} where data should be")
+
+    def _write(self, array: AnyArray) -> int:
+        """Append the bytes of an array; returns their offset."""
+        offset = -(-self.used // 64) * 64
+        self.used = offset + array.nbytes
+        if self.used > len(self._block):
+            raise Damaged("its arrays take many times its size")
+        if array.nbytes:
+            self._block[offset : self.used] = array.reshape(-1).view(np.uint8).data
+        return offset
 
 
 def _copy(connection: socket.socket, request: dict[str, Any]) -> None:
-    """Write a copy of a data set with labels; each file is told before it is begun."""
+    """Write a copy of a data set with labels; reports each file before it is written."""
     labels = unpack_labels(request["labels"], iter(receive_arrays(connection, request["arrays"], sys.maxsize)))
-    limits = _Limits()  # beside what the labels take
+    limits = _Limits()  # in addition to what the labels take
     os.chdir(request["cwd"])
     current = request["path"]
 
-    def told(files: Sequence[Path]) -> Iterator[Path]:
+    def report_files(files: Sequence[Path]) -> Iterator[Path]:
         nonlocal current
         send(connection, {"files": len(files)})
         for file in files:
@@ -188,7 +287,7 @@ def _copy(connection: socket.socket, request: dict[str, Any]) -> None:
         root, folder = Root(Path(request["path"]), request["follow_links"]), Path(request["folder"])
         how = {name: request[name] for name in ("reward_frame", "hard_links", "codecs")}
         try:
-            report = copy_with_labels(root, folder, labels, **how, reserve=reserve, progress=told)
+            report = copy_with_labels(root, folder, labels, **how, reserve=reserve, progress=report_files)
         except MemoryError as error:
             raise BadFile(current, "this takes more memory than its size promised; copy it again") from error
         except OSError as error:  # of the disk that is written to; files that cannot be read are a BadFile
@@ -202,7 +301,7 @@ Answer = tuple[dict[str, Any], Sequence[AnyArray], Dataset | None]
 
 
 def _catch_errors(work: Callable[[], Answer], where: str) -> Answer:
-    """What a foreign file leads its decoder to is an answer in a sentence, whatever it is."""
+    """Any error of a decoder becomes an answer with one sentence."""
     try:
         return work()
     except PlauditError as error:
@@ -214,41 +313,6 @@ def _catch_errors(work: Callable[[], Answer], where: str) -> Answer:
         problem = BadFile(where, f"this is damaged ({reason}); copy it again from its source")
     path = {"path": str(problem.path)} if isinstance(problem, BadFile) else {}
     return {"error": str(problem), "kind": type(problem).__name__, **path}, (), None
-
-
-def _open(path: str, options: ReadOptions) -> Answer:
-    dataset = open_dataset(path, options)
-    answer = {
-        "format": dataset.format,
-        "sources": [(source.index, source.where, source.steps) for source in dataset.sources],
-        "metadata": dict(dataset.metadata),
-        "ignored": list(dataset.ignored),
-        "problems": list(dataset.problems),
-        "notes": list(dataset.notes),
-        "sizes": {camera: list(size) for camera, size in dataset.sizes.items()},
-    }
-    return answer, (), dataset
-
-
-def _digest(dataset: Dataset, source: Any, limits: _Limits) -> Answer:
-    limits.renew(source.nbytes())
-    return {"digest": source.digest()}, (), None
-
-
-def _has_labels(dataset: Dataset, source: Any, limits: _Limits) -> Answer:
-    limits.renew(source.nbytes())
-    return {"has_labels": source.has_labels()}, (), None
-
-
-def _codecs(dataset: Dataset, source: Any, limits: _Limits) -> Answer:
-    return {"codecs": dict(source.codecs())}, (), None
-
-
-def _load(dataset: Dataset, source: Any, limits: _Limits) -> Answer:
-    limits.renew(source.nbytes())
-    episode, labels = source.load()
-    answer, arrays = pack_episode(episode, labels)
-    return {**answer, "notes": list(dataset.notes)}, arrays, None
 
 
 def pack_episode(episode: Episode, labels: Labels | None) -> tuple[dict[str, Any], list[AnyArray]]:

@@ -18,8 +18,8 @@ from pydantic import AfterValidator, Field
 
 from plaudit.config import Hertz
 from plaudit.envs import gl
-from plaudit.envs.adapters.base import AdaptedEnv, AdapterConfig, Size
-from plaudit.envs.adapters.mujoco_cameras import FREE_CAMERA, MujocoCameras
+from plaudit.envs.adapters import AdaptedEnv, AdapterConfig, Size
+from plaudit.envs.gl import FREE_CAMERA, MujocoCameras
 from plaudit.errors import EnvError, UnknownName, did_you_mean
 from plaudit.trust import check_code
 from plaudit.types import AnyArray
@@ -37,7 +37,7 @@ TaskId = Annotated[str, AfterValidator(_check_id)]
 
 
 class GymnasiumConfig(AdapterConfig):
-    """A registered Gymnasium environment. Images are resized to `image_size`.
+    """Any Gymnasium environment with continuous actions, by its id. Images are resized to `image_size`.
 
     With `obs: pixels`, numbers that the environment returns beside its own images are kept as proprioception; where
     images are rendered, "state" is empty.

@@ -1,8 +1,7 @@
-"""ManiSkill 3: robots in SAPIEN, thousands of them in one step on a GPU, or one at a time on a processor.
+"""ManiSkill 3, whose environments return torch tensors with a batch dimension, in nested dictionaries.
 
-ManiSkill returns torch tensors with a batch dimension, in nested dictionaries. On a GPU `BatchVecEnv` takes them as
-they are; on a processor, where a batch is always of one, `unbatch` takes its environment out. torch is not imported
-here but by ManiSkill.
+On a GPU `BatchVecEnv` takes the batch as it is. On a CPU, where a batch always has size one, `unbatch` removes the
+dimension. This module does not import torch; ManiSkill does.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import gymnasium as gym
 import numpy as np
 
-from plaudit.envs.adapters.base import (
+from plaudit.envs.adapters import (
     AdaptedEnv,
     AdapterConfig,
     action_bounds,
@@ -35,7 +34,7 @@ TASKS = {
 
 
 class ManiSkillConfig(AdapterConfig):
-    """A ManiSkill task, by its id."""
+    """ManiSkill 3: robots in SAPIEN, thousands of them in one step on a GPU, or one at a time on a CPU."""
 
     # our name -> ManiSkill's; its other sensors keep their names
     sensors: ClassVar[Mapping[str, str]] = {"front": "base_camera", "wrist": "hand_camera"}

@@ -25,7 +25,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from plaudit.config import parse
-from plaudit.envs.panda.config import PandaConfig
+from plaudit.envs.panda import PandaConfig
 from plaudit.envs.panda.scene import STATE_LIMIT
 from plaudit.envs.panda.vec_env import PandaVecEnv
 from plaudit.errors import EnvError, InvalidAction, did_you_mean

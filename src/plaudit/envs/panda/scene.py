@@ -10,15 +10,11 @@ Only pairs that can meet have contacts: fingers and hand with the cube and the t
 """
 
 from collections.abc import Sequence
-from functools import cache
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
 from plaudit.errors import EnvError, did_you_mean
-
-if TYPE_CHECKING:
-    from plaudit.envs.panda.mujoco_batch import Model
 
 # ruff: noqa: E501 -- one MJCF element per line
 
@@ -180,11 +176,3 @@ def check_size(size: tuple[int, int]) -> None:
     """Raise `EnvError` unless an image may have this height and width."""
     if min(size) < 1 or max(size) > MAX_IMAGE_SIZE:
         raise EnvError(f"image_size is {list(size)}; height and width must be from 1 to {MAX_IMAGE_SIZE}")
-
-
-@cache
-def scene_model() -> "Model":
-    """The compiled scene, shared by all callers: nobody may change it."""
-    from plaudit.envs.panda.mujoco_batch import mujoco  # a config can be read without MuJoCo
-
-    return mujoco.MjModel.from_xml_string(scene_xml())

@@ -6,14 +6,12 @@ caller decides what to do with it.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Literal
 
 import numpy as np
 
-from plaudit.envs.panda.appearance import Appearance
-from plaudit.envs.panda.gl_camera import GlCamera
-from plaudit.envs.panda.mujoco_batch import Batch, mujoco
-from plaudit.envs.panda.ray_camera import RayCamera
+from plaudit.envs.panda.cameras import Appearance, Batch, GlCamera, Model, RayCamera, mujoco
 from plaudit.envs.panda.scene import (
     ACTION_SCALE,
     ARM_STATE,
@@ -29,11 +27,17 @@ from plaudit.envs.panda.scene import (
     WORKSPACE_LOW,
     check_cameras,
     check_size,
-    scene_model,
+    scene_xml,
 )
 from plaudit.envs.panda.tasks import TASKS, TaskState
 from plaudit.errors import EnvError, InvalidAction
 from plaudit.types import AnyArray, BoolArray, ByteArray, FloatArray, Observation
+
+
+@cache
+def _scene_model() -> Model:
+    """The compiled scene, shared by all environments: do not change it."""
+    return mujoco.MjModel.from_xml_string(scene_xml())
 
 
 class PandaVecEnv:
@@ -66,7 +70,7 @@ class PandaVecEnv:
         self.state_names = ARM_STATE + (SCENE_STATE if obs != "pixels" else ())
         self.state_dim = len(self.state_names)
         self.cameras: Mapping[str, tuple[int, int]] = {} if obs == "state" else dict.fromkeys(cameras, image_size)
-        self._model, self._backend, self._randomize = scene_model(), render_backend, randomize
+        self._model, self._backend, self._randomize = _scene_model(), render_backend, randomize
         self._batch = Batch(self._model, num_envs, nthread=num_threads, persistent=True)
         # Views of the batch's memory: reading them costs nothing, writing them changes the simulation.
         self._qpos, self._qvel = self._batch.bind("qpos"), self._batch.bind("qvel")

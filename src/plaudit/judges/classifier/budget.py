@@ -15,28 +15,25 @@ time is used up.
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from math import ceil, inf, sqrt
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from plaudit.data.disk import write_atomic
-from plaudit.devices import resolve_device, to_channels_last
+from plaudit.devices import AdamW, resolve_device, to_channels_last
 from plaudit.errors import JudgeError
+from plaudit.files import read_json_object
 from plaudit.judges.calibration import NUM_FOLDS
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import RewardDataset, Size, Split, rows_to_learn
 from plaudit.judges.classifier.familiar import FRAMES
-from plaudit.judges.classifier.model import BinaryRewardClassifier
-from plaudit.optim import AdamW
 from plaudit.types import AnyArray, ProgressFn
-from plaudit.untrusted import read_json_object
 
 HISTORY_FRAMES, HISTORY_S = 3, 0.2  # earlier frames that the model sees, and the time between them
 MEMBERS = 3
@@ -48,8 +45,6 @@ STEP_SAMPLE = 16  # images of a step that is timed where the encoder learns
 CONTROLS = 3  # scorings of a test episode for negative controls
 MARGIN = 1.3  # for measuring the model, which nothing cuts short
 EPOCHS = 0.8  # of all, before a member gets no better
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -94,11 +89,10 @@ def choose_settings(
     progress: ProgressFn = iter,
     elapsed_s: float = 0.0,
 ) -> Choice | None:
-    """What to set for a training of about `config.max_minutes`; None where no time is given, or there is a GPU.
+    """The settings for a training of about `config.max_minutes`; None if no time is given, or there is a GPU.
 
-    elapsed_s: what is used up of an enforced budget
-
-    Kept in `work_dir`: a training that is resumed goes on with the settings that it began with.
+    They are kept in `work_dir`, so a resumed training goes on with the settings that it began with.
+    elapsed_s: the used part of an enforced budget
     """
     if not _on_cpu(config):
         return None
@@ -121,7 +115,7 @@ def member_seconds(config: RewardTrainConfig, choice: Choice | None, elapsed_s: 
 
 
 def _left_s(config: RewardTrainConfig, elapsed_s: float) -> float:
-    """Seconds that are left of the budget; settings that follow from a guide do not depend on what has passed."""
+    """Seconds left of the budget; settings that follow from a guide do not depend on the time used."""
     assert config.max_minutes is not None
     return 60 * config.max_minutes - (elapsed_s if config.enforce_max_minutes else 0.0)
 
@@ -131,7 +125,7 @@ def _on_cpu(config: RewardTrainConfig) -> bool:
 
 
 def _chooses(config: RewardTrainConfig) -> bool:
-    """Whether settings are chosen: a frozen encoder is of use only if it was trained elsewhere."""
+    """Whether settings are chosen: only a pretrained encoder can be frozen."""
     return _on_cpu(config) and config.encoder.pretrained and config.head == "serl"
 
 
@@ -142,21 +136,35 @@ def _first_that_fits(
     progress: ProgressFn,
     elapsed_s: float,
 ) -> Choice:
-    """Of the settings that were not given, from the best on; the last where none does."""
-    speed, choice = None, Choice({}, 0.0)
+    """The best of the settings that were not given which fits the budget.
+
+    If none does, the last one; with an enforced budget, one member and as many epochs as fit.
+    """
+    budget_s, settings, estimate, speed = _left_s(config, elapsed_s), {}, None, None
     for of_one_size in progress(_candidates(config, table) if _chooses(config) else [[{}]]):
         speed = None
         for settings in of_one_size:
             changed = config.model_copy(update=settings)
             speed = speed or measure_speed(changed, table)
             estimate = _estimate(changed, table, splits, speed)
-            choice = Choice(settings, estimate.seconds, estimate.score_s)
-            if choice.seconds <= _left_s(config, elapsed_s):
-                return choice
+            if estimate.seconds <= budget_s:
+                return Choice(settings, estimate.seconds, estimate.score_s)
+    assert estimate is not None and speed is not None
     if not config.enforce_max_minutes:
-        return choice
-    assert speed is not None
-    return _fewer_epochs(config, choice.settings, lambda one: _estimate(one, table, splits, speed), elapsed_s)
+        return Choice(settings, estimate.seconds, estimate.score_s)
+    settings = {**settings, **_unset(config, {"ensemble_size": 1})}
+    estimate = _estimate(config.model_copy(update=settings), table, splits, speed)
+    if estimate.least_s > budget_s:
+        raise JudgeError(
+            f"max_minutes is {config.max_minutes:g}, and on this CPU reading the data, one epoch and measuring the "
+            f"model take about {_minutes(elapsed_s + estimate.least_s)}; nothing was trained: allow at least that "
+            "(--minutes), use fewer episodes, a smaller image_size or train_fps, a frozen encoder with pretrained "
+            "weights, or a GPU"
+        )
+    epochs = int((budget_s - estimate.encode_s - estimate.score_s) / (EPOCHS * estimate.epoch_s))
+    settings |= _unset(config, {"epochs": min(config.epochs, max(1, epochs))})
+    shorter = _estimate(config.model_copy(update=settings), table, splits, speed)
+    return Choice(settings, shorter.seconds, estimate.score_s)
 
 
 def _candidates(config: RewardTrainConfig, table: RewardDataset) -> list[list[dict[str, Any]]]:
@@ -172,28 +180,6 @@ def _candidates(config: RewardTrainConfig, table: RewardDataset) -> list[list[di
         del wanted["history_stride"]
     sizes = dict.fromkeys(_size_of(table.cameras, pixels) for pixels in PIXELS)
     return [[_unset(config, wanted | {"image_size": s, "num_augmented_views": v}) for v in VIEWS] for s in sizes]
-
-
-def _fewer_epochs(
-    config: RewardTrainConfig,
-    settings: Mapping[str, Any],
-    estimate_of: Callable[[RewardTrainConfig], "Estimate"],
-    elapsed_s: float,
-) -> Choice:
-    """One member, and as many epochs as fit; an error that says the least time where not even one does."""
-    budget_s = _left_s(config, elapsed_s)
-    settings = {**settings, **_unset(config, {"ensemble_size": 1})}
-    estimate = estimate_of(config.model_copy(update=settings))
-    if estimate.least_s > budget_s:
-        raise JudgeError(
-            f"max_minutes is {config.max_minutes:g}, and on this CPU reading the data, one epoch and measuring the "
-            f"model take about {_minutes(elapsed_s + estimate.least_s)}; nothing was trained: allow at least that "
-            "(--minutes), use fewer episodes, a smaller image_size or train_fps, a frozen encoder with pretrained "
-            "weights, or a GPU"
-        )
-    epochs = int((budget_s - estimate.encode_s - estimate.score_s) / (EPOCHS * estimate.epoch_s))
-    settings |= _unset(config, {"epochs": min(config.epochs, max(1, epochs))})
-    return Choice(settings, estimate_of(config.model_copy(update=settings)).seconds, estimate.score_s)
 
 
 def _unset(config: RewardTrainConfig, wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -219,27 +205,35 @@ class Speed:
 
 
 def measure_speed(config: RewardTrainConfig, table: RewardDataset) -> Speed:
-    """By a few images and one step."""
+    """Measured on a few images and one step; the first run of each is slower and does not count."""
     model = config.build_member(config.classifier_config(table.cameras, table.state_dim), 0)
     to_channels_last(model, torch.device("cpu")).eval()
     rows = np.linspace(0, len(table) - 1, SAMPLE).astype(int)
     frames = {camera: torch.from_numpy(table.images[camera][rows]) for camera in model.config.cameras}
+
+    def encode(pixels: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {camera: model.encode(images, camera) for camera, images in pixels.items()}
+
     with torch.inference_mode():
-        encode = partial(_encode, model, frames)
-        encode()  # the first time is slower
-        seconds, features = _time_call(encode)
+        encode(frames)
+        began = time.monotonic()
+        features = encode(frames)
+        image_s = (time.monotonic() - began) / SAMPLE
     size = config.batch_size if config.frozen else min(config.batch_size, STEP_SAMPLE)
     batch = torch.arange(size * model.config.num_frames) % SAMPLE
+    given = {camera: grid.clone().contiguous() for camera, grid in features.items()} if config.frozen else frames
+    shown = {camera: values[batch] for camera, values in given.items()}
+    state = torch.zeros(len(batch), model.config.state_dim) if model.config.state_dim else None
     optimizer = AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-6)
-    if config.frozen:
-        shown = {camera: grid.clone().contiguous()[batch] for camera, grid in features.items()}
-        step = partial(_step, model, optimizer, lambda: shown)
-    else:
-        shown = {camera: pixels[batch] for camera, pixels in frames.items()}
-        step = partial(_step, model, optimizer, partial(_encode, model, shown))
-    step()
-    step_s, _ = _time_call(step)
-    return Speed(seconds / SAMPLE, step_s * config.batch_size / size)
+    model.train()
+    began = 0.0
+    for _ in range(2):
+        began = time.monotonic()
+        embeddings = model.embed(shown if config.frozen else encode(shown), state)
+        model.classify(embeddings.unflatten(0, (-1, model.config.num_frames))).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return Speed(image_s, (time.monotonic() - began) * config.batch_size / size)
 
 
 @dataclass(frozen=True)
@@ -283,22 +277,3 @@ def _estimate(
         score_s=scored * speed.image_s,
         epochs=config.epochs,
     )
-
-
-def _encode(model: BinaryRewardClassifier, frames: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {camera: model.encode(pixels, camera) for camera, pixels in frames.items()}
-
-
-def _step(model: BinaryRewardClassifier, optimizer: AdamW, encode: Callable[[], Mapping[str, Tensor]]) -> None:
-    features = encode()
-    state = torch.zeros(len(next(iter(features.values()))), model.config.state_dim)
-    embeddings = model.train().embed(features, state if model.config.state_dim else None)
-    model.classify(embeddings.unflatten(0, (-1, model.config.num_frames))).sum().backward()
-    optimizer.step()
-    optimizer.zero_grad()
-
-
-def _time_call(call: Callable[[], T]) -> tuple[float, T]:
-    began = time.monotonic()
-    result = call()
-    return time.monotonic() - began, result

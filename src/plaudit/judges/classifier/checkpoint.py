@@ -14,9 +14,10 @@ Nothing has to match by hand: frames of another size, a camera that is not there
 each refused with a sentence. A model that failed a control is loaded only when forced.
 """
 
+import copy
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -25,24 +26,23 @@ import numpy as np
 import torch
 from pydantic import Field, model_validator
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
-from plaudit.allocation import fitting, numbers_at_most
 from plaudit.config import Config, FrameOffset, Number, PositiveFloat, load
 from plaudit.data.cameras import name_of_camera
+from plaudit.data.weights import fitting, numbers_at_most, read_safetensors
 from plaudit.devices import resolve_device, to_channels_last
 from plaudit.errors import BadFile, JudgeError
+from plaudit.files import Root
 from plaudit.judges.calibration import EnsembleCalibration, PlattScaling
 from plaudit.judges.classifier.familiar import EpisodeView, Familiar, compared_frames, pooled, start_cells
-from plaudit.judges.classifier.gpu_inference import CompiledBatches, bf16_copies
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, Size
 from plaudit.judges.config import TrainingDataInfo
 from plaudit.judges.controls import ControlResult, failed_controls
 from plaudit.judges.forecast import Forecast
 from plaudit.judges.promise import Promise
-from plaudit.torch_file import read_safetensors
 from plaudit.types import AnyArray, Episode, FloatArray, Scores
-from plaudit.untrusted import Root
 
 MINI_BATCH = 256  # images of a camera scored at a time on a GPU
 # And on a processor, which is no faster with more: 192x256 images take 0.8 GB with 32, 3.4 GB with 256.
@@ -147,7 +147,7 @@ class RewardModel:
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, device: str = "auto", *, force: bool = False) -> "RewardModel":
-        """Of a model's folder; `plaudit.judges.classifier.loader.load_reward_model` reads a single .pt file too.
+        """Of a model's folder; `plaudit.judges.classifier.judge.load_reward_model` reads a single .pt file too.
 
         force: load a model although it failed a control
         """
@@ -195,7 +195,7 @@ class RewardModel:
         return self.config.model_copy(update={"classifier": classifier})
 
     def to_device(self, device: str, *, compile: bool = False) -> None:
-        """Move the model. compile: on a GPU, fuse its kernels; see `plaudit.judges.classifier.gpu_inference`"""
+        """Move the model. compile: on a GPU, fuse its kernels; see `plaudit.judges.classifier.checkpoint`"""
         self.device = resolve_device(device)
         for member in self.members:
             to_channels_last(member, self.device).eval().requires_grad_(False)
@@ -397,3 +397,104 @@ def _fingerprint(members: Sequence[BinaryRewardClassifier], config: RewardModelC
         for name, tensor in sorted(tensors.items()):
             digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+BatchFn = Callable[..., list[Tensor]]
+
+MIN_BATCH = 16  # images of a compiled batch
+
+
+def bf16_copies(members: Sequence[BinaryRewardClassifier], compiled: bool) -> list[BinaryRewardClassifier]:
+    """Copies whose encoders are in bfloat16; what members share, their copies share."""
+    copies = copy.deepcopy(list(members))
+    for member in copies:
+        if compiled:
+            _exchange(member.encoder)
+        for module in member.encoder.modules():
+            if not isinstance(module, nn.modules.batchnorm._BatchNorm):  # which takes both, and subtracts like numbers
+                _to_bf16(module)
+    return copies
+
+
+def _exchange(module: nn.Module) -> None:
+    """Modules that the compiler cannot fuse for equal ones that it can."""
+    for name, child in module.named_children():
+        if isinstance(child, nn.GroupNorm):
+            setattr(module, name, ChannelsLastGroupNorm(child))
+        elif isinstance(child, nn.Conv2d) and BlockConv.fits(child):
+            setattr(module, name, BlockConv(child))
+        else:
+            _exchange(child)
+
+
+class ChannelsLastGroupNorm(nn.Module):
+    """As `nn.GroupNorm`, on images that lie in memory with their channels last."""
+
+    def __init__(self, norm: nn.GroupNorm):
+        super().__init__()
+        self.weight, self.bias, self.groups, self.eps = norm.weight, norm.bias, norm.num_groups, norm.eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, channels, height, width = x.shape
+        y = x.permute(0, 2, 3, 1).reshape(batch, height * width, self.groups, channels // self.groups).float()
+        variance, mean = torch.var_mean(y, dim=(1, 3), keepdim=True, correction=0)
+        y = ((y - mean) * torch.rsqrt(variance + self.eps)).reshape(batch, height, width, channels)
+        return (y * self.weight.float() + self.bias.float()).to(x.dtype).permute(0, 3, 1, 2)
+
+
+class BlockConv(nn.Module):
+    """A first convolution of 7x7 and stride 2, as one of 4x4 over blocks of 2x2 pixels: the same sums.
+
+    A GPU multiplies 16 channels at once and three of color leave most of it idle; the twelve of a block, and four of
+    nothing, do not. The kernel becomes one of 8x8 whose first row and column are zero, cut into blocks.
+    """
+
+    def __init__(self, conv: nn.Conv2d):
+        super().__init__()
+        grown = F.pad(conv.weight.detach(), (1, 0, 1, 0))
+        self.weight = nn.Parameter(F.pad(F.pixel_unshuffle(grown, 2), (0, 0, 0, 0, 0, 4)), requires_grad=False)
+
+    @staticmethod
+    def fits(conv: nn.Conv2d) -> bool:
+        shape = (conv.in_channels, conv.kernel_size, conv.stride, conv.padding, conv.dilation, conv.groups)
+        return shape == (3, (7, 7), (2, 2), (3, 3), (1, 1), 1) and conv.bias is None and type(conv) is nn.Conv2d
+
+    def forward(self, x: Tensor) -> Tensor:
+        odd = (0, x.shape[3] % 2, 0, x.shape[2] % 2)
+        blocks = F.pixel_unshuffle(F.pad(x, odd), 2)
+        blocks = F.pad(blocks, (2, 1, 2, 1, 0, 4)).contiguous(memory_format=torch.channels_last)
+        return F.conv2d(blocks, self.weight)
+
+
+def _to_bf16(module: nn.Module) -> None:
+    """Its own tensors, not those of modules inside."""
+    for parameter in module.parameters(recurse=False):
+        parameter.data = parameter.data.bfloat16()
+    for name, buffer in module.named_buffers(recurse=False):
+        if buffer.is_floating_point():
+            setattr(module, name, buffer.bfloat16())
+
+
+class CompiledBatches:
+    """A compiled function, on batches padded to a power of two: each size is compiled anew, for seconds."""
+
+    def __init__(self, function: BatchFn, axis: int = 0):
+        """axis: of the outputs, along which the batch lies"""
+        # reduce-overhead records CUDA graphs, whose outputs the next call overwrites: hence the clones below.
+        self._function, self._axis = torch.compile(function, dynamic=False, mode="reduce-overhead"), axis
+
+    def __call__(self, *inputs: Tensor) -> list[Tensor]:
+        count = len(inputs[0])
+        # cuDNN tries its kernels and keeps the quickest, for each size of batch.
+        with torch.backends.cudnn.flags(enabled=True, benchmark=True):
+            outputs = self._function(*pad_batch(inputs))
+        return [output.narrow(self._axis, 0, count).clone() for output in outputs]
+
+
+def pad_batch(inputs: Sequence[Tensor]) -> list[Tensor]:
+    """The inputs with their last rows repeated, up to a power of two."""
+    count = len(inputs[0])
+    size = max(MIN_BATCH, 1 << (count - 1).bit_length())
+    if size == count:
+        return list(inputs)
+    return [torch.cat([given, given[-1:].expand(size - count, *given.shape[1:])]) for given in inputs]

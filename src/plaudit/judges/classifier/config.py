@@ -6,13 +6,20 @@ from typing import Annotated, Any, Literal, Self
 import torch
 from pydantic import Field, model_validator
 
-from plaudit.config import Hertz, LearningRate, PositiveFloat, PositiveInt, Seed, SmallInt
+from plaudit.config import Config, Hertz, LearningRate, PositiveFloat, PositiveInt, Seed, SmallInt
 from plaudit.errors import JudgeError
-from plaudit.judges.classifier.augment import AugmentConfig
 from plaudit.judges.classifier.encoders.efficientnet import EfficientNetConfig
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, NetworkConfig
 from plaudit.judges.config import REFERENCE_SOURCES
 from plaudit.registry import ENCODER_REGISTRY
+
+
+class AugmentConfig(Config):
+    """The largest change of each kind, as a fraction."""
+
+    shift: float = Field(default=0.06, ge=0, lt=0.5)  # of the image size, in each direction
+    scale: float = Field(default=0.1, ge=0, lt=0.5)  # of the zoom, in or out
+    color: float = Field(default=0.25, ge=0, lt=1)  # of brightness, contrast and saturation
 
 
 class RewardTrainConfig(NetworkConfig):

@@ -78,12 +78,17 @@ class RewardDataset:
             episode = store.episode(episode_id)
             for camera in cameras:
                 shown = episode.frames[name_of_camera(camera, episode.frames, cameras)]
-                images[camera][start : start + len(frames)] = _resize(shown[frames], image_size)
+                pixels = np.ascontiguousarray(shown[frames])
+                if image_size is not None:
+                    pixels = resize_images(torch.from_numpy(pixels), image_size).numpy()
+                images[camera][start : start + len(frames)] = pixels
             target = _target(store, episode_id, episode, sources)[frames]
+            successes = np.flatnonzero(target == 1)
+            way = np.minimum(np.arange(len(target)) / max(successes[0], 1), 1) if len(successes) else np.nan
             column = {
                 "state": episode.state[frames],
                 "target": target,
-                "progress": _progress(target),
+                "progress": np.full(len(target), way, np.float32),
                 "episode": np.full(len(frames), episode_id),
                 "fps": np.full(len(frames), episode.fps, np.float32),
                 "frame_index": frames,
@@ -126,14 +131,11 @@ def check_labels(
     succeeded = {i: bool((target == 1).any()) for i, target in targets.items()}
     chosen = split_episodes(succeeded, seed, validation, test)
     chosen["test"] = chosen["test"] or chosen["validation"]
+    none = np.zeros(0, np.float32)
     parts: dict[Split, FloatArray] = {
-        part: _concatenate([targets[i] for i in members]) for part, members in chosen.items()
+        part: np.concatenate([none, *(targets[i] for i in members)]) for part, members in chosen.items()
     }
-    check_split(parts, _concatenate(list(targets.values())), len(targets))
-
-
-def _concatenate(targets: Sequence[FloatArray]) -> FloatArray:
-    return np.concatenate([np.zeros(0, np.float32), *targets])
+    check_split(parts, np.concatenate([none, *targets.values()]), len(targets))
 
 
 def _labeled_ids(store: Store, sources: Collection[str]) -> list[int]:
@@ -146,17 +148,17 @@ def _labeled_ids(store: Store, sources: Collection[str]) -> list[int]:
 
 def _demonstrations(store: Store, sources: Collection[str]) -> list[int]:
     """Episodes that come to a success; one that begins with it shows no way there."""
-    ids = [i for i in store.ids if _comes_to_success(store.ledger.labels(i, sources))]
+
+    def comes_to_success(labels: Labels | None) -> bool:
+        return labels is None or bool((labels.targets == 1).any() and labels.targets[labels.labeled][0] == 0)
+
+    ids = [i for i in store.ids if comes_to_success(store.ledger.labels(i, sources))]
     if not ids:
         raise JudgeError(
             f"{store.folder} has no demonstrations: of its {len(store.ids)} episodes, each has labels and none comes "
             "to a success; record or label some that do"
         )
     return ids
-
-
-def _comes_to_success(labels: Labels | None) -> bool:
-    return labels is None or bool((labels.targets == 1).any() and labels.targets[labels.labeled][0] == 0)
 
 
 def _target(store: Store, episode_id: int, episode: Episode, sources: Collection[str]) -> FloatArray:
@@ -185,7 +187,7 @@ def split(
     chosen = split_episodes(succeeded, seed, validation, test)
     chosen["test"] = chosen["test"] or chosen["validation"]
     rows: dict[Split, AnyArray] = {part: table.rows_of(members) for part, members in chosen.items()}
-    check_split({part: table.target[found] for part, found in rows.items()}, table.target, len(succeeded))
+    check_split({part: table.target[members] for part, members in rows.items()}, table.target, len(succeeded))
     return rows
 
 
@@ -233,10 +235,13 @@ def add_blank_negatives(
     not be paid, and no robot ever records one. They are episodes of one frame with ids below 0."""
     rng = np.random.default_rng([seed, 2])
     count = max(16, len(splits["train"]) // 50)
-    images = {
-        camera: _longer(known, blank_images(rng, count, known.shape[1:]), cache_dir)
-        for camera, known in table.images.items()
-    }
+    images = {}
+    for camera, frames in table.images.items():
+        images[camera] = _memmap((len(frames) + count, *frames.shape[1:]), cache_dir)
+        images[camera][: len(frames)], images[camera][len(frames) :] = (
+            frames,
+            blank_images(rng, count, frames.shape[1:]),
+        )
     rows = len(table) + np.arange(count)
     chosen = rng.choice(splits["train"], count)
     added = {
@@ -288,47 +293,25 @@ def check_split(targets: Mapping[Split, FloatArray], every: FloatArray, episodes
 
 
 def _sizes(store: Store, ids: Sequence[int], cameras: Sequence[str]) -> dict[str, Size]:
-    found: dict[str, Size] = {}
+    sizes: dict[str, Size] = {}
     for episode_id in ids:
         place = store.entry(episode_id)
-        there = {camera: (h, w) for camera, h, w in store.segment(place.segment).schema.cameras}
+        recorded = {camera: (h, w) for camera, h, w in store.segment(place.segment).schema.cameras}
         for camera in cameras:
-            size = there.get(name_of_camera(camera, there, cameras))
+            size = recorded.get(name_of_camera(camera, recorded, cameras))
             if size is None:
                 raise JudgeError(
                     f"{store.folder}: episode {episode_id} has no camera '{camera}', it has: "
-                    f"{', '.join(sorted(there)) or 'none'}; name cameras that all episodes have (--image-key)"
+                    f"{', '.join(sorted(recorded)) or 'none'}; name cameras that all episodes have (--image-key)"
                 )
-            if found.setdefault(camera, size) != size:
+            if (other := sizes.setdefault(camera, size)) != size:
                 raise JudgeError(
-                    f"{store.folder}: camera '{camera}' is {_by(size)} in episode {episode_id} and "
-                    f"{_by(found[camera])} in others; a model learns from one size"
+                    f"{store.folder}: camera '{camera}' is {size[0]}x{size[1]} in episode {episode_id} and "
+                    f"{other[0]}x{other[1]} in others; a model learns from one size"
                 )
-    return found
-
-
-def _by(size: Size) -> str:
-    return f"{size[0]}x{size[1]}"
-
-
-def _resize(frames: ByteArray, size: Size | None) -> ByteArray:
-    return frames if size is None else resize_images(torch.from_numpy(np.ascontiguousarray(frames)), size).numpy()
-
-
-def _progress(target: FloatArray) -> FloatArray:
-    """How far each frame is on the way to the first success."""
-    successes = np.flatnonzero(target == 1)
-    if not len(successes):
-        return np.full(len(target), np.nan, np.float32)
-    return np.minimum(np.arange(len(target)) / max(successes[0], 1), 1).astype(np.float32)
+    return sizes
 
 
 def _memmap(shape: tuple[int, ...], folder: Path | None) -> ByteArray:
     """Room for frames, in a file without a name: more of them than memory holds go to the disk."""
     return np.memmap(tempfile.TemporaryFile(dir=folder), np.uint8, "w+", shape=shape)
-
-
-def _longer(frames: ByteArray, more: ByteArray, folder: Path | None) -> ByteArray:
-    both = _memmap((len(frames) + len(more), *frames.shape[1:]), folder)
-    both[: len(frames)], both[len(frames) :] = frames, more
-    return both

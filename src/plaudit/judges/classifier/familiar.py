@@ -1,21 +1,19 @@
 """What a reward model learned from, and whether an episode is unlike it.
 
     familiar = Familiar.fit(views, held_out)       # of the episodes that it was trained and measured on
-    familiar.reason(view)                          # why an episode is unlike them; "" where it is not
+    familiar.reason(view)                          # why an episode is unlike them; "" if it is not
 
-A network answers whatever it is shown, with no less certainty on a table that it has never seen. Four signs say that it
-is out of its depth:
+A network returns a confident score even for scenes it has never seen. Four signs show that it cannot judge an episode:
 
-- frames whose encoder features and colors (which an encoder may have learned to ignore, or not learned at all) are far
-  from those of all known episodes (nearest neighbors);
-- a start with something where it never was: the first frame, cell by cell, beside the same cell of all known starts, by
-  how near these are to each other there. A whole start has no near neighbor, since objects lie apart in ever new ways,
-  and an encoder's features forget where things are; a cell forgets neither and asks for one object at a time;
+- frames whose encoder features and colors are far from those of all training episodes (nearest neighbors); an encoder
+  may have learned to ignore colors;
+- a start with something in a new place: each cell of the first frame is compared with the same cell of all starts. A
+  whole start has no near neighbor, since objects are placed in ever new ways, and features forget where things are;
 - members that disagree on whether the episode succeeds;
-- a start that already looks like success where no known one is.
+- a start that already looks like success although no training episode starts so.
 
-Limits follow from the known episodes themselves, each compared with others only: `FALSE_FLAGS` of them, by their rank,
-may lie beyond. Its own distance to what it learned from would flag every new one.
+Limits come from the training episodes themselves, each compared with others only: a fraction `FALSE_FLAGS` of them, by
+rank, may exceed the limits.
 """
 
 import hashlib
@@ -30,8 +28,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from plaudit.data.weights import read_safetensors
 from plaudit.errors import BadFile
-from plaudit.torch_file import read_safetensors
+from plaudit.judges.promise import episode_score
+from plaudit.rule import DecisionRule
 from plaudit.types import AnyArray, ByteArray, Episode, FloatArray
 
 FALSE_FLAGS = 0.02  # of familiar episodes, by frames and start; fewer than 49 can show no less than the highest of them
@@ -43,6 +43,7 @@ FOLDS = 20  # into which known episodes are dealt, each to be compared with the 
 CELLS, WIDTH = 4, 256  # of a feature map: so many rows and columns, and numbers of a camera in all
 START_CELLS = 20  # rows and columns of a start's image
 STRANGEST = 8  # cells, whose mean counts
+TWO_OF_THREE = DecisionRule(k=2, n=3)  # frames by which members are compared
 LEAST_DISAGREEMENT = 0.5  # between the members' probabilities of success
 
 
@@ -59,7 +60,7 @@ class EpisodeView:
     def of(cls, features: FloatArray, start: ByteArray, prob: FloatArray, member_probs: Sequence[FloatArray]) -> Self:
         """features: of `compared_frames`; prob, member_probs: [F] P(success) of all frames, and by each member."""
         begun = np.sort(prob[:STARTS_LIKE_SUCCESS])[-2:][0]
-        peaks = [_confirmed(one) for one in member_probs]
+        peaks = [episode_score(one, TWO_OF_THREE) for one in member_probs]
         return cls(features, start, float(begun), max(peaks) - min(peaks))
 
 
@@ -80,12 +81,6 @@ def first_steps(episode: Episode) -> Episode:
     frames = {camera: images[: steps + 1] for camera, images in episode.frames.items()}
     cut = {name: getattr(episode, name)[:steps] for name in ("actions", "control_mode")}
     return replace(episode, frames=frames, state=episode.state[: steps + 1], privileged={}, padded="none", **cut)
-
-
-def _confirmed(prob: FloatArray) -> float:
-    """The highest probability that two of three frames in a row reach."""
-    windows = np.lib.stride_tricks.sliding_window_view(np.pad(prob, (2, 0)), 3)
-    return float(np.sort(windows, axis=1)[:, 1].max())
 
 
 def pooled(grid: Tensor) -> Tensor:
@@ -123,14 +118,12 @@ class Familiar:
         """
         fold = np.arange(len(views)) % FOLDS
         starts, kept = np.stack([view.start for view in views]).astype(np.float32), _spread(len(views), REFERENCES)
-        cells = np.stack(
-            [_cell_distances(start, starts[kept[fold[kept] != mine]]) for start, mine in zip(starts, fold)]
-        )
+        cells = np.stack([_cell_distances(start, starts[kept[fold[kept] != own]]) for start, own in zip(starts, fold)])
         distances = np.zeros((len(views), 2))
-        for mine in range(min(FOLDS, len(views))):
-            others = cls._known([view for view, one in zip(views, fold, strict=True) if one != mine])
-            units = _cell_units(cells[fold != mine])
-            for number in np.flatnonzero(fold == mine).tolist():
+        for own in range(min(FOLDS, len(views))):
+            others = cls._of_frames([view for view, one in zip(views, fold, strict=True) if one != own])
+            units = _cell_units(cells[fold != own])
+            for number in np.flatnonzero(fold == own).tolist():
                 distances[number] = others._frame_distance(views[number]), _strangest(cells[number] / units)
         # The same rank in both, so that neither a wide spread of the one nor of the other hides what is far.
         ranks = distances.argsort(axis=0).argsort(axis=0).max(axis=1)
@@ -139,14 +132,14 @@ class Familiar:
         disagreement = max(LEAST_DISAGREEMENT, _limit(disagreements, FALSE_DISAGREEMENTS))
         start_prob = max([threshold, *(views[i].start_prob for i in begun)])
         return replace(
-            cls._known(views),
+            cls._of_frames(views),
             starts=starts[kept],
             cell_units=_cell_units(cells),
             limits=np.array([*limits, disagreement, start_prob], np.float32),
         )
 
     @classmethod
-    def _known(cls, views: Sequence[EpisodeView]) -> Self:
+    def _of_frames(cls, views: Sequence[EpisodeView]) -> Self:
         """With frames to compare others with, and nothing else."""
         features = np.concatenate([view.frames for view in views])
         mean, std = features.mean(axis=0), features.std(axis=0)
@@ -160,14 +153,12 @@ class Familiar:
         frames = torch.from_numpy((view.frames - self.mean) / self.std)
         return float(torch.cdist(frames, torch.from_numpy(self.frames)).min(dim=1).values.mean())
 
-    def _start_distance(self, view: EpisodeView) -> float:
-        return _strangest(_cell_distances(view.start.astype(np.float32), self.starts) / self.cell_units)
-
     def reason(self, view: EpisodeView) -> str:
         """Why an episode is unlike the known ones, in words; "" where nothing says so."""
-        frames, start = self._frame_distance(view), self._start_distance(view)
+        frames = self._frame_distance(view)
+        start = _strangest(_cell_distances(view.start.astype(np.float32), self.starts) / self.cell_units)
         far, outside, disagreement, begun = self.limits.tolist()
-        found = {
+        signs = {
             f"it starts like success (P {view.start_prob:.2f}), and none is that it learned from": (
                 view.start_prob > begun
             ),
@@ -179,7 +170,7 @@ class Familiar:
             ),
             f"its members disagree on success (by {view.disagreement:.2f})": view.disagreement > disagreement,
         }
-        return "; ".join(sentence for sentence, holds in found.items() if holds)
+        return "; ".join(sentence for sentence, holds in signs.items() if holds)
 
     def tensors(self) -> dict[str, Tensor]:
         """To be saved; references in few bytes."""

@@ -7,15 +7,25 @@
     these scores, or those of validation: calibrate, choose the threshold
     test: run the controls; test and what was cross-fitted: compute the metrics
 
-The test episodes decide nothing, and an episode that was cross-fitted is counted by a threshold that the other folds
-chose, so that the metrics hold for episodes to come.
+The test episodes decide nothing, and a cross-fitted episode is counted by a threshold that the other folds chose, so
+the metrics hold for new episodes.
+
+Cross-fitting: a few validation episodes say little about a threshold. So the training and validation episodes are
+divided into five folds, and five more models are trained like the kept one, each without one fold. Their scores of the
+fold they never saw are those of the kept model on new episodes, or slightly worse. The models are then discarded. Each
+has its own scale: one model's logits of successes end at 2.8 and another's at 3.2, close together, so one threshold in
+between finds all of them or none. So the logits of a fold's model are shifted and stretched until the medians of its
+training successes and failures are those of the kept model. Calibrating each model on its own two or three validation
+episodes instead made it worse (docs/results.md). Frames are scored at the rate that is learned from, and
+interpolated in between: encoding every frame would take longer than the five trainings.
 """
 
 import hashlib
+import json
 import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -26,20 +36,22 @@ import torch
 from torch import Tensor
 
 from plaudit import __version__
+from plaudit.data.disk import write_atomic
 from plaudit.data.episode_keys import episode_keys, pack_keys
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
+from plaudit.files import read_json
 from plaudit.judges.calibration import (
     EnsembleCalibration,
     ThresholdChoice,
     by_others_thresholds,
     fit_cutoff_offset,
+    folds,
     promised_threshold,
 )
 from plaudit.judges.classifier.budget import Choice, choose_settings, largest_image_size, member_seconds
 from plaudit.judges.classifier.checkpoint import Images, RewardModel, RewardModelConfig, TrainingDataInfo
 from plaudit.judges.classifier.config import RewardTrainConfig
-from plaudit.judges.classifier.cross_fit import OutOfFold, Scale, cross_fit
 from plaudit.judges.classifier.dataset import (
     SPLITS,
     RewardDataset,
@@ -49,18 +61,34 @@ from plaudit.judges.classifier.dataset import (
     subsample,
 )
 from plaudit.judges.classifier.familiar import Familiar, first_steps
-from plaudit.judges.classifier.features import ProgressBars, cache_features
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.model import BinaryRewardClassifier
-from plaudit.judges.classifier.training import EnsembleMember, train_member
+from plaudit.judges.classifier.training import (
+    EnsembleMember,
+    FeatureSource,
+    ProgressBars,
+    TrainRun,
+    cache_features,
+    predict_logits,
+    train_member,
+)
 from plaudit.judges.controls import ControlResult, failed_controls, run_controls
 from plaudit.judges.epochs import EpochMetrics, StepMetrics, never_stop, prepare_work
-from plaudit.judges.forecast import Forecast, make_forecast
-from plaudit.judges.metrics import JudgeMetrics, compute_metrics, value_order
-from plaudit.judges.predictions import EpisodePrediction, FramePrediction, hstack_images, largest_errors
+from plaudit.judges.forecast import make_forecast
+from plaudit.judges.metrics import (
+    EpisodePrediction,
+    FramePrediction,
+    JudgeMetrics,
+    compute_metrics,
+    hstack_images,
+    largest_errors,
+    value_order,
+)
 from plaudit.judges.promise import Promise, episode_losses
 from plaudit.rule import DecisionRule
 from plaudit.types import AnyArray, FloatArray, ProgressFn
+
+_LEAST_WIDTH = 0.1  # between the logits of successes and failures; less is no scale
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,19 +115,19 @@ def train_reward_model(
     on_choice: Callable[[Choice], object] = never_stop,
     begun: float | None = None,
 ) -> TrainResult:
-    """Train and evaluate; what takes long is kept in `work_dir`, from where the same call resumes after a stop.
+    """Train and evaluate; the same call resumes from `work_dir` after a stop.
 
-    on_epoch_end, on_step: told how it goes; False stops it with `TrainingInterrupted`
-    on_choice: told what was chosen to fit `config.max_minutes`, and how long it takes
+    on_epoch_end, on_step: callbacks; False stops the training with `TrainingInterrupted`
+    on_choice: called with what was chosen to fit `config.max_minutes`, and how long it takes
     begun: when `config.max_minutes` began, by the monotonic clock; None: now
     """
     begun = time.monotonic() if begun is None else begun
+    # Read the frames and split them by episode.
     cache_dir = existing_parent(work_dir)
-    image_size = partial(largest_image_size, config)
     table = RewardDataset.from_store(
         store,
         config.image_keys,
-        image_size,
+        partial(largest_image_size, config),
         config.label_sources,
         progress("reading"),
         cache_dir,
@@ -108,6 +136,7 @@ def train_reward_model(
     splits = split(table, config.seed, config.val_fraction, config.test_fraction)
     splits["train"] = subsample(table, splits["train"], config.train_fps)
     table, splits = add_blank_negatives(table, splits, config.seed, cache_dir)
+    # Choose the settings that were left open.
     prepare_work(work_dir, {"config": config.model_dump(mode="json"), "data": table.fingerprint})
     elapsed_s = time.monotonic() - begun
     choice = choose_settings(config, table, splits, work_dir, progress("timing the encoder"), elapsed_s)
@@ -115,94 +144,139 @@ def train_reward_model(
         config = config.model_copy(update=choice.settings)
         if choice.settings or choice.seconds > 60 * (config.max_minutes or 0):
             on_choice(choice)
+    # Train the members and the models of the folds.
     cached = cache_features(table, splits, config, work_dir, progress) if config.frozen else None
     max_seconds = member_seconds(config, choice, time.monotonic() - begun)
+    run = TrainRun(config, table, splits, cached, work_dir, on_epoch_end, on_step, max_seconds)
     members: list[EnsembleMember] = []
     history: list[EpochMetrics] = []
     scales: list[Scale] = []
     for number in range(config.ensemble_size):
-        member, features, epochs = train_member(
-            number, config, table, splits, cached, work_dir, on_epoch_end, on_step, max_seconds
-        )
+        member, features, epochs = train_member(number, run)
         members.append(member)
         history += epochs
         if config.cross_fit:
             scales.append(Scale.of(member.model, features, table, splits["train"]))
-    scored = None
-    if config.cross_fit:
-        scored = cross_fit(config, table, splits, cached, work_dir, scales, on_epoch_end, on_step, max_seconds)
-    return _evaluate(store, config, table, splits, members, scored, history, begun, progress)
+    scored = cross_fit(run, scales) if config.cross_fit else None
+    return _evaluate(store, run, members, scored, history, begun, progress)
 
 
 def existing_parent(path: Path) -> Path:
-    """The nearest folder above that is there: the disk that it will lie on."""
+    """The nearest existing folder above, on the disk that the path will be on."""
     return next(parent for parent in path.absolute().parents if parent.is_dir())
 
 
-def _evaluate(
-    store: Store,
-    config: RewardTrainConfig,
-    table: RewardDataset,
-    splits: Mapping[Split, AnyArray],
-    members: Sequence[EnsembleMember],
-    scored: OutOfFold | None,
-    history: Sequence[EpochMetrics],
-    begun: float,
-    progress: ProgressBars,
-) -> TrainResult:
-    """scored: by cross-fitting; begun: when it began, by the monotonic clock"""
-    untested = RewardModelConfig.untested(
-        members[0].model.config,
-        frozen_encoder=config.frozen and not config.freezes_stem,
-        members=len(members),
-        threshold=1.0,
-        data=_data_info(store, table, splits, config),
-    )
-    model = RememberingModel([m.model for m in members], untested, config.device)
-    # Calibrate and choose the threshold by scores of episodes that were not learned from.
-    if scored is None:
-        rows = splits["validation"]
-        scored = OutOfFold(rows, _logits(store, model, table, rows, progress("scoring validation")))
-    chosen = choose_rule(config, table, scored)
-    # Measure on episodes that decided nothing, or by thresholds that the others chose.
-    logits = _logits(store, model, table, splits["test"], progress("scoring test"))
-    predictions, at_threshold = held_out_predictions(config, table, scored, chosen, splits["test"], logits)
-    metrics = compute_metrics(predictions, chosen.rule)
-    promise = chosen.promise
-    if scored.episodes or not np.array_equal(splits["test"], splits["validation"]):
-        promise = promise.with_bound(episode_losses(predictions, chosen.threshold.value))
-    calibration = chosen.calibration
-    found = {
-        "calibration": tuple((c.temperature, c.bias) for c in calibration.members),
-        "ensemble_calibration": (calibration.lowest.temperature, calibration.lowest.bias),
-        "threshold": {name: float(value) for name, value in vars(chosen.threshold).items()},
-        "promise": promise,
-        "forecast": _forecast(config, predictions, at_threshold, chosen.rule, scored.episodes),
-        "cutoff_offset": chosen.rule.cutoff_offset,
-        "scores": metrics.to_json(),
-        "value_order": None if config.predict_success else _value_order(predictions),
-        "training": {
-            "config": config.model_dump(mode="json"),
-            "epochs": [m.version for m in members],
-            "best_epochs": [m.best_epoch for m in members],
-            "seconds": round(time.monotonic() - begun, 1),
-            "device": str(members[0].device),
-            "versions": {"plaudit": __version__, "torch": torch.__version__, "python": platform.python_version()},
-        },
-    }
-    tried = RememberingModel(model.members, model.config.model_copy(update=found), config.device)
-    tried.known = model.known
-    controls = _run_controls(store, tried, table, splits["test"], config, progress("negative controls"))
-    outcome = {"controls": tuple(controls), "problems": tuple(failed_controls(controls))}
-    tried.config = tried.config.model_copy(update=outcome)
-    kept = tried.with_familiar(fit_familiar(store, tried, table, splits, progress("comparing episodes")))
-    optimizers = [member.optimizer.state_dict() for member in members]
-    errors = _largest_errors(table, predictions)
-    return TrainResult(kept, config, metrics, controls, predictions, errors, history, optimizers)
+# Cross-fitting
+
+
+@dataclass(frozen=True, eq=False)
+class OutOfFold:
+    """Scores of episodes that were not learned from."""
+
+    rows: AnyArray  # [F] of whole episodes
+    logits: list[FloatArray]  # of each member, [F]
+    episodes: int = 0  # that were cross-fitted; 0: they are validation episodes, scored by the kept model
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The scale of a model's logits, by the frames that it learned from."""
+
+    failure: float  # median of the failure frames
+    success: float  # and of the success frames
+
+    @classmethod
+    def of(
+        cls, model: BinaryRewardClassifier, features: FeatureSource, table: RewardDataset, learned: AnyArray
+    ) -> "Scale":
+        """learned: the rows; blank frames have no episode and do not count"""
+        rows = learned[table.episode[learned] >= 0]
+        logits, target = predict_logits(model, features, table, rows)[:, 0], table.target[rows]
+        return cls(*(float(np.median(logits[target == kind])) for kind in (0, 1)))
+
+    @property
+    def width(self) -> float:
+        return self.success - self.failure
+
+    def to(self, other: "Scale", logits: FloatArray) -> FloatArray:
+        """Logits on the other scale; unchanged if one of the models has not learned to separate the two."""
+        if min(self.width, other.width) < _LEAST_WIDTH:
+            return logits
+        return (other.failure + (logits - self.failure) * (other.width / self.width)).astype(np.float32)
+
+
+def fold_splits(
+    config: RewardTrainConfig, table: RewardDataset, splits: Mapping[Split, AnyArray]
+) -> list[dict[Split, AnyArray]]:
+    """Of each fold: rows to learn from, to choose the epoch by, and to score; [] if there are too few episodes."""
+    ids = np.unique(table.episode[np.concatenate([splits["train"], splits["validation"]])])
+    unscored = [
+        EpisodePrediction(np.zeros(len(rows), np.float32), table.target[rows], int(i))
+        for i in ids[ids >= 0]
+        for rows in [table.rows_of([i])]
+    ]
+    blank = splits["train"][table.episode[splits["train"]] < 0]
+    parts = []
+    for others, held_out in folds(unscored, config.seed):
+        try:
+            inner = split(table, config.seed, config.val_fraction, 0.0, [one.episode for one in others])
+        except JudgeError:  # one of its parts has frames of one kind only
+            return []
+        whole: dict[Split, AnyArray] = {**inner, "test": table.rows_of([one.episode for one in held_out])}
+        rows = {name: subsample(table, part, config.train_fps) for name, part in whole.items()}
+        parts.append(rows | {"train": np.concatenate([rows["train"], blank])})
+    return parts
+
+
+def cross_fit(run: TrainRun, kept: Sequence[Scale]) -> OutOfFold | None:
+    """Train and score fold by fold; resumes where an earlier run stopped. None if there are too few episodes.
+
+    kept: the scale of each member of the kept model, to which the logits are converted
+    """
+    table = run.table
+    parts = fold_splits(run.config, table, run.splits)
+    if not parts:
+        return None
+    scored = []
+    for number, part in enumerate(parts, 1):
+        fold = replace(
+            run,
+            splits=part,
+            work_dir=run.work_dir / f"fold_{number}",
+            on_epoch_end=lambda epoch, fold=number: run.on_epoch_end(replace(epoch, fold=fold)),
+            on_step=lambda step, fold=number: run.on_step(replace(step, fold=fold)),
+        )
+        done = fold.work_dir / "scaled_logits.json"
+        if not done.exists():
+            logits = []
+            for member, scale in enumerate(kept):
+                trained, features, _ = train_member(member, fold)
+                held_out = predict_logits(trained.model, features, table, part["test"])[:, 0]
+                logits.append(Scale.of(trained.model, features, table, part["train"]).to(scale, held_out).tolist())
+            fold.work_dir.mkdir(parents=True, exist_ok=True)
+            write_atomic(done, json.dumps(logits).encode())
+        scored.append(np.array(read_json(done), np.float32))
+    places, values = np.concatenate([part["test"] for part in parts]), np.concatenate(scored, axis=1)
+    episodes = np.unique(table.episode[places]).tolist()
+    rows = table.rows_of(episodes)
+    return OutOfFold(rows, [_interpolate(table, rows, places, member) for member in values], len(episodes))
+
+
+def _interpolate(table: RewardDataset, rows: AnyArray, scored: AnyArray, logits: FloatArray) -> FloatArray:
+    """Logits of all rows of episodes of which some rows are scored."""
+    values = np.empty(len(rows), np.float32)
+    for episode in np.unique(table.episode[rows]):
+        inside, given = table.episode[rows] == episode, table.episode[scored] == episode
+        order = np.argsort(scored[given])
+        values[inside] = np.interp(rows[inside], scored[given][order], logits[given][order])
+    return values
+
+
+# Calibration, metrics and controls
 
 
 class RememberingModel(RewardModel):
-    """Encodes no frame twice: negative controls show those of their episodes in another order. For models that see a
+    """Encodes no frame twice: negative controls show those of their episodes in another order. For models with a
     history; others have no embeddings to keep."""
 
     def __init__(self, members: Sequence[BinaryRewardClassifier], config: RewardModelConfig, device: str):
@@ -217,14 +291,88 @@ class RememberingModel(RewardModel):
         if new:
             rows = list(new.values())
             some = {camera: np.asarray(frames)[rows] for camera, frames in images.items()}
-            found = super().embed(some, None if state is None else state[rows])
-            self.known |= {key: list(each) for key, each in zip(new, zip(*found, strict=True), strict=True)}
+            embeddings = super().embed(some, None if state is None else state[rows])
+            self.known |= {key: list(each) for key, each in zip(new, zip(*embeddings, strict=True), strict=True)}
         return [torch.stack(one) for one in zip(*(self.known[key] for key in keys), strict=True)]
+
+
+def _evaluate(
+    store: Store,
+    run: TrainRun,
+    members: Sequence[EnsembleMember],
+    scored: OutOfFold | None,
+    history: Sequence[EpochMetrics],
+    begun: float,
+    progress: ProgressBars,
+) -> TrainResult:
+    """scored: by cross-fitting"""
+    config, table, splits = run.config, run.table, run.splits
+    untested = RewardModelConfig.untested(
+        members[0].model.config,
+        frozen_encoder=config.frozen and not config.freezes_stem,
+        members=len(members),
+        threshold=1.0,
+        data=_data_info(store, run),
+    )
+    model = RememberingModel([m.model for m in members], untested, config.device)
+    # Calibrate and choose the threshold by scores of episodes that were not learned from.
+    if scored is None:
+        rows = splits["validation"]
+        scored = OutOfFold(rows, _logits(store, model, table, rows, progress("scoring validation")))
+    chosen = choose_rule(config, table, scored)
+    # Measure on episodes that decided nothing, or by thresholds that the others chose.
+    logits = _logits(store, model, table, splits["test"], progress("scoring test"))
+    predictions, at_threshold = held_out_predictions(config, table, scored, chosen, splits["test"], logits)
+    metrics = compute_metrics(predictions, chosen.rule)
+    promise = chosen.promise
+    if scored.episodes or not np.array_equal(splits["test"], splits["validation"]):
+        promise = promise.with_bound(episode_losses(predictions, chosen.threshold.value))
+    forecast = order = None
+    if config.predict_success:
+        why_not = "the episodes are too few for five folds" if config.cross_fit else "they were not cross-fitted"
+        forecast = make_forecast(
+            predictions, chosen.rule, at_threshold=at_threshold, cross_fitted=scored.episodes, why_not=why_not
+        )
+    else:  # up to the first success: beyond it there is nothing left to rise
+        order = float(np.mean([value_order(p.success_prob[: (p.first_success or 0) + 1]) for p in predictions]))
+    calibration = chosen.calibration
+    measured = {
+        "calibration": tuple((c.temperature, c.bias) for c in calibration.members),
+        "ensemble_calibration": (calibration.lowest.temperature, calibration.lowest.bias),
+        "threshold": {name: float(value) for name, value in vars(chosen.threshold).items()},
+        "promise": promise,
+        "forecast": forecast,
+        "cutoff_offset": chosen.rule.cutoff_offset,
+        "scores": metrics.to_json(),
+        "value_order": order,
+        "training": {
+            "config": config.model_dump(mode="json"),
+            "epochs": [m.version for m in members],
+            "best_epochs": [m.best_epoch for m in members],
+            "seconds": round(time.monotonic() - begun, 1),
+            "device": str(members[0].device),
+            "versions": {"plaudit": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        },
+    }
+    tried = RememberingModel(model.members, model.config.model_copy(update=measured), config.device)
+    tried.known = model.known
+    controls = _run_controls(store, tried, run, progress("negative controls"))
+    outcome = {"controls": tuple(controls), "problems": tuple(failed_controls(controls))}
+    tried.config = tried.config.model_copy(update=outcome)
+    kept = tried.with_familiar(fit_familiar(store, tried, table, splits, progress("comparing episodes")))
+    optimizers = [member.optimizer.state_dict() for member in members]
+    errors = []
+    for prediction, place in largest_errors(predictions):
+        row = table.rows_of([prediction.episode])[place]
+        image = hstack_images([table.images[camera][row] for camera in sorted(table.images)])
+        target, prob = float(prediction.target[place]), float(prediction.success_prob[place])
+        errors.append(FramePrediction(prediction.episode, int(table.frame_index[row]), target, prob, image))
+    return TrainResult(kept, config, metrics, controls, predictions, errors, history, optimizers)
 
 
 @dataclass(frozen=True)
 class ChosenRule:
-    """What turns logits into decisions, and what is promised of it."""
+    """From logits to decisions, and what is promised about these."""
 
     calibration: EnsembleCalibration
     threshold: ThresholdChoice
@@ -235,10 +383,10 @@ class ChosenRule:
 def choose_rule(config: RewardTrainConfig, table: RewardDataset, scored: OutOfFold) -> ChosenRule:
     """By scores of episodes that were not learned from."""
     calibration = EnsembleCalibration.fit(scored.logits, table.target[scored.rows])
-    known = episode_predictions(table, scored.rows, calibration, scored.logits)
+    predictions = episode_predictions(table, scored.rows, calibration, scored.logits)
     labeled = len(np.unique(table.episode[table.episode >= 0]))
-    threshold, promise = promised_threshold(known, config.target_fpr, config.promise_confidence, labeled=labeled)
-    rule = DecisionRule(threshold=threshold.value, cutoff_offset=fit_cutoff_offset(known, threshold.value))
+    threshold, promise = promised_threshold(predictions, config.target_fpr, config.promise_confidence, labeled=labeled)
+    rule = DecisionRule(threshold=threshold.value, cutoff_offset=fit_cutoff_offset(predictions, threshold.value))
     return ChosenRule(calibration, threshold, promise, rule)
 
 
@@ -250,32 +398,18 @@ def held_out_predictions(
     test: AnyArray,
     logits: Sequence[FloatArray],
 ) -> tuple[list[EpisodePrediction], list[EpisodePrediction]]:
-    """Of the test rows, by the kept model; and of each episode that was cross-fitted, by its fold's model: first by the
+    """Of the test rows, by the kept model; and of each cross-fitted episode, by its fold's model: first by the
     threshold that the other folds choose, then by the chosen one."""
     tested = episode_predictions(table, test, chosen.calibration, logits)
     if not scored.episodes:
         return tested, tested
-    known = episode_predictions(table, scored.rows, chosen.calibration, scored.logits)
+    crossed = episode_predictions(table, scored.rows, chosen.calibration, scored.logits)
     # A fifth fewer episodes may prove nothing: thresholds of the folds are as strict as the proven one is on all.
     rate = chosen.threshold.fpr if chosen.promise.kept else config.target_fpr
-    moved = by_others_thresholds(known, chosen.threshold.value, rate, config.seed)
+    moved = by_others_thresholds(crossed, chosen.threshold.value, rate, config.seed)
     ids = {one.episode for one in moved}
     unseen = [one for one in tested if one.episode not in ids]
-    return [*moved, *unseen], [*known, *unseen]
-
-
-def _forecast(
-    config: RewardTrainConfig,
-    predictions: Sequence[EpisodePrediction],
-    at_threshold: Sequence[EpisodePrediction],
-    rule: DecisionRule,
-    cross_fitted: int,
-) -> Forecast | None:
-    """Of a model of success; and why no episode was cross-fitted, if none was."""
-    if not config.predict_success:
-        return None
-    why_not = "the episodes are too few for five folds" if config.cross_fit else "they were not cross-fitted"
-    return make_forecast(predictions, rule, at_threshold=at_threshold, cross_fitted=cross_fitted, why_not=why_not)
+    return [*moved, *unseen], [*crossed, *unseen]
 
 
 def _logits(
@@ -283,8 +417,8 @@ def _logits(
 ) -> list[FloatArray]:
     """Of each member, for these rows, which are whole episodes.
 
-    Scored as it will be later, whole and from the recorded frames: the features that it was trained on were cached in
-    half precision, and a threshold chosen on those would be one for other numbers.
+    They are scored from the recorded frames, as later in use: the cached features of the training are in half
+    precision, and a threshold chosen on those would be one for other numbers.
     """
     logits = []
     for episode_id in progress(_episodes(table, rows)):
@@ -301,46 +435,34 @@ def _episodes(table: RewardDataset, rows: AnyArray) -> list[int]:
 def episode_predictions(
     table: RewardDataset, rows: AnyArray, calibration: EnsembleCalibration, logits: Sequence[FloatArray]
 ) -> list[EpisodePrediction]:
-    """Episode by episode."""
+    """Predictions episode by episode."""
     prob, episode = calibration(logits), table.episode[rows]
     return [EpisodePrediction(prob[episode == i], table.target[rows[episode == i]], int(i)) for i in np.unique(episode)]
 
 
-def _value_order(predictions: Sequence[EpisodePrediction]) -> float:
-    """Mean over episodes, up to the first success: beyond it there is nothing left to rise."""
-    return float(np.mean([value_order(one.success_prob[: (one.first_success or 0) + 1]) for one in predictions]))
-
-
-def _data_info(
-    store: Store, table: RewardDataset, splits: Mapping[Split, AnyArray], config: RewardTrainConfig
-) -> TrainingDataInfo:
-    episodes = {split_name: np.unique(table.episode[rows]) for split_name, rows in splits.items()}
+def _data_info(store: Store, run: TrainRun) -> TrainingDataInfo:
+    table = run.table
+    episodes = {name: np.unique(table.episode[rows]) for name, rows in run.splits.items()}
     seen = [i for name in SPLITS[:2] for i in episodes[name].tolist() if i >= 0]
     return TrainingDataInfo(
         fingerprint=table.fingerprint,
-        episodes={split_name: int((ids >= 0).sum()) for split_name, ids in episodes.items()},
-        frames={split_name: int((~np.isnan(table.target[rows])).sum()) for split_name, rows in splits.items()},
-        sources=config.label_sources,
+        episodes={name: int((ids >= 0).sum()) for name, ids in episodes.items()},
+        frames={name: int((~np.isnan(table.target[rows])).sum()) for name, rows in run.splits.items()},
+        sources=run.config.label_sources,
         seen=pack_keys(chain.from_iterable(episode_keys(store, seen).values())),
     )
 
 
-def _run_controls(
-    store: Store,
-    model: RewardModel,
-    table: RewardDataset,
-    rows: AnyArray,
-    config: RewardTrainConfig,
-    progress: ProgressFn,
-) -> list[ControlResult]:
-    found = []
+def _run_controls(store: Store, model: RewardModel, run: TrainRun, progress: ProgressFn) -> list[ControlResult]:
+    table, rows = run.table, run.splits["test"]
+    episodes = []
     for episode_id in np.unique(table.episode[rows]).tolist():
         episode, own_rows = store.episode(episode_id), rows[table.episode[rows] == episode_id]
         target = np.full(episode.steps + 1, np.nan, np.float32)
         target[table.frame_index[own_rows]] = table.target[own_rows]
-        found.append((episode, target))
+        episodes.append((episode, target))
     results, failures = run_controls(
-        ClassifierJudge(model), found, model.threshold, seed=config.seed, batch_size=1, progress=progress
+        ClassifierJudge(model), episodes, model.threshold, seed=run.config.seed, batch_size=1, progress=progress
     )
     if failures:
         raise JudgeError(f"the negative controls could not be scored: {failures[0]}")
@@ -352,21 +474,11 @@ def fit_familiar(
 ) -> Familiar:
     """What the episodes look like that a model was trained and measured on."""
     held_out = {i for name in SPLITS[1:] for i in _episodes(table, splits[name])}
-    known = sorted(held_out | {i for i in _episodes(table, splits["train"]) if i >= 0})
+    ids = sorted(held_out | {i for i in _episodes(table, splits["train"]) if i >= 0})
     views = []
-    for episode_id in progress(known):
+    for episode_id in progress(ids):
         episode = store.episode(episode_id)
         scored = episode if episode_id in held_out and len(model.members) > 1 else first_steps(episode)
         views.append(model.view(episode, model.logits(scored)))
-    begun = [n for n, i in enumerate(known) if table.target[table.rows_of([i])[0]] == 1]
-    return Familiar.fit(views, [n for n, i in enumerate(known) if i in held_out], model.threshold, begun)
-
-
-def _largest_errors(table: RewardDataset, predictions: Sequence[EpisodePrediction]) -> list[FramePrediction]:
-    found = []
-    for prediction, place in largest_errors(predictions):
-        row = table.rows_of([prediction.episode])[place]
-        image = hstack_images([table.images[camera][row] for camera in sorted(table.images)])
-        target, prob = float(prediction.target[place]), float(prediction.success_prob[place])
-        found.append(FramePrediction(prediction.episode, int(table.frame_index[row]), target, prob, image))
-    return found
+    begun = [n for n, i in enumerate(ids) if table.target[table.rows_of([i])[0]] == 1]
+    return Familiar.fit(views, [n for n, i in enumerate(ids) if i in held_out], model.threshold, begun)

@@ -6,7 +6,8 @@ were found to be late by.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Self
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,9 +15,11 @@ from torch import Tensor
 
 from plaudit.errors import JudgeError, PlauditError
 from plaudit.judges.calibration import PlattScaling, fingerprint_of
-from plaudit.judges.classifier.checkpoint import RewardModel
+from plaudit.judges.classifier.checkpoint import RewardModel, check_controls_passed
 from plaudit.judges.classifier.judge_config import PROGRESS, SUCCESS, ClassifierJudgeConfig
-from plaudit.judges.classifier.loader import load_reward_model
+from plaudit.judges.classifier.lerobot import load_lerobot_classifier
+from plaudit.judges.classifier.rlinf import SUFFIXES, load_rlinf_checkpoint
+from plaudit.judges.config import is_lerobot_classifier
 from plaudit.rule import DecisionRule
 from plaudit.types import AnyArray, BoolArray, Episode, JudgeId, Observation, Scores
 
@@ -43,22 +46,6 @@ class ClassifierJudge:
         self.trained_on = model.config.data.seen
         told_by = "" if model.familiar is None else model.familiar.fingerprint
         self.id = JudgeId(_source_of(model), fingerprint_of(model.fingerprint, calibration), self.rule.key(told_by))
-
-    @classmethod
-    def from_config(cls, config: ClassifierJudgeConfig) -> Self:
-        """Load the model, and refuse one of the other type."""
-        network = None if config.network is None else config.network.model_dump(exclude_none=True)
-        model = load_reward_model(config.model, config.device, force=config.force, network=network)
-        if config.compile:
-            model.to_device(config.device, compile=True)
-        if _source_of(model) != config.type:
-            command = "train-progress" if config.type == PROGRESS else "train-reward"
-            raise JudgeError(
-                f"{config.model} is a judge of type '{_source_of(model)}', not '{config.type}'; train one "
-                f"(plaudit {command})"
-            )
-        resolved = config.resolved()
-        return cls(model, resolved.rule, resolved.calibration)
 
     def score(self, episodes: Sequence[Episode]) -> Sequence[Scores | PlauditError]:
         """Every frame of each episode; an error for one whose cameras or sizes are not the model's."""
@@ -134,3 +121,36 @@ class ClassifierStream:
         env = torch.arange(self._num_envs)[:, None]
         windows = [torch.stack(frames)[ago, env] for frames in zip(*self._embeddings, strict=True)]
         return self._judge.calibrated(model.score_embeddings(windows))
+
+
+def build_judge(config: ClassifierJudgeConfig) -> ClassifierJudge:
+    """The judge of a config, with its model."""
+    network = None if config.network is None else config.network.model_dump(exclude_none=True)
+    model = load_reward_model(config.model, config.device, force=config.force, network=network)
+    if config.compile:
+        model.to_device(config.device, compile=True)
+    if _source_of(model) != config.type:
+        other = "train-progress" if config.type == PROGRESS else "train-reward"
+        raise JudgeError(
+            f"{config.model} is a judge of type '{_source_of(model)}', not '{config.type}'; train one (plaudit {other})"
+        )
+    resolved = config.resolved()
+    return ClassifierJudge(model, resolved.rule, resolved.calibration)
+
+
+def load_reward_model(
+    path: str | Path, device: str = "auto", *, force: bool = False, network: Mapping[str, Any] | None = None
+) -> RewardModel:
+    """The model of a folder, or of a .pt or .safetensors file.
+
+    force: take a model although it failed a control
+    network: of RLinf's files, what they do not say themselves; see `RLinfRewardConfig`
+    """
+    path = Path(path)
+    if path.suffix in SUFFIXES and not path.is_dir():
+        model = load_rlinf_checkpoint(path, network, device)
+        check_controls_passed(path, model.config, force)
+        return model
+    if not (path / "model.json").is_file() and is_lerobot_classifier(path):
+        return load_lerobot_classifier(path, device)
+    return RewardModel.from_pretrained(path, device, force=force)

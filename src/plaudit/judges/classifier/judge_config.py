@@ -1,10 +1,11 @@
-"""The configs of judges that are reward models. Without torch: a config is read where nothing is built."""
+"""The configs of judges with a reward model. Without torch, so that reading a training config is fast."""
 
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from plaudit.config import Config, Edge, NonNegativeFloat, Width
+from plaudit.judges.cascade import CascadeConfig
 from plaudit.judges.certificate import certificate_beside
 from plaudit.judges.config import JudgeConfig
 
@@ -12,37 +13,38 @@ SUCCESS, PROGRESS = "classifier", "progress"  # the sources of labels, and the t
 
 
 class RLinfRewardConfig(Config):
-    """What a config of RLinf says about a checkpoint; None for keys that it does not have."""
+    """What RLinf's configs say of a checkpoint; None where they do not."""
 
     image_keys: tuple[str, ...] | None = None
-    # Channels, height, width. None: the default of RLinf's recipes, 64x64 for its first model, 128x128 for its ResNet.
+    # Channels, height, width; None: what RLinf's recipes have, 64x64 for its first model and 128x128 for its ResNet.
     image_size: tuple[Edge, Edge, Edge] | None = None
     arch: str | None = None
-    normalize: bool = True  # its ResNet: by the mean and deviation of ImageNet
+    normalize: bool = True  # of its ResNet: whether by the mean and deviation of ImageNet
     hidden_dim: Width | None = None
     num_spatial_blocks: Width | None = None
     use_pretrain: bool | None = None
-    freeze_encoder: bool | None = None  # only matters for training
-    pretrained_encoder_path: Path | None = None  # not read: the checkpoint has the encoder's weights
+    freeze_encoder: bool | None = None  # of training; nothing learns here
+    pretrained_encoder_path: Path | None = None  # the checkpoint's own weights count
 
 
 class ClassifierJudgeConfig(JudgeConfig):
-    """A reward model as a judge. A `judge.yaml` next to its weights has the defaults of rule and calibration."""
+    """A judge with a reward model. A `judge.yaml` beside its weights has the defaults of rule and calibration."""
 
     type: Literal["classifier", "progress"] = SUCCESS
     model: Path  # a reward model: its folder, lerobot's, or a .pt or .safetensors file
     cost_s: NonNegativeFloat = 0.1
     device: str = "auto"
     compile: bool = False  # on a GPU; takes half a minute and a compiler, and is 3 times as fast
-    network: RLinfRewardConfig | None = None  # what a checkpoint of RLinf does not contain
+    # Of a file of RLinf's, what it does not say itself: image_size, image_keys, normalize; see RLinfRewardConfig.
+    network: RLinfRewardConfig | None = None
 
     @property
     def certificate_path(self) -> Path | None:
         return certificate_beside(self.model)
 
     def build(self) -> Any:
-        """The `ClassifierJudge`, with its model loaded."""
-        return import_module("plaudit.judges.classifier.judge").ClassifierJudge.from_config(self)
+        """The `ClassifierJudge`, which needs torch."""
+        return import_module("plaudit.judges.classifier.judge").build_judge(self)
 
     def resolved(self) -> Self:
         """With rule and calibration of the folder's judge.yaml, where this config does not set them."""
@@ -50,6 +52,13 @@ class ClassifierJudgeConfig(JudgeConfig):
 
 
 class ProgressJudgeConfig(ClassifierJudgeConfig):
-    """A model of progress, made by `plaudit train-progress`."""
+    """A judge with a model of progress, which `plaudit train-progress` makes."""
 
     type: Literal["classifier", "progress"] = PROGRESS
+
+
+def classifier_stage(judge: JudgeConfig) -> ClassifierJudgeConfig | None:
+    """The judge itself, if it is a classifier; of a cascade, its first stage that is one."""
+    judges = judge.models if isinstance(judge, CascadeConfig) else (judge,)
+    classifiers = (one for one in judges if isinstance(one, ClassifierJudgeConfig) and one.type == SUCCESS)
+    return next(classifiers, None)

@@ -19,26 +19,32 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from plaudit.allocation import fitting, numbers_at_most
+from plaudit.data.weights import fitting, numbers_at_most, read_safetensors
 from plaudit.errors import BadFile, JudgeError
+from plaudit.files import Root, read_json_object
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, load_state_dict_strict
 from plaudit.judges.classifier.encoders import Channels
 from plaudit.judges.classifier.encoders.others import TransformersConfig
-from plaudit.judges.classifier.encoders.resnet10 import Resnet10Config, rename_resnet10
+from plaudit.judges.classifier.encoders.resnet import Resnet10Config, rename_resnet10
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, module_name
-from plaudit.judges.classifier.rlinf import columns_by_camera
-from plaudit.judges.classifier.rlinf_export import check_single_frame, threshold_note
+from plaudit.judges.classifier.rlinf import (
+    ANOTHER,
+    UNMEASURED,
+    Prefixes,
+    check_single_frame,
+    columns_by_camera,
+    threshold_note,
+    to_ours,
+    to_theirs,
+)
 from plaudit.registry import ENCODER_REGISTRY
-from plaudit.torch_file import read_safetensors
 from plaudit.trust import from_file
-from plaudit.untrusted import Root, read_json_object
 
 TYPE = "reward_classifier"
 GRID = (4, 4)  # that its embeddings are made for
 PREPROCESSOR, NORMALIZER = "classifier_preprocessor", "normalizer_processor"
 UNIT: tuple[Channels, Channels] = ((0.0, 0.0, 0.0), (255.0, 255.0, 255.0))
 UNREADABLE = "weights that cannot be read ({}); copy the folder again from its source"
-_HEAD_PARTS = {"1.kernel": "0.kernel", "3.": "2.", "4.": "3."}  # of one camera; theirs -> ours
 _CODE = "from plaudit.judges.classifier.lerobot_encoder import PlauditEncoder, PlauditEncoderConfig  # noqa: F401\n"
 
 Tree = dict[str, Any]
@@ -58,8 +64,16 @@ def load_lerobot_classifier(folder: Path, device: str = "auto") -> RewardModel:
     kernel, first = f"encoders.{next(iter(modules.values()))}.1.kernel", "classifier_head.0.weight"
     for name, dims in ((kernel, 4), (first, 2)):
         if name not in tensors or tensors[name].ndim != dims:
-            raise BadFile(path, f"these are weights of another network: {name} of {dims} dimensions is missing")
-    encoder, of_encoder = _encoder(folder, described, _encoder_tensors(tensors, modules))
+            raise BadFile(path, f"{ANOTHER}: {name} of {dims} dimensions is missing")
+    # The encoder is one for all cameras, and saved once, by one of its names.
+    starts = ("encoder.", *(f"encoders.{name}.0." for name in modules.values()))
+    shared = {
+        name.removeprefix(start): t
+        for start in reversed(starts)
+        for name, t in tensors.items()
+        if name.startswith(start)
+    }
+    encoder, of_encoder = _encoder(folder, described, shared)
     latent = tensors[first].shape[1] // len(cameras)
     stats = _pixel_stats(folder, described, keys)
     shape = ClassifierConfig(
@@ -70,14 +84,15 @@ def load_lerobot_classifier(folder: Path, device: str = "auto") -> RewardModel:
         num_spatial_blocks=tensors[kernel].shape[3],
         pixel_stats=stats,
     )
-    ours = {**of_encoder, **_rename_head(tensors, modules)}
+    rest = {name: tensor for name, tensor in tensors.items() if not name.startswith(starts)}
+    ours = {**of_encoder, **to_ours(rest, _prefixes(modules))}
     head = ours["head.0.weight"]
     if head.shape[1] == latent * len(cameras):
         ours["head.0.weight"] = columns_by_camera(head, list(cameras), sorted(cameras), latent)
     with numbers_at_most(fitting(tensor.shape for tensor in ours.values()), path):
         member = BinaryRewardClassifier(shape, shape.encoder.build(pretrained=False))
     load_state_dict_strict(member, ours, path)
-    warnings = ["this model was never measured here: its threshold is 0.5 and nothing is known of its mistakes"]
+    warnings = [UNMEASURED]
     if stats is None and not (folder / "encoder/config.json").is_file():
         warnings.insert(0, f"{folder} has no normalizer: its images are taken as numbers from 0 to 1")
     return RewardModel([member], RewardModelConfig.untested(shape), device, warnings)
@@ -110,15 +125,6 @@ def _image_keys(folder: Path, described: Mapping[str, Any]) -> dict[str, tuple[i
     return keys
 
 
-def _encoder_tensors(tensors: Mapping[str, Tensor], modules: Mapping[str, str]) -> dict[str, Tensor]:
-    """The encoder is one for all cameras, and saved once, by one of its names."""
-    starts = ("encoder.", *(f"encoders.{name}.0." for name in modules.values()))
-    found: dict[str, Tensor] = {}
-    for start in reversed(starts):
-        found |= {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
-    return found
-
-
 def _encoder(folder: Path, described: Mapping[str, Any], tensors: dict[str, Tensor]) -> tuple[Any, dict[str, Tensor]]:
     """Its config, and its tensors by our names."""
     own = folder / "encoder/config.json"
@@ -138,23 +144,17 @@ def _encoder(folder: Path, described: Mapping[str, Any], tensors: dict[str, Tens
     return config, {f"encoder.network.{name}": tensor for name, tensor in tensors.items()}
 
 
-def _rename_head(tensors: Mapping[str, Tensor], modules: Mapping[str, str]) -> dict[str, Tensor]:
-    """All that comes after the encoder; what has no name of ours keeps its own, and is refused then."""
-    cameras = {module: camera for camera, module in modules.items()}
-    ours: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
-        start, _, rest = name.partition(".")
-        module, _, inner = rest.partition(".")
-        if start == "classifier_head":
-            name = f"head.{rest}"
-        elif start == "encoder" or (start == "encoders" and module in cameras and inner.startswith("0.")):
-            continue
-        elif start == "encoders" and module in cameras:
-            part = next((part for part in _HEAD_PARTS if inner.startswith(part)), None)
-            place = f"squeezes.{module_name(cameras[module])}."
-            name = name if part is None else place + _HEAD_PARTS[part] + inner.removeprefix(part)
-        ours[name] = tensor
-    return ours
+def _prefixes(modules: Mapping[str, str]) -> Prefixes:
+    """Of all that comes after the encoder, our names and lerobot's. modules: camera -> lerobot's module"""
+    prefixes = [("head.", "classifier_head.")]
+    for camera, module in modules.items():
+        ours, theirs = f"squeezes.{module_name(camera)}", f"encoders.{module}"
+        prefixes += [
+            (f"{ours}.0.kernel", f"{theirs}.1.kernel"),
+            (f"{ours}.2.", f"{theirs}.3."),
+            (f"{ours}.3.", f"{theirs}.4."),
+        ]
+    return prefixes
 
 
 def _pixel_stats(
@@ -204,19 +204,15 @@ def save_lerobot_classifier(model: RewardModel, folder: Path, target: Path) -> l
     keys = {camera: f"observation.images.{camera}" for camera in sorted(shape.cameras)}
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in member.state_dict().items()}
     tensors = {f"encoder.network.{n.removeprefix('encoder.')}": t for n, t in state.items() if n.startswith("encoder.")}
-    for camera, key in keys.items():
-        place = f"squeezes.{module_name(camera)}."
-        grid = tuple(state[f"{place}0.kernel"].shape[1:3])
+    for camera in keys:
+        grid = tuple(state[f"squeezes.{module_name(camera)}.0.kernel"].shape[1:3])
         if grid != GRID:
             raise JudgeError(
                 f"lerobot's reward classifier pools grids of 4x4, and images of {sizes[camera][0]}x{sizes[camera][1]} "
                 f"give this model {grid[0]}x{grid[1]}; train it with --image-size 3 128 128 for ResNet-10"
             )
-        for theirs, ours in _HEAD_PARTS.items():
-            start = f"{place}{ours}"
-            found = {name.removeprefix(start): tensor for name, tensor in state.items() if name.startswith(start)}
-            tensors |= {f"encoders.{key.replace('.', '_')}.{theirs}{rest}": tensor for rest, tensor in found.items()}
-    tensors |= {f"classifier_{name}": tensor for name, tensor in state.items() if name.startswith("head.")}
+    modules = {camera: key.replace(".", "_") for camera, key in keys.items()}
+    tensors |= to_theirs({n: t for n, t in state.items() if not n.startswith("encoder.")}, _prefixes(modules))
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     features = {keys[c]: {"type": "VISUAL", "shape": [3, *sizes[c]]} for c in keys}
     _write_json(folder / "config.json", _config(shape, features, target))

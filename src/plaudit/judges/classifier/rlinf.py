@@ -5,13 +5,16 @@
     backbone.*, backbone.fc or backbone.fc.0, backbone.fc.3  its ResNet of today, averaged
     {epoch, model_state_dict, ..., plaudit}                  ours: any of these, or our names, and model.json in it
 
-Ours describes itself. Of RLinf's, everything but the camera's name, the size of the images and their normalization is
-read off the tensors: networks, widths, and whether the encoder's grid was averaged first (`use_pretrain: false` there),
-which is so where its pooling kernel has a single cell. Where a config says otherwise, the file counts and there is a
-warning. Such a model has no metrics. A file with a tensor too few or too many is refused.
+    load_rlinf_checkpoint(path), export_rlinf(model, path)
 
-RLinf's first has an encoder a camera and we have one for all: a file whose encoders differ, because they were trained
-and not frozen, is refused. The others see a single camera. rlinf_export.py writes these layouts.
+Ours describes itself. For RLinf's files, everything but the camera's name, the size of the images and their
+normalization is read from the tensors: networks, widths, and whether the encoder's grid was averaged first
+(`use_pretrain: false` there), in which case its pooling kernel has a single cell. If a config disagrees, the file
+counts, with a warning. Such a model has no metrics. A file with a missing or an extra tensor is refused.
+
+RLinf's first layout has one encoder per camera and we have one for all: a file whose encoders differ is refused. The
+others see a single camera. When writing, the network decides the layout. RLinf's code before the first layer is its
+own, so a model trained with another padding or normalization is refused: RLinf would load it and score something else.
 """
 
 import io
@@ -21,73 +24,91 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save as to_safetensors
 from torch import Tensor, nn
 
-from plaudit.allocation import fitting, numbers_at_most
 from plaudit.config import parse
 from plaudit.data.disk import write_atomic
-from plaudit.errors import BadFile, ConfigError
+from plaudit.data.weights import fitting, numbers_at_most, read_safetensors, read_torch
+from plaudit.errors import BadFile, ConfigError, JudgeError, TargetNotEmpty
+from plaudit.files import Root
+from plaudit.judges.calibration import PlattScaling, logit
 from plaudit.judges.classifier.checkpoint import (
     RewardModel,
     RewardModelConfig,
     load_state_dict_strict,
 )
 from plaudit.judges.classifier.encoders import feature_map_size
-from plaudit.judges.classifier.encoders.resnet import BLOCKS, Arch, ResnetConfig
-from plaudit.judges.classifier.encoders.resnet10 import Resnet10Config
+from plaudit.judges.classifier.encoders.resnet import BLOCKS, Arch, Resnet10Config, ResnetConfig
 from plaudit.judges.classifier.judge_config import RLinfRewardConfig
-from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
-from plaudit.judges.classifier.rlinf_export import rlinf_can_load, rlinf_tensors
+from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, module_name
 from plaudit.judges.epochs import EpochMetrics
-from plaudit.torch_file import read_safetensors, read_torch
 from plaudit.trust import from_file
-from plaudit.untrusted import Root
 
-LARGEST = 256  # pixels of an edge that is thought of
+SUFFIXES = (".pt", ".safetensors")
+IMAGENET_CLASSES = 1000  # of the last layer that torchvision's ResNets have, and RLinf's keep unused
+LARGEST = 256  # pixels of the largest edge that is suggested
+UNMEASURED = "this model was never measured here: its threshold is 0.5 and nothing is known of its mistakes"
+ANOTHER = "these are weights of another network"
 
 
-def save_rlinf_checkpoint(
-    path: Path, model: RewardModel, history: Sequence[EpochMetrics], optimizer: Mapping[str, Any]
-) -> None:
-    """One network, as it was after its best epoch; the optimizer as it was after the last.
+# Names of tensors
 
-    By RLinf's names of the tensors where it has such a network, so that it loads there too, and by ours where not.
-    """
-    (member,) = model.members
-    tensors = rlinf_tensors(model) if rlinf_can_load(model) else member.state_dict()
-    best = next(epoch for epoch in reversed(history) if epoch.best)
-    tree = {
-        "epoch": best.epoch,
-        "model_state_dict": {name: tensor.detach().cpu() for name, tensor in tensors.items()},
-        "optimizer_state_dict": optimizer,
-        "train_loss": best.train_loss,
-        "train_acc": best.train_acc,
-        "plaudit": model.self_contained_config().model_dump(mode="json"),
-    }
-    file = io.BytesIO()
-    torch.save(tree, file)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, file.getvalue())
+Prefixes = list[tuple[str, str]]  # ours, theirs
+
+MANISKILL: Prefixes = [("head.0.", "classifier.1."), ("head.3.", "classifier.4."), ("encoder.", "backbone.")]
+RESNET_MLP: Prefixes = [("head.", "backbone.fc."), ("encoder.", "backbone.")]
+RESNET_LINEAR: Prefixes = [("head.0.", "backbone.fc."), ("encoder.", "backbone.")]
+
+
+def _per_camera(cameras: Sequence[str]) -> Prefixes:
+    """RLinf's first layout."""
+    prefixes = [("head.", "classifier.")]
+    for camera in cameras:
+        ours, theirs = f"squeezes.{camera}", f"encoders.{camera}"
+        prefixes += [
+            ("encoder.", f"{theirs}.resnet_backbone."),
+            (f"{ours}.0.kernel", f"{theirs}.pooling_layer.kernel"),
+            (f"{ours}.2.", f"{theirs}.mlp.0."),
+            (f"{ours}.3.", f"{theirs}.mlp.1."),
+        ]
+    return prefixes
+
+
+def to_theirs(tensors: Mapping[str, Tensor], prefixes: Prefixes) -> dict[str, Tensor]:
+    """Tensors by their names; one of ours that they have several times is repeated."""
+    renamed = {}
+    for name, tensor in tensors.items():
+        prefix = next((ours for ours, _ in prefixes if name.startswith(ours)), None)
+        for theirs in [theirs for ours, theirs in prefixes if ours == prefix]:
+            renamed[theirs + name.removeprefix(prefix or "")] = tensor
+    return renamed
+
+
+def to_ours(tensors: Mapping[str, Tensor], prefixes: Prefixes) -> dict[str, Tensor]:
+    """Tensors by our names; one without keeps its name, and `load_state_dict_strict` refuses it."""
+    renamed = {}
+    for name, tensor in tensors.items():
+        ours, theirs = next(((ours, theirs) for ours, theirs in prefixes if name.startswith(theirs)), ("", ""))
+        renamed[ours + name.removeprefix(theirs)] = tensor.detach()
+    return renamed
+
+
+def columns_by_camera(weight: Tensor, given: Sequence[str], wanted: Sequence[str], latent: int) -> Tensor:
+    """A head's first layer, whose columns are of these cameras one after the other, for another order of them."""
+    places = {camera: number for number, camera in enumerate(given)}
+    return torch.cat([weight[:, places[c] * latent : (places[c] + 1) * latent] for c in wanted], dim=1)
+
+
+# Reading
 
 
 def load_rlinf_checkpoint(path: Path, config: Mapping[str, Any] | None = None, device: str = "auto") -> RewardModel:
     """
-    config: of RLinf's files, what `RLinfRewardConfig` has
+    config: for RLinf's files, the keys of `RLinfRewardConfig`
     """
     if not path.is_file():
         raise BadFile(path, "there is no such file; 'plaudit train-reward --output-checkpoint' makes one")
-    tree, tensors = _read(path)
-    bare = {_without_wrappers(name): tensor for name, tensor in tensors.items()}
-    if "plaudit" in tree:
-        return _ours(path, tree["plaudit"], bare, device)
-    given = parse(RLinfRewardConfig, config or {})
-    if "backbone.conv1.weight" in bare:
-        return _rlinf_resnet(path, bare, given, device)
-    return _rlinf(path, bare, given, device)
-
-
-def _read(path: Path) -> tuple[Mapping[str, Any], Mapping[str, Tensor]]:
-    """All that a file holds, and of that the network's tensors."""
     if path.suffix == ".safetensors":
         message = "weights that cannot be read ({}); copy the file again from its source"
         tree: Any = read_safetensors(path, message, Root.of_named_file(path))
@@ -98,18 +119,24 @@ def _read(path: Path) -> tuple[Mapping[str, Any], Mapping[str, Tensor]]:
         tensors = next((tree[key] for key in ("model_state_dict", "state_dict") if key in tree), tree)
     if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
         raise BadFile(path, "this is no checkpoint of a reward model: it has no model_state_dict of tensors")
-    return tree, tensors
+    tensors = {_without_wrappers(name): tensor for name, tensor in tensors.items()}
+    if "plaudit" in tree:
+        return _load_ours(path, tree["plaudit"], tensors, device)
+    given = parse(RLinfRewardConfig, config or {})
+    if "backbone.conv1.weight" in tensors:
+        return _load_resnet(path, tensors, given, device)
+    return _load_per_camera(path, tensors, given, device)
 
 
 def _without_wrappers(name: str) -> str:
-    """What DDP, torch.compile and RLinf's own wrapper put before a name."""
+    """Without what DDP, torch.compile and RLinf's own wrapper put before a name."""
     for prefix in ("module.", "_orig_mod.", "model."):
         if name.startswith(prefix):
             return _without_wrappers(name.removeprefix(prefix))
     return name
 
 
-def _ours(path: Path, described: Any, tensors: Mapping[str, Tensor], device: str) -> RewardModel:
+def _load_ours(path: Path, described: Any, tensors: Mapping[str, Tensor], device: str) -> RewardModel:
     if not isinstance(described, Mapping):
         raise BadFile(path, "its description is no mapping of keys to values; train or copy the model again")
     try:
@@ -119,19 +146,33 @@ def _ours(path: Path, described: Any, tensors: Mapping[str, Tensor], device: str
         raise BadFile(path, f"its description does not fit this version of plaudit: {error}") from error
     with numbers_at_most(fitting(tensor.shape for tensor in tensors.values()), path):
         member = BinaryRewardClassifier(config.classifier, config.classifier.encoder.build(pretrained=False))
-    load_state_dict_strict(member, our_names(path, tensors, config.classifier), path)
+    load_state_dict_strict(member, _our_names(path, tensors, config.classifier.latent_dim), path)
     return RewardModel([member], config, device)
 
 
-def our_names(path: Path, tensors: Mapping[str, Tensor], shape: ClassifierConfig) -> Mapping[str, Tensor]:
-    """The tensors of a network of this shape by our names, in whichever layout they are."""
+def _our_names(path: Path, tensors: Mapping[str, Tensor], latent: int) -> Mapping[str, Tensor]:
+    """The tensors by our names, in whichever layout they are. RLinf's unused layers for ImageNet are dropped."""
     if "backbone.conv1.weight" in tensors:
-        return _rename_backbone(tensors)
+        if "classifier.1.weight" not in tensors:
+            return to_ours(tensors, RESNET_LINEAR if "backbone.fc.weight" in tensors else RESNET_MLP)
+        return to_ours({n: t for n, t in tensors.items() if not n.startswith("backbone.fc.")}, MANISKILL)
     cameras = _cameras(tensors)
     if not cameras:
         return tensors
-    _same_encoder(path, tensors, cameras)
-    return _rename_tensors(tensors, cameras, shape.latent_dim)
+    used = {name: tensor for name, tensor in tensors.items() if ".resnet_backbone.fc." not in name}
+    first = f"encoders.{cameras[0]}.resnet_backbone."
+    for camera in cameras[1:]:
+        for name in [name for name in used if name.startswith(first)]:
+            twin = name.replace(first, f"encoders.{camera}.resnet_backbone.", 1)
+            if twin not in used or not torch.equal(used[name], used[twin]):
+                raise BadFile(
+                    path,
+                    f"cameras '{cameras[0]}' and '{camera}' have encoders of different weights ({twin}); a model here "
+                    "has one for all: train it again with frozen encoders, or with 'plaudit train-reward'",
+                )
+    ours = to_ours(used, _per_camera(cameras))
+    head = columns_by_camera(ours["head.0.weight"], cameras, sorted(cameras), latent)  # ours are sorted by name
+    return {**ours, "head.0.weight": head}
 
 
 def _cameras(tensors: Mapping[str, Tensor]) -> list[str]:
@@ -139,7 +180,7 @@ def _cameras(tensors: Mapping[str, Tensor]) -> list[str]:
     return list(dict.fromkeys(name.split(".")[1] for name in tensors if name.startswith("encoders.")))
 
 
-def _rlinf(path: Path, tensors: Mapping[str, Tensor], config: RLinfRewardConfig, device: str) -> RewardModel:
+def _load_per_camera(path: Path, tensors: Mapping[str, Tensor], config: RLinfRewardConfig, device: str) -> RewardModel:
     cameras = _cameras(tensors)
     if not cameras:
         first = ", ".join(f"'{name}'" for name in list(tensors)[:3])
@@ -157,33 +198,52 @@ def _rlinf(path: Path, tensors: Mapping[str, Tensor], config: RLinfRewardConfig,
         global_pool_features=averaged,
         any_size=averaged,
     )
-    ours = our_names(path, tensors, shape)
+    ours = _our_names(path, tensors, shape.latent_dim)
     with numbers_at_most(fitting(tensor.shape for tensor in ours.values()), path):
         encoder = shape.encoder.build(pretrained=False)
         if not averaged:
             _check_size(path, encoder, size, grid)
         member = BinaryRewardClassifier(shape, encoder)
     load_state_dict_strict(member, ours, path)
-    found = {
+    trained_with = {
         "use_pretrain": not averaged,
         "hidden_dim": shape.hidden_dim,
         "num_spatial_blocks": shape.num_spatial_blocks,
         "image_keys": tuple(cameras),
     }
-    warnings = _warnings(found, config)
+    warnings = [*_differences(trained_with, config), UNMEASURED]
     if config.image_size is None and not averaged and size != (64, 64):
         warnings.insert(0, f"it is taken to see images of {size[0]}x{size[1]}; its file does not say")
     return RewardModel([member], RewardModelConfig.untested(shape), device, warnings)
 
 
-def _rlinf_resnet(path: Path, tensors: Mapping[str, Tensor], config: RLinfRewardConfig, device: str) -> RewardModel:
+def _load_resnet(path: Path, tensors: Mapping[str, Tensor], config: RLinfRewardConfig, device: str) -> RewardModel:
     """A ResNet whose averaged grid gives the logit: by one Linear, or two around a ReLU and a Dropout.
 
-    That of today resizes what it is shown to one size; the one before took frames of any size as they were.
+    That of today resizes images to one size; the one before took images of any size.
     """
-    (camera,) = _one_camera(path, config)
+    cameras = config.image_keys or ("main",)  # RLinf's `main_images`, as our import calls it
+    if len(cameras) > 1:
+        raise BadFile(path, f"this model sees one camera, not {', '.join(cameras)}; name one in image_keys")
+    camera = next(iter(cameras))
+    normalize = "imagenet" if config.normalize else "unit"
+    counts = [
+        len({name.split(".")[2] for name in tensors if name.startswith(f"backbone.layer{stage}.")})
+        for stage in range(1, 5)
+    ]
+    blocks, batch_norm = (tuple(counts), "backbone.layer1.0.conv3.weight" in tensors), "backbone.bn1.running_mean"
+    arch: Arch | None = next((arch for arch, stages in BLOCKS.items() if stages == blocks), None)
+    if counts == [1, 1, 1, 1] and batch_norm not in tensors:
+        encoder, name = Resnet10Config(padding="torchvision", normalize=normalize), "resnet10"
+    elif arch is not None and batch_norm in tensors:
+        encoder, name = ResnetConfig(arch=arch, normalize=normalize), arch
+    else:
+        raise BadFile(
+            path,
+            f"its backbone has {counts} blocks, which is no ResNet that is read: {', '.join(BLOCKS)} with batch norm, "
+            "resnet10 with group norm",
+        )
     today = "classifier.1.weight" not in tensors
-    encoder, arch = _backbone(path, tensors, config)
     single = today and "backbone.fc.weight" in tensors
     first = "backbone.fc.0.weight" if today else "classifier.1.weight"
     hidden = None if single else len(_tensor(path, tensors, first, 2))
@@ -199,135 +259,38 @@ def _rlinf_resnet(path: Path, tensors: Mapping[str, Tensor], config: RLinfReward
         head="linear" if single else "mlp",
     )
     member = BinaryRewardClassifier(shape)
-    load_state_dict_strict(member, _rename_backbone(tensors), path)
+    load_state_dict_strict(member, _our_names(path, tensors, shape.latent_dim), path)
     seen = f" in {size[0]}x{size[1]}" if today else ""
     warnings = [f"it is taken to see camera '{camera}'{seen}; its file does not say"]
-    warnings += _warnings({"arch": arch, "hidden_dim": hidden}, config)
+    warnings += [*_differences({"arch": name, "hidden_dim": hidden}, config), UNMEASURED]
     return RewardModel([member], RewardModelConfig.untested(shape), device, warnings)
-
-
-def _backbone(
-    path: Path, tensors: Mapping[str, Tensor], config: RLinfRewardConfig
-) -> tuple[Resnet10Config | ResnetConfig, str]:
-    """ResNet-10 with group norm, or one of torchvision's with batch norm."""
-    normalize = "imagenet" if config.normalize else "unit"
-    blocks = [_blocks(tensors, stage) for stage in range(1, 5)]
-    if blocks == [1, 1, 1, 1] and "backbone.bn1.running_mean" not in tensors:
-        return Resnet10Config(padding="torchvision", normalize=normalize), "resnet10"
-    arch = _arch(path, tensors, blocks)
-    return ResnetConfig(arch=arch, normalize=normalize), arch
-
-
-def _blocks(tensors: Mapping[str, Tensor], stage: int) -> int:
-    return len({name.split(".")[2] for name in tensors if name.startswith(f"backbone.layer{stage}.")})
-
-
-def _rename_backbone(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """By our names. Where the head has layers of its own, the backbone's is one of ImageNet, which nobody uses."""
-    places = {"backbone.fc.": "head.0." if "backbone.fc.weight" in tensors else "head.", "backbone.": "encoder."}
-    if "classifier.1.weight" in tensors:
-        places = {"classifier.1.": "head.0.", "classifier.4.": "head.3.", "backbone.": "encoder."}
-        tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("backbone.fc.")}
-    ours = {}
-    for name, tensor in tensors.items():
-        theirs = next((place for place in places if name.startswith(place)), "")
-        ours[places.get(theirs, "") + name.removeprefix(theirs)] = tensor
-    return ours
-
-
-def _one_camera(path: Path, config: RLinfRewardConfig) -> tuple[str, ...]:
-    cameras = config.image_keys or ("main",)  # RLinf's `main_images`, as our import calls it
-    if len(cameras) > 1:
-        raise BadFile(path, f"this model sees one camera, not {', '.join(cameras)}; name one in image_keys")
-    return cameras
-
-
-def _arch(path: Path, tensors: Mapping[str, Tensor], counts: list[int]) -> Arch:
-    """By how many blocks each stage has, and of how many convolutions."""
-    found = tuple(counts), "backbone.layer1.0.conv3.weight" in tensors
-    arch: Arch | None = next((arch for arch, blocks in BLOCKS.items() if blocks == found), None)
-    if arch is None or "backbone.bn1.running_mean" not in tensors:
-        raise BadFile(
-            path,
-            f"its backbone has {counts} blocks, which is no ResNet that is read: {', '.join(BLOCKS)} with batch norm, "
-            "resnet10 with group norm",
-        )
-    return arch
-
-
-def _rename_tensors(tensors: Mapping[str, Tensor], cameras: list[str], latent: int) -> dict[str, Tensor]:
-    """By our names; those without one keep theirs, for `load_state_dict_strict` to refuse. Our cameras are in
-    alphabetical order."""
-    ours: dict[str, Tensor] = {}
-    parts = {"pooling_layer.kernel": "0.kernel", "mlp.0.": "2.", "mlp.1.": "3."}
-    for name, tensor in tensors.items():
-        start, _, rest = name.partition(".")
-        camera, _, inner = rest.partition(".")
-        if start == "classifier":
-            name = f"head.{rest}"
-        elif inner.startswith("resnet_backbone."):
-            inner = inner.removeprefix("resnet_backbone.")
-            if camera != cameras[0] or inner.startswith("fc."):
-                continue  # the same once more; the head of a classifier of ImageNet
-            name = f"encoder.{inner}"
-        elif start == "encoders":
-            known = next((part for part in parts if inner.startswith(part)), None)
-            name = name if known is None else f"squeezes.{camera}.{parts[known]}{inner.removeprefix(known)}"
-        ours[name] = tensor.detach()
-    return {**ours, "head.0.weight": columns_by_camera(ours["head.0.weight"], cameras, sorted(cameras), latent)}
-
-
-def columns_by_camera(weight: Tensor, given: Sequence[str], wanted: Sequence[str], latent: int) -> Tensor:
-    """A head's first layer, whose columns are of these cameras one after the other, for another order of them."""
-    places = {camera: number for number, camera in enumerate(given)}
-    return torch.cat([weight[:, places[c] * latent : (places[c] + 1) * latent] for c in wanted], dim=1)
 
 
 def _tensor(path: Path, tensors: Mapping[str, Tensor], name: str, dims: int) -> Tensor:
     if name not in tensors:
-        raise BadFile(path, f"these are weights of another network: {name} is missing")
+        raise BadFile(path, f"{ANOTHER}: {name} is missing")
     if tensors[name].ndim != dims:
-        found = list(tensors[name].shape)
-        raise BadFile(
-            path, f"these are weights of another network: {name} is {found}, it should have {dims} dimensions"
-        )
+        raise BadFile(path, f"{ANOTHER}: {name} is {list(tensors[name].shape)}, it should have {dims} dimensions")
     return tensors[name]
 
 
-def _same_encoder(path: Path, tensors: Mapping[str, Tensor], cameras: list[str]) -> None:
-    for camera in cameras[1:]:
-        for name, tensor in tensors.items():
-            one, other = f"encoders.{cameras[0]}.resnet_backbone.", f"encoders.{camera}.resnet_backbone."
-            twin = name.replace(one, other, 1)
-            if name.startswith(one) and ".fc." not in name and not _equal(tensor, tensors.get(twin)):
-                raise BadFile(
-                    path,
-                    f"cameras '{cameras[0]}' and '{camera}' have encoders of different weights ({twin}); a model here "
-                    "has one for all: train it again with frozen encoders, or with 'plaudit train-reward'",
-                )
-
-
-def _equal(one: Tensor, other: Tensor | None) -> bool:
-    return other is not None and one.shape == other.shape and bool((one == other).all())
-
-
 def _check_size(path: Path, encoder: nn.Module, size: tuple[int, int], grid: tuple[int, int]) -> None:
-    found = feature_map_size(encoder, size)
-    if found == grid:
+    cells = feature_map_size(encoder, size)
+    if cells == grid:
         return
     heights, widths = (sizes_for_grid(encoder, cells) for cells in grid)
-    fitting = f"{heights[0]} to {heights[1]} pixels"
+    suitable = f"{heights[0]} to {heights[1]} pixels"
     if heights != widths:
-        fitting = f"{heights[0]} to {heights[1]} pixels high and {widths[0]} to {widths[1]} wide"
+        suitable = f"{heights[0]} to {heights[1]} pixels high and {widths[0]} to {widths[1]} wide"
     raise BadFile(
         path,
-        f"this model pools grids of {grid[0]}x{grid[1]} and images of {size[0]}x{size[1]} give {found[0]}x{found[1]}; "
-        f"set image_size to what it was trained on, which was {fitting}",
+        f"this model pools grids of {grid[0]}x{grid[1]} and images of {size[0]}x{size[1]} give {cells[0]}x{cells[1]}; "
+        f"set image_size to what it was trained on, which was {suitable}",
     )
 
 
 def sizes_for_grid(encoder: nn.Module, cells: int) -> tuple[int, int]:
-    """The smallest and the largest edge of an image, in pixels, that this encoder turns into so many cells."""
+    """The smallest and the largest edge of an image, in pixels, that this encoder turns into that many cells."""
     edges = range(1, LARGEST + 1)
 
     def cells_of(edge: int) -> int:
@@ -336,12 +299,122 @@ def sizes_for_grid(encoder: nn.Module, cells: int) -> tuple[int, int]:
     return edges[bisect_left(edges, cells, key=cells_of)], edges[bisect_right(edges, cells, key=cells_of) - 1]
 
 
-def _warnings(found: Mapping[str, Any], config: RLinfRewardConfig) -> list[str]:
+def _differences(trained_with: Mapping[str, Any], config: RLinfRewardConfig) -> list[str]:
     """Where the config and the checkpoint disagree."""
-    given = {name: getattr(config, name) for name in found}
-    different = [
+    given = {name: getattr(config, name) for name in trained_with}
+    return [
         f"the config says {name} is {given[name]}, the checkpoint was trained with {value}; the checkpoint is used"
-        for name, value in found.items()
+        for name, value in trained_with.items()
         if given[name] not in (None, value)
     ]
-    return [*different, "this model was never measured here: its threshold is 0.5 and nothing is known of its mistakes"]
+
+
+# Writing
+
+
+def save_rlinf_checkpoint(
+    path: Path, model: RewardModel, history: Sequence[EpochMetrics], optimizer: Mapping[str, Any]
+) -> None:
+    """One network, as it was after its best epoch; the optimizer as it was after the last.
+
+    By RLinf's names of the tensors if it has such a network, so that it loads there too, and otherwise by ours.
+    """
+    try:
+        tensors = rlinf_tensors(model)
+    except JudgeError:
+        (member,) = model.members
+        tensors = member.state_dict()
+    best = next(epoch for epoch in reversed(history) if epoch.best)
+    tree = {
+        "epoch": best.epoch,
+        "model_state_dict": {name: tensor.detach().cpu() for name, tensor in tensors.items()},
+        "optimizer_state_dict": optimizer,
+        "train_loss": best.train_loss,
+        "train_acc": best.train_acc,
+        "plaudit": model.self_contained_config().model_dump(mode="json"),
+    }
+    _save(path, tree)
+
+
+def export_rlinf(model: RewardModel, path: Path) -> list[str]:
+    """Write a file that RLinf's own code loads; returns notes about its use there."""
+    if path.suffix not in SUFFIXES:
+        raise JudgeError(f"RLinf's reward models are files like reward_model.pt or .safetensors, not {path}")
+    if path.exists():
+        raise TargetNotEmpty(f"{path} is there already; nothing was written, name another file")
+    tensors = rlinf_tensors(model)
+    today = "backbone.conv1.weight" in tensors and "classifier.1.weight" not in tensors  # a bare state dict
+    _save(path, tensors if today or path.suffix == ".safetensors" else {"model_state_dict": tensors})
+    shape = model.classifier
+    height, width = shape.image_size or next(iter(shape.cameras.values()))
+    note = f"show it images of {height}x{width} there (image_size: [3, {height}, {width}])"
+    resized = shape.image_size is not None and any(size != (height, width) for size in shape.cameras.values())
+    if resized and shape.resampling != "bilinear":
+        note += ", resized with antialiasing as here; RLinf's own resizing has none"
+    return [threshold_note(model), note]
+
+
+def _save(path: Path, tree: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".safetensors":
+        write_atomic(path, to_safetensors({name: tensor.clone() for name, tensor in tree.items()}))
+        return
+    file = io.BytesIO()
+    torch.save(tree, file)
+    write_atomic(path, file.getvalue())
+
+
+def rlinf_tensors(model: RewardModel) -> dict[str, Tensor]:
+    """A model's tensors by RLinf's names; an error if RLinf has no such network."""
+    check_single_frame(model, "RLinf")
+    shape, (member,) = model.classifier, model.members
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in member.state_dict().items()}
+    encoder, head = shape.encoder, shape.head
+    if shape.pixel_stats is not None:
+        raise JudgeError("this reward model normalizes each camera by itself, which RLinf's do not")
+    if head != "serl" and len(shape.cameras) > 1:
+        raise JudgeError(f"this reward model sees {len(shape.cameras)} cameras, and RLinf's of this kind one")
+    if encoder.type == "resnet" and head != "serl":
+        return to_theirs(state, RESNET_MLP if head == "mlp" else RESNET_LINEAR)
+    if encoder.type != "resnet10" or head == "linear":
+        raise JudgeError(
+            f"RLinf has no reward model with encoder '{encoder.type}' and head '{head}'; it has resnet10 with 'serl' "
+            "or 'mlp', and resnet (resnet18 to resnet152) with 'mlp' or 'linear': train one of these "
+            "(plaudit train-reward encoder=resnet head=mlp global_pool_features=true)"
+        )
+    wanted = {"padding": "torchvision", "normalize": "unit" if head == "serl" else "imagenet"}
+    for key, value in wanted.items():
+        if getattr(encoder, key) != value:
+            raise JudgeError(
+                f"this reward model was trained with encoder.{key} '{getattr(encoder, key)}', and RLinf's of this kind "
+                f"with '{value}': it would score something else there; train it with encoder.padding=torchvision "
+                f"encoder.normalize={wanted['normalize']}"
+            )
+    cameras = [module_name(camera) for camera in sorted(shape.cameras)]
+    layers = [f"encoders.{camera}.resnet_backbone.fc" for camera in cameras] if head == "serl" else ["backbone.fc"]
+    unused = {}  # the layer for ImageNet that RLinf keeps
+    for layer in layers:
+        unused[f"{layer}.weight"] = torch.zeros(IMAGENET_CLASSES, state["encoder.layer4.0.conv2.weight"].shape[0])
+        unused[f"{layer}.bias"] = torch.zeros(IMAGENET_CLASSES)
+    return unused | to_theirs(state, _per_camera(cameras) if head == "serl" else MANISKILL)
+
+
+def check_single_frame(model: RewardModel, where: str) -> None:
+    """Refuse what neither RLinf nor lerobot has: ensembles, histories, the state, progress."""
+    shape = model.classifier
+    more = {
+        f"an ensemble of {len(model.members)}": len(model.members) > 1,
+        "a history of frames": bool(shape.num_history_frames),
+        "the robot's state": bool(shape.state_dim),
+        "progress": shape.predict_progress,
+    }
+    for what, has in more.items():
+        if has:
+            raise JudgeError(f"this reward model has {what}, which {where}'s have not; train one without for {where}")
+
+
+def threshold_note(model: RewardModel) -> str:
+    """The threshold for the probability that others compute: the sigmoid of the logit, without the calibration."""
+    temperature, bias = model.config.calibration[0]
+    raw = float(PlattScaling()((logit(model.threshold) - bias) * temperature))
+    return f"decide success at a probability of {raw:.4g} there (threshold {model.threshold:.4g} here)"

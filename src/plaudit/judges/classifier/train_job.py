@@ -1,33 +1,337 @@
-"""The config of `plaudit train-reward`, by our keys or by those of other stacks.
+"""The config of `plaudit train-reward`, by our keys or by those of RLinf and LeRobot.
 
-    encoder: {type: resnet10, weights: resnet10_params.pkl}    ours: the keys of RewardTrainConfig, and RewardTrainJob
+    encoder: {type: resnet10, weights: resnet10_params.pkl}         ours: the keys of RewardTrainJob
     data: [episodes]
+    --positive-dir, --negative-dir, ...                             the flags of RLinf's train_reward_model
+    reward_training: {enabled, only, data_path, epochs, ...}        the ManiSkill recipes of RLinf
+    reward_model: {type: reward_classifier, ...}, dataset: {...}    lerobot's reward classifier, since 0.6
+    policy: {type: reward_classifier, ...}, dataset: {...}          and before
 
-    --positive-dir, --negative-dir, ...                        the flags of RLinf's train_reward_model
-
-These and the configs of other stacks (compat.py) are translated into one `RewardTrainJob`; a key that has no
-translation is refused with what to write instead.
+All of them are translated into one `RewardTrainJob`. A key that has no translation is refused with what to write
+instead. Nothing is downloaded: a name on the hub is not a file.
 """
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, create_model, field_validator, model_validator
 
 from plaudit.config import (
+    BatchSize,
+    Config,
+    Edge,
+    Fraction,
+    LearningRate,
     NonNegativeInt,
     PositiveFloat,
+    PositiveInt,
     SmallInt,
+    Width,
     expand_type_override,
     key_location,
     parse,
     read_values,
 )
 from plaudit.errors import ConfigError, JudgeError
-from plaudit.judges.classifier.compat import FOREIGN_BLOCKS, Tree, deep_merge, translate
+from plaudit.files import Root, read_json_object
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.trust import from_file
+
+PUBLISHED = ("helper2424/resnet10", "lerobot/resnet10")  # ResNet-10 on the hub
+FOREIGN_BLOCKS = ("reward_training", "reward_model", "policy", "dataset")  # of other stacks
+
+RLINF_BLOCKS = ("actor", "algorithm", "cluster", "critic", "defaults", "env", "hydra", "reward", "rollout", "runner")
+
+Tree = dict[str, Any]
+
+
+def deep_merge(tree: Tree, over: Mapping[str, Any]) -> Tree:
+    """A block of another `type` replaces the one before it; its keys would mean nothing there."""
+    both = dict(tree)
+    for key, value in over.items():
+        before = both.get(key)
+        if isinstance(before, dict) and isinstance(value, dict) and value.get("type") in (None, before.get("type")):
+            value = deep_merge(before, value)
+        both[key] = value
+    return both
+
+
+def translate(tree: Tree, notes: list[str]) -> Tree:
+    """The blocks of another stack as ours; keys beside them are ours already."""
+    for marks, recipe in (
+        (("reward_training",), ManiskillRecipe),
+        (("reward_model",), LerobotTraining),
+        (("policy", "dataset"), LerobotRecipe),
+    ):
+        if any(mark in tree for mark in marks):
+            names = recipe.model_fields
+            theirs = parse(recipe, {name: tree[name] for name in names if name in tree})
+            notes += theirs.notes()
+            ours = {key: value for key, value in tree.items() if key not in names}
+            if recipe is ManiskillRecipe:
+                # `only: true` trains the reward model alone.
+                if unused := [key for key in ours if key in RLINF_BLOCKS]:
+                    notes.append(f"of the recipe these are not used: {', '.join(unused)}; they are about the policy")
+                ours = {key: value for key, value in ours.items() if key not in unused}
+            return deep_merge(theirs.ours(), ours)
+    return tree
+
+
+def _ignored(names: str) -> type[Config]:
+    """A config class that takes these keys and does nothing with them."""
+    fields: Any = dict.fromkeys(names.split(), (Any, None))
+    return create_model("Ignored", __base__=Config, **fields)
+
+
+# RLinf's ManiSkill recipes
+
+
+class ManiskillTraining(Config):
+    enabled: bool = True
+    only: bool = True  # train the reward model and nothing else
+    data_path: Path  # folders success/ and failure/ of .pkl; any data set will do
+    epochs: PositiveInt = 100
+    micro_batch_size: BatchSize | None = None
+    global_batch_size: int = Field(default=64, ge=2, le=65_536)
+    lr: LearningRate = 1e-4
+    save_dir: Path
+
+    @field_validator("enabled", "only")
+    @classmethod
+    def _wanted(cls, value: bool) -> bool:
+        if not value:
+            raise ValueError("this command trains a reward model and nothing else; write true")
+        return value
+
+
+class ManiskillRecipe(Config):
+    reward_training: ManiskillTraining
+
+    def ours(self) -> Tree:
+        given = self.reward_training
+        return {
+            "data": [str(given.data_path)],
+            "output_dir": str(given.save_dir / "reward_model"),
+            "output_checkpoint": str(given.save_dir / "reward_model_best.pt"),
+            "epochs": given.epochs,
+            "batch_size": given.global_batch_size,
+            "lr": given.lr,
+            # The network that RLinf's recipe trains, so that its own code can load what comes of it.
+            "encoder": {"type": "resnet10", "padding": "torchvision"},
+            "head": "mlp",
+            "global_pool_features": True,
+            "hidden_dim": 256,
+        }
+
+    def notes(self) -> list[str]:
+        small, large = self.reward_training.micro_batch_size, self.reward_training.global_batch_size
+        used = small in (None, large)
+        return [] if used else [f"micro_batch_size {small} is not used: a batch of {large} is one piece"]
+
+
+# lerobot's reward classifier
+
+
+class LerobotClassifier(Config):
+    """What lerobot's classifier is built and trained with, in all its versions."""
+
+    type: Literal["reward_classifier"]
+    model_name: str = PUBLISHED[0]
+    num_cameras: SmallInt | None = None
+    num_classes: SmallInt = 2
+    hidden_dim: Width = 256
+    latent_dim: Width = 256
+    dropout_rate: Fraction = 0.1
+    image_embedding_pooling_dim: Width = 8
+    learning_rate: LearningRate = 1e-4
+    weight_decay: float = Field(default=0.01, ge=0, le=10)
+    device: str | None = None
+
+    @field_validator("num_classes")
+    @classmethod
+    def _two(cls, value: int) -> int:
+        if value != 2:
+            raise ValueError(f"a reward is for success or not, which is 2 classes and not {value}")
+        return value
+
+    @property
+    def encoder(self) -> Tree:
+        """A folder or a file of ResNet-10, its name on the hub, or any other network that transformers can find."""
+        path = Path(self.model_name)
+        if (path / "config.json").is_file():
+            described = read_json_object(path / "config.json")
+            if "model_type" in described and "auto_map" not in described:  # no code of its own: one of transformers'
+                return {"type": "transformers", "name": self.model_name}
+        if path.is_dir():
+            Root(path).check_files()
+            path = path / "model.safetensors"
+        if path.is_file():
+            return {"type": "resnet10", "weights": str(path)}
+        if self.model_name in PUBLISHED:
+            return {"type": "resnet10"}
+        return {"type": "transformers", "name": self.model_name}
+
+    def ours(self) -> Tree:
+        """By the keys of `RewardTrainJob`."""
+        names = {"dropout_rate": "dropout", "image_embedding_pooling_dim": "num_spatial_blocks", "learning_rate": "lr"}
+        same = ("num_cameras", "hidden_dim", "latent_dim", "weight_decay")
+        return {
+            "encoder": self.encoder,
+            "freeze_encoder": True,
+            "device": self.device or "auto",
+            **{name: getattr(self, name) for name in same},
+            **{ours: getattr(self, theirs) for theirs, ours in names.items()},
+        }
+
+
+class LerobotFeature(Config):
+    """What lerobot says of one input: VISUAL and [channels, height, width], or STATE and [width]."""
+
+    type: str
+    shape: tuple[Width, ...]
+
+
+_REWARD_MODEL_KEYS = (
+    "output_features name normalization_mapping repo_id private tags license pretrained_revision use_amp"
+)
+
+
+class LerobotRewardModel(LerobotClassifier, _ignored(_REWARD_MODEL_KEYS)):
+    """Since lerobot 0.6."""
+
+    input_features: dict[str, LerobotFeature] | None = None  # its cameras, and their size
+    # Not used; there is a note where they are set.
+    model_type: Any = None
+    grad_clip_norm: Any = None
+    push_to_hub: Any = None
+    pretrained_path: Any = None
+
+    def notes(self, block: str) -> list[str]:
+        """What is set, differs from lerobot's default and has no meaning here."""
+        notes = []
+        if self.push_to_hub:
+            notes.append(f"{block}.push_to_hub is not used: nothing is uploaded")
+        if self.model_type not in (None, "cnn"):
+            notes.append(
+                f"{block}.model_type '{self.model_type}' is not used: the network that model_name names counts"
+            )
+        if self.grad_clip_norm not in (None, 1.0, 10.0):
+            notes.append(f"{block}.grad_clip_norm is not used: gradients are not clipped here")
+        if self.pretrained_path:
+            notes.append(f"{block}.pretrained_path is not used: training begins anew")
+        return notes
+
+    def ours(self) -> Tree:
+        images = {
+            name.removeprefix("observation.images."): feature
+            for name, feature in (self.input_features or {}).items()
+            if feature.type == "VISUAL"
+        }
+        if not images:
+            return {**super().ours(), "image_size": [128, 128]}
+        _, *size = next(iter(images.values())).shape
+        # The cameras are named, and its count of them, which is 2 by default, adds nothing.
+        return {**super().ours(), "image_size": size, "image_keys": list(images), "num_cameras": None}
+
+
+class LerobotPolicy(LerobotRewardModel):
+    """Before lerobot 0.6, where it was a policy among others."""
+
+    image_size: Edge | None = None  # of both edges
+    n_obs_steps: Any = None  # of policies; a classifier sees one frame
+
+    def ours(self) -> Tree:
+        size = {} if self.image_size is None else {"image_size": [self.image_size, self.image_size]}
+        return {**super().ours(), **size}
+
+
+_DATASET_KEYS = "repo_type revision use_imagenet_stats return_uint8 depth_output_unit streaming eval_split"
+
+
+class LerobotDataset(_ignored(_DATASET_KEYS)):
+    """Where lerobot's episodes are."""
+
+    repo_id: str | None = None
+    root: Path | None = None
+    video_backend: str | None = "pyav"
+    image_transforms: Any = None
+    episodes: tuple[NonNegativeInt, ...] | None = None  # which to learn from; None: all
+    exclude_episodes: tuple[NonNegativeInt, ...] | None = None
+    reward_frame: Literal["next", "same"] | None = (
+        None  # ours: which frame next.reward is about; None: as lerobot reads
+    )
+
+    @model_validator(mode="after")
+    def _is_here(self) -> Self:
+        if self.root is None:
+            raise ValueError("write 'root', the folder on this machine: a repo_id alone would have to be downloaded")
+        return self
+
+    def ours(self) -> Tree:
+        """lerobot's classifier learns from a row's own image and its reward; a data set of ours says what it means."""
+        says = self.root is not None and (self.root / "meta/plaudit.parquet").is_file()
+        chosen = {name: getattr(self, name) for name in ("episodes", "exclude_episodes")}
+        named = {name: list(numbers) for name, numbers in chosen.items() if numbers is not None}
+        return {"data": [str(self.root)], "reward_frame": self.reward_frame or (None if says else "same"), **named}
+
+    def notes(self) -> list[str]:
+        backend, transforms = self.video_backend, self.image_transforms
+        notes = []
+        if backend not in (None, "pyav"):
+            notes.append(f"video_backend '{backend}' is not used: videos are read with PyAV")
+        if isinstance(transforms, dict) and transforms.get("enable"):
+            notes.append("dataset.image_transforms is not used: 'augment' says how images are changed")
+        return notes
+
+
+# Of lerobot's training loop; there is a note where they are set.
+_TRAINING_KEYS = (
+    "steps output_dir job_name resume cudnn_deterministic num_workers prefetch_factor persistent_workers env "
+    "env_eval_freq eval_freq eval_steps max_eval_samples log_freq tolerance_s save_checkpoint save_freq "
+    "use_policy_training_preset optimizer scheduler eval wandb peft ema job sample_weighting rename_map checkpoint_path"
+)
+
+
+class LerobotLoop(_ignored(_TRAINING_KEYS)):
+    """What lerobot's training configs have around a classifier and a data set, in all its versions."""
+
+    dataset: LerobotDataset
+
+    def _classifier(self) -> tuple[str, LerobotRewardModel]:
+        block = "reward_model" if "reward_model" in type(self).model_fields else "policy"
+        return block, getattr(self, block)
+
+    def ours(self) -> Tree:
+        return {**self.dataset.ours(), **self._classifier()[1].ours()}
+
+    def notes(self) -> list[str]:
+        unused = [name for name in _TRAINING_KEYS.split() if getattr(self, name)]
+        note = (
+            f"of lerobot's keys these are not used: {', '.join(unused)}; 'epochs' and --output-dir say how long and "
+            "where to"
+        )
+        block, classifier = self._classifier()
+        return [*self.dataset.notes(), *([note] if unused else []), *classifier.notes(block)]
+
+
+class LerobotRecipe(LerobotLoop):
+    """Before lerobot 0.6."""
+
+    policy: LerobotPolicy
+
+
+class LerobotTraining(LerobotLoop):
+    """The config of `lerobot-train` since 0.6, as people write it or as lerobot saves it (train_config.json).
+
+    `batch_size` and `seed` are keys of ours too and mean the same.
+    """
+
+    reward_model: LerobotRewardModel
+    policy: None = None
+
+
+# Ours
 
 RLINF_DEFAULTS: Mapping[str, Any] = {  # of RLinf's train_reward_model
     "encoder": {"type": "resnet10"},
@@ -108,15 +412,22 @@ def load_reward_train_job(
     try:
         with from_file(path, [given_keys, theirs]):
             translated = translate(deep_merge(file_tree, theirs), notes)
-            tree = _unfreeze_random(deep_merge(translated, given_keys), translated is not file_tree, given_keys)
-            _check_names(tree)
-            job = parse(RewardTrainJob, _fill_in(_of_folders(tree) if folders else tree))
+            tree = deep_merge(translated, given_keys)
+            if strange := [(key, hint) for key, hint in _OTHER_NAMES.items() if key in tree]:
+                raise ConfigError([((key,), f"key '{key}' goes by another name here; {hint}") for key, hint in strange])
+            foreign = translated is not file_tree
+            job = parse(RewardTrainJob, _complete(tree, foreign=foreign, folders=folders, given=given_keys))
     except ConfigError as error:
         set_keys = {**given_keys, **theirs}
         raise ConfigError(
             (where, f"{key_location(where, path, set_keys)}: {message}") for where, message in error.problems
         ) from None
-    return job, [*notes, *_notes(job)]
+    if job.encoder.type == "resnet10" and not job.encoder.pretrained:
+        notes.append(
+            "nothing is downloaded: ResNet-10 begins from random weights, and learns; to begin from published ones, "
+            "give their file with --pretrained-encoder-path"
+        )
+    return job, notes
 
 
 def encoder_of(backbone: str) -> Tree:
@@ -125,51 +436,23 @@ def encoder_of(backbone: str) -> Tree:
     return {"type": kind, "name": name} if colon else {"type": kind}
 
 
-def _of_folders(tree: Tree) -> Tree:
-    """With RLinf's defaults; it freezes an encoder that comes with weights."""
-    tree = deep_merge(dict(RLINF_DEFAULTS), tree)
-    tree.setdefault("latent_dim", tree["hidden_dim"])
-    encoder = tree["encoder"]
-    if isinstance(encoder, dict) and encoder.get("weights") is not None:
-        tree.setdefault("freeze_encoder", True)
-    return tree
-
-
-def _unfreeze_random(tree: Tree, foreign: bool, given: Mapping[str, Any]) -> Tree:
-    """lerobot's recipes freeze the published ResNet-10; random weights in its place have to learn."""
+def _complete(tree: Tree, *, foreign: bool, folders: bool, given: Mapping[str, Any]) -> Tree:
+    """The tree with the keys that follow from others. foreign: it was translated; given: keys of the command line"""
+    tree = deep_merge(dict(RLINF_DEFAULTS), tree) if folders else dict(tree)
     encoder = tree.get("encoder")
-    random = isinstance(encoder, dict) and encoder.get("type") == "resnet10" and encoder.get("weights") is None
-    if foreign and random and "freeze_encoder" not in given:
-        return {key: value for key, value in tree.items() if key != "freeze_encoder"}
-    return tree
-
-
-def _fill_in(tree: Tree) -> Tree:
-    """With what follows: weights of no named encoder are ResNet-10's, a folder lies beside the .pt file."""
-    encoder = tree.get("encoder")
-    if isinstance(encoder, dict) and "type" not in encoder:
-        tree = {**tree, "encoder": {"type": "resnet10", **encoder}}
+    if isinstance(encoder, dict):
+        random = encoder.get("type") == "resnet10" and encoder.get("weights") is None
+        if foreign and random and "freeze_encoder" not in given:
+            tree.pop("freeze_encoder", None)  # lerobot freezes the published ResNet-10; random weights must learn
+        if folders and encoder.get("weights") is not None:
+            tree.setdefault("freeze_encoder", True)  # as RLinf does
+        tree["encoder"] = {"type": "resnet10", **encoder}
+    if folders:
+        tree.setdefault("latent_dim", tree["hidden_dim"])
     checkpoint = tree.get("output_checkpoint")
-    if isinstance(checkpoint, str) and "output_dir" not in tree:
-        tree = {**tree, "output_dir": str(Path(checkpoint).with_suffix(""))}
+    if isinstance(checkpoint, str):
+        tree.setdefault("output_dir", str(Path(checkpoint).with_suffix("")))
     return tree
-
-
-def _check_names(tree: Tree) -> None:
-    """Keys that other people's files have beside those blocks are answered with ours."""
-    strange = [(key, hint) for key, hint in _OTHER_NAMES.items() if key in tree]
-    if strange:
-        raise ConfigError([((key,), f"key '{key}' goes by another name here; {hint}") for key, hint in strange])
-
-
-def _notes(job: RewardTrainJob) -> list[str]:
-    encoder = job.encoder
-    if encoder.type != "resnet10" or encoder.pretrained:
-        return []
-    return [
-        "nothing is downloaded: ResNet-10 begins from random weights, and learns; to begin from published ones, give "
-        "their file with --pretrained-encoder-path"
-    ]
 
 
 # Keys that stand beside those blocks in other people's files.

@@ -1,15 +1,19 @@
 """Training a reward classifier: learn on some episodes, keep the epoch that is best on others.
 
-Classes are balanced where batches are drawn and nowhere else.
+An encoder that learns runs in every step (`OnlineFeatures`). A frozen one, or one with a frozen stem, runs once over
+every image and a few augmented copies of it (`CachedFeatures`), after which an epoch takes little time.
 
-A model of progress alone learns from successes: pairs of frames of one episode, which came first and how much of the
-way lies between them. It sees single frames, so that it cannot go by time: an episode backwards has the same values
-backwards, and what stands still has one.
+Classes are balanced where batches are drawn and nowhere else. A model of progress alone learns from pairs of frames of
+one successful episode: which came first, and how much of the way lies between them. It sees single frames, so it cannot
+use time: an episode backwards has the same values backwards.
 """
 
 import copy
 import math
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +22,218 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plaudit.devices import autocast_bf16, resolve_device, to_channels_last
-from plaudit.judges.classifier.config import RewardTrainConfig
-from plaudit.judges.classifier.dataset import RewardDataset, Split
-from plaudit.judges.classifier.features import CachedFeatures, FeatureSource, OnlineFeatures, predict_logits
+from plaudit.data.disk import write_atomic
+from plaudit.devices import AdamW, autocast_bf16, resolve_device, to_channels_last
+from plaudit.files import read_json
+from plaudit.judges.classifier.config import AugmentConfig, RewardTrainConfig
+from plaudit.judges.classifier.dataset import RewardDataset, Split, rows_to_learn
 from plaudit.judges.classifier.model import BinaryRewardClassifier
-from plaudit.judges.epochs import EpochMetrics, EpochTrainer, StepMetrics, never_stop, train_epochs
-from plaudit.optim import AdamW
-from plaudit.types import AnyArray
+from plaudit.judges.epochs import KEEP_EVERY, EpochMetrics, EpochTrainer, StepMetrics, never_stop, train_epochs
+from plaudit.types import AnyArray, FloatArray
+
+CHUNK = 256  # images encoded at a time, on a GPU
+CPU_CHUNK = 32  # a second of work
+
+ProgressBars = Callable[[str], Callable[[Any], Any]]  # description -> progress bar over items
+
+
+# Features of the images
+
+
+@dataclass(frozen=True)
+class AugmentParams:
+    """The changes of N images, [N] each."""
+
+    zoom: Tensor
+    across: Tensor
+    down: Tensor
+    brightness: Tensor
+    contrast: Tensor
+    saturation: Tensor
+
+    @classmethod
+    def draw(cls, count: int, config: AugmentConfig, rng: torch.Generator) -> "AugmentParams":
+        """Draw the changes of `count` images, uniformly within the config's limits."""
+        spreads = (config.scale, config.shift, config.shift, *[config.color] * 3)
+        drawn = torch.rand(len(spreads), count, generator=rng, device=rng.device) * 2 - 1
+        return cls(*(values * spread for values, spread in zip(drawn, spreads, strict=True)))
+
+    def __getitem__(self, numbers: Tensor) -> "AugmentParams":
+        return AugmentParams(*(getattr(self, field.name)[numbers] for field in fields(self)))
+
+    def apply(self, images: Tensor) -> Tensor:
+        """Change images [N, H, W, 3] with values from 0 to 255; returns floats of the same shape and range."""
+        device = images.device
+        zoom, across, down = (1 + self.zoom.to(device), 2 * self.across.to(device), 2 * self.down.to(device))
+        zero = torch.zeros_like(zoom)
+        matrix = torch.stack([torch.stack([zoom, zero, across], 1), torch.stack([zero, zoom, down], 1)], 1)
+        x = images.permute(0, 3, 1, 2).float()
+        grid = F.affine_grid(matrix, list(x.shape), align_corners=False)
+        x = F.grid_sample(x, grid, padding_mode="border", align_corners=False)
+        for share, dims in ((self.contrast, (1, 2, 3)), (self.saturation, (1,))):
+            middle = x.mean(dim=dims, keepdim=True)
+            x = (x - middle) * (1 + share.to(device)[:, None, None, None]) + middle
+        x = x * (1 + self.brightness.to(device)[:, None, None, None])
+        return x.clamp(0, 255).permute(0, 2, 3, 1)
+
+
+class FeatureSource(ABC):
+    """Where the encoder's features of the data set's rows come from."""
+
+    @abstractmethod
+    def train_batch(self, windows: AnyArray, rng: torch.Generator) -> Mapping[str, Tensor]:
+        """For training, augmented: camera -> [B * num_frames, C, h, w] of rows [B, num_frames]."""
+
+    @abstractmethod
+    def eval_batch(self, rows: AnyArray) -> Mapping[str, Tensor]:
+        """For measuring, as the images are: camera -> [n, C, h, w] of rows [n]."""
+
+
+class OnlineFeatures(FeatureSource):
+    """Encodes in every step, so that the encoder can learn."""
+
+    def __init__(self, model: BinaryRewardClassifier, table: RewardDataset, config: RewardTrainConfig):
+        self._model, self._table, self._augment = model, table, config.augment
+        self._device = next(model.parameters()).device
+
+    def train_batch(self, windows: AnyArray, rng: torch.Generator) -> Mapping[str, Tensor]:
+        batch, num_frames = windows.shape
+        changes = AugmentParams.draw(batch, self._augment, rng)[torch.arange(batch).repeat_interleave(num_frames)]
+        rows = windows.reshape(-1)
+        return {c: self._model.encode(changes.apply(self._pixels(c, rows)), c) for c in self._model.config.cameras}
+
+    def eval_batch(self, rows: AnyArray) -> Mapping[str, Tensor]:
+        return {camera: self._model.encode(self._pixels(camera, rows), camera) for camera in self._model.config.cameras}
+
+    def _pixels(self, camera: str, rows: AnyArray) -> Tensor:
+        return torch.from_numpy(np.take(self._table.images[camera], rows, axis=0)).to(self._device)
+
+
+class CachedFeatures(FeatureSource):
+    """A frozen encoder's features of every image and of some augmented copies, computed once for all members."""
+
+    def __init__(self, features: Mapping[str, Tensor], place: Tensor, device: torch.device):
+        """
+        features: camera -> [n, C, h, w]
+        place: [views, F] which of these a view of a row is, -1 where it was not computed; view 0 is the image as it is
+        """
+        self._place, self._device, self._features = place, device, dict(features)
+        for camera, cached in features.items():
+            if device.type == "cuda" and cached.nbytes <= torch.cuda.mem_get_info(device)[0] / 2:
+                self._features[camera] = cached.to(device)
+
+    def train_batch(self, windows: AnyArray, rng: torch.Generator) -> Mapping[str, Tensor]:
+        view = torch.randint(len(self._place), (len(windows), 1), generator=rng)
+        return self._take(self._place[view, torch.from_numpy(windows)].flatten())
+
+    def eval_batch(self, rows: AnyArray) -> Mapping[str, Tensor]:
+        return self._take(self._place[0, torch.from_numpy(rows)])
+
+    def _take(self, numbers: Tensor) -> Mapping[str, Tensor]:
+        return {
+            camera: cached.index_select(0, numbers.to(cached.device)).to(self._device).float()
+            for camera, cached in self._features.items()
+        }
+
+
+def cache_features(
+    table: RewardDataset,
+    splits: Mapping[Split, AnyArray],
+    config: RewardTrainConfig,
+    work_dir: Path,
+    progress: ProgressBars,
+) -> CachedFeatures:
+    """Run the encoder over the images it will be asked for: all views of those to learn from, the others as they are.
+
+    Resumes where an earlier run stopped.
+    """
+    device = resolve_device(config.device)
+    model = config.build_member(config.classifier_config(table.cameras, table.state_dim), 0)
+    to_channels_last(model, device).eval()
+    rows = rows_to_learn(table, splits, config.train_fps, cross_fit=config.cross_fit)
+    learned = np.unique(table.history_indices(rows, model.config.num_frames, model.config.history_stride))
+    measured = np.union1d(splits["validation"], learned)
+    wanted = [measured, *[learned] * (config.num_augmented_views - 1)]
+    place = np.full((config.num_augmented_views, len(table)), -1)
+    for view, rows in enumerate(wanted):
+        place[view, rows] = sum(map(len, wanted[:view])) + np.arange(len(rows))
+    changes = []
+    for view in range(config.num_augmented_views):
+        rng = torch.Generator().manual_seed(config.seed * 1009 + view)
+        drawn = AugmentParams.draw(len(table), config.augment, rng)
+        # With a history, all rows of an episode are changed alike, so that what moves in it really moved.
+        changes.append(drawn[torch.from_numpy(table.episode_start)] if config.num_history_frames else drawn)
+
+    def encode(camera: str, view: int, rows: AnyArray) -> Tensor:
+        pixels = torch.from_numpy(table.images[camera][rows]).to(device)
+        if view:
+            pixels = changes[view][torch.from_numpy(rows)].apply(pixels)
+        with torch.inference_mode(), autocast_bf16(device):
+            return model.encode(pixels, camera).half().cpu()
+
+    size = CHUNK if device.type == "cuda" else CPU_CHUNK
+    chunks = [(view, rows[i : i + size]) for view, rows in enumerate(wanted) for i in range(0, len(rows), size)]
+    features: dict[str, Tensor] = {}
+    for camera in model.config.cameras:
+        shape = (sum(map(len, wanted)), *encode(camera, 0, measured[:1]).shape[1:])
+        pieces = _Pieces(work_dir / f"features.{camera}", shape)
+        try:
+            for view, rows in progress(f"encoding {camera}")(chunks[pieces.done :]):
+                pieces.put(place[view, rows], encode(camera, view, rows).numpy())
+        finally:
+            pieces.keep()
+        features[camera] = torch.from_numpy(pieces.array)
+    return CachedFeatures(features, torch.from_numpy(place), device)
+
+
+class _Pieces:
+    """An array in a file that is filled piece by piece, from where an earlier try stopped."""
+
+    def __init__(self, path: Path, shape: tuple[int, ...]):
+        self._counter = path.with_name(f"{path.name}.done")
+        self.done = int(read_json(self._counter)) if self._counter.exists() else 0
+        self.array = np.memmap(path, np.float16, "r+" if self.done else "w+", shape=shape)
+        self._saved = time.monotonic()
+
+    def put(self, where: AnyArray, values: AnyArray) -> None:
+        self.array[where] = values
+        self.done += 1
+        if time.monotonic() - self._saved > KEEP_EVERY:
+            self.keep()
+
+    def keep(self) -> None:
+        """What is counted is on the disk."""
+        self.array.flush()
+        write_atomic(self._counter, str(self.done).encode())
+        self._saved = time.monotonic()
+
+
+def predict_logits(
+    model: BinaryRewardClassifier, features: FeatureSource, table: RewardDataset, rows: AnyArray
+) -> FloatArray:
+    """Logits [n, outputs] of rows: each frame is embedded once, whatever the history."""
+    config = model.config
+    device = next(model.parameters()).device
+
+    def embed(rows: AnyArray) -> Tensor:
+        state = torch.from_numpy(table.state[rows]).to(device) if config.state_dim else None
+        return model.embed(features.eval_batch(rows), state)
+
+    model.eval()
+    with torch.inference_mode(), autocast_bf16(device):
+        history = table.history_indices(rows, config.num_frames, config.history_stride)
+        shown = np.unique(history)
+        chunks = [shown[i : i + CHUNK] for i in range(0, len(shown), CHUNK)]
+        embeddings = torch.cat([embed(chunk) for chunk in chunks])
+        place = np.zeros(len(table), np.int64)
+        place[shown] = np.arange(len(shown))
+        history = place[history]
+        windows = map(torch.from_numpy, np.array_split(history, len(chunks)))
+        logits = torch.cat([model.classify(embeddings[window]) for window in windows])
+    return logits.float().cpu().numpy()
+
+
+# One network
 
 
 class EnsembleMember(EpochTrainer):
@@ -73,17 +281,13 @@ class EnsembleMember(EpochTrainer):
             self.step_lr()
             logits = self._logits(features, batch)
             loss, right = (self._loss if self.config.predict_success else self._pair_loss)(logits, batch)
-            found = float(loss.detach())
-            self.check_loss(found, self.version + 1)
+            value = float(loss.detach())
+            self.check_loss(value, self.version + 1)
             self.optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
             self.optimizer.step()
-        return self.count_step(found, right)
-
-    def end_epoch(self, features: FeatureSource, rows: AnyArray) -> EpochMetrics:
-        """After its last step: measure on these rows, and keep the model if it is the best so far."""
-        return self.count_epoch(lambda: self.validate(features, rows))
+        return self.count_step(value, right)
 
     def _logits(self, features: FeatureSource, batch: AnyArray) -> Tensor:
         shape = self.model.config
@@ -134,37 +338,39 @@ class EnsembleMember(EpochTrainer):
 
     @property
     def best(self) -> BinaryRewardClassifier:
-        found = self.net["best"]
-        assert isinstance(found, BinaryRewardClassifier)
-        return found
+        best = self.net["best"]
+        assert isinstance(best, BinaryRewardClassifier)
+        return best
 
 
-def train_member(
-    number: int,
-    config: RewardTrainConfig,
-    table: RewardDataset,
-    splits: Mapping[Split, AnyArray],
-    cached: CachedFeatures | None,
-    work_dir: Path,
-    on_epoch_end: Callable[[EpochMetrics], bool],
-    on_step: Callable[[StepMetrics], bool] = never_stop,
-    max_seconds: float = math.inf,
-) -> tuple[EnsembleMember, FeatureSource, list[EpochMetrics]]:
-    """Train one classifier, from where an earlier run stopped; with a frozen encoder on cached features.
+@dataclass(frozen=True, eq=False)
+class TrainRun:
+    """What the networks of one training share."""
 
-    max_seconds: it ends after these, and has one epoch at least
-    """
-    member = EnsembleMember(number, config, table, splits["train"])
-    member.max_seconds = max_seconds
-    checkpoints = work_dir / f"member_{number}"
-    features = OnlineFeatures(member.model, table, config) if cached is None else cached
+    config: RewardTrainConfig
+    table: RewardDataset
+    splits: Mapping[Split, AnyArray]
+    cached: CachedFeatures | None  # of a frozen encoder
+    work_dir: Path  # for checkpoints, from which the same training resumes
+    on_epoch_end: Callable[[EpochMetrics], bool] = never_stop
+    on_step: Callable[[StepMetrics], bool] = never_stop
+    max_seconds: float = math.inf  # each network ends after these, and has one epoch at least
+
+
+def train_member(number: int, run: TrainRun) -> tuple[EnsembleMember, FeatureSource, list[EpochMetrics]]:
+    """Train one network, from where an earlier run stopped."""
+    config = run.config
+    member = EnsembleMember(number, config, run.table, run.splits["train"])
+    member.max_seconds = run.max_seconds
+    checkpoints = run.work_dir / f"member_{number}"
+    features = run.cached or OnlineFeatures(member.model, run.table, config)
     history = train_epochs(
         member,
         lambda: member.train_step(features),
-        lambda: member.end_epoch(features, splits["validation"]),
+        lambda: member.count_epoch(lambda: member.validate(features, run.splits["validation"])),
         checkpoints,
-        on_epoch_end,
-        on_step,
+        run.on_epoch_end,
+        run.on_step,
     )
     if number < config.ensemble_size - 1 or config.cross_fit:  # so that a stop in the next one does not cost this one
         member.save(checkpoints, history)

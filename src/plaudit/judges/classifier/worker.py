@@ -18,15 +18,14 @@ from plaudit.data.formats.images import to_frames
 from plaudit.data.rewards import RewardType
 from plaudit.data.transfer import new_folder
 from plaudit.errors import JudgeError
+from plaudit.files import MAX_LINES_BYTES, Root
 from plaudit.judges.classifier.checkpoint import RewardModel
-from plaudit.judges.classifier.judge import ClassifierJudge
+from plaudit.judges.classifier.judge import ClassifierJudge, load_reward_model
 from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
-from plaudit.judges.classifier.loader import load_reward_model
 from plaudit.judges.classifier.model import Size
 from plaudit.judges.config import JUDGE_FILE
 from plaudit.rule import above_threshold
 from plaudit.types import AnyArray, ByteArray, FloatArray, Observation, Scores
-from plaudit.untrusted import MAX_LINES_BYTES, Root
 
 # With a leading B, which may be 0; a mapping is camera -> images. Images are uint8 or floats in [0, 1], channels last
 # or first. Arrays are numpy's, or torch tensors of any device and float type, with or without a gradient.

@@ -1,14 +1,12 @@
-"""A person labels stored episodes: a labeling session without Qt, and the PySide6 window over it.
+"""A person labels stored episodes: a labeling session without Qt, and a PySide6 window on top of it.
 
-    judge.py       a person as a judge, whose answers come later
-    app.py         opens a store or a data set, checks that a window can open, shows it
-    session.py     the session: what is open, where one stands, what an edit does
-    actions.py     everything a person can do, with its keys
-    annotation.py  the labels of one episode, frame by frame
-    drafts.py      autosave and undo: every change is a line on disk before it is seen
-    queue.py       which episode comes next, how many are left, and which were requested
-    window.py      the window; camera_view.py, timeline.py, sidebar.py and widgets.py are its parts
+    judge.py        a person as a judge, who answers later
+    app.py          opens a store or a data set, checks that a window can open, shows it
+    session.py      the session, and everything a person can do, with its keys
+    drafts.py       the labels of one episode; autosave and undo: every change is on disk before it is shown
+    queue.py        which episode comes next, how many are left, and which were requested
+    window.py       the window; camera_view.py, timeline.py and widgets.py are its parts
 
-A person labels at their own pace while robots record and other judges label, so the window is a process of its own that
-watches the store; nobody waits for it, and it waits for nobody. Nothing here imports Qt before the window is asked for.
+The window is a process of its own that watches the store, so nothing waits for the person. This package imports Qt
+only when a window is opened.
 """

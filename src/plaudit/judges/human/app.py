@@ -59,7 +59,7 @@ def run_labeling_app(
     """Open a window on a store, or on a data set of another layout, and return when it is closed.
 
     name: who labels; it stands in the labels' notes
-    action_log: a file to write what is pressed to, for `plaudit.judges.human.actions.replay`
+    action_log: a file to write what is pressed to, for `plaudit.judges.human.session.replay`
     poll: show episodes that arrive meanwhile
     into: where the store of a data set goes; None: beside it
     options: how to read a data set of another layout

@@ -1,14 +1,134 @@
-"""All cameras of one frame, as large as they fit, with a border in the color of its label."""
+"""The camera images of one frame, how they become Qt images, and the player that advances them.
+
+Qt reads a pointer to bytes: rows of interleaved channels without gaps. `torch_frame_to_qimage` converts every other
+layout to that form and copies it, so that the image stays valid when the frame is freed.
+"""
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
 
-from PySide6.QtCore import QRect, QRectF, Qt
-from PySide6.QtGui import QColor, QPainter, QPaintEvent, QPen
+import numpy as np
+from PySide6.QtCore import QElapsedTimer, QObject, QRect, QRectF, Qt, QTimer, Signal
+from PySide6.QtGui import QColor, QImage, QPainter, QPaintEvent, QPen
 from PySide6.QtWidgets import QWidget
 
+from plaudit.errors import DataError
 from plaudit.judges.human import style
-from plaudit.judges.human.frames import torch_frame_to_qimage
-from plaudit.types import ByteArray
+from plaudit.types import AnyArray, ByteArray
+
+if TYPE_CHECKING:
+    import torch
+
+Layout = Literal["HWC", "CHW"]
+
+FORMATS = {1: QImage.Format.Format_Grayscale8, 3: QImage.Format.Format_RGB888, 4: QImage.Format.Format_RGBA8888}
+BRIGHTEST = 2.0  # a float beyond 1 is an overshoot of some resampling; one beyond this was never meant as [0, 1]
+
+
+def torch_frame_to_qimage(frame: "AnyArray | torch.Tensor", layout: Layout | None = None) -> QImage:
+    """A frame as a picture: a tensor on any device or an array, uint8 or float in [0, 1], HWC, CHW or HW.
+
+    Floats are clipped, NaN is black. The channels are the axis of 1, 3 or 4, first or last; where both are, as in
+    [3, 3, 3], they are taken to be last, as episodes have them, unless `layout` says otherwise.
+    """
+    pixels = _bytes(_channels_last(_array(frame), layout))
+    height, width, channels = pixels.shape
+    return QImage(pixels.data, width, height, width * channels, FORMATS[channels]).copy()
+
+
+def _array(frame: "AnyArray | torch.Tensor") -> AnyArray:
+    if isinstance(frame, np.ndarray):
+        return frame
+    import torch  # here: a window over a store has arrays only, and torch takes seconds to import
+
+    if not isinstance(frame, torch.Tensor):
+        raise DataError(f"a frame is an array or a tensor, not {type(frame).__name__}")
+    known = frame.detach().cpu()
+    return (known.float() if known.dtype == torch.bfloat16 else known).numpy()  # numpy has no bfloat16
+
+
+def _channels_last(frame: AnyArray, layout: Layout | None) -> AnyArray:
+    """[H, W, C], a view."""
+    shape = list(frame.shape)
+    if frame.ndim == 2 and layout is None:
+        frame = frame[:, :, None]
+    elif frame.ndim != 3:
+        raise DataError(f"one frame is [H, W, C], [C, H, W] or [H, W], this one is {shape}")
+    elif layout == "CHW" or (layout is None and shape[2] not in FORMATS and shape[0] in FORMATS):
+        frame = frame.transpose(1, 2, 0)
+    if frame.shape[2] not in FORMATS:
+        raise DataError(f"a frame has 1, 3 or 4 channels, first or last; this one is {shape}")
+    if 0 in shape:
+        raise DataError(f"a frame of {shape} has no pixels")
+    return frame
+
+
+def _bytes(frame: AnyArray) -> ByteArray:
+    """uint8, without gaps."""
+    if frame.dtype == np.uint8:
+        return np.ascontiguousarray(frame)
+    if frame.dtype.kind != "f":
+        raise DataError(f"the pixels of a frame are uint8 or floats in [0, 1], not {frame.dtype}")
+    values = np.nan_to_num(frame.astype(np.promote_types(frame.dtype, np.float32)), nan=0, posinf=1, neginf=0)
+    if values.max() > BRIGHTEST:
+        raise DataError(f"a frame of floats lies in [0, 1] and this one reaches {values.max():g}; divide it by 255")
+    return np.ascontiguousarray(np.rint(values.clip(0, 1) * 255).astype(np.uint8))
+
+
+SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
+ASSUMED_FPS = 10.0  # of an episode that does not know its own
+TICK_MS = 15
+
+
+class Player(QObject):
+    """Tells which frame it is time for. Late ticks skip frames and keep the speed."""
+
+    due = Signal(int)
+    changed = Signal()  # started, stopped, another speed
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.speed = 1.0
+        self._timer = QTimer(self)
+        self._timer.setTimerType(Qt.TimerType.PreciseTimer)
+        self._timer.setInterval(TICK_MS)
+        self._timer.timeout.connect(self._tick)
+        self._clock = QElapsedTimer()
+        self._fps, self._start, self._last = ASSUMED_FPS, 0, 0
+
+    @property
+    def playing(self) -> bool:
+        return self._timer.isActive()
+
+    def play(self, frame: int, last: int, fps: float) -> None:
+        """From a frame to the last one; from the first, when that is where one stands."""
+        self._start, self._last, self._fps = (0 if frame >= last else frame), last, fps or ASSUMED_FPS
+        self._clock.start()
+        self._timer.start()
+        self.changed.emit()
+
+    def pause(self) -> None:
+        if self.playing:
+            self._timer.stop()
+            self.changed.emit()
+
+    def change_speed(self, by: int) -> None:
+        """One notch up or down; goes on from the frame it has come to."""
+        self._start = self._frame()
+        self._clock.restart()
+        self.speed = SPEEDS[min(max(SPEEDS.index(self.speed) + by, 0), len(SPEEDS) - 1)]
+        self.changed.emit()
+
+    def _frame(self) -> int:
+        elapsed = self._clock.elapsed() / 1000 if self.playing else 0.0
+        return min(self._start + int(elapsed * self._fps * self.speed), self._last)
+
+    def _tick(self) -> None:
+        frame = self._frame()
+        self.due.emit(frame)
+        if frame >= self._last:
+            self.pause()
+
 
 EDGE = 3  # of the colored frame
 ROOM = 2 * EDGE + 8  # between pictures, edges included

@@ -1,17 +1,17 @@
-"""Autosave and undo: each change a person makes is a line on disk before it is seen on the screen.
+"""The labels of one episode while a person edits them, saved after every change.
 
-    store/drafts/1a2b3c4d.journal    one session's changes (data/journal.py): the labels before and after each
-    store/drafts/1a2b3c4d.lock       held with flock for as long as that session lives
+    store/drafts/1a2b3c4d.journal    the changes of one session: the labels before and after each
+    store/drafts/1a2b3c4d.lock       locked while that session is open
 
-A session's memory is its journal read from the start, so whatever ends it, a closed window, `kill -9` or a power cut,
-the next one of the same person goes on in the same journal and finds the drafts, where they stood, and the way back.
-Drafts are not labels: only Complete writes those, into the ledger. A session that ends with no draft left takes its
-journal away.
+`FrameAnnotation` has 0, 1 or nothing for each recorded frame. Padded observations (types.py) are neither shown nor
+labeled by hand.
 
-Every session has a journal of its own, so two people never write into one another's drafts; a lock that is held tells
-that the other session is alive, and the episode it has open is then given to nobody else. Rejected: one file for all
-(whose drafts are whose?), a file that is replaced after every change (no way back after a crash, and a slow disk
-writes it all each time).
+A change is on disk before the screen shows it. A session reads its journal when it starts. After a closed window, a
+crash or a power cut, the next session of the same person continues there, with its drafts and its undo history. Drafts
+are not labels: only Complete writes a label to the ledger. A session that ends without drafts removes its journal.
+
+Each session has its own journal, so two people cannot overwrite each other's drafts. A held lock means that a session
+is open, and its episode is not offered to anybody else.
 """
 
 import fcntl
@@ -21,15 +21,117 @@ import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
+import numpy as np
+
+from plaudit.data.cutoffs import over_all_frames
 from plaudit.data.disk import Folder, disk_error
 from plaudit.data.entries import MAX_ID, is_int_in
 from plaudit.data.journal import Journal, Record
 from plaudit.data.repair import repair_journal
 from plaudit.data.signals import defer_signals
-from plaudit.errors import ForeignFile, JournalMissing, StoreDamaged, StoreError
-from plaudit.untrusted import brief
+from plaudit.errors import DataError, ForeignFile, JournalMissing, StoreDamaged, StoreError
+from plaudit.files import brief
+from plaudit.types import Episode, FloatArray, Labels
+
+SOURCE = "human"
+EXCLUDED = "excluded"  # the text of an episode that is left out, and the word for it in a label's note
+_SIGNS = {"0": 0.0, "1": 1.0, "?": float("nan")}
+
+
+@dataclass(frozen=True, eq=False)
+class FrameAnnotation:
+    """
+    >>> FrameAnnotation.unlabeled(5).success_from(3).rle
+    '0x3 1x2'
+    """
+
+    frames: FloatArray  # [F] of 0, 1 and NaN for the F recorded frames
+    excluded: bool = False  # on purpose, so that nothing learns from it; then all frames are NaN
+
+    @classmethod
+    def unlabeled(cls, count: int) -> Self:
+        return cls(np.full(count, np.nan, np.float32))
+
+    @classmethod
+    def from_labels(cls, episode: Episode, labels: Labels) -> Self:
+        """Existing labels, to start from."""
+        frames = labels.targets[episode.observed]
+        return cls(frames, excluded=bool(np.isnan(frames).all()))
+
+    @classmethod
+    def from_rle(cls, text: str, count: int) -> Self:
+        """What `rle` wrote of an episode of `count` recorded frames."""
+        if text == EXCLUDED:
+            return cls(np.full(count, np.nan, np.float32), excluded=True)
+        runs = [run.split("x") for run in text.split()]
+        frames = np.concatenate([np.full(int(length), _SIGNS[sign], np.float32) for sign, length in runs])
+        if len(frames) != count:
+            raise DataError(f"the draft '{text}' covers {len(frames)} frames, the episode has {count}")
+        return cls(frames)
+
+    @property
+    def rle(self) -> str:
+        """Run-length encoding, `0x53 1x47`: a line of a journal that a person can read."""
+        if self.excluded:
+            return EXCLUDED
+        return " ".join(f"{'?' if np.isnan(v) else int(v)}x{last - first + 1}" for first, last, v in self.runs)
+
+    @property
+    def runs(self) -> list[tuple[int, int, float]]:
+        """(first, last, value) of each stretch of frames with the same label."""
+        signs = np.nan_to_num(self.frames, nan=-1)
+        firsts = [0, *(np.flatnonzero(np.diff(signs)) + 1).tolist()]
+        return [(a, b - 1, float(self.frames[a])) for a, b in zip(firsts, [*firsts[1:], len(self.frames)])]
+
+    @property
+    def num_unlabeled(self) -> int:
+        return int(np.isnan(self.frames).sum())
+
+    @property
+    def cutoff(self) -> int | None:
+        """The first frame of success where it is one and stays so to the end; None otherwise."""
+        hits = np.flatnonzero(self.frames == 1)
+        return int(hits[0]) if len(hits) and len(hits) == len(self.frames) - hits[0] else None
+
+    @property
+    def summary(self) -> str:
+        """For a person: `success from frame 53`."""
+        if self.excluded:
+            return "excluded"
+        num_unlabeled = self.num_unlabeled
+        if num_unlabeled == len(self.frames):
+            return "nothing labeled"
+        ranges = [(first, last) for first, last, value in self.runs if value == 1]
+        if self.cutoff is not None:
+            outcome = f"success from frame {self.cutoff}"
+        elif len(ranges) > 3:
+            outcome = f"success in {len(ranges)} ranges"
+        else:
+            parts = ", ".join(str(a) if a == b else f"{a} to {b}" for a, b in ranges)
+            outcome = f"success in {parts}" if ranges else "no success"
+        return f"{outcome}, {num_unlabeled} not labeled" if num_unlabeled else outcome
+
+    def set_range(self, first: int, last: int, value: float) -> Self:
+        """Both ends included."""
+        frames = self.frames.copy()
+        frames[first : last + 1] = value
+        return type(self)(frames)
+
+    def success_from(self, frame: int) -> Self:
+        return type(self)((np.arange(len(self.frames)) >= frame).astype(np.float32))
+
+    def all_failure(self) -> Self:
+        return type(self)(np.zeros_like(self.frames))
+
+    def as_excluded(self) -> Self:
+        return type(self)(np.full_like(self.frames, np.nan), excluded=True)
+
+    def labels(self, episode: Episode, name: str = "") -> Labels:
+        """As the ledger takes it; the name of the labeler is in the note."""
+        note = ", ".join(part for part in (f"by {name}" if name else "", EXCLUDED if self.excluded else "") if part)
+        return Labels.from_targets(over_all_frames(episode, self.frames), SOURCE, note=note)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from plaudit.config import PositiveFloat
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError, PlauditError
 from plaudit.judges.config import HUMAN, JudgeConfig
-from plaudit.judges.human.annotation import SOURCE
+from plaudit.judges.human.drafts import SOURCE
 from plaudit.judges.human.queue import write_requests
 from plaudit.rule import DecisionRule, PartialRule
 from plaudit.types import Episode, JudgeId, Scores

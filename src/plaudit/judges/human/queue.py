@@ -30,9 +30,9 @@ import numpy as np
 from plaudit.data.disk import Folder, write_atomic
 from plaudit.data.entries import MAX_ID, is_int_in
 from plaudit.data.store import Store
-from plaudit.judges.human.annotation import SOURCE
+from plaudit.files import parse_json
+from plaudit.judges.human.drafts import SOURCE
 from plaudit.types import Labels
-from plaudit.untrusted import parse_json
 
 REQUESTS = "label_requests.json"  # in a store's folder
 QueueOrder = Literal["unlabeled", "disagreement"]

@@ -1,16 +1,26 @@
-"""A labeling session: what is open, where one stands in it, what an edit does. No Qt, no clock.
+"""A labeling session: the open episode, the cursor, and what each edit does. No Qt, no clock.
 
     session = Session.open("store", name="lab")
     while session.episode is not None:
         session.cursor.seek(53)
-        session.success_from_here()     # on disk when it returns, and undone by session.undo()
-        session.complete()              # one version in the ledger, and the next episode comes
+        session.success_from_here()     # on disk when it returns; session.undo() reverts it
+        session.complete()              # adds one version to the ledger and opens the next episode
 
-The window (window.py) draws a session and calls these methods; an action script (actions.py) calls the same ones. The
-store is opened for reading, so the robot goes on recording into it; what it adds is seen by `poll`.
+The window (window.py) draws a session and calls these methods. The store is opened for reading, so a robot can keep
+recording into it. `poll` picks up what was added.
+
+`ACTIONS` lists everything that a person can do, with its keys. The window, its help and key scripts use this table. A
+key script is text: key names, and the cursor position where it was not reached by keys.
+
+    =3 @0                      episode 3 is open, at its frame 0
+    Shift+Right Right S Return
+
+The window writes a script (`ActionLog`). `replay_actions` repeats it without a window. A script does not depend on
+time: playing and dragging are recorded as the position they led to.
 """
 
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -19,9 +29,8 @@ import numpy as np
 
 from plaudit.data.ledger import Ledger
 from plaudit.data.store import Store
-from plaudit.errors import DataError, EpisodeNotFound, StoreError
-from plaudit.judges.human.annotation import SOURCE, FrameAnnotation
-from plaudit.judges.human.drafts import DraftStore, Edit
+from plaudit.errors import DataError, EpisodeNotFound, StoreError, did_you_mean
+from plaudit.judges.human.drafts import SOURCE, DraftStore, Edit, FrameAnnotation
 from plaudit.judges.human.queue import Queue, QueueOrder
 from plaudit.rule import threshold_of
 from plaudit.types import Episode, FloatArray
@@ -302,3 +311,98 @@ class Session:
             self.status = f"{found} drafts were found again" if found > 1 else "your draft was found again"
         else:
             self._open_next()
+
+
+@dataclass(frozen=True)
+class Action:
+    """Something to do; the first of its keys is the one on its button."""
+
+    name: str
+    keys: tuple[str, ...]  # as Qt writes them, letters large
+    description: str
+    do: Callable[[Session], None] | None = None  # None: only a window can, it is about time or about the window itself
+    repeats: bool = False  # goes on for as long as the key is held
+
+
+NAVIGATE = (
+    Action("back", ("Left",), "one frame back", lambda s: s.cursor.step(-1), repeats=True),
+    Action("forward", ("Right",), "one frame on", lambda s: s.cursor.step(1), repeats=True),
+    Action("back_10", ("Shift+Left",), "ten frames back", lambda s: s.cursor.step(-10), repeats=True),
+    Action("forward_10", ("Shift+Right",), "ten frames on", lambda s: s.cursor.step(10), repeats=True),
+    Action("first", ("Home",), "first frame", lambda s: s.cursor.seek(0)),
+    Action("last", ("End",), "last frame", lambda s: s.cursor.seek(s.cursor.count - 1)),
+    Action("play", ("Space",), "play, pause"),
+    Action("slower", ("-",), "slower"),
+    Action("faster", ("+", "="), "faster"),
+)
+LABEL = (
+    Action("label_failure", ("0",), "no success: this frame, or the range", lambda s: s.label(False)),
+    Action("label_success", ("1",), "success: this frame, or the range", lambda s: s.label(True)),
+    Action("success_from_here", ("S",), "success from here on, none before", lambda s: s.success_from_here()),
+    Action("start_selection", ("I", "["), "a range begins here", lambda s: s.cursor.start_selection()),
+    Action("end_selection", ("O", "]"), "a range ends here", lambda s: s.cursor.end_selection()),
+    Action("clear_selection", ("Esc",), "forget the range", lambda s: s.cursor.clear_selection()),
+    Action("fail", ("F",), "the whole episode fails", lambda s: s.fail()),
+    Action("exclude", ("X",), "exclude: nobody learns from it", lambda s: s.exclude()),
+    Action("clear", ("C",), "clear: nothing is labeled", lambda s: s.clear()),
+)
+SESSION = (
+    Action("complete", ("Return", "Enter"), "complete: write the label, go on", lambda s: s.complete()),
+    Action("undo", ("Z", "Ctrl+Z"), "undo, a Complete too", lambda s: s.undo(), repeats=True),
+    Action("redo", ("Y", "Ctrl+Y", "Ctrl+Shift+Z"), "redo", lambda s: s.redo(), repeats=True),
+    Action("next", ("PgDown", "N"), "next in the queue, as a draft", lambda s: s.move(1)),
+    Action("previous", ("PgUp", "P"), "previous in the queue", lambda s: s.move(-1)),
+    Action("help", ("?", "F1"), "show or hide the keys"),
+)
+GROUPS = {"Navigate": NAVIGATE, "Label": LABEL, "Session": SESSION}
+ACTIONS = {action.name: action for group in GROUPS.values() for action in group}
+BY_KEY = {key: action for action in ACTIONS.values() for key in action.keys}
+
+
+def replay_actions(session: Session, script: str) -> None:
+    """Do what a script says."""
+    for token in script.split():
+        _action_of(token)(session)
+
+
+def _action_of(token: str) -> Callable[[Session], None]:
+    kind, number = token[0], token[1:]
+    if kind == "@" and number.isdigit():
+        return lambda session: session.cursor.seek(int(number))
+    if kind == "=" and number.isdigit():
+        return lambda session: session.open_episode(int(number))
+    if token not in BY_KEY:
+        raise DataError(f"the key script says '{token}', which no key is called; {did_you_mean(token, BY_KEY)}")
+    return BY_KEY[token].do or _only_in_a_window
+
+
+def _only_in_a_window(_: Session) -> None: ...
+
+
+class ActionLog:
+    """Writes a script of what is done to a session, key by key, and each is in the file when it has been done."""
+
+    def __init__(self, path: Path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a")
+        self._left_at: tuple[int | None, int] | None = None  # where the last key led to
+
+    @contextmanager
+    def key(self, session: Session, action: Action) -> Iterator[None]:
+        """Around the doing of it; what fails is not written."""
+        if action.do is None or session.episode_id is None:
+            yield
+            return
+        position = (session.episode_id, session.cursor.frame)
+        place = ""
+        if self._left_at is None or position[0] != self._left_at[0]:
+            place = f"={position[0]} @{position[1]} "
+        elif position != self._left_at:
+            place = f"@{position[1]} "
+        yield
+        self._file.write(place + action.keys[0] + ("\n" if action.name == "complete" else " "))
+        self._file.flush()
+        self._left_at = (session.episode_id, session.cursor.frame)
+
+    def close(self) -> None:
+        self._file.close()

@@ -12,7 +12,7 @@ from PySide6.QtGui import QBrush, QColor, QFontMetrics, QMouseEvent, QPainter, Q
 from PySide6.QtWidgets import QSizePolicy, QSlider, QWidget
 
 from plaudit.judges.human import style
-from plaudit.judges.human.annotation import FrameAnnotation
+from plaudit.judges.human.drafts import FrameAnnotation
 from plaudit.judges.human.session import LabelTrace
 from plaudit.types import FloatArray
 

@@ -21,9 +21,8 @@ from PySide6.QtWidgets import (
 )
 
 from plaudit.judges.human import style
-from plaudit.judges.human.actions import ACTIONS, GROUPS
-from plaudit.judges.human.player import ASSUMED_FPS, Player
-from plaudit.judges.human.session import Session
+from plaudit.judges.human.camera_view import ASSUMED_FPS, Player
+from plaudit.judges.human.session import ACTIONS, GROUPS, Session
 
 SIGNS = {
     "Left": "←",

@@ -22,14 +22,13 @@ from typing import Any
 from safetensors.torch import save_file
 from torch import Tensor
 
-from plaudit.allocation import fitting, numbers_at_most
 from plaudit.config import load
+from plaudit.data.weights import fitting, numbers_at_most, read_safetensors
 from plaudit.errors import BadFile, JudgeError, MissingExtra
+from plaudit.files import Root
 from plaudit.judges.config import ADAPTER_FILE
 from plaudit.judges.vlm.config import AdapterInfo, LoraShape, PromptSettings, VlmSettings
 from plaudit.judges.vlm.loading import LoadedVlm, fingerprint_of, load_description, load_qwen3_vl, unknown_part
-from plaudit.torch_file import read_safetensors
-from plaudit.untrusted import Root
 
 WEIGHTS = "adapter_model.safetensors"
 # Products of a Qwen3-VL, by their full names; the patches' own stay as they are.

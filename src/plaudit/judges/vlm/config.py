@@ -16,11 +16,22 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from plaudit.config import Config, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt, SmallInt, Width, load
+from plaudit.config import (
+    Config,
+    KeyVariable,
+    LocalFilesOnly,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ServerUrl,
+    SmallInt,
+    Width,
+    load,
+)
+from plaudit.files import Root
 from plaudit.judges.certificate import certificate_beside
 from plaudit.judges.config import ADAPTER_FILE, JudgeConfig, TrainingDataInfo
-from plaudit.trust import KeyVariable, LocalFilesOnly, ServerUrl
-from plaudit.untrusted import Root
 
 SYSTEM_PROMPT = "A robot works on a task, and you see it frame by frame. The task: {task}"
 QUESTION = "Is the task complete in this frame? Answer Yes or No."

@@ -14,12 +14,11 @@ import torch
 
 from plaudit.devices import resolve_device
 from plaudit.errors import JudgeError, MissingExtra
+from plaudit.files import MAX_HEAD, MAX_JSON, Root, read_json_object, understood
 from plaudit.judges.vlm.config import VlmSettings
 from plaudit.judges.vlm.images import MERGE, PATCH, TIMES
 from plaudit.judges.vlm.prompt import ANSWER_TOKENS
 from plaudit.judges.vlm.qwen3_vl import attention_on
-from plaudit.safetensors_file import MAX_HEAD
-from plaudit.untrusted import MAX_JSON, Root, read_json_object, understood
 
 # What our own forward (qwen3_vl.py) takes for granted; it is so in every published Qwen3-VL.
 KNOWN: dict[str, dict[str, Any]] = {

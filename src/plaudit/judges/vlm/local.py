@@ -6,8 +6,8 @@
         out of memory? half as many, from now on     # one alone that does not fit gets an error
 
 An episode that fails keeps its error; the others go on. The forward is our own, about twice as fast as transformers'
-(docs/log.md); a version of transformers whose modules it does not know runs the same tokens through transformers' own
-forward, and any other model is run by processor.py.
+(docs/results.md). If it does not know the modules of a version of transformers, it runs the same tokens through
+transformers' own forward. processor.py runs any other model.
 """
 
 import logging

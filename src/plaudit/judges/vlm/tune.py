@@ -35,16 +35,17 @@ from plaudit import __version__
 from plaudit.config import BatchSize, LearningRate, PositiveInt, Seed
 from plaudit.data.episode_keys import episode_keys, pack_keys
 from plaudit.data.store import Store
+from plaudit.devices import AdamW
 from plaudit.errors import JudgeError
-from plaudit.judges.classifier.augment import AugmentConfig, AugmentParams
+from plaudit.judges.classifier.config import AugmentConfig
 from plaudit.judges.classifier.dataset import Split, blank_images, check_split, split_episodes
+from plaudit.judges.classifier.training import AugmentParams
 from plaudit.judges.config import REFERENCE_SOURCES, TrainingDataInfo
 from plaudit.judges.epochs import EpochMetrics, EpochTrainer, StepMetrics, never_stop, prepare_work, train_epochs
 from plaudit.judges.evaluation import load_reference_labels, score_episodes
 from plaudit.judges.exam import data_fingerprint
 from plaudit.judges.images import resize_images
-from plaudit.judges.metrics import JudgeMetrics, compute_metrics
-from plaudit.judges.predictions import EpisodePrediction
+from plaudit.judges.metrics import EpisodePrediction, JudgeMetrics, compute_metrics
 from plaudit.judges.vlm.adapter import add_lora, fingerprint_with, load_base, save_adapter
 from plaudit.judges.vlm.config import AdapterInfo, LoraShape, PromptSettings, VlmSettings
 from plaudit.judges.vlm.images import size_of
@@ -52,7 +53,6 @@ from plaudit.judges.vlm.judge import VlmJudge
 from plaudit.judges.vlm.loading import LoadedVlm
 from plaudit.judges.vlm.local import PackedEpisode, Qwen3VLBackend
 from plaudit.judges.vlm.prompt import FramePrompt, build_prompt
-from plaudit.optim import AdamW
 from plaudit.rule import DecisionRule
 from plaudit.types import ByteArray, Episode, FloatArray
 

@@ -28,7 +28,7 @@ from plaudit.config import (
     read_values,
 )
 from plaudit.errors import ConfigError, did_you_mean
-from plaudit.robots.safety import UNLIMITED, Positive, SafetyLimits, per_joint
+from plaudit.robots.config import UNLIMITED, Positive, SafetyLimits, per_joint
 from plaudit.robots.transport.messages import COMPRESSED_IMAGE, IMAGE
 from plaudit.trust import from_file
 from plaudit.types import FloatArray
@@ -120,7 +120,10 @@ class RuntimeParams(Config):
             if camera not in self.camera_names:
                 hint = did_you_mean(camera, self.camera_names)
                 raise ValueError(f"key 'depth_ranges' has camera '{camera}', which is not in camera_names; {hint}")
-        self._check_start_pose()
+        bounds = zip(self.joint_names, self.start_pose or (), self.joint_lower, self.joint_upper, strict=False)
+        for name, start, lower, upper in bounds:
+            if not lower <= start <= upper:
+                raise ValueError(f"key 'start_pose' has joint '{name}' at {start}, outside of {lower} to {upper}")
         self.safety_limits()
         if self.policy_update_period > self.action_chunk_size:
             raise ValueError(
@@ -143,12 +146,6 @@ class RuntimeParams(Config):
             stale_observation_s=1e-3 * self.silent_after_ms,
             names=names,
         )
-
-    def _check_start_pose(self) -> None:
-        limits = zip(self.joint_names, self.start_pose or (), self.joint_lower, self.joint_upper, strict=False)
-        for name, start, lower, upper in limits:
-            if not lower <= start <= upper:
-                raise ValueError(f"key 'start_pose' has joint '{name}' at {start}, outside of {lower} to {upper}")
 
     def executed_steps(self, horizon: int | None) -> int:
         """Of a policy's chunk of `horizon` actions, those that run before the next inference begins."""
@@ -198,17 +195,8 @@ class RuntimeTopics(Config):
                 raise ConfigError([(("cameras", camera), f"{problem}; name its topic of plain Images, 16UC1 or 32FC1")])
 
 
-def load_params(folder: Path, user: Path | Mapping[str, Any] | None) -> RuntimeParams:
-    """Read the params of a robot's folder, with the keys of the user (or of the user's file) in place of its own."""
-    return _load(RuntimeParams, folder / PARAMS_FILE, user)
-
-
-def load_topics(folder: Path, user: Path | Mapping[str, Any] | None) -> RuntimeTopics:
-    """Read the topics of a robot's folder, with the keys of the user (or of the user's file) in place of its own."""
-    return _load(RuntimeTopics, folder / TOPICS_FILE, user)
-
-
-def _load(cls: type[ModelT], robot_file: Path, user: Path | Mapping[str, Any] | None) -> ModelT:
+def load_file(cls: type[ModelT], robot_file: Path, user: Path | Mapping[str, Any] | None) -> ModelT:
+    """Read a robot's file, with the keys of the user (or of the user's file) in place of its own."""
     travelled = isinstance(user, Mapping) and not robot_file.is_file()  # with all keys, to where the robot has no files
     values: Mapping[str, Any] = {} if travelled else read_values(robot_file, ())[0]
     user_file = user if isinstance(user, Path) else None

@@ -15,12 +15,11 @@ from typing import Annotated, Any, ClassVar, Literal
 import numpy as np
 
 from plaudit.config import Hertz
-from plaudit.errors import InvalidCommand, RobotError
+from plaudit.errors import RobotError
 from plaudit.protocols import VecEnv
 from plaudit.registry import ENV_REGISTRY
-from plaudit.robots.config import ClosableRobot, RobotConfig
-from plaudit.robots.rate import Rate
-from plaudit.robots.safety import SafetyLimits
+from plaudit.robots.config import Kinematics, RobotConfig, SafetyLimits
+from plaudit.robots.limits import ClosableRobot, Rate
 from plaudit.types import AnyArray, FloatArray, Observation
 
 MAX_SEED = 2**31  # of an episode that is started without one
@@ -37,9 +36,7 @@ class SimRobotConfig(RobotConfig):
 
     def build(self) -> "SimRobot":
         """Build the environment and wrap it."""
-        env = self.env.build(1)
-        cls = KinematicSimRobot if hasattr(env, "forward_kinematics") else SimRobot
-        return cls(env, self.hz, realtime=self.realtime)
+        return SimRobot(self.env.build(1), self.hz, realtime=self.realtime)
 
     def limits(self, action_dim: int) -> SafetyLimits:
         """Those of the block; actions are displacements, and a simulation is never stale."""
@@ -58,6 +55,8 @@ class SimRobot(ClosableRobot):
         if realtime and not self.fps:
             raise RobotError("this environment has no control rate of its own; set hz")
         self._env = env
+        # [A] -> [3], m: where an action moves the hand. None: the environment does not know, so there is no workspace.
+        self.forward_kinematics: Kinematics | None = getattr(env, "forward_kinematics", None)
         self._rate = Rate(self.fps or 1.0, realtime=realtime)
         self._seeds = np.random.default_rng()
         self.last_command: FloatArray | None = None
@@ -76,8 +75,7 @@ class SimRobot(ClosableRobot):
 
     def act(self, action: FloatArray) -> None:
         """Set the action of the next step, clipped to [-1, 1]."""
-        if np.shape(action) != (self.action_dim,) or not np.isfinite(action).all():
-            raise InvalidCommand(f"the simulation takes {self.action_dim} finite numbers, got {np.asarray(action)}")
+        self.check_command(action, "the simulation")
         self.last_command = self._action = np.clip(action, -1.0, 1.0).astype(np.float32)
 
     def observe(self) -> Observation:
@@ -103,15 +101,6 @@ class SimRobot(ClosableRobot):
     def close(self) -> None:
         """Close the environment."""
         self._env.close()
-
-
-class KinematicSimRobot(SimRobot):
-    """One whose environment knows where an action moves the hand, so that its workspace can be limited."""
-
-    def forward_kinematics(self, command: FloatArray) -> AnyArray:
-        """[3] the point that an action moves to, in m."""
-        env: Any = self._env
-        return env.forward_kinematics(command)
 
 
 def _first(observation: Observation) -> Observation:

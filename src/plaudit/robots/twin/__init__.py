@@ -3,7 +3,86 @@
     python -m plaudit.robots.twin --robot igris_b --log sent.jsonl           # or: plaudit robot twin igris_b
     plaudit robot check igris_b
 
-A twin moves its joints towards the commands it receives, renders its cameras, and logs every message before sending it;
-images carry their stamp in their pixels, so that a recorded episode can be compared with that log, frame by frame. It
-can be made to fail in every way that a robot does: see `faults.py`.
+    with TwinProcess(config, Path("sent.jsonl")) as twin, config.build() as robot:       # in tests and benchmarks
+        robot.reset()
+        twin.inject("nan")                     # see plaudit.robots.twin.twin
+    entries = twin.log()                       # what it sent, for plaudit.robots.twin.log.compare_episode
+
+A twin moves its joints towards the commands it receives, renders its cameras, and logs every message before sending it.
+Images carry their stamp in their pixels, so that a recorded episode can be compared with that log, frame by frame.
 """
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Self
+
+from plaudit.errors import RobotError
+from plaudit.robots.ros import RosRobotConfig
+from plaudit.robots.transport.messages import STRING, encode_string
+from plaudit.robots.twin.log import last_entry, read_log
+from plaudit.robots.twin.twin import FAULT_TOPIC, Fault
+
+TIMEOUT_S = 60.0
+
+
+class TwinProcess:
+    """A twin that runs from when this is made until `stop()`."""
+
+    def __init__(self, config: RosRobotConfig, log: Path, *, watchdog_ms: float = 500.0):
+        self._log_path = log
+        config_path = log.with_suffix(".config.json")
+        config_path.write_text(config.model_dump_json())
+        cls = type(config)
+        args = ["--robot", f"{cls.__module__}:{cls.__qualname__}", "--config", str(config_path)]
+        args += ["--log", str(log), "--watchdog_ms", str(watchdog_ms)]
+        self._command = [sys.executable, "-m", "plaudit.robots.twin", *args]
+        self._transport = config.transport.build()
+        self.start()
+
+    def start(self) -> None:
+        """Start the process, again if it has ended."""
+        self.process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        if not self.process.stdout.readline().startswith("the twin of"):
+            raise RobotError(f"the twin did not start; it ended with {self.process.wait()}")
+
+    def inject(self, fault: str) -> None:
+        """Make the twin fail, and return once it does: `late=400`, `size=head`, `none`, ... (see `twin.py`)."""
+        kind, deadline = Fault.parse(fault).kind, time.monotonic() + TIMEOUT_S
+        while self.process.poll() is None and last_entry(self._log_path).get("fault") != kind:
+            self._transport.publish(FAULT_TOPIC, STRING, encode_string(fault))
+            time.sleep(0.02)
+            if time.monotonic() > deadline:
+                raise RobotError(f"the twin did not take the fault '{fault}' within {TIMEOUT_S:.0f} s")
+
+    def log(self) -> list[dict[str, Any]]:
+        """Everything that it has sent so far."""
+        return read_log(self._log_path)
+
+    def last_entry(self) -> dict[str, Any]:
+        """What it sent last."""
+        return last_entry(self._log_path)
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process."""
+        os.kill(self.process.pid, number)
+
+    def stop(self) -> None:
+        """End the process."""
+        if self.process.poll() is None:
+            self.send_signal(signal.SIGCONT)
+            self.process.terminate()
+        self.process.wait(timeout=TIMEOUT_S)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        self._transport.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()

@@ -11,10 +11,9 @@ from typing import Any
 
 from plaudit.config import load
 from plaudit.errors import PlauditError
-from plaudit.plain import plain
 from plaudit.registry import ROBOT_REGISTRY
-from plaudit.robots.twin.faults import FAULTS
-from plaudit.robots.twin.twin import run_twin
+from plaudit.robots.twin.twin import FAULTS, run_twin
+from plaudit.trust import plain
 
 FILES = ("inference_runtime_params_config", "inference_runtime_topics_config")
 

@@ -1,25 +1,74 @@
-"""The log of a twin: one JSON line per tick, written before any of its messages is sent.
+"""What a twin sends: its camera images, and the log of one JSON line per tick, written before any message is sent.
 
     {"stamp": 1700000000050000000, "position": [...], "velocity": [...], "target": [...], "holding": false,
      "commands": 12, "skipped": 0, "violations": 0, "violated": [], "cameras": {"head": 3735928559, ...},
      "fault": "none"}
 
 `commands` counts those so far, `skipped` the ticks between two of them that had none, `violations` those that were
-outside the robot's limits (limits.py); `violated` says what was wrong with those since the last line.
-`cameras` has the CRC-32 of each image as a receiver decodes it, after compression if there is any.
+outside the robot's limits (joints.py); `violated` describes those since the last line. `cameras` has the CRC-32 of each
+image as a receiver decodes it, after compression if there is any.
+
+An image shows bars for the joints on a background in the camera's own color. Its top rows encode the stamp, 64 bits in
+black and white blocks of 4x4 pixels, which survive JPEG. The rest is a function of stamp and joints alone, so an image
+can be rendered again and compared.
 """
 
 import json
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from plaudit.robots.twin.frames import read_stamp
-from plaudit.types import ByteArray, Episode
+from plaudit.types import AnyArray, ByteArray, Episode, FloatArray
+
+BLOCK = 4  # pixels
+BITS = 64
+BAR_COLOR = np.array([235, 200, 90], np.uint8)
+
+
+def render_frame(camera: int, stamp: int, fractions: FloatArray, size: tuple[int, int]) -> ByteArray:
+    """The image [H, W, 3] of a camera.
+
+    camera: its index
+    stamp: ns
+    fractions: [J] where each joint is between its limits, 0 to 1
+    size: H, W; at least 64 blocks
+    """
+    height, width = size
+    bar_top = height * (1.0 - fractions.astype(np.float32))
+    joint_of_column = np.arange(width) * len(fractions) // width
+    in_bar = np.arange(height)[:, None] >= bar_top[joint_of_column]
+    pixels = np.where(in_bar[..., None], BAR_COLOR, _background(camera, size))
+    columns = width // BLOCK
+    rows = -(-BITS // columns)
+    bits = (np.uint64(stamp) >> np.arange(BITS, dtype=np.uint64)) & np.uint64(1)
+    padded = np.zeros(rows * columns, np.uint8)
+    padded[:BITS] = 255 * bits.astype(np.uint8)
+    blocks = np.kron(padded.reshape(rows, columns), np.ones((BLOCK, BLOCK), np.uint8))
+    pixels[: rows * BLOCK, : columns * BLOCK] = blocks[..., None]
+    return pixels
+
+
+def read_stamp(pixels: ByteArray) -> int:
+    """The stamp that `render_frame` encoded in an image."""
+    columns = pixels.shape[1] // BLOCK
+    rows = -(-BITS // columns)
+    blocks = pixels[: rows * BLOCK, : columns * BLOCK, 0].astype(np.float32)
+    means: AnyArray = blocks.reshape(rows, BLOCK, columns, BLOCK).mean(axis=(1, 3)).reshape(-1)[:BITS]
+    return sum(1 << n for n in np.flatnonzero(means > 127).tolist())
+
+
+@cache
+def _background(camera: int, size: tuple[int, int]) -> ByteArray:
+    down = np.linspace(20, 90, size[0], dtype=np.float32)[:, None]
+    across = np.linspace(0, 60, size[1], dtype=np.float32)[None]
+    tint = np.array([[1.0, 0.4, 0.4], [0.4, 1.0, 0.4], [0.4, 0.4, 1.0]], np.float32)[camera % 3]
+    return ((down + across)[..., None] * tint).astype(np.uint8)
+
 
 MAX_LINE = 16_384  # bytes, with room to spare
 

@@ -1,21 +1,33 @@
-"""One twin: its loop of moving, sending and receiving, and the function that runs it until a signal."""
+"""A twin: its loop of moving, sending and receiving, its faults, and the function that runs it until a signal.
+
+    late=400         from now on every message is sent 400 ms late
+    size=head@2.5    2.5 s after the start, camera head begins to send images of half the size
+    none             everything works again
+
+A fault is written KIND[=VALUE][@SECONDS]; it comes from a flag (`--fault`) or as a string on the topic `/twin/fault`.
+VALUE is a time in ms for `late` and `back`, and the name of a stream for the others: a camera, or `joints`; without it
+the fault affects all streams.
+"""
 
 import json
+import os
 import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
 
-from plaudit.errors import RobotError
-from plaudit.plain import print_plain
-from plaudit.robots.rate import Rate
-from plaudit.robots.ros.config import RosRobotConfig
+from plaudit.errors import RobotError, did_you_mean
+from plaudit.files import brief
+from plaudit.robots.limits import Rate
+from plaudit.robots.ros import RosRobotConfig
+from plaudit.robots.transport import Transport
 from plaudit.robots.transport.messages import (
     COMPRESSED_IMAGE,
     IMAGE,
@@ -31,11 +43,115 @@ from plaudit.robots.transport.messages import (
     encode_joint_state,
     warm_up,
 )
-from plaudit.robots.twin.faults import FAULT_TOPIC, EncodeFn, Fault, FaultyPublisher
-from plaudit.robots.twin.frames import render_frame
 from plaudit.robots.twin.joints import TwinJoints
-from plaudit.robots.twin.log import checksum
+from plaudit.robots.twin.log import checksum, render_frame
+from plaudit.trust import print_plain
 from plaudit.types import ByteArray
+
+FAULT_TOPIC = "/twin/fault"
+FAULTS = {
+    "none": "everything works",
+    "kill": "the process ends at once",
+    "freeze": "nothing is sent",
+    "late": "messages are sent VALUE ms late",
+    "back": "stamps are VALUE ms behind",
+    "shuffle": "of two messages the second is sent first",
+    "repeat": "the last message is sent again and again",
+    "size": "images have half the size",
+    "nan": "the first joint is NaN",
+    "joints": "the last joint is missing",
+    "garbage": "messages are random bytes",
+    "deaf": "commands are ignored",
+}
+TIMED_FAULTS = ("late", "back")
+MAX_DURATION = 1_000_000  # s or ms
+
+EncodeFn = Callable[[int], bytes]  # the stamp of a message -> its bytes
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault, and when it begins."""
+
+    kind: str = "none"
+    value: str = ""
+    at: float = 0.0  # seconds after the start
+
+    @classmethod
+    def parse(cls, text: str) -> "Fault":
+        """Read KIND[=VALUE][@SECONDS]; raises `RobotError`."""
+        rest, _, at = text.partition("@")
+        kind, _, value = rest.partition("=")
+        if kind not in FAULTS:
+            raise RobotError(f"a twin has no fault {brief(kind)}; {did_you_mean(kind[:60], FAULTS)}")
+        try:
+            fault = cls(kind, value, _duration(at or "0"))
+            if kind in TIMED_FAULTS:
+                _duration(value)
+        except ValueError as error:
+            raise RobotError(
+                f"{brief(text)} is not a fault: {error}; write KIND[=VALUE][@SECONDS], like late=400@2.5"
+            ) from error
+        return fault
+
+    def affects(self, stream: str, kind: str) -> bool:
+        """Whether this is a fault of that kind, for that stream."""
+        return self.kind == kind and (kind in TIMED_FAULTS or self.value in ("", stream))
+
+
+def _duration(text: str) -> float:
+    """A time in s or ms; ValueError for NaN, infinity and what is out of range."""
+    duration = float(text)
+    if not 0 <= duration <= MAX_DURATION:
+        raise ValueError(f"a time is a number from 0 to {MAX_DURATION:,}")
+    return duration
+
+
+class FaultyPublisher:
+    """Publishes a twin's messages, changed by the current fault."""
+
+    def __init__(self, transport: Transport):
+        self._transport = transport
+        self._delayed: list[tuple[float, str, str, bytes]] = []  # when to send what
+        self._held: dict[str, bytes] = {}  # topic -> the message that `shuffle` holds back or `repeat` repeats
+        self._rng = np.random.default_rng(0)
+        self.fault = Fault()
+
+    def inject(self, fault: Fault) -> None:
+        """Apply a fault from the next message on."""
+        if fault.kind == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        self._held.clear()
+        self._delayed.clear()  # lost: after the fault they would arrive out of order
+        self.fault = fault
+
+    def publish(self, stream: str, topic: str, msg_type: str, stamp: int, encode: EncodeFn) -> None:
+        """Encode and send one message, or what the fault makes of it."""
+        fault = self.fault
+        if fault.affects(stream, "freeze"):
+            return
+        data = encode(stamp - int(1e6 * float(fault.value)) if fault.affects(stream, "back") else stamp)
+        if fault.affects(stream, "garbage"):
+            data = self._rng.bytes(len(data))
+        if fault.affects(stream, "repeat"):
+            data = self._held.setdefault(topic, data)
+        if fault.affects(stream, "shuffle"):
+            if topic not in self._held:
+                self._held[topic] = data
+                return
+            self._transport.publish(topic, msg_type, data)
+            data = self._held.pop(topic)
+        if fault.affects(stream, "late"):
+            self._delayed.append((time.monotonic() + 1e-3 * float(fault.value), topic, msg_type, data))
+        else:
+            self._transport.publish(topic, msg_type, data)
+
+    def flush(self) -> None:
+        """Send the delayed messages that are due."""
+        now = time.monotonic()
+        for _, topic, msg_type, data in (item for item in self._delayed if item[0] <= now):
+            self._transport.publish(topic, msg_type, data)
+        self._delayed = [item for item in self._delayed if item[0] > now]
 
 
 class Twin:
@@ -96,19 +212,22 @@ class Twin:
         joints, fault = self.joints, self.fault
         position, velocity = joints.position.copy(), joints.velocity.copy()
         frames = {camera: self._frame(index, camera, stamp) for index, camera in enumerate(self._params.camera_names)}
-        self._write_log(
-            stamp=stamp,
-            position=position.tolist(),
-            velocity=velocity.tolist(),
-            target=joints.target.tolist(),
-            holding=joints.holding,
-            commands=joints.num_commands,
-            skipped=joints.monitor.skipped,
-            violations=joints.monitor.count,
-            violated=joints.monitor.take(),
-            cameras={camera: checksum(pixels) for camera, (pixels, _) in frames.items()},
-            fault=fault.kind,
-        )
+        entry = {
+            "stamp": stamp,
+            "position": position.tolist(),
+            "velocity": velocity.tolist(),
+            "target": joints.target.tolist(),
+            "holding": joints.holding,
+            "commands": joints.num_commands,
+            "skipped": joints.monitor.skipped,
+            "violations": joints.monitor.count,
+            "violated": joints.monitor.take(),
+            "cameras": {camera: checksum(pixels) for camera, (pixels, _) in frames.items()},
+            "fault": fault.kind,
+        }
+        if self._log is not None:
+            self._log.write(json.dumps(entry) + "\n")
+            self._log.flush()
         names = self._params.joint_names
         if fault.affects("joints", "nan"):
             position[0] = np.nan
@@ -146,11 +265,6 @@ class Twin:
             self.inject(Fault.parse(decode_string(data)))
         except RobotError as error:
             print_plain(f"ignored on {FAULT_TOPIC}: {error}")
-
-    def _write_log(self, **entry: Any) -> None:
-        if self._log is not None:
-            self._log.write(json.dumps(entry) + "\n")
-            self._log.flush()
 
 
 def run_twin(

@@ -22,16 +22,15 @@ import numpy as np
 
 from plaudit.data.store import Store, is_store
 from plaudit.errors import PlauditError, RolloutError, RolloutFault, WorkerLost
-from plaudit.plain import print_plain
 from plaudit.policies.loader import PolicySpec
 from plaudit.protocols import InferenceEngine
-from plaudit.rollout.attended import attend, attended_episode, is_discarded
-from plaudit.rollout.operator import Operator, OperatorCommand, OperatorStatus
-from plaudit.rollout.operator_input import listen_at_robot
+from plaudit.rollout.operator import Operator, OperatorCommand, OperatorStatus, listen_at_robot
+from plaudit.rollout.run import attend, attended_episode, is_discarded
 from plaudit.training.config import TrainingConfig
 from plaudit.training.handles import Handle
 from plaudit.training.replay_buffer import ReplayBuffer
 from plaudit.training.state_manager import StateManager
+from plaudit.trust import print_plain
 from plaudit.types import EnvSpec, Episode
 
 SYNC_S = 0.2  # between two requests for new weights during an episode

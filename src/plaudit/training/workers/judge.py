@@ -16,6 +16,7 @@ from typing import Any
 
 from plaudit.data.store import Store
 from plaudit.errors import EpisodeNotFound, WorkerLost
+from plaudit.files import Root
 from plaudit.judges.cascade import CascadeConfig
 from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
 from plaudit.judges.config import JudgeConfig, judge_warnings
@@ -26,7 +27,6 @@ from plaudit.registry import JUDGE_REGISTRY, dotted_path
 from plaudit.training.handles import Handle
 from plaudit.training.replay_buffer import EpisodeRef, ReplayBuffer
 from plaudit.types import Episode, JudgeId, Labels
-from plaudit.untrusted import Root
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,14 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from plaudit.checkpoint import dump_checkpoint, load_dumped
 from plaudit.data.batch import to_torch
+from plaudit.data.checkpoint import dump_checkpoint, load_dumped
 from plaudit.data.normalize import Normalizer
 from plaudit.data.replay import ReplaySampler
 from plaudit.errors import PolicyError, did_you_mean
-from plaudit.policies.loader import PolicySpec, load_policy
+from plaudit.policies.loader import PolicySpec, load_policy, read_weights
 from plaudit.policies.networks import load_components
-from plaudit.policies.weights import read_weights
 from plaudit.training.config import TrainingConfig
 from plaudit.training.distributed import SINGLE, DistributedGroup
 from plaudit.training.evaluation import evaluate, make_eval_env

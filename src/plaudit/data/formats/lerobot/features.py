@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 
 from plaudit.data.formats.base import LabeledEpisode, WriteOptions
-from plaudit.data.formats.images import choose
+from plaudit.data.formats.images import LEROBOT_IMAGES, choose
 from plaudit.errors import DataError
+from plaudit.files import brief, file_name
 from plaudit.types import AnyArray, Labels
-from plaudit.untrusted import brief, file_name
 
-STATE, ACTION, IMAGES = "observation.state", "action", "observation.images."
+STATE, ACTION, IMAGES = "observation.state", "action", LEROBOT_IMAGES
 REWARD, DONE, SUCCESS = "next.reward", "next.done", "next.success"
 INTERVENTION, PRIVILEGED = "complementary_info.is_intervention", "privileged."
 BOOKKEEPING = ("timestamp", "frame_index", "episode_index", "index", "task_index")

@@ -8,14 +8,21 @@ carries its own preprocessing: `mean` and `std` of the pixels, 0 to 255, that it
 reward model builds it with `pretrained=False` and fills it from its own weights.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from plaudit.config import Config, Number
+from plaudit.data.formats.decoder import load_pickle
+from plaudit.data.weights import LEGACY, ZIP, read_safetensors, read_torch
 from plaudit.errors import BadFile, JudgeError
+from plaudit.files import Root, unreadable
 
 Channels = tuple[Number, Number, Number]
 
@@ -116,3 +123,127 @@ def _smallest(encoder: nn.Module) -> str:
             continue
         return f"it takes {side}x{side}: set image_size"
     return "nor squares of 16 to 224 pixels"
+
+
+def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
+    """Cells before and after one axis of `size` cells."""
+    total = max((math.ceil(size / stride) - 1) * stride + kernel - size, 0)
+    return total // 2, total - total // 2
+
+
+def pad_same(x: Tensor, kernel: int, stride: int, value: float) -> Tensor:
+    """[B, C, H, W] with its edges filled with `value`."""
+    top, bottom = same_padding(x.shape[2], kernel, stride)
+    left, right = same_padding(x.shape[3], kernel, stride)
+    return F.pad(x, (left, right, top, bottom), value=value)
+
+
+class SameConv2d(nn.Conv2d):
+    """A convolution without bias and with a square kernel."""
+
+    def __init__(self, channels_in: int, channels_out: int, kernel: int, stride: int = 1, groups: int = 1):
+        super().__init__(channels_in, channels_out, kernel, stride, groups=groups, bias=False)
+
+    def forward(self, input: Tensor) -> Tensor:
+        kernel, stride = self.kernel_size[0], self.stride[0]
+        vertical = same_padding(input.shape[2], kernel, stride)
+        horizontal = same_padding(input.shape[3], kernel, stride)
+        if vertical[0] == vertical[1] and horizontal[0] == horizontal[1]:  # torch pads these itself, without a copy
+            return F.conv2d(input, self.weight, None, stride, (vertical[0], horizontal[0]), groups=self.groups)
+        return F.conv2d(F.pad(input, (*horizontal, *vertical)), self.weight, None, stride, groups=self.groups)
+
+
+class SameMaxPool2d(nn.Module):
+    """The largest of each window; what lies outside of the image never wins."""
+
+    def __init__(self, kernel: int, stride: int):
+        super().__init__()
+        self.kernel, self.stride = kernel, stride
+
+    def forward(self, x: Tensor) -> Tensor:
+        padding = [same_padding(size, self.kernel, self.stride) for size in x.shape[2:]]
+        if all(before == after for before, after in padding):  # torch pads these itself, without a copy
+            return F.max_pool2d(x, self.kernel, self.stride, [before for before, _ in padding])
+        if all(pair == (0, 1) for pair in padding):  # a last window that reaches one cell out: no copy either
+            return F.max_pool2d(x, self.kernel, self.stride, ceil_mode=True)
+        return F.max_pool2d(pad_same(x, self.kernel, self.stride, -math.inf), self.kernel, self.stride)
+
+
+Shape = tuple[int, ...]
+
+_PICKLE = b"\x80"
+
+
+def read_state_dict(path: Path) -> dict[str, Any]:
+    """All that a file of weights holds, nested names joined with '/': torch tensors, arrays, and what else there is."""
+    if path.is_dir():
+        files = ", ".join(sorted(file.name for file in path.iterdir() if file.is_file()))
+        raise BadFile(path, f"this is a folder; name the file of weights in it (it has: {files or 'none'})")
+    if not path.exists():
+        raise BadFile(path, "there is no such file of weights; download it first and name the place")
+    root = Root.of_named_file(path)
+    with root.open(path) as file:
+        start = file.read(16)
+    if start[8:9] == b"{":
+        message = "this safetensors file is damaged ({}); copy it again from its source"
+        return dict(read_safetensors(path, message, root))
+    if start.startswith((ZIP, LEGACY)):
+        tree = read_torch(path, root)
+    elif start.startswith(_PICKLE):
+        tree = load_pickle(path, root)
+    else:
+        raise unreadable(path, f"this is no file of weights (safetensors, torch or a pickle); it starts with {start!r}")
+    if not isinstance(tree, dict):
+        raise BadFile(path, f"this file holds a {type(tree).__name__}; weights are a dictionary of names and tensors")
+    while len(tree) == 1 and isinstance(
+        only := next(iter(tree.values())), dict
+    ):  # {"params": ...}, {"state_dict": ...}
+        tree = only
+    return _flat(tree)
+
+
+def select_tensors(
+    found: Mapping[str, Any], wanted: Mapping[str, Shape], *, path: Path, network: str, skip: Sequence[str] = ()
+) -> dict[str, Tensor]:
+    """The wanted tensors as 32-bit floats; refuses a file where one is missing, of another shape, or too many.
+
+    skip: what the names of tensors start with that may be there and are left, like the head of the classifier
+    """
+    taken: dict[str, Tensor] = {}
+    for name, shape in wanted.items():
+        if name not in found:
+            raise BadFile(path, f"tensor '{name}' {list(shape)} of {network} is missing; take the file as published")
+        tensor = _as_tensor(found[name])
+        if tensor is None:
+            raise BadFile(path, f"'{name}' should be a tensor of floats {list(shape)} of {network}; take another file")
+        if tensor.shape != shape:
+            raise BadFile(
+                path,
+                f"tensor '{name}' is {list(tensor.shape)} and {network} has {list(shape)} there; "
+                "this is another network, take a file of this one",
+            )
+        taken[name] = tensor
+    surplus = [name for name in found if name not in wanted and not name.startswith(tuple(skip))]
+    if surplus:
+        shape = list(np.shape(found[surplus[0]]))
+        raise BadFile(
+            path,
+            f"tensor '{surplus[0]}' {shape} has no place in {network}, nor have {len(surplus) - 1} others; "
+            "this is another network, take a file of this one",
+        )
+    return taken
+
+
+def _flat(tree: Mapping[Any, Any], above: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in tree.items():
+        flat |= _flat(value, f"{above}{name}/") if isinstance(value, dict) else {f"{above}{name}": value}
+    return flat
+
+
+def _as_tensor(value: Any) -> Tensor | None:
+    if isinstance(value, Tensor) and value.is_floating_point():
+        return value.detach().float()
+    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+        return torch.from_numpy(value.astype(np.float32))
+    return None

@@ -12,9 +12,14 @@ from typing import ClassVar, Literal, Self
 from torch import Tensor, nn
 
 from plaudit.errors import MissingPackage
-from plaudit.judges.classifier.encoders import Channels, EncoderConfig, SplitEncoder
-from plaudit.judges.classifier.encoders.same import SameConv2d
-from plaudit.judges.classifier.encoders.weights import read_state_dict, select_tensors
+from plaudit.judges.classifier.encoders import (
+    Channels,
+    EncoderConfig,
+    SameConv2d,
+    SplitEncoder,
+    read_state_dict,
+    select_tensors,
+)
 
 # Of each group of blocks: how many, kernel, stride of the first, how far it widens inside, channels in and out.
 GROUPS = (

@@ -22,10 +22,10 @@ from urllib.parse import urlparse
 import torch
 from torch import Tensor, nn
 
+from plaudit.config import LocalFilesOnly
 from plaudit.errors import JudgeError, MissingExtra, MissingPackage, UnknownName, did_you_mean
+from plaudit.files import Root, read_json_object
 from plaudit.judges.classifier.encoders import IMAGENET_MEAN, IMAGENET_STD, Channels, EncoderConfig, features_of
-from plaudit.trust import LocalFilesOnly
-from plaudit.untrusted import Root, read_json_object
 
 # What torchvision calls the parts that come after the last map.
 TORCHVISION_HEADS = ("avgpool", "classifier", "fc", "heads")

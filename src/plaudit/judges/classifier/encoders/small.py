@@ -5,8 +5,10 @@ For simulated frames of 64x64 it is as good as a pretrained one and a hundred ti
 
 from typing import Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from plaudit.config import Width
 from plaudit.judges.classifier.encoders import Channels, EncoderConfig
@@ -39,3 +41,47 @@ class SmallEncoder(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return self.layers(images)
+
+
+class KeypointsConfig(EncoderConfig):
+    """Convolutions and a spatial softmax, from random weights."""
+
+    type: Literal["keypoints"] = "keypoints"
+    widths: tuple[Width, ...] = Field(default=(16, 32, 32), min_length=2)  # channels; the last is the keypoints'
+
+    def build(self, *, pretrained: bool = True) -> "KeypointsEncoder":
+        return KeypointsEncoder(self.widths)
+
+
+class KeypointsEncoder(nn.Module):
+    """[B, 3, H, W] to [B, 3 * K, 1, 1]: x, y and strength of each of K keypoints."""
+
+    mean: Channels = (127.5, 127.5, 127.5)
+    std: Channels = (127.5, 127.5, 127.5)
+
+    def __init__(self, widths: tuple[int, ...]):
+        super().__init__()
+        # All but the last halve the image; the last has heat maps at a quarter of its size, with the defaults.
+        layers: list[nn.Module] = []
+        for before, after in zip((3, *widths[:-2]), widths[:-1], strict=True):
+            layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.ReLU()]
+        self.layers = nn.Sequential(*layers, nn.Conv2d(widths[-2], widths[-1], 3, padding=1))
+        # How sharp each softmax is: of heat maps with unit deviation, so that it is sharp enough to learn from at once.
+        self.sharpness = nn.Parameter(torch.full((widths[-1],), 3.0))
+        self.channels = 3 * widths[-1]
+
+    def forward(self, images: Tensor) -> Tensor:
+        heat = self.layers(images)
+        height, width = heat.shape[2:]
+        heat = heat.flatten(2)
+        unit = F.layer_norm(heat, heat.shape[2:], eps=1e-6)
+        share = torch.softmax(unit * self.sharpness[:, None], dim=2)
+        grid_y, grid_x = torch.meshgrid(_places(height, heat), _places(width, heat), indexing="ij")
+        where = share @ torch.stack([grid_x.flatten(), grid_y.flatten()], dim=1)
+        strength = (share * heat).sum(dim=2, keepdim=True).tanh()
+        return torch.cat([where, strength], dim=2).reshape(len(images), -1, 1, 1)
+
+
+def _places(count: int, like: Tensor) -> Tensor:
+    """-1 to 1 along an axis of so many cells."""
+    return torch.linspace(-1, 1, count, dtype=like.dtype, device=like.device)

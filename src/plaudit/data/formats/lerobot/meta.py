@@ -1,0 +1,497 @@
+"""What `meta/` of a LeRobot data set says: the features, the episodes, and the files of each episode.
+
+v2 keeps a table and a video per camera for each episode, v3 many episodes in a file. Both say where by path templates
+in `meta/info.json`. Data sets in the wild mix their fields (a v3.0 folder with a file per episode, a template without
+chunks), so a template is filled with whatever fields it asks for. Where a file holds several episodes, they lie in it
+one after the other in the order of the list.
+
+Folders are renamed, converted to another container and unpacked a level deeper, and info.json stays as it was. If none
+of the files of a camera (or none of the tables) is in its place, they are searched by name: each must exist exactly
+once. A single missing file is not searched: a backup next to it would be taken instead.
+"""
+
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from pathlib import Path
+from string import Formatter
+from typing import Any, get_args
+
+import numpy as np
+import pyarrow as pa
+
+from plaudit.data.formats.base import MAX_EDGE, MAX_PIXELS, MAX_TEXT, MAX_WIDTH
+from plaudit.data.formats.lerobot.features import IMAGES, PLAUDIT_META
+from plaudit.data.formats.lerobot.tables import Features, count_rows, image_size, read_json_lines, read_table
+from plaudit.errors import BadFile
+from plaudit.files import Root, brief
+from plaudit.types import AnyArray, Padding
+
+MAX_FEATURES = 10_000
+MIN_FPS, MAX_FPS = 1e-3, 1e5
+MAX_INDEX = 1 << 40  # of an episode, a file, a frame
+MAX_NAME = 100  # characters of a camera, which becomes the name of a file
+
+FIELDS = ("episode_chunk", "episode_index", "chunk_index", "file_index", "video_key")
+_SPEC = re.compile(r"0?(\d|1[0-2])?d?")  # 06d, 3d, d: never wider than 12
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """The validated content of `meta/info.json`."""
+
+    version: str
+    fps: float
+    robot: str
+    features: Features
+    sizes: Mapping[str, tuple[int, int]]  # feature of color images -> height, width
+    data_path: str | None
+    video_path: str | None
+    chunks_size: int
+
+
+def parse_info(info: Any, path: Path) -> DatasetInfo:
+    """Refuses a description that no data set has, with what is wrong in it."""
+    if not isinstance(info, dict):
+        raise BadFile(path, f"this does not describe a LeRobot data set: it is {brief(info)} and no mapping")
+    for key in ("codebase_version", "fps", "features"):
+        if key not in info:
+            raise BadFile(path, f"this does not describe a LeRobot data set: it lacks '{key}'")
+    version = info["codebase_version"]
+    if not isinstance(version, str) or not version.startswith(("v2", "v3")) or len(version) > 20:
+        raise BadFile(path, f"LeRobot {brief(version).strip(chr(39))} is not read; v2.0, v2.1 and v3.0 are")
+    fps = number(info["fps"])
+    if fps is None or not MIN_FPS <= fps <= MAX_FPS:
+        raise BadFile(path, f"'fps' is {brief(info['fps'])}, which is no rate of frames; correct it")
+    features = _features(info["features"], path)
+    images = {key: feature for key, feature in features.items() if feature["dtype"] in ("video", "image")}
+    sizes = {key: size for key, feature in images.items() if (size := image_size(feature)) is not None}
+    for key, size in sizes.items():
+        _check_camera(key, size, path)
+    robot = info.get("robot_type")
+    return DatasetInfo(
+        version=version,
+        fps=fps,
+        robot=robot[:MAX_NAME] if isinstance(robot, str) else "",
+        features=features,
+        sizes=sizes,
+        data_path=_template(info, "data_path", path),
+        video_path=_template(info, "video_path", path),
+        chunks_size=_chunks(info, path),
+    )
+
+
+def _features(features: Any, path: Path) -> dict[str, dict[str, Any]]:
+    if not isinstance(features, dict) or len(features) > MAX_FEATURES:
+        raise BadFile(path, f"'features' is {brief(features)} where it maps names of columns to what they are")
+    for name, feature in features.items():
+        if not isinstance(feature, dict) or not isinstance(feature.get("dtype"), str):
+            raise BadFile(path, f"feature {brief(name)} has no 'dtype'; correct it")
+        shape = feature.get("shape")
+        shape = [] if shape is None else shape
+        sound = isinstance(shape, list) and len(shape) <= 8 and all(type(n) is int and n >= 0 for n in shape)
+        image = feature["dtype"] in ("video", "image")  # whose size is looked at by itself
+        if not sound or not (image or math.prod(shape) <= MAX_WIDTH):
+            raise BadFile(path, f"feature {brief(name)} has a 'shape' that no column has: {_shape(shape)}; correct it")
+        feature["shape"] = shape
+    return features
+
+
+def _shape(shape: Any) -> str:
+    return f"[{', '.join(brief(n) for n in shape[:8])}]" if isinstance(shape, list) else brief(shape)
+
+
+def _check_camera(key: str, size: tuple[int, int], path: Path) -> None:
+    height, width = size
+    if not (0 < height <= MAX_EDGE and 0 < width <= MAX_EDGE and height * width <= MAX_PIXELS):
+        raise BadFile(
+            path,
+            f"camera {brief(key)} has frames of {brief(height)}x{brief(width)}; at most {MAX_PIXELS:,} pixels are read",
+        )
+    name = key.removeprefix(IMAGES)
+    if not name or len(name.encode()) > MAX_NAME or "\0" in name:
+        raise BadFile(path, f"camera {brief(key)} has no name that a file can have; rename it")
+
+
+def _template(info: Mapping[str, Any], key: str, path: Path) -> str | None:
+    template = info.get(key)
+    if template is None or template == "":
+        return None
+    if not isinstance(template, str) or len(template) > 1000:
+        raise BadFile(path, f"'{key}' is {brief(template)} and no path; correct it")
+    return template
+
+
+def _chunks(info: Mapping[str, Any], path: Path) -> int:
+    size = info.get("chunks_size") or 1000
+    if type(size) is not int or not 0 < size <= MAX_INDEX:
+        raise BadFile(path, f"'chunks_size' is {brief(size)}; it counts the episodes in a folder, correct it")
+    return size
+
+
+def fill(root: Root, template: str, fields: Mapping[str, Any]) -> Path:
+    """The path that a template stands for, within the data set. Only plain fields are filled in.
+
+    `str.format` on a stranger's template reads attributes and pads to any width; each part is looked at first.
+    """
+    info = root.path / "meta/info.json"
+    try:
+        parts = list(Formatter().parse(template))
+    except ValueError as error:
+        raise BadFile(info, f"{brief(template)} is no template of a path ({error}); correct it") from error
+    for _, name, spec, conversion in parts:
+        if name is None:
+            continue
+        if name not in fields:
+            raise BadFile(
+                info,
+                f"the path '{template[:200]}' asks for {brief(name)}, which meta/ does not say; correct the path",
+            )
+        plain = name in FIELDS and not conversion
+        if not plain or (spec and (name == "video_key" or not _SPEC.fullmatch(spec))):
+            raise BadFile(info, f"the path {brief(template)} does more than name its fields; correct the path")
+    return root.inside(template.format(**{name: fields[name] for name in FIELDS if name in fields}))
+
+
+def number(value: Any) -> float | None:
+    """A finite number, or None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) else None
+
+
+def count(value: Any) -> int | None:
+    """A whole number from 0 on, also where a table keeps it as a float; None for anything else."""
+    found = number(value)
+    return int(found) if found is not None and 0 <= found <= MAX_INDEX and found == int(found) else None
+
+
+# What LeRobot takes where info.json names no template.
+_V2_DATA = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
+_V2_VIDEO = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
+_V3_DATA = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+_V3_VIDEO = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
+
+
+@dataclass(frozen=True)
+class Video:
+    """Where a camera's frames of one episode lie."""
+
+    path: Path
+    start: float  # seconds into the file
+    first: int  # frames of other episodes before it in the file
+    end: float | None = None  # seconds into the file where the next episode begins; None: nobody says
+
+
+@dataclass(frozen=True)
+class Row:
+    """The metadata of one episode."""
+
+    index: int
+    length: int
+    tasks: list[str]
+    data: Path  # the table it stands in, perhaps with others
+    first: int  # rows of other episodes before it in the table
+    videos: dict[str, Video] = field(default_factory=dict)  # feature -> where
+    problem: str = ""  # why it cannot be read, where that shows already
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The episodes, and how many rows or frames of theirs each file holds by the list."""
+
+    rows: list[Row]
+    counts: Mapping[Path, int]
+
+
+def rows_in_table(row: Row, owner: AnyArray | None, total: int, listed: int) -> slice:
+    """Where an episode lies in its table. BadFile where the table contradicts `meta/`.
+
+    owner: `episode_index` of each row of the table; None where it has no such column, then its rows must add up
+    total: rows of the table
+    listed: rows of the table by `meta/`
+    """
+    first = row.first
+    if owner is None:
+        if total != listed:
+            raise BadFile(row.data, f"this table has {total} rows where meta/ says {listed}; copy it again")
+    elif total != listed and row.index in owner:  # rows of episodes that are not listed may lie between
+        first = int(np.argmax(owner == row.index))
+    place = slice(first, first + row.length)
+    if owner is not None:
+        wrong = np.flatnonzero(owner[place] != row.index)
+        if len(wrong):
+            at = first + int(wrong[0])
+            raise BadFile(
+                row.data,
+                f"row {at} belongs to episode {owner[at]} by its 'episode_index' and to episode {row.index} by meta/; "
+                "copy the data set again from its source, or correct either",
+            )
+        if (found := int((owner == row.index).sum())) != row.length:
+            raise BadFile(
+                row.data, f"episode {row.index} has {found} rows where meta/ says {row.length}; copy it again"
+            )
+    return place
+
+
+def list_episodes(root: Root, info: DatasetInfo, video_keys: Sequence[str]) -> Listing:
+    """Every episode that `meta/` lists; a camera that it has no video of is not in the row's `videos`."""
+    lines = root.path / "meta/episodes.jsonl"
+    folder = root.path / "meta/episodes"
+    tables = folder.is_dir() or (info.version.startswith("v3") and not root.is_file(lines))
+    entries = _table_entries(root, folder) if tables else read_json_lines(root, lines)
+    reader = _Entries(root, info, video_keys, tables)
+    rows = [reader.row(position, entry) for position, entry in enumerate(entries)]
+    if rows and all(row.problem for row in rows):
+        raise BadFile(rows[0].data, rows[0].problem)
+    return Listing(rows, reader.counts)
+
+
+class _Entries:
+    """Entries of the list, one after the other, into rows."""
+
+    def __init__(self, root: Root, info: DatasetInfo, video_keys: Sequence[str], tables: bool):
+        """
+        tables: the list is v3's, in tables
+        """
+        default_data, default_video = (_V3_DATA, _V3_VIDEO) if tables else (_V2_DATA, _V2_VIDEO)
+        self._root, self._video_keys, self._tables = root, video_keys, tables
+        self._data_path, self._video_path = info.data_path or default_data, info.video_path or default_video
+        self._per_chunk = info.chunks_size
+        self._names = cache(lambda: task_names(root))  # most lists have the texts, and nothing is read then
+        self.counts: Counter[Path] = Counter()
+
+    def row(self, position: int, entry: Mapping[str, Any] | BadFile) -> Row:
+        """One that cannot be understood is listed with its problem: the others can be read without it."""
+        index = position
+        try:
+            if isinstance(entry, BadFile):
+                raise entry
+            index = self._check_int(entry, "episode_index", position)
+            return self._row(index, entry)
+        except BadFile as error:
+            return Row(index, 0, [], error.path, 0, problem=str(error).removeprefix(f"{error.path}: "))
+
+    def _row(self, index: int, entry: Mapping[str, Any]) -> Row:
+        data = self._place(self._data_path, index, self._template_fields(entry, "data/"))
+        length = self._length(entry, data)
+        tasks = [self._text(task) for task in _tasks(entry)]
+        videos = {}
+        for key in self._video_keys:
+            declared = self._template_fields(entry, f"videos/{key}/")
+            if self._tables and not declared and "{episode_index" not in self._video_path:
+                continue
+            start = number(entry.get(f"videos/{key}/from_timestamp", 0.0))
+            if start is None or not 0 <= start < 1e9:
+                raise BadFile(self._root.path / "meta", f"episode {index} begins at no time within its video '{key}'")
+            video = self._place(self._video_path, index, {**declared, "video_key": key})
+            videos[key] = Video(video, start, self.counts[video], number(entry.get(f"videos/{key}/to_timestamp")))
+        row = Row(index, length, tasks, data, self.counts[data], videos)
+        for path in (data, *(video.path for video in videos.values())):
+            self.counts[path] += length
+        return row
+
+    def _place(self, template: str, index: int, declared: Mapping[str, Any]) -> Path:
+        chunks = {
+            "episode_chunk": index // self._per_chunk,
+            "chunk_index": declared.get("file_index", index) // self._per_chunk,
+        }
+        return fill(self._root, template, {"episode_index": index, **chunks, **declared})
+
+    def _template_fields(self, entry: Mapping[str, Any], prefix: str) -> dict[str, int]:
+        """What an entry says under a prefix of the fields of a template: chunk_index, file_index."""
+        keys = {name: f"{prefix}{name}" for name in FIELDS}
+        return {name: self._check_int(entry, key) for name, key in keys.items() if entry.get(key) is not None}
+
+    def _check_int(self, entry: Mapping[str, Any], key: str, default: int = 0) -> int:
+        value = entry.get(key, default)
+        found = count(value)
+        if found is None:
+            raise BadFile(self._root.path / "meta", f"the list of episodes says '{key}' is {brief(value)}; correct it")
+        return found
+
+    def _length(self, entry: Mapping[str, Any], data: Path) -> int:
+        if entry.get("length") is not None:
+            return self._check_int(entry, "length")
+        if entry.get("dataset_from_index") is not None and entry.get("dataset_to_index") is not None:
+            first, end = self._check_int(entry, "dataset_from_index"), self._check_int(entry, "dataset_to_index")
+            if end < first:
+                raise BadFile(self._root.path / "meta", f"an episode goes from row {first} to row {end}; correct it")
+            return end - first
+        return count_rows(self._root, data)  # a table of its own: nothing else would say where it ends
+
+    def _text(self, task: Any) -> str:
+        text = task if isinstance(task, str) else self._names().get(count(task), brief(task))
+        if len(text) > MAX_TEXT:
+            raise BadFile(self._root.path / "meta", f"a task of {len(text):,} characters, {brief(text)}; shorten it")
+        return text
+
+
+def _table_entries(root: Root, folder: Path) -> Iterator[dict[str, Any]]:
+    files = root.files(folder, ".parquet")
+    if not files:
+        raise BadFile(folder, "this LeRobot v3.0 data set lists no episodes; copy it again")
+    for file in files:
+        # Statistics are most of the table and nothing here needs them.
+        table = read_table(root, file, lambda name: not name.startswith(("stats/", "meta/")))
+        yield from entries_of(table, file)
+
+
+def entries_of(table: pa.Table, where: Path) -> list[dict[str, Any]]:
+    """A table's rows as Python's own values."""
+    try:
+        return table.to_pylist()
+    except (pa.ArrowException, ValueError, OverflowError) as error:  # dates beyond the calendar, text that is none
+        raise BadFile(where, f"a value of this table cannot be read ({str(error)[:100]}); copy it again") from error
+
+
+def _tasks(entry: Mapping[str, Any]) -> list[Any]:
+    """Texts or numbers of tasks; a list, or a single one."""
+    tasks = entry.get("tasks", entry.get("task"))
+    if tasks is None:
+        return []
+    return list(tasks) if isinstance(tasks, list | tuple) else [tasks]
+
+
+def task_names(root: Root) -> dict[int | None, str]:
+    """Task number -> text, which v3.0 keeps as the index of a pandas table."""
+    table, lines = root.path / "meta/tasks.parquet", root.path / "meta/tasks.jsonl"
+    rows: Sequence[Any] = []
+    if root.is_file(table):
+        rows = entries_of(read_table(root, table), table)
+    elif root.is_file(lines):
+        rows = read_json_lines(root, lines)
+    entries = [row for row in rows if isinstance(row, dict)]
+    texts = ((row.get("task_index"), row.get("task", row.get("__index_level_0__"))) for row in entries)
+    return {count(index): text for index, text in texts if count(index) is not None and isinstance(text, str)}
+
+
+_FINAL = "final/"
+
+
+@dataclass(frozen=True)
+class PlauditMeta:
+    """Of one episode; what it does not say is as in a data set of others."""
+
+    padded: Padding = "last"
+    terminated: bool | None = None
+    reward_frame: str = "next"
+    source: str = "dataset"
+    start: float | None = None
+    final_success: float | None = None
+    final_state: list[float] | None = None
+    images: Mapping[str, bytes] = field(default_factory=dict)  # camera -> what the last action led to
+
+
+NO_META = PlauditMeta()
+
+
+def read_plaudit_meta(root: Root) -> dict[int, PlauditMeta]:
+    """By episode; {} for a data set of others."""
+    path = root.path / PLAUDIT_META
+    if not root.is_file(path):
+        return {}
+    found: dict[int, PlauditMeta] = {}
+    for entry in entries_of(read_table(root, path), path):
+        index = count(entry.get("episode_index"))
+        if index is None:
+            raise BadFile(path, "a row of this table does not say which episode it is of; export the data set again")
+        found[index] = _extra(entry)
+    return found
+
+
+def _extra(entry: Mapping[str, Any]) -> PlauditMeta:
+    declared, source = entry.get("repeated"), entry.get("source")
+    state, terminated = entry.get("final_state"), entry.get("terminated")
+    sound = isinstance(state, list) and all(number(value) is not None for value in state)
+    images = {name.removeprefix(_FINAL): value for name, value in entry.items() if name.startswith(_FINAL)}
+    return PlauditMeta(
+        padded=next((known for known in get_args(Padding) if known == declared), "last"),
+        terminated=terminated if isinstance(terminated, bool) else None,
+        reward_frame=str(entry.get("reward_frame")),
+        source=source[:100] if isinstance(source, str) else "dataset",
+        start=number(entry.get("start")),
+        final_success=number(entry.get("final_success")),
+        final_state=state if sound else None,
+        images={camera: value for camera, value in images.items() if isinstance(value, bytes)},
+    )
+
+
+_TABLES = (".parquet",)
+_VIDEOS = (".mp4", ".mkv", ".webm", ".mov", ".m4v")
+_CHUNK = re.compile(r"chunk-\d+")
+
+
+def found_elsewhere(root: Root, listing: Listing, notes: dict[str, str]) -> Listing:
+    """The same episodes with the files that are there.
+
+    notes: filled in with where they were found
+    """
+    rows = [row for row in listing.rows if not row.problem]
+    keys = sorted({key for row in rows for key in row.videos})
+    expected = {"": {row.data for row in rows}} | {k: {r.videos[k].path for r in rows if k in r.videos} for k in keys}
+    lost = [key for key, paths in expected.items() if paths and not any(root.is_file(path) for path in paths)]
+    if not lost:
+        return listing
+    files = _Files(root, taken={path for key, paths in expected.items() if key not in lost for path in paths})
+    moved: dict[Path, Path] = {}
+    for key in lost:
+        places = {path: files.find(path, key, alone=len(keys) == 1) for path in expected[key]}
+        found = {path: place for path, place in places.items() if place is not None}
+        taken = [*moved.values(), *found.values()]
+        if found and len(set(taken)) == len(taken):
+            moved |= found
+            first = min(found)
+            notes.setdefault(
+                f"elsewhere {key}",
+                f"meta/info.json names {first.relative_to(root.path)}, which is not there; "
+                f"{found[first].relative_to(root.path)} is read in its place, and so are the others",
+            )
+    return Listing(
+        [_relocate(row, moved) for row in listing.rows], {moved.get(p, p): n for p, n in listing.counts.items()}
+    )
+
+
+def _relocate(row: Row, moved: Mapping[Path, Path]) -> Row:
+    videos = {key: replace(video, path=moved.get(video.path, video.path)) for key, video in row.videos.items()}
+    return replace(row, data=moved.get(row.data, row.data), videos=videos)
+
+
+class _Files:
+    """The tables and videos that lie in a data set, by their names without an ending."""
+
+    def __init__(self, root: Root, taken: Collection[Path]):
+        """
+        taken: those that are in their place
+        """
+        self._by_stem: defaultdict[str, list[Path]] = defaultdict(list)
+        for path in root.files(root.path, (*_TABLES, *_VIDEOS)):
+            parts = path.relative_to(root.path).parts
+            if path not in taken and parts[0] != "meta" and not any(part.startswith(".") for part in parts):
+                self._by_stem[path.stem].append(path)
+
+    def find(self, expected: Path, key: str, *, alone: bool) -> Path | None:
+        """The one file that can be meant; None where there is none, or a choice.
+
+        key: the camera's feature, "" for a table
+        alone: no other camera could be meant
+        """
+        endings = _VIDEOS if key else _TABLES
+        found = [path for path in self._by_stem[expected.stem] if path.suffix in endings]
+        if key and (not alone or len(found) > 1):
+            found = [path for path in found if any(_same_camera(part, key) for part in path.parts[:-1])]
+        if len(found) > 1:
+            chunks = {part for part in expected.parts if _CHUNK.fullmatch(part)}
+            found = [path for path in found if chunks <= set(path.parts)]
+        return found[0] if len(found) == 1 else None
+
+
+def _same_camera(folder: str, key: str) -> bool:
+    return folder.rpartition(".")[2] == key.rpartition(".")[2]

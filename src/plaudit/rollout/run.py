@@ -1,0 +1,292 @@
+"""A run of `plaudit run`: its config, and its episodes, stored with the operator's marks or put aside.
+
+    config = load_run(["robot.env.type=lift"], robot="sim", algorithm="rtc", teleop="none", robot_files={})
+    with config.start(policy) as engine:
+        for done in record_episodes(engine, store, 10, operator=operator):
+            print(done.id, done.mark)
+
+A mark (success or failure) is stored in the episode's meta, so that it travels with the episode, and becomes a label of
+source "operator". Such a label has priority over a model's, and a label that a person gave frame by frame has priority
+over it (data/label_order.py). Success starts at the last frame. A discarded episode goes to a store of its own, which
+nothing learns from, labels or counts.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Self, TypeVar
+
+from pydantic import model_validator
+
+from plaudit.config import Config, load
+from plaudit.data.store import Store, is_store
+from plaudit.errors import DataError, PlauditError, RolloutError, RolloutFault
+from plaudit.policies.loader import PolicySpec
+from plaudit.protocols import InferenceEngine
+from plaudit.registry import INFERENCE_REGISTRY, ROBOT_REGISTRY, TELEOP_REGISTRY
+from plaudit.robots.config import RobotConfig
+from plaudit.rollout.chunks import check_chunks
+from plaudit.rollout.engine import EngineBase, InferenceConfig, Reset
+from plaudit.rollout.operator import MARK, Operator, OperatorCommand, OperatorConfig
+from plaudit.types import OPERATOR, Episode, Labels
+
+RETRY_S = 0.5  # between two attempts to recover robot and policy
+InferenceT = TypeVar("InferenceT", bound=InferenceConfig)
+
+
+LABELED = {OperatorCommand.SUCCESS, OperatorCommand.FAILURE}
+DISCARDED = {OperatorCommand.DISCARD, OperatorCommand.REPEAT}
+
+
+def check_algorithm(algorithm: str, config: InferenceConfig) -> None:
+    """Whether there is such an algorithm, and whether it can run with these settings."""
+    INFERENCE_REGISTRY.get(algorithm)
+    if algorithm == "rtc" and not config.realtime:
+        raise ValueError("rtc controls in real time; write policy.inference.realtime=true, or choose 'sequential'")
+
+
+def engine_config(algorithm: str, settings: InferenceConfig) -> Any:
+    """The config of an inference algorithm, by its name or dotted path, with settings that all of them have."""
+    return INFERENCE_REGISTRY.parse({**settings.model_dump(mode="json"), "type": algorithm})
+
+
+class RunPolicyConfig(Config):
+    """What `plaudit run` needs to know about a policy besides the policy's own file."""
+
+    inference: Annotated[Any, INFERENCE_REGISTRY.field]  # settings of the algorithm that its `type` names
+
+
+class RunConfig(Config):
+    """A robot and how a policy drives it, under the same keys as in a training run."""
+
+    robot: Annotated[Any, ROBOT_REGISTRY.field]
+    teleop: Annotated[Any, TELEOP_REGISTRY.optional_field] = None
+    operator: OperatorConfig = OperatorConfig()
+    policy: RunPolicyConfig
+
+    @property
+    def inference(self) -> Any:
+        """The settings of the inference algorithm."""
+        return self.policy.inference
+
+    @property
+    def algorithm(self) -> str:
+        """As `--inference_algorithm` names it."""
+        return INFERENCE_REGISTRY.name_of(self.inference)
+
+    @model_validator(mode="after")
+    def _check_algorithm(self) -> Self:
+        check_algorithm(self.algorithm, self.inference)
+        return self
+
+    def start(self, policy: Any | None) -> InferenceEngine:
+        """The engine, with the robot connected. policy: its config; None: loaded later, by `load_policy`"""
+        real = not (isinstance(self.robot, RobotConfig) and self.robot.simulated)
+        if isinstance(policy, PolicySpec) and real and not self.inference.allow_untrained:
+            policy.check_trained(ROBOT_REGISTRY.name_of(self.robot), scaled=self.inference.normalizer is not None)
+        engine = self.inference.build(self.robot, policy, self.teleop)
+        try:
+            if isinstance(policy, PolicySpec):
+                policy.check_fits(engine.env_spec)
+        except PlauditError:
+            engine.close()
+            raise
+        return engine
+
+
+def load_run(
+    overrides: Sequence[str],
+    *,
+    robot: str,
+    algorithm: str,
+    teleop: str,
+    robot_files: Mapping[str, Path | None],
+    horizon: int | None = None,
+    **settings: Any,
+) -> RunConfig:
+    """
+    overrides: robot.x=y, teleop.x=y, operator.x=y, policy.inference.x=y; they win
+    teleop: a name, or "none"
+    robot_files: key of the robot -> file
+    horizon: actions of the policy's chunks, where that is known
+    settings: of `InferenceConfig`
+    """
+    files = {key: str(path.absolute()) for key, path in robot_files.items() if path is not None}
+    # The engine keeps the rate, so a robot that can keep it must not.
+    unpaced = {"realtime": False} if issubclass(ROBOT_REGISTRY.get(robot), RobotConfig) else {}
+
+    def translate(tree: dict[str, Any]) -> dict[str, Any]:
+        robot_tree = {"type": robot, **files, **unpaced, **tree.get("robot", {})}
+        shared = {"robot": robot_tree} if teleop == "topic" else {}  # the commands come over the robot's own transport
+        chosen = tree.get("policy", {}).get("inference", {})
+        teleop_tree = {"type": teleop, **shared, **tree.pop("teleop", {})}
+        return {
+            **tree,
+            **({} if teleop == "none" else {"teleop": teleop_tree}),
+            "robot": robot_tree,
+            "policy": {"inference": {"name": robot, **settings, **chosen, "type": algorithm}},
+        }
+
+    config = load(RunConfig, None, overrides, translate)
+    inference = with_robot_defaults(config.inference, config.robot, horizon)
+    check_chunks(config.algorithm, inference.execution_horizon, horizon)
+    return config.model_copy(update={"policy": RunPolicyConfig(inference=inference)})
+
+
+def with_robot_defaults(config: InferenceT, robot: Any, horizon: int | None) -> InferenceT:
+    """The settings, with those that the user left open filled in by the robot's own files."""
+    defaults = robot.inference_defaults(horizon) if isinstance(robot, RobotConfig) else {}
+    return config.model_copy(update={key: value for key, value in defaults.items() if getattr(config, key) is None})
+
+
+def check_reset(reset: Reset, operator: OperatorConfig) -> None:
+    """Refuse a reset by a person in a run that waits for nobody."""
+    if reset == "person" and not (operator.attended and operator.gate):
+        raise DataError(
+            "policy.inference.reset=person needs an operator before every episode, and this run waits for none; "
+            "remove --auto (or add --no-auto) and operator.gate=false"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class RecordedEpisode:
+    """An episode that was stored."""
+
+    episode: Episode
+    id: int  # in its store
+    store: Path  # that of the run, or that of its discarded episodes
+
+    @property
+    def mark(self) -> str:
+        """The operator's; "" without one."""
+        return self.episode.meta.get(MARK, "")
+
+    @property
+    def discarded(self) -> bool:
+        """Whether the operator discarded it."""
+        return is_discarded(self.episode)
+
+
+def record_episodes(
+    engine: InferenceEngine,
+    store: Store,
+    count: int,
+    *,
+    operator: Operator | None = None,
+    task: str = "",
+    seed: int | None = None,
+    patience_s: float = 0.0,
+    on_fault: Callable[[str], None] = lambda _: None,
+) -> Iterator[RecordedEpisode]:
+    """Run and store episodes. An error is raised after the episode so far is stored.
+
+    count: episodes to record; those that the operator repeats do not count
+    operator: attends the episodes and may stop the run
+    patience_s: from the first fault until an episode ends without one
+    on_fault: called with each fault
+    """
+    if operator is not None:
+        attend(engine, operator)
+    number, stopped, deadline = 0, False, None
+
+    def more() -> bool:
+        return number < count and not (stopped if operator is None else operator.status.stopped)
+
+    while more():
+        recorded = False
+        try:
+            for episode in run_episode(engine, operator, task=task, seed=None if seed is None else seed + number):
+                recorded, done = True, _store(store, episode)
+                number += done.mark != OperatorCommand.REPEAT
+                yield done
+            stopped, deadline = not recorded, None
+        except RolloutFault as fault:
+            deadline = deadline or time.monotonic() + patience_s
+            on_fault(str(fault))
+            if more():
+                _recover(engine, fault, deadline, patience_s)
+
+
+def attend(engine: InferenceEngine, operator: Operator) -> None:
+    """Give the operator the emergency stop of the robot that this engine drives."""
+    if isinstance(engine, EngineBase):
+        operator.emergency_stop = engine.emergency_stop
+
+
+def run_episode(
+    engine: InferenceEngine, operator: Operator | None, *, task: str = "", seed: int | None = None
+) -> Iterator[Episode]:
+    """Yields one episode, with the operator's mark, or nothing where none was recorded. It waits at the gate first."""
+    if operator is None:
+        yield from engine.episodes(1, task=task, seed=seed)
+    elif operator.wait_until_ready():
+        yield from attended_episode(engine, operator, task=task, seed=seed)
+
+
+def attended_episode(
+    engine: InferenceEngine, operator: Operator, *, task: str = "", seed: int | None = None
+) -> Iterator[Episode]:
+    """The same after the gate."""
+    episode = None
+    try:
+        for recorded in engine.episodes(1, task=task, seed=seed, until=operator.end_reason):
+            episode = operator.finish(recorded)
+            assert episode is not None
+            yield episode
+    finally:
+        if episode is None:
+            operator.finish(None)
+
+
+def _store(store: Store, episode: Episode) -> RecordedEpisode:
+    if not is_discarded(episode):
+        return RecordedEpisode(episode, append_marked(store, episode), store.folder)
+    with discarded_store(store.folder) as discarded:
+        return RecordedEpisode(episode, discarded.append(episode), discarded.folder)
+
+
+def append_marked(store: Store, episode: Episode) -> int:
+    """Store an episode, and its mark as a label."""
+    episode_id = store.append(episode)
+    label_marked(store, episode_id)
+    return episode_id
+
+
+def label_marked(store: Store, episode_id: int) -> None:
+    """Write the label that an episode's mark stands for, unless the ledger has it."""
+    entry = store.entry(episode_id)
+    mark = entry.line["meta"].get(MARK)
+    if mark in LABELED and store.ledger.newest(episode_id, {OPERATOR}) is None:
+        cutoff = entry.steps if mark == OperatorCommand.SUCCESS else None
+        store.ledger.append(
+            episode_id, Labels.from_cutoff(steps=entry.steps, cutoff=cutoff, source=OPERATOR, note="at the robot")
+        )
+
+
+def is_discarded(episode: Episode) -> bool:
+    """Whether the operator discarded it."""
+    return episode.meta.get(MARK) in DISCARDED
+
+
+def discarded_folder(folder: Path) -> Path:
+    """Where the discarded episodes of a store are."""
+    return folder.with_name(f"{folder.name}_discarded")
+
+
+def discarded_store(folder: Path, capacity_bytes: int | None = None) -> Store:
+    """The store of the discarded episodes of a store, for writing; made if it does not exist."""
+    path = discarded_folder(folder)
+    return Store.open(path, write=True) if is_store(path) else Store.create(path, capacity_bytes=capacity_bytes)
+
+
+def _recover(engine: InferenceEngine, fault: RolloutFault, deadline: float, patience_s: float) -> None:
+    """Try until the engine is ready again."""
+    while True:
+        if time.monotonic() >= deadline:
+            raise RolloutError(f"{fault}; it was not back within {patience_s:g} s") from fault
+        try:
+            return engine.recover()
+        except RolloutFault as again:
+            fault = again
+            time.sleep(RETRY_S)
