@@ -136,7 +136,7 @@ def measure_kept(repeats: int, size: int = 128, episodes: int = 10, steps: int =
         def epoch(grids: Any) -> None:
             for _ in range(member.steps):
                 member.train_step(grids)
-            member.end_epoch(grids, parts["validation"])
+            member.validate(grids, parts["validation"])
 
         computed = OnlineFeatures(member.model, table, config)
         spent = in_turn({"kept": lambda: epoch(kept), "computed": lambda: epoch(computed)}, repeats)
