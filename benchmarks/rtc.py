@@ -203,6 +203,8 @@ import sys
 from pathlib import Path
 from rtc_task import GalleryConfig, StaringConfig
 
+from plaudit.rollout.engine import InferenceConfig
+from plaudit.rollout.rtc import Rtc
 with Rtc(GalleryConfig(log=Path(sys.argv[1])), StaringConfig(), InferenceConfig(max_episode_steps=100)) as engine:
     print(*engine.pids.values(), flush=True)
     for _ in engine.episodes(int(sys.argv[2])):

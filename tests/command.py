@@ -22,6 +22,7 @@ import socket
 def refuse(*args, **kwargs):
     raise RuntimeError("this command opened a network connection")
 socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
+from plaudit.cli import main
 main()
 """
 

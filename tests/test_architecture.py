@@ -114,8 +114,6 @@ WITHOUT_TORCH = [
     "learners.config",
     "training.config_file",
     "policies.scripted",
-    "policies.replay",
-    "training.config_file",
     "judges.classifier.judge_config",
     "data.transfer",
     "cli",

@@ -133,6 +133,7 @@ def test_the_published_weights_may_be_given_and_are_frozen(run, tmp_path):
 # The command, whose import of a data set takes half an hour by its clock.
 SLOW_IMPORT = """
 import time
+from plaudit.cli import main
 from plaudit.data import transfer
 import_dataset, clock, passed = transfer.import_dataset, time.monotonic, [0.0]
 time.monotonic = lambda: clock() + passed[0]

@@ -120,6 +120,7 @@ with connected() as cluster:
 LOOP = """
 import json, os, sys
 
+from plaudit.cluster.connect import connected
 class Part:
     def where(self):
         return os.environ["PLAUDIT_CLUSTER_DIR"], os.environ["CUDA_VISIBLE_DEVICES"]

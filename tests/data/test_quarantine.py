@@ -183,6 +183,7 @@ LABELLER = """
 import sys
 from pathlib import Path
 from plaudit.data.ledger import Ledger
+from plaudit.types import Labels
 ledger = Ledger(Path(sys.argv[1]))
 print("ready", flush=True)
 for i in range(40):

@@ -242,6 +242,8 @@ def test_batches_over_several_segments_and_after_eviction(tmp_path):
 
 SAMPLER = """
 import sys, time
+from plaudit.data.replay import ReplaySampler
+from plaudit.data.store import Store
 replay, deadline = ReplaySampler(Store.open(sys.argv[1]), seed=0), time.monotonic() + 300
 print("ready", flush=True)
 newest = -1

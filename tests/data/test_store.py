@@ -81,6 +81,7 @@ def test_a_reader_sees_new_episodes_when_it_refreshes(store):
 
 READER = """
 import sys, time
+from plaudit.data.store import Store
 store, seen, deadline = Store.open(sys.argv[1]), 0, time.monotonic() + 300
 print("ready", flush=True)
 while seen < 40 and time.monotonic() < deadline:

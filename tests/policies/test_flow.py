@@ -257,7 +257,10 @@ def test_another_process_builds_the_same_policy_from_json():
     config = FlowConfig(state_dim=1, action_dim=1, horizon=2, velocity_net=TINY, seed=3)
     program = """
 import json, sys, numpy as np
+from plaudit.data.normalize import Normalizer
+from plaudit.data.replay import ReplaySampler
 from plaudit.registry import POLICY_REGISTRY
+from plaudit.types import Observation
 policy = POLICY_REGISTRY.parse(json.loads(sys.argv[1])).build()
 print(json.dumps(policy.predict(Observation({}, np.float32([0.5])), Normalizer.identity(1, 1)).tolist()))
 """

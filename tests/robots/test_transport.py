@@ -44,6 +44,7 @@ def test_all_transports_on_a_bus_receive_its_topics_until_closed():
 
 ECHO = """
 import sys, time
+from plaudit.robots.transport import ZenohConfig
 transport = ZenohConfig(connect=(), listen=(sys.argv[1],)).build()
 transport.subscribe("/ask", "kind", lambda data: transport.publish("/answer", "kind", data[::-1]))
 time.sleep(60)
@@ -69,6 +70,7 @@ def test_two_processes_talk_over_zenoh_also_after_one_was_restarted():
 
 REFLECT = """
 import sys, time
+from plaudit.robots.transport import CycloneConfig, ZenohConfig
 transport = {"cyclone": CycloneConfig, "zenoh": ZenohConfig}[sys.argv[1]].model_validate_json(sys.argv[2]).build()
 for kind in sys.argv[3:]:
     name = kind.rsplit("/", 1)[1]

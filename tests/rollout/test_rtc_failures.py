@@ -26,6 +26,9 @@ from pathlib import Path
 from puppet import CounterConfig, PuppetConfig
 from plaudit.rollout.run import record_episodes
 
+from plaudit.data.store import Store
+from plaudit.rollout.engine import InferenceConfig
+from plaudit.rollout.rtc import Rtc
 folder = Path(sys.argv[1])
 with Rtc(PuppetConfig(log=folder / "log"), CounterConfig(), InferenceConfig(max_episode_steps=100_000)) as engine:
     print(*engine.pids.values(), flush=True)

@@ -262,6 +262,7 @@ def test_a_window_that_crashed_is_told_apart_from_one_that_was_closed(home):
 PARENT = """
 import sys, time
 from pathlib import Path
+from plaudit.training.labeling_window import Window, LabelingWindowConfig
 window = Window(Path(sys.argv[1]), LabelingWindowConfig())
 window.show()
 print(window._child.pid, flush=True)

@@ -225,6 +225,7 @@ class Hidden:
         if name in {names}:
             raise ModuleNotFoundError(f"No module named '{{name}}'", name=name)
 sys.meta_path.insert(0, Hidden())
+from plaudit.envs.panda import PandaConfig
 config = PandaConfig(type="lift")
 try:
     config.build()
