@@ -164,6 +164,7 @@ class ForkServer:
 
 def serve_forks(connection: Connection, target: str) -> None:
     """The loop of a `ForkServer`'s process."""
+    os.chdir("/")  # the folder in which it was started may be removed, and then imports fail
     module, _, name = target.partition(":")
     function = getattr(importlib.import_module(module), name)
     while True:

@@ -123,7 +123,7 @@ def test_files_that_are_not_there_are_named(tmp_path):
 
 def test_a_file_that_is_no_weights_is_named(tmp_path):
     (tmp_path / "model.safetensors").write_bytes(b"\x00" * 40)
-    with pytest.raises(BadFile, match=r"model.safetensors: this is no safetensors file"):
+    with pytest.raises(BadFile, match=r"model.safetensors: this is not a file of weights"):
         read_weights(tmp_path / "model.safetensors")
 
 

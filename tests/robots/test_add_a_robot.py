@@ -24,7 +24,7 @@ def folder(tmp_path, monkeypatch):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
-    for cache in ("_registered", "_found"):  # restored after the test
+    for cache in ("_registered", "_loaded"):  # restored after the test
         monkeypatch.setattr(ROBOT_REGISTRY, cache, {})
     yield tmp_path
     for name in [name for name in sys.modules if name.split(".")[0] == "my_robots"]:

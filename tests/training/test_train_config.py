@@ -29,6 +29,7 @@ def test_a_file_and_the_command_line_add_up(tmp_path: Path):
 
 READ = """
 import sys
+from plaudit.training.config_file import load_training_config
 load_training_config(sys.argv[1], None, sys.argv[2:])
 sys.exit(f"torch in {sys.argv[1:]}" if "torch" in sys.modules else 0)
 """

@@ -209,7 +209,7 @@ def test_other_things_are_refused_with_what_they_are(tmp_path, tensors, sentence
         (b"<!DOCTYPE html>", "no file of weights"),
         (b"", "no file of weights"),
         (b"PK\x03\x04 and then nothing", "this is no sound file of torch"),
-        (b"\x08\0\0\0\0\0\0\0{damaged", "this is no safetensors file"),
+        (b"\x08\0\0\0\0\0\0\0{damaged", "this safetensors file is damaged"),
         (b"\x80\x04damaged", "cut short or damaged"),
         (pickle.dumps([1, 2]), "holds a list"),
     ],
