@@ -89,6 +89,9 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="the same: this benchmark takes seconds")
     parser.add_argument("--longest", type=int, default=0, help="also print the N longest sentences of each place")
     options = parser.parse_args()
+    for page in options.pages:
+        if not page.is_file():
+            parser.error(f"there is no page {page}")
     bars = Bars()
     for path in options.pages or pages():
         sentences = page_sentences(path)

@@ -90,6 +90,7 @@ def replay(seed: int) -> int:
     result = run(seed)
     print(describe(result))
     if result.violation is None:
+        print("no invariant was violated")
         return 0
     print(f"\nviolated: {result.violation.message}\n\nthe smallest scenario that still violates it:")
     print(describe(shrink(result)))

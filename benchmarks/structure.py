@@ -235,7 +235,9 @@ def trace(folder: Path) -> None:
 def source_at(revision: str) -> Iterator[Path]:
     """The package as of another revision, in a temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
-        archive = subprocess.run(["git", "archive", revision, "src"], cwd=ROOT, capture_output=True, check=True)
+        archive = subprocess.run(["git", "archive", revision, "src"], cwd=ROOT, capture_output=True, check=False)
+        if archive.returncode:
+            sys.exit(f"there is no revision '{revision}': {archive.stderr.decode().strip()}")
         subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
         yield Path(folder, "src/plaudit")
 

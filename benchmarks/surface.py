@@ -164,6 +164,8 @@ def main() -> None:
     parser.add_argument("--compare", type=Path, metavar="FILE", help="lines to compare with")
     parser.add_argument("--base", metavar="REV", help="a git revision to compare with")
     args = parser.parse_args()
+    if args.compare is not None and not args.compare.is_file():
+        parser.error(f"{args.compare} does not exist; write it with: python benchmarks/surface.py > {args.compare}")
     lines = surface()
     if args.compare is None and args.base is None:
         print("\n".join(lines))

@@ -27,4 +27,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_OWNERS})
+    return [*sorted(_OWNERS), "__version__"]
