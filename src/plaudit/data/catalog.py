@@ -87,12 +87,12 @@ class Catalog:
         return entry.rows * self.segments[entry.segment].schema.row_bytes
 
     def surplus(self, new: list[EpisodeEntry], max_episodes: int | None, max_bytes: int | None) -> list[int]:
-        """The ids of the oldest episodes that must go once `new` is in; the newest of all always stays."""
+        """Ids of the oldest episodes that exceed the capacity once `new` is added. The newest episode always stays."""
         count, total = len(self.entries) + len(new), self.nbytes + sum(map(self.size, new))
         most, most_bytes = max_episodes or math.inf, max_bytes or math.inf
         going: list[int] = []
-        for entry in itertools.chain(self.entries.values(), new[:-1]):
-            if count <= most and total <= most_bytes:
+        for entry in itertools.chain(self.entries.values(), new):
+            if count == 1 or (count <= most and total <= most_bytes):
                 break
             going.append(entry.id)
             count, total = count - 1, total - self.size(entry)

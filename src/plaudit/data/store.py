@@ -320,8 +320,11 @@ class Store:
         """Store one episode and return its id; when this returns, a power cut cannot take it away."""
         return self.extend([episode])[0]
 
-    def extend(self, episodes: Sequence[Episode]) -> list[int]:
-        """Store several episodes with one sync: all of them or none."""
+    def extend(self, episodes: Sequence[Episode], *, evict: bool = True) -> list[int]:
+        """Store several episodes with one sync: all of them or none.
+
+        evict: the oldest episodes beyond the capacity
+        """
         with self._guard, defer_signals():
             self._check_writable()
             rows_before = {number: segment.commit() for number, segment in self._catalog.segments.items()}
@@ -334,7 +337,7 @@ class Store:
                 ]
                 for number in {entry.segment for entry in new}:
                     self.segment(number).sync()
-                going = self._catalog.surplus(new, self.settings.capacity_episodes, self.settings.capacity_bytes)
+                going = self.surplus(new) if evict else []
                 if going:
                     lines.append({"op": "evict", "ids": going})
                 self._journal.append(lines, exclusive=True)
@@ -349,6 +352,10 @@ class Store:
                     segment.close()
             self._compact()
             return [entry.id for entry in new]
+
+    def surplus(self, new: list[EpisodeEntry] | None = None) -> list[int]:
+        """Ids of the oldest episodes that exceed the capacity once `new` is added. The newest episode always stays."""
+        return self._catalog.surplus(new or [], self.settings.capacity_episodes, self.settings.capacity_bytes)
 
     def set_label_order(self, order: Tiers) -> None:
         """Whose labels count most from now on, for everybody who opens it; see data/label_order.py."""

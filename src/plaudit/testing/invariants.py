@@ -58,8 +58,8 @@ class Watch:
         """Note what is acknowledged, for as long as the block lasts."""
         extend, note, write = Store.extend, Store._note, Ledger._write
 
-        def stored(store: Store, episodes: Any) -> list[int]:
-            ids = extend(store, episodes)
+        def stored(store: Store, episodes: Any, **options: Any) -> list[int]:
+            ids = extend(store, episodes, **options)
             alive = set(store.ids)
             for i in ids:
                 self._episodes[store.folder, i] = _digest(store, i)

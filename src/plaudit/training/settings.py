@@ -222,7 +222,7 @@ class RunSettings(Config):
     max_pending_episodes: PositiveInt | None = 4  # online: or at pending updates for this many episodes
     worker_timeout_s: PositiveFloat = 60.0  # online: how long a failing worker is retried
     sampling: Literal["auto", "local", "remote"] = "auto"  # online: from the learner's own disk, or the replay buffer
-    capacity_gb: PositiveFloat = 50.0  # of the run's episodes; beyond it the oldest are evicted
+    capacity_gb: PositiveFloat = 50.0  # of the run's episodes; beyond it the oldest are evicted (train: at checkpoints)
     keep_episodes: bool = False  # train: store the episodes of an on-policy learner too
 
 

@@ -133,7 +133,7 @@ class Trainer:
         store = Store.open(path, write=True) if is_store(path) else Store.create(path, capacity_bytes=capacity)
         stack.callback(store.close)
         episodes, saved = RunEpisodes(store, self.judge), self.folder.newest_state()
-        episodes.truncate(saved["num_episodes_stored"] if saved else 0)
+        episodes.restore(saved["first_episode"] if saved else 0, saved["num_episodes_stored"] if saved else 0)
         self.judge.relabel(store, self._progress_bar)
         return episodes
 
@@ -160,7 +160,10 @@ class Trainer:
                 state.eval_success = self._evaluate(state.step, start)
                 finished = self._is_finished(state)
             going = callback(state) and not finished
-            if not going or _is_due(before, state.step, self.config.run.checkpoint_freq):
+            is_due = _is_due(before, state.step, self.config.run.checkpoint_freq)
+            if is_due and self.episodes is not None:
+                self.episodes.drop_surplus()
+            if not going or is_due:
                 self._save(state)
         return state
 
@@ -239,12 +242,15 @@ class Trainer:
         saved = {
             **vars(state),
             "rollout": None if rollout is None else vars(rollout),
+            "first_episode": 0 if self.episodes is None else self.episodes.first,
             "num_episodes_stored": 0 if self.episodes is None else self.episodes.end,
             "updates": self.updates.state_dict(),
             "judge": self.judge.judge.id.fingerprint,
             "audit": self.audit.state_dict(),
         }
         self.folder.save_checkpoint(state.step, self.learner, saved)
+        if self.episodes is not None:
+            self.episodes.evict()
 
     def _resume(self) -> tuple[RunState, RolloutStats | None]:
         """Where the newest checkpoint stands, with everything as it was; the beginning where there is none.
@@ -291,25 +297,40 @@ def _speed(state: RunState) -> dict[str, float]:
 
 
 class RunEpisodes:
-    """The run's own episodes with their labels."""
+    """The run's own episodes with their labels.
+
+    Episodes beyond the capacity are evicted at regular checkpoints only, after the checkpoint is written. A run that is
+    killed between two checkpoints therefore still has every episode that the older one needs.
+    """
 
     def __init__(self, store: Store, judge: RolloutJudge):
         self.store, self._judge = store, judge
-        self.end = 0  # the next id of the run; a checkpoint keeps it
+        self.first = 0  # id of the oldest episode to keep; part of a checkpoint
+        self.end = 0  # next id of the run; part of a checkpoint
 
     def add(self, rollout: RolloutBatch) -> None:
         """Store a rollout."""
         pairs = self._judge.episodes(rollout)
-        ids = self.store.extend([episode for episode, _ in pairs])
+        ids = self.store.extend([episode for episode, _ in pairs], evict=False)
         self.store.ledger.extend(zip(ids, (labels for _, labels in pairs), strict=True))
         self.end = ids[-1] + 1
 
-    def truncate(self, end: int) -> None:
-        """Go back to a checkpoint: evict the episodes that were stored after it."""
-        later = [i for i in self.store.ids if i >= end]
-        if later:
-            self.store.evict(later)
-        self.end = end
+    def drop_surplus(self) -> None:
+        """Keep only what fits into the capacity, from the next checkpoint on."""
+        surplus = self.store.surplus()
+        if surplus:
+            self.first = surplus[-1] + 1
+
+    def evict(self) -> None:
+        """Evict all episodes that the newest checkpoint does not contain."""
+        outside = [i for i in self.store.ids if not self.first <= i < self.end]
+        if outside:
+            self.store.evict(outside)
+
+    def restore(self, first: int, end: int) -> None:
+        """Go back to a checkpoint."""
+        self.first, self.end = first, end
+        self.evict()
 
 
 class OnPolicyUpdates:
