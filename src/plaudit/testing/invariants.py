@@ -36,6 +36,7 @@ class Watch:
         self._episodes: dict[tuple[Path, int], str] = {}  # acknowledged -> digest
         self._labels: dict[Path, list[tuple[int, str, float, str]]] = {}  # of a ledger: episode, source, time, digest
         self.stopped: set[str] = set()  # fingerprints of judges that an alarm has stopped
+        self._stopped_saved: set[str] = set()  # those in a checkpoint of `train`
         self._version = self._robot_version = 0
         self._silent_since: float | None
         self._rows = self._demo_rows = 0
@@ -43,13 +44,19 @@ class Watch:
         self.new_session(config)
 
     def new_session(self, config: TrainingConfig) -> None:
-        """Readers of the files are opened anew."""
+        """Readers of the files are opened anew. `train` goes back to its checkpoint, before an alarm that came later."""
         self.config = config
+        if config.schedule == "train":
+            self.stopped = set(self._stopped_saved)
         self._oracles: dict[str, Oracle] = {}
         self._payable: dict[int, int] = {}  # episode, evicted or not -> steps with a label
         self._seen = 0
         self._silent_since = None  # a new session is patient anew
         self._silent_episode = -1
+
+    def saved(self) -> None:
+        """`train` has written a checkpoint."""
+        self._stopped_saved = set(self.stopped)
 
     # Acknowledged data
 

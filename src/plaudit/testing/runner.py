@@ -317,6 +317,7 @@ class SimulatedRun:
 
         with Trainer(folder, lambda _: iter) as trainer:
             trainer.run(callback)
+            self.watch.saved()
             if not stopped:
                 self.watch.at_end(None, 0)
                 self._judge_alarm(None if self.config.judge.is_simulator else trainer.audit)
