@@ -44,7 +44,7 @@ class Watch:
         self.new_session(config)
 
     def new_session(self, config: TrainingConfig) -> None:
-        """Readers of the files are opened anew. `train` goes back to its checkpoint, before an alarm that came later."""
+        """Open readers of the files anew. `train` goes back to its checkpoint, before an alarm that came later."""
         self.config = config
         if config.schedule == "train":
             self.stopped = set(self._stopped_saved)
