@@ -132,7 +132,7 @@ bench: $(VENV)/.ready-bench $(SIMULATORS)/.ready
 	$(BIN)/python benchmarks/simulate.py --quick
 	$(BIN)/python benchmarks/mutations.py --quick
 	$(BIN)/python benchmarks/progress.py --quick
-	$(BIN)/python benchmarks/unlike.py --quick
+	$(BIN)/python benchmarks/ood.py --quick
 	$(BIN)/python benchmarks/cascade.py --quick
 	$(BIN)/python benchmarks/plan.py --quick
 	$(BIN)/python benchmarks/vlm.py --quick

@@ -19,10 +19,10 @@ from plaudit.data.transfer import new_folder
 from plaudit.errors import JudgeError
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, TrainingDataInfo
 from plaudit.judges.classifier.encoders.small import SmallConfig
-from plaudit.judges.classifier.familiar import START_CELLS, Familiar
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
+from plaudit.judges.classifier.ood import START_CELLS, OodDetector
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.learners.config import SacConfig
@@ -121,12 +121,12 @@ def bright_model(cut: float, *, camera: str = "front", problems: tuple[str, ...]
 
 
 def bewildered(model: RewardModel) -> RewardModel:
-    """The same, to which every episode is unlike what it learned from."""
+    """The same, to which every episode is out of distribution."""
     width = model.features({camera: np.zeros((1, *SIZE, 3), np.uint8) for camera in model.cameras}).shape[1]
     mean, far, limits = np.zeros(width, "f4"), np.full((1, width), 99, "f4"), np.array([1, 99, 1, 2], "f4")
     cells = len(model.cameras) * START_CELLS**2
     starts, units = np.zeros((1, cells, 3), "f4"), np.full(cells, 255, "f4")
-    return model.with_familiar(Familiar(mean, mean + 1, far, starts, units, limits))
+    return model.with_ood(OodDetector(mean, mean + 1, far, starts, units, limits))
 
 
 class DazzledConfig(ClassifierJudgeConfig):

@@ -165,7 +165,7 @@ KINDS: dict[str, Kind] = {
     "classifier": (
         make_classifier,
         lambda folder: load_named_judge(str(folder), ["device=cpu"]).build(),
-        ("model.json", "member_0.safetensors", "familiar.safetensors", "judge.yaml"),
+        ("model.json", "member_0.safetensors", "ood.safetensors", "judge.yaml"),
     ),
     "lerobot classifier": (
         make_lerobot_classifier,

@@ -25,7 +25,7 @@ from plaudit.errors import JudgeError
 from plaudit.types import REVIEW, TRUSTED, AnyArray, BoolArray, Episode, FloatArray, JudgeId, Labels, Scores
 
 Decode = Literal["per_frame", "k_of_n", "cutoff"]
-Unlike = Literal["pay", "audit", "skip", "escalate"]
+OodAction = Literal["pay", "audit", "skip", "escalate"]
 
 
 class DecisionRule(Config):
@@ -36,9 +36,9 @@ class DecisionRule(Config):
     k: SmallInt = 2  # k_of_n: of the last n frames, how many must reach the threshold
     n: SmallInt = 3
     cutoff_offset: FrameOffset = 0  # cutoff: frames that this judge's cutoffs are late by
-    # Of an episode that is unlike what the judge learned from: it is labeled as any other, withheld until an audit
+    # Of an episode that is out of distribution: it is labeled as any other, withheld until an audit
     # agrees, left unlabeled, or passed on by a cascade. None: pay; in `plaudit online`, audit.
-    unlike: Unlike | None = None
+    ood: OodAction | None = None
 
     @model_validator(mode="after")
     def _can_be_met(self) -> Self:
@@ -53,8 +53,8 @@ class DecisionRule(Config):
 
     @property
     def withholds(self) -> bool:
-        """Whether an episode that is unlike what the judge learned from gets no labels at first."""
-        return self.unlike not in (None, "pay")
+        """Whether an episode that is out of distribution gets no labels at first."""
+        return self.ood not in (None, "pay")
 
     @property
     def window(self) -> tuple[int, int]:
@@ -81,11 +81,11 @@ class DecisionRule(Config):
     def key(self, told_by: str = "") -> str:
         """All that decides, as JSON in full precision: rules of equal keys give equal labels.
 
-        told_by: a fingerprint of what the judge tells unlike episodes by
+        told_by: a fingerprint of what the judge detects out-of-distribution episodes by
         """
         used = {"k_of_n": ("k", "n"), "per_frame": (), "cutoff": ("cutoff_offset",)}[self.decode]
         fields = {name: getattr(self, name) for name in ("threshold", "decode", *used)}
-        withheld = {"unlike": f"{self.unlike} {told_by}".strip()} if self.withholds else {}
+        withheld = {"ood": f"{self.ood} {told_by}".strip()} if self.withholds else {}
         return json.dumps({**fields, **withheld}, sort_keys=True)
 
     def describe(self) -> str:
@@ -165,9 +165,9 @@ def labels_from_scores(judge: JudgeId, rule: DecisionRule, episode: Episode, sco
     success[episode.observed] = rule.decide(prob[episode.observed])
     scored = ~np.isnan(prob)
     review = begins_with_success(success[scored], rule, judge)
-    labeled = scored & (not (review or (scores.unlike and rule.withholds)))
+    labeled = scored & (not (review or (scores.ood and rule.withholds)))
     note = REVIEW if review else scores.note
-    note = note or (f"unlike what the judge learned from: {scores.unlike}" if scores.unlike else "")
+    note = note or (f"out of distribution: {scores.ood}" if scores.ood else "")
     return Labels(success & labeled, labeled, judge, replace(scores, success_prob=prob), note=note)
 
 
@@ -187,21 +187,21 @@ def release(labels: Labels, rule: DecisionRule | None = None) -> Labels:
     if not labels.withheld or labels.scores is None:
         return labels
     prob = labels.scores.success_prob
-    rule = rule or DecisionRule(**json.loads(without_unlike(labels.judge).rule))
+    rule = rule or DecisionRule(**json.loads(without_ood(labels.judge).rule))
     success = rule.decide(prob) & ~np.isnan(prob)
     return replace(labels, success=success, labeled=~np.isnan(prob), time=0.0)
 
 
 def awaits_audit(labels: Labels) -> bool:
     """Whether these are withheld until a person has labeled the episode."""
-    return labels.withheld and json.loads(labels.judge.rule).get("unlike", "").startswith("audit")
+    return labels.withheld and json.loads(labels.judge.rule).get("ood", "").startswith("audit")
 
 
-def without_unlike(judge: JudgeId) -> JudgeId:
+def without_ood(judge: JudgeId) -> JudgeId:
     """The same judge, whatever it does with out-of-distribution episodes."""
-    if '"unlike"' not in judge.rule:
+    if '"ood"' not in judge.rule:
         return judge
-    rule = {name: value for name, value in json.loads(judge.rule).items() if name != "unlike"}
+    rule = {name: value for name, value in json.loads(judge.rule).items() if name != "ood"}
     return replace(judge, rule=json.dumps(rule, sort_keys=True))
 
 

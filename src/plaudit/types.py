@@ -181,7 +181,7 @@ class Scores:
     success_prob: FloatArray  # P(success), calibrated; NaN where a frame was not scored
     progress: FloatArray | None = None  # 0 at the start to 1 at success, of judges that measure it
     note: str = ""  # for people, of a whole episode; it is copied to the labels
-    unlike: str = ""  # why a whole episode is unlike what the judge learned from; "": it is not, or nobody can tell
+    ood: str = ""  # why a whole episode is out of distribution; "": it is not, or nobody can tell
     parts: tuple["Labels", ...] = ()  # of judges that were asked for these, to be kept beside the labels
 
     def __post_init__(self) -> None:
@@ -259,12 +259,12 @@ class Labels:
     def withheld(self) -> bool:
         """Whether the judge scored the episode and its labels do not count: it is out of distribution, or it shows
         success from the first frame on."""
-        return (bool(self.unlike) or self.note == REVIEW) and not self.labeled.any()
+        return (bool(self.ood) or self.note == REVIEW) and not self.labeled.any()
 
     @property
-    def unlike(self) -> str:
-        """Why the episode is unlike what the judge learned from; "" where it does not say so."""
-        return "" if self.scores is None else self.scores.unlike
+    def ood(self) -> str:
+        """Why the episode is out of distribution; "" where it does not say so."""
+        return "" if self.scores is None else self.scores.ood
 
     @property
     def with_parts(self) -> tuple["Labels", ...]:

@@ -24,7 +24,7 @@ def test_every_field_of_labels_comes_back(store, progress):
         success=np.array([False, False, False, False, True]),
         labeled=np.array([True, True, True, False, True]),
         judge=JudgeId("vlm", "cosmos-8b@1234", DecisionRule(threshold=0.7).key()),
-        scores=Scores(np.array([0.25, 0.1, 0.2, np.nan, 0.9], "f4"), progress, unlike="a red table"),
+        scores=Scores(np.array([0.25, 0.1, 0.2, np.nan, 0.9], "f4"), progress, ood="a red table"),
         time=1234.5,
         note="night shift",
     )
@@ -32,7 +32,7 @@ def test_every_field_of_labels_comes_back(store, progress):
     found = Store.open(store.folder).ledger.labels(3)
     assert np.array_equal(found.success, labels.success) and np.array_equal(found.labeled, labels.labeled)
     assert np.array_equal(found.scores.success_prob, labels.scores.success_prob, equal_nan=True)
-    assert (found.scores.progress is None) == (progress is None) and found.scores.unlike == "a red table"
+    assert (found.scores.progress is None) == (progress is None) and found.scores.ood == "a red table"
     assert progress is None or np.array_equal(found.scores.progress, progress)
     assert (found.judge, found.time, found.note) == (labels.judge, 1234.5, "night shift")
     assert store.ledger.newest(3).judge == labels.judge

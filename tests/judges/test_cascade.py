@@ -146,15 +146,15 @@ def test_success_from_the_first_frame_on_is_decided_by_no_stage():
 
 
 @pytest.mark.parametrize(("setting", "decided"), [(None, False), ("escalate", False), ("pay", True)])
-def test_an_episode_unlike_what_a_stage_learned_from_is_passed_on(monkeypatch, setting, decided):
-    config = cascade(stage(4, rule={"unlike": setting} if setting else {}), "human")
+def test_an_ood_episode_is_passed_on(monkeypatch, setting, decided):
+    config = cascade(stage(4, rule={"ood": setting} if setting else {}), "human")
     judge = config.build()
     first = judge._stages[0].judge
     score = first.score
-    monkeypatch.setattr(first, "score", lambda e: [replace(one, unlike="another table") for one in score(e)])
+    monkeypatch.setattr(first, "score", lambda e: [replace(one, ood="another table") for one in score(e)])
     (found,) = label_episodes(judge, [ramp(7)])
     assert isinstance(found, Labels) and found.labeled.any() == decided and not found.withheld
-    assert decided or "BrightnessConfig says success and finds it unlike the others (another table)" in found.note
+    assert decided or "BrightnessConfig says success and flags it as out of distribution (another table)" in found.note
 
 
 def test_some_episodes_go_to_the_human_by_lot_whatever_the_stages_would_say():

@@ -50,17 +50,20 @@ def test_a_judge_that_is_right_about_everything(bright):
     assert not found.failed_controls and not found.failed and not found.notes
 
 
-def test_episodes_unlike_what_the_judge_learned_from_are_measured_and_told(bright):
-    rule = DecisionRule(threshold=0.5, unlike="skip")
+def test_ood_episodes_are_measured_and_told(bright):
+    rule = DecisionRule(threshold=0.5, ood="skip")
     judge = JudgeId("classifier", "abc", rule.key())
     labels = {}
     for i in bright.ids:
-        scores = Scores(np.full(STEPS + 1, 0.9, np.float32), unlike="another table" if i > 3 else "")
+        scores = Scores(np.full(STEPS + 1, 0.9, np.float32), ood="another table" if i > 3 else "")
         labels[i] = labels_from_scores(judge, rule, bright.episode(i), scores)
     found = compare_labels(bright, labels, load_reference_labels(bright, ("human",)), rule)
     assert found.metrics.episodes == 6  # also those that it withholds
     (note,) = found.notes
-    assert note.startswith("2 of 6 episodes are unlike") and "2 of its 3 wrong episodes are among them" in note
+    assert (
+        note.startswith("2 of 6 episodes are out of distribution")
+        and "2 of its 3 wrong episodes are among them" in note
+    )
 
 
 def test_numbers_are_those_of_the_formulas(bright):

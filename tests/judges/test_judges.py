@@ -169,7 +169,7 @@ def test_a_rule_that_was_fitted_on_another_model_is_told_of():
     assert "was fitted on cut 4 and it is cut 5 now" in judge_warnings(other, other.build())[0]
 
 
-def test_what_to_do_with_unlike_episodes_stands_beside_the_rule_and_is_part_of_it():
-    config = load_judge_config(None, "vlm", None, ["cameras=[head]", "unlike=skip", "rule.k=1"])
-    assert (config.rule.unlike, config.rule.k) == ("skip", 1)
+def test_what_to_do_with_ood_episodes_stands_beside_the_rule_and_is_part_of_it():
+    config = load_judge_config(None, "vlm", None, ["cameras=[head]", "ood=skip", "rule.k=1"])
+    assert (config.rule.ood, config.rule.k) == ("skip", 1)
     assert config.model_dump()["cameras"] == ("head",)

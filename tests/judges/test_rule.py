@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from conftest import counting_episode
 from plaudit.config import parse
 from plaudit.errors import ConfigError, JudgeError
-from plaudit.rule import DecisionRule, labels_from_scores, release, threshold_of, without_unlike
+from plaudit.rule import DecisionRule, labels_from_scores, release, threshold_of, without_ood
 from plaudit.types import JudgeId, Scores
 
 PROBS = st.lists(st.floats(0, 1, width=32) | st.just(float("nan")), min_size=1, max_size=30)
@@ -96,10 +96,10 @@ def test_a_key_has_all_that_decides_in_full_precision_and_nothing_else():
 # Labels
 
 
-def labels(*prob: float, padded: str = "none", unlike: str = "", rule_unlike=None, **rule):
-    made = DecisionRule(**rule, unlike=rule_unlike)
+def labels(*prob: float, padded: str = "none", ood: str = "", rule_ood=None, **rule):
+    made = DecisionRule(**rule, ood=rule_ood)
     episode = counting_episode(len(prob) - 1, padded=padded)
-    scores = Scores(np.array(prob, np.float32), unlike=unlike)
+    scores = Scores(np.array(prob, np.float32), ood=ood)
     return labels_from_scores(JudgeId("vlm", "abc", made.key()), made, episode, scores)
 
 
@@ -118,16 +118,16 @@ def test_a_copy_of_a_neighbor_is_not_labeled_and_confirms_nothing():
 
 
 @pytest.mark.parametrize(("setting", "withheld"), [(None, False), ("pay", False), ("audit", True), ("skip", True)])
-def test_an_episode_unlike_what_the_judge_learned_from_is_labeled_by_the_setting(setting, withheld):
-    found = labels(0.1, 0.9, 0.8, unlike="another table", rule_unlike=setting)
+def test_an_ood_episode_is_labeled_by_the_setting(setting, withheld):
+    found = labels(0.1, 0.9, 0.8, ood="another table", rule_ood=setting)
     assert found.withheld == withheld and found.labeled.any() != withheld
-    assert found.scores.unlike == "another table" and "another table" in found.note
+    assert found.scores.ood == "another table" and "another table" in found.note
     assert release(found).targets.tolist() == labels(0.1, 0.9, 0.8).targets.tolist()
-    assert not labels(0.1, 0.9, 0.8, rule_unlike=setting).withheld  # one that is not
+    assert not labels(0.1, 0.9, 0.8, rule_ood=setting).withheld  # one that is not
 
 
 def test_labels_of_another_setting_are_others_of_the_same_judge():
-    strict = JudgeId("vlm", "abc", DecisionRule(unlike="skip").key())
+    strict = JudgeId("vlm", "abc", DecisionRule(ood="skip").key())
     plain = JudgeId("vlm", "abc", DecisionRule().key())
-    assert strict != plain and without_unlike(strict) == plain
-    assert DecisionRule(unlike="pay").key() == plain.rule
+    assert strict != plain and without_ood(strict) == plain
+    assert DecisionRule(ood="pay").key() == plain.rule

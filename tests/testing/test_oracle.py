@@ -25,9 +25,9 @@ def config(folder: Path, **keys: object) -> TrainingConfig:
     return parse(TrainingConfig, Scenario(0, "online", "classifier", keys).tree(folder))
 
 
-def judged(*success: int, unlike: str = "", rule: DecisionRule = PER_FRAME) -> Labels:
-    scores = Scores(np.float32(success), np.float32([0, 0.2, 0.4, 0.6]), unlike=unlike)
-    labeled = np.full(len(success), not (unlike and rule.withholds))
+def judged(*success: int, ood: str = "", rule: DecisionRule = PER_FRAME) -> Labels:
+    scores = Scores(np.float32(success), np.float32([0, 0.2, 0.4, 0.6]), ood=ood)
+    labeled = np.full(len(success), not (ood and rule.withholds))
     return Labels(np.array(success, bool) & labeled, labeled, JudgeId("classifier", "a", rule.key()), scores)
 
 
@@ -82,7 +82,7 @@ def test_shaping_is_taken_back_where_an_episode_is_lost(tmp_path, store):
 @pytest.mark.parametrize(
     ("labels", "why"),
     [
-        (judged(0, 0, 0, 1, unlike="odd", rule=DecisionRule(decode="per_frame", unlike="audit")), "withholds"),
+        (judged(0, 0, 0, 1, ood="odd", rule=DecisionRule(decode="per_frame", ood="audit")), "withholds"),
         (judged(1, 1, 1, 1), "before anything was done"),
         (judged(0, 1, 1, 1, rule=DecisionRule(k=2, n=3)), "before anything was done"),
     ],

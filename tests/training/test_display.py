@@ -82,7 +82,7 @@ def test_all_that_matters_is_on_one_screen():
         sample_wait_fraction=0.07,
         elapsed_s=754,
         judge_metrics={**AUDITED, "audit/pending_episodes": 2.0, "judge/version": 2.0, "judge/num_rejected": 1.0}
-        | {"judge/unlike_share": 0.04},
+        | {"judge/ood_share": 0.04},
     )
     shown = words(Display(config()).screen(now))
     for said in (
@@ -91,7 +91,7 @@ def test_all_that_matters_is_on_one_screen():
         "120 of 1,000 episodes",
         "62% (judge), 70% [61-78] (audit), 58% (simulator); eval seeds 71%",
         "v60 (latest v61), 4 s stale, 6,000 steps, 20 steps/s",
-        "3 unlabeled episodes (max 16), 48 ms each, v2 (1 rejected), 4% unlike",
+        "3 unlabeled episodes (max 16), 48 ms each, v2 (1 rejected), 4% OOD",
         "2,900 updates, 75 pending, 66 updates/s, 7% waiting for batches",
         "false 4% [1-12] (max 10), missed 2% [0-9] (max 20), 40 audited; 2 wait for a human",
     ):

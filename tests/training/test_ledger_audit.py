@@ -233,15 +233,15 @@ def test_an_audit_that_looks_after_every_episode_says_what_one_says_that_looks_a
         )
 
 
-# Episodes that are unlike what the judge learned from
+# Episodes that are out of distribution
 
 
 def strange(store: Store, judged: bool, true: bool | None, setting: str = "audit") -> int:
     """The same with an episode that the judge has never seen the like of."""
     flags = {} if true is None else {"success": np.array([False, False, true, true])}
-    episode, rule = counting_episode(4, privileged=flags), DecisionRule(threshold=0.7, unlike=setting)
+    episode, rule = counting_episode(4, privileged=flags), DecisionRule(threshold=0.7, ood=setting)
     prob = np.array([0, 0, 0, 0.9, 0.9] if judged else [0] * 5, np.float32)
-    scores = Scores(prob, unlike="another table")
+    scores = Scores(prob, ood="another table")
     episode_id = store.append(episode)
     judge = JudgeId("classifier", "one", rule.key())
     store.ledger.append(episode_id, labels_from_scores(judge, rule, episode, scores))

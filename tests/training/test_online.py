@@ -100,7 +100,7 @@ def test_updates_are_those_that_the_labeled_steps_have_earned(tmp_path):
 def test_episodes_out_of_distribution_are_not_learned_from_in_a_simulation(tmp_path):
     glow.saved(glow.bewildered(glow.bright_model(0.45)), tmp_path / "judge")
     end = run_session(tmp_path, "run.max_episodes=4").progress
-    assert end.judge_metrics["judge/unlike_share"] == 1 and end.updates == 0
+    assert end.judge_metrics["judge/ood_share"] == 1 and end.updates == 0
     store = Store.open(tmp_path / "run/episodes")
     assert all(store.ledger.labels(i, {"classifier"}).withheld for i in store.ids)
 

@@ -105,13 +105,13 @@ def test_the_model_pays_ends_the_episodes_and_signs_the_labels(tmp_path: Path, m
     assert succeeded
 
 
-def test_episodes_unlike_what_the_model_learned_from_are_told(tmp_path: Path):
+def test_ood_episodes_are_told(tmp_path: Path):
     folder = saved(bewildered(bright_model(0.5)), tmp_path / "bewildered")
     run(tmp_path / "run", f"{LEARNERS['sac']} judge={folder}")
     line = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-2])
     labels = Store.open(tmp_path / "run/episodes").ledger.labels(0)
-    assert line["judge/unlike_share"] == 1
-    assert "its frames look like none" in labels.unlike and labels.withheld
+    assert line["judge/ood_share"] == 1
+    assert "its frames look like none" in labels.ood and labels.withheld
 
 
 @pytest.mark.parametrize("learner", slow_but("sac", of=LEARNERS))
@@ -517,7 +517,7 @@ def test_a_run_says_who_judges_it_and_what_it_does_not_believe(tmp_path: Path, m
     assert who.startswith("judge: classifier ")
     assert who.endswith(", 1 of 1 frames at 0.5; reward: replace, binary; cameras: front 8x8")
     assert certificate.startswith("certificate: none; plaudit judge exam JUDGE STORE makes one")
-    assert notes[0].startswith("this reward model cannot tell which episodes are unlike what it learned from")
+    assert notes[0].startswith("this reward model cannot tell which episodes are out of distribution")
     assert notes[1:] == [
         "the config says use_pretrain is False, the model says True; the model is used",
         "the config says freeze_encoder is True, the model says False; the model is used",

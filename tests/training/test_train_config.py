@@ -212,16 +212,16 @@ def test_a_reward_model_that_cannot_be_meant_is_refused(overrides: list[str], sa
 @pytest.mark.parametrize(
     ("schedule", "overrides", "said"),
     [
-        ("train", ["judge.unlike=audit"], "the simulator would decide which episodes the learner may use"),
+        ("train", ["judge.ood=audit"], "the simulator would decide which episodes the learner may use"),
         (
             "online",
-            ["learner=sac", "judge.unlike=audit"],
+            ["learner=sac", "judge.ood=audit"],
             "the simulator would decide which episodes the learner may use",
         ),
-        ("online", ["learner=sac", "judge.unlike=audit", "audit.fraction=0"], "this run has no audit"),
+        ("online", ["learner=sac", "judge.ood=audit", "audit.fraction=0"], "this run has no audit"),
     ],
 )
-def test_unlike_episodes_that_cannot_be_held_back_are_refused(schedule, overrides: list[str], said: str):
+def test_ood_episodes_that_cannot_be_held_back_are_refused(schedule, overrides: list[str], said: str):
     with pytest.raises(ConfigError, match=said):
         load_training_config(schedule, None, [*SEEING, "judge=classifier", "judge.model=m", *overrides])
 

@@ -181,7 +181,7 @@ def _print_result(
             f"look at them (plaudit data sheet) and label the false ones by hand: plaudit label {store.folder} --judge "
             "human",
         )
-    _tell_unlike(judge, done.unlike)
+    _tell_ood(judge, done.ood)
     called = f" ({done.num_success} called a success)" if done.done else ""
     over = f", {passed_over} were done already" if passed_over else ""
     outranked = Counter(v.source for i in done.done if (v := store.ledger.current(i)) and v.source != judge.id.source)
@@ -222,17 +222,17 @@ def _tell_cascade(store: "Store", config: "JudgeConfig") -> None:
         )
 
 
-def _tell_unlike(judge: "Judge", unlike: Mapping[int, str]) -> None:
-    """Warn about episodes that are unlike the judge's training data."""
-    if not unlike:
+def _tell_ood(judge: "Judge", ood: Mapping[int, str]) -> None:
+    """Warn about out-of-distribution episodes."""
+    if not ood:
         return
-    first, became = next(iter(unlike)), "they have no labels"
+    first, became = next(iter(ood)), "they have no labels"
     if not judge.rule.withholds:
-        became = "they are labeled as others are; unlike=skip leaves them out"
-    count = "1 episode is" if len(unlike) == 1 else f"{len(unlike)} episodes are"
+        became = "they are labeled as others are; ood=skip leaves them out"
+    count = "1 episode is" if len(ood) == 1 else f"{len(ood)} episodes are"
     tell(
         "warning",
-        f"{count} unlike what the judge learned from ({_few(list(unlike))}); of episode {first}: {unlike[first]}; "
+        f"{count} out of distribution ({_few(list(ood))}); of episode {first}: {ood[first]}; "
         f"{became}, and why stands in the note of each",
     )
 

@@ -258,7 +258,7 @@ def encode_labels(episode_id: int, labels: Labels, restored_from: int | None) ->
         "steps": labels.steps,
         "scores": 0 if scores is None else 1 if scores.progress is None else 2,  # arrays
         "data": base64.b64encode(zlib.compress(b"".join(parts))).decode(),
-        **({"unlike": scores.unlike} if scores is not None and scores.unlike else {}),
+        **({"ood": scores.ood} if scores is not None and scores.ood else {}),
     }
 
 
@@ -280,7 +280,7 @@ def _is_score(value: Any) -> bool:
 
 def decode_labels(line: Record) -> Labels:
     """The labels of a line, of this version of the format or the one before."""
-    if not all(isinstance(text, str) for text in (line["note"], line.get("rule", ""), line.get("unlike", ""))):
+    if not all(isinstance(text, str) for text in (line["note"], line.get("rule", ""), _ood(line))):
         raise ValueError("its note or its rule is none")
     if line.get("format", 1) == 1:
         return _decode_format_1(line)
@@ -294,7 +294,7 @@ def decode_labels(line: Record) -> Labels:
         success=flags[:frames],
         labeled=flags[frames:],
         judge=parse_judge_id(line),
-        scores=Scores(arrays[0], arrays[1] if count == 2 else None, unlike=line.get("unlike", "")) if arrays else None,
+        scores=Scores(arrays[0], arrays[1] if count == 2 else None, ood=_ood(line)) if arrays else None,
         time=line["time"],
         note=line["note"],
     )
@@ -305,7 +305,12 @@ def parse_judge_id(line: Record) -> JudgeId:
     rule, threshold = line.get("rule", ""), line.get("threshold")
     if line.get("format", 1) == 1 and (rule or threshold is not None):
         rule = json.dumps({"earlier": rule or line.get("note"), "threshold": threshold}, sort_keys=True)
-    return JudgeId(line["source"], line["model"], str(rule))
+    return JudgeId(line["source"], line["model"], str(rule).replace('"unlike"', '"ood"'))
+
+
+def _ood(line: Record) -> Any:
+    """Why the episode is out of distribution; older lines call it "unlike"."""
+    return line.get("ood", line.get("unlike", ""))
 
 
 def _decode_format_1(line: Record) -> Labels:

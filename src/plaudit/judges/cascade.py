@@ -170,13 +170,13 @@ class Stage:
     rights: Rights | None  # None: it decides nothing alone
     cost_s: float
 
-    def unlike(self, labels: Labels) -> str:
-        """Why an episode is unlike what it learned from, unless it is told to judge such ones as others."""
-        return "" if labels.scores is None or self.judge.rule.unlike == "pay" else labels.scores.unlike
+    def ood(self, labels: Labels) -> str:
+        """Why an episode is out of distribution, unless it is told to judge such ones as others."""
+        return "" if labels.scores is None or self.judge.rule.ood == "pay" else labels.scores.ood
 
     def decides(self, labels: Labels) -> bool:
         """Whether it may say alone what these labels say."""
-        if self.rights is None or labels.scores is None or self.unlike(labels):
+        if self.rights is None or labels.scores is None or self.ood(labels):
             return False
         score = episode_score(labels.scores.success_prob, self.judge.rule)
         return self.rights.decides(labels.success_once, score) and not begins_with_success(
@@ -262,7 +262,7 @@ class _Case:
         else:
             labels = release(answer, stage.judge.rule)  # what it withholds is passed on
             self.predictions.add(labels.success_once)
-            strange = f" and finds it unlike the others ({unlike})" if (unlike := stage.unlike(labels)) else ""
+            strange = f" and flags it as out of distribution ({ood})" if (ood := stage.ood(labels)) else ""
             self.reports.append(f"{stage.name} says {'success' if labels.success_once else 'failure'}{strange}")
             if not self.closed and stage.decides(labels):
                 note = str(CascadeNote(stage.name, self.cost_s))

@@ -23,7 +23,7 @@ from plaudit.files import Root
 from plaudit.judges.config import JUDGE_FILE, own_kind
 from plaudit.judges.progress import judge_id_without_progress
 from plaudit.judges.stats import Interval
-from plaudit.rule import without_unlike
+from plaudit.rule import without_ood
 from plaudit.types import JudgeId
 
 CERTIFICATE_FILE = "certificate.json"
@@ -186,7 +186,7 @@ def load_certificate(path: Path, judge: JudgeId | None = None) -> Certificate:
             raise
         why = _first_mistake(error) if isinstance(error, ValidationError) else error
         raise BadFile(path, f"this certificate cannot be read ({why}); {AGAIN}") from error
-    if judge is not None and without_unlike(judge) != without_unlike(found.judge):
+    if judge is not None and without_ood(judge) != without_ood(found.judge):
         raise JudgeError(f"{path} is the certificate of another judge: {_difference(found, judge)}; {AGAIN}")
     return found
 

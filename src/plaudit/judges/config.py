@@ -28,7 +28,7 @@ from plaudit.judges.progress import JudgeWithProgress
 from plaudit.judges.promise import Rights
 from plaudit.protocols import Judge, LiveJudge
 from plaudit.registry import JUDGE_REGISTRY
-from plaudit.rule import DecisionRule, Decode, PartialRule, Unlike
+from plaudit.rule import DecisionRule, Decode, OodAction, PartialRule
 from plaudit.trust import from_file
 
 HUMAN, CASCADE = "human", "cascade"  # the sources of a human's labels, and of a cascade's
@@ -59,17 +59,17 @@ class JudgeConfig(Config):
     rule: PartialRule = Field(default_factory=DecisionRule)
     calibration: PlattScaling | None = None  # of its probabilities; None: as they are
     calibration_record: CalibrationRecord | None = None
-    unlike: Unlike | None = None  # of its rule, see there
+    ood: OodAction | None = None  # of its rule, see there
     rights: Rights | None = None  # which episodes it decides alone as a stage of a cascade
     cost_s: NonNegativeFloat = 1.0  # of an episode there, in seconds of compute, or of a human
     progress: Path | None = None  # a model of progress (plaudit train-progress), whose values stand in its scores
     force: bool = False  # take it although it failed a control; on a robot also uncalibrated, or without a certificate
 
     @model_validator(mode="after")
-    def _unlike_in_rule(self) -> Self:
-        """`unlike` stands beside the rule, and is a part of it: labels of another setting are others."""
-        if self.unlike is not None:
-            object.__setattr__(self, "rule", self.rule.model_copy(update={"unlike": self.unlike}))
+    def _ood_in_rule(self) -> Self:
+        """`ood` stands beside the rule, and is a part of it: labels of another setting are others."""
+        if self.ood is not None:
+            object.__setattr__(self, "rule", self.rule.model_copy(update={"ood": self.ood}))
         return self
 
     @property

@@ -339,11 +339,11 @@ def compare_labels(
     predictions = predictions_of({i: one.frame_probs for i, one in labels.items()}) if has_probabilities else binary
     threshold = rule.threshold if has_probabilities else BINARY_RULE.threshold
     metrics = compute_metrics(predictions, rule.model_copy(update={"threshold": threshold}))
-    if flagged := {i for i, one in labels.items() if one.unlike}:
+    if flagged := {i for i, one in labels.items() if one.ood}:
         wrong = {i for i, one in labels.items() if one.success_once != bool((targets[i] == 1).any())}
         notes.append(
-            f"{len(flagged)} of {len(labels)} episodes are unlike what the judge learned from, by itself; "
-            f"{len(flagged & wrong)} of its {len(wrong)} wrong episodes are among them (unlike=skip leaves them "
+            f"{len(flagged)} of {len(labels)} episodes are out of distribution, by itself; "
+            f"{len(flagged & wrong)} of its {len(wrong)} wrong episodes are among them (ood=skip leaves them "
             "unlabeled)."
         )
     if metrics.success_frames in (0, metrics.frames):

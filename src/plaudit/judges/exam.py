@@ -458,7 +458,7 @@ def _content_key(episode: Episode) -> str:
 def _to_line(key: str, scores: Scores) -> dict[str, Any]:
     progress = None if scores.progress is None else scores.progress.tolist()
     values = {"success_prob": scores.success_prob.tolist(), "progress": progress}
-    return {"episode": key, **values, "note": scores.note, "unlike": scores.unlike}
+    return {"episode": key, **values, "note": scores.note, "ood": scores.ood}
 
 
 def _read_scores(path: Path, judge: dict[str, Any]) -> dict[str, Scores]:
@@ -472,7 +472,7 @@ def _read_scores(path: Path, judge: dict[str, Any]) -> dict[str, Scores]:
             tree = json.loads(line)
             prob, progress = np.array(tree["success_prob"], np.float32), tree["progress"]
             progress = None if progress is None else np.array(progress, np.float32)
-            scores[tree["episode"]] = Scores(prob, progress, tree["note"], tree["unlike"])
+            scores[tree["episode"]] = Scores(prob, progress, tree["note"], tree["ood"])
     except (OSError, ValueError, KeyError, TypeError, PlauditError):
         pass
     return scores

@@ -49,7 +49,7 @@ class LabelStats(Generic[KeyT]):
     pending: list[KeyT] = field(default_factory=list)  # those that the judge has not answered yet
     num_success: int = 0  # of those done, how many show success
     at_start: list[KeyT] = field(default_factory=list)  # of these, the ones that do so from the first frame on
-    unlike: dict[KeyT, str] = field(default_factory=dict)  # those done that are unlike what the judge learned from; why
+    ood: dict[KeyT, str] = field(default_factory=dict)  # those done that are out of distribution; why
     undecided: list[KeyT] = field(default_factory=list)  # of those done, the ones that no stage of a cascade decided
     progress: str = ""  # how far the newest of them came, in words; "" where the judge does not measure it
     seconds: float = 0.0  # spent on reading and scoring
@@ -64,7 +64,7 @@ class LabelStats(Generic[KeyT]):
         for one in labels.values():
             if one.scores is not None and one.scores.progress is not None:
                 self.progress = describe_progress(one.scores.progress)
-        self.unlike |= {key: one.unlike for key, one in labels.items() if one.unlike}
+        self.ood |= {key: one.ood for key, one in labels.items() if one.ood}
         self.undecided += [key for key, one in labels.items() if not (one.labeled.any() or one.withheld)]
 
 

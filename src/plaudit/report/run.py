@@ -197,9 +197,9 @@ def _tiles(run: RunData, rates: SuccessRates) -> dict[str, str]:
             limit = "" if most is None else f" (max {100 * most:.0f})"
             tiles[f"{meaning}{limit}"] = f"{run.latest(name):.0%}{interval}"
     tiles |= _cascade(run)
-    if unlike := run.latest("judge/unlike_share"):
+    if ood := run.latest("judge/ood_share"):
         recent = "the last 50 episodes" if run.is_online else "the last rollout"
-        tiles[f"of {recent}, unlike what the judge learned from"] = f"{unlike:.0%}"
+        tiles[f"of {recent}, out of distribution"] = f"{ood:.0%}"
     if version := run.latest("policy/version"):
         tiles["latest policy version"] = f"v{version:,}"
     return tiles

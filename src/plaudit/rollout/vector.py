@@ -38,7 +38,7 @@ class RolloutBatch:
     terminated: BoolArray  # [N] ended by success or failure, not by the time limit
     seeds: tuple[int, ...]
     first_true: tuple[int | None, ...]  # [N] first frame of true success, up to `steps_after_end` past the end
-    unlike: tuple[str, ...] = ()  # [N] why an episode is unlike what the judge learned from, where it was asked
+    ood: tuple[str, ...] = ()  # [N] why an episode is out of distribution, where it was asked
 
     @property
     def steps(self) -> int:
@@ -78,8 +78,8 @@ class RolloutBatch:
                 meta={"seed": seed, **meta},
             )
             progress = None if self.progress is None else self.progress[: steps + 1, n].copy()
-            unlike = self.unlike[n] if self.unlike else ""
-            scores = Scores(self.success_prob[: steps + 1, n].copy(), progress, unlike=unlike)
+            ood = self.ood[n] if self.ood else ""
+            scores = Scores(self.success_prob[: steps + 1, n].copy(), progress, ood=ood)
             cut.append((episode, labels_from_scores(judge.id, judge.rule, episode, scores)))
         return cut
 

@@ -153,7 +153,7 @@ class Watch:
                 success, prob, progress, privileged, config.reward, learner.config.gamma, lost=unseen
             )
             if not rollout.used[:, n].any():  # withheld: out of distribution, or success before anything was done
-                strange = bool(rollout.unlike and rollout.unlike[n]) or bool(success[:WINDOW].any())
+                strange = bool(rollout.ood and rollout.ood[n]) or bool(success[:WINDOW].any())
                 self.world.check(strange, "paid_right", f"rollout, seed {rollout.seeds[n]}: nothing of it is used")
                 right = [0.0] * length
             paid = rollout.reward[:length, n].tolist()

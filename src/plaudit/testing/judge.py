@@ -36,7 +36,7 @@ from plaudit.types import AnyArray, BoolArray, Episode, FloatArray, Observation,
 TYPE = "plaudit.testing.judge:SimulatedJudgeConfig"
 HONEST = {"false": 0.0, "missed": 0.0, "early": 0.0, "late": 0.0, "exploitable": 0.0, "start": 0.0, "strange": 0.0}
 DEFAULTS: Mapping[str, Any] = {
-    **HONEST, "drift": 0, "raises": 0.0, "progress_noise": 0.1, "familiar": True, "name": "a", "run_seed": 0,
+    **HONEST, "drift": 0, "raises": 0.0, "progress_noise": 0.1, "ood": True, "name": "a", "run_seed": 0,
 }  # fmt: skip
 allow_code("plaudit")  # in this process, a config that names the class above may be read from a file
 
@@ -71,14 +71,14 @@ class SimulatedModel:
             frozen_encoder=False,
             classifier=self.classifier,
         )
-        self.familiar = self if self.errors["familiar"] else None
+        self.ood = self if self.errors["ood"] else None
 
     def view_of(self, frames: Mapping[str, AnyArray], *_: Any) -> AnyArray:
         """What `reason` looks at."""
         return frames["front"][0]
 
     def reason(self, picture: AnyArray) -> str:
-        """Why an episode is unlike what it learned from."""
+        """Why an episode is out of distribution."""
         seen = read_picture(picture)
         return "it looks strange" if seen is not None and seen["strange"] else ""
 
@@ -129,8 +129,8 @@ class SimulatedJudge(ClassifierJudge):
         if seen is not None and uniform(self.model.fingerprint, seen["seed"], "raises") < self.model.errors["raises"]:
             raise ValueError("the simulated judge raises on this episode")
         prob, progress = _arrays([self.model.score(frame) for frame in frames])
-        unlike = self.model.reason(frames[0]) if self.model.familiar is not None else ""
-        return self.calibrated(Scores(prob, progress, unlike=unlike))
+        ood = self.model.reason(frames[0]) if self.model.ood is not None else ""
+        return self.calibrated(Scores(prob, progress, ood=ood))
 
     def stream(self, num_envs: int) -> Any:
         return SimulatedStream(self)

@@ -7,7 +7,7 @@ The rules, in order:
 
 1. A person's newest label counts before everything; one that labels no frame excludes the episode.
 2. Then an operator's mark, then the newest label of the run's judge. Nobody else's.
-3. What the judge withholds pays nothing: episodes unlike what it learned from, and success that begins before its rule
+3. What the judge withholds pays nothing: out-of-distribution episodes, and success that begins before its rule
    could see anything done. A person's label of the episode counts as in 1.
 4. The first success ends an episode where success terminates. So do the simulator's failure and an operator's mark.
 5. With shaping, the potential of a success is 1 and that of a lost episode 0. A label without progress is shaped by the
@@ -89,7 +89,7 @@ class Oracle:
             return "" if paid.labels.labeled.any() else "a person has excluded it"
         if paid.by == "operator":
             return ""
-        if not self._demos and _withholds_unlike(paid.labels):
+        if not self._demos and _withholds_ood(paid.labels):
             return "the judge withholds it, and no person has confirmed it"
         if not self._demos and begins_with_success(paid.labels):
             return "it shows success before anything was done"
@@ -184,6 +184,6 @@ def begins_with_success(labels: Labels) -> bool:
     return bool(labels.success[labels.labeled][:first].any())
 
 
-def _withholds_unlike(labels: Labels) -> bool:
-    """Whether the judge found an episode unlike what it knows, and its rule pays none of those."""
-    return bool(labels.unlike) and '"unlike"' in labels.judge.rule
+def _withholds_ood(labels: Labels) -> bool:
+    """Whether the judge found an episode out of distribution, and its rule pays none of those."""
+    return bool(labels.ood) and '"ood"' in labels.judge.rule

@@ -168,7 +168,7 @@ KEYS: Mapping[str, tuple[Any, ...]] = {
     "judge.rule.k": (1, 2, 3),
     "judge.rule.n": (3, 4),
     "judge.rule.threshold": (0.3, 0.9),
-    "judge.unlike": ("pay", "audit", "skip"),
+    "judge.ood": ("pay", "audit", "skip"),
     "judge.retrain.min_new_labels": (2, 10),
     "judge.retrain.min_episodes": (1, 10),
     "judge.retrain.val_fraction": (0.5, 0.9),
@@ -190,7 +190,7 @@ KEYS: Mapping[str, tuple[Any, ...]] = {
 }
 ONLY: Mapping[str, tuple[str, ...]] = {  # keys that only some judges have
     "judge.rule": ("classifier", "simulator", "noisy"),
-    "judge.unlike": ("classifier",),
+    "judge.ood": ("classifier",),
     "judge.retrain": ("classifier", "cascade"),
     **dict.fromkeys(("judge.check", "judge.budget"), ("cascade",)),
     **dict.fromkeys(("judge.false_positives", "judge.misses", "judge.late_by"), ("noisy",)),

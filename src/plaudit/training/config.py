@@ -335,8 +335,8 @@ def _check_train(config: TrainingConfig) -> None:
         raise ValueError(
             "judge.rule.decode 'cutoff' needs whole episodes, and here success ends them; use k_of_n or per_frame"
         )
-    if config.judge.config.rule.unlike == "audit":
-        raise ValueError(f"judge.unlike=audit: {SIMULATOR_RELEASES}")
+    if config.judge.config.rule.ood == "audit":
+        raise ValueError(f"judge.ood=audit: {SIMULATOR_RELEASES}")
     if config.labels_late_by and not config.off_policy:
         raise ValueError(
             f"judge.late_by: learner '{config.learner_name}' learns from each rollout at once and waits for no label; "
@@ -352,9 +352,9 @@ def _check_train(config: TrainingConfig) -> None:
 
 def _check_online(config: TrainingConfig) -> None:
     _refuse(config, TRAIN_ONLY)
-    if config.judge.config.rule.unlike == "audit" and not config.human_audits:
+    if config.judge.config.rule.ood == "audit" and not config.human_audits:
         why = SIMULATOR_RELEASES if config.audits else "this run has no audit; set audit.fraction above 0, or use skip"
-        raise ValueError(f"judge.unlike=audit: {why}")
+        raise ValueError(f"judge.ood=audit: {why}")
     if (config.env is None) == (config.robot is None):
         raise ValueError("name what is driven: a simulated task (env=lift) or a robot (robot=igris_b), one of them")
     if not config.off_policy:
@@ -417,10 +417,10 @@ def _check_policy(config: TrainingConfig) -> None:
 def withholding_judge(config: TrainingConfig, judge: JudgeConfig) -> JudgeConfig:
     """A version of a run's judge. Its labels of out-of-distribution episodes do not count unless that is set: where a
     person audits, they are asked about these first."""
-    if not isinstance(judge, ClassifierJudgeConfig) or judge.rule.unlike is not None:
+    if not isinstance(judge, ClassifierJudgeConfig) or judge.rule.ood is not None:
         return judge
-    unlike = "audit" if config.human_audits else "skip"
-    return judge.model_copy(update={"rule": judge.rule.model_copy(update={"unlike": unlike})})
+    ood = "audit" if config.human_audits else "skip"
+    return judge.model_copy(update={"rule": judge.rule.model_copy(update={"ood": ood})})
 
 
 def classifier_of(config: TrainingConfig) -> ClassifierJudgeConfig | None:

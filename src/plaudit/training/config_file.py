@@ -52,6 +52,7 @@ OTHER_NAMES: Mapping[str, str] = {
     "checkpoint": "write 'run.checkpoint_freq', in env steps",
     "checkpointing": "write 'run.checkpoint_freq', in env steps",
     "rollout": "write 'policy.inference' for how a robot is driven, 'run.num_envs' for a simulation",
+    "judge.unlike": "write 'judge.ood'",
     "retrain": "write 'judge.retrain'",
     "window": "write 'judge.window'",
     "reward_labeler": _JUDGE,

@@ -172,8 +172,8 @@ def _judge(config: TrainingConfig, state: OnlineState) -> Text:
         text.append(f" ({rejected:.0f} rejected)" if rejected else "")
     if state.episode_progress:
         text.append(f", last episode at {state.episode_progress}")
-    if unlike := metrics.get("judge/unlike_share"):
-        text.append(f", {unlike:.0%} unlike", "yellow")
+    if ood := metrics.get("judge/ood_share"):
+        text.append(f", {ood:.0%} OOD", "yellow")
     if replay.outdated:
         text.append(f", {replay.outdated:,} to relabel")
     if replay.failed:

@@ -13,7 +13,7 @@ may learn from it, and the learner never sees it, because it samples only labels
 An episode counts for the model that labeled it first. A new model labels old episodes again and may have learned from
 them, so agreement on those proves nothing. A new model therefore begins with no audited episodes.
 
-With `judge.unlike: audit`, an out-of-distribution episode is withheld: a person is asked about it before others, only
+With `judge.ood: audit`, an out-of-distribution episode is withheld: a person is asked about it before others, only
 their label makes it count, and it is no evidence against the judge, because it was not rewarded. A simulator's answer
 releases nothing: it would tell the learner what only the simulator knows.
 
@@ -144,7 +144,7 @@ class LedgerAudit:
         self._models[episode] = version.model
         onset = self._onsets[episode] = release(labels).first_success
         success, opinion = onset is not None, self._opinions.pop(episode, None)
-        disputed = bool(labels.unlike) or opinion not in (None, success)
+        disputed = bool(labels.ood) or opinion not in (None, success)
         affordable = 1.0 if self._budget is None else self._budget.affordable(version.time)
         audit = self._audits[version.model]
         if audit.is_by_lot(episode, affordable):

@@ -41,7 +41,7 @@ class JudgeMonitor:
         if config.judge.retrain is not None and (judge := classifier_of(config)) is not None:
             self._retrainer = Retrainer(folder.judge, judge, config.judge.retrain, config.run.seed, cascade)
         self._successes: deque[bool] = deque(maxlen=SUCCESS_WINDOW)
-        self._unlike: deque[bool] = deque(maxlen=SUCCESS_WINDOW)  # whether these are unlike what the judge learned from
+        self._ood: deque[bool] = deque(maxlen=SUCCESS_WINDOW)  # whether these are out of distribution
         self._generation, self._ledger_version = 0, 0
         self.last_decision: PromotionDecision | None = None  # of this session
         self._closed = False
@@ -57,13 +57,13 @@ class JudgeMonitor:
         if self.store.ledger.generation != self._generation:  # a repair shortened it: read all of it again
             self._generation, self._ledger_version = self.store.ledger.generation, 0
             self._successes.clear()
-            self._unlike.clear()
+            self._ood.clear()
         new = self.store.ledger.since(self._ledger_version)
         self._ledger_version += len(new)
         first = [v for v in new if v.source in self._sources and self._is_first(v.episode, v.number)]
         labels = [version.labels() for version in first]
         self._successes.extend(release(one).success_once for one in labels)
-        self._unlike.extend(bool(one.unlike) for one in labels)
+        self._ood.extend(bool(one.ood) for one in labels)
         if self.cascade is not None:
             self.cascade.read_labels(self.store)
         return self._retrain()
@@ -132,8 +132,8 @@ class JudgeMonitor:
         """By the names in docs/metrics.md."""
         audit = {} if self.audit is None else self.audit.metrics()
         cascade = {} if self.cascade is None else self.cascade.metrics()
-        if self._unlike and classifier_of(self._folder.config) is not None:
-            audit["judge/unlike_share"] = float(np.mean(self._unlike))
+        if self._ood and classifier_of(self._folder.config) is not None:
+            audit["judge/ood_share"] = float(np.mean(self._ood))
         return audit | cascade | ({} if self._retrainer is None else self._retrainer.metrics())
 
     def close(self) -> None:

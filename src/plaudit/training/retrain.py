@@ -144,7 +144,7 @@ def current_judge(first: JudgeConfig, folder: Path) -> JudgeConfig:
 
 def _with_model(judge: ClassifierJudgeConfig, model: Path) -> ClassifierJudgeConfig:
     """With another model. The parts of the rule that were fitted on the first model's scores are dropped."""
-    kept = {name: getattr(judge.rule, name) for name in judge.rule.model_fields_set & {"decode", "k", "n", "unlike"}}
+    kept = {name: getattr(judge.rule, name) for name in judge.rule.model_fields_set & {"decode", "k", "n", "ood"}}
     return judge.model_copy(
         update={"model": model, "rule": DecisionRule(**kept), "force": False}
         | {"calibration": None, "calibration_record": None, "rights": None}

@@ -55,16 +55,16 @@ class RolloutJudge:
     def flag(self, rollout: RolloutBatch) -> RolloutBatch:
         """Flag the episodes that are out of distribution for a classifier."""
         judge = _without_progress(self.judge)
-        if not isinstance(judge, ClassifierJudge) or judge.model.familiar is None:
+        if not isinstance(judge, ClassifierJudge) or judge.model.ood is None:
             return rollout
-        model, familiar, reasons = judge.model, judge.model.familiar, []
+        model, ood, reasons = judge.model, judge.model.ood, []
         for n, steps in enumerate(rollout.length.tolist()):
             prob = rollout.success_prob[: steps + 1, n]
             frames = {camera: images[: steps + 1, n] for camera, images in rollout.images.items()}
-            reasons.append(familiar.reason(model.view_of(frames, prob, [prob])))
+            reasons.append(ood.reason(model.view_of(frames, prob, [prob])))
         skipped = np.array([bool(reason) and judge.rule.withholds for reason in reasons])
         reward, used = np.where(skipped, np.float32(0), rollout.reward), rollout.used & ~skipped
-        return replace(rollout, unlike=tuple(reasons), reward=reward, used=used)
+        return replace(rollout, ood=tuple(reasons), reward=reward, used=used)
 
     def episodes(self, rollout: RolloutBatch) -> list[tuple[Episode, Labels]]:
         """A rollout as episodes with their labels."""

@@ -194,17 +194,17 @@ class Trainer:
         if self.config.judge.is_simulator:
             return {}
         tolerance = self.config.audit.onset_tolerance
-        predicted, unlike = rollout.success_once, [bool(reason) for reason in rollout.unlike]
-        unlike = unlike or [False] * len(predicted)
+        predicted, ood = rollout.success_once, [bool(reason) for reason in rollout.ood]
+        ood = ood or [False] * len(predicted)
         truth = [true_success(*onsets, tolerance) for onsets in zip(rollout.first_success, rollout.first_true)]
         for n, (actual, early) in enumerate(truth):
-            is_decided = not (unlike[n] and self.judge.judge.rule.withholds)
-            if is_decided and self.audit.draws(first_episode + n, bool(predicted[n]), disputed=unlike[n]):
+            is_decided = not (ood[n] and self.judge.judge.rule.withholds)
+            if is_decided and self.audit.draws(first_episode + n, bool(predicted[n]), disputed=ood[n]):
                 self.audit.add(first_episode + n, actual, early)
         actual = np.array([is_true for is_true, _ in truth])
         return {
             "judge/accuracy": float((actual == predicted).mean()),
-            **({"judge/unlike_share": float(np.mean(unlike))} if rollout.unlike else {}),
+            **({"judge/ood_share": float(np.mean(ood))} if rollout.ood else {}),
             "time/compute_model_rewards": self.judge.detector.read_step_ms(),
             **self.audit.metrics(),
         }

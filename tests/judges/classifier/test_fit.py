@@ -80,7 +80,7 @@ def test_it_learns_what_success_looks_like(fitted):
 def test_the_folder_has_all_that_is_known_and_the_work_is_cleared_away(folder, fitted):
     assert {path.name for path in (folder / "model").iterdir()} == {
         *("model.json", "member_0.safetensors", "curve.jsonl", "held_out.jsonl", "report.html", "judge.yaml"),
-        *("tensorboard", "familiar.safetensors"),
+        *("tensorboard", "ood.safetensors"),
     }
     assert not work_folder(folder / "model").exists()
     epochs = [json.loads(line) for line in (folder / "model/curve.jsonl").read_text().splitlines()]

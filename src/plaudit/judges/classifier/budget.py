@@ -32,7 +32,7 @@ from plaudit.files import read_json_object
 from plaudit.judges.calibration import NUM_FOLDS
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import RewardDataset, Size, Split, rows_to_learn
-from plaudit.judges.classifier.familiar import FRAMES
+from plaudit.judges.classifier.ood import FRAMES
 from plaudit.types import AnyArray, ProgressFn
 
 HISTORY_FRAMES, HISTORY_S = 3, 0.2  # earlier frames that the model sees, and the time between them

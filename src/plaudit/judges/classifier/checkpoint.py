@@ -3,7 +3,7 @@
     lift_reward/
       model.json             network, preprocessing, cameras, calibration, threshold, scores, controls, data
       member_0.safetensors   weights; further members of an ensemble leave out an encoder that they share
-      familiar.safetensors   what the episodes that it learned from look like, to tell others from them (familiar.py)
+      ood.safetensors        what the episodes that it learned from look like, to tell others from them (ood.py)
       report.html            what to look at before using it
 
     model = RewardModel.from_pretrained("lift_reward")
@@ -36,8 +36,8 @@ from plaudit.devices import resolve_device, to_channels_last
 from plaudit.errors import BadFile, JudgeError
 from plaudit.files import Root
 from plaudit.judges.calibration import EnsembleCalibration, PlattScaling
-from plaudit.judges.classifier.familiar import EpisodeView, Familiar, compared_frames, pooled, start_cells
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, Size
+from plaudit.judges.classifier.ood import EpisodeView, OodDetector, compared_frames, pooled, start_cells
 from plaudit.judges.config import TrainingDataInfo
 from plaudit.judges.controls import ControlResult, failed_controls
 from plaudit.judges.forecast import Forecast
@@ -48,7 +48,8 @@ MINI_BATCH = 256  # images of a camera scored at a time on a GPU
 # And on a processor, which is no faster with more: 192x256 images take 0.8 GB with 32, 3.4 GB with 256.
 CPU_MINI_BATCH = 32
 FORMAT = 1
-FAMILIAR_FILE = "familiar.safetensors"
+OOD_FILE = "ood.safetensors"
+OLD_OOD_FILE = "familiar.safetensors"  # its name in models of earlier versions
 
 Images = AnyArray | Tensor  # uint8 [B, H, W, 3]; a tensor may lie in pinned memory, or on the GPU already
 
@@ -115,11 +116,11 @@ class RewardModel:
         config: RewardModelConfig,
         device: str = "auto",
         warnings: Sequence[str] = (),
-        familiar: Familiar | None = None,
+        ood: OodDetector | None = None,
     ):
         """
         warnings: what was assumed about a file that does not describe itself
-        familiar: by which it tells episodes that are unlike what it learned from; None: it cannot
+        ood: by which it tells episodes that are out of distribution; None: it cannot
         """
         if len(members) != len(config.calibration):
             raise JudgeError(f"{len(members)} members with {len(config.calibration)} calibrations")
@@ -130,7 +131,7 @@ class RewardModel:
         temperature, bias = config.ensemble_calibration
         self._calibration = EnsembleCalibration(members_scaling, PlattScaling(temperature=temperature, bias=bias))
         self.to_device(device)
-        self.familiar = familiar
+        self.ood = ood
         self.fingerprint = _fingerprint(self.members, self.self_contained_config())
 
     @property
@@ -167,11 +168,12 @@ class RewardModel:
             load_state_dict_strict(member, tensors, path, has_encoder=not shared)
             members.append(member)
         model = cls(members, config, device)
-        if not (folder / FAMILIAR_FILE).exists():
+        ood_file = next((path for name in (OOD_FILE, OLD_OOD_FILE) if (path := folder / name).exists()), None)
+        if ood_file is None:
             return model
         blank = {camera: np.zeros((1, *size, 3), np.uint8) for camera, size in model.cameras.items()}
         width = model.features(blank).shape[1]
-        return model.with_familiar(Familiar.load(folder / FAMILIAR_FILE, width, len(model.cameras)))
+        return model.with_ood(OodDetector.load(ood_file, width, len(model.cameras)))
 
     def save_pretrained(self, folder: Path) -> None:
         """Into a folder that is there; see `plaudit.data.transfer.new_folder` for one that appears whole."""
@@ -180,13 +182,13 @@ class RewardModel:
             if self.config.frozen_encoder and number:
                 tensors = {name: tensor for name, tensor in tensors.items() if not name.startswith("encoder.")}
             save_file(tensors, folder / f"member_{number}.safetensors")
-        if self.familiar is not None:
-            save_file(self.familiar.tensors(), folder / FAMILIAR_FILE)
+        if self.ood is not None:
+            save_file(self.ood.tensors(), folder / OOD_FILE)
         (folder / "model.json").write_text(self.self_contained_config().model_dump_json(indent=1))
 
-    def with_familiar(self, familiar: Familiar) -> "RewardModel":
-        """The same, which tells episodes that are unlike what it learned from."""
-        return RewardModel(self.members, self.config, str(self.device), self.warnings, familiar)
+    def with_ood(self, ood: OodDetector) -> "RewardModel":
+        """The same, which tells episodes that are out of distribution."""
+        return RewardModel(self.members, self.config, str(self.device), self.warnings, ood)
 
     def self_contained_config(self) -> RewardModelConfig:
         """Its config, with an encoder that needs no other file."""
@@ -209,9 +211,9 @@ class RewardModel:
         """Every frame of an episode."""
         logits = self.logits(episode)
         scores = self._scores(logits)
-        if self.familiar is None:
+        if self.ood is None:
             return scores
-        return replace(scores, unlike=self.familiar.reason(self.view(episode, logits)))
+        return replace(scores, ood=self.ood.reason(self.view(episode, logits)))
 
     def logits(self, episode: Episode) -> FloatArray:
         """[members, T+1, outputs] of every frame of an episode, before any calibration."""

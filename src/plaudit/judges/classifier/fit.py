@@ -60,9 +60,9 @@ from plaudit.judges.classifier.dataset import (
     split,
     subsample,
 )
-from plaudit.judges.classifier.familiar import Familiar, first_steps
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.model import BinaryRewardClassifier
+from plaudit.judges.classifier.ood import OodDetector, first_steps
 from plaudit.judges.classifier.training import (
     EnsembleMember,
     FeatureSource,
@@ -359,7 +359,7 @@ def _evaluate(
     controls = _run_controls(store, tried, run, progress("negative controls"))
     outcome = {"controls": tuple(controls), "problems": tuple(failed_controls(controls))}
     tried.config = tried.config.model_copy(update=outcome)
-    kept = tried.with_familiar(fit_familiar(store, tried, table, splits, progress("comparing episodes")))
+    kept = tried.with_ood(fit_ood(store, tried, table, splits, progress("comparing episodes")))
     optimizers = [member.optimizer.state_dict() for member in members]
     errors = []
     for prediction, place in largest_errors(predictions):
@@ -469,9 +469,9 @@ def _run_controls(store: Store, model: RewardModel, run: TrainRun, progress: Pro
     return results
 
 
-def fit_familiar(
+def fit_ood(
     store: Store, model: RewardModel, table: RewardDataset, splits: Mapping[Split, AnyArray], progress: ProgressFn
-) -> Familiar:
+) -> OodDetector:
     """What the episodes look like that a model was trained and measured on."""
     held_out = {i for name in SPLITS[1:] for i in _episodes(table, splits[name])}
     ids = sorted(held_out | {i for i in _episodes(table, splits["train"]) if i >= 0})
@@ -481,4 +481,4 @@ def fit_familiar(
         scored = episode if episode_id in held_out and len(model.members) > 1 else first_steps(episode)
         views.append(model.view(episode, model.logits(scored)))
     begun = [n for n, i in enumerate(ids) if table.target[table.rows_of([i])[0]] == 1]
-    return Familiar.fit(views, [n for n, i in enumerate(ids) if i in held_out], model.threshold, begun)
+    return OodDetector.fit(views, [n for n, i in enumerate(ids) if i in held_out], model.threshold, begun)

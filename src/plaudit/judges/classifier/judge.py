@@ -24,7 +24,7 @@ from plaudit.rule import DecisionRule
 from plaudit.types import AnyArray, BoolArray, Episode, JudgeId, Observation, Scores
 
 CANNOT_TELL = (
-    "this reward model cannot tell which episodes are unlike what it learned from, so none is withheld; train it "
+    "this reward model cannot tell which episodes are out of distribution, so none is withheld; train it "
     "again with plaudit train-reward"
 )
 
@@ -40,11 +40,11 @@ class ClassifierJudge:
         self.model, self.calibration = model, calibration
         self.rule = _rule_for(model, rule)
         self.warnings = model.warnings
-        if model.familiar is None and rule is not None and rule.withholds:
+        if model.ood is None and rule is not None and rule.withholds:
             self.warnings = (*self.warnings, CANNOT_TELL)
         self.uncalibrated = model.fingerprint
         self.trained_on = model.config.data.seen
-        told_by = "" if model.familiar is None else model.familiar.fingerprint
+        told_by = "" if model.ood is None else model.ood.fingerprint
         self.id = JudgeId(_source_of(model), fingerprint_of(model.fingerprint, calibration), self.rule.key(told_by))
 
     def score(self, episodes: Sequence[Episode]) -> Sequence[Scores | PlauditError]:
@@ -74,7 +74,7 @@ def _source_of(model: RewardModel) -> str:
 def _rule_for(model: RewardModel, rule: DecisionRule | None) -> DecisionRule:
     own = {"threshold": model.threshold, "cutoff_offset": model.config.cutoff_offset}
     chosen = DecisionRule(**{**own, **({} if rule is None else rule.model_dump(exclude_unset=True))})
-    return chosen if model.familiar is not None else chosen.model_copy(update={"unlike": None})
+    return chosen if model.ood is not None else chosen.model_copy(update={"ood": None})
 
 
 class ClassifierStream:

@@ -1,11 +1,11 @@
 """A judge that knows what it does not know: its wrong verdicts on starts and backgrounds that it did not learn from.
 
-    python benchmarks/unlike.py [--seeds 0,1] [--device cpu] [--quick]
+    python benchmarks/ood.py [--seeds 0,1] [--device cpu] [--quick]
 
 `pick_place` with two cameras. A judge of three members learns from scripted episodes on three tables, in which neither
-the cube nor the marker ever starts on the left half of the table. Then it judges new episodes: familiar ones, some
+the cube nor the marker ever starts on the left half of the table. Then it judges new episodes: known ones, some
 that start there, and some on a table, before a wall and on a floor of other colors. How many of its wrong verdicts on
-these are flagged as unlike what it learned from, and how many familiar episodes?
+these are flagged as out of distribution, and how many known episodes?
 """
 
 import argparse
@@ -34,7 +34,7 @@ from plaudit.policies.expert import OUTCOMES, SUCCESSES, expert_act_fn
 from plaudit.rollout.vector import collect_rollout
 from plaudit.types import Episode, Labels
 
-FLAGGED, FAMILIAR = 0.9, 0.05
+FLAGGED, KNOWN_FLAGGED = 0.9, 0.05
 BACKGROUNDS = {  # colors of table, wall and floor
     "oak": ((0.72, 0.60, 0.45), (0.62, 0.68, 0.74), (0.30, 0.33, 0.37)),
     "slate": ((0.45, 0.50, 0.58), (0.75, 0.72, 0.66), (0.25, 0.25, 0.25)),
@@ -64,11 +64,11 @@ def main() -> None:
             print(f"seed {seed}, {kind}: {counts['flagged']} of {counts['episodes']} flagged, ", end="")
             print(f"{counts['wrong and flagged']} of {counts['wrong']} wrong verdicts flagged", flush=True)
         strange = found["start"] + found["background"]
-        bars.at_most(f"unlike_{seed}_familiar_flagged", share(found["familiar"], "flagged", "episodes"), FAMILIAR)
+        bars.at_most(f"ood_{seed}_known_flagged", share(found["in distribution"], "flagged", "episodes"), KNOWN_FLAGGED)
         background = share(found["background"], "wrong and flagged", "wrong")
-        bars.at_least(f"unlike_{seed}_wrong_flagged_background", background, FLAGGED)
+        bars.at_least(f"ood_{seed}_wrong_flagged_background", background, FLAGGED)
         if not options.quick:
-            bars.at_least(f"unlike_{seed}_wrong_flagged", share(strange, "wrong and flagged", "wrong"), FLAGGED)
+            bars.at_least(f"ood_{seed}_wrong_flagged", share(strange, "wrong and flagged", "wrong"), FLAGGED)
     if options.quick:
         bars.left_out("how many wrong verdicts on other starts and backgrounds together are flagged")
     bars.report()
@@ -91,7 +91,7 @@ def measure(
         )  # fmt: skip
         trained = train_reward_model(store, config, Path(folder) / "work", never_stop, lambda _: iter)
     judge = ClassifierJudge(trained.model)
-    kinds = {"familiar": (KNOWN, False), "start": (KNOWN, True), "background": (("moss",), False)}
+    kinds = {"in distribution": (KNOWN, False), "start": (KNOWN, True), "background": (("moss",), False)}
     return {
         kind: tally(judge, record(others, backgrounds, left=left, seed=1000 + seed))
         for kind, (backgrounds, left) in kinds.items()
@@ -132,8 +132,8 @@ def tally(judge: ClassifierJudge, recorded: LabeledEpisodes) -> Counter[str]:
         (labels,) = label_episodes(judge, [episode])
         assert isinstance(labels, Labels)
         wrong = labels.success_once != true.success_once
-        counts += Counter({"flagged": bool(labels.unlike), "wrong": wrong})
-        counts["wrong and flagged"] += bool(labels.unlike) and wrong
+        counts += Counter({"flagged": bool(labels.ood), "wrong": wrong})
+        counts["wrong and flagged"] += bool(labels.ood) and wrong
     return counts
 
 

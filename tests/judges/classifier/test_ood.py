@@ -1,4 +1,4 @@
-"""Episodes that are unlike what a reward model learned from: far frames, strange starts, members that disagree."""
+"""Episodes that are out of distribution: far frames, strange starts, members that disagree."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,21 +12,21 @@ from bright_square import CUTOFF, STEPS, square_episode, square_store
 from command import plaudit
 from plaudit.data.store import Store
 from plaudit.errors import BadFile
-from plaudit.judges.classifier import familiar as familiar_module
-from plaudit.judges.classifier.checkpoint import FAMILIAR_FILE, RewardModel
+from plaudit.judges.classifier import ood as ood_module
+from plaudit.judges.classifier.checkpoint import OOD_FILE, RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.encoders.small import SmallConfig
-from plaudit.judges.classifier.familiar import (
+from plaudit.judges.classifier.fit import train_reward_model
+from plaudit.judges.classifier.judge import ClassifierJudge
+from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
+from plaudit.judges.classifier.ood import (
     START_CELLS,
     EpisodeView,
-    Familiar,
+    OodDetector,
     compared_frames,
     pooled,
     start_cells,
 )
-from plaudit.judges.classifier.fit import train_reward_model
-from plaudit.judges.classifier.judge import ClassifierJudge
-from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
 from plaudit.judges.classifier.training import never_stop
 from plaudit.judges.config import judge_warnings
 from plaudit.judges.labeling import label_episodes
@@ -60,13 +60,13 @@ def view() -> Views:
 
 
 @pytest.fixture(scope="module")
-def familiar() -> Familiar:
+def detector() -> OodDetector:
     view = Views(seed=0)
-    return Familiar.fit([view() for _ in range(60)], range(40, 60), threshold=0.8)
+    return OodDetector.fit([view() for _ in range(60)], range(40, 60), threshold=0.8)
 
 
-def test_a_familiar_episode_is_not_flagged(familiar, view):
-    assert np.mean([bool(familiar.reason(view())) for _ in range(300)]) <= 0.05
+def test_an_episode_in_distribution_is_not_flagged(detector, view):
+    assert np.mean([bool(detector.reason(view())) for _ in range(300)]) <= 0.05
 
 
 @pytest.mark.parametrize(
@@ -78,23 +78,23 @@ def test_a_familiar_episode_is_not_flagged(familiar, view):
         ({"start_prob": 0.95}, "it starts like success"),
     ],
 )
-def test_an_episode_unlike_the_known_ones_is_flagged_and_it_is_said_why(familiar, view, strange, why):
-    assert all(why in familiar.reason(view(**strange)) for _ in range(20))
+def test_an_ood_episode_is_flagged_and_it_is_said_why(detector, view, strange, why):
+    assert all(why in detector.reason(view(**strange)) for _ in range(20))
 
 
 def test_a_start_like_success_is_nothing_new_where_known_ones_begin_with_success(view):
     known = [view(start_prob=0.97) for _ in range(20)]
-    assert "like success" not in Familiar.fit(known, (), 0.8, begun=[3]).reason(view(start_prob=0.96))
+    assert "like success" not in OodDetector.fit(known, (), 0.8, begun=[3]).reason(view(start_prob=0.96))
 
 
 def test_a_known_start_that_the_model_is_wrong_about_excuses_no_other(view):
     known = [view(start_prob=0.97) for _ in range(20)]
-    assert "it starts like success" in Familiar.fit(known, (), 0.8).reason(view(start_prob=0.96))
+    assert "it starts like success" in OodDetector.fit(known, (), 0.8).reason(view(start_prob=0.96))
 
 
 def test_members_that_know_their_training_episodes_by_heart_set_no_limit(view):
     views = [view(disagreement=0.0) for _ in range(30)] + [view(disagreement=0.7) for _ in range(10)]
-    assert "disagree" not in Familiar.fit(views, range(30, 40), threshold=0.8).reason(view(disagreement=0.69))
+    assert "disagree" not in OodDetector.fit(views, range(30, 40), threshold=0.8).reason(view(disagreement=0.69))
 
 
 def test_frames_that_are_compared_cover_the_episode():
@@ -110,9 +110,9 @@ def test_the_cells_of_a_start_are_those_of_all_cameras_whatever_their_size():
     assert (cells[START_CELLS**2 :] == 7).all()
 
 
-def test_more_starts_than_are_kept_flag_no_more_familiar_episodes(view, monkeypatch):
-    monkeypatch.setattr(familiar_module, "REFERENCES", 40)
-    many = Familiar.fit([view() for _ in range(100)], (), threshold=0.8)
+def test_more_starts_than_are_kept_flag_no_more_known_episodes(view, monkeypatch):
+    monkeypatch.setattr(ood_module, "REFERENCES", 40)
+    many = OodDetector.fit([view() for _ in range(100)], (), threshold=0.8)
     assert len(many.starts) == 40 and np.mean([bool(many.reason(view())) for _ in range(100)]) <= 0.08
 
 
@@ -128,7 +128,7 @@ def test_pooling_keeps_distances_nearly():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    found = tmp_path_factory.mktemp("familiar")
+    found = tmp_path_factory.mktemp("ood")
     store = square_store(found / "squares", 8, 8)
     train_reward_model(store, CONFIG, found / "work", never_stop, lambda _: iter).model.save_pretrained(found)
     return found
@@ -156,31 +156,31 @@ def labeled(judge: ClassifierJudge, *episodes: Episode) -> list[Labels]:
 def test_a_trained_model_flags_another_ground_and_a_start_like_success(folder):
     judge = ClassifierJudge(RewardModel.from_pretrained(folder))
     known = scored(judge, *(square_episode(seed % 2 == 0, 100 + seed) for seed in range(20)))
-    assert len(known) == 20 and sum(bool(scores.unlike) for scores in known) <= 1
+    assert len(known) == 20 and sum(bool(scores.ood) for scores in known) <= 1
     (scores,) = scored(judge, brighter(square_episode(True, 200)))
-    assert "its frames look like none" in scores.unlike
+    assert "its frames look like none" in scores.ood
     (scores,) = scored(judge, starting_done(300))
-    assert "it starts like success" in scores.unlike and scores.success_prob[0] > judge.rule.threshold
+    assert "it starts like success" in scores.ood and scores.success_prob[0] > judge.rule.threshold
 
 
 def test_what_is_flagged_is_withheld_where_the_setting_says_so(folder):
     strange, plain = brighter(square_episode(True, 200)), square_episode(True, 201)
-    judge = ClassifierJudgeConfig(model=folder, unlike="skip").build()
+    judge = ClassifierJudgeConfig(model=folder, ood="skip").build()
     withheld, other = labeled(judge, strange, plain)
     assert withheld.withheld and not other.withheld and other.success_once
     paid, _ = labeled(ClassifierJudgeConfig(model=folder).build(), strange, plain)
     assert not paid.withheld and paid.judge != withheld.judge
 
 
-def test_label_says_how_many_are_unlike_and_what_became_of_them(folder, tmp_path):
+def test_label_says_how_many_are_ood_and_what_became_of_them(folder, tmp_path):
     with Store.create(tmp_path / "s") as store:
         for episode in (square_episode(True, 101), brighter(square_episode(True, 200))):
             store.append(episode)
     words = ("label", "s", "--judge", "classifier", "--model", folder, "force=true")
     said = " ".join(plaudit(*words, cwd=tmp_path).split())
-    assert "1 episode is unlike what the judge learned from (1); of episode 1: its frames look like none" in said
-    assert "they are labeled as others are; unlike=skip leaves them out" in said
-    said = " ".join(plaudit(*words, "unlike=skip", cwd=tmp_path).split())
+    assert "1 episode is out of distribution (1); of episode 1: its frames look like none" in said
+    assert "they are labeled as others are; ood=skip leaves them out" in said
+    said = " ".join(plaudit(*words, "ood=skip", cwd=tmp_path).split())
     assert "they have no labels" in said and "2 episodes of s labeled by classifier" in said
     ledger = Store.open(tmp_path / "s").ledger
     assert ledger.labels(1).withheld and "look like none" in ledger.labels(1).note and ledger.labels(0).labeled.all()
@@ -189,9 +189,9 @@ def test_label_says_how_many_are_unlike_and_what_became_of_them(folder, tmp_path
 def test_a_model_of_an_earlier_version_flags_nothing_and_says_so_where_it_is_asked_to(folder, tmp_path):
     for name in ("model.json", "member_0.safetensors"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
-    config = ClassifierJudgeConfig(model=tmp_path, unlike="skip")
+    config = ClassifierJudgeConfig(model=tmp_path, ood="skip")
     judge = config.build()
-    assert scored(judge, brighter(square_episode(True, 200)))[0].unlike == ""
+    assert scored(judge, brighter(square_episode(True, 200)))[0].ood == ""
     assert any("cannot tell" in warning for warning in judge_warnings(config, judge))
     assert judge.id == ClassifierJudgeConfig(model=tmp_path).build().id  # its labels are the same
     assert RewardModel.from_pretrained(folder).fingerprint == judge.model.fingerprint  # as are its scores
@@ -200,7 +200,7 @@ def test_a_model_of_an_earlier_version_flags_nothing_and_says_so_where_it_is_ask
 def test_references_of_another_model_are_refused(folder, tmp_path):
     for path in folder.glob("m*"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    tensors = load_file(folder / FAMILIAR_FILE)
-    save_file({**tensors, "mean": tensors["mean"][:-1].clone()}, tmp_path / FAMILIAR_FILE)
+    tensors = load_file(folder / OOD_FILE)
+    save_file({**tensors, "mean": tensors["mean"][:-1].clone()}, tmp_path / OOD_FILE)
     with pytest.raises(BadFile, match="of another model"):
         RewardModel.from_pretrained(tmp_path)

@@ -1,7 +1,7 @@
-"""What a reward model learned from, and whether an episode is unlike it.
+"""What a reward model learned from, and whether an episode is out of distribution.
 
-    familiar = Familiar.fit(views, held_out)       # of the episodes that it was trained and measured on
-    familiar.reason(view)                          # why an episode is unlike them; "" if it is not
+    detector = OodDetector.fit(views, held_out)       # of the episodes that it was trained and measured on
+    detector.reason(view)                          # why an episode is out of distribution; "" if it is not
 
 A network returns a confident score even for scenes it has never seen. Four signs show that it cannot judge an episode:
 
@@ -34,7 +34,7 @@ from plaudit.judges.promise import episode_score
 from plaudit.rule import DecisionRule
 from plaudit.types import AnyArray, ByteArray, Episode, FloatArray
 
-FALSE_FLAGS = 0.02  # of familiar episodes, by frames and start; fewer than 49 can show no less than the highest of them
+FALSE_FLAGS = 0.02  # of training episodes, by frames and start; with fewer than 49, the limit is the highest of them
 FALSE_DISAGREEMENTS = 0.01  # likewise, by members
 FRAMES = 16  # of an episode, evenly spread, that are compared
 STARTS_LIKE_SUCCESS = 5  # first frames, of which two must reach the threshold
@@ -96,7 +96,7 @@ def pooled(grid: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Familiar:
+class OodDetector:
     """Known episodes, and how far from them others may be."""
 
     mean: FloatArray  # [D] of the features, and their deviation
@@ -154,7 +154,7 @@ class Familiar:
         return float(torch.cdist(frames, torch.from_numpy(self.frames)).min(dim=1).values.mean())
 
     def reason(self, view: EpisodeView) -> str:
-        """Why an episode is unlike the known ones, in words; "" where nothing says so."""
+        """Why an episode is out of distribution, in words; "" if it is not."""
         frames = self._frame_distance(view)
         start = _strangest(_cell_distances(view.start.astype(np.float32), self.starts) / self.cell_units)
         far, outside, disagreement, begun = self.limits.tolist()
