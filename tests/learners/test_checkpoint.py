@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from plaudit.data.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.errors import BadFile
 from plaudit.learners.config import SacConfig
 from plaudit.learners.sac import Sac
+from plaudit.training.config_file import load_training_config
+from plaudit.training.run_folder import RunFolder
 
 CONFIG = SacConfig(hidden_dims=(16, 16), num_critics=3)
 
@@ -72,3 +75,23 @@ def test_an_interrupted_save_leaves_no_checkpoint_behind(tmp_path: Path):
     (part / "model.safetensors").write_bytes(b"torn")
     save_checkpoint(tmp_path / "c", taught(0), {})
     assert [p.name for p in tmp_path.iterdir()] == ["c"]
+
+
+def test_a_checkpoint_of_the_same_step_does_not_replace_the_one_before_it(tmp_path: Path, monkeypatch):
+    folder = RunFolder.create(tmp_path / "run", load_training_config("train", None, ["env=lift", "learner=sac"]))
+    for n in range(12):
+        folder.save_checkpoint(7, taught(0), {"step": 7, "n": n})
+        state = folder.newest_state()
+        assert state is not None and state["n"] == n
+        assert len(list((tmp_path / "run/checkpoints").glob("[0-9]*"))) == min(n + 1, 2)
+    monkeypatch.setattr(shutil, "rmtree", killed)  # while it removes an older one
+    with pytest.raises(KeyboardInterrupt):
+        folder.save_checkpoint(7, taught(0), {"step": 7, "n": 12})
+    monkeypatch.undo()
+    assert folder.load_checkpoint(taught(0)) is not None
+
+
+def killed(path: Path, ignore_errors: bool = False) -> None:
+    for file in sorted(path.glob("*"))[:1]:
+        file.unlink()
+        raise KeyboardInterrupt

@@ -109,7 +109,7 @@ def assert_newest_on_disk(run: Path, learner: Any, version: int) -> None:
     published, learned = read_weights(run / "policy/model.safetensors"), learner.weights().tensors
     assert published.version == version
     assert all(np.array_equal(published.tensors[name], tensor) for name, tensor in learned.items())
-    assert max(int(path.name) for path in (run / "checkpoints").iterdir()) == learner.version
+    assert max(int(path.stem) for path in (run / "checkpoints").iterdir()) == learner.version
 
 
 @pytest.mark.parametrize("how", ["to its end", "ctrl-c", "failure"])

@@ -58,7 +58,7 @@ class Stateful:
 
 
 def save_checkpoint(folder: Path, learner: Stateful | Learner, state: Mapping[str, Any]) -> None:
-    """Write a new checkpoint; `state` is the caller's own, JSON values."""
+    """Write a new checkpoint into a folder that does not exist yet; `state` is the caller's own, JSON values."""
     beside = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(beside, ignore_errors=True)
     try:
@@ -72,7 +72,6 @@ def save_checkpoint(folder: Path, learner: Stateful | Learner, state: Mapping[st
         shutil.rmtree(beside, ignore_errors=True)
         what = error if isinstance(error, OSError) else OSError(_number_in(str(error)), str(error))
         raise disk_error(what, beside.parent, "this checkpoint was not written") from error
-    shutil.rmtree(folder, ignore_errors=True)  # of the same step: a run that was asked to save twice
     beside.replace(folder)
     sync(folder.parent)
 

@@ -205,7 +205,10 @@ class RunFolder:
         """
         if (metrics := self.path / "metrics.jsonl").exists():
             sync(metrics)  # a run that resumes here does not compute earlier metrics again
-        save_checkpoint(self._checkpoints / f"{step:012d}", learner, state)
+        name, newest = f"{step:012d}", self._newest
+        if newest is not None and newest.stem == name:  # the older one stays until the new one is complete
+            name += f".{int(newest.suffix[1:] or 0) + 1:03d}"
+        save_checkpoint(self._checkpoints / name, learner, state)
         for old in sorted(self._checkpoints.glob("[0-9]*"))[:-NUM_CHECKPOINTS]:
             shutil.rmtree(old)
 
