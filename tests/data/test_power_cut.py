@@ -73,13 +73,14 @@ class Kept(random.Random):
         return 1.0
 
 
-def test_a_store_whose_creation_was_killed_at_any_call_is_created_by_the_same_command(tmp_path):
+@pytest.mark.parametrize("power", [False, True])
+def test_a_store_whose_creation_was_interrupted_at_any_call_is_created_by_the_same_command(tmp_path, power):
     (tmp_path / "disk").mkdir()
     with RecordedDisk(tmp_path / "disk") as disk:
         Store.create(tmp_path / "disk/store").close()
-    unfinished = 0
-    for until in range(len(disk.calls)):
-        disk.lay_out(clear(tmp_path / "found"), until, Kept())
+    unfinished, rng = 0, random.Random(0)
+    for until in [*range(len(disk.calls))] * (5 if power else 1):
+        disk.lay_out(clear(tmp_path / "found"), until, rng if power else Kept())
         folder = tmp_path / "found/store"
         unfinished += folder.exists() and not is_store(folder)
         with Store.open(folder, write=True) if is_store(folder) else Store.create(folder) as store:

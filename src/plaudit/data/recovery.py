@@ -55,12 +55,12 @@ def is_unfinished(root: Folder) -> bool:
 
 
 def _has_only_header(root: Folder, name: str) -> bool:
-    """Whether a journal has no line after its header. A crash may leave it empty, or with zeros for its bytes."""
+    """Whether a journal has no line after its header. A crash may leave it empty, torn, or with zeros for its bytes."""
     if root.stat(name).st_size > MAX_SMALL_FILE:
         return False
     data = root.read(name)
     line = decode(data[:-1])
-    return not data.strip(b"\0") or (line is not None and line.is_header)
+    return b"\n" not in data or (line is not None and line.is_header)
 
 
 def remove_unfinished(root: Folder) -> None:
