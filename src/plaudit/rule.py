@@ -13,7 +13,6 @@ A cutoff is the single moment that makes all the scores of an episode most likel
 It sees the whole episode, so it is for annotating data sets; anything live refuses it.
 """
 
-import json
 from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
@@ -22,7 +21,7 @@ from pydantic import PlainSerializer, model_validator
 
 from plaudit.config import Config, FrameOffset, PositiveFloat, SmallInt
 from plaudit.errors import JudgeError
-from plaudit.types import REVIEW, TRUSTED, AnyArray, BoolArray, Episode, FloatArray, JudgeId, Labels, Scores
+from plaudit.types import TRUSTED, AnyArray, BoolArray, Episode, FloatArray, JudgeId, Labels, RuleId, Scores
 
 Decode = Literal["per_frame", "k_of_n", "cutoff"]
 OodAction = Literal["pay", "audit", "skip", "escalate"]
@@ -78,15 +77,14 @@ class DecisionRule(Config):
             )
         return DecisionTracker(self, num_envs)
 
-    def key(self, told_by: str = "") -> str:
-        """All that decides, as JSON in full precision: rules of equal keys give equal labels.
+    def key(self, ood_detector: str = "") -> RuleId:
+        """All that decides: rules of equal keys give equal labels.
 
-        told_by: a fingerprint of what the judge detects out-of-distribution episodes by
+        ood_detector: a fingerprint of what the judge detects out-of-distribution episodes by
         """
         used = {"k_of_n": ("k", "n"), "per_frame": (), "cutoff": ("cutoff_offset",)}[self.decode]
-        fields = {name: getattr(self, name) for name in ("threshold", "decode", *used)}
-        withheld = {"ood": f"{self.ood} {told_by}".strip()} if self.withholds else {}
-        return json.dumps({**fields, **withheld}, sort_keys=True)
+        ood = {"ood": self.ood or "", "ood_detector": ood_detector} if self.withholds else {}
+        return RuleId(**{name: getattr(self, name) for name in ("threshold", "decode", *used)}, **ood)
 
     def describe(self) -> str:
         """For people."""
@@ -166,9 +164,9 @@ def labels_from_scores(judge: JudgeId, rule: DecisionRule, episode: Episode, sco
     scored = ~np.isnan(prob)
     review = begins_with_success(success[scored], rule, judge)
     labeled = scored & (not (review or (scores.ood and rule.withholds)))
-    note = REVIEW if review else scores.note
+    note = "success from the first frame on, to be reviewed" if review else scores.note
     note = note or (f"out of distribution: {scores.ood}" if scores.ood else "")
-    return Labels(success & labeled, labeled, judge, replace(scores, success_prob=prob), note=note)
+    return Labels(success & labeled, labeled, judge, replace(scores, success_prob=prob), note=note, review=review)
 
 
 def begins_with_success(success: BoolArray, rule: DecisionRule, judge: JudgeId) -> bool:
@@ -187,28 +185,24 @@ def release(labels: Labels, rule: DecisionRule | None = None) -> Labels:
     if not labels.withheld or labels.scores is None:
         return labels
     prob = labels.scores.success_prob
-    rule = rule or DecisionRule(**json.loads(without_ood(labels.judge).rule))
+    key = labels.judge.rule
+    if rule is None and key is not None:
+        rule = DecisionRule(**{name: getattr(key, name) for name in ("threshold", "decode", "k", "n", "cutoff_offset")})
+    assert rule is not None
     success = rule.decide(prob) & ~np.isnan(prob)
     return replace(labels, success=success, labeled=~np.isnan(prob), time=0.0)
 
 
 def awaits_audit(labels: Labels) -> bool:
     """Whether these are withheld until a person has labeled the episode."""
-    return labels.withheld and json.loads(labels.judge.rule).get("ood", "").startswith("audit")
+    return labels.withheld and labels.judge.rule is not None and labels.judge.rule.ood == "audit"
 
 
 def without_ood(judge: JudgeId) -> JudgeId:
     """The same judge, whatever it does with out-of-distribution episodes."""
-    if '"ood"' not in judge.rule:
-        return judge
-    rule = {name: value for name, value in json.loads(judge.rule).items() if name != "ood"}
-    return replace(judge, rule=json.dumps(rule, sort_keys=True))
+    return replace(judge, rule=judge.rule and replace(judge.rule, ood="", ood_detector=""))
 
 
 def threshold_of(judge: JudgeId) -> float | None:
     """The threshold by which labels of this judge were decided; None where there was none."""
-    try:
-        found = json.loads(judge.rule)["threshold"]
-    except (ValueError, TypeError, KeyError):  # a person's, or a file that somebody made by hand
-        return None
-    return found if isinstance(found, float | int) else None
+    return None if judge.rule is None else judge.rule.threshold

@@ -20,6 +20,7 @@ no transition through it, and nobody judges it.
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import Any, Generic, Literal, Self, TypeVar
 
 import numpy as np
@@ -182,6 +183,7 @@ class Scores:
     progress: FloatArray | None = None  # 0 at the start to 1 at success, of judges that measure it
     note: str = ""  # for people, of a whole episode; it is copied to the labels
     ood: str = ""  # why a whole episode is out of distribution; "": it is not, or nobody can tell
+    cascade: "CascadeResult | None" = None  # of a cascade of judges
     parts: tuple["Labels", ...] = ()  # of judges that were asked for these, to be kept beside the labels
 
     def __post_init__(self) -> None:
@@ -194,19 +196,69 @@ class Scores:
 
 
 @dataclass(frozen=True)
+class CascadeResult:
+    """Which stage of a cascade decided an episode."""
+
+    decided_by: str  # a stage; "": none
+    cost_s: float  # of all stages that were asked
+    why: str = ""  # if undecided: "by lot", "disagreement" or "unsure"
+
+
+@dataclass(frozen=True)
+class RuleId:
+    """All that a decision rule decides by, see `DecisionRule.key`: rules of equal ids give equal labels."""
+
+    threshold: float | None = None  # None: unknown
+    decode: str = ""
+    k: int = 2
+    n: int = 3
+    cutoff_offset: int = 0
+    ood: str = ""  # what happens to out-of-distribution episodes; "": they are labeled like others
+    ood_detector: str = ""  # its fingerprint, if some are not
+
+    @classmethod
+    @lru_cache(maxsize=256)
+    def parse(cls, text: str) -> "RuleId | None":
+        """What `str` returned; None for an empty text. Any other text is an id that equals none of today."""
+        if not text:
+            return None
+        try:
+            tree = json.loads(text)
+            ood, _, detector = tree.pop("ood", tree.pop("unlike", "")).partition(" ")
+            if not isinstance(tree["threshold"], float | int):
+                raise TypeError("the threshold is no number")
+            rule = cls(**tree, ood=ood, ood_detector=detector)
+            hash(rule)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return cls(decode=text)
+        return rule
+
+    def __str__(self) -> str:
+        """As JSON in full precision, for files."""
+        used = {"k_of_n": ("k", "n"), "cutoff": ("cutoff_offset",)}.get(self.decode, ())
+        tree = {name: getattr(self, name) for name in ("threshold", "decode", *used)}
+        ood = {"ood": f"{self.ood} {self.ood_detector}".strip()} if self.ood else {}
+        return json.dumps({**tree, **ood}, sort_keys=True)
+
+
+@dataclass(frozen=True)
 class JudgeId:
     """Who labeled: labels with equal ids are the same labels."""
 
     source: str  # "classifier", "vlm", "simulator", "human", "dataset", "cutoff", or a plugin's name
     fingerprint: str = ""  # of weights, preprocessing, prompt, precision and calibration; "" for a person or a file
-    rule: str = ""  # `DecisionRule.key()`; "" where nothing was decided by a rule
+    rule: RuleId | None = None  # `DecisionRule.key()`; None where nothing was decided by a rule
+    progress: str = ""  # fingerprint of the model whose progress stands in the scores; "": none, or the judge's own
+
+    @property
+    def model(self) -> str:
+        """Both fingerprints in one text."""
+        return f"{self.fingerprint}+{self.progress}" if self.progress else self.fingerprint
 
 
 OPERATOR = "operator"  # source of a label made from an operator's mark, and the key of the mark in an episode's meta
 PEOPLE = frozenset({"human", "cutoff", OPERATOR})  # sources of people's labels, which count before any judge's
 TRUSTED = PEOPLE | {"simulator", "dataset"}  # sources of what is true, or was recorded as true; others are judges
-# The note on the labels of an episode that shows success before anything was done in it.
-REVIEW = "success from the first frame on, to be reviewed"
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,6 +278,7 @@ class Labels:
     scores: Scores | None = None  # [T+1] what the judge measured
     time: float = 0.0  # seconds since 1970, UTC
     note: str = ""  # for people; never compared
+    review: bool = False  # whether it shows success before anything was done, so that a person should look at it
 
     def __post_init__(self) -> None:
         frames = len(self.success)
@@ -259,7 +312,7 @@ class Labels:
     def withheld(self) -> bool:
         """Whether the judge scored the episode and its labels do not count: it is out of distribution, or it shows
         success from the first frame on."""
-        return (bool(self.ood) or self.note == REVIEW) and not self.labeled.any()
+        return (bool(self.ood) or self.review) and not self.labeled.any()
 
     @property
     def ood(self) -> str:

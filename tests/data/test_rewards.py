@@ -14,7 +14,7 @@ from plaudit.data.store import Store
 from plaudit.errors import JudgeError
 from plaudit.rollout.run import append_marked
 from plaudit.rule import DecisionRule, labels_from_scores, release
-from plaudit.types import REVIEW, JudgeId, Labels, Scores
+from plaudit.types import JudgeId, Labels, Scores
 
 
 def labels(*prob: float, progress: tuple[float, ...] = (), padded: str = "none") -> Labels:
@@ -170,7 +170,7 @@ def test_labels_of_a_judge_that_was_stopped_are_not_sampled(store):
 
 def test_success_before_anything_was_done_is_not_paid_until_a_person_has_seen_it(store):
     made = labels(1, 1, 1, 1)
-    assert made.note == REVIEW and made.withheld and release(made).success.tolist() == [False, True, True, True]
+    assert made.review and made.withheld and release(made).success.tolist() == [False, True, True, True]
     odd = store.append(counting_episode(3))
     store.ledger.append(odd, made)
     assert paid_by_replay(store) == {}

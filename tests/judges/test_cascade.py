@@ -17,7 +17,7 @@ from conftest import counting_episode
 from plaudit.config import parse
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError, JudgeError, JudgeUnavailable, PlauditError
-from plaudit.judges.cascade import CascadeConfig, CascadeNote, lot_of
+from plaudit.judges.cascade import CascadeConfig, lot_of
 from plaudit.judges.config import load_judge_config
 from plaudit.judges.exam import examine
 from plaudit.judges.labeling import LabelRunner, StoreQueue, label_episodes
@@ -50,7 +50,7 @@ def answers(config: CascadeConfig, *tops: int) -> list[Labels]:
 
 
 def notes(labels: list[Labels]) -> list[str]:
-    return [CascadeNote.parse(one.note).decided_by for one in labels]
+    return [one.scores.cascade.decided_by for one in labels]
 
 
 # The right to decide
@@ -92,7 +92,7 @@ def test_a_stage_decides_what_it_may_and_the_next_is_asked_about_the_rest():
     assert notes(found) == ["BrightnessConfig_1", "BrightnessConfig_2", "BrightnessConfig_1"]
     assert [one.success_once for one in found] == [False, True, True]
     assert found[2].targets.tolist() == [0, 0, 0, 0, 0, 1, 1, 1]  # as the stage's own rule has it
-    assert [CascadeNote.parse(one.note).cost_s for one in found] == [0.5, 4.5, 0.5]
+    assert [one.scores.cascade.cost_s for one in found] == [0.5, 4.5, 0.5]
 
 
 def test_the_word_of_a_later_stage_is_kept_under_its_own_name_and_that_of_the_first_is_not(tmp_path):
@@ -108,8 +108,8 @@ def test_the_word_of_a_later_stage_is_kept_under_its_own_name_and_that_of_the_fi
 def test_where_stages_disagree_or_none_may_decide_no_frame_is_labeled():
     config = cascade(stage(4), stage(2))
     disputed, unsure = answers(config, 3, 4)[0], answers(cascade(stage(4), "human"), 4)[0]
-    assert not disputed.labeled.any() and CascadeNote.parse(disputed.note).why.startswith("disagreement")
-    assert not unsure.labeled.any() and CascadeNote.parse(unsure.note).why.startswith("unsure")
+    assert not disputed.labeled.any() and disputed.scores.cascade.why == "disagreement"
+    assert not unsure.labeled.any() and unsure.scores.cascade.why == "unsure"
     assert "BrightnessConfig_1 says failure, BrightnessConfig_2 says success" in disputed.note
 
 
@@ -165,7 +165,7 @@ def test_some_episodes_go_to_the_human_by_lot_whatever_the_stages_would_say():
     many = [lot_of(counting_episode(4, first)) < 0.3 for first in range(200)]
     assert 30 < sum(many) < 90
     everyone = answers(cascade(stage(4), "human", check=0.999), 7)
-    assert CascadeNote.parse(everyone[0].note).why == "by lot" and CascadeNote.parse(everyone[0].note).cost_s == 0
+    assert everyone[0].scores.cascade.why == "by lot" and everyone[0].scores.cascade.cost_s == 0
 
 
 def test_a_stage_that_fails_on_an_episode_passes_it_on_and_one_that_is_away_is_waited_for(monkeypatch):

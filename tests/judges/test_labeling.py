@@ -20,7 +20,6 @@ from plaudit.data.journal import Journal
 from plaudit.data.store import Store
 from plaudit.errors import ContractError
 from plaudit.judges.labeling import (
-    REVIEW,
     LabelRunner,
     StoreQueue,
     group_by_message,
@@ -220,7 +219,7 @@ def test_success_from_the_first_frame_on_is_written_with_a_note_and_told(tmp_pat
     odd, judge = began_bright(store), BrightnessConfig.model_validate({"rule": rule}).build()
     done = run(store, judge)
     assert (done.done, done.at_start) == ([0, 1, odd], [odd])
-    assert store.ledger.labels(odd).note == REVIEW and store.ledger.labels(0).note == ""
+    assert store.ledger.labels(odd).review and not store.ledger.labels(0).review
     assert run(store, judge).done == [], "the note makes it no other judge's"
 
 

@@ -15,7 +15,7 @@ import glow
 from conftest import counting_episode
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError
-from plaudit.judges.cascade import CascadeConfig, CascadeNote
+from plaudit.judges.cascade import CascadeConfig
 from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
 from plaudit.judges.config import save_rights
 from plaudit.judges.human.judge import HumanJudgeConfig
@@ -31,7 +31,7 @@ from plaudit.training.retrain import current_judge
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.worker_group import LocalWorkerGroup
 from plaudit.training.workers.judge import JudgeBundle
-from plaudit.types import JudgeId, Labels, Scores
+from plaudit.types import CascadeResult, JudgeId, Labels, Scores
 
 STEPS = 12
 
@@ -124,13 +124,13 @@ def test_a_mistake_is_told_before_anything_is_made(tmp_path, word, sentence):
 
 
 def undecided(time: float, why: str) -> Labels:
-    note = str(CascadeNote("", 0.1, why))
-    return replace(Labels.from_targets(np.full(5, np.nan), "cascade", note=note), time=time)
+    scores = Scores(np.full(5, np.nan, np.float32), cascade=CascadeResult("", 0.1, why))
+    return replace(Labels.from_targets(scores.success_prob, "cascade"), scores=scores, time=time)
 
 
 def test_a_human_is_asked_about_lots_and_disputes_first_and_no_more_than_the_budget_allows(tmp_path):
     store = Store.create(tmp_path / "store")
-    for i, why in enumerate(["unsure", "unsure (a)", "disagreement (b)", "by lot", "unsure"]):
+    for i, why in enumerate(["unsure", "unsure", "disagreement", "by lot", "unsure"]):
         store.append(counting_episode(4, first=i))
         store.ledger.append(i, undecided(1000.0, why))
     folder = model(tmp_path / "judge")

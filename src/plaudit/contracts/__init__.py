@@ -6,7 +6,6 @@
 Each check raises `ContractError`. The message names the method and what it should have done.
 """
 
-import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +19,18 @@ from plaudit.data.batch import to_torch
 from plaudit.data.normalize import Normalizer as AffineNormalizer
 from plaudit.errors import ContractError, PlauditError
 from plaudit.protocols import Judge, Learner, LiveJudge, Normalizer, Policy, Robot, VecEnv
-from plaudit.types import AnyArray, Batch, EnvSpec, Episode, FloatArray, JudgeId, Observation, PolicyWeights, Scores
+from plaudit.types import (
+    AnyArray,
+    Batch,
+    EnvSpec,
+    Episode,
+    FloatArray,
+    JudgeId,
+    Observation,
+    PolicyWeights,
+    RuleId,
+    Scores,
+)
 
 
 def missing_members(thing: Any, protocol: type) -> list[str]:
@@ -428,14 +438,10 @@ def check_judge(judge: Any, episodes: Sequence[Episode]) -> None:
 def _check_id(judge_id: Any) -> JudgeId:
     if not isinstance(judge_id, JudgeId):
         raise ContractError(f"id must be a JudgeId, got {type(judge_id).__name__}")
-    if not judge_id.source or not all(isinstance(part, str) for part in vars(judge_id).values()):
-        raise ContractError(f"{judge_id} needs a source, and all of it must be text")
-    try:
-        fits = judge_id.rule == "" or isinstance(json.loads(judge_id.rule), dict)
-    except ValueError:
-        fits = False
-    if not fits:
-        raise ContractError(f"id.rule is {judge_id.rule!r}; it is rule.key(), or empty")
+    if not judge_id.source or not all(isinstance(part, str) for part in (judge_id.source, judge_id.fingerprint)):
+        raise ContractError(f"{judge_id} needs a source, and source and fingerprint must be text")
+    if not isinstance(judge_id.rule, RuleId | None):
+        raise ContractError(f"id.rule is {judge_id.rule!r}; it is rule.key(), or None")
     return judge_id
 
 

@@ -9,7 +9,6 @@ A row is added in one call, so that Ctrl-C leaves no partial row.
 """
 
 import base64
-import json
 import math
 import struct
 import zlib
@@ -24,7 +23,7 @@ from plaudit.data.entries import MAX_ID, is_int_in, is_time
 from plaudit.data.journal import JournalFile, Record, damage_error
 from plaudit.data.label_order import LabelOrder
 from plaudit.files import brief
-from plaudit.types import FloatArray, JudgeId, Labels, Scores
+from plaudit.types import CascadeResult, FloatArray, JudgeId, Labels, RuleId, Scores
 
 FORMAT = 2  # of a line; the first had none
 MAX_SCORE = 1e30  # of a threshold, which float32 can hold
@@ -251,7 +250,7 @@ def encode_labels(episode_id: int, labels: Labels, restored_from: int | None) ->
         "episode": episode_id,
         "source": labels.judge.source,
         "model": labels.judge.fingerprint,
-        "rule": labels.judge.rule,
+        "rule": str(labels.judge.rule or ""),
         "time": labels.time,
         "note": labels.note,
         "restored": restored_from,
@@ -259,6 +258,9 @@ def encode_labels(episode_id: int, labels: Labels, restored_from: int | None) ->
         "scores": 0 if scores is None else 1 if scores.progress is None else 2,  # arrays
         "data": base64.b64encode(zlib.compress(b"".join(parts))).decode(),
         **({"ood": scores.ood} if scores is not None and scores.ood else {}),
+        **({"progress_model": labels.judge.progress} if labels.judge.progress else {}),
+        **({"review": True} if labels.review else {}),
+        **({"cascade": vars(scores.cascade)} if scores is not None and scores.cascade else {}),
     }
 
 
@@ -290,13 +292,16 @@ def decode_labels(line: Record) -> Labels:
     data = _data(line, (2 + 4 * count) * frames)
     flags = np.frombuffer(data, "u1", 2 * frames).astype(bool)
     arrays = [np.frombuffer(data, "<f4", frames, offset=(2 + 4 * i) * frames) for i in range(count)]
+    cascade = _cascade(line["cascade"]) if "cascade" in line else None
+    scores = Scores(arrays[0], *arrays[1:], ood=_ood(line), cascade=cascade) if arrays else None
     return Labels(
         success=flags[:frames],
         labeled=flags[frames:],
         judge=parse_judge_id(line),
-        scores=Scores(arrays[0], arrays[1] if count == 2 else None, ood=_ood(line)) if arrays else None,
+        scores=scores,
         time=line["time"],
         note=line["note"],
+        review=bool(line.get("review", line["note"] == "success from the first frame on, to be reviewed")),
     )
 
 
@@ -304,8 +309,12 @@ def parse_judge_id(line: Record) -> JudgeId:
     """Whose labels a line has. A rule of the first format never equals one of today."""
     rule, threshold = line.get("rule", ""), line.get("threshold")
     if line.get("format", 1) == 1 and (rule or threshold is not None):
-        rule = json.dumps({"earlier": rule or line.get("note"), "threshold": threshold}, sort_keys=True)
-    return JudgeId(line["source"], line["model"], str(rule).replace('"unlike"', '"ood"'))
+        return JudgeId(line["source"], line["model"], RuleId(threshold, f"earlier: {rule or line.get('note')}"))
+    return JudgeId(line["source"], line["model"], RuleId.parse(str(rule)), str(line.get("progress_model", "")))
+
+
+def _cascade(tree: Record) -> CascadeResult:
+    return CascadeResult(str(tree["decided_by"]), float(tree["cost_s"]), str(tree["why"]))
 
 
 def _ood(line: Record) -> Any:

@@ -15,12 +15,11 @@ ones to ask about. A stage without rights decides nothing and may still contradi
 Some episodes go to the person by lot, whatever the stages say. A later version of a classifier is measured on these:
 among episodes that an earlier stage was unsure of, those that it is sure and wrong about are missing.
 
-The note of a label says which stage decided and at what cost. If it was not the first stage, the labels of the deciding
-one are kept next to the cascade's, under their own source, for the first stage to learn from.
+A label says which stage decided and at what cost (`CascadeResult`). If it was not the first stage, the labels of the
+deciding one are kept next to the cascade's, under their own source, for the first stage to learn from.
 """
 
 import hashlib
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,10 +40,11 @@ from plaudit.protocols import Judge
 from plaudit.registry import JUDGE_REGISTRY
 from plaudit.rule import DecisionRule, Decode, begins_with_success, release
 from plaudit.trust import from_file
-from plaudit.types import Episode, JudgeId, Labels, Scores
+from plaudit.types import CascadeResult, Episode, JudgeId, Labels, Scores
 
-BY_LOT, DISAGREE, UNSURE = "by lot", "disagreement", "unsure"  # why an episode is undecided; who is asked first
-_NOTE = re.compile(r"(?:decided by (\S+)|undecided), ([\d.]+) s(?:: (.*))?", re.DOTALL)
+# Why an episode is undecided. A human is asked about the first kind first.
+BY_LOT, DISAGREE, UNSURE = "by lot", "disagreement", "unsure"
+URGENCY = {BY_LOT: 0, DISAGREE: 1, UNSURE: 2}
 
 
 def _read_stage(value: Any) -> Any:
@@ -135,30 +135,6 @@ class CascadeConfig(JudgeConfig):
 
     def build(self) -> "Cascade":
         return Cascade(self)
-
-
-@dataclass(frozen=True)
-class CascadeNote:
-    """What the note of a cascade's label says."""
-
-    decided_by: str  # a stage; "": none
-    cost_s: float  # of all stages that were asked
-    why: str = ""  # BY_LOT, DISAGREE or UNSURE, and more for people
-
-    def __str__(self) -> str:
-        who = f"decided by {self.decided_by}" if self.decided_by else "undecided"
-        return f"{who}, {self.cost_s:.4g} s" + (f": {self.why}" if self.why else "")
-
-    @classmethod
-    def parse(cls, note: str) -> "CascadeNote":
-        """Of a label; one that says nothing counts as undecided and free."""
-        match = _NOTE.fullmatch(note)
-        return cls("", 0.0) if match is None else cls(match[1] or "", float(match[2]), match[3] or "")
-
-    @property
-    def urgency(self) -> int:
-        """0 for what a human is asked about first."""
-        return next((i for i, why in enumerate((BY_LOT, DISAGREE)) if self.why.startswith(why)), 2)
 
 
 @dataclass(frozen=True)
@@ -265,8 +241,9 @@ class _Case:
             strange = f" and flags it as out of distribution ({ood})" if (ood := stage.ood(labels)) else ""
             self.reports.append(f"{stage.name} says {'success' if labels.success_once else 'failure'}{strange}")
             if not self.closed and stage.decides(labels):
-                note = str(CascadeNote(stage.name, self.cost_s))
-                self.ended, self.result = True, Scores(labels.targets, note=note, parts=() if first else (labels,))
+                note, result = f"decided by {stage.name}, {self.cost_s:.4g} s", CascadeResult(stage.name, self.cost_s)
+                parts = () if first else (labels,)
+                self.ended, self.result = True, Scores(labels.targets, note=note, cascade=result, parts=parts)
 
     def answer(self) -> Scores | PlauditError | None:
         """The answer of the cascade."""
@@ -275,8 +252,9 @@ class _Case:
         if self.failure is not None and not self.predictions:
             return self.failure
         why = BY_LOT if self.by_lot else DISAGREE if len(self.predictions) > 1 else UNSURE
-        note = CascadeNote("", self.cost_s, f"{why} ({', '.join(self.reports)})" if self.reports else why)
-        return Scores(np.full(self.episode.steps + 1, np.nan, np.float32), note=str(note))
+        note = f"undecided, {self.cost_s:.4g} s: {why}" + (f" ({', '.join(self.reports)})" if self.reports else "")
+        unlabeled = np.full(self.episode.steps + 1, np.nan, np.float32)
+        return Scores(unlabeled, note=note, cascade=CascadeResult("", self.cost_s, why))
 
 
 def lot_of(episode: Episode) -> float:

@@ -10,6 +10,7 @@ another judge, and needs another exam. A human and a simulator need none.
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -21,10 +22,9 @@ from plaudit.data.disk import write_atomic
 from plaudit.errors import BadFile, JudgeError
 from plaudit.files import Root
 from plaudit.judges.config import JUDGE_FILE, own_kind
-from plaudit.judges.progress import judge_id_without_progress
 from plaudit.judges.stats import Interval
 from plaudit.rule import without_ood
-from plaudit.types import JudgeId
+from plaudit.types import JudgeId, RuleId
 
 CERTIFICATE_FILE = "certificate.json"
 MAX_BYTES = 1 << 20
@@ -140,7 +140,7 @@ class Certificate(Config):
     @property
     def judge(self) -> JudgeId:
         """Whose certificate it is."""
-        return JudgeId(self.source, self.fingerprint, self.rule)
+        return JudgeId(self.source, self.fingerprint, RuleId.parse(self.rule))
 
     @property
     def passed(self) -> bool:
@@ -214,7 +214,7 @@ def certificate_status(path: Path | None, judge: JudgeId | None) -> tuple[str, s
         how = "plaudit judge exam JUDGE STORE makes one, on episodes that the judge has not seen"
         return f"none; {how}", f"its judge has no certificate; {how}"
     try:
-        found = load_certificate(path, None if judge is None else judge_id_without_progress(judge))
+        found = load_certificate(path, judge and replace(judge, progress=""))
     except (BadFile, JudgeError) as error:
         return str(error), str(error)
     return found.line, "" if found.passed else f"its judge failed its exam: {found.problems[0]}"

@@ -134,7 +134,7 @@ def examine(
         name=name,
         source=judge.id.source,
         fingerprint=judge.id.fingerprint,
-        rule=judge.id.rule,
+        rule=str(judge.id.rule or ""),
         rule_text=judge.rule.describe(),
         data=ExamData(
             store=str(store.folder),

@@ -30,7 +30,7 @@ from plaudit.judges.config import CASCADE, HUMAN
 from plaudit.judges.progress import describe_progress
 from plaudit.protocols import Judge
 from plaudit.rule import labels_from_scores
-from plaudit.types import REVIEW, Episode, JudgeId, Labels, ProgressFn, Scores
+from plaudit.types import Episode, JudgeId, Labels, ProgressFn, Scores
 
 BATCH = 8  # episodes that are scored before their labels are written; a kill costs at most so many
 RETRY_S = 20.0  # seconds before an episode that the judge failed on is tried again
@@ -60,7 +60,7 @@ class LabelStats(Generic[KeyT]):
         self.failed |= failed
         self.pending += [key for key in keys if key not in labels and key not in failed]
         self.num_success += sum(one.success_once for one in labels.values())
-        self.at_start += [key for key, one in labels.items() if one.note == REVIEW]
+        self.at_start += [key for key, one in labels.items() if one.review]
         for one in labels.values():
             if one.scores is not None and one.scores.progress is not None:
                 self.progress = describe_progress(one.scores.progress)
@@ -202,7 +202,7 @@ class StoreQueue(LabelQueue[int]):
     def write(self, labels: Mapping[int, Labels], failed: Mapping[int, str], judge: JudgeId) -> None:
         if labels:
             self.store.ledger.extend((i, one) for i, labeled in labels.items() for one in labeled.with_parts)
-        Failures(self.store.ledger).append(failed.items(), judge.source, judge.fingerprint)
+        Failures(self.store.ledger).append(failed.items(), judge.source, judge.model)
 
 
 class LabelRunner(Generic[KeyT]):

@@ -13,7 +13,7 @@ import numpy as np
 
 from plaudit.errors import JudgeError, PlauditError
 from plaudit.protocols import Judge, LiveJudge, ScoreStream
-from plaudit.types import AnyArray, BoolArray, Episode, FloatArray, JudgeId, Observation, Scores
+from plaudit.types import AnyArray, BoolArray, Episode, FloatArray, Observation, Scores
 
 STALLED = 0.05  # a rise of progress that is no more than this is none
 STALL_FRACTION = 1 / 3  # of an episode, at its end: so long without a rise is a stall
@@ -25,7 +25,7 @@ class JudgeWithProgress:
     def __init__(self, judge: Judge, progress: LiveJudge):
         self.judge, self.progress, self.rule = judge, progress, judge.rule
         # Labels have both judges' numbers, so either of them changed makes other labels.
-        self.id = replace(judge.id, fingerprint=f"{judge.id.fingerprint}+{progress.id.fingerprint}")
+        self.id = replace(judge.id, progress=progress.id.fingerprint)
         self.uncalibrated = getattr(judge, "uncalibrated", judge.id.fingerprint)
         self.warnings: Sequence[str] = getattr(judge, "warnings", ())
         self.trained_on: str | None = getattr(judge, "trained_on", None)
@@ -59,11 +59,6 @@ def _together(scores: Any, value: Any) -> Scores | PlauditError | None:
     if isinstance(scores, Scores) and isinstance(value, Scores):
         return replace(scores, progress=value.progress)
     return scores if not isinstance(scores, Scores) else value
-
-
-def judge_id_without_progress(judge: JudgeId) -> JudgeId:
-    """Of the judge alone, without the model of progress beside it."""
-    return replace(judge, fingerprint=judge.fingerprint.partition("+")[0])
 
 
 def describe_progress(values: FloatArray) -> str:

@@ -38,7 +38,7 @@ class SimulatorJudge:
     def __init__(self, rule: DecisionRule = AS_IT_SAYS):
         """rule: another than the flag as it is, for annotating data"""
         self.rule = rule
-        self.id = JudgeId(SOURCE, rule="" if rule == AS_IT_SAYS else rule.key())
+        self.id = JudgeId(SOURCE, rule=None if rule == AS_IT_SAYS else rule.key())
 
     def score(self, episodes: Sequence[Episode]) -> Sequence[Scores | PlauditError]:
         """The flag of each episode; an error for one that no simulator recorded."""

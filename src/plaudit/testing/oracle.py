@@ -14,7 +14,6 @@ The rules, in order:
    judge's own progress, or not at all.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -177,13 +176,13 @@ def expected_rewards(
 
 def begins_with_success(labels: Labels) -> bool:
     """Whether success was decided as soon as the judge's rule could decide anything."""
-    if not labels.judge.rule:
+    rule = labels.judge.rule
+    if rule is None:
         return False
-    rule = json.loads(labels.judge.rule)
-    first = rule["k"] if rule.get("decode") == "k_of_n" else 1
+    first = rule.k if rule.decode == "k_of_n" else 1
     return bool(labels.success[labels.labeled][:first].any())
 
 
 def _withholds_ood(labels: Labels) -> bool:
     """Whether the judge found an episode out of distribution, and its rule pays none of those."""
-    return bool(labels.ood) and '"ood"' in labels.judge.rule
+    return bool(labels.ood) and labels.judge.rule is not None and bool(labels.judge.rule.ood)

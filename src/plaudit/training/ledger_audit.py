@@ -27,7 +27,7 @@ from contextlib import suppress
 from plaudit.data.label_index import LabelVersion
 from plaudit.data.store import Store
 from plaudit.errors import EpisodeNotFound, JudgeError
-from plaudit.judges.cascade import CascadeConfig, CascadeNote
+from plaudit.judges.cascade import URGENCY, CascadeConfig
 from plaudit.judges.config import CASCADE, HUMAN
 from plaudit.judges.labeling import label_episodes
 from plaudit.judges.simulator import SOURCE as SIMULATOR
@@ -35,7 +35,7 @@ from plaudit.judges.simulator import SimulatorJudge
 from plaudit.judges.stats import RUN_ALPHA
 from plaudit.rule import awaits_audit, release
 from plaudit.training.audit import Audit, AuditConfig, true_success
-from plaudit.types import REVIEW, Labels
+from plaudit.types import CascadeResult, Labels
 
 SHARE = "judge/cascade_share/"  # of a metric, before the name of a stage
 
@@ -138,7 +138,7 @@ class LedgerAudit:
             self._audits[version.model] = Audit(self.config, self._seed, len(self._audits) + 1, self._alpha)
         if withheld := awaits_audit(labels):
             self._withheld.add(episode)
-        decided = withheld or labels.note == REVIEW or labels.labeled.any()  # else it is no prediction
+        decided = withheld or labels.review or labels.labeled.any()  # else it is no prediction
         if episode in self._models or not decided:
             return
         self._models[episode] = version.model
@@ -243,7 +243,7 @@ class CascadeLedger:
         budget = self._config.budget
         self._budget = None if budget is None else Budget(budget, self._human_cost_s / 60)
         self._generation, self._ledger_version, self._time = generation, 0, 0.0
-        self._notes: dict[int, CascadeNote] = {}  # episode -> of the cascade's newest label
+        self._results: dict[int, CascadeResult] = {}  # episode -> of the cascade's newest label
         self._by_human: set[int] = set()  # episodes that a human has labeled
         self._open: set[int] = set()  # undecided episodes
         self._compute_s = 0.0
@@ -258,9 +258,11 @@ class CascadeLedger:
         for version in new:
             self._time = max(self._time, version.time)
             if version.source == CASCADE:
-                self._notes[version.episode] = note = CascadeNote.parse(version.labels().note)
-                self._compute_s += note.cost_s
-                (self._open.discard if note.decided_by else self._open.add)(version.episode)
+                labels = version.labels()
+                result = (labels.scores and labels.scores.cascade) or CascadeResult("", 0.0)
+                self._results[version.episode] = result
+                self._compute_s += result.cost_s
+                (self._open.discard if labels.labeled.any() else self._open.add)(version.episode)
             elif version.source == HUMAN and version.episode not in self._by_human:
                 self._by_human.add(version.episode)
                 if self._budget is not None:
@@ -271,7 +273,7 @@ class CascadeLedger:
     @property
     def undecided(self) -> list[int]:
         """Undecided episodes, the most urgent first."""
-        return sorted(self._open, key=lambda i: (self._notes[i].urgency, i))
+        return sorted(self._open, key=lambda i: (URGENCY.get(self._results[i].why, 2), i))
 
     def requested(self, store: Store) -> list[int]:
         """Undecided episodes that a human is asked about now, within the budget."""
@@ -289,9 +291,9 @@ class CascadeLedger:
 
     def shares(self) -> dict[str, float]:
         """Stage -> fraction of all episodes that it decided. The rest is undecided."""
-        decided = Counter(note.decided_by for i, note in self._notes.items() if i not in self._by_human)
+        decided = Counter(note.decided_by for i, note in self._results.items() if i not in self._by_human)
         decided[HUMAN] = len(self._by_human)
-        total = len(self._notes.keys() | self._by_human)
+        total = len(self._results.keys() | self._by_human)
         return {name: decided[name] / total for name in self._config.names()} if total else {}
 
     def metrics(self) -> dict[str, float]:

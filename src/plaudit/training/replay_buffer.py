@@ -261,7 +261,7 @@ class ReplayBuffer:
             failure.episode: failure.reason
             for failure in self._standing(dataset, judge)
             if failure.episode in alive
-            and failures.attempts(failure.episode, judge.source, judge.fingerprint, self._since) >= ATTEMPTS
+            and failures.attempts(failure.episode, judge.source, judge.model, self._since) >= ATTEMPTS
         }
 
     def _waiting(self, dataset: Dataset, judge: JudgeId) -> set[int]:
@@ -311,7 +311,7 @@ class ReplayBuffer:
             if new:
                 ledger.extend(new)
             reasons = [(item.id, reason) for item, reason in failed.items() if item.dataset == dataset]
-            self._failures[dataset].append(reasons, judge.source, judge.fingerprint)
+            self._failures[dataset].append(reasons, judge.source, judge.model)
 
     def sample(self, size: int, options: SampleOptions, rejected: frozenset[str] = frozenset()) -> Batch[AnyArray]:
         """A batch for a learner on another machine. rejected: see `ReplaySampler.refresh`"""

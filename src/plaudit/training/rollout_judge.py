@@ -263,9 +263,9 @@ def with_judge(run: RunFolder, overrides: Sequence[str]) -> RunFolder:
     unused = (
         lines[-1:] and lines[-1].startswith(f'{{"step": {step}, ') and lines[-1].endswith(f" {json.dumps(before)}}}")
     )
-    if before == judge.id.fingerprint and not unused:
+    if before == judge.id.model and not unused:
         raise JudgeError(f"{run.path} has this judge already ({before}); name another")
-    if before == judge.id.fingerprint:
+    if before == judge.id.model:
         lines.pop()
     elif not unused:
         lines.append(json.dumps({"step": step, "judge": run.config.judge.name, "fingerprint": before}))

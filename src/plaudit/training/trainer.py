@@ -245,7 +245,7 @@ class Trainer:
             "first_episode": 0 if self.episodes is None else self.episodes.first,
             "num_episodes_stored": 0 if self.episodes is None else self.episodes.end,
             "updates": self.updates.state_dict(),
-            "judge": self.judge.judge.id.fingerprint,
+            "judge": self.judge.judge.id.model,
             "audit": self.audit.state_dict(),
         }
         self.folder.save_checkpoint(state.step, self.learner, saved)
@@ -264,7 +264,7 @@ class Trainer:
             return RunState(elapsed_s=time.monotonic() - start), None
         self.updates.load_state_dict(saved["updates"])
         state = RunState(**{field.name: saved[field.name] for field in fields(RunState)})
-        if saved["judge"] == self.judge.judge.id.fingerprint:
+        if saved["judge"] == self.judge.judge.id.model:
             self.audit.load_state_dict(saved["audit"])
         else:  # another judge is audited from the start
             self.audit.restart(number=saved["audit"]["number"] + 1)

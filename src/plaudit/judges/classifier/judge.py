@@ -44,8 +44,8 @@ class ClassifierJudge:
             self.warnings = (*self.warnings, CANNOT_TELL)
         self.uncalibrated = model.fingerprint
         self.trained_on = model.config.data.seen
-        told_by = "" if model.ood is None else model.ood.fingerprint
-        self.id = JudgeId(_source_of(model), fingerprint_of(model.fingerprint, calibration), self.rule.key(told_by))
+        detector = "" if model.ood is None else model.ood.fingerprint
+        self.id = JudgeId(_source_of(model), fingerprint_of(model.fingerprint, calibration), self.rule.key(detector))
 
     def score(self, episodes: Sequence[Episode]) -> Sequence[Scores | PlauditError]:
         """Every frame of each episode; an error for one whose cameras or sizes are not the model's."""
