@@ -273,7 +273,7 @@ time.sleep(60)
 def test_the_window_closes_when_the_loop_is_killed(home):
     with subprocess.Popen([sys.executable, "-c", PARENT, str(home.folder)], stdout=subprocess.PIPE) as parent:
         pid = int(parent.stdout.readline())
-        wait_until(lambda: any((home.folder / "drafts").glob("*.journal")))  # it is up
+        wait_until(lambda: any((home.folder / "drafts").glob("*.json")))  # it is up
         parent.kill()
     wait_until(lambda: ended(pid))
 

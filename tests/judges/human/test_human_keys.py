@@ -62,34 +62,22 @@ def test_a_log_of_one_session_replayed_on_another_store_gives_the_same_labels(tm
     one, other = (counted_store(tmp_path / name) for name in ("label_success", "other"))
     log = ActionLog(tmp_path / "keys")
 
-    def press(session: Session, key: str) -> None:
-        with log.key(session, BY_KEY[key]):
-            BY_KEY[key].do(session)
-
     with Session.open(one) as session:
         for key in ("Right", "Right", "S", "Return"):
-            press(session, key)
+            log.do(session, BY_KEY[key])
         session.open_episode(2)  # with the mouse, from the list
         session.cursor.seek(5)  # and along the slider
         for key in ("S", "Return", "Z", "Z", "F", "Return"):
-            press(session, key)
+            log.do(session, BY_KEY[key])
         with pytest.raises(DataError):
-            press(session, "Return")  # nothing is judged: nothing was done, and nothing is written
-        press(session, "X")
+            log.do(session, BY_KEY["Return"])  # nothing is judged: nothing was done, and nothing is written
+        log.do(session, BY_KEY["X"])
     log.close()
     assert (tmp_path / "keys").read_text() == "=0 @0 Right Right S Return\n=2 @5 S Return\nZ Z F Return\nX "
     with Session.open(other) as session:
         replay_actions(session, (tmp_path / "keys").read_text())
         assert session.annotation.excluded
     assert [said_of(one, i) for i in (0, 2)] == [said_of(other, i) for i in (0, 2)] == [[0, 0, 1, 1, 1], [0] * 7]
-
-
-def test_playing_and_help_leave_nothing_in_a_log(tmp_path):
-    log = ActionLog(tmp_path / "keys")
-    with Session.open(counted_store(tmp_path / "store")) as session, log.key(session, ACTIONS["play"]):
-        pass
-    log.close()
-    assert (tmp_path / "keys").read_text() == ""
 
 
 def test_cutoffs_pressed_key_by_key_are_those_of_a_label_file(tmp_path):

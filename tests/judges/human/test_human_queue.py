@@ -28,12 +28,12 @@ def test_unlabeled_episodes_come_first_and_those_done_last(store):
     judge(store, 0, human=1)
     judge(store, 1, classifier=1)
     judge(store, 3, human=None)
-    queue = Queue(store, "unlabeled", {})
+    queue = Queue(store, "unlabeled")
     assert queue.rows == [1, 2, 4, 0, 3] and len(queue) == 3
 
 
 def test_the_next_one_is_below_and_after_the_last_comes_the_first_that_was_passed_over(store):
-    queue = Queue(store, "unlabeled", {})
+    queue = Queue(store, "unlabeled")
     assert [queue.next_episode(i) for i in (None, 0, 4)] == [0, 1, 0]
     judge(store, 0, human=1)
     queue.update()
@@ -46,7 +46,7 @@ def test_the_next_one_is_below_and_after_the_last_comes_the_first_that_was_passe
 def test_an_episode_with_a_draft_is_left_whatever_the_ledger_says(store):
     judge(store, 0, human=1)
     drafts = {0: "0x5"}
-    queue = Queue(store, "unlabeled", drafts)
+    queue = Queue(store, "unlabeled", drafts.__contains__)
     assert queue.rows == [1, 2, 3, 4, 0] and queue.next_episode(4) == 0
     drafts.clear()
     assert queue.next_episode(4) == 1
@@ -57,7 +57,7 @@ def test_opposite_outcomes_come_first_then_the_larger_difference_then_the_rest(s
     judge(store, 1, classifier=2, vlm=3)  # one frame of 6
     judge(store, 2, classifier=1, vlm=4)  # three frames of 7
     judge(store, 3, classifier=7, vlm=None)  # one frame of 8, and the outcome
-    queue = Queue(store, "disagreement", {})
+    queue = Queue(store, "disagreement")
     assert queue.rows == [3, 2, 1, 0, 4]
     assert [queue.score(i) for i in queue.rows] == approx([1 + 1 / 8, 3 / 7, 1 / 6, 0, 0])
 
@@ -82,7 +82,7 @@ def test_the_three_judges_that_are_furthest_apart_count():
 
 def test_a_persons_newest_word_settles_it_until_a_judge_contradicts(store):
     judge(store, 1, classifier=2, vlm=None)
-    queue = Queue(store, "disagreement", {})
+    queue = Queue(store, "disagreement")
     judge(store, 1, human=2)
     assert queue.update() and not queue.needs_label(1)
     judge(store, 1, classifier=None)
@@ -114,7 +114,7 @@ def test_labels_that_arrive_put_what_is_left_in_order_again(store, monkeypatch):
 def test_what_somebody_waits_for_comes_first_the_most_wanted_before_all(store, order):
     judge(store, 1, classifier=2, vlm=None)
     write_requests(store.folder, [4, 2])
-    queue = Queue(store, order, {})
+    queue = Queue(store, order)
     assert queue.rows == [4, 2, *([0, 1] if order == "unlabeled" else [1, 0]), 3]
 
 
@@ -133,7 +133,7 @@ def test_who_asks_while_one_works_is_served_next_and_then_it_goes_on_below(store
 
 
 def test_what_is_asked_for_no_more_goes_back_to_its_place(store):
-    queue = Queue(store, "unlabeled", {})
+    queue = Queue(store, "unlabeled")
     for ids, rows in (([3], [3, 0, 1, 2, 4]), ([99, 4, 3], [4, 3, 0, 1, 2]), ([], [0, 1, 2, 3, 4])):
         write_requests(store.folder, ids)
         assert queue.update() and queue.rows == rows

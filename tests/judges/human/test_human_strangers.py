@@ -6,7 +6,6 @@ import os
 import pytest
 
 from counted_stores import counted_store
-from plaudit.data.journal import Journal
 from plaudit.errors import ForeignFile, StoreDamaged, StoreError
 from plaudit.judges.human.drafts import DraftStore
 from plaudit.judges.human.queue import LabelRequests
@@ -28,25 +27,26 @@ def test_drafts_are_not_kept_where_a_link_leads(folder, tmp_path):
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
 def test_a_pipe_or_a_link_among_the_drafts_is_not_opened(folder, make):
     (folder / "drafts").mkdir()
-    make(folder / "drafts/1a2b3c4d.journal")
+    make(folder / "drafts/1a2b3c4d.json")
     with pytest.raises(StoreError, match="and not a file"):
         DraftStore.open(folder)
 
 
 @pytest.mark.parametrize(
-    "line",
+    "text",
     [
-        {"op": "change"},
-        {"op": "change", "episode": [], "frame": 0, "before": None, "after": None, "what": ""},
-        {"op": "change", "episode": 0, "frame": -1, "before": None, "after": None, "what": ""},
-        {"op": "at", "episode": 0, "frames": [[{}, 1]]},
-        {"by": ""},
+        "",
+        "{}",
+        '{"by": "", "drafts": {"0": "5x5"}}',
+        '{"by": "", "drafts": {"-1": "0x5"}}',
+        '{"by": "", "frames": {"0": []}}',
+        '{"by": "", "done": [{"episode": 0, "frame": -1, "before": null, "after": null, "what": ""}]}',
+        "[" * 100_000,
     ],
 )
-def test_a_draft_that_makes_no_sense_is_told_in_a_sentence(folder, line):
+def test_a_draft_that_makes_no_sense_is_told_in_a_sentence(folder, text):
     (folder / "drafts").mkdir()
-    Journal.create(folder / "drafts/1a2b3c4d.journal", counted=False)
-    Journal(folder / "drafts/1a2b3c4d.journal", counted=False).append([{"op": "begin", "by": ""}, line])
+    (folder / "drafts/1a2b3c4d.json").write_text(text)
     with pytest.raises(StoreDamaged, match="is no draft"):
         DraftStore.open(folder)
 

@@ -1,10 +1,10 @@
-"""From a folder to a window: the way in for the command line, and the sentences for when there can be no window.
+"""Opens the labeling window on a folder, and explains why a window cannot be opened.
 
-Where Qt finds no screen or misses a system library, it ends the whole process (SIGABRT) or, worse, goes on with a
-window that nobody sees. So that is found out before, in a process of its own. Importing this module imports no Qt.
+Without a screen or a system library, Qt ends the whole process (SIGABRT) or continues with a window that nobody sees.
+So Qt is tried in another process first. Importing this module imports no Qt.
 
-Where episodes come from a cluster, this is still a process of its own on the machine with the screen, watching the
-store: a window inside a Ray actor would block the actor's other methods for as long as it is open.
+The window always has its own process, on the machine with the screen: inside a Ray actor it would block all of the
+actor's methods while it is open.
 """
 
 import importlib.util
@@ -13,10 +13,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from plaudit.data.formats import ReadOptions
 from plaudit.data.transfer import open_or_import
@@ -24,11 +22,6 @@ from plaudit.errors import DisplayError, MissingExtra
 from plaudit.judges.human.queue import QueueOrder
 from plaudit.judges.human.session import Session
 from plaudit.types import ProgressFn
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from PySide6.QtWidgets import QWidget
 
 LIBRARIES = "libegl1 libgl1 libxkbcommon0 libdbus-1-3 libfontconfig1"  # of Debian and Ubuntu: all of Qt
 X_LIBRARIES = "libxcb-cursor0 libxkbcommon-x11-0 libxcb-icccm4 libxcb-keysyms1 libxcb-shape0"  # and to show on X
@@ -59,7 +52,7 @@ def run_labeling_app(
     """Open a window on a store, or on a data set of another layout, and return when it is closed.
 
     name: who labels; it stands in the labels' notes
-    action_log: a file to write what is pressed to, for `plaudit.judges.human.session.replay`
+    action_log: a file to write what is pressed to, for `plaudit.judges.human.session.replay_actions`
     poll: show episodes that arrive meanwhile
     into: where the store of a data set goes; None: beside it
     options: how to read a data set of another layout
@@ -69,29 +62,20 @@ def run_labeling_app(
     for message in messages:
         say(message)
     with Session.open(folder, order=order, name=name) as session:
-        _show(session, poll, action_log)
-        return LabelingSummary(folder, session.completed, len(session.queue), len(session.drafts.history.drafts))
+        _show_window(session, poll, action_log)
+        return LabelingSummary(folder, session.completed, len(session.queue), len(session.drafts.state.drafts))
 
 
-def _show(session: Session, poll: bool, action_log: Path | None) -> None:
-    """Until its window is closed, or Ctrl-C is pressed in the terminal."""
+def _show_window(session: Session, poll: bool, action_log: Path | None) -> None:
+    """Until the window is closed, or Ctrl-C is pressed in the terminal."""
+    from PySide6.QtCore import QTimer
     from PySide6.QtWidgets import QApplication
 
     from plaudit.judges.human.window import LabelWindow
 
     app = QApplication.instance() or QApplication([])
     window = LabelWindow(session, poll=poll, action_log=action_log)
-    with _close_on_signals(window):
-        window.show()
-        app.exec()
-
-
-@contextmanager
-def _close_on_signals(window: "QWidget") -> "Iterator[None]":
-    """Python runs handlers between its own lines, and while Qt waits there are none; a timer makes some."""
-    from PySide6.QtCore import QTimer
-
-    heartbeat = QTimer()
+    heartbeat = QTimer()  # Python handles signals between its own lines, of which Qt runs none while it waits
     heartbeat.timeout.connect(lambda: None)
     heartbeat.start(200)
     before = {
@@ -99,7 +83,8 @@ def _close_on_signals(window: "QWidget") -> "Iterator[None]":
         for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
-        yield
+        window.show()
+        app.exec()
     finally:
         heartbeat.stop()
         for number, handler in before.items():

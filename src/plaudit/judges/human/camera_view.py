@@ -31,20 +31,16 @@ def torch_frame_to_qimage(frame: "AnyArray | torch.Tensor", layout: Layout | Non
     Floats are clipped, NaN is black. The channels are the axis of 1, 3 or 4, first or last; where both are, as in
     [3, 3, 3], they are taken to be last, as episodes have them, unless `layout` says otherwise.
     """
-    pixels = _bytes(_channels_last(_array(frame), layout))
+    if not isinstance(frame, np.ndarray):
+        import torch  # slow, and a window over a store has arrays only
+
+        if not isinstance(frame, torch.Tensor):
+            raise DataError(f"a frame is an array or a tensor, not {type(frame).__name__}")
+        tensor = frame.detach().cpu()
+        frame = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()  # numpy has no bfloat16
+    pixels = _bytes(_channels_last(frame, layout))
     height, width, channels = pixels.shape
     return QImage(pixels.data, width, height, width * channels, FORMATS[channels]).copy()
-
-
-def _array(frame: "AnyArray | torch.Tensor") -> AnyArray:
-    if isinstance(frame, np.ndarray):
-        return frame
-    import torch  # here: a window over a store has arrays only, and torch takes seconds to import
-
-    if not isinstance(frame, torch.Tensor):
-        raise DataError(f"a frame is an array or a tensor, not {type(frame).__name__}")
-    known = frame.detach().cpu()
-    return (known.float() if known.dtype == torch.bfloat16 else known).numpy()  # numpy has no bfloat16
 
 
 def _channels_last(frame: AnyArray, layout: Layout | None) -> AnyArray:
@@ -81,7 +77,7 @@ TICK_MS = 15
 
 
 class Player(QObject):
-    """Tells which frame it is time for. Late ticks skip frames and keep the speed."""
+    """Emits which frame is due. Late ticks skip frames and keep the speed."""
 
     due = Signal(int)
     changed = Signal()  # started, stopped, another speed
@@ -164,18 +160,18 @@ class CameraView(QWidget):
         names = list(fitted)
         rows = [names[n : n + columns] for n in range(0, len(names), columns)]
         heights = [max(fitted[camera][1] for camera in row) for row in rows]
-        found, y = {}, (self.height() - sum(heights) - ROOM * (len(rows) - 1)) // 2
+        places, y = {}, (self.height() - sum(heights) - ROOM * (len(rows) - 1)) // 2
         for row, height in zip(rows, heights):
             x = (self.width() - sum(fitted[camera][0] for camera in row) - ROOM * (len(row) - 1)) // 2
             for camera in row:
                 w, h = fitted[camera]
-                found[camera] = QRect(x, y + (height - h) // 2, w, h)
+                places[camera] = QRect(x, y + (height - h) // 2, w, h)
                 x += w + ROOM
             y += height + ROOM
-        return found
+        return places
 
     def _fit(self, sizes: Mapping[str, tuple[int, int]], columns: int) -> dict[str, tuple[int, int]]:
-        """Width and height of each picture when there are so many columns."""
+        """Width and height of each picture for a number of columns."""
         rows = -(-len(sizes) // columns)
         width, height = self.width() / columns - ROOM, self.height() / rows - ROOM
         scales = {camera: min(width / w, height / h) for camera, (w, h) in sizes.items()}

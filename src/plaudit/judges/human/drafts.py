@@ -1,42 +1,43 @@
 """The labels of one episode while a person edits them, saved after every change.
 
-    store/drafts/1a2b3c4d.journal    the changes of one session: the labels before and after each
-    store/drafts/1a2b3c4d.lock       locked while that session is open
+    store/drafts/1a2b3c4d.json    the drafts and the undo history of one session, replaced as a whole by every change
+    store/drafts/1a2b3c4d.lock    locked while that session is open
 
 `FrameAnnotation` has 0, 1 or nothing for each recorded frame. Padded observations (types.py) are neither shown nor
 labeled by hand.
 
-A change is on disk before the screen shows it. A session reads its journal when it starts. After a closed window, a
-crash or a power cut, the next session of the same person continues there, with its drafts and its undo history. Drafts
-are not labels: only Complete writes a label to the ledger. A session that ends without drafts removes its journal.
+A change is on disk before the screen shows it. After a closed window, a crash or a power cut, the next session of the
+same person continues with its drafts and its undo history. Drafts are not labels: only Complete writes a label to the
+ledger. A session that ends without drafts removes its file.
 
-Each session has its own journal, so two people cannot overwrite each other's drafts. A held lock means that a session
-is open, and its episode is not offered to anybody else.
+Each session has its own file, so two people cannot overwrite each other's drafts. A held lock means that a session is
+open, and its episode is not offered to anybody else.
 """
 
 import fcntl
 import os
 import time
 import uuid
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Annotated, Self
 
 import numpy as np
+from pydantic import Field, ValidationError
 
+from plaudit.config import Config, NonNegativeInt
 from plaudit.data.cutoffs import over_all_frames
-from plaudit.data.disk import Folder, disk_error
-from plaudit.data.entries import MAX_ID, is_int_in
-from plaudit.data.journal import Journal, Record
-from plaudit.data.repair import repair_journal
+from plaudit.data.disk import Folder, disk_errors
+from plaudit.data.entries import MAX_ID
 from plaudit.data.signals import defer_signals
-from plaudit.errors import DataError, ForeignFile, JournalMissing, StoreDamaged, StoreError
-from plaudit.files import brief
+from plaudit.errors import DataError, ForeignFile, StoreDamaged, StoreError
 from plaudit.types import Episode, FloatArray, Labels
 
 SOURCE = "human"
 EXCLUDED = "excluded"  # the text of an episode that is left out, and the word for it in a label's note
+MAX_BYTES = 64 << 20  # of a session's file; 100,000 changes have 20 MB
 _SIGNS = {"0": 0.0, "1": 1.0, "?": float("nan")}
 
 
@@ -64,7 +65,7 @@ class FrameAnnotation:
     def from_rle(cls, text: str, count: int) -> Self:
         """What `rle` wrote of an episode of `count` recorded frames."""
         if text == EXCLUDED:
-            return cls(np.full(count, np.nan, np.float32), excluded=True)
+            return cls.unlabeled(count).as_excluded()
         runs = [run.split("x") for run in text.split()]
         frames = np.concatenate([np.full(int(length), _SIGNS[sign], np.float32) for sign, length in runs])
         if len(frames) != count:
@@ -73,7 +74,7 @@ class FrameAnnotation:
 
     @property
     def rle(self) -> str:
-        """Run-length encoding, `0x53 1x47`: a line of a journal that a person can read."""
+        """Run-length encoding, `0x53 1x47`: text that a person can read."""
         if self.excluded:
             return EXCLUDED
         return " ".join(f"{'?' if np.isnan(v) else int(v)}x{last - first + 1}" for first, last, v in self.runs)
@@ -134,243 +135,186 @@ class FrameAnnotation:
         return Labels.from_targets(over_all_frames(episode, self.frames), SOURCE, note=note)
 
 
-@dataclass(frozen=True)
-class Edit:
-    """One change, as it can be taken back."""
-
-    episode: int
-    frame: int  # where the person stood
-    before: str | None  # the draft (`FrameAnnotation.text`); None where there was none
-    after: str | None  # None: completed, the draft has become a label
-    what: str  # in words
+EpisodeId = Annotated[int, Field(ge=0, lt=MAX_ID)]
+Rle = Annotated[str, Field(pattern=rf"^({EXCLUDED}|[01?]x\d{{1,9}}( [01?]x\d{{1,9}})*)$")]  # `FrameAnnotation.rle`
 
 
-class UndoHistory:
-    """What a journal's lines add up to."""
+class Edit(Config):
+    """One change, with what is needed to undo and redo it."""
 
-    def __init__(self) -> None:
-        self.drafts: dict[int, str] = {}  # episode -> its labels so far, as run-length encoding
-        self.frames: dict[int, int] = {}  # episode -> where the person stood
-        self.last: int | None = None  # the episode that was open
-        self.done: list[Edit] = []
-        self.undone: list[Edit] = []
-
-    def apply(self, line: Record) -> Edit | None:
-        """A KeyError, TypeError or ValueError where the line is none of a session's."""
-        match line["op"]:
-            case "at":
-                self.last = _whole(line["episode"])
-                self.frames |= {_whole(episode): _whole(frame) for episode, frame in line["frames"]}
-            case "change":
-                step = Edit(
-                    _whole(line["episode"]),
-                    _whole(line["frame"]),
-                    _text(line["before"]),
-                    _text(line["after"]),
-                    str(line["what"]),
-                )
-                self.undone.clear()
-                return self._do(step)
-            case "undo" if self.done:
-                step = self.done.pop()
-                self.undone.append(step)
-                self._put(step.episode, step.before, step.frame)
-                return step
-            case "redo" if self.undone:
-                return self._do(self.undone.pop())
-            case "forget":
-                gone = _whole(line["episode"])
-                self._put(gone, None, 0)
-                self.done = [step for step in self.done if step.episode != gone]
-                self.undone = [step for step in self.undone if step.episode != gone]
-        return None
-
-    def _do(self, step: Edit) -> Edit:
-        self.done.append(step)
-        self._put(step.episode, step.after, step.frame)
-        return step
-
-    def _put(self, episode: int, text: str | None, frame: int) -> None:
-        self.frames[episode] = frame
-        if text is None:
-            self.drafts.pop(episode, None)
-        else:
-            self.drafts[episode] = text
+    episode: EpisodeId
+    frame: NonNegativeInt  # the cursor's position
+    before: Rle | None  # the draft; None: there was none
+    after: Rle | None  # None: completed, the draft has become a label
+    what: str  # for people
 
 
-def _whole(value: Any) -> int:
-    if not is_int_in(value, 0, MAX_ID):
-        raise ValueError(f"{brief(value)} is no number of an episode or a frame")
-    return value
+class DraftState(Config):
+    """The contents of a session's file."""
 
-
-def _text(value: Any) -> str | None:
-    if not (value is None or isinstance(value, str)):
-        raise ValueError(f"{brief(value)} is no draft")
-    return value
+    by: str  # who labels
+    last: EpisodeId | None = None  # the episode that is open
+    frames: dict[EpisodeId, NonNegativeInt] = Field(default_factory=dict)  # episode -> the cursor's position
+    drafts: dict[EpisodeId, Rle] = Field(default_factory=dict)
+    done: tuple[Edit, ...] = ()
+    undone: tuple[Edit, ...] = ()
 
 
 class DraftStore:
     """One session's drafts, on disk. Open with `DraftStore.open`."""
 
-    def __init__(self, journal: Path, lock: IO[str]):
+    def __init__(self, folder: Folder, key: str, lock: IO[str], state: DraftState):
         """Not for users: see `open`."""
-        self.path = journal
-        self.history = UndoHistory()
+        self.path = folder.path / f"{key}.json"
+        self.state = state
         self.saved: float | None = None  # when a change was last written, seconds since 1970
-        self._lock = lock
-        self._journal = Journal(journal, counted=False)
-        self._others: dict[Path, tuple[Journal, UndoHistory]] = {}
+        self._folder, self._key, self._lock = folder, key, lock
 
     @classmethod
-    def open(cls, store: Path, name: str = "") -> "DraftStore":
-        """Go on with what this person left behind in a store, or begin."""
-        folder = store / "drafts"
-        try:
-            _make_folder(Folder(store))
-            own = _recoverable(folder, name) or [_begin(folder, name)]
-        except OSError as error:
-            raise disk_error(error, store, "drafts cannot be kept there") from error
-        newest = max(own, key=lambda drafts: drafts.path.stat().st_mtime)
-        for other in own:
-            if other is not newest:
-                newest._merge(other)
+    def open(cls, store: Path, name: str = "") -> Self:
+        """Continue with the drafts that this person left in a store, or start without any."""
+        with disk_errors(store, "drafts cannot be kept there"):
+            folder = _drafts_folder(Folder(store))
+            earlier: list[Self] = []
+            for key in _keys(folder.path):
+                lock = _try_lock(folder, key)
+                if lock is None:  # open elsewhere
+                    continue
+                state = _read(folder, key)
+                if state is not None and state.by == name:
+                    earlier.append(cls(folder, key, lock, state))
+                else:
+                    _release_lock(folder, key, lock)
+            if not earlier:
+                key = uuid.uuid4().hex[:8]
+                lock = _try_lock(folder, key)
+                assert lock is not None  # the key is new
+                drafts = cls(folder, key, lock, DraftState(by=name))
+                drafts._save(drafts.state)
+                return drafts
+        *others, newest = sorted(earlier, key=lambda drafts: drafts.path.stat().st_mtime)
+        for other in others:
+            newest._merge(other)
         return newest
 
     def change(self, episode: int, frame: int, after: str | None, what: str) -> None:
-        before = self.history.drafts.get(episode)
-        self._write(op="change", episode=episode, frame=frame, before=before, after=after, what=what)
+        """Set an episode's draft. after: None: it was completed"""
+        before = self.state.drafts.get(episode)
+        edit = Edit(episode=episode, frame=frame, before=before, after=after, what=what)
+        self._put(edit, after, (*self.state.done, edit), ())
 
     def undo(self) -> Edit | None:
-        return self._write(op="undo") if self.history.done else None
+        """Take the last change back; None: there is none."""
+        if not self.state.done:
+            return None
+        *done, edit = self.state.done
+        return self._put(edit, edit.before, tuple(done), (*self.state.undone, edit))
 
     def redo(self) -> Edit | None:
-        return self._write(op="redo") if self.history.undone else None
+        """Make the change again that was undone last; None: there is none."""
+        if not self.state.undone:
+            return None
+        *undone, edit = self.state.undone
+        return self._put(edit, edit.after, (*self.state.done, edit), tuple(undone))
 
     def at(self, episode: int, frames: dict[int, int]) -> None:
-        """Which episode is open, and where one stands in it and in the one that was left."""
-        self._write(op="at", episode=episode, frames=list(frames.items()))
+        """Which episode is open, and the cursor's position in it and in the one before."""
+        self._save(self.state.model_copy(update={"last": episode, "frames": self.state.frames | frames}))
 
     def forget(self, episode: int) -> None:
-        """An episode is gone from the store, and its draft with it."""
-        self._write(op="forget", episode=episode)
+        """Drop the draft and the history of an episode that is no longer in the store."""
+        state = self.state
+        update = {
+            "drafts": {i: draft for i, draft in state.drafts.items() if i != episode},
+            "done": tuple(edit for edit in state.done if edit.episode != episode),
+            "undone": tuple(edit for edit in state.undone if edit.episode != episode),
+        }
+        self._save(state.model_copy(update=update))
 
     def locked_by_others(self) -> set[int]:
-        """The episodes that other sessions on this store, alive now, have in hand."""
+        """The episodes that other sessions on this store have open now."""
         taken = set()
-        for path in set(self.path.parent.glob("*.journal")) - {self.path}:
-            lock = _try_lock(path)
-            if lock is not None:  # nobody holds it: that session is over
-                _release_lock(path, lock)
-                continue
-            # It ended just now; or is damaged, which its owner will mend.
-            with suppress(StoreError, KeyError, TypeError, ValueError):
-                journal, history = self._others.setdefault(path, (Journal(path, counted=False), UndoHistory()))
-                for line in journal.read():
-                    history.apply(line)
-                taken |= {history.last} - {None}
+        for key in _live_keys(self._folder):
+            with suppress(StoreError):  # the owner of a damaged file is told when a session opens it
+                state = None if key == self._key else _read(self._folder, key)
+                taken |= {state.last} - {None} if state is not None else set()
         return taken
 
     def close(self) -> None:
-        """Drafts stay; a journal without any goes."""
+        """Keep drafts; remove a file without any."""
         if self._lock.closed:
             return
-        if not self.history.drafts:
+        if not self.state.drafts:
             self.path.unlink(missing_ok=True)
-        _release_lock(self.path, self._lock)
+        _release_lock(self._folder, self._key, self._lock)
 
-    def _write(self, **line: object) -> Edit | None:
-        now = time.time()
-        with defer_signals():
-            try:
-                self._journal.append([{**line, "time": round(now, 3)}])
-            except OSError as error:
-                raise disk_error(error, self.path.parent, "this change was not saved and not made") from error
-            step = self.history.apply(line)
-            if step is not None:
-                self.saved = now
-            return step
+    def _put(self, edit: Edit, text: str | None, done: tuple[Edit, ...], undone: tuple[Edit, ...]) -> Edit:
+        drafts = {i: draft for i, draft in self.state.drafts.items() if i != edit.episode}
+        if text is not None:
+            drafts[edit.episode] = text
+        frames = self.state.frames | {edit.episode: edit.frame}
+        update = {"drafts": drafts, "frames": frames, "done": done, "undone": undone}
+        self._save(self.state.model_copy(update=update))
+        self.saved = time.time()
+        return edit
 
-    def _read(self) -> str | None:
-        """Catch up with the file, mended where it must be; returns whose it is, None for a file without a line."""
-        try:
-            lines = self._journal.read()
-        except StoreDamaged:
-            repair_journal(self.path, counted=False)
-            self._journal = Journal(self.path, counted=False)
-            lines = self._journal.read()
-        for line in lines:
-            try:
-                self.history.apply(line)
-            except (KeyError, TypeError, ValueError) as error:
-                raise StoreDamaged(
-                    f"{self.path}: a line is no draft ({error}: {str(line)[:200]}); move the file away and go on"
-                ) from error
-        return lines[0].get("by", "") if lines else None
+    def _save(self, state: DraftState) -> None:
+        with defer_signals(), disk_errors(self.path.parent, "this change was not saved and not made"):
+            self._folder.write(self.path.name, state.model_dump_json().encode())
+            self.state = state
 
-    def _merge(self, other: "DraftStore") -> None:
-        """The drafts of a session that ran beside ours; where both have one, ours counts and theirs is an undo away."""
-        for episode, theirs in other.history.drafts.items():
-            ours = self.history.drafts.get(episode)
+    def _merge(self, other: Self) -> None:
+        """Add the drafts of another session. If both have one of an episode, ours counts; undo gives theirs."""
+        for episode, theirs in other.state.drafts.items():
+            ours = self.state.drafts.get(episode)
             for text in (theirs,) if ours is None else (theirs, ours):
-                self.change(episode, other.history.frames.get(episode, 0), text, "a draft of an earlier session")
+                self.change(episode, other.state.frames.get(episode, 0), text, "a draft of an earlier session")
         other.path.unlink()
-        _release_lock(other.path, other._lock)
+        other.close()
 
 
 def is_being_labeled(store: Path) -> bool:
-    """Whether a session is alive on a store, in any process of this machine."""
-    for path in (store / "drafts").glob("*.journal"):
-        lock = _try_lock(path)
-        if lock is None:
-            return True
-        _release_lock(path, lock)
-    return False
+    """Whether a session is open on a store, in any process of this machine."""
+    folder = store / "drafts"
+    return folder.is_dir() and any(True for _ in _live_keys(Folder(folder)))
 
 
-def _make_folder(store: Folder) -> None:
-    """Whoever's store it is: drafts are kept in it, and not where a link leads."""
+def _drafts_folder(store: Folder) -> Folder:
+    """Create it if needed. A link is refused: drafts stay inside the store."""
     with suppress(FileExistsError):
         store.mkdir("drafts")
     if not store.is_folder("drafts"):
         raise ForeignFile(f"{store.path / 'drafts'} is no folder of this store, a link say; remove it to label here")
+    return Folder(store.path / "drafts")
 
 
-def _begin(folder: Path, name: str) -> DraftStore:
-    path = folder / f"{uuid.uuid4().hex[:8]}.journal"
-    lock = _try_lock(path)
-    assert lock is not None  # its name is new
-    Journal.create(path, counted=False)
-    drafts = DraftStore(path, lock)
-    drafts._write(op="begin", by=name)
-    return drafts
+def _keys(folder: Path) -> list[str]:
+    return sorted(path.stem for path in folder.glob("*.json"))
 
 
-def _recoverable(folder: Path, name: str) -> list[DraftStore]:
-    """This person's journals that no living session holds, and their locks with them."""
-    own = []
-    for path in sorted(folder.glob("*.journal")):
-        lock = _try_lock(path)
+def _live_keys(folder: Folder) -> Iterator[str]:
+    """The sessions that are open now."""
+    for key in _keys(folder.path):
+        lock = _try_lock(folder, key)
         if lock is None:
-            continue
-        try:
-            drafts = DraftStore(path, lock)
-        except JournalMissing:  # its session ended just now, and took it away
-            _release_lock(path, lock)
-            continue
-        by = drafts._read()
-        if by == name:
-            own.append(drafts)
-            continue
-        if by is None:  # killed before its first line
-            path.unlink()
-        _release_lock(path, lock)
-    return own
+            yield key
+        else:
+            _release_lock(folder, key, lock)
 
 
-def _try_lock(journal: Path) -> IO[str] | None:
-    name = journal.with_suffix(".lock").name
-    file = os.fdopen(Folder(journal.parent).open(name, os.O_RDWR | os.O_CREAT, allow_hard_links=True), "r+")
+def _read(folder: Folder, key: str) -> DraftState | None:
+    """None: the session has just ended and removed its file."""
+    try:
+        return DraftState.model_validate_json(folder.read(f"{key}.json", MAX_BYTES), strict=True)
+    except FileNotFoundError:
+        return None
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"]
+        raise StoreDamaged(f"{folder.path / key}.json is no draft ({reason}); move the file away and go on") from error
+
+
+def _try_lock(folder: Folder, key: str) -> IO[str] | None:
+    file = os.fdopen(folder.open(f"{key}.lock", os.O_RDWR | os.O_CREAT, allow_hard_links=True), "r+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -379,8 +323,8 @@ def _try_lock(journal: Path) -> IO[str] | None:
     return file
 
 
-def _release_lock(journal: Path, lock: IO[str]) -> None:
-    """A lock outlives its journal by nothing, and never the other way: a journal without one would look left behind."""
-    if not journal.exists():
-        journal.with_suffix(".lock").unlink(missing_ok=True)
+def _release_lock(folder: Folder, key: str, lock: IO[str]) -> None:
+    """A lock is removed after its drafts: drafts without a lock would look abandoned."""
+    if not (folder.path / f"{key}.json").exists():
+        (folder.path / f"{key}.lock").unlink(missing_ok=True)
     lock.close()

@@ -48,9 +48,16 @@ class HumanJudge:
     def score(self, episodes: Sequence[Episode]) -> Sequence[Scores | PlauditError | None]:
         """The newest answer of each episode as scores of 1, 0 and NaN; None, and a request, where there is none."""
         self._store.ledger.refresh()
-        answers = [self._answer(episode) for episode in episodes]
-        ids = [episode.meta.get(_WINDOW_ID) for episode in episodes]
-        self.request([i for i, answer in zip(ids, answers, strict=True) if i is not None and answer is None])
+        answers: list[Scores | None] = []
+        missing: list[int] = []
+        for episode in episodes:
+            episode_id = episode.meta.get(_WINDOW_ID)
+            labels = None if episode_id is None else self._store.ledger.labels(episode_id, (SOURCE,))
+            answered = labels is not None and labels.steps == episode.steps
+            answers.append(Scores(labels.targets, note=labels.note) if answered else None)
+            if episode_id is not None and not answered:
+                missing.append(episode_id)
+        self.request(missing)
         return answers
 
     def request(self, ids: Sequence[int]) -> None:
@@ -60,13 +67,6 @@ class HumanJudge:
             self._requested = list(ids)
         if ids:
             self._show()
-
-    def _answer(self, episode: Episode) -> Scores | None:
-        episode_id = episode.meta.get(_WINDOW_ID)
-        labels = None if episode_id is None else self._store.ledger.labels(episode_id, (SOURCE,))
-        if labels is None or labels.steps != episode.steps:
-            return None
-        return Scores(labels.targets, note=labels.note)
 
 
 class HumanJudgeConfig(JudgeConfig):

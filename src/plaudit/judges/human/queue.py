@@ -8,20 +8,17 @@ Judges are compared by the newest label of each source. Two of them differ on an
     mean over the frames both labeled of |P_a - P_b|,  plus 1 where one saw success in it and the other did not
 
 with P the probability where the judge gave one, its 0 or 1 elsewhere; an episode's score is that of the two judges who
-are furthest apart, so those with opposite outcomes come before all others. A person's own label is one of those
-compared: a label of mine that the classifier contradicts is shown to me again, and once my label is newer than all
-others the matter is settled.
+are furthest apart, so those with opposite outcomes come before all others. Human labels are compared too: one that the
+classifier contradicts later is shown again, and a human label that is newer than all others settles the episode.
 
-In either order, requested episodes come before all others: a run that audits its judge needs labels of certain
-episodes, and writes their list into the store's folder. A window checks ten times a second whether the list has
-changed, which costs one `stat`.
-
-Rows keep their places while one works: a row that is done stays where it was, with a tick, and those left are put in
-order again among their own places when labels arrive.
+In either order, requested episodes come first: a run that audits its judge writes the list of episodes it needs labels
+of into the store's folder. Rows keep their places while one works: a row that is done stays where it was, with a tick,
+and those left are sorted among their own places when labels arrive.
 """
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
@@ -45,7 +42,7 @@ def write_requests(store: Path, ids: Sequence[int]) -> None:
 
 
 class LabelRequests:
-    """The list of a store, as it is now."""
+    """The list of a store; empty if the file is no list of episodes."""
 
     def __init__(self, store: Path):
         self._path = store / REQUESTS
@@ -60,35 +57,32 @@ class LabelRequests:
         return self._ranks.get(episode_id, len(self._ranks))
 
     def update(self) -> bool:
-        """Whether it has changed since."""
+        """Read the list again if its file has changed; returns whether it has."""
         try:
-            found = self._path.lstat()
+            status = self._path.lstat()
         except FileNotFoundError:
             return False
-        stamp = (found.st_mtime_ns, found.st_ino)
+        stamp = (status.st_mtime_ns, status.st_ino)
         if stamp == self._stamp:
             return False
         self._stamp = stamp
-        self._ranks = {episode_id: rank for rank, episode_id in enumerate(self._read())}
-        return True
-
-    def _read(self) -> list[int]:
-        """Empty where the file is no list of episodes."""
         try:
             ids = parse_json(Folder(self._path.parent).read(REQUESTS))
         except (OSError, ValueError):  # ForeignFile is one
-            return []
-        return ids if isinstance(ids, list) and all(is_int_in(i, 0, MAX_ID) for i in ids) else []
+            ids = []
+        valid = isinstance(ids, list) and all(is_int_in(i, 0, MAX_ID) for i in ids)
+        self._ranks = {episode_id: rank for rank, episode_id in enumerate(ids)} if valid else {}
+        return True
 
 
 class Queue:
     """The episodes of a store in the order a person should see them."""
 
-    def __init__(self, store: Store, order: QueueOrder, drafts: Collection[int]):
-        """drafts: the episodes with an unfinished label, now and later; they need a label, whatever the ledger has"""
+    def __init__(self, store: Store, order: QueueOrder, is_draft: Callable[[int], bool] = lambda episode_id: False):
+        """is_draft: whether an episode has an unfinished label now; then it needs one, whatever is in the ledger"""
         self.order = order
         self.rows: list[int] = []
-        self._store, self._drafts, self._requests = store, drafts, LabelRequests(store.folder)
+        self._store, self._is_draft, self._requests = store, is_draft, LabelRequests(store.folder)
         self._left: set[int] = set()
         self._scores: dict[int, float] = {}
         self._unscored: set[int] = set()
@@ -106,7 +100,7 @@ class Queue:
         return self._scores.get(episode_id, 0.0)
 
     def needs_label(self, episode_id: int) -> bool:
-        return episode_id in self._left or episode_id in self._drafts
+        return episode_id in self._left or self._is_draft(episode_id)
 
     def next_episode(self, episode_id: int | None, taken: Collection[int] = ()) -> int | None:
         """The next that needs a label, from the top again after the last, but requested ones first; one that
@@ -140,7 +134,9 @@ class Queue:
         if self.order == "disagreement":
             self._unscored = (self._unscored | changed) & alive_ids
             scored = {self._unscored.pop() for _ in range(min(AT_A_TIME, len(self._unscored)))}
-            self._scores |= {i: self._disagreement(i) for i in scored}
+            for i in scored:
+                newest = {version.source: version for version in ledger.history(i)}
+                self._scores[i] = disagreement([version.labels() for version in newest.values()])
             changed |= scored
         self._left = (self._left & alive_ids | changed) - {i for i in changed if self._is_resolved(i)}
         if self.order == "disagreement" or self._requests or requested:
@@ -160,19 +156,13 @@ class Queue:
         newest = ledger.newest(episode_id)
         return self.score(episode_id) == 0 or (newest is not None and newest.source == SOURCE)
 
-    def _disagreement(self, episode_id: int) -> float:
-        newest = {version.source: version for version in self._store.ledger.history(episode_id)}
-        return disagreement([version.labels() for version in newest.values()])
-
 
 def disagreement(judges: Sequence[Labels]) -> float:
     """How far apart the two are that differ most, from 0 to 2; 0 for fewer than two."""
-    return max((_pair_disagreement(a, b) for n, a in enumerate(judges) for b in judges[:n]), default=0.0)
-
-
-def _pair_disagreement(one: Labels, other: Labels) -> float:
-    if one.steps != other.steps:  # one of them is not of this episode; `plaudit data check` says so
-        return 0.0
-    gap = np.abs(one.frame_probs - other.frame_probs)
-    both = ~np.isnan(gap)
-    return float(gap[both].mean()) + (one.success_once != other.success_once) if both.any() else 0.0
+    largest = 0.0
+    for one, other in combinations(judges, 2):
+        if one.steps == other.steps:  # else one is of another episode; `plaudit data check` reports it
+            gap = np.abs(one.frame_probs - other.frame_probs)
+            if not np.isnan(gap).all():
+                largest = max(largest, float(np.nanmean(gap)) + (one.success_once != other.success_once))
+    return largest

@@ -19,15 +19,14 @@ The window writes a script (`ActionLog`). `replay_actions` repeats it without a 
 time: playing and dragging are recorded as the position they led to.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 
-from plaudit.data.ledger import Ledger
 from plaudit.data.store import Store
 from plaudit.errors import DataError, EpisodeNotFound, StoreError, did_you_mean
 from plaudit.judges.human.drafts import SOURCE, DraftStore, Edit, FrameAnnotation
@@ -88,40 +87,13 @@ class LabelTrace:
     progress: FloatArray | None = None  # [F] how far each recorded frame is; None where it does not measure that
 
 
-def load_existing_labels(ledger: Ledger, episode_id: int, episode: Episode) -> list[LabelTrace]:
-    """The newest first."""
-    newest = {version.source: version for version in ledger.history(episode_id)}
-    found = []
-    for version in sorted(newest.values(), key=lambda v: v.time, reverse=True):
-        labels = version.labels()
-        if labels.steps != episode.steps:  # not of this episode; `plaudit data check` says so
-            continue
-        curve = None if labels.scores is None else labels.frame_probs[episode.observed]
-        if curve is not None and np.isnan(curve).all():
-            curve = None
-        annotation = FrameAnnotation.from_labels(episode, labels)
-        measured = None if labels.scores is None else labels.scores.progress
-        found.append(
-            LabelTrace(
-                labels.judge.source,
-                annotation,
-                curve,
-                threshold_of(labels.judge),
-                labels.time,
-                labels.note,
-                None if measured is None else measured[episode.observed],
-            )
-        )
-    return found
-
-
 class Session:
     """Open with `Session.open`; use as a context manager."""
 
     def __init__(self, store: Store, drafts: DraftStore, order: QueueOrder, name: str):
         """Not for users: see `open`."""
         self.store, self.drafts, self.name = store, drafts, name
-        self.queue = Queue(store, order, drafts.history.drafts)
+        self.queue = Queue(store, order, lambda episode_id: episode_id in drafts.state.drafts)
         self.episode_id: int | None = None  # what is open; None when nothing is left
         self.episode: Episode | None = None
         self.annotation = FrameAnnotation.unlabeled(0)
@@ -141,9 +113,9 @@ class Session:
         return session
 
     def close(self) -> None:
-        """Nothing is lost by not calling it; it keeps where one stands, and lets others have the episode."""
+        """Save the cursor's position and release the episode for other sessions."""
         if self.episode_id is not None:
-            with suppress(StoreError):  # a full disk: one will stand where the last change was made
+            with suppress(StoreError):  # on a full disk, the position of the last change stays
                 self.drafts.at(self.episode_id, {self.episode_id: self.cursor.frame})
         self.drafts.close()
         self.episode_id = self.episode = None
@@ -213,14 +185,19 @@ class Session:
 
     def open_episode(self, episode_id: int, frame: int | None = None) -> None:
         """Open an episode, at a frame or where one stood in it last."""
-        frames = self.drafts.history.frames
         episode = self.store.episode(episode_id)
         left = {} if self.episode_id is None else {self.episode_id: self.cursor.frame}
         moved = episode_id != self.episode_id
         self.cursor = Cursor(len(range(episode.steps + 1)[episode.observed]))
-        self.cursor.seek(frames.get(episode_id, 0) if frame is None else frame)
+        self.cursor.seek(self.drafts.state.frames.get(episode_id, 0) if frame is None else frame)
         self.episode_id, self.episode = episode_id, episode
-        self.annotation = self._annotation_of(episode_id, episode)
+        labels = self.store.ledger.labels(episode_id, (SOURCE,))
+        if (draft := self.drafts.state.drafts.get(episode_id)) is not None:
+            self.annotation = FrameAnnotation.from_rle(draft, self.cursor.count)
+        elif labels is not None and labels.steps == episode.steps:
+            self.annotation = FrameAnnotation.from_labels(episode, labels)
+        else:
+            self.annotation = FrameAnnotation.unlabeled(self.cursor.count)
         self.status = ""
         if moved:
             self.drafts.at(episode_id, left | {episode_id: self.cursor.frame})
@@ -234,7 +211,7 @@ class Session:
             self.open_episode(neighbor)
 
     def poll(self) -> bool:
-        """See what came into the store and the ledger; False for nothing, which costs two reads of no bytes."""
+        """Pick up what was added to the store and the ledger; False if nothing was."""
         self.store.refresh()
         self.store.ledger.refresh()
         if not self.queue.update():
@@ -250,10 +227,30 @@ class Session:
         return True
 
     def existing_labels(self) -> list[LabelTrace]:
-        """The newest label of each source for the open episode."""
+        """The newest label of each source for the open episode, the newest first."""
         if self.episode_id is None or self.episode is None:
             return []
-        return load_existing_labels(self.store.ledger, self.episode_id, self.episode)
+        observed = self.episode.observed
+        newest = {version.source: version for version in self.store.ledger.history(self.episode_id)}
+        traces = []
+        for version in sorted(newest.values(), key=lambda v: v.time, reverse=True):
+            labels = version.labels()
+            if labels.steps != self.episode.steps:  # of another episode; `plaudit data check` reports it
+                continue
+            curve = progress = None
+            if labels.scores is not None:
+                curve, progress = labels.frame_probs[observed], labels.scores.progress
+            trace = LabelTrace(
+                source=labels.judge.source,
+                annotation=FrameAnnotation.from_labels(self.episode, labels),
+                curve=None if curve is None or np.isnan(curve).all() else curve,
+                threshold=threshold_of(labels.judge),
+                time=labels.time,
+                note=labels.note,
+                progress=None if progress is None else progress[observed],
+            )
+            traces.append(trace)
+        return traces
 
     def _edit(self, annotation: FrameAnnotation, what: str) -> None:
         episode_id, _ = self._current()
@@ -282,21 +279,10 @@ class Session:
             self.drafts.forget(step.episode)
             self.status = f"that was in episode {step.episode}, which is no longer in the store"
 
-    def _annotation_of(self, episode_id: int, episode: Episode) -> FrameAnnotation:
-        """The draft, else the human label, else nothing."""
-        draft = self.drafts.history.drafts.get(episode_id)
-        if draft is not None:
-            return FrameAnnotation.from_rle(draft, self.cursor.count)
-        labels = self.store.ledger.labels(episode_id, (SOURCE,))
-        if labels is None or labels.steps != episode.steps:
-            return FrameAnnotation.unlabeled(self.cursor.count)
-        return FrameAnnotation.from_labels(episode, labels)
-
     def _find_drafts(self) -> None:
-        """Begin where the last session ended. Drafts of episodes that are gone go too, and so do those that had become
-        a label when a crash came before they were crossed out."""
-        history = self.drafts.history
-        for episode_id, text in list(history.drafts.items()):
+        """Continue where the last session ended. Drops drafts of episodes that are gone, and drafts that became a label
+        right before a crash."""
+        for episode_id, text in self.drafts.state.drafts.items():
             try:
                 episode = self.store.episode(episode_id)
             except EpisodeNotFound:
@@ -304,11 +290,11 @@ class Session:
                 continue
             labels = self.store.ledger.labels(episode_id, (SOURCE,))
             if labels is not None and FrameAnnotation.from_labels(episode, labels).rle == text:
-                self.drafts.change(episode_id, history.frames.get(episode_id, 0), None, "completed")
-        found = len(history.drafts)
-        if found:
-            self.open_episode(history.last if history.last in history.drafts else next(reversed(history.drafts)))
-            self.status = f"{found} drafts were found again" if found > 1 else "your draft was found again"
+                self.drafts.change(episode_id, self.drafts.state.frames.get(episode_id, 0), None, "completed")
+        last, drafts = self.drafts.state.last, self.drafts.state.drafts
+        if drafts:
+            self.open_episode(last if last in drafts else next(reversed(drafts)))
+            self.status = f"{len(drafts)} drafts were found again" if len(drafts) > 1 else "your draft was found again"
         else:
             self._open_next()
 
@@ -360,46 +346,37 @@ BY_KEY = {key: action for action in ACTIONS.values() for key in action.keys}
 
 
 def replay_actions(session: Session, script: str) -> None:
-    """Do what a script says."""
+    """Repeat a key script. Keys that only a window has are skipped."""
     for token in script.split():
-        _action_of(token)(session)
-
-
-def _action_of(token: str) -> Callable[[Session], None]:
-    kind, number = token[0], token[1:]
-    if kind == "@" and number.isdigit():
-        return lambda session: session.cursor.seek(int(number))
-    if kind == "=" and number.isdigit():
-        return lambda session: session.open_episode(int(number))
-    if token not in BY_KEY:
-        raise DataError(f"the key script says '{token}', which no key is called; {did_you_mean(token, BY_KEY)}")
-    return BY_KEY[token].do or _only_in_a_window
-
-
-def _only_in_a_window(_: Session) -> None: ...
+        kind, number = token[0], token[1:]
+        if kind in "@=" and number.isdigit():
+            (session.cursor.seek if kind == "@" else session.open_episode)(int(number))
+        elif token not in BY_KEY:
+            raise DataError(f"the key script says '{token}', which no key is called; {did_you_mean(token, BY_KEY)}")
+        elif (do := BY_KEY[token].do) is not None:
+            do(session)
 
 
 class ActionLog:
-    """Writes a script of what is done to a session, key by key, and each is in the file when it has been done."""
+    """Does the actions of a session and writes them as a key script, each into the file as soon as it is done."""
 
     def __init__(self, path: Path):
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a")
-        self._left_at: tuple[int | None, int] | None = None  # where the last key led to
+        self._left_at: tuple[int | None, int] = (None, 0)  # where the last key led to
 
-    @contextmanager
-    def key(self, session: Session, action: Action) -> Iterator[None]:
-        """Around the doing of it; what fails is not written."""
-        if action.do is None or session.episode_id is None:
-            yield
-            return
+    def do(self, session: Session, action: Action) -> None:
+        """Do one action of a session. A failed one is not written."""
+        assert action.do is not None
         position = (session.episode_id, session.cursor.frame)
+        action.do(session)
+        if position[0] is None:
+            return
         place = ""
-        if self._left_at is None or position[0] != self._left_at[0]:
+        if position[0] != self._left_at[0]:
             place = f"={position[0]} @{position[1]} "
         elif position != self._left_at:
             place = f"@{position[1]} "
-        yield
         self._file.write(place + action.keys[0] + ("\n" if action.name == "complete" else " "))
         self._file.flush()
         self._left_at = (session.episode_id, session.cursor.frame)

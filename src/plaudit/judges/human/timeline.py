@@ -1,10 +1,11 @@
 """The slider and, under it, the strip: every frame's annotation, with what other judges thought drawn over it.
 
 Both put frame i at the same x, so that the handle, the playhead and the strip's cells stand one below the other. The
-cells are drawn once a annotation and the curves once an episode, and only the playhead moves while one scrubs.
+cells are drawn once per annotation and the curves once per episode: only the playhead moves while one scrubs.
 """
 
 from collections.abc import Callable, Sequence
+from itertools import cycle
 
 import numpy as np
 from PySide6.QtCore import QPointF, QRectF, QSize, Qt, Signal
@@ -118,13 +119,15 @@ class Timeline(QWidget):
         painter.drawPixmap(0, 0, self._cells_drawn)
         painter.drawPixmap(0, 0, self._curves_drawn)
         if self._selection is not None:
-            self._draw_selection(painter, *self._selection)
+            cells = self._cells(*self._selection).adjusted(1, 1, -1, -1)
+            painter.fillRect(cells, QColor(255, 255, 255, 60))
+            painter.setPen(QPen(QColor(style.TEXT_STRONG), 2, Qt.PenStyle.DashLine))
+            painter.drawRect(cells)
         x = x_of(self._frame, self._count, self.width())
         painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        painter.setPen(QPen(QColor(style.BACKGROUND), 4))
-        painter.drawLine(QPointF(x, 0), QPointF(x, CELLS))
-        painter.setPen(QPen(QColor(style.TEXT_STRONG), 2))
-        painter.drawLine(QPointF(x, 0), QPointF(x, CELLS))
+        for color, width in ((style.BACKGROUND, 4), (style.TEXT_STRONG, 2)):  # the playhead, with a dark edge
+            painter.setPen(QPen(QColor(color), width))
+            painter.drawLine(QPointF(x, 0), QPointF(x, CELLS))
 
     @property
     def _count(self) -> int:
@@ -155,28 +158,27 @@ class Timeline(QWidget):
         for first, last, value in self._annotation.runs:
             color = style.label_color(value, style.TIMELINE_SUCCESS, style.TIMELINE_FAILURE)
             painter.fillRect(self._cells(first, last), QColor(color))
-            if value != value:
-                painter.fillRect(self._cells(first, last), _hatching(self._annotation.excluded))
+            if value != value and self._annotation.excluded:
+                painter.fillRect(self._cells(first, last), QBrush(style.TEXT_MUTED, Qt.BrushStyle.DiagCrossPattern))
+            elif value != value:
+                painter.fillRect(self._cells(first, last), QBrush(style.BORDER, Qt.BrushStyle.BDiagPattern))
         self._draw_cutoff(painter)
         self._draw_legend(painter)
 
     def _draw_curves(self, painter: QPainter) -> None:
-        for number, trace in enumerate(self._traces):
-            self._draw_curve(painter, trace, QColor(style.CURVES[number % len(style.CURVES)]))
-
-    def _draw_curve(self, painter: QPainter, trace: LabelTrace, color: QColor) -> None:
-        assert trace.curve is not None
-        if trace.threshold is not None:
-            y = _y(trace.threshold)
-            painter.setPen(QPen(color, 1, Qt.PenStyle.DashLine))
-            painter.drawLine(QPointF(0, y), QPointF(self.width(), y))
-        for pen in (QPen(QColor(0, 0, 0, 150), 4), QPen(color, 1.8)):
-            pen.setJoinStyle(Qt.PenJoinStyle.RoundJoin)
-            painter.setPen(pen)
-            painter.drawPolyline(self._points(trace.curve))
-        if trace.progress is not None:
-            painter.setPen(QPen(color, 1.8, Qt.PenStyle.DotLine))
-            painter.drawPolyline(self._points(trace.progress))
+        for trace, color in zip(self._traces, map(QColor, cycle(style.CURVES))):
+            assert trace.curve is not None
+            if trace.threshold is not None:
+                y = _y(trace.threshold)
+                painter.setPen(QPen(color, 1, Qt.PenStyle.DashLine))
+                painter.drawLine(QPointF(0, y), QPointF(self.width(), y))
+            for pen in (QPen(QColor(0, 0, 0, 150), 4), QPen(color, 1.8)):
+                pen.setJoinStyle(Qt.PenJoinStyle.RoundJoin)
+                painter.setPen(pen)
+                painter.drawPolyline(self._points(trace.curve))
+            if trace.progress is not None:
+                painter.setPen(QPen(color, 1.8, Qt.PenStyle.DotLine))
+                painter.drawPolyline(self._points(trace.progress))
 
     def _points(self, curve: FloatArray) -> QPolygonF:
         return QPolygonF(
@@ -196,20 +198,14 @@ class Timeline(QWidget):
         for edge, tip in ((0, 8), (CELLS, CELLS - 8)):
             painter.drawPolygon(QPolygonF([QPointF(x - 6, edge), QPointF(x + 6, edge), QPointF(x, tip)]))
 
-    def _draw_selection(self, painter: QPainter, first: int, last: int) -> None:
-        cells = self._cells(first, last).adjusted(1, 1, -1, -1)
-        painter.fillRect(cells, QColor(255, 255, 255, 60))
-        painter.setPen(QPen(QColor(style.TEXT_STRONG), 2, Qt.PenStyle.DashLine))
-        painter.drawRect(cells)
-
     def _draw_legend(self, painter: QPainter) -> None:
         entries = [("success", style.TIMELINE_SUCCESS), ("no success", style.TIMELINE_FAILURE)]
         unlabeled = "excluded" if self._annotation.excluded else "not labeled"
         entries += [(unlabeled, style.UNLABELED)] if self._annotation.num_unlabeled else []
-        for number, trace in enumerate(self._traces):
+        for trace, color in zip(self._traces, cycle(style.CURVES)):
             at = "" if trace.threshold is None else f", threshold {trace.threshold:.2g}"
             dotted = "" if trace.progress is None else ", progress dotted"
-            entries.append((f"P of {trace.source}{at}{dotted}", style.CURVES[number % len(style.CURVES)]))
+            entries.append((f"P of {trace.source}{at}{dotted}", color))
         font = painter.font()
         font.setPixelSize(12)
         painter.setFont(font)
@@ -225,8 +221,3 @@ class Timeline(QWidget):
 
 def _y(probability: float) -> float:
     return 4 + (CELLS - 8) * (1 - probability)
-
-
-def _hatching(excluded: bool) -> QBrush:
-    pattern = Qt.BrushStyle.DiagCrossPattern if excluded else Qt.BrushStyle.BDiagPattern
-    return QBrush(QColor(style.TEXT_MUTED if excluded else style.BORDER), pattern)

@@ -6,7 +6,6 @@ loads only the rows on the screen, because a store can hold 100,000 episodes.
 """
 
 import time
-from contextlib import nullcontext
 from html import escape
 from itertools import cycle
 from pathlib import Path
@@ -33,10 +32,10 @@ class QueueModel(QAbstractListModel):
     def __init__(self, session: Session):
         super().__init__()
         self._session = session
-        self._known = len(session.queue.rows)
+        self._count = len(session.queue.rows)
 
     def rowCount(self, parent: Index = QModelIndex()) -> int:  # noqa: B008
-        return self._known
+        return self._count
 
     def data(self, index: Index, role: int = Qt.ItemDataRole.DisplayRole) -> Any:
         queue = self._session.queue
@@ -45,20 +44,19 @@ class QueueModel(QAbstractListModel):
         episode_id = queue.rows[index.row()]
         if role == Qt.ItemDataRole.DisplayRole:
             return self._text(episode_id)
-        if role == Qt.ItemDataRole.ForegroundRole and not queue.needs_label(episode_id):
-            return QColor(style.TEXT_MUTED)
-        return None
+        muted = role == Qt.ItemDataRole.ForegroundRole and not queue.needs_label(episode_id)
+        return QColor(style.TEXT_MUTED) if muted else None
 
     def refresh(self) -> None:
-        """Qt lays all rows out anew for this, so it is for when there are more or fewer of them."""
-        if self._known != len(self._session.queue.rows):
+        """Reset the model if the number of rows changed: Qt then lays out all of them again."""
+        if self._count != len(self._session.queue.rows):
             self.beginResetModel()
-            self._known = len(self._session.queue.rows)
+            self._count = len(self._session.queue.rows)
             self.endResetModel()
 
     def _text(self, episode_id: int) -> str:
         session = self._session
-        if episode_id in session.drafts.history.drafts:
+        if episode_id in session.drafts.state.drafts:
             return f"✎ {episode_id}   draft"
         if not session.queue.needs_label(episode_id):
             labels = session.store.ledger.labels(episode_id, (SOURCE,))
@@ -70,7 +68,7 @@ class QueueModel(QAbstractListModel):
 
 
 class Sidebar(QFrame):
-    """The panel."""
+    """Existing labels of the open episode, and the queue below."""
 
     chosen = Signal(int)  # an episode, by its id
 
@@ -114,11 +112,6 @@ class Sidebar(QFrame):
             self.rows.setCurrentIndex(self._model.index(self._session.queue.rows.index(self._session.episode_id)))
         else:
             self.rows.clearSelection()
-        self.show_rows()
-
-    def show_rows(self) -> None:
-        """What they say."""
-        self.rows.viewport().update()
 
 
 def _paragraph(trace: LabelTrace, color: str | None) -> str:
@@ -154,7 +147,12 @@ class LabelWindow(QWidget):
         self.player = Player()
         self._log = None if action_log is None else ActionLog(action_log)
         self._build()
-        self._connect()
+        self.slider.valueChanged.connect(self._scrub)
+        self.timeline.scrubbed.connect(self._scrub)
+        self.timeline.marked.connect(self._mark)
+        self.sidebar.chosen.connect(self._choose)
+        self.player.due.connect(self._show_frame)
+        self.player.changed.connect(lambda: self.playback.show_player(self.player))
         self._draw_episode()
         self.status.tell(session.status or "press ? for the keys")
         self._timer = QTimer(self)
@@ -169,12 +167,11 @@ class LabelWindow(QWidget):
         before = session.episode_id, session.annotation
         session.status = ""
         try:
-            with nullcontext() if self._log is None else self._log.key(session, action):
-                if action.do is not None:
-                    self.player.pause()
-                    action.do(session)
-                else:
-                    self._act_on_window(name)
+            if action.do is None:
+                self._act_on_window(name)
+            else:
+                self.player.pause()
+                action.do(session) if self._log is None else self._log.do(session, action)
         except PlauditError as error:
             self.status.tell(str(error), problem=True)
         else:
@@ -219,14 +216,6 @@ class LabelWindow(QWidget):
         for widget in (self.playback, self.slider, self.timeline, self.buttons, self.status):
             column.addWidget(widget)
         self.help.raise_()
-
-    def _connect(self) -> None:
-        self.slider.valueChanged.connect(self._scrub)
-        self.timeline.scrubbed.connect(self._scrub)
-        self.timeline.marked.connect(self._mark)
-        self.sidebar.chosen.connect(self._choose)
-        self.player.due.connect(self._show_frame)
-        self.player.changed.connect(lambda: self.playback.show_player(self.player))
 
     def _act_on_window(self, name: str) -> None:
         cursor, episode = self.session.cursor, self.session.episode
@@ -275,12 +264,13 @@ class LabelWindow(QWidget):
             self._timer.stop()
             self.status.tell(f"no longer looking for new episodes: {error}", problem=True)
             return
-        if changed:
-            if self.session.episode_id != before:
-                self.player.pause()
-            self._draw_episode()
-            if self.session.status:
-                self.status.tell(self.session.status)
+        if not changed:
+            return
+        if self.session.episode_id != before:
+            self.player.pause()
+        self._draw_episode()
+        if self.session.status:
+            self.status.tell(self.session.status)
 
     def _draw_changes(self, before: tuple[int | None, FrameAnnotation]) -> None:
         """Only what an action has changed: most move one frame."""
@@ -306,7 +296,7 @@ class LabelWindow(QWidget):
 
     def _draw_annotation(self) -> None:
         self.timeline.show_annotation(self.session.annotation)
-        self.sidebar.show_rows()
+        self.sidebar.rows.viewport().update()
         self.status.show_saved(self.session.drafts.saved)
         self._draw_place()
 
