@@ -40,14 +40,13 @@ from plaudit.trust import from_file
 
 PUBLISHED = ("helper2424/resnet10", "lerobot/resnet10")  # ResNet-10 on the hub
 FOREIGN_BLOCKS = ("reward_training", "reward_model", "policy", "dataset")  # of other stacks
-
 RLINF_BLOCKS = ("actor", "algorithm", "cluster", "critic", "defaults", "env", "hydra", "reward", "rollout", "runner")
 
 Tree = dict[str, Any]
 
 
 def deep_merge(tree: Tree, over: Mapping[str, Any]) -> Tree:
-    """A block of another `type` replaces the one before it; its keys would mean nothing there."""
+    """Merge nested keys. A block with another `type` replaces the one before, whose keys would mean nothing there."""
     both = dict(tree)
     for key, value in over.items():
         before = both.get(key)
@@ -58,24 +57,17 @@ def deep_merge(tree: Tree, over: Mapping[str, Any]) -> Tree:
 
 
 def translate(tree: Tree, notes: list[str]) -> Tree:
-    """The blocks of another stack as ours; keys beside them are ours already."""
-    for marks, recipe in (
-        (("reward_training",), ManiskillRecipe),
-        (("reward_model",), LerobotTraining),
-        (("policy", "dataset"), LerobotRecipe),
-    ):
-        if any(mark in tree for mark in marks):
-            names = recipe.model_fields
-            theirs = parse(recipe, {name: tree[name] for name in names if name in tree})
-            notes += theirs.notes()
-            ours = {key: value for key, value in tree.items() if key not in names}
-            if recipe is ManiskillRecipe:
-                # `only: true` trains the reward model alone.
-                if unused := [key for key in ours if key in RLINF_BLOCKS]:
-                    notes.append(f"of the recipe these are not used: {', '.join(unused)}; they are about the policy")
-                ours = {key: value for key, value in ours.items() if key not in unused}
-            return deep_merge(theirs.ours(), ours)
-    return tree
+    """Replace the blocks of another stack by our keys; keys next to them are ours already."""
+    if not any(block in tree for block in FOREIGN_BLOCKS):
+        return tree
+    recipe = ManiskillRecipe if "reward_training" in tree else LerobotTraining
+    theirs = parse(recipe, {name: tree[name] for name in recipe.model_fields if name in tree})
+    notes += theirs.notes()
+    ours = {key: value for key, value in tree.items() if key not in recipe.model_fields}
+    if recipe is ManiskillRecipe and (unused := [key for key in ours if key in RLINF_BLOCKS]):
+        notes.append(f"of the recipe these are not used: {', '.join(unused)}; they are about the policy")
+        ours = {key: value for key, value in ours.items() if key not in unused}
+    return deep_merge(theirs.ours(), ours)
 
 
 def _ignored(names: str) -> type[Config]:
@@ -88,6 +80,8 @@ def _ignored(names: str) -> type[Config]:
 
 
 class ManiskillTraining(Config):
+    """The block `reward_training`."""
+
     enabled: bool = True
     only: bool = True  # train the reward model and nothing else
     data_path: Path  # folders success/ and failure/ of .pkl; any data set will do
@@ -106,9 +100,12 @@ class ManiskillTraining(Config):
 
 
 class ManiskillRecipe(Config):
+    """A recipe of RLinf, of which the rest is about the policy."""
+
     reward_training: ManiskillTraining
 
     def ours(self) -> Tree:
+        """By the keys of `RewardTrainJob`."""
         given = self.reward_training
         return {
             "data": [str(given.data_path)],
@@ -117,7 +114,7 @@ class ManiskillRecipe(Config):
             "epochs": given.epochs,
             "batch_size": given.global_batch_size,
             "lr": given.lr,
-            # The network that RLinf's recipe trains, so that its own code can load what comes of it.
+            # The network that RLinf's recipe trains, so that RLinf can load the result.
             "encoder": {"type": "resnet10", "padding": "torchvision"},
             "head": "mlp",
             "global_pool_features": True,
@@ -125,6 +122,7 @@ class ManiskillRecipe(Config):
         }
 
     def notes(self) -> list[str]:
+        """What is set and not used."""
         small, large = self.reward_training.micro_batch_size, self.reward_training.global_batch_size
         used = small in (None, large)
         return [] if used else [f"micro_batch_size {small} is not used: a batch of {large} is one piece"]
@@ -133,8 +131,18 @@ class ManiskillRecipe(Config):
 # lerobot's reward classifier
 
 
-class LerobotClassifier(Config):
-    """What lerobot's classifier is built and trained with, in all its versions."""
+class LerobotFeature(Config):
+    """One input: VISUAL and [channels, height, width], or STATE and [width]."""
+
+    type: str
+    shape: tuple[Width, ...]
+
+
+_CLASSIFIER_KEYS = "output_features name normalization_mapping repo_id private tags license pretrained_revision use_amp"
+
+
+class LerobotClassifier(_ignored(f"{_CLASSIFIER_KEYS} n_obs_steps")):
+    """lerobot's classifier, in all versions: the block `reward_model` since 0.6, `policy` before."""
 
     type: Literal["reward_classifier"]
     model_name: str = PUBLISHED[0]
@@ -147,6 +155,13 @@ class LerobotClassifier(Config):
     learning_rate: LearningRate = 1e-4
     weight_decay: float = Field(default=0.01, ge=0, le=10)
     device: str | None = None
+    input_features: dict[str, LerobotFeature] | None = None  # its cameras, and their size
+    image_size: Edge | None = None  # of both edges, before 0.6
+    # Not used; there is a note where they are set.
+    model_type: Any = None
+    grad_clip_norm: Any = None
+    push_to_hub: Any = None
+    pretrained_path: Any = None
 
     @field_validator("num_classes")
     @classmethod
@@ -159,91 +174,52 @@ class LerobotClassifier(Config):
     def encoder(self) -> Tree:
         """A folder or a file of ResNet-10, its name on the hub, or any other network that transformers can find."""
         path = Path(self.model_name)
+        other = {"type": "transformers", "name": self.model_name}
         if (path / "config.json").is_file():
             described = read_json_object(path / "config.json")
             if "model_type" in described and "auto_map" not in described:  # no code of its own: one of transformers'
-                return {"type": "transformers", "name": self.model_name}
+                return other
         if path.is_dir():
             Root(path).check_files()
             path = path / "model.safetensors"
         if path.is_file():
             return {"type": "resnet10", "weights": str(path)}
-        if self.model_name in PUBLISHED:
-            return {"type": "resnet10"}
-        return {"type": "transformers", "name": self.model_name}
+        return {"type": "resnet10"} if self.model_name in PUBLISHED else other
 
     def ours(self) -> Tree:
         """By the keys of `RewardTrainJob`."""
-        names = {"dropout_rate": "dropout", "image_embedding_pooling_dim": "num_spatial_blocks", "learning_rate": "lr"}
-        same = ("num_cameras", "hidden_dim", "latent_dim", "weight_decay")
-        return {
+        tree = {
             "encoder": self.encoder,
             "freeze_encoder": True,
             "device": self.device or "auto",
-            **{name: getattr(self, name) for name in same},
-            **{ours: getattr(self, theirs) for theirs, ours in names.items()},
+            "num_cameras": self.num_cameras,
+            "hidden_dim": self.hidden_dim,
+            "latent_dim": self.latent_dim,
+            "weight_decay": self.weight_decay,
+            "dropout": self.dropout_rate,
+            "num_spatial_blocks": self.image_embedding_pooling_dim,
+            "lr": self.learning_rate,
+            "image_size": [128, 128],
         }
-
-
-class LerobotFeature(Config):
-    """What lerobot says of one input: VISUAL and [channels, height, width], or STATE and [width]."""
-
-    type: str
-    shape: tuple[Width, ...]
-
-
-_REWARD_MODEL_KEYS = (
-    "output_features name normalization_mapping repo_id private tags license pretrained_revision use_amp"
-)
-
-
-class LerobotRewardModel(LerobotClassifier, _ignored(_REWARD_MODEL_KEYS)):
-    """Since lerobot 0.6."""
-
-    input_features: dict[str, LerobotFeature] | None = None  # its cameras, and their size
-    # Not used; there is a note where they are set.
-    model_type: Any = None
-    grad_clip_norm: Any = None
-    push_to_hub: Any = None
-    pretrained_path: Any = None
+        features = self.input_features or {}
+        images = {name: feature.shape for name, feature in features.items() if feature.type == "VISUAL"}
+        if images:
+            _, *tree["image_size"] = next(iter(images.values()))
+            tree["image_keys"] = [name.removeprefix("observation.images.") for name in images]
+            tree["num_cameras"] = None  # 2 by default, and the cameras are named
+        if self.image_size is not None:
+            tree["image_size"] = [self.image_size, self.image_size]
+        return tree
 
     def notes(self, block: str) -> list[str]:
-        """What is set, differs from lerobot's default and has no meaning here."""
-        notes = []
-        if self.push_to_hub:
-            notes.append(f"{block}.push_to_hub is not used: nothing is uploaded")
-        if self.model_type not in (None, "cnn"):
-            notes.append(
-                f"{block}.model_type '{self.model_type}' is not used: the network that model_name names counts"
-            )
-        if self.grad_clip_norm not in (None, 1.0, 10.0):
-            notes.append(f"{block}.grad_clip_norm is not used: gradients are not clipped here")
-        if self.pretrained_path:
-            notes.append(f"{block}.pretrained_path is not used: training begins anew")
-        return notes
-
-    def ours(self) -> Tree:
-        images = {
-            name.removeprefix("observation.images."): feature
-            for name, feature in (self.input_features or {}).items()
-            if feature.type == "VISUAL"
+        """What is set, differs from lerobot's default and is not used."""
+        unused = {
+            "push_to_hub": (bool(self.push_to_hub), "nothing is uploaded"),
+            "model_type": (self.model_type not in (None, "cnn"), "the network that model_name names counts"),
+            "grad_clip_norm": (self.grad_clip_norm not in (None, 1.0, 10.0), "gradients are not clipped here"),
+            "pretrained_path": (bool(self.pretrained_path), "training begins anew"),
         }
-        if not images:
-            return {**super().ours(), "image_size": [128, 128]}
-        _, *size = next(iter(images.values())).shape
-        # The cameras are named, and its count of them, which is 2 by default, adds nothing.
-        return {**super().ours(), "image_size": size, "image_keys": list(images), "num_cameras": None}
-
-
-class LerobotPolicy(LerobotRewardModel):
-    """Before lerobot 0.6, where it was a policy among others."""
-
-    image_size: Edge | None = None  # of both edges
-    n_obs_steps: Any = None  # of policies; a classifier sees one frame
-
-    def ours(self) -> Tree:
-        size = {} if self.image_size is None else {"image_size": [self.image_size, self.image_size]}
-        return {**super().ours(), **size}
+        return [f"{block}.{key} is not used: {why}" for key, (is_set, why) in unused.items() if is_set]
 
 
 _DATASET_KEYS = "repo_type revision use_imagenet_stats return_uint8 depth_output_unit streaming eval_split"
@@ -258,29 +234,30 @@ class LerobotDataset(_ignored(_DATASET_KEYS)):
     image_transforms: Any = None
     episodes: tuple[NonNegativeInt, ...] | None = None  # which to learn from; None: all
     exclude_episodes: tuple[NonNegativeInt, ...] | None = None
-    reward_frame: Literal["next", "same"] | None = (
-        None  # ours: which frame next.reward is about; None: as lerobot reads
-    )
+    # Ours: which frame next.reward is about; None: as lerobot's classifier reads it, a row's own
+    reward_frame: Literal["next", "same"] | None = None
 
     @model_validator(mode="after")
-    def _is_here(self) -> Self:
+    def _has_root(self) -> Self:
         if self.root is None:
             raise ValueError("write 'root', the folder on this machine: a repo_id alone would have to be downloaded")
         return self
 
     def ours(self) -> Tree:
-        """lerobot's classifier learns from a row's own image and its reward; a data set of ours says what it means."""
-        says = self.root is not None and (self.root / "meta/plaudit.parquet").is_file()
-        chosen = {name: getattr(self, name) for name in ("episodes", "exclude_episodes")}
-        named = {name: list(numbers) for name, numbers in chosen.items() if numbers is not None}
-        return {"data": [str(self.root)], "reward_frame": self.reward_frame or (None if says else "same"), **named}
+        """By the keys of `RewardTrainJob`. A data set of ours says itself which frame a reward is about."""
+        is_ours = self.root is not None and (self.root / "meta/plaudit.parquet").is_file()
+        tree: Tree = {"data": [str(self.root)], "reward_frame": self.reward_frame or (None if is_ours else "same")}
+        for name in ("episodes", "exclude_episodes"):
+            if (numbers := getattr(self, name)) is not None:
+                tree[name] = list(numbers)
+        return tree
 
     def notes(self) -> list[str]:
-        backend, transforms = self.video_backend, self.image_transforms
+        """What is set and not used."""
         notes = []
-        if backend not in (None, "pyav"):
-            notes.append(f"video_backend '{backend}' is not used: videos are read with PyAV")
-        if isinstance(transforms, dict) and transforms.get("enable"):
+        if self.video_backend not in (None, "pyav"):
+            notes.append(f"video_backend '{self.video_backend}' is not used: videos are read with PyAV")
+        if isinstance(self.image_transforms, dict) and self.image_transforms.get("enable"):
             notes.append("dataset.image_transforms is not used: 'augment' says how images are changed")
         return notes
 
@@ -293,42 +270,41 @@ _TRAINING_KEYS = (
 )
 
 
-class LerobotLoop(_ignored(_TRAINING_KEYS)):
-    """What lerobot's training configs have around a classifier and a data set, in all its versions."""
-
-    dataset: LerobotDataset
-
-    def _classifier(self) -> tuple[str, LerobotRewardModel]:
-        block = "reward_model" if "reward_model" in type(self).model_fields else "policy"
-        return block, getattr(self, block)
-
-    def ours(self) -> Tree:
-        return {**self.dataset.ours(), **self._classifier()[1].ours()}
-
-    def notes(self) -> list[str]:
-        unused = [name for name in _TRAINING_KEYS.split() if getattr(self, name)]
-        note = (
-            f"of lerobot's keys these are not used: {', '.join(unused)}; 'epochs' and --output-dir say how long and "
-            "where to"
-        )
-        block, classifier = self._classifier()
-        return [*self.dataset.notes(), *([note] if unused else []), *classifier.notes(block)]
-
-
-class LerobotRecipe(LerobotLoop):
-    """Before lerobot 0.6."""
-
-    policy: LerobotPolicy
-
-
-class LerobotTraining(LerobotLoop):
-    """The config of `lerobot-train` since 0.6, as people write it or as lerobot saves it (train_config.json).
+class LerobotTraining(_ignored(_TRAINING_KEYS)):
+    """lerobot's training config, as people write it or as lerobot saves it (train_config.json).
 
     `batch_size` and `seed` are keys of ours too and mean the same.
     """
 
-    reward_model: LerobotRewardModel
-    policy: None = None
+    dataset: LerobotDataset
+    reward_model: LerobotClassifier | None = None  # since 0.6
+    policy: LerobotClassifier | None = None  # before
+
+    @model_validator(mode="after")
+    def _has_one_classifier(self) -> Self:
+        if (self.reward_model is None) == (self.policy is None):
+            raise ValueError("write the classifier as 'reward_model' (since lerobot 0.6) or as 'policy' (before)")
+        return self
+
+    def _classifier(self) -> tuple[str, LerobotClassifier]:
+        if self.reward_model is not None:
+            return "reward_model", self.reward_model
+        assert self.policy is not None
+        return "policy", self.policy
+
+    def ours(self) -> Tree:
+        """By the keys of `RewardTrainJob`."""
+        return {**self.dataset.ours(), **self._classifier()[1].ours()}
+
+    def notes(self) -> list[str]:
+        """What is set and not used."""
+        notes, (block, classifier) = self.dataset.notes(), self._classifier()
+        if unused := [name for name in _TRAINING_KEYS.split() if getattr(self, name)]:
+            notes.append(
+                f"of lerobot's keys these are not used: {', '.join(unused)}; 'epochs' and --output-dir say how long "
+                "and where to"
+            )
+        return [*notes, *classifier.notes(block)]
 
 
 # Ours
