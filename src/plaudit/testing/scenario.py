@@ -231,6 +231,8 @@ def _keys(seed: int, attempt: int, judge: str) -> dict[str, Any]:
         fits = all(judge in judges for prefix, judges in ONLY.items() if key.startswith(prefix))
         if fits and uniform(seed, attempt, key) < chance:
             drawn[key] = pick(values, seed, attempt, key, "value")
+    if not drawn.get("env.fails", True) and drawn.get("policy.inference.stop_on") == "failure":
+        del drawn["policy.inference.stop_on"]  # the first episode ends the run: the env reports no such flag
     return drawn
 
 
