@@ -1,6 +1,5 @@
 """Stores made by hand: one thing in a good store is changed, and every checksum, number and count made to fit again."""
 
-import json
 import math
 import os
 import socket
@@ -11,8 +10,7 @@ from typing import Any
 
 from plaudit.data.checked_json import decode_checked, encode_checked
 from plaudit.data.disk import Folder
-from plaudit.data.head import SLOT, replace_head
-from plaudit.data.lines import HEADER_KEY, decode, encode_lines
+from plaudit.data.journal import HEADER_KEY, SLOT, decode, encode_lines, replace_head
 
 Record = dict[str, Any]
 Change = Callable[[Path], object]
@@ -30,8 +28,6 @@ TO_COME = (  # names that a writer or a repair would make next
     "segments/000000.gone",
     "segments/000000/schema.json.tmp",
     "segments/000000/camera.new.bin",
-    "journal.before-repair-1",
-    "labels.before-repair-1",
 )
 
 _deep: Any = 0
@@ -71,15 +67,8 @@ def records_of(path: Path) -> list[Record]:
     return [line.record for line in map(decode, path.read_bytes().splitlines()) if line is not None]
 
 
-def reseal(path: Path, records: list[Record], old: bool = False) -> None:
-    """Write a journal that says this.
-
-    old: as version 1 did, without numbers
-    """
-    if old:
-        texts = [json.dumps(record, separators=(",", ":")).encode() for record in records]
-        path.write_bytes(b"".join(b"%08x %s\n" % (zlib.crc32(text), text) for text in texts))
-        return
+def reseal(path: Path, records: list[Record]) -> None:
+    """Write a journal that says this."""
     lines, chain = encode_lines(records, 1, 0), 0
     for line in lines:
         chain = zlib.crc32(line[:-1], chain)
@@ -87,13 +76,13 @@ def reseal(path: Path, records: list[Record], old: bool = False) -> None:
     replace_head(Folder(path.parent), path.name, len(lines), chain)
 
 
-def changed(name: str, change: Callable[[list[Record]], Any], old: bool = False) -> Change:
+def changed(name: str, change: Callable[[list[Record]], Any]) -> Change:
     """Change the records of a journal, in place."""
 
     def apply(store: Path) -> None:
         records = records_of(store / name)
         change(records)
-        reseal(store / name, records, old)
+        reseal(store / name, records)
 
     return apply
 
@@ -132,16 +121,16 @@ def remove(record: Any, way: tuple[Any, ...]) -> None:
     del record[way[-1]]
 
 
-def line_changes(store: Path, name: str, old: bool = False) -> Iterator[Named]:
+def line_changes(store: Path, name: str) -> Iterator[Named]:
     """Every value of the last line of each kind, changed to everything that it is not."""
     last = {kind_of(record): number for number, record in enumerate(records_of(store / name))}
     for kind, number in last.items():
         ways = list(every_value(records_of(store / name)[number]))
         for way in ways:
             where = f"{name}, {kind}, {'.'.join(map(str, way))}"
-            yield f"{where} missing", changed(name, lambda rs, n=number, w=way: remove(rs[n], w), old)
+            yield f"{where} missing", changed(name, lambda rs, n=number, w=way: remove(rs[n], w))
             for what, value in VALUES.items():
-                yield f"{where} is {what}", changed(name, lambda rs, n=number, w=way, v=value: put(rs[n], w, v), old)
+                yield f"{where} is {what}", changed(name, lambda rs, n=number, w=way, v=value: put(rs[n], w, v))
 
 
 def kind_of(record: Record) -> str:

@@ -70,26 +70,24 @@ def attacks(folder: Path, rng: Rng, quick: bool) -> Iterator[Tally]:
     Failures(Store.open(good).ledger).append([(0, "no answer")], "vlm", "m")
     with Store.open(good, write=True) as store:  # lines of every kind
         store.evict([store.append(nth_episode(EPISODES))])
-    old = make_old(folder / "old")
     export_dataset(Store.open(good), folder / "set", "npy", ids=[0])
-    classes: dict[str, tuple[Path, list[forge.Named]]] = {
-        "links": (good, list(forge.links())),
-        "pipes, sockets, folders": (good, list(forge.odd_files())),
-        "lines of the journal": (good, [*forge.line_changes(good, "journal"), *forge.whole_changes("journal")]),
-        "lines of the ledger": (good, [*forge.line_changes(good, "labels"), *forge.whole_changes("labels")]),
-        "lines of failures": (good, list(forge.line_changes(good, "labels.failures"))),
-        "settings and copies of schemas": (good, list(sealed_files(good))),
-        "counts": (good, [*forge.heads("journal.head"), *forge.heads("labels.head")]),
-        "sizes": (good, list(sizes())),
-        "files put back, moved, mixed": (good, list(mixtures(good, old))),
-        "version 1": (old, list(old_changes(old))),
+    classes: dict[str, list[forge.Named]] = {
+        "links": list(forge.links()),
+        "pipes, sockets, folders": list(forge.odd_files()),
+        "lines of the journal": [*forge.line_changes(good, "journal"), *forge.whole_changes("journal")],
+        "lines of the ledger": [*forge.line_changes(good, "labels"), *forge.whole_changes("labels")],
+        "lines of failures": list(forge.line_changes(good, "labels.failures")),
+        "settings and copies of schemas": list(sealed_files(good)),
+        "counts": [*forge.heads("journal.head"), *forge.heads("labels.head")],
+        "sizes": list(sizes()),
+        "files put back, moved, mixed": list(mixtures(good)),
     }
-    normal = {original: normal_life(original, folder / "work") for original in (good, old)}
-    for name, (original, changes) in classes.items():
+    normal = normal_life(good, folder / "work")
+    for name, changes in classes.items():
         data_set = None if quick else folder / "set"
         tally = Tally(f"strangers: {name}")
         chosen = sample(changes, rng, QUICK if quick else FULL)
-        attack_each(tally, original, normal[original], chosen, folder / "work", data_set)
+        attack_each(tally, good, normal, chosen, folder / "work", data_set)
         yield tally
     yield full_disks(good, folder / "work", rng, 3 if quick else 60)
 
@@ -352,12 +350,11 @@ def sparse(columns: list[Any], state_dim: int, size: int) -> forge.Change:
     return apply
 
 
-def mixtures(good: Path, old: Path) -> Iterator[forge.Named]:
+def mixtures(good: Path) -> Iterator[forge.Named]:
     """Files of an earlier day, of another store, and folders where none belong."""
     for names in (("journal",), ("journal", "journal.head"), ("labels",), ("labels", "labels.head"), ("store.json",)):
         yield f"{names} of an earlier day", lambda store, ns=names: earlier(store, ns)
         yield f"{names} of another store", lambda store, ns=names: of_another(store, ns)
-        yield f"{names} of version 1", lambda store, ns=names: copied(old, store, ns)
     yield "a store inside", lambda store: shutil.copytree(good, store / "segments/000007")
     yield "a store in its quarantine", lambda store: shutil.copytree(good, store / "quarantine/mine")
     yield "a store in its segment", lambda store: shutil.copytree(good, store / "segments/000000/inner")
@@ -407,30 +404,3 @@ def quarantined(store: Path, name: str) -> None:
     place = store / "quarantine" / (name if name != ".." else "...")
     place.mkdir(parents=True)
     (place / "ABOUT.txt").write_bytes(b"\x1b[2J" + b"y" * 2_000_000)
-
-
-def make_old(folder: Path) -> Path:
-    """As version 1 wrote it: the same arrays, lines without numbers, descriptions without seals."""
-    new = make(folder)
-    for name in ("journal", "labels"):
-        lines = [r for r in forge.records_of(new / name) if "op" in r or "episode" in r]
-        forge.reseal(new / name, [r for r in lines if r.get("op") != "segment"], old=True)
-        (new / f"{name}.head").unlink()
-    for path in (new / "store.json", *new.glob("segments/*/schema.json")):
-        tree = json.loads(path.read_bytes())
-        kept = {key: value for key, value in tree.items() if key not in ("crc", "id")}
-        path.write_text(json.dumps(kept | ({"version": 1} if path.name == "store.json" else {}), indent=1))
-    return new
-
-
-def old_changes(old: Path) -> Iterator[forge.Named]:
-    yield from forge.line_changes(old, "journal", old=True)
-    yield from forge.line_changes(old, "labels", old=True)
-    for name in ("store.json", "segments/000000/schema.json"):
-        for key in json.loads((old / name).read_bytes()):
-            for what, value in forge.VALUES.items():
-                yield f"{name}, {key} is {what}", lambda store, n=name, k=key, v=value: bent(store / n, k, v)
-
-
-def bent(path: Path, key: str, value: Any) -> None:
-    path.write_text(json.dumps(json.loads(path.read_bytes()) | {key: value}))

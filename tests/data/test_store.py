@@ -13,6 +13,7 @@ import pytest
 
 from conftest import counting_episode, labeled_store, same_episode
 from plaudit.data.check import check
+from plaudit.data.checked_json import encode_checked
 from plaudit.data.failures import Failures
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
@@ -363,7 +364,7 @@ def test_a_column_file_that_was_cut_short_is_named(store):
         (
             lambda path: (
                 path.mkdir(),
-                (path / "store.json").write_text('{"version": 99, "capacity_episodes": null, "capacity_bytes": null}'),
+                (path / "store.json").write_bytes(encode_checked({"version": 99})),
             ),
             "has version 99, this plaudit reads 2; upgrade plaudit",
         ),

@@ -64,7 +64,7 @@ from plaudit.cluster.state import (
     signal_process,
     write_state,
 )
-from plaudit.data.signals import defer_signals
+from plaudit.data.disk import defer_signals
 from plaudit.errors import ClusterError
 from plaudit.training.settings import Role
 

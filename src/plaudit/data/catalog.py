@@ -1,19 +1,152 @@
-"""The state that a store's journal adds up to: live episodes, their locations and their segments."""
+"""The state that a store's journal adds up to: live episodes, their locations and their segments.
+
+A line whose checksum is right may still have been written by hand. So every value is validated once, when a line is
+read and before one is written; the rest of the code relies on it.
+"""
 
 import itertools
+import json
 import math
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from plaudit.data.disk import Folder
-from plaudit.data.entries import EpisodeEntry as EpisodeEntry
-from plaudit.data.entries import check_fits, next_numbers, parse_entry, segment_line, segment_number, summary_line
-from plaudit.data.lines import Record
-from plaudit.data.schema import Schema
-from plaudit.data.segments import Segment, segment_name
-from plaudit.errors import StoreDamaged, StoreError
+from plaudit.data.journal import MAX_ID, Record, is_int_in, is_number, is_time
+from plaudit.data.segments import Schema, Segment, segment_name
+from plaudit.errors import InvalidEpisode, StoreDamaged, StoreError
 from plaudit.files import brief
+from plaudit.types import Episode
+
+MAX_SEGMENTS = (1 << 31) - 1
+MAX_ROWS = 1 << 48
+MAX_NUMBERS = 1 << 28  # in the states and actions of one episode, which are read all at once
+_ORIGIN = {"format": str, "path": str, "index": int, "digest": str}
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: opening a store encodes every line
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeEntry:
+    """The location of an episode, and its journal line.
+
+    The line is kept as text of some hundred bytes and parsed when it is used: parsed it takes 4 KB, in every process
+    that has the store open.
+    """
+
+    id: int
+    segment: int
+    row: int
+    steps: int
+    text: str = field(repr=False)  # JSON
+
+    @classmethod
+    def parse(cls, line: Record) -> "EpisodeEntry":
+        """Raises KeyError or ValueError for anything else than the line of an episode."""
+        _check_metadata(line)
+        return cls(
+            _check_int(line, "id", 0, MAX_ID - 1),
+            _check_int(line, "segment", 0, MAX_SEGMENTS - 1),
+            _check_int(line, "row", 0, MAX_ROWS),
+            _check_int(line, "steps", 1, MAX_ROWS),
+            _encode(line),
+        )
+
+    @property
+    def rows(self) -> int:
+        """Observations."""
+        return self.steps + 1
+
+    @property
+    def end(self) -> int:
+        """The row after its last."""
+        return self.row + self.rows
+
+    @property
+    def line(self) -> Record:
+        """The journal line, parsed each time in a few microseconds."""
+        return json.loads(self.text)
+
+    def check_fits(self, schema: Schema) -> None:
+        """Raise ValueError if it takes more memory than any recording does."""
+        if self.rows * (schema.state_dim + schema.action_dim) > MAX_NUMBERS:
+            raise ValueError(f"{self.steps:,} steps of {schema.state_dim} and {schema.action_dim} numbers are too many")
+
+
+def new_entry(line: Record, schema: Schema) -> EpisodeEntry:
+    """The entry of a line that is about to be written; InvalidEpisode if it could not be read back."""
+    try:
+        entry = EpisodeEntry.parse(line)
+        entry.check_fits(schema)
+    except (KeyError, ValueError) as error:
+        raise InvalidEpisode(f"this episode cannot be stored: {error}") from error
+    return entry
+
+
+def episode_line(episode_id: int, episode: Episode, segment: int, row: int, checksums: dict[str, int]) -> Record:
+    """The line that makes an episode exist, once it is in the journal."""
+    return {
+        "op": "episode",
+        "id": episode_id,
+        "segment": segment,
+        "row": row,
+        "steps": episode.steps,
+        "crc": checksums,
+        "time": time.time(),
+        "task": episode.task,
+        "fps": episode.fps,
+        "robot": episode.robot,
+        "terminated": episode.terminated,
+        "repeated": episode.padded,
+        "origin": vars(episode.origin) if episode.origin else None,
+        "meta": dict(episode.meta),
+    }
+
+
+def segment_line(number: int, schema: Schema) -> Record:
+    """The line that describes a segment."""
+    return {"op": "segment", "segment": number, "schema": schema.to_json()}
+
+
+def summary_line(next_id: int, next_segment: int) -> Record:
+    """The line with the next id and segment, which may be higher than the live episodes tell."""
+    return {"op": "summary", "next_id": next_id, "next_segment": next_segment}
+
+
+def _check_int(line: Record, name: str, least: int, most: int) -> int:
+    value = line[name]
+    if not is_int_in(value, least, most):
+        raise ValueError(f"{name} {brief(value)}, which is not within {least} to {most}")
+    return value
+
+
+def _check_metadata(line: Record) -> None:
+    origin = line["origin"]
+    sound = {
+        "task": isinstance(line["task"], str),
+        "robot": isinstance(line["robot"], str),
+        "time": is_time(line["time"]),
+        "fps": is_number(line["fps"]) and line["fps"] >= 0,
+        "terminated": type(line["terminated"]) is bool,
+        "repeated": line["repeated"] in ("none", "first", "last"),
+        "crc": isinstance(line["crc"], dict),
+        "meta": isinstance(line["meta"], dict),
+        "origin": origin is None or _is_origin(origin),
+    }
+    for name in (name for name, is_sound in sound.items() if not is_sound):
+        raise ValueError(f"its {name} is {brief(line[name])}")
+
+
+def _is_origin(tree: Any) -> bool:
+    return (
+        isinstance(tree, Mapping)
+        and set(tree) == set(_ORIGIN)
+        and all(isinstance(tree[name], kind) for name, kind in _ORIGIN.items())
+        and is_int_in(tree["index"], 0, MAX_ID)
+    )
 
 
 class Catalog:
@@ -22,25 +155,25 @@ class Catalog:
     def __init__(self, root: Folder, before: "Catalog | None" = None):
         """before: the catalog of the same store before its journal was replaced; its segments stay open"""
         self.root = root
-        self.entries: dict[int, EpisodeEntry] = {}  # alive, oldest first
+        self.entries: dict[int, EpisodeEntry] = {}  # live episodes, oldest first
         self.segments: dict[int, Segment] = {}
         self.growing: dict[Schema, int] = {}  # the segment where the next episode of a schema goes
         self.next_id = 0
         self.next_segment = 0
         self.revision = before.revision if before else 0  # lines followed so far
-        self.nbytes = 0  # of the episodes alive
-        self.missing: dict[int, Path] = {}  # episodes whose segment is not there, until a line says that they went
+        self.nbytes = 0  # of the live episodes
+        self.missing: dict[int, Path] = {}  # episodes whose segment is not there, until a line removes them
         self.evicted_segments: set[int] = set()  # segments whose last episode was evicted
-        self._known = dict(before.segments) if before else {}
-        self._schemas: dict[int, Schema] = {}  # of each segment, as the journal has it
-        self._alive: Counter[int] = Counter()  # segment -> episodes alive in it, missing ones included
-        self._ends: dict[int, int] = {}  # segment -> the row after the last that an episode has
-        self._unordered: set[int] = set()  # segments whose episodes do not stand in the order of their rows
+        self._before = dict(before.segments) if before else {}
+        self._schemas: dict[int, Schema] = {}  # of each segment
+        self._alive: Counter[int] = Counter()  # segment -> live episodes in it, missing ones included
+        self._ends: dict[int, int] = {}  # segment -> the row after the last one that an episode has
+        self._unordered: set[int] = set()  # segments whose episodes are not in the order of their rows
 
     def follow(self, lines: Iterable[Record], own: Mapping[int, EpisodeEntry] | None = None) -> list[Segment]:
         """Apply journal lines in order; returns the segments that became empty.
 
-        own: id -> entry, of lines that this process wrote: to parse them again takes a tenth of an append
+        own: id -> entry, of lines that this process wrote: parsing them again would take a tenth of an append
         """
         empty: list[Segment] = []
         for line in lines:
@@ -60,15 +193,16 @@ class Catalog:
     def _follow(self, line: Record, own: Mapping[int, EpisodeEntry]) -> list[Segment]:
         match line["op"]:
             case "episode":
-                self._add(own[line["id"]] if line["id"] in own else parse_entry(line))
+                self._add(own[line["id"]] if line["id"] in own else EpisodeEntry.parse(line))
             case "segment":
-                self._describe(segment_number(line), Schema.from_json(line["schema"]))
+                number, schema = _check_int(line, "segment", 0, MAX_SEGMENTS - 1), Schema.from_json(line["schema"])
+                if self._schemas.setdefault(number, schema) != schema:
+                    raise ValueError(f"segment {number} is described twice, and differently")
             case "evict" | "drop":
                 return self._remove(line["ids"], line["op"] == "evict")
             case "summary":
-                next_id, next_segment = next_numbers(line)
-                self.next_id = max(self.next_id, next_id)
-                self.next_segment = max(self.next_segment, next_segment)
+                self.next_id = max(self.next_id, _check_int(line, "next_id", 0, MAX_ID))
+                self.next_segment = max(self.next_segment, _check_int(line, "next_segment", 0, MAX_SEGMENTS))
             case other:
                 raise StoreError(
                     f"{self.root.path}: the journal speaks of {brief(other)}; a newer plaudit wrote it, upgrade"
@@ -84,21 +218,23 @@ class Catalog:
         ]
 
     def size(self, entry: EpisodeEntry) -> int:
+        """Bytes of an episode's arrays."""
         return entry.rows * self.segments[entry.segment].schema.row_bytes
 
     def surplus(self, new: list[EpisodeEntry], max_episodes: int | None, max_bytes: int | None) -> list[int]:
         """Ids of the oldest episodes that exceed the capacity once `new` is added. The newest episode always stays."""
         count, total = len(self.entries) + len(new), self.nbytes + sum(map(self.size, new))
         most, most_bytes = max_episodes or math.inf, max_bytes or math.inf
-        going: list[int] = []
+        surplus: list[int] = []
         for entry in itertools.chain(self.entries.values(), new):
             if count == 1 or (count <= most and total <= most_bytes):
                 break
-            going.append(entry.id)
+            surplus.append(entry.id)
             count, total = count - 1, total - self.size(entry)
-        return going
+        return surplus
 
     def start_segment(self, schema: Schema) -> int:
+        """Create the next segment; returns its number."""
         number = self.next_segment
         while self.root.exists(segment_name(number)):  # somebody's own folder, left alone
             number += 1
@@ -108,7 +244,7 @@ class Catalog:
         return number
 
     def roll_back(self, rows: dict[int, int]) -> None:
-        """Forget a failed append: cut files back to the rows they had, drop segments it had begun."""
+        """Undo a failed append: cut files back to the rows they had, and drop segments that it created."""
         for number in [n for n in self.segments if n not in rows]:
             segment = self.segments.pop(number)
             self.growing.pop(segment.schema, None)
@@ -116,37 +252,34 @@ class Catalog:
         for number, count in rows.items():
             self.segments[number].truncate(count)
 
-    def _describe(self, number: int, schema: Schema) -> None:
-        if self._schemas.setdefault(number, schema) != schema:
-            raise ValueError(f"segment {number} is described twice, and differently")
-
     def _add(self, entry: EpisodeEntry) -> None:
+        number = entry.segment
         if entry.id in self.entries or entry.id in self.missing:
             raise ValueError(f"episode {entry.id} stands there twice")
         self.next_id = max(self.next_id, entry.id + 1)
-        self.next_segment = max(self.next_segment, entry.segment + 1)
-        self._alive[entry.segment] += 1
-        if entry.segment not in self.segments:
-            try:
-                segment = self._open(entry.segment)
-            except FileNotFoundError:  # evicted since, and the line that says so comes later; or lost
-                self.missing[entry.id] = self.root.path / segment_name(entry.segment)
+        self.next_segment = max(self.next_segment, number + 1)
+        self._alive[number] += 1
+        if number not in self.segments:
+            schema = self._schemas[number]
+            if number not in self._before and not self.root.exists(segment_name(number)):
+                # Evicted since, and the line that says so comes later; or lost.
+                self.missing[entry.id] = self.root.path / segment_name(number)
                 return
-            self.segments[entry.segment] = segment
-            self.growing[segment.schema] = entry.segment
-        segment = self.segments[entry.segment]
-        check_fits(entry, segment.schema)
-        if entry.row < self._ends.get(entry.segment, 0):
-            self._unordered.add(entry.segment)
-        self._ends[entry.segment] = max(entry.end, self._ends.get(entry.segment, 0))
+            self.segments[number] = self._before.get(number) or Segment(self.root, number, schema)
+            self.growing[schema] = number
+        segment = self.segments[number]
+        entry.check_fits(segment.schema)
+        if entry.row < self._ends.get(number, 0):
+            self._unordered.add(number)
+        self._ends[number] = max(entry.end, self._ends.get(number, 0))
         segment.rows = max(segment.rows, entry.end)
         self.entries[entry.id] = entry
         self.nbytes += self.size(entry)
 
     def _check_no_overlap(self) -> None:
-        """No row belongs to two episodes: one that is taken out would take the other's with it."""
+        """No row may belong to two episodes: removing one would remove rows of the other."""
         for number in self._unordered:
-            entries = sorted((p for p in self.entries.values() if p.segment == number), key=lambda entry: entry.row)
+            entries = sorted((e for e in self.entries.values() if e.segment == number), key=lambda entry: entry.row)
             for entry, following in itertools.pairwise(entries):
                 if following.row < entry.end:
                     raise StoreDamaged(
@@ -155,37 +288,28 @@ class Catalog:
                     )
         self._unordered.clear()
 
-    def _open(self, number: int) -> Segment:
-        if number in self._known:
-            return self._known[number]
-        self.root.stat(segment_name(number))
-        schema = self._schemas.get(number)
-        return Segment.open(self.root, number) if schema is None else Segment(self.root, number, schema)
-
     def _remove(self, ids: list[int], evicted: bool) -> list[Segment]:
         empty: list[Segment] = []
         for episode_id in ids:
-            lost = self.missing.pop(episode_id, None)
+            missing = self.missing.pop(episode_id, None)
             entry = self.entries.pop(episode_id, None)
-            number = int(lost.name) if lost else entry.segment if entry else None
             if entry is not None:
                 self.nbytes -= self.size(entry)
-            if number is None:
+                number = entry.segment
+            elif missing is not None:
+                number = int(missing.name)
+            else:
                 continue
             self._alive[number] -= 1
-            if self._alive[number] == 0:
-                del self._alive[number]
-                if evicted:  # of what was written off as damaged, somebody may want the bytes
-                    self.evicted_segments.add(number)
-                empty += self._empty(number)
+            if self._alive[number]:
+                continue
+            del self._alive[number]
+            if evicted:  # the bytes of episodes that were written off as damaged are kept
+                self.evicted_segments.add(number)
+            self._schemas.pop(number, None)
+            self._ends.pop(number, None)
+            if segment := self.segments.pop(number, None):
+                if self.growing.get(segment.schema) == number:
+                    del self.growing[segment.schema]
+                empty.append(segment)
         return empty
-
-    def _empty(self, number: int) -> list[Segment]:
-        self._schemas.pop(number, None)
-        self._ends.pop(number, None)
-        segment = self.segments.pop(number, None)
-        if segment is None:
-            return []
-        if self.growing.get(segment.schema) == number:
-            del self.growing[segment.schema]
-        return [segment]

@@ -9,24 +9,24 @@ checksum, so that nothing is trained on them; their bytes stay where they are.
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from plaudit.data.checked_json import encode_checked, repair_json
-from plaudit.data.disk import Folder, disk_errors
-from plaudit.data.entries import MAX_ID, MAX_SEGMENTS, is_int_in, summary_line
+from plaudit.data.catalog import MAX_SEGMENTS, summary_line
+from plaudit.data.checked_json import decode_checked, encode_checked
+from plaudit.data.disk import Folder, disk_errors, lock
 from plaudit.data.failures import failures_path
-from plaudit.data.head import head_name
-from plaudit.data.journal import Record
-from plaudit.data.locking import lock
-from plaudit.data.quarantine import Quarantine
+from plaudit.data.journal import MAX_ID, Record, head_name, is_int_in, repair_bit
+from plaudit.data.quarantine import quarantined, set_aside
 from plaudit.data.repair import inspect_journal, repair_journal
 from plaudit.data.settings import MARKER, Settings, is_store, read_settings
 from plaudit.data.store import Store
 from plaudit.errors import EpisodeNotFound, ForeignFile, StoreDamaged, StoreError
 from plaudit.types import ProgressFn
 
+MAX_SETTINGS_BYTES = 1 << 14  # of a `store.json` in which a flipped bit is searched
+
 
 @dataclass
 class CheckReport:
-    """What a check looked at, and what it found. `ok` when nothing is wrong, or all that was is repaired."""
+    """What a check looked at and what it found."""
 
     episodes: int = 0
     nbytes: int = 0
@@ -34,13 +34,12 @@ class CheckReport:
     lines: int = 0  # of journal, ledger and failures
     problems: list[str] = field(default_factory=list)
     repaired: list[str] = field(default_factory=list)
-    aside: list[str] = field(default_factory=list)  # what lies in the quarantine
-    unexplained: list[str] = field(
-        default_factory=list
-    )  # bytes that no line speaks of, yet: of an append under way, say
+    aside: list[str] = field(default_factory=list)  # messages about the entries of the quarantine
+    unexplained: list[str] = field(default_factory=list)  # about bytes that no line refers to, of an append maybe
 
     @property
     def ok(self) -> bool:
+        """Whether nothing is wrong, or everything was repaired."""
         return not self.problems
 
 
@@ -60,7 +59,7 @@ def check(folder: str | Path, *, repair: bool = False, progress: ProgressFn = it
                 _check_files(root, report)
             if not report.problems:
                 _check_contents(root, report, repair, progress)
-            report.aside = Quarantine(root).sentences()
+            report.aside = list(quarantined(root).values())
         except ForeignFile as error:  # a link or a pipe among its files: nothing is looked at beyond it
             report.problems.append(str(error))
     return report
@@ -72,7 +71,10 @@ def empty_quarantine(folder: str | Path) -> list[str]:
         raise StoreError(f"{folder} holds no store")
     root = Folder(Path(folder))
     with disk_errors(root.path, "the quarantine was not emptied"), lock(root):
-        return Quarantine(root).empty()
+        entries = quarantined(root)
+        for name in entries:
+            root.remove(name)
+        return list(entries.values())
 
 
 def _journals(root: Folder) -> list[Path]:
@@ -88,14 +90,13 @@ def _check_files(root: Folder, report: CheckReport) -> None:
     except StoreError as error:
         report.problems.append(str(error))
     for path in _journals(root):
-        found = inspect_journal(path)
-        report.problems += found.problems
-        report.lines += len(found.good)
+        inspection = inspect_journal(path)
+        report.problems += inspection.problems
+        report.lines += len(inspection.good)
 
 
 def _repair_files(root: Folder, report: CheckReport) -> None:
-    header = inspect_journal(root.path / "journal").header
-    report.repaired += _repair_settings(root, header)
+    report.repaired += _repair_settings(root)
     try:
         settings = read_settings(root)
     except StoreError as error:
@@ -103,44 +104,51 @@ def _repair_files(root: Folder, report: CheckReport) -> None:
         return
     for path in _journals(root):
         if path.name == "journal":
-            header = settings.to_json() if settings.id else None
-            messages = repair_journal(
-                path, header=header, closing=lambda records, lost: [_counters_after_repair(root, records, lost)]
+            report.repaired += repair_journal(
+                path,
+                header=settings.to_json(),
+                closing=lambda records, lost: [_counters_after_repair(root, records, lost)],
             )
         else:
-            messages = repair_journal(path, header={"id": settings.id} if settings.id else None)
-        report.repaired += messages
+            report.repaired += repair_journal(path, header={"id": settings.id})
 
 
-def _repair_settings(root: Folder, header: Record | None) -> list[str]:
-    """`store.json` with one bit put right, or from the journal's first line."""
+def _repair_settings(root: Folder) -> list[str]:
+    """Repair one flipped bit of `store.json`, or restore it from the journal's header."""
     path = root.path / MARKER
     try:
         read_settings(root)
         return []
     except StoreDamaged:
-        fixed, what = repair_json(root.read(MARKER)), "one flipped bit was put right"
+        data, what = repair_bit(root.read(MARKER), MAX_SETTINGS_BYTES, _is_checked), "one flipped bit was put right"
     except StoreError:
-        if root.exists(MARKER):  # of a newer version, or unreadable: nothing to mend
+        if root.exists(MARKER):  # of a newer version, or unreadable
             return []
-        fixed, what = None, ""
-    if fixed is None:
+        data, what = None, ""
+    if data is None:
         try:
-            fixed = encode_checked(Settings.from_json(header or {}).to_json())
+            data = encode_checked(Settings.from_json(inspect_journal(root.path / "journal").header or {}).to_json())
         except (ValueError, KeyError):
             return []
         was = "damaged" if root.exists(MARKER) else "missing"
         what = f"it was {was}, and was written again from the journal"
     if root.exists(MARKER):
-        with Quarantine(root).entry(MARKER, f"{path} before it was repaired") as aside:
+        with set_aside(root, MARKER, f"{path} before it was repaired") as aside:
             aside.copy(MARKER)
         what += f"; the file as it was is kept in {aside.path}"
-    root.write(MARKER, fixed)
+    root.write(MARKER, data)
     return [f"{path}: {what}"]
 
 
+def _is_checked(data: bytes) -> bool:
+    try:
+        return bool(decode_checked(bytes(data)))
+    except ValueError:
+        return False
+
+
 def _counters_after_repair(root: Folder, records: list[Record], lost: int) -> Record:
-    """Ids and segments of lines that are lost are not given again: labels may speak of them, readers hold them."""
+    """The next id and segment. Those of lost lines are not used again: labels or readers may refer to them."""
     labels = inspect_journal(root.path / "labels").records()
     next_id = max(_highest(records, "id", MAX_ID - 1) + 1, _highest(records, "next_id", MAX_ID))
     next_segment = max(
@@ -161,7 +169,13 @@ def _check_contents(root: Folder, report: CheckReport, repair: bool, progress: P
     try:
         with Store.open(root.path, write=repair, write_off_missing=repair) as store:
             report.repaired += store.repaired
-            _check_schemas(store, report, repair)
+            for segment in store.segments:
+                problem = segment.schema_problem()
+                if problem and repair:
+                    segment.write_schema()
+                    report.repaired.append(f"{problem}; it was written again from the journal")
+                elif problem:
+                    report.problems.append(f"{problem}; --repair writes it again from the journal")
             _check_arrays(store, report, repair, progress)
             _check_labels(store, report)
             report.unexplained = [
@@ -173,18 +187,6 @@ def _check_contents(root: Folder, report: CheckReport, repair: bool, progress: P
             report.labels = len(store.ledger)
     except StoreDamaged as error:
         report.problems.append(str(error))
-
-
-def _check_schemas(store: Store, report: CheckReport, repair: bool) -> None:
-    if not store.settings.id:  # version 1: read by, and checked as far as it can be
-        return
-    for segment in store.segments:
-        problem = segment.schema_problem()
-        if problem and repair:
-            segment.write_schema()
-            report.repaired.append(f"{problem}; it was written again from the journal")
-        elif problem:
-            report.problems.append(f"{problem}; --repair writes it again from the journal")
 
 
 def _check_arrays(store: Store, report: CheckReport, repair: bool, progress: ProgressFn) -> None:

@@ -1,7 +1,7 @@
-"""Files of a store or a run folder, opened relative to a directory handle.
+"""Files of a store or a run folder, opened relative to a directory handle; the lock of a store's writer.
 
 A writer that opens files by their full path writes into whatever is at that path by then. So every file of a store is
-opened, created, renamed and removed through a `Folder`, which holds the directory open; if the folder is moved, its
+opened, created, renamed and removed through a `Folder`, which holds the directory open. If the folder is moved, its
 files are still the same, and another folder at the old path is never touched. `check_same` detects it before a write.
 
 All calls that change the disk go through `os`, so that a test can record them and replay a power cut.
@@ -11,25 +11,31 @@ import errno
 import fcntl
 import os
 import shutil
+import signal
 import stat
 import sys
+import threading
+import time
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
-from plaudit.errors import ForeignFile, StoreError, StoreFull
+from plaudit.errors import ForeignFile, StoreError, StoreFull, StoreLocked
 from plaudit.files import kind_of, open_file, open_folder
 
-MAX_SMALL_FILE = 1 << 20  # of a small file: a description, a note
+WRITER_LOCK = "writer.lock"
+MAX_SMALL_FILE = 1 << 20  # bytes of a description or a note
 CHUNK = 1 << 20  # bytes that are read at once: small enough to stay in the cache of a core
+_RAISING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Folder:
     """An open directory; closed when nothing refers to it any more.
 
-    Only what lies in it is opened: no link is followed below it, and a file must be a regular file. A store or a run
-    folder may come from somebody else: its links could lead a writer to other files, and a pipe never ends.
+    No link is followed below it, and only regular files are opened: a store or a run folder may come from somebody
+    else, whose links could lead a writer to other files. A file with a second name (a hard link) is not written to.
     """
 
     def __init__(self, path: Path):
@@ -43,7 +49,7 @@ class Folder:
         self._identity = identity(os.fstat(self.descriptor))
 
     def check_same(self) -> None:
-        """Raise where the path leads to something else than what was opened."""
+        """Raise if the path leads to another folder than the one that was opened."""
         try:
             there = self._absolute.stat()
         except OSError as error:
@@ -57,31 +63,36 @@ class Folder:
                 "nothing was written, open the one that is meant"
             )
 
-    def open(self, name: str, flags: int, *, allow_hard_links: bool = False) -> int:
-        """A regular file's descriptor, for the caller to close; new files can be read by everybody.
+    def open(self, name: str, flags: int) -> int:
+        """The descriptor of a regular file, for the caller to close. New files can be read by everybody."""
 
-        allow_hard_links: whether a file that has a second name (a hard link) may be opened for writing
-        """
-        exclusive = bool(flags & (os.O_WRONLY | os.O_RDWR)) and not allow_hard_links
+        def check(status: os.stat_result) -> None:
+            _check_regular(self.path / name, status.st_mode)
+            if flags & (os.O_WRONLY | os.O_RDWR) and status.st_nlink > 1:
+                raise ForeignFile(
+                    f"{self.path / name} has a second name somewhere (a hard link), where changes would show too; "
+                    "nothing was written: copy the folder (cp -r) and use the copy"
+                )
+
         with self._no_links(name):
-            return open_file(self.descriptor, name, flags, lambda status: self.check_file(name, status, exclusive))
+            return open_file(self.descriptor, name, flags, check)
 
     @contextmanager
-    def opened(self, name: str, flags: int, *, allow_hard_links: bool = False) -> Iterator[int]:
-        """A regular file, closed when the block is left."""
-        descriptor = self.open(name, flags, allow_hard_links=allow_hard_links)
+    def opened(self, name: str, flags: int) -> Iterator[int]:
+        """The descriptor of a regular file, closed when the block is left."""
+        descriptor = self.open(name, flags)
         try:
             yield descriptor
         finally:
             os.close(descriptor)
 
     def stat(self, name: str) -> os.stat_result:
-        """Of the name itself, be it a link."""
+        """The status of a name, which may be a link."""
         with self._above(name) as (above, last):
             return os.stat(last, dir_fd=above, follow_symlinks=False)
 
     def exists(self, name: str) -> bool:
-        """Whether something has this name, be it a link that leads nowhere."""
+        """Whether something has this name, even a link that leads nowhere."""
         return self._mode(name) != 0
 
     def is_file(self, name: str) -> bool:
@@ -89,6 +100,7 @@ class Folder:
         return stat.S_ISREG(self._mode(name))
 
     def is_folder(self, name: str) -> bool:
+        """Whether it is a folder and no link to one."""
         return stat.S_ISDIR(self._mode(name))
 
     def _mode(self, name: str) -> int:
@@ -99,14 +111,14 @@ class Folder:
             return 0
 
     def names(self, name: str = ".") -> list[str]:
-        """What lies in a folder below, sorted."""
-        with self._folder(name) as descriptor, os.scandir(descriptor) as found:
-            return sorted(entry.name for entry in found)
+        """The names in a folder below, sorted."""
+        with self._folder(name) as descriptor, os.scandir(descriptor) as entries:
+            return sorted(entry.name for entry in entries)
 
     def read(self, name: str, most: int = MAX_SMALL_FILE) -> bytes:
-        """All of a small file.
+        """The content of a small file.
 
-        most: bytes that it may have; a file can claim any size and take no room on the disk
+        most: bytes that it may have; a sparse file can claim any size
         """
         with self.opened(name, os.O_RDONLY) as descriptor:
             size = os.fstat(descriptor).st_size
@@ -136,27 +148,28 @@ class Folder:
                 with suppress(FileNotFoundError):  # removed just now
                     mode = path.lstat().st_mode
                     if not stat.S_ISDIR(mode):
-                        self._check_regular(path, mode)
+                        _check_regular(path, mode)
 
     def mkdir(self, name: str) -> None:
+        """Create a folder below."""
         with self._above(name) as (above, last):
             os.mkdir(last, dir_fd=above)
 
     def rename(self, old: str, new: str) -> None:
+        """Rename a file or a folder."""
         with self._above(old) as (source, old_name), self._above(new) as (target, new_name):
             os.replace(old_name, new_name, src_dir_fd=source, dst_dir_fd=target)
 
-    def link(self, old: str, new: str) -> None:
-        with self._above(old) as (source, old_name), self._above(new) as (target, new_name):
-            os.link(old_name, new_name, src_dir_fd=source, dst_dir_fd=target, follow_symlinks=False)
-
     def remove(self, name: str) -> None:
-        """A file or a link."""
+        """Remove a file, a link, or a folder with everything in it."""
         with self._above(name) as (above, last):
-            os.unlink(last, dir_fd=above)
+            if stat.S_ISDIR(os.stat(last, dir_fd=above, follow_symlinks=False).st_mode):
+                shutil.rmtree(last, dir_fd=above)
+            else:
+                os.unlink(last, dir_fd=above)
 
     def remove_empty_folder(self, name: str) -> bool:
-        """Whether it was a folder and empty, and is gone."""
+        """Remove a folder if it is one and empty; returns whether it was."""
         with self._above(name) as (above, last):
             try:
                 os.rmdir(last, dir_fd=above)
@@ -166,17 +179,9 @@ class Folder:
                 return False
         return True
 
-    def remove_folder(self, name: str) -> None:
-        """With all that is in it; where the name is a link, the link alone."""
-        with self._above(name) as (above, last):
-            if stat.S_ISDIR(os.stat(last, dir_fd=above, follow_symlinks=False).st_mode):
-                shutil.rmtree(last, dir_fd=above)
-            else:
-                os.unlink(last, dir_fd=above)
-
-    def sync(self, name: str = "") -> None:
+    def sync(self, name: str = ".") -> None:
         """Make new and removed names of a folder below survive a power cut."""
-        with self._folder(name or ".") as descriptor:
+        with self._folder(name) as descriptor:
             os.fsync(descriptor)
 
     @contextmanager
@@ -201,7 +206,7 @@ class Folder:
 
     @contextmanager
     def _no_links(self, name: str) -> Iterator[None]:
-        """A link on the way to a name as ForeignFile."""
+        """Raise ForeignFile for a link on the way to a name."""
         try:
             yield
         except OSError as error:
@@ -212,60 +217,64 @@ class Folder:
                 "and was not opened; copy everything into one folder"
             ) from error
 
-    def check_file(self, name: str, found: os.stat_result, exclusive: bool) -> None:
-        """Raise where it is no regular file, or has a second name and must be `exclusive`."""
-        self._check_regular(self.path / name, found.st_mode)
-        if exclusive and found.st_nlink > 1:
-            raise ForeignFile(
-                f"{self.path / name} has a second name somewhere (a hard link), where all that is written here would "
-                f"show too; nothing was written: copy the folder, or, if it is a store, run 'plaudit data check "
-                f"{self.path} --repair', which puts a copy in its place"
-            )
 
-    def _check_regular(self, path: Path, mode: int) -> None:
-        if not stat.S_ISREG(mode):
-            raise ForeignFile(f"{path} is {kind_of(mode)} and not a file; it was not opened: put the file itself there")
+def _check_regular(path: Path, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        raise ForeignFile(f"{path} is {kind_of(mode)} and not a file; it was not opened: put the file itself there")
 
 
-class WritableFile:
-    """A file that a writer comes back to: kept open, and looked up by its name before each use.
+def lock(root: Folder) -> ExitStack:
+    """Become the single writer of a store until the result is closed or the process ends.
 
-    Opening a file takes ten system calls (its folders, none of them through a link); to see that its name still leads
-    to the file that is open takes one.
+    Locked are `writer.lock`, which names the process, and the folder itself: the file can be deleted while it is
+    locked, and the next process would lock a new one. Some network file systems cannot lock folders; there the file is
+    the only lock.
     """
-
-    def __init__(self, folder: Folder, name: str, flags: int, *, allow_hard_links: bool = False):
-        """flags, allow_hard_links: as for `Folder.open`"""
-        self.name = name
-        self.descriptor = -1
-        self._folder, self._flags, self._allow_hard_links = folder, flags, allow_hard_links
-        self._identity, self._process = (0, 0), 0
-        self._close = lambda: None
-
-    def open(self) -> os.stat_result:
-        """Open the file that has the name now, unless it is open already; returns its status."""
-        if self.descriptor >= 0 and self._process == os.getpid():  # a fork would share the locks on it
+    with ExitStack() as held:
+        file = root.open(WRITER_LOCK, os.O_RDWR | os.O_CREAT)
+        held.callback(os.close, file)
+        directory = os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=root.descriptor)
+        held.callback(os.close, directory)
+        for descriptor in (file, directory):
             try:
-                there = os.stat(self.name, dir_fd=self._folder.descriptor, follow_symlinks=False)
-            except FileNotFoundError:
-                there = None
-            if there is not None and identity(there) == self._identity:
-                self._folder.check_file(self.name, there, exclusive=not self._allow_hard_links)
-                return there
-        self.close()
-        self.descriptor = self._folder.open(self.name, self._flags, allow_hard_links=self._allow_hard_links)
-        self._close = weakref.finalize(self, os.close, self.descriptor)
-        there = os.fstat(self.descriptor)
-        self._identity, self._process = identity(there), os.getpid()
-        return there
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                who = os.pread(file, 200, 0).decode(errors="replace").strip() or "another process"
+                raise StoreLocked(
+                    f"{root.path} is being written by {who}; a store has one writer and any number of readers"
+                ) from None
+            except OSError:
+                if descriptor == file:
+                    raise
+        with suppress(OSError):  # a full disk: the message of a second writer cannot name this process then
+            os.ftruncate(file, 0)
+            os.pwrite(file, f"process {os.getpid()} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode(), 0)
+        return held.pop_all()
 
-    def close(self) -> None:
-        self._close()
-        self.descriptor = -1
+
+@contextmanager
+def defer_signals() -> Iterator[None]:
+    """Handle Ctrl-C and similar signals after the block, so that memory and disk agree when their handler raises.
+
+    The handlers are replaced during the block. Masking the signals is not enough: another thread, of BLAS for example,
+    would take them, and Python would still run the handler in this one.
+    """
+    if threading.current_thread() is not threading.main_thread():  # handlers run in the main one
+        yield
+        return
+    waiting: list[Callable[[], object]] = []
+    with ExitStack() as after:
+        after.callback(lambda: [deliver() for deliver in waiting])  # last, when all handlers are restored
+        for number in _RAISING:
+            handler = signal.getsignal(number)
+            if callable(handler):
+                after.callback(signal.signal, number, handler)
+                signal.signal(number, lambda n, frame, handler=handler: waiting.append(partial(handler, n, frame)))
+        yield
 
 
 def identity(status: os.stat_result) -> tuple[int, int]:
-    """What tells a file from every other while it is open."""
+    """Device and inode, which identify a file while it is open."""
     return status.st_dev, status.st_ino
 
 
@@ -295,11 +304,9 @@ def write_atomic(path: Path, data: bytes) -> None:
 
 
 def _replace(directory: int, name: str, data: bytes) -> None:
-    temporary = f"{name}.tmp"  # of a crash, if it is there; or a link, which is not written through
-    with suppress(FileNotFoundError):
-        found = os.stat(temporary, dir_fd=directory, follow_symlinks=False)
-        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
-            os.unlink(temporary, dir_fd=directory)
+    temporary = f"{name}.tmp"
+    with suppress(FileNotFoundError):  # a crash left one; or somebody put a link there, which is not written through
+        os.unlink(temporary, dir_fd=directory)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
     descriptor = os.open(temporary, flags, 0o666, dir_fd=directory)
     try:
@@ -312,27 +319,22 @@ def _replace(directory: int, name: str, data: bytes) -> None:
 
 
 def copy_from(source: int, offset: int, target: int) -> None:
-    """What a file holds from `offset` on, into an empty one; holes stay holes, and take neither time nor room."""
+    """Copy what a file holds from `offset` on into an empty one. Holes stay holes, and take neither time nor space."""
     size, at = os.fstat(source).st_size, offset
-    while at < size and (at := _next_data(source, at, size)) < size:
+    while at < size:
+        try:
+            at = os.lseek(source, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # no data from here on
+                break
         part = os.pread(source, CHUNK, at)
         write_at(target, memoryview(part), at - offset)
         at += len(part)
     os.ftruncate(target, max(0, size - offset))
 
 
-def _next_data(file: int, at: int, size: int) -> int:
-    """The first byte from `at` on that lies on the disk; the file's size where there is none."""
-    try:
-        return os.lseek(file, at, os.SEEK_DATA)
-    except OSError as error:
-        if error.errno == errno.ENXIO:
-            return size
-        return at  # a file system that knows no holes
-
-
 def sync_file(descriptor: int) -> None:
-    """Wait until a file's bytes are on the platter. On a Mac, fsync only hands them to the drive."""
+    """Wait until a file's bytes are on the disk. On a Mac, fsync only hands them to the drive."""
     if sys.platform == "darwin":
         fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
     else:
@@ -349,10 +351,13 @@ def sync(path: Path) -> None:
 
 
 def disk_error(error: OSError, folder: Path, what: str) -> StoreError:
-    """The sentence for a disk that is full or broken, in the middle of a write that was undone."""
+    """The error for a disk that is full or broken, after a write that was undone."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        free = "?"
+        with suppress(OSError):
+            free = f"{shutil.disk_usage(folder).free:,}"
         return StoreFull(
-            f"the disk of {folder} is full ({_free(folder)} bytes free): {what}, "
+            f"the disk of {folder} is full ({free} bytes free): {what}, "
             "all earlier ones are intact; free some space and do it again"
         )
     return StoreError(f"{folder}: {what}: {_reason(error)}")
@@ -360,19 +365,11 @@ def disk_error(error: OSError, folder: Path, what: str) -> StoreError:
 
 @contextmanager
 def disk_errors(folder: Path, what: str) -> Iterator[None]:
-    """An error of the disk as a sentence."""
+    """Raise an OSError in this block as a StoreError that says what was not done."""
     try:
         yield
     except OSError as error:
         raise disk_error(error, folder, what) from error
-
-
-def _free(folder: Path) -> str:
-    try:
-        disk = os.statvfs(folder)
-    except OSError:
-        return "?"
-    return f"{disk.f_bavail * disk.f_frsize:,}"
 
 
 def _reason(error: OSError) -> str:

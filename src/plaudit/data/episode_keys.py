@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from plaudit.data.schema import camera_column
+from plaudit.data.segments import camera_column
 from plaudit.data.store import Store
 from plaudit.types import AnyArray
 

@@ -10,19 +10,19 @@ A running loop asks every few milliseconds, so only what was appended since the 
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
-from plaudit.data.disk import disk_errors
-from plaudit.data.entries import MAX_ID, is_int_in, is_time
-from plaudit.data.journal import Journal, Record, damage_error
+from plaudit.data.disk import defer_signals, disk_errors
+from plaudit.data.journal import MAX_ID, Journal, Record, damage_error, is_int_in, is_time
 from plaudit.data.ledger import Ledger
-from plaudit.data.signals import defer_signals
 from plaudit.errors import Replaced
 
 
 @dataclass(frozen=True)
 class Failure:
+    """One attempt of a judge that failed."""
+
     episode: int
     source: str  # the judge
     model: str  # its fingerprint
@@ -31,7 +31,7 @@ class Failure:
 
 
 class Failures:
-    """Of one ledger."""
+    """The failures of judges on the episodes of one ledger."""
 
     def __init__(self, ledger: Ledger):
         self.path = failures_path(ledger.path)
@@ -43,26 +43,22 @@ class Failures:
         self._times: dict[tuple[int, str, str], list[float]] = {}  # by episode, source and model
 
     def append(self, failures: Iterable[tuple[int, str]], source: str, model: str) -> None:
-        """Episodes and why; they are on disk when this returns."""
+        """Add episodes and reasons; they are on disk when this returns."""
         lines = [asdict(Failure(episode, source, model, time.time(), reason)) for episode, reason in failures]
         if not lines:
             return
         with defer_signals(), disk_errors(self.path.parent, "these failures were not noted"):
-            self._append(lines)
-
-    def _append(self, lines: list[Record]) -> None:
-        if not self.path.exists():
-            with suppress(FileExistsError):  # another process, just now
-                Journal.create(self.path, header=self._ledger.header)
-        self._refresh()
-        assert self._journal is not None
-        while True:
-            try:
-                self._follow(self._journal.append(lines))
-                self._follow(lines)
-                return
-            except Replaced:  # by a repair, and nothing was written into the old file
-                self._start()
+            if not self.path.exists():
+                with suppress(FileExistsError):  # another process, just now
+                    Journal.create(self.path, header=self._ledger.header)
+            self._refresh()
+            assert self._journal is not None
+            while True:
+                try:
+                    self._follow(self._journal.append(lines))
+                    return
+                except Replaced:  # by a repair, and nothing was written into the old file
+                    self._start()
 
     def all(self) -> list[Failure]:
         """Oldest first."""
@@ -72,7 +68,12 @@ class Failures:
     def unresolved(self) -> list[Failure]:
         """The newest of each episode and judge, where that judge has not labeled the episode since."""
         self._refresh()
-        return [failure for failure in self._newest.values() if not self._labeled_since(failure)]
+        return [
+            failure
+            for failure in self._newest.values()
+            if (version := self._ledger.newest(failure.episode, {failure.source})) is None
+            or version.time < failure.time
+        ]
 
     def attempts(self, episode: int, source: str, model: str, since: float = 0.0) -> int:
         """How often one version of a judge has failed on an episode.
@@ -106,28 +107,24 @@ class Failures:
 
     def _follow(self, lines: Iterable[Record]) -> None:
         for line in lines:
-            failure = _failure(self.path, line)
+            failure = _parse(self.path, line)
             self._all.append(failure)
             self._newest[failure.episode, failure.source] = failure
             self._times.setdefault((failure.episode, failure.source, failure.model), []).append(failure.time)
 
-    def _labeled_since(self, failure: Failure) -> bool:
-        version = self._ledger.newest(failure.episode, {failure.source})
-        return version is not None and version.time >= failure.time
 
-
-def _failure(path: Path, line: Record) -> Failure:
-    try:
-        failure = Failure(**line)
-    except TypeError as error:
-        raise damage_error(path, f"a line is no failure of a judge ({str(line)[:200]})") from error
-    texts = (failure.source, failure.model, failure.reason)
-    if not all(isinstance(text, str) for text in texts) or not is_time(failure.time):
+def _parse(path: Path, line: Record) -> Failure:
+    sound = (
+        line.keys() == {field.name for field in fields(Failure)}
+        and is_int_in(line["episode"], 0, MAX_ID)
+        and is_time(line["time"])
+        and all(isinstance(line[name], str) for name in ("source", "model", "reason"))
+    )
+    if not sound:
         raise damage_error(path, f"a line is no failure of a judge ({str(line)[:200]})")
-    if not is_int_in(failure.episode, 0, MAX_ID):
-        raise damage_error(path, f"a line names no episode ({str(line)[:200]})")
-    return failure
+    return Failure(**line)
 
 
 def failures_path(labels: Path) -> Path:
+    """The failures of a ledger."""
     return labels.with_name(f"{labels.name}.failures")

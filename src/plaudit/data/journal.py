@@ -3,61 +3,211 @@
     1c291ca3 18 17 8d3f00a2 {"op":"episode",...}
     checksum of the rest, number of the line, number of the first line of its append, checksum of all lines before it
 
-`append` returns when the lines are on disk; whatever a record refers to must be synced before. Damage is classified:
+`append` returns when the lines are on disk; whatever a record refers to must be synced before. The first line of a file
+is its header, `{"journal": {...}}`, and may have any number: a rewritten journal continues the numbering.
+
+`journal.head` stores the number of the last line and the checksum of all lines a second time, because a journal that
+lost its last lines looks like a shorter journal. The head is written after the line is synced and is not synced itself,
+which would double the cost of a label. So it may lag behind after a power cut, and never leads. Its two slots are
+written in turn, each with a checksum, so that one torn write leaves the other.
+
+Damage is classified:
 
 - A torn tail: the last lines are incomplete or fail their checksums, and belong to one append. That append never
-  returned, unless the head (data/head.py) counts its lines. Readers stop before it, and the next writer moves it to the
-  quarantine. Each line has the number of its append's first line, because a power cut may keep a later line and lose an
-  earlier one.
-- An acknowledged line that fails its checksum: opening raises, and `repair_journal` searches for the single bit that
-  makes the checksum right (a line of 600 bytes has 4,800 candidates; the odds of a wrong match are one in a million).
+  returned, unless the head counts its lines. Readers stop before it, and the next writer moves it to the quarantine.
+  Each line has the number of its append's first line: a power cut may keep a later line and lose an earlier one.
+- An acknowledged line that fails its checksum: opening raises, and a repair (data/repair.py) searches for the single
+  bit that makes the checksum right (a line of 600 bytes has 4,800 candidates; the odds of a wrong match are one in a
+  million).
 - Missing lines: in the middle, the numbers and the chain show it; at the end, the head does.
 - Another file under the same name, or other bytes in the same file: a repair or a compaction replaced it, or somebody
-  restored a backup. `Replaced` is raised before anything is written, and a reader reads the file from the start. The
-  last known line is compared: it has the checksum of all lines before it.
-
-The first line of a file is its header, `{"journal": {...}}`, and may have any number: a rewritten journal continues the
-numbering. Files of version 1 have lines without numbers, `crc32 json`; they are read as they are, and the first append
-covers all of them with its chain.
+  restored a backup. `Replaced` is raised before anything is written, and a reader reads the file from the start.
 
 Text rather than a binary format or SQLite: it can be read with `less`, an append is one write and one sync, and readers
 in other processes need no locks.
 """
 
 import fcntl
+import json
+import math
 import os
+import re
 import weakref
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from plaudit.data.disk import Folder, WritableFile, disk_errors, identity, read_at, sync_file, write_at
-from plaudit.data.head import Head, head_name, read_head, read_open_head, replace_head, write_head
-from plaudit.data.lines import (
-    HEADER_KEY,
-    MAX_LINE_BYTES,
-    MAX_REPAIR_BYTES,
-    check_readable,
-    decode,
-    encode_lines,
-    order_problem,
-    repair_lines,
-)
-from plaudit.data.lines import Record as Record
-from plaudit.data.quarantine import Quarantine
-from plaudit.errors import JournalMissing, Replaced, StoreDamaged, StoreError
+from plaudit.data.disk import Folder, disk_errors, identity, read_at, sync_file, write_at
+from plaudit.data.quarantine import set_aside
+from plaudit.errors import DataError, JournalMissing, Replaced, StoreDamaged, StoreError
+from plaudit.files import parse_json
 
+Record = dict[str, Any]
 LineCallback = Callable[[Record, int, int], None]  # a record, the byte at which its line begins, and the line's length
 
-LINE_START = 64  # bytes of a line that tell it from every other: its checksum and its numbers
+MAX_ID = 1 << 53  # of an episode; every program that reads JSON can count this far
+MAX_TIME = 253_402_300_800  # s since 1970: the year 10000
+HEADER_KEY = "journal"  # the one key of a header
+MAX_LINE_BYTES = 1 << 24  # a million steps of labels have 12 MB
 MAX_TORN_BYTES = 4 * MAX_LINE_BYTES  # bytes of one append
+MAX_REPAIR_BYTES = 1 << 15  # trying every bit takes time with the square of the length: 3 s for this one
+LINE_START = 64  # bytes of a line that tell it from every other: its checksum and its numbers
+SLOT = 64  # bytes of a slot of the head
+_NUMBERS = re.compile(rb"(\d{1,15}) (\d{1,15}) ([0-9a-f]{8}) ")  # before the record of a line
+_SLOT = re.compile(rb"([0-9a-f]{8}) ((\d{1,15}) ([0-9a-f]{8}))[ \n]*")
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value of a record is a finite number."""
+    return isinstance(value, float | int) and type(value) is not bool and -math.inf < value < math.inf
+
+
+def is_int_in(value: Any, least: int, most: int) -> bool:
+    """Whether a value of a record is an integer within these bounds."""
+    return type(value) is int and least <= value <= most
+
+
+def is_time(value: Any) -> bool:
+    """Whether a value of a record is a time in s since 1970 that a calendar has."""
+    return is_number(value) and 0 <= value < MAX_TIME
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line that fits its checksum."""
+
+    record: Record
+    number: int
+    first: int  # the number of the first line of its append
+    chain: int  # the checksum of all lines before it
+
+    @property
+    def is_header(self) -> bool:
+        """Whether it is the header of a file."""
+        return list(self.record) == [HEADER_KEY] and isinstance(self.record[HEADER_KEY], dict)
+
+    def order_problem(self, count: int, chain: int, lines: int) -> str:
+        """Why it cannot follow `lines` others, the last of which has number `count`; "" if it can."""
+        if lines == 0 and self.is_header:
+            return ""
+        if self.number > count + 1:
+            return missing_lines(count + 1, self.number - 1)
+        if self.number != count + 1 or self.chain != chain:
+            return f"line {lines + 1} does not follow the one before it: lines were swapped, doubled or changed"
+        return ""
+
+
+def missing_lines(first: int, last: int) -> str:
+    """The message about lines that are missing."""
+    return f"line {first} is missing" if first == last else f"lines {first} to {last} are missing"
+
+
+def encode_lines(records: Iterable[Record], first: int, chain: int) -> list[bytes]:
+    """The lines of one append."""
+    lines: list[bytes] = []
+    for number, record in enumerate(records, start=first):
+        text = json.dumps(record, separators=(",", ":"), ensure_ascii=True).encode()
+        rest = b"%d %d %08x %s" % (number, first, chain, text)
+        lines.append(b"%08x %s\n" % (zlib.crc32(rest), rest))
+        chain = zlib.crc32(lines[-1][:-1], chain)
+    return lines
+
+
+def decode(text: bytes | bytearray) -> Line | None:
+    """A parsed line, or None if its checksum is wrong or it is no line of ours: anyone can compute a checksum."""
+    if text[8:9] != b" " or text[:8] != b"%08x" % zlib.crc32(memoryview(text)[9:]):
+        return None
+    numbers = _NUMBERS.match(text, 9)
+    if numbers is None:
+        return None
+    try:
+        record = parse_json(bytes(text[numbers.end() :]))
+    except ValueError:
+        return None
+    return Line(record, int(numbers[1]), int(numbers[2]), int(numbers[3], 16)) if isinstance(record, dict) else None
+
+
+def check_readable(path: Path, lines: Iterable[bytes]) -> None:
+    """Raise if a line that is about to be written could not be read back."""
+    for line in lines:
+        if len(line) > MAX_LINE_BYTES:
+            raise DataError(
+                f"{path}: a line of {len(line):,} bytes where {MAX_LINE_BYTES:,} are read; nothing was written"
+            )
+        if decode(line[:-1]) is None:
+            raise DataError(
+                f"{path}: a text holds half a character, or a value nests too deeply, and could not be read back; "
+                f"nothing was written ({line[:200].decode()})"
+            )
+
+
+def repair_bit(data: bytes, most: int, is_sound: Callable[[bytes], bool]) -> bytes | None:
+    """The data with the one bit flipped that makes it sound; None if there is none, or more than `most` bytes."""
+    candidate = bytearray(data if len(data) <= most else b"")
+    for position in range(len(candidate)):
+        for bit in range(8):
+            candidate[position] ^= 1 << bit
+            if is_sound(candidate):
+                return bytes(candidate)
+            candidate[position] ^= 1 << bit
+    return None
+
+
+def repair_lines(damaged: bytes) -> bytes | None:
+    """The bytes with the one bit put right that makes every line fit its checksum, or None."""
+
+    def is_sound(data: bytes) -> bool:
+        return data.endswith(b"\n") and all(decode(line) is not None for line in data[:-1].split(b"\n"))
+
+    return repair_bit(damaged, MAX_REPAIR_BYTES, is_sound)
+
+
+@dataclass(frozen=True)
+class Head:
+    """What was noted last about the lines of a journal."""
+
+    count: int  # the number of the last line
+    chain: int  # the checksum of all lines up to it
+    slot: int  # where this was read
+
+
+def head_name(journal: str) -> str:
+    """The name of a journal's head."""
+    return f"{journal}.head"
+
+
+def read_head(folder: Folder, journal: str, flags: int = os.O_RDONLY) -> Head | None:
+    """The newer of the two slots; None if neither can be read.
+
+    flags: with which the file is opened
+    """
+    heads: list[Head] = []
+    with suppress(FileNotFoundError), folder.opened(head_name(journal), flags) as file:
+        for slot in (0, 1):
+            match = _SLOT.fullmatch(os.pread(file, SLOT, slot * SLOT))
+            if match and int(match[1], 16) == zlib.crc32(match[2]):
+                heads.append(Head(int(match[3]), int(match[4], 16), slot))
+    return max(heads, key=lambda head: head.count, default=None)
+
+
+def replace_head(folder: Folder, journal: str, count: int, chain: int) -> None:
+    """Write a new, synced head: with a new journal, and after a repair, which may count fewer lines."""
+    folder.write(head_name(journal), _encode_slot(count, chain) + b" " * (SLOT - 1) + b"\n")
+
+
+def _encode_slot(count: int, chain: int) -> bytes:
+    text = b"%d %08x" % (count, chain)
+    return (b"%08x %s" % (zlib.crc32(text), text)).ljust(SLOT - 1) + b"\n"
 
 
 class JournalFile:
-    """The file itself, whatever comes to lie under its name; closed when nothing refers to it any more.
+    """The file itself, held open; closed when nothing refers to it any more.
 
-    A line that was read once can be read again from here, also after a repair has put another file in its place.
+    A line that was read once can be read again from here, also after a repair has put another file in its place. While
+    it is open, no other file gets its inode.
     """
 
     def __init__(self, path: Path, folder: Folder):
@@ -82,28 +232,25 @@ class Journal:
     def __init__(self, path: Path, folder: Folder | None = None, *, counted: bool = True, header: Record | None = None):
         """
         folder: where it lies, if that is open already
-        counted: whether the number of lines is kept in a second place
+        counted: whether it has a head
         header: the content of its first line, for a file that has none yet
         """
         self.path = path
         self.folder = folder or Folder(path.parent)
-        self.header: Record | None = None  # what its first line says; None: it has none
+        self.header: Record | None = None  # the content of its first line; None: it has no line
         self.count = 0  # the number of the last line
         self.lines = 0  # in the file
+        self.on_line: LineCallback | None = None  # called for each record that is read or written; excludes `rewrite`
+        self.held = JournalFile(path, self.folder)
         self._counted, self._new_header = counted, header or {}
-        self._header_pending = False  # the next append says whose it is
         self._offset = 0  # bytes read so far, always at the start of a line
         self._chain = 0
-        self._last = (0, b"")  # where the last known line begins, and its first bytes
+        self._last = (0, b"")  # where the last line begins, and its first bytes
         self._head: Head | None = None
-        self._file = WritableFile(self.folder, path.name, os.O_RDWR, allow_hard_links=True)
-        self._head_file = WritableFile(self.folder, head_name(path.name), os.O_RDWR | os.O_CREAT)
-        self.on_line: LineCallback | None = None  # told where each record is stored; excludes `rewrite`
-        # Held, so that no other file gets its number on the disk while this object knows it by that.
-        self.held = JournalFile(path, self.folder)
 
     @staticmethod
     def create(path: Path, folder: Folder | None = None, *, counted: bool = True, header: Record | None = None) -> None:
+        """Create the file, with its header."""
         folder = folder or Folder(path.parent)
         (line,) = encode_lines([{HEADER_KEY: header or {}}], 1, 0)
         with folder.opened(path.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
@@ -121,21 +268,20 @@ class Journal:
         return self._catch_up(self.held.descriptor)
 
     def append(self, records: Iterable[Record], *, exclusive: bool = False) -> list[Record]:
-        """Write records and sync. Returns what other processes had appended since the last `read`.
+        """Write records and sync. Returns what is new since the last `read`: the records of others, then these.
 
-        exclusive: nobody else may have; where somebody has, nothing is written
+        exclusive: raise if others have appended anything, before anything is written
         """
         self.folder.check_same()
         with self._open_locked() as file:
-            if self._counted:
-                self._head_file.open()
-                self._head = read_open_head(self._head_file.descriptor)
+            if self._counted:  # for writing: a head that must not be written to raises before the lines are written
+                self._head = read_head(self.folder, self.path.name, os.O_RDWR | os.O_CREAT)
             others = self._catch_up(file)
             if others and exclusive:
                 raise StoreError(f"{self.path}: another process wrote here; nothing was written, open the store again")
             self._quarantine_tail(file)
-            records = list(records)
-            lines = self._encode(records)
+            header = [{HEADER_KEY: self._new_header}] if self.header is None else []
+            lines = encode_lines([*header, *records], self.count + 1, self._chain)
             check_readable(self.path, lines)
             try:
                 write_at(file, memoryview(b"".join(lines)), self._offset)
@@ -143,13 +289,13 @@ class Journal:
             except OSError:  # as if it had never been tried
                 os.ftruncate(file, self._offset)
                 raise
-            self.header = self._new_header if self.header is None or self._header_pending else self.header
-            self._header_pending = False
-            self._notify_own(records, lines)
-            self._advance(lines)
+            own = self._catch_up(file)
             if self._counted:
-                self._head = write_head(self._head_file.descriptor, self.count, self._chain, self._head)
-            return others
+                # A failed write is harmless: the lines are already synced, and the head may lag behind.
+                slot = 1 - self._head.slot if self._head else 0
+                with suppress(OSError), self.folder.opened(head_name(self.path.name), os.O_RDWR) as head:
+                    write_at(head, memoryview(_encode_slot(self.count, self._chain)), slot * SLOT)
+            return others + own
 
     def recover_tail(self) -> tuple[list[Record], list[str]]:
         """Move a torn last line to the quarantine, and restore a head that a power cut tore.
@@ -165,51 +311,23 @@ class Journal:
 
     def rewrite(self, records: Iterable[Record]) -> None:
         """Replace the file by one with exactly these records; the numbering continues."""
-        with self.folder.opened(self.path.name, os.O_RDONLY) as old:
-            fcntl.flock(old, fcntl.LOCK_EX)
-            self.check_same(os.fstat(old))
-            assert self.on_line is None, "somebody remembers where the old lines stand"
+        assert self.on_line is None, "somebody remembers where the old lines are"
+        with self._open_locked():
             lines = encode_lines([{HEADER_KEY: self.header or self._new_header}, *records], self.count + 1, self._chain)
-            if max(map(len, lines)) > MAX_LINE_BYTES:  # a foreign line, which was shorter in its own spelling: it stays
+            if max(map(len, lines)) > MAX_LINE_BYTES:  # a foreign line, which was shorter in its own spelling
                 return
             self.folder.write(self.path.name, b"".join(lines))
             self.held = JournalFile(self.path, self.folder)
             self._offset = self.lines = 0
-            self._advance(lines)
+            self._catch_up(self.held.descriptor)
             if self._counted:
                 replace_head(self.folder, self.path.name, self.count, self._chain)
-                self._head = read_head(self.folder, self.path.name)
-
-    def set_header(self, header: Record) -> None:
-        """The next append writes this header first, unless the file has it already."""
-        self._new_header = header
-        self._header_pending = self.header is not None and self.header != header
-
-    def _encode(self, records: Iterable[Record]) -> list[bytes]:
-        header_records = [{HEADER_KEY: self._new_header}] if self.header is None or self._header_pending else []
-        return encode_lines([*header_records, *records], self.count + 1, self._chain)
-
-    def _notify_own(self, records: list[Record], lines: list[bytes]) -> None:
-        if self.on_line is None:
-            return
-        offset = self._offset + sum(map(len, lines[: len(lines) - len(records)]))  # one more may say whose it is
-        for record, line in zip(records, lines[len(lines) - len(records) :], strict=True):
-            self.on_line(record, offset, len(line) - 1)
-            offset += len(line)
-
-    def _advance(self, lines: list[bytes]) -> None:
-        for line in lines:
-            self._chain = zlib.crc32(line[:-1], self._chain)
-            self._last = (self._offset, line[:LINE_START])
-            self._offset += len(line)
-        self.count += len(lines)
-        self.lines += len(lines)
 
     def _catch_up(self, file: int) -> list[Record]:
         size = os.fstat(file).st_size
         records: list[Record] = []
         while (before := self._offset) < size:
-            data = read_at(file, before, min(size - before, MAX_LINE_BYTES))  # a hole of terabytes is a file too
+            data = read_at(file, before, min(size - before, MAX_LINE_BYTES))  # a sparse file may claim terabytes
             records += self._take(file, data)
             if self._offset == before:
                 if b"\n" not in data and size - before > len(data):
@@ -225,18 +343,17 @@ class Journal:
         return records
 
     def _take(self, file: int, data: bytes) -> list[Record]:
+        """The records of the complete lines of `data`, which begins at the current offset."""
         records: list[Record] = []
         position = 0
         while (end := data.find(b"\n", position)) >= 0:
             text = data[position:end]
             line = decode(text)
             if line is None:
-                # More was appended after it, so this one was complete once.
                 if not self._is_torn(file, self._offset + len(text) + 1):
                     raise damage_error(self.path, f"line {self.lines + 1} fails its checksum")
                 break
-            problem = order_problem(line, self.count, self._chain, self.lines, self.header is not None)
-            if problem:
+            if problem := line.order_problem(self.count, self._chain, self.lines):
                 raise damage_error(self.path, problem)
             if line.is_header:
                 self.header = line.record[HEADER_KEY]
@@ -244,7 +361,7 @@ class Journal:
                 records.append(line.record)
                 if self.on_line is not None:
                     self.on_line(line.record, self._offset, len(text))
-            self.count = self.count + 1 if line.number is None else line.number
+            self.count = line.number
             self._chain = zlib.crc32(text, self._chain if self.lines else line.chain)
             self._last = (self._offset, data[position : end + 1][:LINE_START])
             self._offset += end + 1 - position
@@ -260,45 +377,40 @@ class Journal:
         if b"\n" not in rest:
             return True
         later = [line for line in map(decode, rest.split(b"\n")[:-1]) if line is not None]
-        same_append = all(line.number is not None and line.first <= self.count + 1 for line in later)
         uncounted = self._head is not None and self._head.count <= self.count
-        return same_append and (bool(later) or uncounted)
+        return all(line.first <= self.count + 1 for line in later) and (bool(later) or uncounted)
 
     def _quarantine_tail(self, file: int) -> list[str]:
         torn = os.fstat(file).st_size - self._offset
         if torn <= 0:
             return []
-        # A whole record with one flipped bit is kept.
+        # A complete line with one flipped bit was acknowledged.
         if torn <= MAX_REPAIR_BYTES and repair_lines(read_at(file, self._offset, torn)) is not None:
             raise damage_error(self.path, f"line {self.lines + 1} fails its checksum")
         counted = "the count beside it does not have it" if self._head else "whether it was acknowledged is not known"
-        messages = f"{self.path}: {torn:,} bytes of an unfinished last line"
-        with Quarantine(self.folder).entry(f"{self.path.name}-tail", f"{messages}; {counted}") as aside:
+        message = f"{self.path}: {torn:,} bytes of an unfinished last line"
+        with set_aside(self.folder, f"{self.path.name}-tail", f"{message}; {counted}") as aside:
             aside.tail(self.path.name, file, self._offset)
         os.ftruncate(file, self._offset)
         sync_file(file)
-        return [f"{messages} were set aside in {aside.path}; {counted}"]
+        return [f"{message} were set aside in {aside.path}; {counted}"]
 
     @contextmanager
     def _open_locked(self) -> Iterator[int]:
-        """The file, open for writing and locked; raises JournalMissing or Replaced if it is gone.
-
-        A repair gives the old file a second name before it puts another in its place, so names are counted last.
-        """
+        """The file, open for writing and locked; raises JournalMissing or Replaced if it is gone."""
         with _report_missing(self.path):
-            opened = self._file.open()
-        file = self._file.descriptor
-        fcntl.flock(file, fcntl.LOCK_EX)
+            file = self.folder.open(self.path.name, os.O_RDWR)
         try:
-            self.folder.check_file(self.path.name, self.check_same(opened), exclusive=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
+            self.check_same(os.fstat(file))
             yield file
         finally:
-            fcntl.flock(file, fcntl.LOCK_UN)
+            os.close(file)
 
-    def check_same(self, opened: os.stat_result | None = None) -> os.stat_result:
-        """Check that the file still has its name and the lines that were read; returns the status of that name.
+    def check_same(self, opened: os.stat_result | None = None) -> None:
+        """Raise Replaced unless the file still has its name and the lines that were read.
 
-        opened: another descriptor's, which is to be of the same file
+        opened: the status of another descriptor, which must be of the same file
         """
         with _report_missing(self.path):
             there = self.folder.stat(self.path.name)
@@ -309,10 +421,10 @@ class Journal:
                 f"{self.path} was replaced while it was open, by a restored backup or a repair; nothing was written, "
                 "open the store again"
             )
-        return there
 
 
 def damage_error(path: Path, what: str) -> StoreDamaged:
+    """The error for a journal with damage, which a repair can handle."""
     return StoreDamaged(
         f"{path}: {what}; run 'plaudit data check {path.parent} --repair', "
         "which mends it or sets it aside and keeps a copy of the file"

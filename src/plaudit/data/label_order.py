@@ -28,14 +28,11 @@ def counted_sources(judge: str) -> frozenset[str]:
 
 
 class LabelOrder:
-    """Ranks sources; 0 counts most."""
+    """Ranks sources; 0 counts most. Sources that are not in `ranks` come last."""
 
     def __init__(self, tiers: Tiers = DEFAULT_ORDER):
         self.tiers = tiers
-        self._ranks = {source: rank for rank, tier in enumerate(tiers) for source in tier}
-
-    def rank(self, source: str) -> int:
-        return self._ranks.get(source, len(self.tiers))
+        self.ranks = {source: rank for rank, tier in enumerate(tiers) for source in tier}
 
     def __str__(self) -> str:
         return ",".join("+".join(tier) for tier in self.tiers) or NEWEST

@@ -6,21 +6,73 @@ read: people's before those of models, the newest of equals (data/label_order.py
 (data/journal.py); several processes may append at once, each under a short lock, so a person can label while the robot
 records and a classifier judges. Arrays are stored in the line, compressed and base64-encoded: a hundred bytes for a
 clear-cut episode of 50 steps, two kilobytes for 400 steps with a probability each.
+
+A run of weeks writes one or two labels an episode, and labels are never removed. So a `LabelVersion` in memory has the
+judge, the time and the position of its line, about 300 bytes, and the arrays are read from the file when they are
+needed. The file is held open: a repair replaces it by another file, which is then read from its start.
 """
 
+import base64
+import sys
 import threading
 import time
-from collections.abc import Collection, Iterable
-from dataclasses import replace
+import zlib
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from plaudit.data.disk import Folder, disk_errors
-from plaudit.data.journal import Journal, Record
-from plaudit.data.label_index import LabelIndex, LabelVersion, can_decode, encode_labels, is_label_line
+import numpy as np
+
+from plaudit.data.disk import Folder, defer_signals, disk_errors
+from plaudit.data.journal import MAX_ID, Journal, JournalFile, Record, damage_error, is_int_in, is_time
 from plaudit.data.label_order import LabelOrder
-from plaudit.data.signals import defer_signals
 from plaudit.errors import DataError, Replaced, StoreError
-from plaudit.types import PEOPLE, Labels
+from plaudit.files import brief
+from plaudit.types import PEOPLE, CascadeResult, JudgeId, Labels, RuleId, Scores
+
+FORMAT = 2  # of a line
+MAX_VERSIONS = 0xFFFFFFFE  # of an episode
+MAX_STEPS = 1 << 22  # of an episode with labels: 11 hours at 100 Hz
+_INVALID_LINE = (KeyError, TypeError, ValueError, OverflowError, zlib.error)  # what a line made by hand may raise
+
+
+@dataclass(frozen=True, slots=True)
+class LabelVersion:
+    """One entry of an episode's history. `labels()` reads the arrays from the ledger."""
+
+    episode: int
+    number: int  # 1, 2, ... per episode
+    source: str
+    model: str
+    time: float
+    restored_from: int | None
+    _file: JournalFile = field(repr=False)
+    _offset: int = field(repr=False)
+    _length: int = field(repr=False)
+
+    @property
+    def line(self) -> Record:
+        """The whole record, read from the ledger and verified each time."""
+        line = self._file.record(self._offset, self._length)
+        # A line with other labels fits its own checksum too, where somebody wrote over the file.
+        if not is_label_line(line) or any(line[name] != getattr(self, name) for name in ("episode", "source", "time")):
+            raise damage_error(self._file.path, f"other labels stand where those of episode {self.episode} were read")
+        return line
+
+    def labels(self) -> Labels:
+        """The labels, read from the ledger."""
+        line = self.line
+        try:
+            return decode_labels(line)
+        except _INVALID_LINE as error:
+            raise damage_error(
+                self._file.path, f"version {self.number} of episode {self.episode}'s labels makes no sense ({error})"
+            ) from error
+
+    @property
+    def judge(self) -> JudgeId:
+        """Whose labels these are."""
+        return parse_judge_id(self.line)
 
 
 class Ledger:
@@ -36,20 +88,43 @@ class Ledger:
         """
         self.path = path
         self.order = order or LabelOrder()
+        self.generation = 0  # how often a repair has replaced the file; earlier version counts are void then
         self._folder, self._header = folder or Folder(path.parent), header
         self._guard = threading.Lock()
-        self.generation = 0  # how often a repair has replaced the file; version counts of before mean nothing then
         self._start()
         self.refresh()
 
     def _start(self) -> None:
+        self._versions: list[LabelVersion] = []  # in the order of their lines
+        self._histories: dict[int, list[LabelVersion]] = {}  # by episode, oldest first
         self._journal = Journal(self.path, self._folder, header=self._header)
-        self._index = LabelIndex(self._journal.held)
-        self._journal.on_line = self._index.add  # of each line that is read or written, in order
+        self._journal.on_line = self._add
+
+    def _add(self, line: Record, offset: int, length: int) -> None:
+        """Take in the next line."""
+        if not is_label_line(line):
+            raise damage_error(self.path, f"a line holds no labels ({str(line)[:200]})")
+        history = self._histories.setdefault(line["episode"], [])
+        if self._versions and self._versions[-1]._offset == offset:  # Ctrl-C came before the journal had counted it
+            history[:] = [version for version in history if version._offset != offset]
+            del self._versions[-1]
+        version = LabelVersion(
+            episode=line["episode"],
+            number=len(history) + 1,
+            source=sys.intern(line["source"]),
+            model=sys.intern(line["model"]),
+            time=line["time"],
+            restored_from=line["restored"],
+            _file=self._journal.held,
+            _offset=offset,
+            _length=length,
+        )
+        self._versions.append(version)
+        history.append(version)
 
     def __len__(self) -> int:
         """How many versions there are, of all episodes."""
-        return len(self._index)
+        return len(self._versions)
 
     def refresh(self) -> None:
         """Read what other processes have appended."""
@@ -63,23 +138,19 @@ class Ledger:
                 return
             except Replaced:  # by a repair or a backup, which may have fewer lines: all of them are read again
                 self._folder.check_same()
-                self._read_again()
-
-    def _read_again(self) -> None:
-        before, journal, index = self.header, self._journal, self._index
-        try:
-            self._start()
-            self._journal.read()
-        except Exception:  # damaged: what was read before stays
-            self._journal, self._index = journal, index
-            raise
-        self.generation += 1
-        if before and self.header != before:
-            self._journal, self._index = journal, index
-            raise StoreError(
-                f"{self.path} was replaced by the labels of another store while it was open; nothing was written, "
-                "open the store again"
-            )
+            before = self._journal, self._versions, self._histories
+            try:
+                self._start()
+                self._journal.read()
+                if before[0].header and self.header != before[0].header:
+                    raise StoreError(
+                        f"{self.path} was replaced by the labels of another store while it was open; nothing was "
+                        "written, open the store again"
+                    )
+            except Exception:  # what was read before stays
+                self._journal, self._versions, self._histories = before
+                raise
+            self.generation += 1
 
     def recover_tail(self) -> list[str]:
         """Move an incomplete last line of a killed process to the quarantine; returns messages."""
@@ -92,37 +163,31 @@ class Ledger:
         """The header of the file."""
         return self._journal.header
 
-    def set_header(self, header: Record) -> None:
-        """Write it down, in a file of an earlier version."""
-        self._header = header
-        self._journal.set_header(header)
-        self._append([])
-
     @property
     def last_id(self) -> int:
-        """The highest id of an episode that has labels; -1 where none has."""
-        return self._index.last_id
+        """The highest id of an episode that has labels; -1 if none has."""
+        return max(self._histories, default=-1)
 
     def changed_since(self, count: int) -> set[int]:
         """The episodes that got labels after the first `count` versions: how replay keeps up."""
-        return self._index.changed_since(count)
+        return {version.episode for version in self._versions[count:]}
 
     def since(self, count: int) -> list[LabelVersion]:
         """The versions that came after the first `count`, of all episodes, in the order they came."""
-        return self._index.since(count)
+        return self._versions[count:]
 
     def append(self, episode_id: int, labels: Labels) -> int:
         """Add labels; returns their version number once they are synced to disk."""
         return self.extend([(episode_id, labels)])[0]
 
     def extend(self, labeled: Iterable[tuple[int, Labels]]) -> list[int]:
-        """Several at once, with one sync."""
+        """Add labels of several episodes with one sync; returns their version numbers."""
         return self._write([(episode_id, labels, None) for episode_id, labels in labeled])
 
     def restore(self, episode_id: int, number: int) -> int:
         """Make an old version count again, as the newest; returns the new version's number.
 
-        Somebody chose it, so it stands as high as labels of the sources that count most.
+        Somebody chose it, so it ranks with the sources that count most.
         """
         return self._write([(episode_id, self.version(episode_id, number).labels(), number)])[0]
 
@@ -135,11 +200,20 @@ class Ledger:
         """The version that counts: of the source that ranks highest, the newest. Of a single source, its newest."""
         if sources is not None and len(set(sources)) == 1:
             return self.newest(episode_id, sources)
-        return self._index.current(episode_id, sources, self.order)
+        ranks, last = self.order.ranks, len(self.order.tiers)
+        return min(
+            self._newest_first(episode_id, sources),
+            key=lambda version: 0 if version.restored_from else ranks.get(version.source, last),
+            default=None,
+        )
 
     def newest(self, episode_id: int, sources: Collection[str] | None = None) -> LabelVersion | None:
         """The last one that was added, whether it counts or not."""
-        return self._index.newest(episode_id, sources)
+        return next(iter(self._newest_first(episode_id, sources)), None)
+
+    def _newest_first(self, episode_id: int, sources: Collection[str] | None) -> Sequence[LabelVersion]:
+        history = self._histories.get(episode_id, ())
+        return [version for version in reversed(history) if sources is None or version.source in sources]
 
     def is_excluded(self, episode_id: int) -> bool:
         """Whether a person has excluded an episode: their label that counts leaves out every frame."""
@@ -148,9 +222,10 @@ class Ledger:
 
     def history(self, episode_id: int) -> list[LabelVersion]:
         """Every version, oldest first."""
-        return self._index.history(episode_id)
+        return list(self._histories.get(episode_id, ()))
 
     def version(self, episode_id: int, number: int) -> LabelVersion:
+        """A version by its number."""
         history = self.history(episode_id)
         if not 1 <= number <= len(history):
             has = f"versions 1 to {len(history)}" if history else "no labels"
@@ -162,18 +237,91 @@ class Ledger:
         lines = [
             encode_labels(i, labels if labels.time else replace(labels, time=now), back) for i, labels, back in labeled
         ]
-        for line in lines:
-            if not is_label_line(line) or not can_decode(line):  # before it is on disk, where nobody could read past it
+        for line in lines:  # nobody could read past a line on disk that makes no sense
+            try:
+                sound = is_label_line(line) and decode_labels(line) is not None
+            except _INVALID_LINE:
+                sound = False
+            if not sound:
                 raise DataError(f"these labels cannot be stored: {str(line)[:200]}")
-        with self._guard, defer_signals():
-            return self._append(lines)
-
-    def _append(self, lines: list[Record]) -> list[int]:
-        """Returns the version number that each got."""
-        with disk_errors(self.path.parent, "these labels were not stored"):
+        with self._guard, defer_signals(), disk_errors(self.path.parent, "these labels were not stored"):
             while True:
                 try:
                     self._journal.append(lines)
-                    return self._index.numbers_since(len(self) - len(lines))
+                    return [version.number for version in self._versions[len(self) - len(lines) :]]
                 except Replaced:  # nothing was written into the old file
                     self._refresh()
+
+
+def is_label_line(line: Record) -> bool:
+    """Whether a record has an episode, a judge, a time and a version, as far as a `LabelVersion` needs them."""
+    restored = line.get("restored", 0)
+    return (
+        is_int_in(line.get("episode"), 0, MAX_ID - 1)
+        and isinstance(line.get("source"), str)
+        and isinstance(line.get("model"), str)
+        and is_time(line.get("time"))
+        and (restored is None or is_int_in(restored, 1, MAX_VERSIONS))
+        and is_int_in(line.get("steps"), 0, MAX_STEPS)
+    )
+
+
+def encode_labels(episode_id: int, labels: Labels, restored_from: int | None) -> Record:
+    """The line of an episode's labels."""
+    scores = labels.scores
+    parts = [labels.success.astype("u1").tobytes(), labels.labeled.astype("u1").tobytes()]
+    if scores is not None:
+        measured = (scores.success_prob, scores.progress)
+        parts += [values.astype("<f4").tobytes() for values in measured if values is not None]
+    return {
+        "format": FORMAT,
+        "episode": episode_id,
+        "source": labels.judge.source,
+        "model": labels.judge.fingerprint,
+        "rule": str(labels.judge.rule or ""),
+        "time": labels.time,
+        "note": labels.note,
+        "restored": restored_from,
+        "steps": labels.steps,
+        "scores": 0 if scores is None else 1 if scores.progress is None else 2,  # arrays
+        "data": base64.b64encode(zlib.compress(b"".join(parts))).decode(),
+        **({"ood": scores.ood} if scores is not None and scores.ood else {}),
+        **({"progress_model": labels.judge.progress} if labels.judge.progress else {}),
+        **({"review": True} if labels.review else {}),
+        **({"cascade": vars(scores.cascade)} if scores is not None and scores.cascade else {}),
+    }
+
+
+def decode_labels(line: Record) -> Labels:
+    """The labels of a line."""
+    ood = line.get("ood", line.get("unlike", ""))  # older lines call it "unlike"
+    if not all(isinstance(text, str) for text in (line["note"], line.get("rule", ""), ood)):
+        raise ValueError("its note or its rule is none")
+    frames, count = line["steps"] + 1, line["scores"]
+    if line["format"] != FORMAT or not is_int_in(count, 0, 2):
+        raise ValueError(f"its format is {brief(line['format'])}, with {brief(count)} scores")
+    size = (2 + 4 * count) * frames
+    data = zlib.decompressobj().decompress(base64.b64decode(line["data"]), size + 1)
+    if len(data) != size:
+        raise ValueError(f"{len(data)} bytes for {line['steps']} steps")
+    flags = np.frombuffer(data, "u1", 2 * frames).astype(bool)
+    arrays = [np.frombuffer(data, "<f4", frames, offset=(2 + 4 * i) * frames) for i in range(count)]
+    cascade = None
+    if "cascade" in line:
+        tree = line["cascade"]
+        cascade = CascadeResult(str(tree["decided_by"]), float(tree["cost_s"]), str(tree["why"]))
+    return Labels(
+        success=flags[:frames],
+        labeled=flags[frames:],
+        judge=parse_judge_id(line),
+        scores=Scores(arrays[0], *arrays[1:], ood=ood, cascade=cascade) if arrays else None,
+        time=line["time"],
+        note=line["note"],
+        review=bool(line.get("review", line["note"] == "success from the first frame on, to be reviewed")),
+    )
+
+
+def parse_judge_id(line: Record) -> JudgeId:
+    """Whose labels a line has."""
+    rule = RuleId.parse(str(line.get("rule", "")))
+    return JudgeId(line["source"], line["model"], rule, str(line.get("progress_model", "")))

@@ -16,57 +16,15 @@ from plaudit.errors import ForeignFile
 
 NAME = "quarantine"
 ABOUT = "ABOUT.txt"
-MAX_SHOWN = 500  # characters of an entry's text
-
-
-class Quarantine:
-    """Of one folder; made when it is first needed."""
-
-    def __init__(self, folder: Folder):
-        self._folder = folder
-
-    @contextmanager
-    def entry(self, what: str, why: str) -> Iterator["Entry"]:
-        """A new entry; its text is written and everything synced when the block is left."""
-        folder = self._folder
-        if not folder.exists(NAME):
-            folder.mkdir(NAME)
-            folder.sync()
-        base = f"{NAME}/{time.strftime('%Y%m%d-%H%M%S')}-{what}"
-        name = next(n for i in range(1, 1 << 30) if not folder.exists(n := base if i == 1 else f"{base}-{i}"))
-        folder.mkdir(name)
-        entry = Entry(folder, name)
-        yield entry
-        text = "\n".join([why, "", "To put it back, with nobody writing to the store:", *entry.how, ""])
-        folder.write(f"{name}/{ABOUT}", text.encode())
-        folder.sync(NAME)
-
-    def names(self) -> list[str]:
-        return self._folder.names(NAME) if self._folder.exists(NAME) else []
-
-    def sentences(self) -> list[str]:
-        """What is there, a sentence an entry."""
-        return [f"{self._folder.path / NAME / name}: {self._about(name)}" for name in self.names()]
-
-    def empty(self) -> list[str]:
-        """Delete it all; returns what there was."""
-        gone = self.sentences()
-        for name in self.names():
-            self._folder.remove_folder(f"{NAME}/{name}")
-        return gone
-
-    def _about(self, name: str) -> str:
-        try:
-            lines = self._folder.read(f"{NAME}/{name}/{ABOUT}").decode(errors="replace").splitlines()
-        except (OSError, ForeignFile):
-            lines = []
-        return lines[0][:MAX_SHOWN] if lines else "without a text; a process was killed while it set this aside"
+MAX_SHOWN = 500  # characters of an entry's note
 
 
 class Entry:
+    """One entry, while it is filled."""
+
     def __init__(self, folder: Folder, name: str):
         self.path: Path = folder.path / name
-        self.how: list[str] = []
+        self.how: list[str] = []  # lines of the note that say how to restore it
         self._folder, self._name = folder, name
 
     def tail(self, source: str, file: int, offset: int) -> None:
@@ -77,7 +35,7 @@ class Entry:
         self.how.append("  together with the journal's lines that speak of them, from a backup.")
 
     def copy(self, source: str) -> None:
-        """A file as it is now."""
+        """Copy a file as it is now."""
         kept = source.replace("/", "-")
         with self._folder.opened(source, os.O_RDONLY) as file:
             self._copy(file, 0, kept)
@@ -89,8 +47,37 @@ class Entry:
             os.fsync(target)
 
     def move(self, source: str) -> None:
-        """A folder with all that is in it."""
+        """Move a folder with everything in it."""
         kept = Path(source).name
         self._folder.rename(source, f"{self._name}/{kept}")
         self._folder.sync(str(Path(source).parent))
         self.how.append(f"- {kept}/ was {source}/: move it back, together with the journal's lines that speak of it.")
+
+
+@contextmanager
+def set_aside(folder: Folder, what: str, why: str) -> Iterator[Entry]:
+    """A new entry of the folder's quarantine; its note is written and everything synced when the block is left."""
+    if not folder.exists(NAME):
+        folder.mkdir(NAME)
+        folder.sync()
+    base = f"{NAME}/{time.strftime('%Y%m%d-%H%M%S')}-{what}"
+    name = next(n for i in range(1, 1 << 30) if not folder.exists(n := base if i == 1 else f"{base}-{i}"))
+    folder.mkdir(name)
+    entry = Entry(folder, name)
+    yield entry
+    text = "\n".join([why, "", "To put it back, with nobody writing to the store:", *entry.how, ""])
+    folder.write(f"{name}/{ABOUT}", text.encode())
+    folder.sync(NAME)
+
+
+def quarantined(folder: Folder) -> dict[str, str]:
+    """Name of each entry -> a sentence about it."""
+    sentences: dict[str, str] = {}
+    for name in folder.names(NAME) if folder.exists(NAME) else []:
+        try:
+            lines = folder.read(f"{NAME}/{name}/{ABOUT}").decode(errors="replace").splitlines()
+        except (OSError, ForeignFile):
+            lines = []
+        about = lines[0][:MAX_SHOWN] if lines else "without a note; a process was killed while it set this aside"
+        sentences[f"{NAME}/{name}"] = f"{folder.path / NAME / name}: {about}"
+    return sentences

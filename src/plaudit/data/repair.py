@@ -10,25 +10,28 @@ import itertools
 import json
 import os
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from plaudit.data.disk import Folder, disk_errors, read_at
-from plaudit.data.head import Head, head_name, read_head, replace_head
-from plaudit.data.lines import (
+from plaudit.data.journal import (
     HEADER_KEY,
     MAX_LINE_BYTES,
     MAX_REPAIR_BYTES,
+    Head,
     Record,
     check_readable,
     decode,
     encode_lines,
-    missing,
-    order_problem,
+    head_name,
+    missing_lines,
+    read_head,
     repair_lines,
+    replace_head,
 )
+from plaudit.data.quarantine import set_aside
 
 MAX_EFFORT = 2 * MAX_REPAIR_BYTES**2  # a file in which every other line is bad would keep a check busy for days
 Closing = Callable[[list[Record], int], list[Record]]  # good records, lines lost at the end -> records to add
@@ -38,30 +41,105 @@ Closing = Callable[[list[Record], int], list[Record]]  # good records, lines los
 class Inspection:
     """What a look at every line found."""
 
+    path: Path
+    head: Head | None
     good: list[bytes] = field(default_factory=list)  # lines, some mended
-    problems: list[str] = field(default_factory=list)  # as a check says them
-    repairs: list[str] = field(default_factory=list)  # as a repair does
-    broken: bool = False  # lines are missing or could not be mended: what is left must be numbered anew
+    problems: list[str] = field(default_factory=list)  # messages of a check
+    repairs: list[str] = field(default_factory=list)  # messages of a repair
+    broken: bool = False  # lines are missing or could not be mended: the others must be numbered anew
     header: Record | None = None
-    count: int = 0  # the number of the last line
-    chain: int = 0
+    count: int = 0  # the number of the last line, as far as one can tell
+    chain: int | None = 0  # None: unknown, after lines that could not be mended
+    last: int = 0  # the number of the last good line
     effort: int = 0  # spent on finding flipped bits: the squares of what was tried, in bytes
-    last: int = 0  # the number of the last good one
-    lost: int = 0  # lines after it that are missing or beyond mending
+
+    @property
+    def lost(self) -> int:
+        """Lines after the last good one that are missing or could not be mended."""
+        return max(self.count, self.head.count if self.head else 0) - self.last
 
     def records(self) -> list[Record]:
+        """The records of the good lines, without headers."""
         lines = (decode(line[:-1]) for line in self.good)
         return [line.record for line in lines if line is not None and not line.is_header]
 
-    def add(self, problem: str, repair: str) -> None:
+    def add(self, problem: str, done: str) -> None:
+        """Note a problem, and what a repair does about it."""
         self.problems.append(problem)
-        self.repairs.append(repair)
+        self.repairs.append(f"{problem}; {done}")
+
+    def examine(self, lines: Iterator[bytes], counted: bool) -> None:
+        """Look at all lines of a file."""
+        damaged: list[bytes] = []  # lines that follow each other: a flipped bit can join two or split one
+        for number, line in enumerate(itertools.chain(lines, [b""]), start=1):
+            if line and (not line.endswith(b"\n") or decode(line[:-1]) is None):
+                damaged.append(line)
+                continue
+            if damaged:
+                self._take_damaged(damaged, number - len(damaged), at_end=not line)
+                damaged = []
+            if line:
+                self._take(line)
+        head, name = self.head, head_name(self.path.name)
+        if head is not None and self.count < head.count:
+            self.broken = True
+            gone = f"lost: the last {head.count - self.count} acknowledged line(s) are missing"
+            self.add(f"{self.path}: {gone}", "what they said is gone")
+        elif head is not None and self.count == head.count and self.chain != head.chain and not self.broken:
+            self.add(f"{self.path}: these are not the lines that were counted in {name}", "they were taken as they are")
+        if counted and head is None and self.header is not None:
+            self.add(
+                f"{self.path.with_name(name)} is missing or damaged: whether lines are missing at the end is not known",
+                "the lines that are there were counted anew",
+            )
+
+    def _take(self, text: bytes) -> None:
+        line = decode(text[:-1])
+        assert line is not None
+        problem = ""
+        if self.chain is not None:
+            problem = line.order_problem(self.count, self.chain, len(self.good))
+        elif line.number > self.count + 1:
+            problem = missing_lines(self.count + 1, line.number - 1)
+        if problem:
+            self.broken = True
+            self.add(f"{self.path}: {problem}", "what is left was numbered anew")
+        if line.is_header:
+            self.header = line.record[HEADER_KEY]
+        self.chain = zlib.crc32(text[:-1], self.chain if self.chain is not None and self.good else line.chain)
+        self.count = self.last = max(self.count, line.number)
+        self.good.append(text)
+
+    def _take_damaged(self, damaged: list[bytes], number: int, at_end: bool) -> None:
+        where = f"{self.path}: line {number}"
+        size = sum(map(len, damaged))
+        self.effort += size * size
+        mended = repair_lines(b"".join(damaged)) if self.effort <= MAX_EFFORT else None
+        if mended is not None:
+            self.problems.append(f"{where} fails its checksum")
+            self.repairs.append(f"{where}: one flipped bit was put right")
+            for line in _split(mended):
+                self._take(line)
+        elif at_end and not (self.head is not None and self.head.count > self.count):
+            counted = (
+                "the count beside it does not have it" if self.head else "whether it was acknowledged is not known"
+            )
+            self.problems.append(
+                f"{self.path}: an unfinished last line of {size} bytes; {counted}; the next writer sets it aside"
+            )
+            self.repairs.append(f"{where}: an unfinished last line was set aside; {counted}")
+        else:
+            self.broken = True
+            self.problems += [f"{self.path}: line {number + i} fails its checksum" for i in range(len(damaged))]
+            self.repairs.append(f"{where}: {len(damaged)} damaged line(s) could not be mended and were set aside")
+            self.count += len(damaged)
+            self.chain = None
 
 
 def inspect_journal(path: Path, *, counted: bool = True) -> Inspection:
     """Look at every line; changes nothing."""
-    with _inspect(Folder(path.parent), path, counted, fcntl.LOCK_SH) as found:
-        return found
+    with _inspected(Folder(path.parent), path, counted, fcntl.LOCK_SH) as inspection:
+        return inspection
 
 
 def repair_journal(
@@ -69,7 +147,7 @@ def repair_journal(
 ) -> list[str]:
     """Repair a journal's damaged lines; returns a sentence for each, [] when there was nothing to do.
 
-    The file as it was is kept beside it.
+    The file as it was is kept in the quarantine.
 
     header: the content of the first line, where that line is lost
     closing: records to add at the end of a file that lost some
@@ -77,146 +155,56 @@ def repair_journal(
     folder = Folder(path.parent)
     with (
         disk_errors(path.parent, f"{path.name} could not be mended"),
-        _inspect(folder, path, counted, fcntl.LOCK_EX) as found,
+        _inspected(folder, path, counted, fcntl.LOCK_EX) as found,
     ):
-        names = [path.name, *([head_name(path.name)] if counted else [])]
-        found.repairs += [
-            f"{folder.path / name} had a second name somewhere (a hard link) and was replaced by a copy"
-            for name in names
-            if folder.is_file(name) and folder.stat(name).st_nlink > 1
-        ]
-        if found.repairs:
-            if folder.exists(path.name):
-                found.repairs.append(f"the file as it was is kept as {_keep(folder, path)}")
-            _replace(folder, path, found, counted, header, closing)
+        if not found.repairs:
+            return []
+        if folder.exists(path.name):
+            with set_aside(folder, path.name, f"{path} before it was repaired") as aside:
+                aside.copy(path.name)
+            found.repairs.append(f"the file as it was is kept in {aside.path}")
+        lines, count, chain = found.good, found.count, found.chain
+        if found.broken:
+            records = list({json.dumps(record): record for record in found.records()}.values())  # each once
+            first = found.last + found.lost + 1
+            new_header = {HEADER_KEY: found.header or header or {}}
+            lines = encode_lines([new_header, *records, *closing(records, found.lost)], first, 0)
+            count, chain = first + len(lines) - 1, 0
+            for line in lines:
+                chain = zlib.crc32(line[:-1], chain)
+        check_readable(path, lines)
+        folder.write(path.name, b"".join(lines))
+        if counted:
+            replace_head(folder, path.name, count, chain or 0)
         return found.repairs
 
 
 @contextmanager
-def _inspect(folder: Folder, path: Path, counted: bool, how: int) -> Iterator[Inspection]:
+def _inspected(folder: Folder, path: Path, counted: bool, how: int) -> Iterator[Inspection]:
     """What a look at the file finds, while it is locked; it may be missing."""
     if not folder.exists(path.name):
-        yield _examine(path, iter(()), read_head(folder, path.name) if counted else None, counted, there=False)
-        return
-    with _held(folder, path.name, how) as file:
-        yield _examine(path, _lines_of(file), read_head(folder, path.name) if counted else None, counted)
-
-
-def _examine(path: Path, lines: Iterator[bytes], head: Head | None, counted: bool, there: bool = True) -> Inspection:
-    found = Inspection()
-    if not there:
-        found.broken = True
+        head = read_head(folder, path.name) if counted else None
         gone = f", and with it {head.count} lines" if head else ""
-        found.add(f"{path} is missing{gone}", f"{path} was missing{gone}; it begins anew, what it said is lost")
-    run: list[bytes] = []
-    for number, line in enumerate(itertools.chain(lines, [b""]), start=1):
-        if line and (not line.endswith(b"\n") or decode(line[:-1]) is None):
-            run.append(line)
-            continue
-        if run:
-            _judge(path, found, run, number - len(run), at_end=not line, head=head)
-            run = []
-        if line:
-            _follow(path, found, line)
-    found.lost = max(found.count, head.count if head else 0) - found.last
-    if there and head is not None and found.count < head.count:
-        what = f"{path}: lost: the last {head.count - found.count} acknowledged line(s) are missing"
-        found.add(what, f"{what}; what they said is gone")
-        found.broken = True
-    elif head is not None and there and found.count == head.count and found.chain != head.chain and not found.broken:
-        what = f"{path}: these are not the lines that were counted in {head_name(path.name)}"
-        found.add(what, f"{what}; they were taken as they are")
-    if there and counted and head is None and found.header is not None:
-        what = f"{path.with_name(head_name(path.name))} is missing or damaged: whether lines are missing at the end"
-        found.add(f"{what} is not known", f"{what} is not known; the lines that are there were counted anew")
-    return found
-
-
-def _judge(path: Path, found: Inspection, run: list[bytes], number: int, at_end: bool, head: Head | None) -> None:
-    """Bad lines that stand together: a flipped bit can join two lines or split one."""
-    where = f"{path}: line {number}"
-    size = sum(map(len, run))
-    found.effort += size * size
-    fixed = repair_lines(b"".join(run)) if found.effort <= MAX_EFFORT else None
-    if fixed is not None:
-        found.add(f"{where} fails its checksum", f"{where}: one flipped bit was put right")
-        for line in _split(fixed):
-            _follow(path, found, line)
-        return
-    if at_end and not (head is not None and head.count > found.count):
-        known = "the count beside it does not have it" if head else "whether it was acknowledged is not known"
-        found.add(
-            f"{path}: an unfinished last line of {size} bytes; {known}; the next writer sets it aside",
-            f"{where}: an unfinished last line was set aside; {known}",
+        yield Inspection(
+            path,
+            head,
+            problems=[f"{path} is missing{gone}"],
+            repairs=[f"{path} was missing{gone}; it begins anew, what it said is lost"],
+            broken=True,
         )
         return
-    found.broken = True
-    found.problems += [f"{path}: line {number + i} fails its checksum" for i in range(len(run))]
-    found.repairs.append(f"{where}: {len(run)} damaged line(s) could not be mended and were set aside")
-    found.count += len(run)  # their numbers, as far as one can tell: the next line says which
-    found.chain = -1
-
-
-def _follow(path: Path, found: Inspection, text: bytes) -> None:
-    line = decode(text[:-1])
-    assert line is not None
-    if found.chain < 0 and line.number is not None:  # after lines that are gone anyway
-        if line.number > found.count + 1:
-            what = f"{path}: {missing(found.count + 1, line.number - 1)}"
-            found.add(what, f"{what}; what is left was numbered anew")
-    elif found.chain >= 0:
-        numbered = found.header is not None
-        problem = order_problem(line, found.count, found.chain, len(found.good), numbered)
-        if problem:
-            found.broken = True
-            found.add(f"{path}: {problem}", f"{path}: {problem}; what is left was numbered anew")
-    if line.is_header:
-        found.header = line.record[HEADER_KEY]
-    start = found.chain if found.chain >= 0 and found.good else line.chain
-    found.chain = zlib.crc32(text[:-1], start)
-    found.count = found.count + 1 if line.number is None else max(found.count, line.number)
-    found.last = found.count
-    found.good.append(text)
-
-
-def _replace(
-    folder: Folder, path: Path, found: Inspection, counted: bool, header: Record | None, closing: Closing
-) -> None:
-    lines, count, chain = found.good, found.count, found.chain
-    if found.broken:
-        records = list(_each_once(found.records()))
-        header_records = {HEADER_KEY: found.header or header or {}}
-        first = found.last + found.lost + 1
-        lines = encode_lines([header_records, *records, *closing(records, found.lost)], first, 0)
-        count, chain = first + len(lines) - 1, 0
-        for line in lines:
-            chain = zlib.crc32(line[:-1], chain)
-    check_readable(path, lines)
-    folder.write(path.name, b"".join(lines))
-    if counted:
-        replace_head(folder, path.name, count, chain)
-
-
-def _each_once(records: Iterable[Record]) -> Iterator[Record]:
-    """Without exact duplicates: no two appends have the same time."""
-    seen: set[str] = set()
-    for record in records:
-        text = json.dumps(record)
-        if text not in seen:
-            seen.add(text)
-            yield record
-
-
-def _keep(folder: Folder, path: Path) -> Path:
-    backups = (f"{path.name}.before-repair-{number}" for number in itertools.count(1))
-    backup = next(name for name in backups if not folder.exists(name))
-    folder.link(path.name, backup)
-    folder.sync()
-    return path.with_name(backup)
+    while True:
+        with folder.opened(path.name, os.O_RDONLY) as file:
+            fcntl.flock(file, how)
+            if os.fstat(file).st_ino == folder.stat(path.name).st_ino:  # else it was replaced meanwhile
+                inspection = Inspection(path, read_head(folder, path.name) if counted else None)
+                inspection.examine(_lines_of(file), counted)
+                yield inspection
+                return
 
 
 def _lines_of(file: int) -> Iterator[bytes]:
-    """The lines of a file; of one that is longer than any of ours, and of all after it, the beginning."""
+    """The lines of a file; of one that is longer than any of ours, only its start, and nothing after it."""
     position = 0
     while data := read_at(file, position, MAX_LINE_BYTES):
         end = data.rfind(b"\n") + 1
@@ -229,16 +217,4 @@ def _lines_of(file: int) -> Iterator[bytes]:
 
 def _split(data: bytes) -> list[bytes]:
     """Lines end with a newline alone: a flipped bit may make a carriage return."""
-    *whole, tail = data.split(b"\n")
-    return [line + b"\n" for line in whole] + ([tail] if tail else [])
-
-
-@contextmanager
-def _held(folder: Folder, name: str, how: int) -> Iterator[int]:
-    """The file that lies under the name, locked."""
-    while True:
-        with folder.opened(name, os.O_RDONLY) as file:
-            fcntl.flock(file, how)
-            if os.fstat(file).st_ino == folder.stat(name).st_ino:
-                yield file
-                return
+    return [line + b"\n" for line in data.split(b"\n")[:-1]]

@@ -26,7 +26,7 @@ import numpy as np
 
 from plaudit.data.batch import Allocate, cuda_available, default_allocate, to_tensordict, to_torch
 from plaudit.data.rewards import RewardConfig
-from plaudit.data.schema import STEPS, camera_column
+from plaudit.data.segments import STEPS, camera_column
 from plaudit.data.step_table import Returns, StepTable
 from plaudit.data.store import Store
 from plaudit.errors import DataError

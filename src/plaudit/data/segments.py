@@ -9,37 +9,154 @@ Files are written with `pwrite` and read through `mmap`. Writing through a map w
 kills the process; a failed `pwrite` is an exception, after which the file is truncated to its last complete row.
 
 The schema of a row is stored in the journal; `schema.json` is a copy with a checksum, for people and other programs.
-Stores of version 1 have only that file, without a checksum.
 """
 
-import json
+import math
 import mmap
 import os
 import re
 import zlib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Self
+from typing import Annotated, Any, Self
 from urllib.parse import quote
 
 import numpy as np
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
-from plaudit.data.checked_json import decode_checked, encode_checked, parse
-from plaudit.data.disk import CHUNK, Folder, WritableFile, sync_file, write_at
-from plaudit.data.quarantine import Entry
-from plaudit.data.schema import STEPS, Schema, camera_column
+from plaudit.data.checked_json import encode_checked
+from plaudit.data.disk import CHUNK, Folder, sync_file, write_at
+from plaudit.data.quarantine import set_aside
 from plaudit.errors import EpisodeNotFound, ForeignFile, StoreDamaged, StoreError
+from plaudit.files import brief
 from plaudit.types import AnyArray, Episode
 
+STEPS = "steps"
 SCHEMA = "schema.json"
 EVICTED_SUFFIX = ".gone"  # a segment that was evicted and is being removed
+MAX_SIDE = 1 << 16  # pixels
+MAX_NUMBERS = 1 << 24  # of a state, an action or a privileged value
+MAX_COLUMNS = 1024
+MAX_DIMENSIONS = 16
+MAX_ROW_BYTES = 1 << 30  # bytes of one row of a column
+MAX_NAME_BYTES = 200  # of the file of a camera
+_NUMBER_TYPE = re.compile(r"[<>|][biuf]\d{1,2}")
 _OURS = re.compile(r"schema\.json(\.tmp)?|steps\.bin|camera\..*\.bin")
 
 
+def _check_number_type(name: str) -> str:
+    if not _NUMBER_TYPE.fullmatch(name) or np.dtype(name).str != name:
+        raise ValueError(f"{brief(name)} is no type of number")
+    return name
+
+
+def _check_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    if math.prod(shape) > MAX_NUMBERS:
+        raise ValueError(f"a shape of {brief(shape)} sizes is too large")
+    return shape
+
+
+_Name = Annotated[str, Field(strict=True)]
+_Side = Annotated[int, Field(strict=True, ge=1, le=MAX_SIDE)]
+_Size = Annotated[int, Field(strict=True, ge=0, le=MAX_NUMBERS)]
+_NumberType = Annotated[_Name, AfterValidator(_check_number_type)]
+_Shape = Annotated[tuple[_Size, ...], Field(max_length=MAX_DIMENSIONS), AfterValidator(_check_shape)]
+
+
+class _SchemaTree(BaseModel):
+    """A schema in JSON. It is validated: with a wrong size, the bytes of one episode would be served as another's."""
+
+    cameras: Annotated[tuple[tuple[_Name, _Side, _Side], ...], Field(max_length=MAX_COLUMNS)]
+    state_dim: _Size
+    action_dim: _Size
+    privileged: Annotated[tuple[tuple[_Name, _NumberType, _Shape], ...], Field(max_length=MAX_COLUMNS)]
+
+
+@dataclass(frozen=True)
+class Schema:
+    """What one row holds. Episodes of one schema share segments."""
+
+    cameras: tuple[tuple[str, int, int], ...]  # (name, H, W)
+    state_dim: int
+    action_dim: int
+    privileged: tuple[tuple[str, str, tuple[int, ...]], ...]  # (name, dtype, shape of one step)
+
+    @classmethod
+    def of(cls, episode: Episode) -> Self:
+        """The schema of an episode; the same object for equal ones."""
+        cameras = tuple(sorted((c, f.shape[1], f.shape[2]) for c, f in episode.frames.items()))
+        values = episode.privileged.items()
+        privileged = tuple(sorted((n, v.dtype.newbyteorder("<").str, v.shape[1:]) for n, v in values))
+        return cls._of(cameras, episode.state.shape[1], episode.actions.shape[1], privileged)
+
+    @classmethod
+    @lru_cache(64)
+    def _of(cls, cameras: Any, state_dim: int, action_dim: int, privileged: Any) -> Self:
+        return cls(cameras, state_dim, action_dim, privileged)
+
+    @classmethod
+    def from_json(cls, tree: Any) -> Self:
+        """Raises ValueError for anything else than a schema."""
+        try:
+            return cls(**vars(_SchemaTree.model_validate(tree)))
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if no segment can have it."""
+        for names in ([c for c, _, _ in self.cameras], [n for n, _, _ in self.privileged]):
+            if len(set(names)) < len(names):
+                raise ValueError("a name of a camera or of a privileged value stands there twice")
+            if len(names) > MAX_COLUMNS:
+                raise ValueError(f"{len(names):,} cameras or privileged values, where at most {MAX_COLUMNS} are stored")
+        for camera, height, width in self.cameras:
+            if len(quote(camera_column(camera), safe="")) > MAX_NAME_BYTES:  # UnicodeError: half a character
+                raise ValueError(f"the camera's name {brief(camera)} is too long for a file")
+            if 3 * height * width > MAX_ROW_BYTES:
+                raise ValueError(f"a frame of {height} x {width} pixels is too large")
+        wide = 4 * (self.state_dim + self.action_dim)
+        if wide + sum(np.dtype(d).itemsize * math.prod(s) + 8 for _, d, s in self.privileged) > MAX_ROW_BYTES:
+            raise ValueError(f"one step has more than {MAX_ROW_BYTES:,} bytes")
+
+    def to_json(self) -> dict[str, Any]:
+        """The tree that `from_json` reads."""
+        return asdict(self)
+
+    @cached_property
+    def step_dtype(self) -> np.dtype[Any]:
+        """The record of a row of `steps.bin`."""
+        floats = [("state", "<f4", (self.state_dim,)), ("action", "<f4", (self.action_dim,))]
+        others = [(f"privileged.{name}", dtype, shape) for name, dtype, shape in self.privileged]
+        return np.dtype([*floats, *others, ("control_mode", "u1")], align=True)
+
+    @cached_property
+    def columns(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+        """Column name -> (dtype, shape of one row)."""
+        frames = {camera_column(c): (np.dtype(np.uint8), (h, w, 3)) for c, h, w in self.cameras}
+        return {STEPS: (self.step_dtype, ()), **frames}
+
+    @cached_property
+    def row_bytes(self) -> int:
+        """Bytes of one row of all columns."""
+        return sum(map(self.bytes_of, self.columns))
+
+    def bytes_of(self, column: str) -> int:
+        """Bytes of one row of a column."""
+        dtype, shape = self.columns[column]
+        return dtype.itemsize * math.prod(shape)
+
+
+def camera_column(camera: str) -> str:
+    """The column of a camera's frames."""
+    return f"camera.{camera}"
+
+
 class Segment:
-    """One folder. `rows` counts the rows that count; anything beyond is a leftover of a crash."""
+    """One folder. `rows` counts the rows of episodes; anything beyond is a leftover of a crash."""
 
     def __init__(self, root: Folder, number: int, schema: Schema):
         """root: of the store"""
@@ -49,12 +166,12 @@ class Segment:
         self.rows = 0
         self._root = root
         self._names = {column: f"{self.name}/{quote(column, safe='.')}.bin" for column in schema.columns}
-        self._files = {column: WritableFile(root, name, os.O_WRONLY) for column, name in self._names.items()}
-        self._touched: set[str] = set()  # columns written since `commit`
+        self._written: dict[str, int] = {}  # column -> descriptor, of the columns written since `commit`
         self._mapped: tuple[int, dict[str, MappedColumn]] = (-1, {})  # rows, column -> map of that many
 
     @classmethod
     def create(cls, root: Folder, number: int, schema: Schema) -> Self:
+        """Make the folder, with empty files."""
         segment = cls(root, number, schema)
         root.mkdir(segment.name)
         try:
@@ -68,136 +185,111 @@ class Segment:
             raise
         return segment
 
-    @classmethod
-    def open(cls, root: Folder, number: int) -> Self:
-        """Open a segment by its `schema.json`: for stores of version 1."""
-        name = f"{segment_name(number)}/{SCHEMA}"
-        try:
-            data = root.read(name)
-            tree = parse(data)
-            return cls(root, number, Schema.from_json(decode_checked(data) if "crc" in tree else tree))
-        except FileNotFoundError:
-            if root.exists(segment_name(number)):
-                raise StoreDamaged(f"{root.path / name} is missing; restore it from a backup") from None
-            raise
-        except (ValueError, KeyError, TypeError) as error:
-            raise StoreDamaged(
-                f"{root.path / name} does not describe a segment ({error}); restore it from a backup"
-            ) from error
-
     def write_schema(self) -> None:
-        self._root.write(f"{self.name}/{SCHEMA}", encode_checked(json.loads(json.dumps(self.schema.to_json()))))
+        """Write the copy of the schema, which nothing is read by."""
+        self._root.write(f"{self.name}/{SCHEMA}", encode_checked(self.schema.to_json()))
 
     def schema_problem(self) -> str:
-        """What is wrong with the copy of the schema, which nothing is read by; "" if nothing."""
+        """What is wrong with the copy of the schema; "" if nothing."""
         path = self.folder / SCHEMA
         try:
             data = self._root.read(f"{self.name}/{SCHEMA}")
-        except FileNotFoundError:  # with its folder where it was evicted just now
+        except FileNotFoundError:  # with its folder if it was evicted just now
             return f"{path} is missing" if self._root.exists(self.name) else ""
         except ForeignFile as error:
             return str(error)
-        try:
-            same = Schema.from_json(decode_checked(data)) == self.schema
-        except (ValueError, KeyError, TypeError):
-            return f"{path} is damaged"
-        return "" if same else f"{path} says something else than the journal"
+        return "" if data == encode_checked(self.schema.to_json()) else f"{path} is not what the journal says"
 
     @property
     def nbytes(self) -> int:
-        """Of the rows that count."""
+        """Bytes of the rows."""
         return self.rows * self.schema.row_bytes
 
     def file(self, column: str) -> Path:
+        """The path of a column's file."""
         return self._root.path / self._names[column]
 
     def write(self, episode: Episode) -> dict[str, int]:
-        """Put an episode after the last row, unsynced; returns the checksum of each column's part."""
-        for column, file in self._files.items():
-            size = file.open().st_size
-            if size != self._size(column):  # another writer's, a restored backup's, or a file that was cut
-                raise StoreError(
-                    f"{self.file(column)} has {size:,} bytes where this writer left {self._size(column):,}; nothing "
-                    "was written, open the store again"
-                )
-        checksums: dict[str, int] = {}
-        for column, array in self._rows_of(episode).items():
-            data = array.reshape(-1).view(np.uint8).data
-            self._touched.add(column)
-            write_at(self._files[column].descriptor, data, self._size(column))
-            checksums[column] = zlib.crc32(data)
-        self.rows += episode.steps + 1
-        return checksums
-
-    def _rows_of(self, episode: Episode) -> dict[str, AnyArray]:
+        """Write an episode after the last row, unsynced; returns the checksum of each column's part."""
         steps = np.zeros(episode.steps + 1, self.schema.step_dtype)
         steps["state"] = episode.state
         steps["action"][:-1] = episode.actions
         steps["control_mode"][:-1] = episode.control_mode
         for name, values in episode.privileged.items():
             steps[f"privileged.{name}"][:-1] = values
-        return {STEPS: steps} | {camera_column(c): np.ascontiguousarray(f) for c, f in episode.frames.items()}
+        columns = {STEPS: steps} | {camera_column(c): np.ascontiguousarray(f) for c, f in episode.frames.items()}
+        for column in columns.keys() - self._written.keys():
+            file = self._root.open(self._names[column], os.O_WRONLY)
+            size = os.fstat(file).st_size
+            if size == self._size(column):
+                self._written[column] = file
+            else:  # another writer's, a restored backup's, or a file that was cut
+                os.close(file)
+                raise StoreError(
+                    f"{self.file(column)} has {size:,} bytes where this writer left {self._size(column):,}; nothing "
+                    "was written, open the store again"
+                )
+        checksums: dict[str, int] = {}
+        for column, array in columns.items():
+            data = array.reshape(-1).view(np.uint8).data
+            write_at(self._written[column], data, self._size(column))
+            checksums[column] = zlib.crc32(data)
+        self.rows += episode.steps + 1
+        return checksums
 
     def sync(self) -> None:
         """Wait until what was written since `commit` would survive a power cut."""
-        for column in self._touched:
-            sync_file(self._files[column].descriptor)
+        for descriptor in self._written.values():
+            sync_file(descriptor)
 
-    def close(self) -> None:
-        """Close the files; the next `write` opens them again."""
-        for file in self._files.values():
-            file.close()
-
-    def commit(self) -> int:
-        """Keep what was written so far; returns the number of rows."""
-        self._touched.clear()
-        return self.rows
+    def commit(self) -> None:
+        """Keep what was written, and close the files."""
+        while self._written:
+            os.close(self._written.popitem()[1])
 
     def truncate(self, rows: int) -> None:
         """Undo what was written since `commit` beyond `rows`; it was never acknowledged."""
         self.rows = rows
-        for column in self._touched:
-            self._cut(column)
+        try:
+            for column, descriptor in self._written.items():
+                if os.fstat(descriptor).st_size > self._size(column):
+                    os.ftruncate(descriptor, self._size(column))
+        finally:
+            self.commit()
 
     @property
     def leftovers(self) -> int:
-        """Bytes beyond the rows that count: of an append that was interrupted, or of lines that are lost."""
+        """Bytes beyond the rows: of an append that was interrupted, or of lines that are lost."""
         return sum(max(0, extra) for extra in self._extra_bytes().values())
 
     @property
-    def may_grow(self) -> bool:
-        """Whether nothing is missing or cut, and no file has a second name (a hard link) where changes would show."""
-        return all(extra >= 0 for extra in self._extra_bytes().values()) and not self.is_shared
+    def is_whole(self) -> bool:
+        """Whether every file has all rows."""
+        return all(extra >= 0 for extra in self._extra_bytes().values())
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether a file has a second name somewhere: nothing is added to it, and nothing cut."""
-        return any(self._root.exists(file) and self._root.stat(file).st_nlink > 1 for file in self._names.values())
-
-    def set_aside(self, entry: Entry) -> None:
-        """Put the leftovers there. The files are cut once all of it is safe: see `cut`."""
-        for column in (column for column, extra in self._extra_bytes().items() if extra > 0):
-            with self._root.opened(self._names[column], os.O_RDONLY) as file:
-                entry.tail(self._names[column], file, self._size(column))
-
-    def cut(self) -> None:
-        """Remove leftovers that were set aside."""
-        for column in (column for column, extra in self._extra_bytes().items() if extra > 0):
-            self._cut(column)
+    def quarantine_leftovers(self) -> str:
+        """Move the bytes beyond the rows to the quarantine; returns a message."""
+        columns = [column for column, extra in self._extra_bytes().items() if extra > 0]
+        what = (
+            f"{self.folder}: {self.leftovers:,} bytes that no line speaks of, of an unfinished episode or of lost lines"
+        )
+        with set_aside(self._root, f"segment-{self.folder.name}-tail", what) as aside:
+            for column in columns:
+                with self._root.opened(self._names[column], os.O_RDONLY) as file:
+                    aside.tail(self._names[column], file, self._size(column))
+        for column in columns:  # once all of it is safe
+            with self._root.opened(self._names[column], os.O_RDWR) as file:
+                os.ftruncate(file, self._size(column))
+        return f"{what}, were set aside in {aside.path}"
 
     def _extra_bytes(self) -> dict[str, int]:
-        """Of each column's file beyond the rows that count; below 0 where it is cut or missing."""
+        """Bytes of each column's file beyond the rows; below 0 where it is cut or missing."""
         sizes = {c: self._root.stat(n).st_size if self._root.exists(n) else -1 for c, n in self._names.items()}
         return {column: size - self._size(column) for column, size in sizes.items()}
 
     def _size(self, column: str) -> int:
-        """Bytes of the rows that count."""
+        """Bytes of the rows."""
         return self.rows * self.schema.bytes_of(column)
-
-    def _cut(self, column: str) -> None:
-        with self._root.opened(self._names[column], os.O_RDWR) as file:
-            if os.fstat(file).st_size > self._size(column):
-                os.ftruncate(file, self._size(column))
 
     def column(self, name: str, end: int) -> AnyArray:
         """[end, ...] a read-only map of the first `end` rows; StoreDamaged if the file does not have them."""
@@ -245,37 +337,28 @@ class Segment:
         finally:
             os.close(file)
 
-    def checksums(self, row: int, rows: int, columns: Collection[str] | None = None) -> dict[str, int]:
-        """The checksum of each column's part, -1 where the file is too short or missing.
+    def damage(self, row: int, rows: int, promised: Mapping[str, int], columns: Collection[str] | None = None) -> str:
+        """The first file whose part fails its checksum, and how; "" if none does.
 
-        Read, not mapped: a disk that fails is an exception then, and no SIGBUS.
+        The files are read and not mapped, so that a failing disk is an exception and no SIGBUS.
         """
-        found: dict[str, int] = {}
         for column in columns or self.schema.columns:
             row_bytes = self.schema.bytes_of(column)
+            checksum = -1
             try:
                 with self._reading(column) as file:
-                    found[column] = _checksum(file, row * row_bytes, rows * row_bytes)
+                    checksum = _checksum(file, row * row_bytes, rows * row_bytes)
             except StoreDamaged:
-                found[column] = -1
+                pass
             except OSError as error:
                 raise StoreDamaged(f"{self.file(column)} cannot be read: {error.strerror}") from error
-        return found
-
-    def damage(self, row: int, rows: int, promised: Mapping[str, int], columns: Collection[str] | None = None) -> str:
-        """The first file whose part fails its checksum, and how; "" if none does."""
-        unread = promised.keys() - set(self.schema.columns)
-        if unread:  # a schema of version 1 has no checksum of its own
-            return f"{self.name}/schema.json does not name {', '.join(sorted(unread))}"
-        for column, checksum in self.checksums(row, rows, columns).items():
             if checksum != promised.get(column):
-                what = "is missing or cut short" if checksum == -1 else "fails its checksum"
-                return f"{self.file(column)} {what}"
+                return f"{self.file(column)} {'is missing or cut short' if checksum == -1 else 'fails its checksum'}"
         return ""
 
     def remove(self) -> None:
         """Free the disk space. Maps that readers hold stay valid until they are released."""
-        self.close()
+        self.commit()
         gone = self.name + EVICTED_SUFFIX
         if self._root.exists(self.name):  # else an earlier try got this far
             in_the_way = self._root.exists(gone) and not self._root.remove_empty_folder(gone)
@@ -310,27 +393,20 @@ class MappedColumn:
 
 
 def segment_name(number: int) -> str:
+    """The folder of a segment, below that of its store."""
     return f"segments/{number:06d}"
 
 
-def is_ours(root: Folder, name: str) -> bool:
-    """Whether a folder holds nothing but what a segment does: then a writer made it."""
-    return all(_is_file_of_ours(root, name, file) for file in root.names(name))
+def own_files(root: Folder, name: str) -> list[str]:
+    """The files of a folder that a segment has."""
+    return [file for file in root.names(name) if _OURS.fullmatch(file) and root.is_file(f"{name}/{file}")]
 
 
 def remove_files(root: Folder, name: str) -> bool:
-    """Remove a segment's own files, and its folder unless it contains other files.
-
-    Whether nothing is left.
-    """
-    for file in root.names(name):
-        if _is_file_of_ours(root, name, file):
-            root.remove(f"{name}/{file}")
+    """Remove a segment's own files, and its folder unless it contains other files; returns whether nothing is left."""
+    for file in own_files(root, name):
+        root.remove(f"{name}/{file}")
     return root.remove_empty_folder(name)
-
-
-def _is_file_of_ours(root: Folder, name: str, file: str) -> bool:
-    return _OURS.fullmatch(file) is not None and root.is_file(f"{name}/{file}")
 
 
 def _checksum(file: int, offset: int, size: int) -> int:

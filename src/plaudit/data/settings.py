@@ -7,11 +7,11 @@ settings are in the journal's header, from which a lost `store.json` is restored
 import re
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from plaudit.data.checked_json import Tree, decode_checked, encode_checked, parse
+from plaudit.data.checked_json import Tree, decode_checked, encode_checked
 from plaudit.data.disk import Folder
 from plaudit.data.label_order import DEFAULT_ORDER, Tiers, check_tiers
 from plaudit.errors import StoreDamaged, StoreError
@@ -21,19 +21,21 @@ VERSION = 2
 MARKER = "store.json"
 FORMAT = "plaudit store"
 MAX_CAPACITY = 1 << 62  # episodes or bytes
-_VERSION_1 = {"format", "version", "capacity_episodes", "capacity_bytes"}
 
 
 @dataclass(frozen=True)
 class Settings:
+    """The content of `store.json`."""
+
     version: int
-    id: str  # made at random with the store; "" in version 1
+    id: str  # made at random with the store
     capacity_episodes: int | None  # beyond this, the oldest go
     capacity_bytes: int | None
     label_order: Tiers = DEFAULT_ORDER  # whose labels count most
 
     @classmethod
     def new(cls, capacity_episodes: int | None, capacity_bytes: int | None) -> Self:
+        """Settings of a new store."""
         for name, value in {"capacity_episodes": capacity_episodes, "capacity_bytes": capacity_bytes}.items():
             if value is not None and value < 1:
                 raise StoreError(f"{name} must be at least 1, got {value}")
@@ -41,13 +43,11 @@ class Settings:
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Self:
-        """A ValueError or KeyError where it is none."""
-        version, store_id = tree["version"], tree.get("id", "")
-        if tree["format"] != FORMAT or type(version) is not int:
+        """Raises ValueError or KeyError for anything else than settings."""
+        version, store_id = tree["version"], tree["id"]
+        if tree["format"] != FORMAT or version != VERSION:
             raise ValueError(f"it says {brief(tree['format'])}, version {brief(version)}")
-        if version < 1:
-            raise ValueError(f"there is no version {brief(version)}")
-        if version > 1 and not (isinstance(store_id, str) and re.fullmatch("[0-9a-f]{32}", store_id)):
+        if not isinstance(store_id, str) or not re.fullmatch("[0-9a-f]{32}", store_id):
             raise ValueError(f"its id is {brief(store_id)}")
         capacity = [tree[name] for name in ("capacity_episodes", "capacity_bytes")]
         if any(c is not None and (type(c) is not int or not 1 <= c <= MAX_CAPACITY) for c in capacity):
@@ -56,34 +56,25 @@ class Settings:
         return cls(version, store_id, capacity[0], capacity[1], order)
 
     def to_json(self) -> Tree:
+        """The tree that `from_json` reads."""
         tree = {"format": FORMAT, **vars(self)}
         if self.label_order == DEFAULT_ORDER:  # earlier versions know no other
             del tree["label_order"]
         return tree
 
     def write(self, root: Folder) -> None:
+        """Write `store.json`."""
         root.write(MARKER, encode_checked(self.to_json()))
-
-    def with_label_order(self, order: Tiers, root: Folder) -> "Settings":
-        """The same with another order, written down."""
-        changed = replace(self, label_order=order)
-        changed.write(root)
-        return changed
-
-    def of_this_version(self, store_id: str | None = None) -> "Settings":
-        return replace(self, version=VERSION, id=store_id or self.id or secrets.token_hex(16))
 
 
 def read_settings(root: Folder) -> Settings:
+    """Read `store.json`."""
     path = root.path / MARKER
     try:
-        data = root.read(MARKER)
-        tree = parse(data)
-        if set(tree) != _VERSION_1 or tree["version"] != 1:
-            if "crc" not in tree and isinstance(tree.get("version"), int) and tree["version"] > VERSION:
-                raise too_new(path, tree["version"])
-            tree = decode_checked(data)
-        settings = Settings.from_json(tree)
+        tree = decode_checked(root.read(MARKER))
+        version = tree["version"]
+        if not isinstance(version, int) or version <= VERSION:
+            return Settings.from_json(tree)
     except (ValueError, KeyError, TypeError) as error:
         raise StoreDamaged(
             f"{path} does not describe a store ({error}); restore it from a backup, or run "
@@ -91,16 +82,11 @@ def read_settings(root: Folder) -> Settings:
         ) from error
     except OSError as error:
         raise StoreError(f"{path} cannot be read: {error.strerror}") from error
-    if settings.version > VERSION:
-        raise too_new(path, settings.version)
-    return settings
-
-
-def too_new(path: Path, version: int) -> StoreError:
-    return StoreError(f"{path} has version {brief(version)}, this plaudit reads {VERSION}; upgrade plaudit")
+    raise StoreError(f"{path} has version {brief(version)}, this plaudit reads {VERSION}; upgrade plaudit")
 
 
 def is_store(folder: str | Path) -> bool:
+    """Whether a folder holds a store."""
     try:
         return (Path(folder) / MARKER).is_file()
     except OSError as error:

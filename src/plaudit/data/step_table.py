@@ -13,8 +13,7 @@ import numpy as np
 
 from plaudit.data.catalog import EpisodeEntry
 from plaudit.data.rewards import Decisions, RewardConfig, learning_signal
-from plaudit.data.schema import STEPS, camera_column
-from plaudit.data.segments import MappedColumn
+from plaudit.data.segments import STEPS, MappedColumn, camera_column
 from plaudit.data.store import Store
 from plaudit.errors import DataError, EpisodeNotFound
 from plaudit.types import OPERATOR, PEOPLE, AnyArray, BoolArray, FloatArray
@@ -154,9 +153,6 @@ class StepTable:
         block = self._rows[self._blocks[episode_id]]
         config, line = self.returns.reward, entry.line
         env_info = dict(self.store.episode(episode_id).privileged) if config.reads_env else {}
-        if config.env_reward == "dense" and "reward" not in env_info:  # one of an earlier version kept it in its labels
-            recorded = version.recorded_rewards()
-            env_info |= {} if recorded is None else {"reward": recorded}
         ended = np.zeros(entry.steps, bool)
         ended[-1] = self.returns.trust_terminated and (line["terminated"] or line["meta"].get(OPERATOR) == "failure")
         progress = self._judge_progress(episode_id) if version.source in PEOPLE and config.shaping else None

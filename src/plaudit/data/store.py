@@ -3,13 +3,13 @@
     store/
       store.json          id, format version, capacity, whose labels count                 (data/settings.py)
       journal             one line an episode: location, checksums, task, ...              (data/journal.py)
-      journal.head        the number of lines, stored a second time                        (data/head.py)
+      journal.head        the number of lines, stored a second time                        (data/journal.py)
       segments/000000/    the arrays: steps.bin, camera.front.bin, ...                     (data/segments.py)
       labels              the ledger: versioned labels of episodes                         (data/ledger.py)
       quarantine/         bytes that no line refers to, moved aside                        (data/quarantine.py)
       drafts/             unfinished labels of human labelers                              (judges/human/drafts.py)
       label_requests.json episodes that were requested for labeling                        (judges/human/queue.py)
-      writer.lock         locked with flock by the writer, as is the folder itself         (data/locking.py)
+      writer.lock         locked with flock by the writer, as is the folder itself         (data/disk.py)
 
 An append writes the arrays, syncs them, writes the journal line, syncs it and returns. An episode exists once its line
 does, and the line is written last: a kill or a power cut at any moment leaves whole episodes and bytes without a line,
@@ -27,37 +27,26 @@ crash loses everything).
 
 import threading
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from plaudit.data.catalog import Catalog
-from plaudit.data.disk import Folder, disk_error, disk_errors, sync
-from plaudit.data.entries import EpisodeEntry, episode_line, new_entry, schema_of, segment_line
+from plaudit.data.catalog import Catalog, EpisodeEntry, episode_line, new_entry, segment_line
+from plaudit.data.disk import Folder, defer_signals, disk_error, disk_errors, lock, sync
 from plaudit.data.journal import Journal, Record
 from plaudit.data.label_order import LabelOrder, Tiers
 from plaudit.data.ledger import Ledger
-from plaudit.data.locking import Lock, lock
-from plaudit.data.recovery import (
-    check_identity,
-    check_schemas,
-    is_unfinished,
-    migrate,
-    recover,
-    remove_unfinished,
-    skip_labeled_ids,
-)
-from plaudit.data.schema import STEPS, Schema, camera_column
-from plaudit.data.segments import Segment
-from plaudit.data.settings import MARKER, VERSION, Settings, read_settings
+from plaudit.data.recovery import check_identity, is_unfinished, recover, remove_unfinished, skip_labeled_ids
+from plaudit.data.segments import STEPS, Schema, Segment, camera_column
+from plaudit.data.settings import MARKER, Settings, read_settings
 from plaudit.data.settings import is_store as is_store
-from plaudit.data.signals import defer_signals
-from plaudit.errors import EpisodeNotFound, Replaced, SegmentMissing, StoreDamaged, StoreError
+from plaudit.errors import EpisodeNotFound, InvalidEpisode, Replaced, SegmentMissing, StoreDamaged, StoreError
 from plaudit.types import Episode, Origin
 
 SEGMENT_BYTES = 4 << 30  # a new segment begins beyond this
 SEGMENTS_PER_CAPACITY = 16  # eviction frees whole segments, so a full store takes up to 1/16 more than its capacity
-COMPACT_AFTER = 1000, 4  # the journal is written anew beyond this many lines, and this many an episode alive
+COMPACT_AFTER = 1000, 4  # the journal is rewritten beyond this many lines plus this many for each live episode
 
 
 class Store:
@@ -68,29 +57,28 @@ class Store:
         store.episode(episode_id).frames["front"]  # a view of the file, not a copy
     """
 
-    def __init__(self, root: Folder, held: Lock | None, labels: Path | None = None):
+    def __init__(self, root: Folder, held: ExitStack | None, labels: Path | None = None):
         """Not for users: see `open` and `create`."""
         self.folder = root.path
         self.settings = read_settings(root)
-        self.repaired: list[str] = []  # what opening for writing had to put right, a sentence each
+        self.repaired: list[str] = []  # messages about what opening for writing repaired
         self._root = root
         self._lock = held
         self._guard = threading.RLock()
         self._journal = Journal(self.folder / "journal", root, header=self.settings.to_json())
-        own = {"id": self.settings.id}
         self._own_ledger = labels is None
         path, folder = (labels, None) if labels else (self.folder / "labels", root)
-        self.ledger = Ledger(path, folder, own, LabelOrder(self.settings.label_order))
+        self.ledger = Ledger(path, folder, {"id": self.settings.id}, LabelOrder(self.settings.label_order))
         self._catalog = Catalog(root)
         self._verified: dict[int, set[str]] = {}  # episode -> columns
         self._evicted: list[Segment] = []  # evicted, and not removed yet
-        self._write_error = ""  # why nothing can be written any more
+        self._write_error = ""  # why nothing more can be written
 
     @classmethod
     def create(
         cls, folder: str | Path, *, capacity_episodes: int | None = None, capacity_bytes: int | None = None
     ) -> Self:
-        """A new, empty store, open for writing.
+        """Create an empty store and open it for writing.
 
         The folder must not exist, or hold nothing but what an interrupted `create` left.
         """
@@ -115,7 +103,7 @@ class Store:
 
     @staticmethod
     def _check_vacant(folder: Path) -> None:
-        """Raise if no store can be made in a folder because of what it holds."""
+        """Raise if a folder holds something else than an unfinished store."""
         if folder.is_dir() and is_unfinished(Folder(folder)):
             return
         what = "is not empty; name a new folder"
@@ -129,10 +117,10 @@ class Store:
     def open(
         cls, folder: str | Path, *, write: bool = False, write_off_missing: bool = False, labels: Path | None = None
     ) -> Self:
-        """For reading, by any number of processes; or for writing, by one.
+        """Open for reading, by any number of processes, or for writing, by one.
 
-        write_off_missing: how a repair gets past segments that somebody deleted
-        labels: a ledger somewhere else, made if it is not there: for labels that are nobody else's business
+        write_off_missing: drop episodes whose segment was deleted, for a repair
+        labels: another ledger than the store's own, created if it does not exist
         """
         folder = Path(folder)
         if not is_store(folder):
@@ -166,24 +154,19 @@ class Store:
         own = self.ledger if self._own_ledger else None
         check_identity(self.settings, self._journal, own)
         if write:
-            if self.settings.version < VERSION:
-                check_schemas(self._root, self._catalog)
             others, messages = self._journal.recover_tail()
             self._catalog.follow(others)
             self.repaired += messages
             if own is not None:
                 self.repaired += own.recover_tail()
             self.repaired += recover(self._root, self._catalog)
-            if self.settings.version < VERSION:
-                self.settings, messages = migrate(self._root, self.settings, self._catalog, self._journal, own)
-                self.repaired += messages
             if own is not None:
                 self.repaired += skip_labeled_ids(self._journal, self._catalog, own)
 
     def close(self) -> None:
         """Let another process write. What was appended is on disk already."""
         for segment in self.segments:
-            segment.close()
+            segment.commit()
         if self._lock is not None:
             self._lock.close()
             self._lock = None
@@ -205,7 +188,7 @@ class Store:
 
     @property
     def ids(self) -> list[int]:
-        """Every episode alive, oldest first. Ids count up and are never used again."""
+        """Every live episode, oldest first. Ids count up and are never used again."""
         with self._guard:
             return list(self._catalog.entries)
 
@@ -216,7 +199,7 @@ class Store:
 
     @property
     def revision(self) -> int:
-        """Grows with every change: who follows a store compares it."""
+        """Grows with every change of the episodes."""
         return self._catalog.revision
 
     @property
@@ -277,18 +260,18 @@ class Store:
         """Compare an episode's bytes with their checksums, unless it was done before; all columns or some."""
         entry = self.entry(episode_id)
         segment = self.segment(entry.segment)
-        seen = self._verified.setdefault(episode_id, set())
-        asked = [c for c in columns or segment.schema.columns if c not in seen]
-        if not asked:
+        verified = self._verified.setdefault(episode_id, set())
+        unverified = [c for c in columns or segment.schema.columns if c not in verified]
+        if not unverified:
             return
         if len(self._verified) > 2 * len(self) + 1000:  # mostly evicted ones
             self._verified = {i: done for i, done in self._verified.copy().items() if i in self._catalog.entries}
-        if problem := segment.damage(entry.row, entry.rows, entry.line["crc"], asked):
+        if problem := segment.damage(entry.row, entry.rows, entry.line["crc"], unverified):
             raise StoreDamaged(
                 f"{self.folder}: episode {episode_id} is damaged ({problem}); "
                 f"'plaudit data check {self.folder} --repair' writes it off"
             )
-        seen.update(asked)
+        verified.update(unverified)
 
     def refresh(self) -> None:
         """See what the writer, in another process, has added and evicted since."""
@@ -327,7 +310,7 @@ class Store:
         """
         with self._guard, defer_signals():
             self._check_writable()
-            rows_before = {number: segment.commit() for number, segment in self._catalog.segments.items()}
+            rows_before = {number: segment.rows for number, segment in self._catalog.segments.items()}
             lines: list[Record] = []
             try:
                 for i, episode in enumerate(episodes):
@@ -335,22 +318,25 @@ class Store:
                 new = [
                     new_entry(line, self.segment(line["segment"]).schema) for line in lines if line["op"] == "episode"
                 ]
-                for number in {entry.segment for entry in new}:
-                    self.segment(number).sync()
-                going = self.surplus(new) if evict else []
-                if going:
-                    lines.append({"op": "evict", "ids": going})
+                grown = [self.segment(number) for number in {entry.segment for entry in new}]
+                for segment in grown:
+                    segment.sync()
+                surplus = self.surplus(new) if evict else []
+                if surplus:
+                    lines.append({"op": "evict", "ids": surplus})
                 self._journal.append(lines, exclusive=True)
             except BaseException as error:
                 self._roll_back(rows_before)
                 if isinstance(error, OSError):
                     raise disk_error(error, self.folder, "this episode was not stored") from error
                 raise
+            for segment in grown:
+                segment.commit()
             self._remove_evicted(self._catalog.follow(lines, {entry.id: entry for entry in new}))
-            for number, segment in self._catalog.segments.items():
-                if new and number != new[-1].segment:  # one stays open for the next append, not one a schema
-                    segment.close()
-            self._compact()
+            least, share = COMPACT_AFTER
+            if self._journal.lines > least + share * len(self) and not self._evicted:
+                with suppress(OSError):  # a full disk: the longer journal says the same
+                    self._journal.rewrite(self._catalog.lines())
             return [entry.id for entry in new]
 
     def surplus(self, new: list[EpisodeEntry] | None = None) -> list[int]:
@@ -358,9 +344,11 @@ class Store:
         return self._catalog.surplus(new or [], self.settings.capacity_episodes, self.settings.capacity_bytes)
 
     def set_label_order(self, order: Tiers) -> None:
-        """Whose labels count most from now on, for everybody who opens it; see data/label_order.py."""
+        """Set whose labels count most, for everybody who opens the store; see data/label_order.py."""
         self._check_writable()
-        self.settings = self.settings.with_label_order(order, self._root)
+        settings = replace(self.settings, label_order=order)
+        settings.write(self._root)
+        self.settings = settings
         self.ledger.order = LabelOrder(order)
 
     def write_off(self, ids: Sequence[int]) -> None:
@@ -398,7 +386,7 @@ class Store:
             self._write_error = f"an append failed and could not be undone ({error.strerror})"
 
     def _remove_evicted(self, segments: list[Segment]) -> None:
-        """Remove what was evicted. A disk that refuses is asked again: the append itself has worked."""
+        """Remove evicted segments. If the disk refuses, the next append tries again: this one has succeeded."""
         self._evicted += segments
         for segment in list(self._evicted):
             with suppress(OSError):
@@ -407,29 +395,26 @@ class Store:
         if not self._evicted:
             self._catalog.evicted_segments.clear()
 
-    def _compact(self) -> None:
-        least, share = COMPACT_AFTER
-        if self._journal.lines <= least + share * len(self) or self._evicted:
-            return
-        with suppress(OSError):  # a full disk: the longer journal says the same
-            self._journal.rewrite(self._catalog.lines())
-
     def _write(self, episode_id: int, episode: Episode) -> list[Record]:
         """The arrays of one episode, unsynced, and the journal lines that will make it exist."""
-        number, new = self._segment_for(schema_of(episode))
+        try:
+            schema = Schema.of(episode)
+        except ValueError as error:
+            raise InvalidEpisode(f"this episode cannot be stored: {error}") from error
+        number = self._catalog.growing.get(schema)
+        is_new = number is None or self.segment(number).nbytes >= self._segment_limit()
+        if number is None or is_new:
+            number = self._catalog.start_segment(schema)
         segment = self.segment(number)
         row = segment.rows
         line = episode_line(episode_id, episode, number, row, segment.write(episode))
-        return [segment_line(number, segment.schema), line] if new else [line]
+        return [segment_line(number, schema), line] if is_new else [line]
 
-    def _segment_for(self, schema: Schema) -> tuple[int, bool]:
-        """The number of a segment that has room, and whether it begins with this."""
+    def _segment_limit(self) -> float:
+        """Bytes from which on a segment does not grow any more."""
         limit = float(SEGMENT_BYTES)
         if self.settings.capacity_bytes is not None:
             limit = min(limit, self.settings.capacity_bytes / SEGMENTS_PER_CAPACITY)
         if self.settings.capacity_episodes is not None and len(self):
             limit = min(limit, self.nbytes / len(self) * self.settings.capacity_episodes / SEGMENTS_PER_CAPACITY)
-        number = self._catalog.growing.get(schema)
-        if number is None or self.segment(number).nbytes >= limit:
-            return self._catalog.start_segment(schema), True
-        return number, False
+        return limit

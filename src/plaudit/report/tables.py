@@ -50,7 +50,6 @@ def store_table(store: Store) -> list[Any]:
         "label order": store.ledger.order.describe(),
         **_unless_empty("not labeled", _by(failures)),
         "successes": f"{succeeded} of {num_labeled}" if num_labeled else "-",
-        **_unless_empty("dense rewards", _recorded_rewards(store)),
         "tasks": ", ".join(sorted({line["task"] for line in lines if line["task"]})) or "-",
     }
     kinds = Counter(
@@ -70,12 +69,6 @@ def store_table(store: Store) -> list[Any]:
             robot or "-",
         )
     return [key_value_table(f"{store.folder}: plaudit store", values), table]
-
-
-def _recorded_rewards(store: Store) -> str:
-    """Rewards of an earlier version, which are no part of labels any more: how many, and who reads them."""
-    count = sum(v.recorded_rewards() is not None for i in store.ids if (v := store.ledger.current(i)))
-    return f"{count} episodes, recorded by an earlier version; reward.env_reward=dense uses them" if count else ""
 
 
 def episode_table(store: Store, episode_id: int) -> list[Any]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import patch
 
-from plaudit.data import locking
+from plaudit.data import disk as data_disk
 from plaudit.data.disk import identity, read_at
 from plaudit.errors import WorkerFailed, WorkerLost
 from plaudit.rollout.operator import Operator, OperatorCommand, OperatorStatus
@@ -86,7 +86,7 @@ class SimulatedDisk:
         self.on_rename: Callable[[Path, Path], None] = lambda old, new: None
         self._kills, self._full_until, self._full = dict(kills), 0, dict(full)
         self._unsynced = UnsyncedWrites() if "power" in self._kills.values() else None
-        self.locks: list[locking.Lock] = []
+        self.locks: list[ExitStack] = []
 
     def revive(self) -> None:
         """The process starts again: what it held is released."""
@@ -141,7 +141,7 @@ class SimulatedDisk:
 @contextmanager
 def simulated_machine(world: World, disk: SimulatedDisk) -> Iterator[None]:
     """Replace disk, clock, retraining process and TensorBoard for as long as the block lasts."""
-    real_lock = locking.lock
+    real_lock = data_disk.lock
 
     def now() -> float:
         world.now += 1e-6  # so that no two moments are the same
@@ -150,7 +150,7 @@ def simulated_machine(world: World, disk: SimulatedDisk) -> Iterator[None]:
     def sleep(seconds: float) -> None:
         world.now += seconds
 
-    def lock(root: Any) -> locking.Lock:
+    def lock(root: Any) -> ExitStack:
         held = real_lock(root)
         disk.locks.append(held)
         return held

@@ -24,7 +24,7 @@ some episodes and not others could bias the estimates, so the intervals count un
 from collections import Counter
 from contextlib import suppress
 
-from plaudit.data.label_index import LabelVersion
+from plaudit.data.ledger import LabelVersion
 from plaudit.data.store import Store
 from plaudit.errors import EpisodeNotFound, JudgeError
 from plaudit.judges.cascade import URGENCY, CascadeConfig

@@ -44,7 +44,7 @@ import torch
 
 from plaudit.config import parse
 from plaudit.data.disk import sync, write_atomic
-from plaudit.data.label_index import LabelVersion
+from plaudit.data.ledger import LabelVersion
 from plaudit.data.store import Store, is_store
 from plaudit.errors import EpisodeNotFound, PlauditError
 from plaudit.files import read_json_object, understood

@@ -29,9 +29,8 @@ from pydantic import Field, ValidationError
 
 from plaudit.config import Config, NonNegativeInt
 from plaudit.data.cutoffs import over_all_frames
-from plaudit.data.disk import Folder, disk_errors
-from plaudit.data.entries import MAX_ID
-from plaudit.data.signals import defer_signals
+from plaudit.data.disk import Folder, defer_signals, disk_errors
+from plaudit.data.journal import MAX_ID
 from plaudit.errors import DataError, ForeignFile, StoreDamaged, StoreError
 from plaudit.types import Episode, FloatArray, Labels
 
@@ -314,7 +313,7 @@ def _read(folder: Folder, key: str) -> DraftState | None:
 
 
 def _try_lock(folder: Folder, key: str) -> IO[str] | None:
-    file = os.fdopen(folder.open(f"{key}.lock", os.O_RDWR | os.O_CREAT, allow_hard_links=True), "r+")
+    file = os.fdopen(folder.open(f"{key}.lock", os.O_RDWR | os.O_CREAT), "r+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

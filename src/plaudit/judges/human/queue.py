@@ -25,7 +25,7 @@ from typing import Literal
 import numpy as np
 
 from plaudit.data.disk import Folder, write_atomic
-from plaudit.data.entries import MAX_ID, is_int_in
+from plaudit.data.journal import MAX_ID, is_int_in
 from plaudit.data.store import Store
 from plaudit.files import parse_json
 from plaudit.judges.human.drafts import SOURCE
