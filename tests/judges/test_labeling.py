@@ -1,11 +1,9 @@
 """A judge over a store: what stands in the ledger, what is passed over, what survives a kill."""
 
-import base64
 import os
 import signal
 import subprocess
 import sys
-import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +14,6 @@ from brightness import CUT, NAME, STEPS, BrightnessConfig, bright_store
 from conftest import counting_episode
 from plaudit.data.check import check
 from plaudit.data.failures import Failures
-from plaudit.data.journal import Journal
 from plaudit.data.store import Store
 from plaudit.errors import ContractError
 from plaudit.judges.labeling import (
@@ -84,27 +81,6 @@ def test_what_a_rule_does_not_use_changes_nothing(tmp_path):
     store = bright_store(tmp_path / "s", 1, 0)
     run(store)
     assert run(store, BrightnessConfig.model_validate({"rule": {"cutoff_offset": 3}}).build()).done == []
-
-
-@pytest.mark.parametrize(
-    "rule", [{}, {"rule": '{"bias": 0.0, "confirm": [2, 3], "decode": "confirm", "temperature": 1.0}'}]
-)
-def test_labels_of_the_first_format_are_read_and_labeled_again(tmp_path, rule):
-    """They kept a reward and a success of each action, a number of the first frame, and all or part of the rule."""
-    store = bright_store(tmp_path / "s", 1, 0)
-    success, prob = np.arange(1, STEPS + 1) >= CUT, np.linspace(0.1, 0.9, STEPS).astype("<f4")
-    data = success.astype("<f4").tobytes() + success.astype("u1").tobytes() + prob.tobytes()
-    journal = Journal(store.ledger.path)
-    journal.read()
-    line = {"episode": 0, "source": "brightness", "model": "cut 4", "threshold": 0.5, "time": 3.0, "start": 0.25}
-    line |= {"note": "one cutoff, shift 0", "restored": None, "steps": STEPS, "probability": True, **rule}
-    journal.append([{**line, "data": base64.b64encode(zlib.compress(data)).decode()}])
-    store.ledger.refresh()
-    found = store.ledger.labels(0, {"brightness"})
-    assert found.success.tolist() == [False, *success.tolist()] and found.labeled.all()
-    assert found.scores.success_prob.tolist() == [0.25, *prob.tolist()]
-    assert (found.judge.source, found.judge.fingerprint, found.time) == ("brightness", "cut 4", 3.0)
-    assert stale_episodes(store.ledger, BrightnessConfig().build().id, [0]) == [0]
 
 
 def test_a_persons_correction_is_not_judged_over_unless_it_must_be_on_top(tmp_path):

@@ -229,10 +229,9 @@ class JournalFile:
 class Journal:
     """One process's view of the file; after `read` and `append` it is at the end of the file."""
 
-    def __init__(self, path: Path, folder: Folder | None = None, *, counted: bool = True, header: Record | None = None):
+    def __init__(self, path: Path, folder: Folder | None = None, *, header: Record | None = None):
         """
         folder: where it lies, if that is open already
-        counted: whether it has a head
         header: the content of its first line, for a file that has none yet
         """
         self.path = path
@@ -242,27 +241,26 @@ class Journal:
         self.lines = 0  # in the file
         self.on_line: LineCallback | None = None  # called for each record that is read or written; excludes `rewrite`
         self.held = JournalFile(path, self.folder)
-        self._counted, self._new_header = counted, header or {}
+        self._new_header = header or {}
         self._offset = 0  # bytes read so far, always at the start of a line
         self._chain = 0
         self._last = (0, b"")  # where the last line begins, and its first bytes
         self._head: Head | None = None
 
     @staticmethod
-    def create(path: Path, folder: Folder | None = None, *, counted: bool = True, header: Record | None = None) -> None:
+    def create(path: Path, folder: Folder | None = None, *, header: Record | None = None) -> None:
         """Create the file, with its header."""
         folder = folder or Folder(path.parent)
         (line,) = encode_lines([{HEADER_KEY: header or {}}], 1, 0)
         with folder.opened(path.name, os.O_WRONLY | os.O_CREAT | os.O_EXCL) as file:
             write_at(file, memoryview(line), 0)
             os.fsync(file)
-        if counted:
-            replace_head(folder, path.name, 1, zlib.crc32(line[:-1]))
+        replace_head(folder, path.name, 1, zlib.crc32(line[:-1]))
         folder.sync()
 
     def read(self) -> list[Record]:
         """The records that came since the last call."""
-        if self._offset == 0 and self._counted:  # before the lines: it never leads them
+        if self._offset == 0:  # before the lines: it never leads them
             self._head = read_head(self.folder, self.path.name)
         self.check_same()
         return self._catch_up(self.held.descriptor)
@@ -274,8 +272,8 @@ class Journal:
         """
         self.folder.check_same()
         with self._open_locked() as file:
-            if self._counted:  # for writing: a head that must not be written to raises before the lines are written
-                self._head = read_head(self.folder, self.path.name, os.O_RDWR | os.O_CREAT)
+            # Opened for writing: a head that must not be written to raises before the lines are written.
+            self._head = read_head(self.folder, self.path.name, os.O_RDWR | os.O_CREAT)
             others = self._catch_up(file)
             if others and exclusive:
                 raise StoreError(f"{self.path}: another process wrote here; nothing was written, open the store again")
@@ -290,11 +288,10 @@ class Journal:
                 os.ftruncate(file, self._offset)
                 raise
             own = self._catch_up(file)
-            if self._counted:
-                # A failed write is harmless: the lines are already synced, and the head may lag behind.
-                slot = 1 - self._head.slot if self._head else 0
-                with suppress(OSError), self.folder.opened(head_name(self.path.name), os.O_RDWR) as head:
-                    write_at(head, memoryview(_encode_slot(self.count, self._chain)), slot * SLOT)
+            # A failed write is harmless: the lines are already synced, and the head may lag behind.
+            slot = 1 - self._head.slot if self._head else 0
+            with suppress(OSError), self.folder.opened(head_name(self.path.name), os.O_RDWR) as head:
+                write_at(head, memoryview(_encode_slot(self.count, self._chain)), slot * SLOT)
             return others + own
 
     def recover_tail(self) -> tuple[list[Record], list[str]]:
@@ -304,7 +301,7 @@ class Journal:
         """
         with self._open_locked() as file:
             others, messages = self._catch_up(file), self._quarantine_tail(file)
-            if self._counted and self.header is not None and read_head(self.folder, self.path.name) is None:
+            if self.header is not None and read_head(self.folder, self.path.name) is None:
                 replace_head(self.folder, self.path.name, self.count, self._chain)
                 messages.append(f"{self.path}: its count was missing or torn; the {self.lines} lines were counted anew")
             return others, messages
@@ -320,8 +317,7 @@ class Journal:
             self.held = JournalFile(self.path, self.folder)
             self._offset = self.lines = 0
             self._catch_up(self.held.descriptor)
-            if self._counted:
-                replace_head(self.folder, self.path.name, self.count, self._chain)
+            replace_head(self.folder, self.path.name, self.count, self._chain)
 
     def _catch_up(self, file: int) -> list[Record]:
         size = os.fstat(file).st_size

@@ -68,7 +68,7 @@ class Inspection:
         self.problems.append(problem)
         self.repairs.append(f"{problem}; {done}")
 
-    def examine(self, lines: Iterator[bytes], counted: bool) -> None:
+    def examine(self, lines: Iterator[bytes]) -> None:
         """Look at all lines of a file."""
         damaged: list[bytes] = []  # lines that follow each other: a flipped bit can join two or split one
         for number, line in enumerate(itertools.chain(lines, [b""]), start=1):
@@ -87,7 +87,7 @@ class Inspection:
             self.add(f"{self.path}: {gone}", "what they said is gone")
         elif head is not None and self.count == head.count and self.chain != head.chain and not self.broken:
             self.add(f"{self.path}: these are not the lines that were counted in {name}", "they were taken as they are")
-        if counted and head is None and self.header is not None:
+        if head is None and self.header is not None:
             self.add(
                 f"{self.path.with_name(name)} is missing or damaged: whether lines are missing at the end is not known",
                 "the lines that are there were counted anew",
@@ -136,14 +136,14 @@ class Inspection:
             self.chain = None
 
 
-def inspect_journal(path: Path, *, counted: bool = True) -> Inspection:
+def inspect_journal(path: Path) -> Inspection:
     """Look at every line; changes nothing."""
-    with _inspected(Folder(path.parent), path, counted, fcntl.LOCK_SH) as inspection:
+    with _inspected(Folder(path.parent), path, fcntl.LOCK_SH) as inspection:
         return inspection
 
 
 def repair_journal(
-    path: Path, *, counted: bool = True, header: Record | None = None, closing: Closing = lambda records, lost: []
+    path: Path, *, header: Record | None = None, closing: Closing = lambda records, lost: []
 ) -> list[str]:
     """Repair a journal's damaged lines; returns a sentence for each, [] when there was nothing to do.
 
@@ -155,7 +155,7 @@ def repair_journal(
     folder = Folder(path.parent)
     with (
         disk_errors(path.parent, f"{path.name} could not be mended"),
-        _inspected(folder, path, counted, fcntl.LOCK_EX) as found,
+        _inspected(folder, path, fcntl.LOCK_EX) as found,
     ):
         if not found.repairs:
             return []
@@ -174,16 +174,15 @@ def repair_journal(
                 chain = zlib.crc32(line[:-1], chain)
         check_readable(path, lines)
         folder.write(path.name, b"".join(lines))
-        if counted:
-            replace_head(folder, path.name, count, chain or 0)
+        replace_head(folder, path.name, count, chain or 0)
         return found.repairs
 
 
 @contextmanager
-def _inspected(folder: Folder, path: Path, counted: bool, how: int) -> Iterator[Inspection]:
+def _inspected(folder: Folder, path: Path, how: int) -> Iterator[Inspection]:
     """What a look at the file finds, while it is locked; it may be missing."""
     if not folder.exists(path.name):
-        head = read_head(folder, path.name) if counted else None
+        head = read_head(folder, path.name)
         gone = f", and with it {head.count} lines" if head else ""
         yield Inspection(
             path,
@@ -197,8 +196,8 @@ def _inspected(folder: Folder, path: Path, counted: bool, how: int) -> Iterator[
         with folder.opened(path.name, os.O_RDONLY) as file:
             fcntl.flock(file, how)
             if os.fstat(file).st_ino == folder.stat(path.name).st_ino:  # else it was replaced meanwhile
-                inspection = Inspection(path, read_head(folder, path.name) if counted else None)
-                inspection.examine(_lines_of(file), counted)
+                inspection = Inspection(path, read_head(folder, path.name))
+                inspection.examine(_lines_of(file))
                 yield inspection
                 return
 
