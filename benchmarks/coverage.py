@@ -41,7 +41,7 @@ from plaudit.judges.classifier.fit import (
 )
 from plaudit.judges.classifier.training import CachedFeatures, TrainRun, cache_features, predict_logits, train_member
 from plaudit.judges.forecast import Forecast, make_forecast
-from plaudit.judges.promise import episode_losses
+from plaudit.judges.guarantee import episode_losses
 from plaudit.rollout.collector import EpisodeTargets
 from plaudit.rollout.scripted import collect_scripted
 from plaudit.types import AnyArray, FloatArray

@@ -267,7 +267,9 @@ def test_a_rule_is_fitted_stored_and_used(run, tmp_path):
     assert "judge.yaml: fitted on 12 episodes, 6 of which succeed" in said and "target 2.0%" in said
     tree = yaml.safe_load((tmp_path / "judge.yaml").read_text())
     assert tree["cut"] == "${rule.k}"  # as it was written
-    assert "too few episodes to promise a false-positive rate of 2%: label at least 115 more" in " ".join(said.split())
+    assert "too few episodes to guarantee a false-positive rate of 2%: label at least 115 more" in " ".join(
+        said.split()
+    )
     assert tree["calibration_record"]["promise"]["needed"] == 127
     assert tree["calibration_record"]["fingerprint"] == "cut 6" and tree["calibration_record"]["target_fpr"] == 0.02
     assert tree["rule"]["threshold"] >= 0.5 and tree["calibration"]["bias"] > 0

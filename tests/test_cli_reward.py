@@ -85,7 +85,7 @@ def test_from_a_store_to_a_model_and_a_table(run, tmp_path, store):
     assert model.config.training["config"]["seed"] == 3 and model.config.scores["accuracy"] == 1
     promise = model.config.promise
     assert promise is not None and not promise.kept and (promise.episodes, promise.labeled) == (2, 12)
-    sentence = "too few episodes to promise a false-positive rate of 1%: label at least 1,512 more"
+    sentence = "too few episodes to guarantee a false-positive rate of 1%: label at least 1,512 more"
     assert sentence in " ".join(said.split())
     page = (tmp_path / "judge/report.html").read_text()
     assert "Label at least 60 more episodes for a guarantee of 20% (1,512 for the 1% that was asked for)" in page

@@ -55,8 +55,8 @@ def test_rich_itself_still_moves_the_cursor():
 def test_a_page_shows_no_control_characters_and_no_tags():
     image = page.thumbnail(np.zeros((8, 8, 3), np.uint8), f"<b>{HOSTILE}")
     chart = line_chart({f"<b>{HOSTILE}": [[(0, 1)]], "$": []}, title=f"<script>{HOSTILE}", x="<b>", y="$x")
-    table = page.Table([(page.Span("<b>\u202e"), HOSTILE)], header=(f"<b>{HOSTILE}",))
-    html = page.render_page(HOSTILE, "<script>", [page.Text(f"<b>{HOSTILE}"), table, image, page.Chart(chart)])
+    table = page.table([(page.span("<b>\u202e"), HOSTILE)], header=(f"<b>{HOSTILE}",))
+    html = page.render_page(HOSTILE, "<script>", [page.text(f"<b>{HOSTILE}"), table, image, page.chart(chart)])
     assert "<script>" not in html and "<b>" not in html
     assert "\x1b" not in html and "\u202e" not in html
 

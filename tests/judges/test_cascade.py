@@ -20,9 +20,9 @@ from plaudit.errors import ConfigError, JudgeError, JudgeUnavailable, PlauditErr
 from plaudit.judges.cascade import CascadeConfig, lot_of
 from plaudit.judges.config import load_judge_config
 from plaudit.judges.exam import examine
+from plaudit.judges.guarantee import episode_score, prove_rights
 from plaudit.judges.labeling import LabelRunner, StoreQueue, label_episodes
 from plaudit.judges.metrics import EpisodePrediction
-from plaudit.judges.promise import episode_score, prove_rights
 from plaudit.rule import DecisionRule
 from plaudit.trust import allow_code
 from plaudit.types import Labels

@@ -17,7 +17,7 @@ from plaudit.data.store import Store
 from plaudit.errors import JudgeError
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
-from plaudit.judges.evaluation import SeenEpisodes
+from plaudit.judges.evaluation import seen_keys, unseen_reference
 from plaudit.types import Labels
 from tiny_reward import tiny_model
 
@@ -69,7 +69,10 @@ def test_a_model_without_a_record_is_said_to_be_unknown(squares, tmp_path):
     model_that_saw(None, [], tmp_path / "model")
     said = plaudit("judge", "eval", "store", *MODEL, cwd=tmp_path)
     assert "measured on 8 episodes" in said
-    assert "This model does not say which episodes it learned from (an earlier version or another trainer made" in said
+    assert (
+        "This judge's model does not say which episodes it was made with (an earlier version or another trainer made"
+        in said
+    )
 
 
 def test_a_model_that_saw_none_of_these_needs_no_note(squares, tmp_path):
@@ -86,7 +89,8 @@ def test_copies_in_another_store_are_left_out_too(squares, tmp_path):
         labels = Labels.from_cutoff(steps=STEPS, cutoff=CUTOFF, source="human")
         copy.ledger.append(copy.append(replace(episode, meta={"copied": True})), labels)
     model = ClassifierJudgeConfig(model=model_that_saw(squares, [1, 2], tmp_path / "model"), device="cpu")
-    assert SeenEpisodes.of(model, model.build()).choose(copy, copy.ids).ids == [0, 3, 4, 5, 6, 7]
+    unseen = unseen_reference(copy, model, model.build(), ("human",), copy.ids)
+    assert list(unseen.targets) == [0, 3, 4, 5, 6, 7] and unseen.num_left_out == 2
 
 
 def test_a_calibration_knows_the_episodes_that_it_was_fitted_on(tmp_path):
@@ -108,7 +112,7 @@ def test_a_calibration_of_an_earlier_version_is_said_to_be_unknown(tmp_path):
     del tree["calibration_record"]["fitted_on"], tree["calibration_record"]["num_seen"]
     (tmp_path / "old.yaml").write_text(yaml.safe_dump(tree))
     said = plaudit("judge", "eval", "store", "--config", "old.yaml", "--allow-code", "brightness", cwd=tmp_path)
-    assert "calibration of this judge does not say which episodes it was fitted on" in said
+    assert "This judge's calibration does not say which episodes it was made with" in said
 
 
 def test_a_calibration_leaves_training_episodes_out_or_says_how_many_it_used(squares, tmp_path):
@@ -133,5 +137,5 @@ def test_labels_of_a_model_in_the_ledger_say_that_it_is_not_known(squares, tmp_p
 def test_a_list_that_somebody_damaged_is_refused(squares):
     judge = ClassifierJudge(tiny_model())
     judge.trained_on = "?"
-    with pytest.raises(JudgeError, match="the list of episodes that this model was made with cannot be read"):
-        SeenEpisodes.of(ClassifierJudgeConfig(model=Path("model")), judge)
+    with pytest.raises(JudgeError, match="the list of episodes that this judge's model was made with cannot be read"):
+        seen_keys(ClassifierJudgeConfig(model=Path("model")), judge)

@@ -15,8 +15,8 @@ from conftest import counting_episode
 from drawn import drawn_figures, overlaps
 from plaudit.judges.controls import ControlResult
 from plaudit.judges.evaluation import evaluate, load_reference_labels
+from plaudit.judges.guarantee import make_guarantee
 from plaudit.judges.metrics import EpisodePrediction, FramePrediction, JudgeMetrics, compute_metrics
-from plaudit.judges.promise import make_promise
 from plaudit.report.judge import save_evaluation, write_judge_report
 from plaudit.report.text import format_percent
 from plaudit.rule import DecisionRule
@@ -154,8 +154,10 @@ def test_the_page_opens_with_a_verdict_in_three_lines(tmp_path, of, result):
 
 def test_the_next_step_is_a_target_that_can_be_reached(tmp_path):
     episodes = [EpisodePrediction([0.1, 0.2], [0, 0], n) for n in range(2)]
-    promise = make_promise([*episodes, EpisodePrediction(PROBABILITY, TRUTH, 3)], rate=0.01, confidence=0.9, labeled=18)
-    page = report(tmp_path, of=held_out(9, 9), promise=promise, judge="runs/judge", store="data")
+    guarantee = make_guarantee(
+        [*episodes, EpisodePrediction(PROBABILITY, TRUTH, 3)], rate=0.01, confidence=0.9, labeled=18
+    )
+    page = report(tmp_path, of=held_out(9, 9), guarantee=guarantee, judge="runs/judge", store="data")
     result, _, following = verdict_rows(page)
     assert result == "ResultUsable while it is audited; 1% false positives are not guaranteed."
     assert "Label at least 54 more episodes for a guarantee of 20% (1,506 for the 1% that was asked for)" in following
@@ -167,7 +169,7 @@ def test_the_next_step_is_a_target_that_can_be_reached(tmp_path):
 
 def test_a_guarantee_says_what_it_covers(tmp_path):
     many = [EpisodePrediction([0.1, 0.2, 0.9 * (n % 2)], [0, 0, n % 2], n) for n in range(60)]
-    page = report(tmp_path, of=compute_metrics(many, SINGLE), promise=make_promise(many, rate=0.05, confidence=0.9))
+    page = report(tmp_path, of=compute_metrics(many, SINGLE), guarantee=make_guarantee(many, rate=0.05, confidence=0.9))
     assert "Usable: a false-positive rate of 5% or less is guaranteed." in page
     assert "proven on 60 held-out episodes" in page
     assert "assumes that new episodes are independent and recorded like the labeled ones" in page

@@ -18,8 +18,8 @@ from plaudit.errors import ConfigError
 from plaudit.judges.cascade import CascadeConfig
 from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
 from plaudit.judges.config import save_rights
+from plaudit.judges.guarantee import Rights
 from plaudit.judges.human.judge import HumanJudgeConfig
-from plaudit.judges.promise import Rights
 from plaudit.report.run import write_run_report
 from plaudit.training.audit import AuditConfig
 from plaudit.training.config_file import load_training_config

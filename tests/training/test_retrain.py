@@ -18,9 +18,9 @@ from plaudit.errors import ConfigError
 from plaudit.judges.cascade import CascadeConfig
 from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
 from plaudit.judges.epochs import TrainingInterrupted
+from plaudit.judges.guarantee import Rights
 from plaudit.judges.human.judge import HumanJudgeConfig
 from plaudit.judges.labeling import stale_episodes
-from plaudit.judges.promise import Rights
 from plaudit.rule import DecisionRule
 from plaudit.training.audit import AuditConfig
 from plaudit.training.ledger_audit import LedgerAudit

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -149,23 +150,19 @@ def _evaluate_judge(
     include_training: bool,
 ) -> tuple["JudgeEvaluation", dict[str, str]]:
     from plaudit.judges.evaluation import (
-        SeenEpisodes,
         control_task,
         describe_coverage,
         evaluate,
-        load_reference_labels,
         resolve_reference,
+        unseen_reference,
     )
 
     sources = resolve_reference(asked, built.id.source)
-    targets = load_reference_labels(store, sources, ids)
-    chosen = SeenEpisodes.of(config, built).choose(store, list(targets), include=include_training)
-    left_out = len(targets) - len(chosen.ids)
-    targets = {i: targets[i] for i in chosen.ids}
-    wrong = control_task(config.uses_task, wrong_task)
-    result = evaluate(store, built, targets, wrong_task=wrong, with_controls=controls, progress=progress("labeling"))
-    coverage = describe_coverage(store, sources, ids, result.metrics.episodes, left_out)
-    result = replace(result, notes=[*chosen.notes, *result.notes, coverage])
+    reference = unseen_reference(store, config, built, sources, ids, include=include_training)
+    wrong, watch = control_task(config.uses_task, wrong_task), progress("labeling")
+    result = evaluate(store, built, reference.targets, wrong_task=wrong, with_controls=controls, progress=watch)
+    coverage = describe_coverage(store, sources, ids, result.metrics.episodes, reference.num_left_out)
+    result = replace(result, notes=[*reference.notes, *result.notes, coverage])
     metadata = {"model": built.id.fingerprint or "-", "rule": built.rule.describe()}
     return result, metadata | _metadata(store, sources, result) | ({"wrong task": wrong} if wrong else {})
 
@@ -231,15 +228,10 @@ def calibrate_(
     held-out episodes and whether it is guaranteed on new ones. Also reports which episodes the judge may decide alone
     in a cascade. Writes the judge as a file for --config.
     """
-    from plaudit.judges.calibration import calibrate, check_has_probabilities, fit_rights
+    from plaudit.data.episode_keys import episode_keys, pack_keys
+    from plaudit.judges.calibration import calibrate, check_has_probabilities, fit_rights, make_record
     from plaudit.judges.config import load_judge_config, save_judge_config
-    from plaudit.judges.evaluation import (
-        SeenEpisodes,
-        load_reference_labels,
-        record_calibration,
-        resolve_reference,
-        score_episodes,
-    )
+    from plaudit.judges.evaluation import resolve_reference, score_episodes, unseen_reference
     from plaudit.report.judge import calibration_table
 
     folder, overrides = named_store(words)
@@ -251,18 +243,18 @@ def calibrate_(
     store = open_episodes(folder)
     sources = resolve_reference(split_names(reference), built.id.source)
     try:
-        targets = load_reference_labels(store, sources, chosen_ids(store, episodes))
-        seen = SeenEpisodes.of(given, built, calibrated=False)
-        chosen = seen.choose(store, list(targets), include=include_training)
-        tell("note", *chosen.notes)
-        targets = {i: targets[i] for i in chosen.ids}
-        predictions, failed = score_episodes(store, built, targets, progress("labeling"))
+        ids = chosen_ids(store, episodes)
+        used = unseen_reference(store, given, built, sources, ids, include=include_training, calibrated=False)
+        tell("note", *used.notes)
+        predictions, failed = score_episodes(store, built, used.targets, progress("labeling"))
     except KeyboardInterrupt:
         stop("interrupted; nothing was written")
     report_failures(failed)
     check_has_probabilities(built.id.source, predictions)
     fit, cross_val = calibrate(predictions, built.rule, target_fpr, promise_confidence)
-    calibrated = record_calibration(store, chosen, built.id, predictions, sources, target_fpr, fit, cross_val)
+    keys = chain.from_iterable(episode_keys(store, [one.episode for one in predictions]).values())
+    more = {"num_seen": used.num_seen, "fitted_on": pack_keys(keys), "promise": fit.promise}
+    calibrated = make_record(built.id, predictions, sources, target_fpr, cross_val, **more)
     fitted = given.model_copy(
         update={"rule": fit.rule, "calibration": fit.calibration, "calibration_record": calibrated}
         | {"rights": fit_rights(fit, predictions, built.id.fingerprint, max_error, promise_confidence)}

@@ -10,7 +10,7 @@ rules from four fifths of the data, which are slightly worse than the stored one
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from plaudit.config import Config, Fraction, NonNegativeInt, Number, PositiveFloat
 from plaudit.errors import JudgeError
+from plaudit.judges.guarantee import Guarantee, Rights, episode_losses, make_guarantee, midway, prove_rights
 from plaudit.judges.metrics import (
     EpisodeMetrics,
     EpisodePrediction,
@@ -26,7 +27,6 @@ from plaudit.judges.metrics import (
     false_positive_rate,
     offline_metrics,
 )
-from plaudit.judges.promise import Promise, Rights, episode_losses, make_promise, midway, prove_rights
 from plaudit.judges.stats import Interval
 from plaudit.rule import DecisionRule, above_threshold
 from plaudit.types import AnyArray, FloatArray, JudgeId
@@ -181,15 +181,15 @@ def choose_threshold(
     return ThresholdChoice.of(episodes, value, target_fpr, seed)
 
 
-def promised_threshold(
+def guaranteed_threshold(
     episodes: Sequence[EpisodePrediction], target_fpr: float, confidence: float, *, labeled: int | None = None
-) -> tuple[ThresholdChoice, Promise]:
+) -> tuple[ThresholdChoice, Guarantee]:
     """The lowest threshold, 0.5 or more, that keeps `target_fpr` on episodes to come; where these episodes prove none,
     the one of `choose_threshold`, which keeps it on these.
 
     labeled: how many episodes there are in all, where these are some of them
     """
-    promise = make_promise(episodes, target_fpr, confidence, labeled=labeled, floor=_FLOOR)
+    promise = make_guarantee(episodes, target_fpr, confidence, labeled=labeled, floor=_FLOOR)
     if promise.threshold is None:
         return choose_threshold(episodes, target_fpr), promise
     return ThresholdChoice.of(episodes, promise.threshold, target_fpr), promise
@@ -224,7 +224,7 @@ class CalibrationRecord(Config):
     recall: Fraction  # share of success frames above the threshold, on episodes held out
     num_seen: NonNegativeInt = 0  # of these episodes, how many the judge had learned from
     fitted_on: str | None = None  # keys of these episodes (data/episode_keys.py); None: of an earlier version
-    promise: Promise | None = None  # about episodes to come; None: of an earlier version
+    promise: Guarantee | None = None  # about episodes to come; None: of an earlier version
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ class Fit:
 
     rule: DecisionRule
     calibration: PlattScaling
-    promise: Promise | None = None  # about episodes to come
+    promise: Guarantee | None = None  # about episodes to come
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,7 +250,7 @@ def calibrate(
     episodes: Sequence[EpisodePrediction], rule: DecisionRule, target_fpr: float, confidence: float = 0.9, seed: int = 0
 ) -> tuple[Fit, CrossValResult]:
     """The rule of all episodes, and what such rules are worth on others; confidence: of the promise about these."""
-    successes, failures = (sum(bool((one.target == kind).any()) for one in episodes) for kind in (1, 0))
+    successes, failures = count_classes(one.target for one in episodes)
     if min(successes, failures) < MIN_EPISODES:
         raise JudgeError(
             f"calibration needs at least {MIN_EPISODES} episodes that show success and {MIN_EPISODES} that show "
@@ -258,11 +258,17 @@ def calibrate(
             f"{failures} failure"
         )
     calibration, calibrated = _recalibrate(episodes)
-    chosen, promise = promised_threshold(calibrated, target_fpr, confidence)
+    chosen, promise = guaranteed_threshold(calibrated, target_fpr, confidence)
     # A fifth fewer episodes may prove nothing: the rules of the folds are as strict as the proven threshold is on all.
     cross_val = cross_validate(episodes, rule, chosen.fpr if promise.kept else target_fpr, seed)
     fit = Fit(_with_threshold(rule, calibrated, chosen.value), calibration, promise.with_bound(cross_val.losses))
     return fit, cross_val
+
+
+def count_classes(targets: Iterable[FloatArray]) -> tuple[int, int]:
+    """Episodes with frames that show success, and episodes with frames that show failure."""
+    shown = [((target == 1).any(), (target == 0).any()) for target in targets]
+    return sum(bool(success) for success, _ in shown), sum(bool(failure) for _, failure in shown)
 
 
 def fit_rights(

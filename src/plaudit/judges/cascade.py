@@ -7,7 +7,7 @@
       - {type: judge_vlm.yaml, cost_s: 4}    # seconds that an episode takes it
       - human
 
-A stage decides alone where its rights prove it (promise.py; `plaudit judge calibrate` writes them into its file) and
+A stage decides alone where its rights prove it (guarantee.py; `plaudit judge calibrate` writes them into its file) and
 no stage before it contradicts. The other episodes get labels in which no frame is labeled: they are not learned from,
 and the same judges are not asked again. A person who labels one decides it; training/ledger_audit.py chooses which
 ones to ask about. A stage without rights decides nothing and may still contradict.
@@ -32,10 +32,10 @@ from plaudit.config import Number
 from plaudit.data.episode_keys import pack_keys
 from plaudit.errors import JudgeError, JudgeUnavailable, PlauditError
 from plaudit.judges.config import CASCADE, JudgeConfig, is_judge_path, judge_tree, judge_warnings
-from plaudit.judges.evaluation import SeenEpisodes
+from plaudit.judges.evaluation import seen_keys
+from plaudit.judges.guarantee import Rights, episode_score
 from plaudit.judges.human.judge import HumanJudgeConfig
 from plaudit.judges.labeling import label_episodes
-from plaudit.judges.promise import Rights, episode_score
 from plaudit.protocols import Judge
 from plaudit.registry import JUDGE_REGISTRY
 from plaudit.rule import DecisionRule, Decode, begins_with_success, release
@@ -175,7 +175,7 @@ class Cascade:
         ]
         if config.human is None and not any(stage.rights for stage in self._stages):
             raise JudgeError(f"no stage of this cascade may decide anything, and none is human: {self.warnings[0]}")
-        seen = [SeenEpisodes.of(stage, judge).keys for stage, judge in zip(config.models, judges)]
+        seen = [seen_keys(stage, judge)[0] for stage, judge in zip(config.models, judges)]
         self.trained_on = pack_keys(frozenset[bytes]().union(*seen))
         stages_text = [(s.judge.id, s.rights and s.rights.model_dump_json()) for s in self._stages]
         fingerprint = hashlib.sha256(f"{stages_text} {self._check}".encode()).hexdigest()[:16]

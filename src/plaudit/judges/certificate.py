@@ -105,7 +105,7 @@ class Certificate(Config):
     notes: tuple[str, ...] = ()
 
     @model_validator(mode="after")
-    def _check_figures(self) -> Self:
+    def _check(self) -> Self:
         if missing := [name for name in FIGURES if name not in self.figures]:
             raise ValueError(f"it lacks the figure '{missing[0]}'")
         for name, figure in self.figures.items():
@@ -115,27 +115,19 @@ class Certificate(Config):
                 raise ValueError(f"its figure '{name}' is not between {low} and {high}")
         if self.data.successes > self.data.episodes:
             raise ValueError(f"{self.data.successes} of its {self.data.episodes} episodes succeed")
-        return self
-
-    @model_validator(mode="after")
-    def _check_verdict(self) -> Self:
-        """A certificate that names no problem must have none."""
-        if not self.problems and (wrong := self._own_problem()):
-            raise ValueError(f"it says that the judge passed, although {wrong}")
-        return self
-
-    def _own_problem(self) -> str:
-        if self.shortcut:
-            return f"the judge is {self.shortcut}"
+        # A certificate that names no problem must have none.
+        own_fpr = self.figures["fpr"].value
+        wrong = [f"the judge is {self.shortcut}"] if self.shortcut else []
         for control in self.controls:
-            own = self.figures["fpr"].value
-            allowed = MAX_FPR + (0 if control.recall is None or math.isnan(own) else own)
+            allowed = MAX_FPR + (0 if control.recall is None or math.isnan(own_fpr) else own_fpr)
             if not control.passed or control.max_fpr > allowed + 1e-9:
-                return f"its control '{control.name}' failed"
+                wrong.append(f"its control '{control.name}' failed")
         for name in ("same_time_roc_auc", "frame_roc_auc"):
             if self.figures[name].low <= 0.5:
-                return f"its {FIGURES[name]} is no better than chance"
-        return ""
+                wrong.append(f"its {FIGURES[name]} is no better than chance")
+        if wrong and not self.problems:
+            raise ValueError(f"it says that the judge passed, although {wrong[0]}")
+        return self
 
     @property
     def judge(self) -> JudgeId:
@@ -178,31 +170,25 @@ def certificate_beside(judge: Path) -> Path:
 def load_certificate(path: Path, judge: JudgeId | None = None) -> Certificate:
     """A certificate, which must be of this judge; None: of any."""
     try:
-        found = Certificate.model_validate(decode_checked(Root(path.parent).read(path, MAX_BYTES)))
+        certificate = Certificate.model_validate(decode_checked(Root(path.parent).read(path, MAX_BYTES)))
     except FileNotFoundError:
         raise BadFile(path, "there is no such certificate; plaudit judge exam makes one") from None
-    except (ValidationError, ValueError) as error:
-        if isinstance(error, BadFile):
-            raise
-        why = _first_mistake(error) if isinstance(error, ValidationError) else error
+    except BadFile:
+        raise
+    except ValidationError as error:
+        first = error.errors()[0]
+        key, message = ".".join(map(str, first["loc"]))[:100], first["msg"].removeprefix("Value error, ")
+        why = f"key '{key}': {message}" if key else message
         raise BadFile(path, f"this certificate cannot be read ({why}); {AGAIN}") from error
-    if judge is not None and without_ood(judge) != without_ood(found.judge):
-        raise JudgeError(f"{path} is the certificate of another judge: {_difference(found, judge)}; {AGAIN}")
-    return found
-
-
-def _first_mistake(error: ValidationError) -> str:
-    first = error.errors()[0]
-    key = ".".join(map(str, first["loc"]))[:100]
-    message = first["msg"].removeprefix("Value error, ")
-    return f"key '{key}': {message}" if key else message
-
-
-def _difference(found: Certificate, judge: JudgeId) -> str:
-    for what in ("source", "fingerprint"):
-        if getattr(found, what) != getattr(judge, what):
-            return f"it was made for {found.source} {found.fingerprint}, this is {judge.source} {judge.fingerprint}"
-    return f"it was made for the rule '{found.rule_text}', and the rule is another one now"
+    except ValueError as error:
+        raise BadFile(path, f"this certificate cannot be read ({error}); {AGAIN}") from error
+    made_for = certificate.judge
+    if judge is not None and without_ood(judge) != without_ood(made_for):
+        other = f"the rule '{certificate.rule_text}', and the rule is another one now"
+        if (made_for.source, made_for.fingerprint) != (judge.source, judge.fingerprint):
+            other = f"{made_for.source} {made_for.fingerprint}, this is {judge.source} {judge.fingerprint}"
+        raise JudgeError(f"{path} is the certificate of another judge: it was made for {other}; {AGAIN}")
+    return certificate
 
 
 def certificate_status(path: Path | None, judge: JudgeId | None) -> tuple[str, str]:
@@ -214,7 +200,7 @@ def certificate_status(path: Path | None, judge: JudgeId | None) -> tuple[str, s
         how = "plaudit judge exam JUDGE STORE makes one, on episodes that the judge has not seen"
         return f"none; {how}", f"its judge has no certificate; {how}"
     try:
-        found = load_certificate(path, judge and replace(judge, progress=""))
+        certificate = load_certificate(path, judge and replace(judge, progress=""))
     except (BadFile, JudgeError) as error:
         return str(error), str(error)
-    return found.line, "" if found.passed else f"its judge failed its exam: {found.problems[0]}"
+    return certificate.line, "" if certificate.passed else f"its judge failed its exam: {certificate.problems[0]}"

@@ -24,8 +24,8 @@ from plaudit.data.disk import write_atomic
 from plaudit.errors import BadFile, ConfigError, NotAllowed, UnknownName, did_you_mean
 from plaudit.files import Root, read_json_object
 from plaudit.judges.calibration import CalibrationRecord, PlattScaling
+from plaudit.judges.guarantee import Rights
 from plaudit.judges.progress import JudgeWithProgress
-from plaudit.judges.promise import Rights
 from plaudit.protocols import Judge, LiveJudge
 from plaudit.registry import JUDGE_REGISTRY
 from plaudit.rule import DecisionRule, Decode, OodAction, PartialRule

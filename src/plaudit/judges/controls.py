@@ -22,6 +22,7 @@ from functools import partial
 
 import numpy as np
 
+from plaudit.data.store import Store
 from plaudit.errors import JudgeError
 from plaudit.judges.certificate import MAX_FPR
 from plaudit.judges.labeling import BATCH, batches, label_mapping
@@ -48,7 +49,7 @@ class NegativeControl:
 
 @dataclass(frozen=True, eq=False)
 class ScoredControl:
-    """What a judge says of a control; its images are not kept."""
+    """A judge's labels of a control, without its images."""
 
     name: str
     labels: Labels
@@ -74,9 +75,13 @@ class ControlResult:
         return self.fpr <= self.max_fpr
 
 
+Labeled = Sequence[tuple[Episode, FloatArray]]  # episodes, and their targets [T+1] of 1, 0 and NaN
+ControlMaker = Callable[[], NegativeControl | None]
+
+
 def run_controls(
     judge: Judge,
-    episodes: Sequence[tuple[Episode, FloatArray]],
+    episodes: Labeled,
     threshold: float,
     *,
     wrong_task: str | None = None,
@@ -86,21 +91,19 @@ def run_controls(
 ) -> tuple[list[ControlResult], list[str]]:
     """What a judge predicts for controls made of these episodes, and why it could not score some of them.
 
-    episodes: held out, with their targets [T+1] of 1, 0 and NaN; at most 20 of those that succeed are used
+    episodes: held out; at most 20 of those that succeed are used
     wrong_task: a task that none of them shows, for a judge that uses the task text
     """
     makers = control_makers(episodes, seed, wrong_task)
     scored, failures = score_controls(judge, makers, batch_size=batch_size, progress=progress)
-    counts = {name: np.zeros(2, int) for name in _ALWAYS}  # frames, and false positives among them
+    predicted: dict[str, list[BoolArray]] = {name: [] for name in _ALWAYS}
     for one in scored:
-        predicted = above_threshold(one.labels.frame_probs, threshold)[one.mask]
-        counts.setdefault(one.name, np.zeros(2, int))
-        counts[one.name] += [len(predicted), predicted.sum()]
-    results = [ControlResult(name, int(frames), int(fp), MAX_FPR) for name, (frames, fp) in counts.items()]
+        predicted.setdefault(one.name, []).append(above_threshold(one.labels.frame_probs, threshold)[one.mask])
+    results = [
+        ControlResult(name, sum(map(len, masks)), sum(int(mask.sum()) for mask in masks), MAX_FPR)
+        for name, masks in predicted.items()
+    ]
     return results, failures
-
-
-ControlMaker = Callable[[], NegativeControl | None]
 
 
 def score_controls(
@@ -110,19 +113,16 @@ def score_controls(
     scored: list[ScoredControl] = []
     failures: list[str] = []
     for few in batches(progress(makers), batch_size):
-        controls = [control for make in few if (control := make()) is not None]
-        labels, failed = label_mapping(judge, {n: control.episode for n, control in enumerate(controls)})
+        controls = dict(enumerate(control for make in few if (control := make()) is not None))
+        labels, failed = label_mapping(judge, {n: control.episode for n, control in controls.items()})
         failures += map(str, failed.values())
-        scored += [
-            ScoredControl((c := controls[n]).name, release(found, judge.rule), c.mask, c.success)
-            for n, found in labels.items()
-        ]
+        for n, one in labels.items():
+            control = controls[n]
+            scored.append(ScoredControl(control.name, release(one, judge.rule), control.mask, control.success))
     return scored, failures
 
 
-def control_makers(
-    episodes: Sequence[tuple[Episode, FloatArray]], seed: int = 0, task: str | None = None
-) -> list[ControlMaker]:
+def control_makers(episodes: Labeled, seed: int = 0, task: str | None = None) -> list[ControlMaker]:
     """Each makes one control, or None where its episode cannot be made into it: each is as large as its episode."""
     rng = np.random.default_rng(seed)
     chosen = choose_successes(episodes, rng)
@@ -132,23 +132,21 @@ def control_makers(
     return [*makers, *blanks, *wrong]
 
 
-def choose_successes(
-    episodes: Sequence[tuple[Episode, FloatArray]], rng: np.random.Generator
-) -> list[tuple[Episode, FloatArray]]:
-    """At most 20 of those that succeed, at random."""
-    usable = [(episode, target) for episode, target in episodes if _first_success(episode, target) is not None]
-    if not usable:
-        raise JudgeError(f"controls are made from episodes that succeed, and none of these {len(episodes)} does")
-    return [usable[i] for i in np.sort(rng.permutation(len(usable))[:MAX_EPISODES])]
-
-
-def shift_makers(episodes: Sequence[tuple[Episode, FloatArray]], seed: int = 0) -> list[ControlMaker]:
-    """Of the same episodes as `control_makers`: each seen otherwise, for an exam."""
+def shift_makers(episodes: Labeled, seed: int = 0) -> list[ControlMaker]:
+    """Of the same episodes as `control_makers`, with changed images, for an exam."""
     chosen = choose_successes(episodes, np.random.default_rng(seed))
     cameras = sorted({camera for episode, _ in chosen for camera in episode.frames})
     dark = cameras if len(cameras) > 1 else []  # with the only one dark, it is a blank
     makers = [partial(dark_camera, *one, camera) for camera in dark for one in chosen]
     return [*makers, *(partial(shift_images, *one, name) for name in SHIFTS for one in chosen)]
+
+
+def choose_successes(episodes: Labeled, rng: np.random.Generator) -> Labeled:
+    """At most 20 of those that succeed, at random."""
+    usable = [(episode, target) for episode, target in episodes if _first_success(episode, target) is not None]
+    if not usable:
+        raise JudgeError(f"controls are made from episodes that succeed, and none of these {len(episodes)} does")
+    return [usable[i] for i in np.sort(rng.permutation(len(usable))[:MAX_EPISODES])]
 
 
 def failed_controls(results: Sequence[ControlResult]) -> list[str]:
@@ -166,7 +164,7 @@ def failed_controls(results: Sequence[ControlResult]) -> list[str]:
 def frozen_frame(episode: Episode, target: FloatArray) -> NegativeControl | None:
     """The first frame with a target for the whole episode; not of an episode that begins with success."""
     first = _first_success(episode, target)
-    failure = np.flatnonzero((_observed_mask(episode) & (target == 0))[:first])
+    failure = np.flatnonzero(_failure_mask(episode, target)[:first])
     if first is None or not len(failure):
         return None
     frozen = _pick(episode, np.full(episode.steps + 1, failure[0]), padded="none")
@@ -178,7 +176,7 @@ def time_reversed(episode: Episode, target: FloatArray, margin: int = ONSET_MARG
     first = _first_success(episode, target)
     if first is None or first - margin < 1:
         return None
-    mask = _observed_mask(episode) & (target == 0)
+    mask = _failure_mask(episode, target)
     mask[first - margin :] = False
     swapped = {"none": "none", "first": "last", "last": "first"}[episode.padded]
     backwards = _pick(episode, np.arange(episode.steps, -1, -1), padded=swapped)
@@ -192,32 +190,35 @@ def truncate(episode: Episode, target: FloatArray, margin: int = ONSET_MARGIN) -
         return None
     frames = np.arange(first - margin)
     cut = _pick(episode, frames, padded=episode.padded.replace("last", "none"))
-    return NegativeControl("truncated", cut, (_observed_mask(episode) & (target == 0))[frames])
+    return NegativeControl("truncated", cut, _failure_mask(episode, target)[frames])
 
 
 def blank_images(episode: Episode, rng: np.random.Generator) -> list[NegativeControl]:
     """Four short episodes in which the cameras show nothing, and the robot stands where this episode begins."""
-    start = np.full(_BLANK_FRAMES, _observed_mask(episode).argmax())
-    base = _pick(episode, start, padded="none")
+    base = _pick(episode, np.full(_BLANK_FRAMES, _observed_mask(episode).argmax()), padded="none")
     fills: dict[str, Callable[[ByteArray], ByteArray]] = {
-        "black": lambda frames: np.zeros_like(frames),
+        "black": np.zeros_like,
         "white": lambda frames: np.full_like(frames, 255),
         "gray": lambda frames: np.full_like(frames, 128),
         "noise": lambda frames: rng.integers(0, 256, frames.shape, np.uint8),
     }
-    return [
-        NegativeControl(
-            f"blank {name}",
-            replace(base, frames={camera: fill(frames) for camera, frames in base.frames.items()}),
-            np.ones(_BLANK_FRAMES, bool),
-        )
-        for name, fill in fills.items()
-    ]
+    controls = []
+    for name, fill in fills.items():
+        blank = replace(base, frames={camera: fill(frames) for camera, frames in base.frames.items()})
+        controls.append(NegativeControl(f"blank {name}", blank, np.ones(_BLANK_FRAMES, bool)))
+    return controls
 
 
 def wrong_task_control(episode: Episode, target: FloatArray, task: str) -> NegativeControl:
     """As it was, with another task: not even its success is one."""
     return NegativeControl("wrong task", replace(episode, task=task), _observed_mask(episode) & ~np.isnan(target))
+
+
+def another_task(store: Store, episode_id: int, task: str | None) -> NegativeControl:
+    """An episode of a store that shows another task, with the instruction of this one if the judge uses it."""
+    episode = store.episode(episode_id)
+    shown = episode if task is None else replace(episode, task=task)
+    return NegativeControl("another task", shown, _observed_mask(episode))
 
 
 # Changed images: what shows failure still does.
@@ -232,8 +233,7 @@ def dark_camera(episode: Episode, target: FloatArray, camera: str) -> NegativeCo
 
 
 def _scale_brightness(frames: ByteArray, factor: float) -> ByteArray:
-    table = np.clip(np.rint(np.arange(256) * factor), 0, 255).astype(np.uint8)
-    return table[frames]
+    return np.clip(np.rint(np.arange(256) * factor), 0, 255).astype(np.uint8)[frames]
 
 
 def _window(frames: ByteArray, top: float, left: float, size: float) -> ByteArray:
@@ -259,27 +259,19 @@ def shift_images(episode: Episode, target: FloatArray, name: str) -> NegativeCon
     return _changed_images(name, replace(episode, frames=frames), target)
 
 
-def another_task(episode: Episode, task: str | None) -> NegativeControl:
-    """An episode that shows another task, with the instruction of this one."""
-    shown_episode = episode if task is None else replace(episode, task=task)
-    return NegativeControl("another task", shown_episode, _observed_mask(episode))
-
-
 def _changed_images(name: str, episode: Episode, target: FloatArray) -> NegativeControl | None:
-    first = _first_success(episode, target)
+    first, mask = _first_success(episode, target), _failure_mask(episode, target)
     assert first is not None
-    mask = _observed_mask(episode) & (target == 0)
     mask[max(first - ONSET_MARGIN, 0) : first] = False
     return NegativeControl(name, episode, mask, _observed_mask(episode) & (target == 1)) if mask.any() else None
 
 
 def _pick(episode: Episode, frames: np.ndarray, *, padded: str) -> Episode:
     """The episode made of these frames and their states. Its actions are zeros, and nothing is privileged."""
-    steps = len(frames) - 1
     return Episode.of(
         frames={camera: images[frames] for camera, images in episode.frames.items()},
         state=episode.state[frames],
-        actions=np.zeros((steps, episode.actions.shape[1])),
+        actions=np.zeros((len(frames) - 1, episode.actions.shape[1])),
         task=episode.task,
         fps=episode.fps,
         robot=episode.robot,
@@ -292,6 +284,11 @@ def _observed_mask(episode: Episode) -> BoolArray:
     mask = np.zeros(episode.steps + 1, bool)
     mask[episode.observed] = True
     return mask
+
+
+def _failure_mask(episode: Episode, target: FloatArray) -> BoolArray:
+    """[T+1]"""
+    return _observed_mask(episode) & (target == 0)
 
 
 def _first_success(episode: Episode, target: FloatArray) -> int | None:

@@ -1,8 +1,8 @@
 """How good is any judge? Its labels and scores of episodes next to reference labels, and of negative controls.
 
-    targets = load_reference_labels(store, resolve_reference(None, judge.id.source))   # of others, never its own
-    chosen = SeenEpisodes.of(config, judge).choose(store, list(targets))               # that it did not learn from
-    evaluation = evaluate(store, judge, {i: targets[i] for i in chosen.ids})
+    sources = resolve_reference(None, judge.id.source)                        # of others, never its own
+    reference = unseen_reference(store, config, judge, sources, store.ids)    # episodes that it did not learn from
+    evaluation = evaluate(store, judge, reference.targets)
     evaluation.metrics, evaluation.label_metrics, evaluation.controls, evaluation.failed
 
 A judge is measured by its labels, so a person, a simulator and last month's labels in the ledger are measured like a
@@ -18,15 +18,13 @@ if they are not known. `plaudit judge exam` (exam.py) is this evaluation with mo
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
-from plaudit.data.episode_keys import Keys, episode_keys, pack_keys, unpack_keys
+from plaudit.data.episode_keys import Keys, episode_keys, unpack_keys
 from plaudit.data.store import Store
 from plaudit.errors import DataError, JudgeError
-from plaudit.judges.calibration import CalibrationRecord, CrossValResult, Fit, make_record
 from plaudit.judges.config import REFERENCE_SOURCES, JudgeConfig
 from plaudit.judges.controls import UNRELATED_TASK, ControlResult, failed_controls, run_controls
 from plaudit.judges.labeling import BATCH, batches, label_episodes, label_mapping, read_episodes
@@ -46,7 +44,7 @@ from plaudit.judges.simulator import SOURCE as SIMULATOR
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.protocols import Judge
 from plaudit.rule import DecisionRule, release
-from plaudit.types import Episode, FloatArray, JudgeId, Labels, ProgressFn
+from plaudit.types import Episode, FloatArray, Labels, ProgressFn
 
 BINARY_RULE = DecisionRule(decode="per_frame")  # of labels that are only yes and no
 INCLUDE = "--include-training"  # the option that also measures on episodes the judge has seen
@@ -120,96 +118,74 @@ def describe_coverage(
 
 
 @dataclass(frozen=True)
-class ChosenEpisodes:
-    """The episodes to measure on."""
+class ReferenceSet:
+    """Reference labels of the episodes to measure on."""
 
-    ids: Sequence[int]
+    targets: Mapping[int, FloatArray]  # episode -> 1, 0 or NaN for each frame
     num_seen: int  # of these, how many the judge has seen
+    num_left_out: int  # how many others were left out because it has
     notes: Sequence[str]
 
 
-@dataclass(frozen=True)
-class SeenEpisodes:
-    """The episodes that a judge was trained or calibrated on."""
+def seen_keys(config: JudgeConfig, judge: Judge, *, calibrated: bool = True) -> tuple[Keys, list[str]]:
+    """Keys of the episodes that a judge was trained or calibrated on; and notes on what is not known.
 
-    keys: Keys
-    notes: tuple[str, ...] = ()  # what is not known
-
-    @classmethod
-    def of(cls, config: JudgeConfig, judge: Judge, *, calibrated: bool = True) -> Self:
-        """calibrated: whether the judge's own calibration is in use; one that is fitted anew does not count"""
-        notes: list[str] = []
-        trained_on: str | None = getattr(judge, "trained_on", "")
-        if trained_on is None:
-            notes.append(
-                "This model does not say which episodes it learned from (an earlier version or another trainer made "
-                "it): the metrics hold only if it has seen none of these."
-            )
-        texts = {"this model": trained_on or ""}
-        record = config.resolved().calibration_record if calibrated else None
-        if record is not None:
-            texts["this judge's calibration"] = record.fitted_on or ""
-            if record.fitted_on is None:
-                notes.append(
-                    "The calibration of this judge does not say which episodes it was fitted on (an earlier version "
-                    "made it): the metrics hold only if it was others."
-                )
-        keys: set[bytes] = set()
-        for whose, text in texts.items():
-            try:
-                keys |= unpack_keys(text)
-            except ValueError as error:
-                raise JudgeError(
-                    f"the list of episodes that {whose} was made with cannot be read ({error}); train or calibrate it "
-                    "again"
-                ) from error
-        return cls(frozenset(keys), tuple(notes))
-
-    def choose(self, store: Store, ids: Sequence[int], *, include: bool | None = False) -> ChosenEpisodes:
-        """Those that the judge has not seen, or all of them; an error if that leaves none.
-
-        include: also those that it has seen; None: there is no such option
-        """
-        keys = episode_keys(store, ids) if self.keys else {}
-        seen = {i for i in keys if keys[i] & self.keys}
-        if not seen:
-            return ChosenEpisodes(ids, 0, self.notes)
-        what = "episodes that the judge learned from or chose its threshold or calibration by"
-        if include:
-            note = f"{len(seen)} of these {len(ids)} are {what} ({INCLUDE}): the numbers are better than on new ones."
-            return ChosenEpisodes(ids, len(seen), (note, *self.notes))
-        if len(seen) == len(ids):
+    calibrated: whether the judge's own calibration is in use; one that is fitted anew does not count
+    """
+    lists: dict[str, str | None] = {"model": getattr(judge, "trained_on", "")}
+    if calibrated and (record := config.resolved().calibration_record) is not None:
+        lists["calibration"] = record.fitted_on
+    keys: set[bytes] = set()
+    for what, text in lists.items():
+        try:
+            keys |= unpack_keys(text or "")
+        except ValueError as error:
             raise JudgeError(
-                f"all {len(ids)} episodes of {store.folder} with reference labels are {what}: nothing unseen is left; "
-                f"use other episodes{'' if include is None else f', or {INCLUDE}'}"
-            )
-        option = "" if include is None else f"; {INCLUDE} uses them too"
-        note = f"{len(seen)} of {len(ids)} were left out, {what}{option}."
-        return ChosenEpisodes([i for i in ids if i not in seen], 0, (note, *self.notes))
+                f"the list of episodes that this judge's {what} was made with cannot be read ({error}); train or "
+                "calibrate it again"
+            ) from error
+    return frozenset(keys), [
+        f"This judge's {what} does not say which episodes it was made with (an earlier version or another trainer made "
+        "it): the metrics hold only if it has seen none of these."
+        for what, text in lists.items()
+        if text is None
+    ]
 
 
-def record_calibration(
+def unseen_reference(
     store: Store,
-    chosen: ChosenEpisodes,
-    judge: JudgeId,
-    predictions: Sequence[EpisodePrediction],
-    reference: Sequence[str],
-    target_fpr: float,
-    fit: Fit,
-    cross_val: CrossValResult,
-) -> CalibrationRecord:
-    """What is stored with a judge that was calibrated on these predictions, with the keys of their episodes."""
-    keys = episode_keys(store, [one.episode for one in predictions])
-    return make_record(
-        judge,
-        predictions,
-        reference,
-        target_fpr,
-        cross_val,
-        num_seen=chosen.num_seen,
-        fitted_on=pack_keys(chain.from_iterable(keys.values())),
-        promise=fit.promise,
-    )
+    config: JudgeConfig,
+    judge: Judge,
+    sources: Sequence[str],
+    ids: Sequence[int],
+    *,
+    include: bool | None = False,
+    calibrated: bool = True,
+) -> ReferenceSet:
+    """The reference labels of episodes that the judge has not seen; an error if there are none.
+
+    include: also those that it has seen; None: there is no such option
+    calibrated: see `seen_keys`
+    """
+    targets = load_reference_labels(store, sources, ids)
+    known, notes = seen_keys(config, judge, calibrated=calibrated)
+    keys = episode_keys(store, list(targets)) if known else {}
+    seen = {i for i in keys if keys[i] & known}
+    what = "episodes that the judge learned from or chose its threshold or calibration by"
+    if not seen:
+        return ReferenceSet(targets, 0, 0, notes)
+    if include:
+        note = f"{len(seen)} of these {len(targets)} are {what} ({INCLUDE}): the numbers are better than on new ones."
+        return ReferenceSet(targets, len(seen), 0, [note, *notes])
+    if len(seen) == len(targets):
+        raise JudgeError(
+            f"all {len(targets)} episodes of {store.folder} with reference labels are {what}: nothing unseen is left; "
+            f"use other episodes{'' if include is None else f', or {INCLUDE}'}"
+        )
+    option = "" if include is None else f"; {INCLUDE} uses them too"
+    note = f"{len(seen)} of {len(targets)} were left out, {what}{option}."
+    unseen = {i: target for i, target in targets.items() if i not in seen}
+    return ReferenceSet(unseen, 0, len(seen), [note, *notes])
 
 
 # The judge next to the reference
@@ -356,16 +332,23 @@ def compare_labels(
         has_probabilities,
         labels,
         predictions,
-        [_frame(store.episode(p.episode), p, frame) for p, frame in largest_errors(predictions)],
+        [frame_prediction(store.episode(p.episode), p, frame) for p, frame in largest_errors(predictions)],
         dict(failed),
         notes,
     )
 
 
-def _frame(episode: Episode, prediction: EpisodePrediction, frame: int) -> FramePrediction:
+def frame_prediction(
+    episode: Episode, prediction: EpisodePrediction, place: int, frame: int | None = None
+) -> FramePrediction:
+    """One frame of a prediction with the images of all cameras.
+
+    place, frame: its number among the predictions and in the episode; None: the same
+    """
+    frame = place if frame is None else frame
     images = [episode.frames[camera][frame] for camera in sorted(episode.frames)]
     image = hstack_images(images or [np.full((8, 8, 3), 255, np.uint8)])
-    target, prob = float(prediction.target[frame]), float(prediction.success_prob[frame])
+    target, prob = float(prediction.target[place]), float(prediction.success_prob[place])
     return FramePrediction(prediction.episode, frame, target, prob, image)
 
 

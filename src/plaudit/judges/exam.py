@@ -18,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -27,28 +26,13 @@ from plaudit.data.episode_keys import episode_keys
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError, PlauditError
 from plaudit.files import MAX_LINES_BYTES
-from plaudit.judges.calibration import MIN_EPISODES
+from plaudit.judges import controls, stats
+from plaudit.judges.calibration import MIN_EPISODES, count_classes
 from plaudit.judges.certificate import AGAIN, FIGURES, MAX_FPR, Certificate, ControlFigure, ExamData
 from plaudit.judges.config import JudgeConfig
-from plaudit.judges.controls import (
-    MAX_EPISODES,
-    ControlMaker,
-    NegativeControl,
-    ScoredControl,
-    another_task,
-    control_makers,
-    score_controls,
-    shift_makers,
-)
-from plaudit.judges.evaluation import (
-    ChosenEpisodes,
-    JudgeEvaluation,
-    SeenEpisodes,
-    control_task,
-    describe_coverage,
-    evaluate,
-    load_reference_labels,
-)
+from plaudit.judges.controls import ControlMaker, ScoredControl
+from plaudit.judges.evaluation import JudgeEvaluation, control_task, describe_coverage, evaluate, unseen_reference
+from plaudit.judges.guarantee import episode_score
 from plaudit.judges.metrics import (
     CALIBRATION_BINS,
     EpisodePrediction,
@@ -56,17 +40,7 @@ from plaudit.judges.metrics import (
     onset_intervals,
     value_order,
 )
-from plaudit.judges.promise import episode_score
-from plaudit.judges.stats import (
-    Interval,
-    auc,
-    bootstrap,
-    count_pairs,
-    count_same_time_pairs,
-    episode_rate,
-    mean_correlation,
-    wilson,
-)
+from plaudit.judges.stats import Interval
 from plaudit.protocols import Judge
 from plaudit.rule import DecisionRule
 from plaudit.types import AnyArray, Episode, FloatArray, Labels, ProgressFn, Scores
@@ -109,26 +83,29 @@ def examine(
     progress: description -> progress bar over items
     """
     # Score the episodes that the judge has not seen.
-    labeled, chosen = _choose(store, config, judge, sources, ids)
-    targets = {i: labeled[i] for i in chosen.ids}
-    check_both_classes(store, targets)
+    reference = unseen_reference(store, config, judge, sources, ids, include=None)
+    check_both_classes(store, reference.targets)
     scorer = judge if kept is None else KeepingJudge(judge, kept)
     watch = progress("scoring episodes, part 1 of 2")
-    evaluation = evaluate(store, scorer, targets, with_controls=False, batch_size=BATCH, progress=watch)
-    targets = {i: targets[i] for i in evaluation.labels}
-    check_both_classes(store, targets, unscored=len(chosen.ids) - len(targets))
+    evaluation = evaluate(store, scorer, reference.targets, with_controls=False, batch_size=BATCH, progress=watch)
+    targets = {i: reference.targets[i] for i in evaluation.labels}
+    num_unscored = len(reference.targets) - len(targets)
+    check_both_classes(store, targets, num_unscored)
     # Score the controls.
     makers = _makers(store, targets, control_task(config.uses_task, wrong_task), other_task)
     watch = progress("scoring controls, part 2 of 2")
-    scored, failures = score_controls(scorer, makers, batch_size=BATCH, progress=watch)
+    scored, failures = controls.score_controls(scorer, makers, batch_size=BATCH, progress=watch)
     # Compute the figures and decide.
     figures = exam_figures(evaluation, judge.rule, scored)
-    controls = _control_figures(scored, evaluation.metrics.threshold, figures["fpr"].value)
-    shortcut = _shortcut(evaluation, figures, controls)
+    results = _control_figures(scored, evaluation.metrics.threshold, figures["fpr"].value)
+    shortcut = _shortcut(evaluation, figures, results)
     num_episodes = evaluation.metrics.episodes
-    coverage = describe_coverage(store, sources, ids, num_episodes, len(labeled) - len(chosen.ids))
-    notes = [*chosen.notes, *evaluation.notes, coverage]
-    notes += [f"{len(failures)} controls could not be scored: {failures[0]}."] if failures else []
+    notes = [
+        *reference.notes,
+        *evaluation.notes,
+        describe_coverage(store, sources, ids, num_episodes, reference.num_left_out),
+        *([f"{len(failures)} controls could not be scored: {failures[0]}."] if failures else []),
+    ]
     certificate = Certificate(
         date=time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()),
         name=name,
@@ -143,12 +120,12 @@ def examine(
             episodes=num_episodes,
             successes=sum(one.first_success is not None for one in evaluation.predictions),
             frames=evaluation.metrics.frames,
-            num_left_out=len(labeled) - num_episodes,
+            num_left_out=reference.num_left_out + len(reference.targets) - num_episodes,
         ),
         figures=figures,
-        controls=tuple(controls),
+        controls=tuple(results),
         shortcut=shortcut,
-        problems=tuple(_problems(evaluation, shortcut, figures, controls)),
+        problems=tuple(_problems(evaluation, shortcut, figures, results)),
         notes=tuple(notes),
     )
     return certificate, _traces(evaluation, scored)
@@ -170,8 +147,7 @@ def check_data(
     ids: Sequence[int],
 ) -> None:
     """Refuse a certificate that was not made on these episodes with these reference labels."""
-    labeled, chosen = _choose(store, config, judge, sources, ids)
-    now = data_fingerprint(store, {i: labeled[i] for i in chosen.ids})
+    now = data_fingerprint(store, unseen_reference(store, config, judge, sources, ids, include=None).targets)
     if now != certificate.data.fingerprint:
         raise JudgeError(
             f"{path} was made on other data: {certificate.data.episodes} episodes of {certificate.data.store} with "
@@ -179,24 +155,14 @@ def check_data(
         )
 
 
-def _choose(
-    store: Store, config: JudgeConfig, judge: Judge, sources: Sequence[str], ids: Sequence[int]
-) -> tuple[dict[int, FloatArray], ChosenEpisodes]:
-    labeled = load_reference_labels(store, sources, ids)
-    return labeled, SeenEpisodes.of(config, judge).choose(store, list(labeled), include=None)
-
-
-def check_both_classes(store: Store, targets: Mapping[int, FloatArray], unscored: int = 0) -> None:
-    """Refuse data with too few episodes of either class.
-
-    unscored: episodes that the judge could not score, which are not among these
-    """
-    successes, failures = (sum(bool((one == kind).any()) for one in targets.values()) for kind in (1, 0))
+def check_both_classes(store: Store, targets: Mapping[int, FloatArray], num_unscored: int = 0) -> None:
+    """Refuse data with too few episodes of either class. num_unscored: episodes that the judge could not score"""
+    successes, failures = count_classes(targets.values())
     if min(successes, failures) < MIN_EPISODES:
         raise JudgeError(
             f"an exam needs at least {MIN_EPISODES} episodes that show success and {MIN_EPISODES} that show failure; "
             f"of the {len(targets)} in {store.folder} that this judge has not seen {successes} show success and "
-            f"{failures} failure{f' ({unscored} others could not be scored)' * bool(unscored)}; label more"
+            f"{failures} failure{f' ({num_unscored} others could not be scored)' * bool(num_unscored)}; label more"
         )
 
 
@@ -211,20 +177,16 @@ def data_fingerprint(store: Store, targets: Mapping[int, FloatArray]) -> str:
 
 
 def _makers(
-    store: Store, targets: Mapping[int, FloatArray], wrong: str | None, other: Store | None
+    store: Store, targets: Mapping[int, FloatArray], wrong_task: str | None, other: Store | None
 ) -> list[ControlMaker]:
-    """wrong: a wrong task, for a judge that uses the task text; episodes of another task then get this task's text"""
+    """wrong_task: for a judge that uses the task text; episodes of another task then get this task's text"""
     episodes = [(store.episode(i), target) for i, target in targets.items()]
-    makers = [*control_makers(episodes, task=wrong), *shift_makers(episodes)]
+    makers = [*controls.control_makers(episodes, task=wrong_task), *controls.shift_makers(episodes)]
     if other is None:
         return makers
-    task = None if wrong is None else episodes[0][0].task
-
-    def make_other(episode_id: int) -> NegativeControl:
-        return another_task(other.episode(episode_id), task)
-
-    ids = np.random.default_rng(0).permutation(list(other.ids))[:MAX_EPISODES].tolist()
-    return [*makers, *(partial(make_other, i) for i in ids)]
+    task = None if wrong_task is None else episodes[0][0].task
+    ids = np.random.default_rng(0).permutation(list(other.ids))[: controls.MAX_EPISODES].tolist()
+    return [*makers, *(partial(controls.another_task, other, i, task) for i in ids)]
 
 
 def _control_figures(scored: Sequence[ScoredControl], threshold: float, fpr: float) -> list[ControlFigure]:
@@ -260,62 +222,53 @@ def _control_figures(scored: Sequence[ScoredControl], threshold: float, fpr: flo
 def exam_figures(
     evaluation: JudgeEvaluation, rule: DecisionRule, scored: Sequence[ScoredControl]
 ) -> dict[str, Interval]:
-    """All of `FIGURES`; NaN for what could not be measured.
-
-    scored: the controls
-    """
+    """All of `FIGURES`; NaN for what could not be measured. scored: the controls"""
     predictions = [one for one in evaluation.predictions if one.has_target.any()]
     labels = [evaluation.labels[one.episode] for one in predictions]
+    probs, targets = [p.success_prob for p in predictions], [p.target for p in predictions]
     outcome = evaluation.label_metrics
-    success, failure = ([p.success_prob[p.target == kind] for p in predictions] for kind in (1, 0))
+    success, failure = ([prob[target == kind] for prob, target in zip(probs, targets)] for kind in (1, 0))
     scores = [np.array([episode_score(p.success_prob[p.has_target], rule)]) for p in predictions]
     succeeds = [p.first_success is not None for p in predictions]
+    episode_pairs = (
+        [score if yes == kind else score[:0] for score, yes in zip(scores, succeeds)] for kind in (True, False)
+    )
 
     # Frames by the labels, which the rule in use has decided.
     called = [one.success & p.has_target for p, one in zip(predictions, labels)]
-    shown = [p.target == 1 for p in predictions]
-    false = [c & ~s for c, s in zip(called, shown)]
-    missed = [s & ~c for c, s in zip(called, shown)]
+    shown = [target == 1 for target in targets]
 
-    def order(one: Labels) -> float:
+    def frame_share(wrong: Sequence[AnyArray], total: Sequence[AnyArray]) -> Interval:
+        """Of the frames that are not wrong."""
+        count, frames = (np.array([mask.sum() for mask in masks], float) for masks in (wrong, total))
+        return stats.episode_rate(count, frames).complement
+
+    def order(some: Sequence[Labels]) -> Interval:
         """Of a judge's progress if it measures that, else of P(success)."""
-        progress = None if one.scores is None else one.scores.progress
-        return value_order(one.frame_probs if progress is None else progress)
-
-    def control_order(name: str) -> Interval:
-        return mean_correlation([order(one.labels) for one in scored if one.name == name])
+        progress = [None if one.scores is None else one.scores.progress for one in some]
+        values = (one.frame_probs if own is None else own for one, own in zip(some, progress))
+        return stats.mean_correlation([value_order(one) for one in values])
 
     onset_median, onset_p90 = onset_intervals(outcome)
     not_begun = sum(bool(one.target[one.has_target][0] == 0) for one in predictions)
     return {
-        "same_time_roc_auc": auc(
-            *count_same_time_pairs([p.success_prob for p in predictions], [p.target for p in predictions])
-        ),
-        "frame_roc_auc": auc(*count_pairs(success, failure)),
-        "episode_roc_auc": auc(
-            *count_pairs(
-                [score if yes else score[:0] for score, yes in zip(scores, succeeds)],
-                [score[:0] if yes else score for score, yes in zip(scores, succeeds)],
-            )
-        ),
-        "precision": wilson(outcome.tp, outcome.tp + outcome.fp),
-        "recall": wilson(outcome.tp, outcome.tp + outcome.fn),
-        "frame_precision": episode_rate(_sums(false), _sums(called)).complement,
-        "frame_recall": episode_rate(_sums(missed), _sums(shown)).complement,
+        "same_time_roc_auc": stats.auc(*stats.count_same_time_pairs(probs, targets)),
+        "frame_roc_auc": stats.auc(*stats.count_pairs(success, failure)),
+        "episode_roc_auc": stats.auc(*stats.count_pairs(*episode_pairs)),
+        "precision": stats.wilson(outcome.tp, outcome.tp + outcome.fp),
+        "recall": stats.wilson(outcome.tp, outcome.tp + outcome.fn),
+        "frame_precision": frame_share([c & ~s for c, s in zip(called, shown)], called),
+        "frame_recall": frame_share([s & ~c for c, s in zip(called, shown)], shown),
         "fpr": false_positive_rate(predictions, evaluation.metrics.threshold),
         "fpr_at_95_recall": _fpr_at_recall(predictions),
-        "first_frame_fpr": wilson(evaluation.metrics.first_frame_fp, not_begun),
+        "first_frame_fpr": stats.wilson(evaluation.metrics.first_frame_fp, not_begun),
         "onset_median": onset_median,
         "onset_p90": onset_p90,
-        "value_order": mean_correlation([order(one) for one, yes in zip(labels, succeeds) if yes]),
-        "value_order_still": control_order("frozen frame"),
-        "value_order_reversed": control_order("time reversed"),
+        "value_order": order([one for one, yes in zip(labels, succeeds) if yes]),
+        "value_order_still": order([one.labels for one in scored if one.name == "frozen frame"]),
+        "value_order_reversed": order([one.labels for one in scored if one.name == "time reversed"]),
         "ece": _calibration_error(predictions),
     }
-
-
-def _sums(masks: Sequence[AnyArray]) -> AnyArray:
-    return np.array([mask.sum() for mask in masks], float)
 
 
 def _fpr_at_recall(predictions: Sequence[EpisodePrediction]) -> Interval:
@@ -323,7 +276,7 @@ def _fpr_at_recall(predictions: Sequence[EpisodePrediction]) -> Interval:
     scores, owners = [], []
     for kind in (1, 0):
         values = np.concatenate([p.success_prob[p.target == kind] for p in predictions])
-        owner = np.concatenate([np.full(int((p.target == kind).sum()), row) for row, p in enumerate(predictions)])
+        owner = np.repeat(np.arange(len(predictions)), [int((p.target == kind).sum()) for p in predictions])
         order = np.argsort(values, kind="stable")
         scores.append(values[order])
         owners.append(owner[order])
@@ -338,7 +291,7 @@ def _fpr_at_recall(predictions: Sequence[EpisodePrediction]) -> Interval:
         below = np.searchsorted(scores[1], threshold_of(weights), "left")
         return float(1 - (failure[below - 1] if below else 0) / failure[-1]) if failure[-1] else math.nan
 
-    rate = bootstrap(lambda draws: np.array([rate_of(weights) for weights in draws]), len(predictions))
+    rate = stats.bootstrap(lambda draws: np.array([rate_of(weights) for weights in draws]), len(predictions))
     fixed = false_positive_rate(predictions, threshold_of(np.ones(len(predictions))))
     return Interval(rate.value, rate.low, max(rate.high, fixed.high))
 
@@ -351,7 +304,7 @@ def _calibration_error(predictions: Sequence[EpisodePrediction]) -> Interval:
         prob, target = one.success_prob[one.has_target].astype(float), one.target[one.has_target]
         place = np.minimum((prob * bins).astype(int), bins - 1)
         errors[row], frames[row] = np.bincount(place, prob - target, bins), np.bincount(place, minlength=bins)
-    return bootstrap(
+    return stats.bootstrap(
         lambda weights: np.abs(weights @ errors).sum(axis=1) / (weights @ frames).sum(axis=1), len(predictions)
     )
 
@@ -359,38 +312,33 @@ def _calibration_error(predictions: Sequence[EpisodePrediction]) -> Interval:
 # The decision
 
 
-def _shortcut(evaluation: JudgeEvaluation, figures: Mapping[str, Interval], controls: Sequence[ControlFigure]) -> str:
+def _shortcut(evaluation: JudgeEvaluation, figures: Mapping[str, Interval], results: Sequence[ControlFigure]) -> str:
     """What the judge uses instead of what it sees; "" if nothing indicates it."""
     scores = np.concatenate([one.success_prob[one.has_target] for one in evaluation.predictions])
     if np.ptp(scores) < _SAME:
         return CONSTANT
-    still_called = any(not control.passed for control in controls if control.name == "frozen frame")
+    still_called = any(not control.passed for control in results if control.name == "frozen frame")
     rises_alone = still_called and figures["value_order_still"].low > MAX_STILL_ORDER
-    same_time, frames = figures["same_time_roc_auc"], figures["frame_roc_auc"]
-    only_time = same_time.high <= 0.5 + _SAME and frames.low > 0.5
+    only_time = figures["same_time_roc_auc"].high <= 0.5 + _SAME and figures["frame_roc_auc"].low > 0.5
     return CLOCK if rises_alone or only_time else ""
 
 
 def _problems(
-    evaluation: JudgeEvaluation,
-    shortcut: str,
-    figures: Mapping[str, Interval],
-    controls: Sequence[ControlFigure],
+    evaluation: JudgeEvaluation, shortcut: str, figures: Mapping[str, Interval], results: Sequence[ControlFigure]
 ) -> list[str]:
     names = {
         CLOCK: "it is clock-like (its values rise with time, whatever happens)",
         CONSTANT: "it is constant (every frame gets nearly the same probability)",
     }
+    chance = [name for name in ("same_time_roc_auc", "frame_roc_auc") if figures[name].low <= 0.5]
     problems = [names[shortcut]] if shortcut else []
-    for name in ("same_time_roc_auc", "frame_roc_auc"):
-        if not shortcut and figures[name].low <= 0.5:
-            what, low, high = FIGURES[name], figures[name].low, figures[name].high
-            problems.append(f"it is no better than chance ({what}: {low:.2f} to {high:.2f})")
-            break
+    if chance and not shortcut:
+        what, figure = FIGURES[chance[0]], figures[chance[0]]
+        problems.append(f"it is no better than chance ({what}: {figure.low:.2f} to {figure.high:.2f})")
     problems += [
         f"{one.name}: {one.fpr.value:.0%} of {one.frames:,} frames predicted a success, at most {one.max_fpr:.0%} may "
         "be"
-        for one in controls
+        for one in results
         if not one.passed
     ]
     if failed := evaluation.failed:
@@ -403,11 +351,10 @@ def _traces(evaluation: JudgeEvaluation, scored: Sequence[ScoredControl]) -> lis
     """The first frame of a success standing still, a failure, a success."""
     still = [one.labels.frame_probs for one in scored if one.name == "frozen frame"][:1]
     traces = [Trace("standing still", prob, np.zeros(len(prob), np.float32)) for prob in still]
+    measured = [one for one in evaluation.predictions if one.has_target.any()]
     for name, succeeds in (("failure", False), ("success", True)):
-        for one in evaluation.predictions:
-            if (one.first_success is not None) == succeeds and one.has_target.any():
-                traces.append(Trace(name, one.success_prob, one.target))
-                break
+        of_kind = [one for one in measured if (one.first_success is not None) == succeeds]
+        traces += [Trace(name, one.success_prob, one.target) for one in of_kind[:1]]
     return traces
 
 
@@ -423,12 +370,11 @@ class KeepingJudge:
 
     def __init__(self, judge: Judge, path: Path):
         """path: the file, created if it does not exist; one of another judge is replaced"""
-        self.judge, self.id, self.rule = judge, judge.id, judge.rule
-        self._path = path
-        self._scores = _read_scores(path, asdict(judge.id))
-        lines = [asdict(judge.id), *(_to_line(key, scores) for key, scores in self._scores.items())]
+        self.judge, self.id, self.rule, self._path = judge, judge.id, judge.rule, path
+        owner = json.dumps(asdict(judge.id))
+        self._scores = _read_scores(path, owner)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, "".join(json.dumps(line) + "\n" for line in lines).encode())
+        write_atomic(path, f"{owner}\n{_to_lines(self._scores)}".encode())
 
     def score(self, episodes: Sequence[Episode]) -> Sequence[Scores | PlauditError | None]:
         """The judge's answers, or those of an earlier run."""
@@ -436,8 +382,7 @@ class KeepingJudge:
         new = {key: episode for key, episode in zip(keys, episodes, strict=True) if key not in self._scores}
         answers = dict(zip(new, self.judge.score(list(new.values())), strict=True)) if new else {}
         scored = {key: answer for key, answer in answers.items() if isinstance(answer, Scores)}
-        lines = "".join(json.dumps(_to_line(key, scores)) + "\n" for key, scores in scored.items())
-        Folder(self._path.parent).append(self._path.name, lines.encode())
+        Folder(self._path.parent).append(self._path.name, _to_lines(scored).encode())
         self._scores |= scored
         return [self._scores.get(key, answers.get(key)) for key in keys]
 
@@ -455,20 +400,21 @@ def _content_key(episode: Episode) -> str:
     return digest.hexdigest()
 
 
-def _to_line(key: str, scores: Scores) -> dict[str, Any]:
-    progress = None if scores.progress is None else scores.progress.tolist()
-    values = {"success_prob": scores.success_prob.tolist(), "progress": progress}
-    return {"episode": key, **values, "note": scores.note, "ood": scores.ood}
+def _to_lines(scores: Mapping[str, Scores]) -> str:
+    lines = []
+    for key, one in scores.items():
+        progress = None if one.progress is None else one.progress.tolist()
+        tree = {"success_prob": one.success_prob.tolist(), "progress": progress, "note": one.note, "ood": one.ood}
+        lines.append(json.dumps({"episode": key, **tree}) + "\n")
+    return "".join(lines)
 
 
-def _read_scores(path: Path, judge: dict[str, Any]) -> dict[str, Scores]:
+def _read_scores(path: Path, owner: str) -> dict[str, Scores]:
     """What an earlier run of this judge kept, up to a line that a kill cut off."""
     scores: dict[str, Scores] = {}
     try:
         first, *lines = Folder(path.parent).read(path.name, MAX_LINES_BYTES).decode().splitlines() or [""]
-        if json.loads(first) != judge:
-            return {}
-        for line in lines:
+        for line in lines if first == owner else []:
             tree = json.loads(line)
             prob, progress = np.array(tree["success_prob"], np.float32), tree["progress"]
             progress = None if progress is None else np.array(progress, np.float32)

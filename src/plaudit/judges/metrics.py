@@ -278,6 +278,10 @@ class JudgeMetrics:
     recall_high: float
 
     @property
+    def fpr_interval(self) -> Interval:
+        return Interval(self.fpr, self.fpr_low, self.fpr_high)
+
+    @property
     def recall_interval(self) -> Interval:
         return Interval(self.recall, self.recall_low, self.recall_high)
 

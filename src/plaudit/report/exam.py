@@ -6,19 +6,19 @@ runs/judge_exam/reward_model_0/
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import rich.table
 import rich.text
+from markupsafe import Markup
 
 from plaudit.data.transfer import new_folder
 from plaudit.files import file_name
 from plaudit.judges.certificate import CERTIFICATE_FILE, CORRELATIONS, FIGURES, IN_FRAMES, Certificate, ControlFigure
 from plaudit.judges.exam import Trace
 from plaudit.judges.stats import Interval
-from plaudit.report.page import Block, Cell, Chart, Row, Section, Span, Table, Text, write_page
-from plaudit.report.plots import SMALL, EventMarker, interval_chart, line_chart
+from plaudit.report import page, plots
 from plaudit.report.text import format_count, format_frames_interval, format_percent
 
 Examined = Sequence[tuple[Certificate, Sequence[Trace]]]  # the best first
@@ -62,29 +62,63 @@ def save_exam(target: Path, examined: Examined) -> None:
 
 def write_exam_report(path: Path, examined: Examined) -> None:
     """Write the page."""
-    certificates = [certificate for certificate, _ in examined]
-    first = certificates[0]
-    title = f"Exam: {first.name}" if len(examined) == 1 else f"Exam of {len(examined)} judges"
-    blocks: list[Block] = [
-        *(Text(_failure_message(certificate), "warning") for certificate in certificates if not certificate.passed),
-        Section("Result", [_ranking(certificates), Row(_interval_charts(certificates)), Text(_ABOUT_RESULT, "muted")]),
-        Section("P(success) over time", [Row([_trace_chart(*one) for one in examined]), Text(_ABOUT_TIME, "muted")]),
-        Section("Figures", [_figure_table(certificates), Text(_ABOUT_FIGURES, "muted")]),
-        Section("Controls", [_control_table(certificates), Text(_ABOUT_CONTROLS, "muted")]),
-        Section("Certificates", [_certificate_table(certificates), *_notes(certificates)]),
+    judges = [certificate for certificate, _ in examined]
+    data, names = [one.data for one in judges], [one.name for one in judges]
+    title = f"Exam: {names[0]}" if len(judges) == 1 else f"Exam of {len(judges)} judges"
+    few, most = min(one.episodes for one in data), max(one.episodes for one in data)
+    summary = (
+        f"{format_count(most, 'episode') if few == most else f'{few} to {most} episodes'} of the store "
+        f"'{data[0].store}' that {'this' if len(data) == 1 else 'each'} judge never learned from and was not tuned by, "
+        f"with reference labels of {', '.join(data[0].reference)}."
+    )
+    ranking = [(str(place), *cells) for place, cells in enumerate(_results(judges, _RANKED), 1)]
+    figures = [
+        (page.span(about, "muted"), *(format_figure(name, one.figures[name]) for one in judges))
+        for name, about in FIGURES.items()
     ]
-    write_page(path, title, _summary(certificates), blocks)
+    certificates = [
+        (c.name, f"{c.source} {c.fingerprint}", c.rule_text, c.data.fingerprint, f"{c.data.episodes:,}")
+        + (f"{c.data.successes:,}", f"{c.data.num_left_out:,}", f"{c.date} UTC")
+        for c in judges
+    ]
+
+    def muted(words: str) -> Markup:
+        return page.text(words, "muted")
+
+    def failure(certificate: Certificate) -> Markup:
+        """The first reason, which is the one that explains the others."""
+        first, *rest = certificate.problems
+        more = f"; and {len(rest)} more" if rest else ""
+        return page.text(f"{certificate.name} did not pass: {first}{more}.", "warning")
+
+    blocks = [
+        *(failure(one) for one in judges if not one.passed),
+        page.section(
+            "Result",
+            page.table(ranking, ("", "judge", "result", *_RANKED, "controls passed")),
+            page.row(_interval_charts(judges)),
+            muted(_ABOUT_RESULT),
+        ),
+        page.section("P(success) over time", page.row(_trace_chart(*one) for one in examined), muted(_ABOUT_TIME)),
+        page.section("Figures", page.table(figures, ("", *names)), muted(_ABOUT_FIGURES)),
+        page.section("Controls", page.table(_control_rows(judges), ("", *names)), muted(_ABOUT_CONTROLS)),
+        page.section(
+            "Certificates",
+            page.table(
+                certificates, ("judge", "fingerprint", "rule", "data", "episodes", "succeed", "left out", "date")
+            ),
+            *(muted(f"{one.name}: {note}") for one in judges for note in one.notes),
+        ),
+    ]
+    page.write_page(path, title, summary, blocks)
 
 
 def exam_table(certificates: Sequence[Certificate]) -> rich.table.Table:
     """The result for the terminal."""
     shown = {"ROC AUC, same frame": "same_time_roc_auc", "false positives": "fpr"}  # what fits into 80 columns
     table = rich.table.Table("judge", "result", *shown, "controls", box=None, pad_edge=False)
-    for certificate in certificates:
-        style = "green" if certificate.passed else "red"
-        figures = [format_figure(name, certificate.figures[name]) for name in shown.values()]
-        result = rich.text.Text(_result(certificate), style)
-        table.add_row(certificate.name, result, *figures, _controls_passed(certificate))
+    for certificate, (name, _, *cells) in zip(certificates, _results(certificates, shown)):
+        table.add_row(name, rich.text.Text(_result(certificate), "green" if certificate.passed else "red"), *cells)
     return table
 
 
@@ -109,102 +143,54 @@ def _percent(rate: float) -> str:
     return f"{rate:.0%}" if 0.1 <= rate <= 0.9 else format_percent(rate)
 
 
-def _summary(certificates: Sequence[Certificate]) -> str:
-    data = [certificate.data for certificate in certificates]
-    few, most = min(one.episodes for one in data), max(one.episodes for one in data)
-    episodes = format_count(most, "episode") if few == most else f"{few} to {most} episodes"
-    who = "this judge" if len(data) == 1 else "each judge"
-    return (
-        f"{episodes} of the store '{data[0].store}' that {who} never learned from and was not tuned by, with "
-        f"reference labels of {', '.join(data[0].reference)}."
-    )
-
-
-def _failure_message(certificate: Certificate) -> str:
-    """The first reason, which is the one that explains the others."""
-    rest = len(certificate.problems) - 1
-    return f"{certificate.name} did not pass: {certificate.problems[0]}{f'; and {rest} more' * bool(rest)}."
-
-
 def _result(certificate: Certificate) -> str:
-    if certificate.passed:
-        return "passed"
-    return certificate.shortcut or "failed"
+    return "passed" if certificate.passed else certificate.shortcut or "failed"
 
 
-def _controls_passed(certificate: Certificate) -> str:
-    tried = [control for control in certificate.controls if control.frames]
-    return f"{sum(control.passed for control in tried)} of {len(tried)}"
+def _results(certificates: Sequence[Certificate], shown: Mapping[str, str]) -> list[tuple[str, ...]]:
+    """Name, result, these figures and the controls passed of each judge."""
+    rows = []
+    for certificate in certificates:
+        tried = [control for control in certificate.controls if control.frames]
+        figures = [format_figure(name, certificate.figures[name]) for name in shown.values()]
+        result = page.span(_result(certificate), "good" if certificate.passed else "bad")
+        passed = f"{sum(control.passed for control in tried)} of {len(tried)}"
+        rows.append((certificate.name, result, *figures, passed))
+    return rows
 
 
-def _ranking(certificates: Sequence[Certificate]) -> Table:
-    rows: list[Sequence[Cell]] = []
-    for place, certificate in enumerate(certificates, 1):
-        style = "good" if certificate.passed else "bad"
-        figures = [format_figure(name, certificate.figures[name]) for name in _RANKED.values()]
-        result = Span(_result(certificate), style)
-        rows.append((str(place), certificate.name, result, *figures, _controls_passed(certificate)))
-    return Table(rows, header=("", "judge", "result", *_RANKED, "controls passed"))
-
-
-def _interval_charts(certificates: Sequence[Certificate]) -> list[Chart]:
-    charts = []
+def _interval_charts(certificates: Sequence[Certificate]) -> list[Markup]:
+    good, charts = [one.passed for one in certificates], []
     for title, name, mark in (
         ("ROC AUC, frames of the same number (a clock: 50%)", "same_time_roc_auc", 0.5),
         ("False-positive rate, frames", "fpr", None),
     ):
-        rates = {c.name: c.figures[name] for c in certificates}
+        rates = {one.name: one.figures[name] for one in certificates}
         rows = {judge: (rate.value, rate.low, rate.high) for judge, rate in rates.items()}
-        good = [certificate.passed for certificate in certificates]
-        charts.append(Chart(interval_chart(rows, good, title=title, mark=mark)))
+        charts.append(page.chart(plots.interval_chart(rows, good, title=title, mark=mark)))
     return charts
 
 
-def _trace_chart(certificate: Certificate, traces: Sequence[Trace]) -> Chart:
+def _trace_chart(certificate: Certificate, traces: Sequence[Trace]) -> Markup:
     lines = {trace.name: [list(enumerate(trace.success_prob.tolist()))] for trace in traces}
     starts = [int((trace.target == 1).argmax()) for trace in traces if (trace.target == 1).any()]
-    events = [EventMarker(start, "", bad=False) for start in starts]
-    title = certificate.name
-    return Chart(line_chart(lines, title=title, x="frame", y_range=(-0.03, 1.03), size=SMALL, events=events))
+    events = [plots.EventMarker(start, "", bad=False) for start in starts]
+    size, y_range = plots.SMALL, (-0.03, 1.03)
+    return page.chart(
+        plots.line_chart(lines, title=certificate.name, x="frame", y_range=y_range, size=size, events=events)
+    )
 
 
-def _figure_table(certificates: Sequence[Certificate]) -> Table:
-    rows = [
-        (Span(about, "muted"), *(format_figure(name, c.figures[name]) for c in certificates))
-        for name, about in FIGURES.items()
-    ]
-    return Table(rows, header=("", *(certificate.name for certificate in certificates)))
-
-
-def _control_table(certificates: Sequence[Certificate]) -> Table:
+def _control_rows(certificates: Sequence[Certificate]) -> list[tuple[str, ...]]:
     """Those in which nothing shows success first."""
     by_judge = [{control.name: control for control in certificate.controls} for certificate in certificates]
     seen_otherwise = {name: one.recall is not None for controls in by_judge for name, one in controls.items()}
+
+    def cell(control: ControlFigure | None) -> Markup:
+        if control is None or not control.frames:
+            return page.span("not run", "muted")
+        recall = "" if control.recall is None else f", recall {_percent(control.recall)}"
+        return page.span(f"{_short_interval(control.fpr)}{recall}", "good" if control.passed else "bad")
+
     names = sorted(seen_otherwise, key=lambda name: seen_otherwise[name])
-    rows = [(Span(name, "muted"), *(_control_cell(controls.get(name)) for controls in by_judge)) for name in names]
-    return Table(rows, header=("", *(certificate.name for certificate in certificates)))
-
-
-def _control_cell(control: ControlFigure | None) -> Cell:
-    if control is None or not control.frames:
-        return Span("not run", "muted")
-    recall = "" if control.recall is None else f", recall {_percent(control.recall)}"
-    return Span(f"{_short_interval(control.fpr)}{recall}", "good" if control.passed else "bad")
-
-
-def _certificate_table(certificates: Sequence[Certificate]) -> Table:
-    rows = [
-        (c.name, f"{c.source} {c.fingerprint}", c.rule_text, c.data.fingerprint, *_counts(c), f"{c.date} UTC")
-        for c in certificates
-    ]
-    header = ("judge", "fingerprint", "rule", "data", "episodes", "succeed", "left out", "date")
-    return Table(rows, header)
-
-
-def _counts(certificate: Certificate) -> tuple[str, str, str]:
-    data = certificate.data
-    return f"{data.episodes:,}", f"{data.successes:,}", f"{data.num_left_out:,}"
-
-
-def _notes(certificates: Sequence[Certificate]) -> list[Text]:
-    return [Text(f"{c.name}: {note}", "muted") for c in certificates for note in c.notes]
+    return [(page.span(name, "muted"), *(cell(controls.get(name)) for controls in by_judge)) for name in names]

@@ -13,50 +13,32 @@ import json
 import math
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import rich.table
 import rich.text
+from markupsafe import Markup
 
 from plaudit.data.store import Store
 from plaudit.data.transfer import new_folder
 from plaudit.judges.calibration import CalibrationRecord, Fit
 from plaudit.judges.controls import ControlResult
-from plaudit.judges.evaluation import JudgeEvaluation
+from plaudit.judges.evaluation import JudgeEvaluation, frame_prediction
 from plaudit.judges.forecast import FIGURES, Forecast
+from plaudit.judges.guarantee import Guarantee, GuaranteeStep
 from plaudit.judges.labeling import group_by_message
 from plaudit.judges.metrics import (
     CalibrationCurve,
     EpisodeMetrics,
     EpisodePrediction,
     FramePrediction,
-    Interval,
     JudgeMetrics,
-    hstack_images,
     onset_intervals,
 )
-from plaudit.judges.promise import Promise, PromiseStep
-from plaudit.judges.stats import wilson
-from plaudit.report.page import (
-    Block,
-    Cell,
-    Chart,
-    ImageBlock,
-    Row,
-    Section,
-    Span,
-    Table,
-    Text,
-    count_correct,
-    count_mistakes,
-    key_value_table,
-    thumbnail,
-    write_page,
-)
-from plaudit.report.plots import FAILURE, SUCCESS, calibration_chart, histogram, line_chart, score_timeline
-from plaudit.report.tables import key_value_table as terminal_table
+from plaudit.judges.stats import Interval, wilson
+from plaudit.report import page, plots
+from plaudit.report.tables import key_value_table
 from plaudit.report.text import (
     format_count,
     format_frames,
@@ -70,20 +52,16 @@ from plaudit.report.text import (
 
 _MAX_TIMELINES = 12  # episodes with the largest errors
 _GALLERY = 8  # frames of a kind
-_ABOUT_LOSSES = (
-    "Training frames are augmented, half of them show success and their labels are smoothed; held-out frames are not. "
-    "Compare the trend of the two curves, not their height."
-)
-
+MAX_FALSE, MAX_MISSED = 0.1, 0.2  # the defaults of audit.max_false and audit.max_missed
+REACHABLE_RATE = 0.2  # false-positive rate that is aimed for first; a looser one is of little use
 
 Decodes = Mapping[str, EpisodeMetrics]  # decision rule -> what it gives; the first counts
 
 
 def live_and_offline(metrics: JudgeMetrics) -> Decodes:
     """By the frames up to each moment, as on a robot; and by the whole episode at once."""
-    k, n = metrics.k, metrics.n
-    name = f"causal ({k} of {n} frames)" if n > 1 else "causal (single frame)"
-    return {name: metrics.causal, "offline (cutoff)": metrics.offline}
+    frames = f"{metrics.k} of {metrics.n} frames" if metrics.n > 1 else "single frame"
+    return {f"causal ({frames})": metrics.causal, "offline (cutoff)": metrics.offline}
 
 
 def decode_results(evaluation: JudgeEvaluation) -> Decodes:
@@ -101,7 +79,7 @@ def write_judge_report(
     errors: Sequence[FramePrediction],
     *,
     decodes: Decodes | None = None,
-    promise: Promise | None = None,
+    guarantee: Guarantee | None = None,
     forecast: Forecast | None = None,
     history: Sequence[Mapping[str, float]] = (),
     unlabeled: Mapping[int, str] | None = None,
@@ -115,31 +93,31 @@ def write_judge_report(
     predictions: of held-out episodes; those with the largest errors are drawn as timelines
     errors: frames with the largest errors
     decodes: decision rules, of which the first counts; causal and offline when not given
-    promise, forecast: about new episodes
+    guarantee, forecast: about new episodes
     history: one line per epoch of training: `epoch`, and values by name; names with one prefix share a chart
     unlabeled: episodes that the judge could not label, and why
     judge, store: for the next command; see `judge_verdict`
     """
     decodes = decodes or live_and_offline(metrics)
     decode = next(iter(decodes.values()))
-    images: Block = (
-        Row([frame_thumbnail(frame) for frame in errors])
-        if errors
-        else Text("No frame is wrong by 5% or more.", "muted")
+    images = (
+        page.row(map(frame_thumbnail, errors)) if errors else page.text("No frame is wrong by 5% or more.", "muted")
     )
-    blocks: list[Block] = [
-        judge_verdict(decode, controls, promise, judge=judge, store=store).table(),
-        *(Text(message, "muted") for message in notes),
+    blocks = [
+        judge_verdict(decode, controls, guarantee, judge=judge, store=store),
+        *(page.text(message, "muted") for message in notes),
         *judge_blocks(metrics, controls, predictions, decodes),
-        *([forecast_section(forecast)] if forecast else []),
-        *([promise_section(promise)] if promise else []),
-        Section("Largest errors", [images]),
+        *([_forecast_section(forecast)] if forecast else []),
+        *([_guarantee_section(guarantee)] if guarantee else []),
+        page.section("Largest errors", images),
         *_timelines(predictions, metrics.threshold),
-        *([Section("Training", [Row(_history_charts(history)), Text(_ABOUT_LOSSES, "muted")])] if history else []),
-        *([Section("Episodes without a label", [_unlabeled_table(unlabeled)])] if unlabeled else []),
-        Section("Metadata", [key_value_table(metadata or {})]),
+        *([_training_section(history)] if history else []),
     ]
-    write_page(path, title, summary_line(metrics, decode), blocks)
+    if unlabeled:
+        rows = [(", ".join(map(str, ids)), message) for message, ids in group_by_message(unlabeled).items()]
+        blocks.append(page.section("Episodes without a label", page.table(rows, ("episodes", "reason"))))
+    blocks.append(page.section("Metadata", page.key_value_table(metadata or {})))
+    page.write_page(path, title, summary_line(metrics, decode), blocks)
 
 
 def save_evaluation(
@@ -170,33 +148,15 @@ def save_evaluation(
         )
 
 
-def judge_blocks(
-    metrics: JudgeMetrics,
-    controls: Sequence[ControlResult],
-    predictions: Sequence[EpisodePrediction],
-    decodes: Decodes | None = None,
-) -> list[Block]:
-    """The confusion matrix, frame metrics, calibration and negative controls of a judge."""
-    decodes = decodes or live_and_offline(metrics)
-    calibration = CalibrationCurve.of(predictions)
-    charts = [_calibration(calibration), _histogram(calibration, metrics.threshold)]
-    return [
-        *([Text(f"{first_frame_warning(metrics)}.", "warning")] if metrics.first_frame_fp else []),
-        Row([Section("Episodes", _episodes(decodes)), Section("Frames", [_frames(metrics)])], "wide"),
-        Row([Section("Probabilities", [Row(charts)]), Section("Negative controls", _controls(controls))], "wide"),
-    ]
-
-
 def summary_line(metrics: JudgeMetrics, decode: EpisodeMetrics | None = None) -> str:
     """What the judge was measured on, and its main figures."""
-    d = decode or metrics.causal
-    figures = []
-    if not math.isnan(d.onset_median):
-        figures.append(f"median success-onset error {format_frames(d.onset_median)}")
+    median, figures = (decode or metrics.causal).onset_median, []
+    if not math.isnan(median):
+        figures.append(f"median success-onset error {format_frames(median)}")
     if not math.isnan(metrics.fpr):
         figures.append(f"false-positive rate {format_percent(metrics.fpr)} (frames)")
     measured = f"Measured on {metrics.episodes:,} held-out episodes, {metrics.frames:,} frames"
-    return f"{': '.join([measured, ', '.join(figures)]) if figures else measured}."
+    return f"{measured}: {', '.join(figures)}." if figures else f"{measured}."
 
 
 def failed_control_warning(judge: str, evaluation: JudgeEvaluation) -> list[str]:
@@ -219,66 +179,61 @@ def first_frame_count(metrics: JudgeMetrics) -> str:
     return f"{metrics.first_frame_positives} of {metrics.episodes:,} episodes{wrong}"
 
 
-def frame_gallery(store: Store, predictions: Sequence[EpisodePrediction]) -> list[Block]:
-    """Random frames of success and of failure, then the frames with the largest errors, all cameras side by side."""
-    rng = np.random.default_rng(0)
-    shuffled = [predictions[i] for i in rng.permutation(len(predictions))]
-    sections: list[Block] = []
-    for target, heading in ((1, "Success frames, at random"), (0, "Failure frames, at random")):
-        hits = [(s, np.flatnonzero(s.target == target)) for s in shuffled if (s.target == target).any()]
-        places = [(s, int(rng.choice(frames))) for s, frames in hits]
-        sections.append(Section(heading, [_gallery(store, places[:_GALLERY])]))
-    worst = sorted(((p, int(p.errors.argmax())) for p in predictions), key=lambda place: -place[0].errors.max())
-    return [*sections, Section("Largest errors, one frame an episode", [_gallery(store, worst[:_GALLERY])])]
+# Measured
 
 
-def frame_thumbnail(frame: FramePrediction) -> ImageBlock:
-    """A frame with its reference label and P(success)."""
-    label = Span("success", "good") if frame.target == 1 else Span("failure")
-    score = f"P(success) {format_percent(frame.success_prob)}"
-    return thumbnail(frame.image, label, score, Span(f"episode {frame.episode}, frame {frame.frame}", "muted"))
+def judge_blocks(
+    metrics: JudgeMetrics,
+    controls: Sequence[ControlResult],
+    predictions: Sequence[EpisodePrediction],
+    decodes: Decodes | None = None,
+) -> list[Markup]:
+    """The confusion matrix, frame metrics, calibration and negative controls of a judge."""
+    episodes = page.section("Episodes", *_episode_tables(decodes or live_and_offline(metrics)))
+    probabilities = page.section("Probabilities", page.row(_probability_charts(predictions, metrics.threshold)))
+    return [
+        *([page.text(f"{first_frame_warning(metrics)}.", "warning")] if metrics.first_frame_fp else []),
+        page.row([episodes, page.section("Frames", _frame_table(metrics))], "wide"),
+        page.row([probabilities, page.section("Negative controls", *_control_table(controls))], "wide"),
+    ]
 
 
-def _episodes(decodes: Decodes) -> list[Block]:
+def _episode_tables(decodes: Decodes) -> list[Markup]:
     name, d = next(iter(decodes.items()))
-    tpr, fpr = wilson(d.tp, d.tp + d.fn), wilson(d.fp, d.fp + d.tn)
-    confusion = Table(
+
+    def rate(count: int, total: int, kind: str) -> str:
+        return format_interval(wilson(count, total)) if total else page.span(f"no {kind} to measure on", "muted")
+
+    right, wrong = page.count_correct, page.count_mistakes
+    confusion = page.table(
         [
-            ("success", count_correct(d.tp), count_mistakes(d.fn), _rate(tpr, "successes")),
-            ("failure", count_mistakes(d.fp), count_correct(d.tn), _rate(fpr, "failures")),
+            ("success", right(d.tp), wrong(d.fn), rate(d.tp, d.tp + d.fn, "successes")),
+            ("failure", wrong(d.fp), right(d.tn), rate(d.fp, d.fp + d.tn, "failures")),
         ],
-        header=("reference", "predicted success", "predicted failure", "rate, 95% CI"),
+        ("reference", "predicted success", "predicted failure", "rate, 95% CI"),
     )
     rows = [
-        (rule, *map(format_frames_interval, onset_intervals(e)), count_mistakes(e.fn), count_mistakes(e.fp))
+        (rule, *map(format_frames_interval, onset_intervals(e)), wrong(e.fn), wrong(e.fp))
         for rule, e in decodes.items()
     ]
-    header = ("decision rule", "success-onset error", "90th percentile", "FN", "FP")
+    onsets = page.table(rows, ("decision rule", "success-onset error", "90th percentile", "FN", "FP"))
     about = (
         f"The upper table: {name}. Brackets: 95% confidence intervals. They hold for episodes that are independent and "
         "recorded like these held-out ones. The 90th percentile needs at least 36 episodes."
     )
-    return [confusion, Table(rows, header), Text(about, "muted")]
+    return [confusion, onsets, page.text(about, "muted")]
 
 
-def _rate(rate: Interval, kind: str) -> Cell:
-    return Span(f"no {kind} to measure on", "muted") if math.isnan(rate.value) else format_interval(rate)
-
-
-def _frames(metrics: JudgeMetrics) -> Table:
-    fpr = Interval(metrics.fpr, metrics.fpr_low, metrics.fpr_high)
+def _frame_table(metrics: JudgeMetrics) -> Markup:
     about_threshold = "minimum P(success) of a predicted success"
     if metrics.threshold > 1:
         about_threshold += "; no frame has it, since P(success) of some failure frame is 100%"
+    recall_of = f"of {metrics.success_frames:,} success frames, 95% CI over episodes"
     rows = [
         ("threshold", f"{metrics.threshold:.4g}", about_threshold),
-        ("false-positive rate", format_interval(fpr), "of failure frames, 95% CI over episodes"),
+        ("false-positive rate", format_interval(metrics.fpr_interval), "of failure frames, 95% CI over episodes"),
         ("precision", format_percent(metrics.precision), "of frames predicted a success"),
-        (
-            "recall",
-            format_interval(metrics.recall_interval),
-            f"of {metrics.success_frames:,} success frames, 95% CI over episodes",
-        ),
+        ("recall", format_interval(metrics.recall_interval), recall_of),
         ("accuracy", format_percent(metrics.accuracy), f"of {metrics.frames:,} frames"),
         ("ROC AUC", format_number(metrics.roc_auc), "0.5 is chance"),
         ("success at first frame", first_frame_count(metrics), "before anything happened"),
@@ -286,39 +241,36 @@ def _frames(metrics: JudgeMetrics) -> Table:
         ("Brier score", format_number(metrics.brier), "0.25 is chance"),
         ("log loss", format_number(metrics.log_loss), "nats; 0.69 is chance"),
     ]
-    return Table([(name, value, Span(meaning, "muted")) for name, value, meaning in rows])
+    return page.table((name, value, page.span(meaning, "muted")) for name, value, meaning in rows)
 
 
-def _controls(controls: Sequence[ControlResult]) -> list[Block]:
+def _control_table(controls: Sequence[ControlResult]) -> list[Markup]:
     if not controls:
-        return [Text("Not run.", "muted")]
-    rows: list[Sequence[Cell]] = []
+        return [page.text("Not run.", "muted")]
+    rows = []
     for control in controls:
-        if not control.frames:
-            rows.append((control.name, Span("-", "muted"), Span("not run", "muted")))
-            continue
-        style, result = ("good", "passed") if control.passed else ("bad", "failed")
-        share = Span(f"{control.fpr:.0%} of {control.frames:,}", "" if control.passed else "bad")
-        rows.append((control.name, share, Span(result, style)))
+        share, result = page.span("-", "muted"), page.span("not run", "muted")
+        if control.frames:
+            share = page.span(f"{control.fpr:.0%} of {control.frames:,}", "" if control.passed else "bad")
+            result = page.span("passed", "good") if control.passed else page.span("failed", "bad")
+        rows.append((control.name, share, result))
     limits = ", ".join(sorted({f"{control.max_fpr:.0%}" for control in controls}))
     about = f"Made-up episodes in which no frame shows success; the limit is {limits}."
-    return [Table(rows, ("control", "false positives", "")), Text(about, "muted")]
+    return [page.table(rows, ("control", "false positives", "")), page.text(about, "muted")]
 
 
-def _calibration(calibration: CalibrationCurve) -> Chart:
-    columns = (array.tolist() for array in (calibration.success_prob, calibration.success_rate, calibration.count))
-    return Chart(calibration_chart(*columns, title="Calibration"))
-
-
-def _histogram(calibration: CalibrationCurve, threshold: float) -> Chart:
-    successes = [round(rate * n) if n else 0 for rate, n in zip(calibration.success_rate, calibration.count)]
-    failures = [int(n) - yes for n, yes in zip(calibration.count, successes)]
-    bars = {"failure": failures, "success": successes}
+def _probability_charts(predictions: Sequence[EpisodePrediction], threshold: float) -> list[Markup]:
+    curve = CalibrationCurve.of(predictions)
+    columns = (array.tolist() for array in (curve.success_prob, curve.success_rate, curve.count))
+    successes = [round(rate * n) if n else 0 for rate, n in zip(curve.success_rate, curve.count)]
+    bars = {"failure": [int(n) - yes for n, yes in zip(curve.count, successes)], "success": successes}
     mark = (min(threshold, 1.0), f"threshold {threshold:.3g}")
-    return Chart(histogram(bars, (FAILURE, SUCCESS), title="Frames", x="predicted P(success)", mark=mark))
+    colors = (plots.FAILURE, plots.SUCCESS)
+    histogram = plots.histogram(bars, colors, title="Frames", x="predicted P(success)", mark=mark)
+    return [page.chart(plots.calibration_chart(*columns, title="Calibration")), page.chart(histogram)]
 
 
-def _history_charts(history: Sequence[Mapping[str, float]]) -> list[Chart]:
+def _training_section(history: Sequence[Mapping[str, float]]) -> Markup:
     """A chart for each prefix of the names."""
     names = list(dict.fromkeys(name for line in history for name in line if name != "epoch"))
     charts = []
@@ -328,151 +280,109 @@ def _history_charts(history: Sequence[Mapping[str, float]]) -> list[Chart]:
             for name in names
             if name.split("/")[0] == group
         }
-        charts.append(Chart(line_chart(lines, title=group, x="epoch", size=(390, 340))))
-    return charts
+        charts.append(page.chart(plots.line_chart(lines, title=group, x="epoch", size=(390, 340))))
+    about = (
+        "Training frames are augmented, half of them show success and their labels are smoothed; held-out frames are "
+        "not. Compare the trend of the two curves, not their height."
+    )
+    return page.section("Training", page.row(charts), page.text(about, "muted"))
 
 
-def _timelines(predictions: Sequence[EpisodePrediction], threshold: float) -> list[Block]:
-    ranked = sorted((s for s in predictions if s.has_target.any()), key=_mean_error, reverse=True)[:_MAX_TIMELINES]
-    if not ranked:
-        return []
-    charts = [
-        score_timeline(
-            s.success_prob.tolist(),
-            s.target.tolist(),
-            title=f"episode {s.episode}, mean error {format_percent(_mean_error(s))}",
-            threshold=threshold,
-        )
-        for s in ranked
-    ]
+def _timelines(predictions: Sequence[EpisodePrediction], threshold: float) -> list[Markup]:
+    errors = {n: float(one.errors[one.has_target].mean()) for n, one in enumerate(predictions) if one.has_target.any()}
+    charts = []
+    for n in sorted(errors, key=lambda n: -errors[n])[:_MAX_TIMELINES]:
+        one = predictions[n]
+        title = f"episode {one.episode}, mean error {format_percent(errors[n])}"
+        scores = one.success_prob.tolist(), one.target.tolist()
+        charts.append(page.chart(plots.score_timeline(*scores, title=title, threshold=threshold)))
     legend = "Blue: P(success). Below: the reference label (green: success, gray: failure, light: unknown)."
-    return [Section("Episodes with the largest errors", [Text(legend, "muted"), Row([Chart(svg) for svg in charts])])]
+    shown = page.section("Episodes with the largest errors", page.text(legend, "muted"), page.row(charts))
+    return [shown] if charts else []
 
 
-def _unlabeled_table(failures: Mapping[int, str]) -> Table:
-    rows = [(", ".join(map(str, ids)), message) for message, ids in group_by_message(failures).items()]
-    return Table(rows, header=("episodes", "reason"))
+def frame_gallery(store: Store, predictions: Sequence[EpisodePrediction]) -> list[Markup]:
+    """Random frames of success and of failure, then the frames with the largest errors, all cameras side by side."""
+
+    def gallery(heading: str, places: Sequence[tuple[EpisodePrediction, int]]) -> Markup:
+        images = []
+        for prediction, place in places[:_GALLERY]:
+            episode = store.episode(prediction.episode)
+            frame = int(np.arange(episode.steps + 1)[episode.observed][place])
+            images.append(frame_thumbnail(frame_prediction(episode, prediction, place, frame)))
+        return page.section(heading, page.row(images))
+
+    rng = np.random.default_rng(0)
+    shuffled = [predictions[i] for i in rng.permutation(len(predictions))]
+    sections = []
+    for target, heading in ((1, "Success frames, at random"), (0, "Failure frames, at random")):
+        hits = [(one, np.flatnonzero(one.target == target)) for one in shuffled if (one.target == target).any()]
+        sections.append(gallery(heading, [(one, int(rng.choice(frames))) for one, frames in hits]))
+    worst = sorted(((p, int(p.errors.argmax())) for p in predictions), key=lambda place: -place[0].errors.max())
+    return [*sections, gallery("Largest errors, one frame an episode", worst)]
 
 
-def _gallery(store: Store, places: Sequence[tuple[EpisodePrediction, int]]) -> Row:
-    images = []
-    for prediction, place in places:
-        episode = store.episode(prediction.episode)
-        frame = int(np.arange(episode.steps + 1)[episode.observed][place])
-        image = hstack_images([frames[frame] for frames in episode.frames.values()])
-        label, score = float(prediction.target[place]), float(prediction.success_prob[place])
-        images.append(frame_thumbnail(FramePrediction(prediction.episode, frame, label, score, image)))
-    return Row(images)
+def frame_thumbnail(frame: FramePrediction) -> Markup:
+    """A frame with its reference label and P(success)."""
+    label = page.span("success", "good") if frame.target == 1 else page.span("failure")
+    place = page.span(f"episode {frame.episode}, frame {frame.frame}", "muted")
+    return page.thumbnail(frame.image, label, f"P(success) {format_percent(frame.success_prob)}", place)
 
 
-def _mean_error(prediction: EpisodePrediction) -> float:
-    return float(prediction.errors[prediction.has_target].mean())
-
-
-MAX_FALSE, MAX_MISSED = 0.1, 0.2  # the defaults of audit.max_false and audit.max_missed
-REACHABLE_RATE = 0.2  # false-positive rate that is aimed for first; a looser one is of little use
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """Three lines for the top of a page."""
-
-    usable: bool
-    result: str
-    reason: str
-    next_step: str
-
-    def table(self) -> Table:
-        """The lines as a block of a page."""
-        result = Span(self.result, "good" if self.usable else "bad")
-        return Table([("Result", result), ("Why", self.reason), ("Next", self.next_step)])
+# The verdict
 
 
 def judge_verdict(
     decode: EpisodeMetrics,
     controls: Sequence[ControlResult],
-    promise: Promise | None = None,
+    guarantee: Guarantee | None = None,
     *,
     judge: str = "",
     store: str = "STORE",
-) -> Verdict:
-    """
+) -> Markup:
+    """Three lines for the top of a page: the result, why, and what to do next.
+
     decode: held-out episodes by the rule in use
     judge: as `plaudit judge exam` takes it; empty: it cannot be examined
     """
+
+    def verdict(result: str, reason: str, next_step: str, usable: bool = False) -> Markup:
+        shown = page.span(result, "good" if usable else "bad")
+        return page.table([("Result", shown), ("Why", reason), ("Next", next_step)])
+
     label = f"plaudit label {shlex.quote(store)} --judge human"
     train = f"{label} && plaudit train-reward {shlex.quote(store)}"
-    if judge and promise is not None:  # a trained model, which is not overwritten
+    if judge and guarantee is not None:  # a trained model, which is not overwritten
         train += f" --output-dir {shlex.quote(f'{judge}_2')}"
-    counts = describe_counts(decode)
     if failed := [control for control in controls if not control.passed]:
         many = format_count(len(failed), "negative control")
         shares = ", ".join(f"{control.name} ({control.fpr:.0%} of {control.frames:,} frames)" for control in failed)
         limit = max(control.max_fpr for control in failed)
         reason = f"It predicts success where there is none: {shares}. At most {limit:.0%} is allowed."
-        return Verdict(False, f"Not usable: it fails {many}.", reason, f"Label more failures, train again: {train}")
-    if missing := _missing_kind(decode):
+        return verdict(f"Not usable: it fails {many}.", reason, f"Label more failures, train again: {train}")
+    successes, failures = decode.tp + decode.fn, decode.fp + decode.tn
+    if missing := " and no ".join(kind for kind, n in (("successes", successes), ("failures", failures)) if not n):
         reason = f"There are no {missing} to measure on among the held-out episodes."
-        return Verdict(False, "Not usable yet: not measured.", reason, f"Record and label {missing}: {label}")
+        return verdict("Not usable yet: not measured.", reason, f"Record and label {missing}: {label}")
+    counts = f"It predicts success for {decode.tp} of {successes:,} successes and {decode.fp} of {failures:,} failures."
     if problem := _too_wrong(decode):
-        return Verdict(False, f"Not usable yet: {problem}.", counts, f"Label more episodes, train again: {train}")
-    exam = f"plaudit judge exam {shlex.quote(judge)} {shlex.quote(store)}" if judge else ""
-    certify = f"Examine it before it controls a robot: {exam}" if exam else f"Label what it gets wrong: {label}"
-    if promise is None:
-        return Verdict(True, "Usable while it is audited.", counts, certify)
-    if promise.kept:
-        rate = format_target(promise.rate)
-        return Verdict(True, f"Usable: a false-positive rate of {rate} or less is guaranteed.", counts, certify)
-    command = f": {train}" if next_target(promise) else f". {certify}"
-    result = f"Usable while it is audited; {format_target(promise.rate)} false positives are not guaranteed."
-    return Verdict(True, result, f"{counts}{_describe_bound(promise)}", f"{describe_target(promise)}{command}")
-
-
-def next_target(promise: Promise) -> tuple[PromiseStep, int] | None:
-    """The first rate to aim for, and how many more episodes it takes at least; None where more episodes do not help."""
-    top = max(REACHABLE_RATE, promise.rate)
-    open_steps = [step for step in promise.steps if step.threshold is None and promise.rate <= step.rate <= top]
-    if not open_steps:
-        return None
-    step = max(open_steps, key=lambda step: step.rate)
-    more = promise.more_for(step.needed)
-    return (step, more) if more else None
-
-
-def describe_target(promise: Promise) -> str:
-    """`Label at least 60 more episodes for a guarantee of 20% (1,512 for the 1% that was asked for)`"""
-    target = next_target(promise)
-    if target is None:
-        return "Look at the largest errors: more episodes like these alone do not lead to a guarantee"
-    step, more = target
-    asked = ""
-    if step.rate != promise.rate and promise.more:
-        asked = f" ({promise.more:,} for the {format_target(promise.rate)} that was asked for)"
-    return f"Label at least {format_count(more, 'more episode')} for a guarantee of {format_target(step.rate)}{asked}"
-
-
-def describe_counts(d: EpisodeMetrics) -> str:
-    """`It predicts success for 8 of 9 successes and 0 of 18 failures.`"""
-    parts = [f"{d.tp} of {d.tp + d.fn:,} successes"] if d.tp + d.fn else []
-    parts += [f"{d.fp} of {d.fp + d.tn:,} failures"] if d.fp + d.tn else []
-    missing = _missing_kind(d)
-    nothing = f"There are no {missing} to measure on." if missing else ""
-    counted = f"It predicts success for {' and '.join(parts)}." if parts else ""
-    return " ".join(filter(None, (counted, nothing)))
-
-
-def _describe_bound(promise: Promise) -> str:
-    """What is known of the false-positive rate at the threshold in use."""
-    if promise.bound is None or promise.bound >= 1:
-        return ""
-    bound, confidence = format_percent(promise.bound), f"{promise.confidence:.0%}"
-    return f" At most {bound} of failure frames pass on new episodes like these, with {confidence} confidence."
-
-
-def _missing_kind(d: EpisodeMetrics) -> str:
-    """Of the two kinds of episodes, those that there are none of."""
-    missing = {"successes": not d.tp + d.fn, "failures": not d.fp + d.tn}
-    return " and no ".join(kind for kind, is_missing in missing.items() if is_missing)
+        return verdict(f"Not usable yet: {problem}.", counts, f"Label more episodes, train again: {train}")
+    certify = f"Label what it gets wrong: {label}"
+    if judge:
+        exam = f"plaudit judge exam {shlex.quote(judge)} {shlex.quote(store)}"
+        certify = f"Examine it before it controls a robot: {exam}"
+    if guarantee is None:
+        return verdict("Usable while it is audited.", counts, certify, usable=True)
+    rate = format_target(guarantee.rate)
+    if guarantee.kept:
+        result = f"Usable: a false-positive rate of {rate} or less is guaranteed."
+        return verdict(result, counts, certify, usable=True)
+    if guarantee.bound is not None and guarantee.bound < 1:
+        bound, confidence = format_percent(guarantee.bound), f"{guarantee.confidence:.0%}"
+        counts += f" At most {bound} of failure frames pass on new episodes like these, with {confidence} confidence."
+    result = f"Usable while it is audited; {rate} false positives are not guaranteed."
+    command = f": {train}" if _next_target(guarantee) else f". {certify}"
+    return verdict(result, counts, f"{_describe_target(guarantee)}{command}", usable=True)
 
 
 def _too_wrong(d: EpisodeMetrics) -> str:
@@ -487,64 +397,78 @@ def _too_wrong(d: EpisodeMetrics) -> str:
     return ""
 
 
-_ABOUT = (
-    "The guarantee is about the share of an episode's failure frames that are predicted a success, averaged over new "
-    "episodes. It assumes that new episodes are independent and recorded like the labeled ones: same task, scene, "
-    "cameras and policies. A policy that has learned since makes other episodes; for these, audit the judge. An "
-    "episode counts once, however long it is (Learn-then-Test with a betting test)."
-)
+# New episodes
 
 
-def promise_section(promise: Promise) -> Section:
+def _next_target(guarantee: Guarantee) -> tuple[GuaranteeStep, int] | None:
+    """The first rate to aim for, and how many more episodes it takes at least; None where more episodes do not help."""
+    top = max(REACHABLE_RATE, guarantee.rate)
+    open_steps = [step for step in guarantee.steps if step.threshold is None and guarantee.rate <= step.rate <= top]
+    if not open_steps:
+        return None
+    step = max(open_steps, key=lambda step: step.rate)
+    more = guarantee.more_for(step.needed)
+    return (step, more) if more else None
+
+
+def _describe_target(guarantee: Guarantee) -> str:
+    """`Label at least 60 more episodes for a guarantee of 20% (1,512 for the 1% that was asked for)`"""
+    target = _next_target(guarantee)
+    if target is None:
+        return "Look at the largest errors: more episodes like these alone do not lead to a guarantee"
+    step, more = target
+    asked = ""
+    if step.rate != guarantee.rate and guarantee.more:
+        asked = f" ({guarantee.more:,} for the {format_target(guarantee.rate)} that was asked for)"
+    return f"Label at least {format_count(more, 'more episode')} for a guarantee of {format_target(step.rate)}{asked}"
+
+
+def _guarantee_section(guarantee: Guarantee) -> Markup:
     """What is guaranteed, and a line for each rate, the one that takes the fewest episodes first."""
-    asked = f"{format_target(promise.rate)} or less is not guaranteed. {describe_target(promise)}."
-    text = _guarantee(promise) if promise.kept else asked
-    if promise.bound is not None:
-        episodes = format_count(promise.bound_episodes, "episode")
-        text += f" {episodes} that did not choose the threshold bound its rate to {format_percent(promise.bound)}."
+    rate = f"{format_target(guarantee.rate)} or less"
+    words = f"{rate} is not guaranteed. {_describe_target(guarantee)}."
+    if guarantee.kept:
+        episodes = format_count(guarantee.episodes, "held-out episode")
+        words = f"Guaranteed with {guarantee.confidence:.0%} confidence: a rate of {rate}, proven on {episodes}."
+    if guarantee.bound is not None:
+        episodes = format_count(guarantee.bound_episodes, "episode")
+        words += f" {episodes} that did not choose the threshold bound its rate to {format_percent(guarantee.bound)}."
+    rows = []
+    for step in reversed(guarantee.steps):
+        asked = " (asked for)" if step.rate == guarantee.rate else ""
+        more = guarantee.more_for(step.needed) if step.threshold is None else None
+        proven = (
+            page.span("not proven", "muted") if step.threshold is None else page.span(f"{step.threshold:.4g}", "good")
+        )
+        recall = "-" if step.recall is None else format_percent(step.recall)
+        missing = "-" if more is None else f"{more:,} or more"
+        rows.append((f"{format_target(step.rate)}{asked}", proven, recall, f"{step.needed:,}", missing))
     header = ("rate", "proven threshold", "its recall (frames)", "episodes it takes", "more to label")
-    rows = [_row(promise, step) for step in reversed(promise.steps)]
-    return Section("False positives on new episodes", [Text(text), Table(rows, header), Text(_ABOUT, "muted")])
+    about = (
+        "The guarantee is about the share of an episode's failure frames that are predicted a success, averaged over "
+        "new episodes. It assumes that new episodes are independent and recorded like the labeled ones: same task, "
+        "scene, cameras and policies. A policy that has learned since makes other episodes; for these, audit the "
+        "judge. An episode counts once, however long it is (Learn-then-Test with a betting test)."
+    )
+    heading = "False positives on new episodes"
+    return page.section(heading, page.text(words), page.table(rows, header), page.text(about, "muted"))
 
 
-def _guarantee(promise: Promise) -> str:
-    episodes = format_count(promise.episodes, "held-out episode")
-    rate = format_target(promise.rate)
-    return f"Guaranteed with {promise.confidence:.0%} confidence: a rate of {rate} or less, proven on {episodes}."
-
-
-def _row(promise: Promise, step: PromiseStep) -> Sequence[Cell]:
-    asked = " (asked for)" if step.rate == promise.rate else ""
-    proven: Cell = Span("not proven", "muted")
-    recall = "-" if step.recall is None else format_percent(step.recall)
-    if step.threshold is not None:
-        proven = Span(f"{step.threshold:.4g}", "good")
-    more = promise.more_for(step.needed)
-    missing = "-" if step.threshold is not None or more is None else f"{more:,} or more"
-    return f"{format_target(step.rate)}{asked}", proven, recall, f"{step.needed:,}", missing
-
-
-_ABOUT_FORECAST = (
-    "Brackets: 95% prediction intervals for new episodes that are independent and recorded like the measured ones. "
-    "They are wider than the confidence intervals of this page, which are about the mean of all such episodes. They "
-    "allow for a new episode unlike all measured ones. An error has no upper end if there may be no success."
-)
-
-
-def forecast_section(forecast: Forecast) -> Section:
+def _forecast_section(forecast: Forecast) -> Markup:
     """What other episodes will show, and how much more would be known with twice as many episodes."""
     rows = [
-        (
-            meaning,
-            format_figure(name, forecast.figures[name]),
-            format_figure(name, forecast.with_twice[name], bare=True),
-        )
-        for name, meaning in FIGURES.items()
+        (about, format_figure(name, forecast.figures[name]), format_figure(name, forecast.with_twice[name], bare=True))
+        for name, about in FIGURES.items()
     ]
     ahead = format_count(forecast.ahead, "other episode")
-    header = ("figure", f"measured (of {ahead})", "by twice as many episodes")
-    evidence = Text(sentence_case(forecast.describe()))
-    return Section(f"What {ahead} will show", [evidence, Table(rows, header), Text(_ABOUT_FORECAST, "muted")])
+    figures = page.table(rows, ("figure", f"measured (of {ahead})", "by twice as many episodes"))
+    about = (
+        "Brackets: 95% prediction intervals for new episodes that are independent and recorded like the measured ones. "
+        "They are wider than the confidence intervals of this page, which are about the mean of all such episodes. "
+        "They allow for a new episode unlike all measured ones. An error has no upper end if there may be no success."
+    )
+    evidence = page.text(sentence_case(forecast.describe()))
+    return page.section(f"What {ahead} will show", evidence, figures, page.text(about, "muted"))
 
 
 def format_figure(name: str, figure: Interval, bare: bool = False) -> str:
@@ -553,9 +477,12 @@ def format_figure(name: str, figure: Interval, bare: bool = False) -> str:
         return "-"
     none_found = math.isnan(figure.value)
     figure = Interval(figure.low, figure.low, figure.high) if none_found else figure
-    text = format_interval(figure) if name in ("fpr", "recall") else format_frames_interval(figure)
-    brackets = text[text.index("(") :]
-    return brackets[1:-1] if bare else f"no success found {brackets}" if none_found else text
+    words = format_interval(figure) if name in ("fpr", "recall") else format_frames_interval(figure)
+    brackets = words[words.index("(") :]
+    return brackets[1:-1] if bare else f"no success found {brackets}" if none_found else words
+
+
+# For the terminal
 
 
 def judge_table(title: str, metrics: JudgeMetrics, controls: Sequence[ControlResult]) -> rich.table.Table:
@@ -565,7 +492,7 @@ def judge_table(title: str, metrics: JudgeMetrics, controls: Sequence[ControlRes
     values = {
         "precision, recall": f"{format_percent(metrics.precision)}, {format_interval(metrics.recall_interval)}",
         "ROC AUC": format_number(metrics.roc_auc),
-        "false-positive rate (frames)": format_interval(Interval(metrics.fpr, metrics.fpr_low, metrics.fpr_high)),
+        "false-positive rate (frames)": format_interval(metrics.fpr_interval),
         "threshold": f"{metrics.threshold:.4g}",
         "success-onset error, causal": _onset_error(metrics.causal),
         "success-onset error, offline": _onset_error(metrics.offline),
@@ -573,36 +500,34 @@ def judge_table(title: str, metrics: JudgeMetrics, controls: Sequence[ControlRes
         "negative controls": f"{passed} of {len(run)} passed" if run else "not run",
         "success at first frame": first_frame_count(metrics),
     }
-    return terminal_table(title, values)
+    return key_value_table(title, values)
 
 
 def forecast_table(forecast: Forecast) -> rich.table.Table:
     """What other episodes will show."""
     values = {meaning: format_figure(name, forecast.figures[name]) for name, meaning in FIGURES.items()}
     ahead = format_count(forecast.ahead, "other episode")
-    return terminal_table(f"Expected on {ahead} (95% prediction interval)", values)
+    return key_value_table(f"Expected on {ahead} (95% prediction interval)", values)
 
 
 def calibration_table(title: str, fit: Fit, record: CalibrationRecord, cutoffs: EpisodeMetrics) -> rich.table.Table:
     """A decision rule and its error rates on held-out episodes."""
-    rate = Interval(record.fpr, record.fpr_low, record.fpr_high)
-    target = format_percent(record.target_fpr)
+    rate = format_interval(Interval(record.fpr, record.fpr_low, record.fpr_high))
     values = {
         "temperature, bias": f"{fit.calibration.temperature:.4g}, {fit.calibration.bias:.4g}",
         "threshold": f"{fit.rule.threshold:.4g}",
         "cutoff offset": f"{fit.rule.cutoff_offset} frames",
-        "false-positive rate (frames)": f"{format_interval(rate)}, held out; target {target}",
+        "false-positive rate (frames)": f"{rate}, held out; target {format_percent(record.target_fpr)}",
         "recall (frames)": f"{format_percent(record.recall)}, held out",
         "success-onset error, offline": f"{_onset_error(cutoffs)}, held out",
     }
-    return terminal_table(title, values)
+    return key_value_table(title, values)
 
 
 def decode_table(decodes: Decodes) -> rich.table.Table:
     """A line for each decision rule."""
-    table = rich.table.Table("decision rule", "true positives", "false positives", box=None, pad_edge=False)
-    table.add_column("success-onset error")
-    table.add_column("90th percentile")
+    header = ("decision rule", "true positives", "false positives", "success-onset error", "90th percentile")
+    table = rich.table.Table(*header, box=None, pad_edge=False)
     for name, d in decodes.items():
         tp = f"{d.tp} of {d.tp + d.fn}" if d.tp + d.fn else "no successes"
         fp = f"{d.fp} of {d.fp + d.tn}" if d.fp + d.tn else "no failures"
@@ -614,5 +539,5 @@ def decode_table(decodes: Decodes) -> rich.table.Table:
 def _onset_error(decode: EpisodeMetrics) -> str:
     if not decode.tp:
         return "no success predicted"
-    median, p90 = (format_frames_interval(interval) for interval in onset_intervals(decode))
+    median, p90 = map(format_frames_interval, onset_intervals(decode))
     return f"median {median}, 90th percentile {p90}"

@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+from markupsafe import Markup
 
 from plaudit.config import read_yaml
 from plaudit.data.disk import Folder
 from plaudit.data.store import Store
 from plaudit.errors import DataError
 from plaudit.files import Root, read_json_lines, read_json_object, read_metrics
-from plaudit.report.page import Block, Chart, Section, Span, Table, Text, count_correct, count_mistakes, image_block
+from plaudit.report import page
 from plaudit.report.plots import Band, EventMarker, Series, outcome_strip
 from plaudit.report.sheet import contact_sheet
-from plaudit.types import Episode, FloatArray
 
 Lines = list[dict[str, Any]]
 
@@ -61,10 +61,9 @@ class RunData:
         """The last line of metrics; empty where nothing was logged yet."""
         return self.metrics[-1] if self.metrics else {}
 
-    def latest(self, *names: str) -> Any:
-        """The latest value of the first of these metrics that the run logs; None where it logs none of them."""
-        values = [line[name] for name in names for line in self.metrics if name in line]
-        return values[-1] if values else None
+    def latest(self, name: str) -> Any:
+        """The latest value of a metric; None where the run does not log it."""
+        return next((line[name] for line in reversed(self.metrics) if name in line), None)
 
     def points(self, name: str) -> list[tuple[float, float]]:
         """A metric over env steps."""
@@ -127,12 +126,25 @@ class EpisodeOutcome:
 
 
 def load_outcomes(store: Store, judge: str) -> list[EpisodeOutcome]:
-    """One for each episode, oldest first.
+    """One for each episode, oldest first. judge: the source of its labels in the ledger"""
 
-    judge: the source of its labels in the ledger
-    """
+    def labeled_success(episode_id: int, sources: set[str]) -> bool | None:
+        labels = store.ledger.labels(episode_id, sources)
+        return labels.success_once if labels is not None and labels.labeled.any() else None
+
+    def target(episode_id: int) -> bool | None:
+        for source in (SIMULATOR, HUMAN):
+            success = labeled_success(episode_id, {source}) if source != judge else None
+            if success is not None:
+                return success
+        try:
+            flags = store.episode(episode_id).success
+        except DataError:
+            return None
+        return None if flags is None else bool(flags.any())
+
     sources = {judge, HUMAN} if judge == CASCADE else {judge}  # what a cascade leaves to a human, they decide
-    return [EpisodeOutcome(i, _labeled_success(store, i, sources), _target(store, i, judge)) for i in store.ids]
+    return [EpisodeOutcome(i, labeled_success(i, sources), target(i)) for i in store.ids]
 
 
 def judge_source(store: Store, config: dict[str, Any]) -> str:
@@ -143,65 +155,62 @@ def judge_source(store: Store, config: dict[str, Any]) -> str:
     return judge_type if judge_type in sources or not others else others[0]
 
 
-def confusion_table(outcomes: Sequence[EpisodeOutcome]) -> Table | None:
-    """Predictions by reference; None where no episode has a reference."""
-    if not any(outcome.target is not None for outcome in outcomes):
-        return None
+def confusion_table(outcomes: Sequence[EpisodeOutcome]) -> list[Markup]:
+    """Predictions by reference; nothing where no episode has a reference."""
     count = Counter((outcome.target, outcome.predicted) for outcome in outcomes)
-    rows: list[Sequence[str | Span]] = [
-        ("success", count_correct(count[True, True]), count_mistakes(count[True, False]), f"{count[True, None]}"),
-        (
-            "failure",
-            count_mistakes(count[False, True]),
-            count_correct(count[False, False]),
-            f"{count[False, None]}",
-        ),
+    right, wrong = page.count_correct, page.count_mistakes
+    rows = [
+        ("success", right(count[True, True]), wrong(count[True, False]), f"{count[True, None]}"),
+        ("failure", wrong(count[False, True]), right(count[False, False]), f"{count[False, None]}"),
+        ("unknown", *(f"{count[None, predicted]}" for predicted in (True, False, None))),
     ]
-    if any(outcome.target is None for outcome in outcomes):
-        rows.append(("unknown", f"{count[None, True]}", f"{count[None, False]}", f"{count[None, None]}"))
-    return Table(rows, header=("reference", "predicted success", "predicted failure", "not labeled"))
+    known = [outcome.target is not None for outcome in outcomes]
+    header = ("reference", "predicted success", "predicted failure", "not labeled")
+    return [page.table(rows[:2] if all(known) else rows, header)] if any(known) else []
 
 
-def outcome_chart(outcomes: Sequence[EpisodeOutcome]) -> Chart:
+def outcome_chart(outcomes: Sequence[EpisodeOutcome]) -> Markup:
     """All episodes as stripes, in order."""
-    rows = {"judge": [_number(outcome.predicted) for outcome in outcomes]}
-    if any(outcome.target is not None for outcome in outcomes):
-        rows["reference"] = [_number(outcome.target) for outcome in outcomes]
+    columns = {"judge": [one.predicted for one in outcomes], "reference": [one.target for one in outcomes]}
+    if not any(target is not None for target in columns["reference"]):
+        del columns["reference"]
+    rows = {name: [math.nan if one is None else float(one) for one in values] for name, values in columns.items()}
     title = "All episodes (green: success, gray: failure, light: unknown)"
-    return Chart(outcome_strip(rows, title=title, x="episode", first=outcomes[0].episode))
+    return page.chart(outcome_strip(rows, title=title, x="episode", first=outcomes[0].episode))
 
 
-def outcome_sheets(store: Store, outcomes: Sequence[EpisodeOutcome], judge: str) -> list[Block]:
+def outcome_sheets(store: Store, outcomes: Sequence[EpisodeOutcome], judge: str) -> list[Markup]:
     """Contact sheets of the latest false positives and false negatives, then of the latest other episodes."""
-    sections: list[Block] = []
-    shown: set[int] = set()
-    for heading, kind in (("Latest false positives", "false positive"), ("Latest false negatives", "false negative")):
-        chosen = [outcome for outcome in outcomes if outcome.kind == kind][-MAX_SHEETS:]
-        shown |= {outcome.episode for outcome in chosen}
-        sections += _sheet_section(store, heading, chosen, judge)
-    latest = [outcome for outcome in outcomes if outcome.episode not in shown][-MAX_SHEETS:]
-    return [*sections, *_sheet_section(store, "Latest episodes", latest, judge)]
-
-
-def _sheet_section(store: Store, heading: str, outcomes: Sequence[EpisodeOutcome], judge: str) -> list[Block]:
-    if not outcomes:
-        return []
-    legend = (
+    kinds = {kind: [one for one in outcomes if one.kind == kind] for kind in ("false positive", "false negative")}
+    groups = {f"Latest {kind}s": some[-MAX_SHEETS:] for kind, some in kinds.items()}
+    shown = {one.episode for some in groups.values() for one in some}
+    groups["Latest episodes"] = [one for one in outcomes if one.episode not in shown][-MAX_SHEETS:]
+    legend = page.text(
         "The strips have one column a frame: the judge's label with its P(success) as a curve, and below it the "
-        "reference, where there is one."
+        "reference, where there is one.",
+        "muted",
     )
-    return [Section(heading, [Text(legend, "muted"), *(_sheet(store, o, judge) for o in reversed(outcomes))])]
+    return [
+        page.section(heading, legend, *(_sheet(store, one, judge) for one in reversed(some)))
+        for heading, some in groups.items()
+        if some
+    ]
 
 
-def _sheet(store: Store, outcome: EpisodeOutcome, judge: str) -> Block:
+def _sheet(store: Store, outcome: EpisodeOutcome, judge: str) -> Markup:
     try:
         episode = store.episode(outcome.episode)
     except DataError as error:
-        return Text(f"Episode {outcome.episode}: {error}", "muted")
+        return page.text(f"Episode {outcome.episode}: {error}", "muted")
     version = f", policy v{episode.meta['weights']}" if "weights" in episode.meta else ""
     title = f"episode {outcome.episode}: {outcome.kind}{version}"
     if not episode.frames:
-        return Text(title)
+        return page.text(title)
+    target = None
+    if episode.success is not None:
+        target = np.concatenate([[0], episode.success]).astype(np.float32)
+    elif judge != HUMAN and (human := store.ledger.labels(outcome.episode, {HUMAN})) is not None:
+        target = human.targets
     image = contact_sheet(
         episode,
         store.ledger.labels(outcome.episode, {judge}),
@@ -209,35 +218,6 @@ def _sheet(store: Store, outcome: EpisodeOutcome, judge: str) -> Block:
         frames=NUM_FRAMES,
         columns=NUM_FRAMES,
         cell_width=CELL_WIDTH,
-        target=_frame_targets(store, episode, outcome.episode, judge),
+        target=target,
     )
-    return image_block(image, title)
-
-
-def _labeled_success(store: Store, episode_id: int, sources: set[str]) -> bool | None:
-    labels = store.ledger.labels(episode_id, sources)
-    return labels.success_once if labels is not None and labels.labeled.any() else None
-
-
-def _target(store: Store, episode_id: int, judge: str) -> bool | None:
-    for source in (SIMULATOR, HUMAN):
-        success = _labeled_success(store, episode_id, {source}) if source != judge else None
-        if success is not None:
-            return success
-    try:
-        success = store.episode(episode_id).success
-    except DataError:
-        return None
-    return None if success is None else bool(success.any())
-
-
-def _frame_targets(store: Store, episode: Episode, episode_id: int, judge: str) -> FloatArray | None:
-    """[T+1] the reference label of each frame."""
-    if episode.success is not None:
-        return np.concatenate([[0], episode.success]).astype(np.float32)
-    labels = None if judge == HUMAN else store.ledger.labels(episode_id, {HUMAN})
-    return None if labels is None else labels.targets
-
-
-def _number(value: bool | None) -> float:
-    return math.nan if value is None else float(value)
+    return page.sheet(image, title)

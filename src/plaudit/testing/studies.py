@@ -18,9 +18,9 @@ from plaudit.data.store import Store
 from plaudit.judges.certificate import Certificate
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.exam import examine
+from plaudit.judges.guarantee import prove_rights
 from plaudit.judges.labeling import label_episodes
 from plaudit.judges.metrics import EpisodePrediction
-from plaudit.judges.promise import prove_rights
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.rollout.vector import collect_rollout
 from plaudit.rule import DecisionRule

@@ -22,6 +22,7 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
+from markupsafe import Markup
 from rich.console import Console
 
 from plaudit.data.store import Store, is_store
@@ -32,8 +33,8 @@ from plaudit.judges.classifier.train_job import load_reward_train_job
 from plaudit.judges.controls import ControlResult
 from plaudit.judges.epochs import TrainingInterrupted
 from plaudit.judges.metrics import EpisodePrediction, JudgeMetrics
+from plaudit.report import page
 from plaudit.report.judge import frame_gallery, judge_blocks, judge_verdict, summary_line
-from plaudit.report.page import Code, Section, Table, Text
 from plaudit.report.run import write_run_report
 from plaudit.report.text import format_duration, format_percent
 from plaudit.rollout.collector import EpisodeTargets
@@ -225,9 +226,9 @@ class Demo:
         result = self.log.evaluation
         scores, controls, predictions = load_judge_record(self.judge)
         below = f"The policy is below {MIN_SUCCESS_RATE:.0%} true success."
-        verdict = judge_verdict(scores.causal, controls, judge=str(self.judge), store=str(self.data)).table()
-        judge = Section("Judge", [verdict, Text(summary_line(scores)), *judge_blocks(scores, controls, predictions)])
-        commands = Code("\n".join(_wrap(stage.command) for stage in self.stages()))
+        verdict = judge_verdict(scores.causal, controls, judge=str(self.judge), store=str(self.data))
+        blocks = [verdict, page.text(summary_line(scores)), *judge_blocks(scores, controls, predictions)]
+        commands = page.code("\n".join(_wrap(stage.command) for stage in self.stages()))
         return write_run_report(
             self.run,
             self.folder / "report.html",
@@ -240,20 +241,27 @@ class Demo:
                 "accuracy of the judge": _rate(result.agreements, result),
                 "from nothing to the policy": format_duration(self.total_seconds()),
             },
-            lead=[*([Text(below, "warning")] if result.success_rate < MIN_SUCCESS_RATE else []), self._stage_table()],
-            appendix=[judge, *frame_gallery(Store.open(self.data), predictions), Section("The commands", [commands])],
+            lead=[
+                *([page.text(below, "warning")] if result.success_rate < MIN_SUCCESS_RATE else []),
+                self._stage_table(),
+            ],
+            appendix=[
+                page.section("Judge", *blocks),
+                *frame_gallery(Store.open(self.data), predictions),
+                page.section("The commands", commands),
+            ],
         )
 
     def total_seconds(self) -> float:
         return sum(self.log.seconds(stage.name) for stage in self.stages())
 
-    def _stage_table(self) -> Section:
+    def _stage_table(self) -> Markup:
         rows = [
             (f"{n}. {stage.name}", self.log.result(stage.name) or "", format_duration(self.log.seconds(stage.name)))
             for n, stage in enumerate(self.stages(), 1)
         ]
         rows.append(("total", "", format_duration(self.total_seconds())))
-        return Section("Stages", [Table(rows, header=("stage", "result", "time"))])
+        return page.section("Stages", page.table(rows, ("stage", "result", "time")))
 
 
 def load_judge_record(folder: Path) -> tuple[JudgeMetrics, list[ControlResult], list[EpisodePrediction]]:

@@ -57,7 +57,7 @@ from plaudit.judges.classifier.train_job import deep_merge
 from plaudit.judges.config import REFERENCE_SOURCES, JudgeConfig, save_rights
 from plaudit.judges.epochs import EpochMetrics, TrainingInterrupted, never_stop
 from plaudit.judges.evaluation import load_reference_labels, score_episodes
-from plaudit.judges.promise import Rights, prove_rights
+from plaudit.judges.guarantee import Rights, prove_rights
 from plaudit.judges.stats import ErrorBudget, alpha_spent
 from plaudit.processes import ChildProcess, exit_with_parent, send
 from plaudit.registry import JUDGE_REGISTRY

@@ -121,7 +121,7 @@ def write_report(path: Path, fitted: TrainResult, model: Path, store: Path) -> N
         fitted.controls,
         fitted.predictions,
         fitted.errors,
-        promise=fitted.model.config.promise,
+        guarantee=fitted.model.config.promise,
         forecast=fitted.model.config.forecast,
         history=[{"epoch": epoch.epoch, **_scalars(epoch)} for epoch in fitted.history],
         metadata=_metadata(fitted.model, fitted.config),

@@ -41,7 +41,7 @@ from plaudit.judges.classifier.ood import EpisodeView, OodDetector, compared_fra
 from plaudit.judges.config import TrainingDataInfo
 from plaudit.judges.controls import ControlResult, failed_controls
 from plaudit.judges.forecast import Forecast
-from plaudit.judges.promise import Promise
+from plaudit.judges.guarantee import Guarantee
 from plaudit.types import AnyArray, Episode, FloatArray, Scores
 
 MINI_BATCH = 256  # images of a camera scored at a time on a GPU
@@ -63,7 +63,7 @@ class RewardModelConfig(Config):
     calibration: tuple[tuple[PositiveFloat, Number], ...] = Field(min_length=1)  # temperature and bias of each member
     ensemble_calibration: tuple[PositiveFloat, Number] = (1.0, 0.0)  # and of the lowest of several
     threshold: dict[str, Number]  # value, and the false-positive rate it was chosen for and showed
-    promise: Promise | None = None  # about its false positives on episodes to come; None: nobody has measured it
+    promise: Guarantee | None = None  # about its false positives on episodes to come; None: nobody has measured it
     forecast: Forecast | None = None  # what other episodes will show; None: nobody has measured it
     cutoff_offset: FrameOffset = 0  # frames that its decoded cutoffs are late by, and which are taken off
     scores: dict[str, Any]  # on held-out episodes

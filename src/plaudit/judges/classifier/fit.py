@@ -47,7 +47,7 @@ from plaudit.judges.calibration import (
     by_others_thresholds,
     fit_cutoff_offset,
     folds,
-    promised_threshold,
+    guaranteed_threshold,
 )
 from plaudit.judges.classifier.budget import Choice, choose_settings, largest_image_size, member_seconds
 from plaudit.judges.classifier.checkpoint import Images, RewardModel, RewardModelConfig, TrainingDataInfo
@@ -75,6 +75,7 @@ from plaudit.judges.classifier.training import (
 from plaudit.judges.controls import ControlResult, failed_controls, run_controls
 from plaudit.judges.epochs import EpochMetrics, StepMetrics, never_stop, prepare_work
 from plaudit.judges.forecast import make_forecast
+from plaudit.judges.guarantee import Guarantee, episode_losses
 from plaudit.judges.metrics import (
     EpisodePrediction,
     FramePrediction,
@@ -84,7 +85,6 @@ from plaudit.judges.metrics import (
     largest_errors,
     value_order,
 )
-from plaudit.judges.promise import Promise, episode_losses
 from plaudit.rule import DecisionRule
 from plaudit.types import AnyArray, FloatArray, ProgressFn
 
@@ -376,7 +376,7 @@ class ChosenRule:
 
     calibration: EnsembleCalibration
     threshold: ThresholdChoice
-    promise: Promise
+    promise: Guarantee
     rule: DecisionRule
 
 
@@ -385,7 +385,9 @@ def choose_rule(config: RewardTrainConfig, table: RewardDataset, scored: OutOfFo
     calibration = EnsembleCalibration.fit(scored.logits, table.target[scored.rows])
     predictions = episode_predictions(table, scored.rows, calibration, scored.logits)
     labeled = len(np.unique(table.episode[table.episode >= 0]))
-    threshold, promise = promised_threshold(predictions, config.target_fpr, config.promise_confidence, labeled=labeled)
+    threshold, promise = guaranteed_threshold(
+        predictions, config.target_fpr, config.promise_confidence, labeled=labeled
+    )
     rule = DecisionRule(threshold=threshold.value, cutoff_offset=fit_cutoff_offset(predictions, threshold.value))
     return ChosenRule(calibration, threshold, promise, rule)
 

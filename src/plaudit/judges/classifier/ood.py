@@ -30,7 +30,7 @@ from torch.nn import functional as F
 
 from plaudit.data.weights import read_safetensors
 from plaudit.errors import BadFile
-from plaudit.judges.promise import episode_score
+from plaudit.judges.guarantee import episode_score
 from plaudit.rule import DecisionRule
 from plaudit.types import AnyArray, ByteArray, Episode, FloatArray
 

@@ -1,17 +1,16 @@
 """What labeled episodes prove about a judge's scores: a guaranteed false-positive rate, and what it may decide alone.
 
-    promise = make_promise(episodes, rate=0.01, confidence=0.9)
-    promise.threshold        # the lowest one that keeps the rate; None if the episodes prove none
+    guarantee = make_guarantee(episodes, rate=0.01, confidence=0.9)
+    guarantee.threshold        # the lowest one that keeps the rate; None if the episodes prove none
 
     rights = prove_rights(predictions, judge.rule, judge.id.fingerprint, max_error=0.05, confidence=0.9)
     rights.decides(success=True, score=episode_score(success_prob, judge.rule))
 
-A promise is about the share of an episode's failure frames that are predicted a success, averaged over new episodes: it
-is at most `rate`, and such a promise is true in at least `confidence` of all data sets.
-
-It is proven by Learn-then-Test (Angelopoulos et al. 2021). A threshold is proven if the betting test (stats.py) rejects
-that it breaks the rate. Thresholds are tried from the strictest on, and the last one before the first failure is taken.
-Stricter thresholds have less loss in every episode, so the many tries need no correction.
+A guarantee is about the share of an episode's failure frames that are predicted a success, averaged over new episodes:
+it is at most `rate`, and such a guarantee is true in at least `confidence` of all data sets. It is proven by
+Learn-then-Test (Angelopoulos et al. 2021). A threshold is proven if the betting test (stats.py) rejects that it breaks
+the rate. Thresholds are tried from the strictest on, and the last one before the first failure is taken. Stricter
+thresholds have less loss in every episode, so the many tries need no correction.
 
 Rights are proven in the same way, for whole episodes. The score of an episode is the highest threshold at which the
 judge's rule still calls it a success. Of all failing episodes, at most `max_error` have a score at which the judge may
@@ -19,9 +18,12 @@ call a success; of all succeeding ones, at most `max_error` have a score at whic
 of all episodes of that kind, so they do not depend on how often the policy succeeds, and the errors of several judges
 asked in turn add up to no more than their sum. The proof needs episodes that the judge has not seen and that were not
 chosen by its scores.
+
+Files and options call a guarantee `promise`.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Self
 
@@ -34,11 +36,11 @@ from plaudit.judges.stats import episodes_needed, p_value, upper_bound
 from plaudit.rule import DecisionRule, above_threshold
 from plaudit.types import FloatArray
 
-RATES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # that are looked at beside the one that is asked for
+RATES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # that are tried besides the one that is asked for
 
 
-class PromiseStep(Config):
-    """A rate, and what it takes to promise it."""
+class GuaranteeStep(Config):
+    """A rate, and what it takes to guarantee it."""
 
     rate: Fraction
     needed: NonNegativeInt  # episodes with failure frames that it takes at least
@@ -46,7 +48,7 @@ class PromiseStep(Config):
     recall: Fraction | None  # of success frames there
 
 
-class Promise(Config):
+class Guarantee(Config):
     """What was asked for, what could be proven, and by what."""
 
     rate: Fraction  # asked for: mean share of an episode's failure frames that may be predicted a success
@@ -57,7 +59,7 @@ class Promise(Config):
     threshold: Fraction | None  # the lowest that is proven; None: none that predicts any success
     bound: Fraction | None = None  # rate that the threshold in use is proven for, on episodes that did not choose it
     bound_episodes: NonNegativeInt = 0  # how many these are
-    steps: tuple[PromiseStep, ...] = ()  # other rates
+    steps: tuple[GuaranteeStep, ...] = ()  # other rates
 
     @property
     def kept(self) -> bool:
@@ -66,124 +68,111 @@ class Promise(Config):
 
     @property
     def more(self) -> int | None:
-        """Episodes to label beside those that are labeled, at least; 0 where it is not for want of episodes."""
+        """More episodes to label, at least; 0 if more episodes alone do not help, None if no number would do."""
         return None if self.needed is None else self.more_for(self.needed)
 
     def more_for(self, needed: int) -> int | None:
-        """The same for so many episodes to try thresholds on; None where no labeled episode is of use for that."""
+        """The same for `needed` episodes to try thresholds on; None if no labeled episode has failure frames."""
         if not self.episodes:
             return None
         return max(0, math.ceil(needed * self.labeled / self.episodes) - self.labeled)
 
     @property
-    def next_best(self) -> PromiseStep | None:
+    def next_best(self) -> GuaranteeStep | None:
         """The lowest looser rate for which some threshold is proven."""
         return next((step for step in self.steps if step.rate > self.rate and step.threshold is not None), None)
 
     def with_bound(self, losses: FloatArray) -> Self:
-        """The same with what losses [E] of the threshold in use say of it, in episodes that did not choose it."""
+        """With the rate that losses [E] prove for the threshold in use, of episodes that did not choose it."""
         if not len(losses):
             return self
         return self.model_copy(update={"bound": upper_bound(losses, self.confidence), "bound_episodes": len(losses)})
 
     def describe(self) -> str:
-        """For people: the promise, or why there is none and what it would take."""
+        """For people: the guarantee, or why there is none and what it would take."""
         what = f"a false-positive rate of {_percent(self.rate)}"
         if self.kept:
             return (
-                f"promised for episodes to come, with {self.confidence:.0%} confidence: {what} or less, by "
+                f"guaranteed for new episodes, with {self.confidence:.0%} confidence: {what} or less, by "
                 f"{self.episodes} episodes"
             )
         if self.more is None:
-            return f"{what} cannot be promised by any number of episodes; the threshold is not proven"
+            return f"{what} cannot be guaranteed by any number of episodes; the threshold is not proven"
+        why = (
+            f"too few episodes to guarantee {what}: label at least {self.more:,} more ({self.episodes} of "
+            f"{self.labeled} could be used for it, and it takes {self.needed:,})"
+        )
         if self.more == 0:
             why = (
-                f"{what} cannot be promised: no threshold that predicts any success keeps it on {self.episodes} "
+                f"{what} cannot be guaranteed: no threshold that predicts any success keeps it on {self.episodes} "
                 "episodes; look at the largest errors, and train with more episodes like these"
             )
-        else:
-            why = (
-                f"too few episodes to promise {what}: label at least {self.more:,} more ({self.episodes} of "
-                f"{self.labeled} could be used for it, and it takes {self.needed:,})"
-            )
-        return f"{why}; {self._instead()}"
-
-    def _instead(self) -> str:
-        """What is known of the threshold in use, and which other one is proven."""
-        known = "the threshold in use is not proven"
+        why += "; the threshold in use is not proven"
         if self.bound is not None:
-            known += (
-                f", {self.bound_episodes} episodes that did not choose it only bound its rate to {_percent(self.bound)}"
-            )
+            why += f", {self.bound_episodes} episodes that did not choose it bound its rate to {_percent(self.bound)}"
         if (step := self.next_best) is None:
-            return f"{known}, and no threshold is proven to keep even {_percent(RATES[-1])}"
-        return f"{known}; {step.threshold:.4g} is, for {_percent(step.rate)}"
+            return f"{why}, and no threshold is proven to keep even {_percent(RATES[-1])}"
+        return f"{why}; a threshold of {step.threshold:.4g} is proven for a rate of {_percent(step.rate)}"
 
 
 def _percent(rate: float) -> str:
     return f"{100 * rate:.2g}%" if rate < 0.995 else "100%"
 
 
-def make_promise(
+def make_guarantee(
     episodes: Sequence[EpisodePrediction],
     rate: Fraction,
     confidence: Fraction,
     *,
     labeled: NonNegativeInt | None = None,
     floor: float = 0.0,
-) -> Promise:
+) -> Guarantee:
     """
     episodes: that thresholds are tried on
     labeled: how many episodes there are in all, where only some could be used; None: these
     floor: of thresholds; those below are not used, whatever they are proven for
     """
-    scores = [one.success_prob[one.target == 0] for one in episodes if (one.target == 0).any()]
-    steps = [_step(episodes, one, confidence, floor) for one in sorted({*RATES, rate}) if 0 < one < 1]
-    own = next((step for step in steps if step.rate == rate), None)
-    return Promise(
+    steps: dict[float, GuaranteeStep] = {}
+    for one in sorted(one for one in {*RATES, rate} if 0 < one < 1):
+        threshold, recall = proven_threshold(episodes, one, confidence), None
+        if threshold is not None:
+            threshold = max(threshold, floor)  # a stricter one keeps the rate too
+            successes = np.concatenate([e.predicted(threshold)[e.target == 1] for e in episodes])
+            recall = float(successes.mean()) if len(successes) else None
+        threshold = None if recall == 0 else threshold  # a judge that never predicts success keeps any rate
+        needed = episodes_needed(one, confidence)
+        steps[one] = GuaranteeStep(rate=one, needed=needed, threshold=threshold, recall=recall)
+    own = steps.get(rate)
+    return Guarantee(
         rate=rate,
         confidence=confidence,
-        episodes=len(scores),
+        episodes=sum(bool((one.target == 0).any()) for one in episodes),
         labeled=len(episodes) if labeled is None else labeled,
         needed=None if own is None else own.needed,
         threshold=None if own is None else own.threshold,
-        steps=tuple(steps),
+        steps=tuple(steps.values()),
     )
 
 
-def _step(episodes: Sequence[EpisodePrediction], rate: float, confidence: float, floor: float) -> PromiseStep:
-    threshold = proven_threshold(episodes, rate, confidence)
-    recall = None
-    if threshold is not None:
-        threshold = max(threshold, floor)  # a stricter one keeps the rate too
-        successes = np.concatenate([one.predicted(threshold)[one.target == 1] for one in episodes])
-        recall = float(successes.mean()) if len(successes) else None
-    threshold = None if recall == 0 else threshold  # a judge that never predicts success keeps any promise
-    return PromiseStep(rate=rate, needed=episodes_needed(rate, confidence), threshold=threshold, recall=recall)
-
-
 def proven_threshold(episodes: Sequence[EpisodePrediction], rate: float, confidence: float) -> float | None:
-    """The lowest at which the episodes prove the rate; None where they do at none. Never below the lowest score."""
+    """The lowest at which the episodes prove the rate; None if they do at none. Never below the lowest score."""
     failures = [np.sort(one.success_prob[one.target == 0]) for one in episodes if (one.target == 0).any()]
     if not failures:
         return None
     scores = np.unique(np.concatenate(failures))[::-1]  # from the strictest on
 
-    def proven(passing: int) -> bool:
-        """Whether the highest `passing` of these may pass."""
+    def fails(passing: int) -> bool:
+        """Whether the rate is not proven if the highest `passing` of these pass."""
         lowest = scores[passing - 1] if passing else np.inf
         losses = np.array([1 - np.searchsorted(one, lowest) / len(one) for one in failures])
-        return p_value(losses, rate) <= 1 - confidence
+        return p_value(losses, rate) > 1 - confidence
 
-    if not proven(0):
+    passing = bisect_left(range(len(scores) + 1), True, key=fails) - 1  # the most that may pass
+    if passing < 0:
         return None
-    low, high = 0, len(scores) + 1  # proven, not proven
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if proven(middle) else (low, middle)
-    if low == len(scores):
+    if passing == len(scores):
         return float(scores[-1])
-    return midway(scores[low], np.concatenate([one.success_prob[one.has_target] for one in episodes]))
+    return midway(scores[passing], np.concatenate([one.success_prob[one.has_target] for one in episodes]))
 
 
 def midway(score: np.float32, scores: FloatArray) -> float:
@@ -233,21 +222,22 @@ class Rights(Config):
 
     def describe(self) -> str:
         """For people: what it may decide, or what it takes."""
-        parts = [
-            self._part("success", "from", self.success_from, self.failures, "fail"),
-            self._part("failure", "up to", self.failure_to, self.successes, "succeed"),
-        ]
+        parts = []
+        for what, score, episodes, kind in (
+            ("success", self.success_from, self.failures, "fail"),
+            ("failure", self.failure_to, self.successes, "succeed"),
+        ):
+            needed = episodes_needed(self.max_error, self.confidence)
+            lack = f"label at least {needed - episodes} more that {kind}" if episodes < needed else "it errs too often"
+            part = f"decides {what} never alone: {lack} ({episodes} were tried, it takes {needed} without a mistake)"
+            if score is not None:
+                part = (
+                    f"decides {what} alone {'from' if what == 'success' else 'up to'} a score of {score:.4g}, wrong in "
+                    f"at most {self.max_error:.2g} of the episodes that {kind} (by {episodes} of them, "
+                    f"{self.confidence:.0%} confidence)"
+                )
+            parts.append(part)
         return f"in a cascade it {'; and it '.join(parts)}"
-
-    def _part(self, what: str, word: str, score: float | None, episodes: int, kind: str) -> str:
-        if score is not None:
-            return (
-                f"decides {what} alone {word} a score of {score:.4g}, wrong in at most {self.max_error:.2g} of the "
-                f"episodes that {kind} (by {episodes} of them, {self.confidence:.0%} confidence)"
-            )
-        needed = episodes_needed(self.max_error, self.confidence)
-        lack = f"label at least {needed - episodes} more that {kind}" if episodes < needed else "it errs too often"
-        return f"decides {what} never alone: {lack} ({episodes} were tried, it takes {needed} without a mistake)"
 
 
 def episode_score(success_prob: FloatArray, rule: DecisionRule) -> float:
@@ -265,21 +255,16 @@ def prove_rights(
     episodes: whole ones, that the judge has not seen, with the probabilities that the rule decides by
     fingerprint: of the judge that has these probabilities
     """
-    scores = [episode_score(one.success_prob, rule) for one in episodes]
-    success = [bool((one.target == 1).any()) for one in episodes]
+    scores = np.array([episode_score(one.success_prob, rule) for one in episodes])
+    success = np.array([bool((one.target == 1).any()) for one in episodes], bool)
 
-    def proven(scores: Sequence[float], success: Sequence[bool]) -> float | None:
+    def proven(scores: FloatArray, success: FloatArray) -> float | None:
         """The lowest score of a success that few enough failures reach; each episode counts as one frame."""
-        frames = [
-            EpisodePrediction(np.array([score]), np.array([float(kind)]), number)
-            for number, (score, kind) in enumerate(zip(scores, success, strict=True))
-        ]
+        frames = [EpisodePrediction(scores[n : n + 1], success[n : n + 1], n) for n in range(len(scores))]
         threshold = proven_threshold(frames, max_error, confidence)
-        if threshold is None:
-            return None
-        return min((score for score, kind in zip(scores, success) if kind and score >= threshold), default=None)
+        return None if threshold is None else min(scores[success & (scores >= threshold)].tolist(), default=None)
 
-    flipped = proven([1 - score for score in scores], [not kind for kind in success])
+    flipped = proven(1 - scores, ~success)
     k, n = rule.window
     return Rights(
         fingerprint=fingerprint,
@@ -287,8 +272,8 @@ def prove_rights(
         n=n,
         max_error=max_error,
         confidence=confidence,
-        failures=success.count(False),
-        successes=success.count(True),
+        failures=int((~success).sum()),
+        successes=int(success.sum()),
         success_from=proven(scores, success),
         failure_to=None if flipped is None else 1 - flipped,
     )

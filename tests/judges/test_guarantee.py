@@ -1,13 +1,13 @@
-"""A promise is kept on episodes to come as often as it says, and is not given where too few episodes could prove it."""
+"""A guarantee holds on new episodes as often as it says, and is not given where too few episodes could prove it."""
 
 import math
 
 import numpy as np
 import pytest
 
-from plaudit.judges.calibration import choose_threshold, promised_threshold
+from plaudit.judges.calibration import choose_threshold, guaranteed_threshold
+from plaudit.judges.guarantee import Guarantee, episode_losses, make_guarantee, proven_threshold
 from plaudit.judges.metrics import EpisodePrediction
-from plaudit.judges.promise import Promise, episode_losses, make_promise, proven_threshold
 from plaudit.judges.stats import episodes_needed, p_value, upper_bound
 
 RATE, CONFIDENCE = 0.1, 0.9
@@ -70,23 +70,26 @@ def test_so_many_episodes_without_a_mistake_are_enough_and_one_less_is_not(rate)
 
 def test_too_few_episodes_are_said_to_be_too_few_and_nothing_else_changes():
     known = [*failures(np.random.default_rng(0), 12), *successes(12)]
-    chosen, promise = promised_threshold(known, 0.01, CONFIDENCE, labeled=160)
+    chosen, promise = guaranteed_threshold(known, 0.01, CONFIDENCE, labeled=160)
     assert chosen == choose_threshold(known, 0.01)
     assert not promise.kept and (promise.episodes, promise.needed) == (12, 254)
     assert promise.more == math.ceil(254 * 160 / 12) - 160
-    assert f"too few episodes to promise a false-positive rate of 1%: label at least {promise.more:,} more" in (
+    assert f"too few episodes to guarantee a false-positive rate of 1%: label at least {promise.more:,} more" in (
         promise.describe()
     )
     assert promise.next_best is not None and promise.next_best.rate >= 0.2
-    assert f"{promise.next_best.threshold:.4g} is, for {100 * promise.next_best.rate:.0f}%" in promise.describe()
+    assert (
+        f"{promise.next_best.threshold:.4g} is proven for a rate of {100 * promise.next_best.rate:.0f}%"
+        in promise.describe()
+    )
 
 
 def test_with_enough_episodes_the_proven_threshold_is_in_use():
     known = [*failures(np.random.default_rng(0), 300), *successes(10)]
-    chosen, promise = promised_threshold(known, 0.02, CONFIDENCE)
+    chosen, promise = guaranteed_threshold(known, 0.02, CONFIDENCE)
     assert promise.kept and chosen.value == promise.threshold
     assert chosen.value > choose_threshold(known, 0.02).value
-    assert "promised for episodes to come, with 90% confidence" in promise.describe()
+    assert "guaranteed for new episodes, with 90% confidence" in promise.describe()
 
 
 def test_no_threshold_is_proven_that_would_not_be_used():
@@ -94,29 +97,29 @@ def test_no_threshold_is_proven_that_would_not_be_used():
     known = [*failures(np.random.default_rng(0), 40), *successes(10)]
     lowest = proven_threshold(known, 0.5, CONFIDENCE)
     assert lowest is not None and lowest < 0.5
-    _, promise = promised_threshold(known, 0.5, CONFIDENCE)
+    _, promise = guaranteed_threshold(known, 0.5, CONFIDENCE)
     assert [step.threshold for step in promise.steps if step.threshold is not None and step.threshold < 0.5] == []
     assert promise.threshold == 0.5
 
 
 def test_a_judge_that_would_have_to_say_no_to_everything_is_promised_nothing():
     sure = [EpisodePrediction(np.ones(FRAMES), np.zeros(FRAMES), number) for number in range(400)]
-    chosen, promise = promised_threshold([*sure, *successes(10)], 0.01, CONFIDENCE)
+    chosen, promise = guaranteed_threshold([*sure, *successes(10)], 0.01, CONFIDENCE)
     assert not promise.kept and promise.more == 0
     assert "no threshold that predicts any success keeps it on 400 episodes" in promise.describe()
     assert chosen.value > 1
 
 
 def test_a_rate_of_zero_is_never_promised():
-    promise = make_promise([*failures(np.random.default_rng(0), 20), *successes(2)], 0.0, CONFIDENCE)
-    assert "cannot be promised by any number of episodes" in promise.describe()
+    promise = make_guarantee([*failures(np.random.default_rng(0), 20), *successes(2)], 0.0, CONFIDENCE)
+    assert "cannot be guaranteed by any number of episodes" in promise.describe()
 
 
 def test_what_others_showed_of_the_threshold_is_said():
     known = [*failures(np.random.default_rng(0), 12), *successes(12)]
-    promise = make_promise(known, 0.01, CONFIDENCE).with_bound(
+    promise = make_guarantee(known, 0.01, CONFIDENCE).with_bound(
         episode_losses(failures(np.random.default_rng(1), 9), 0.9)
     )
     assert promise.bound_episodes == 9 and promise.bound is not None and 0.1 < promise.bound < 0.5
-    assert "9 episodes that did not choose it only bound its rate to" in promise.describe()
-    assert Promise.model_validate_json(promise.model_dump_json()) == promise
+    assert "9 episodes that did not choose it bound its rate to" in promise.describe()
+    assert Guarantee.model_validate_json(promise.model_dump_json()) == promise
