@@ -30,41 +30,29 @@ MAX_EPISODES = 1_000_000  # in a label file
 def read_cutoffs(path: str | Path) -> dict[int, Any]:
     """Episode number -> cutoff, ranges or None, as in the file."""
     path = Path(path)
-    tree = _tree(path)
-    if not isinstance(tree, dict):
-        raise BadFile(path, "a label file maps episodes to frames, like {0: 53, 1: null}")
-    found: dict[int, Any] = {}
-    for key, value in tree.items():
-        for episode in _episodes(key, path):
-            if episode in found:
-                raise BadFile(path, f"episode {episode} is labeled twice, the second time under '{key}'")
-            found[episode] = value
-        if len(found) > MAX_EPISODES:
-            raise BadFile(path, f"more than {MAX_EPISODES:,} episodes are labeled here; no store has so many")
-    return found
-
-
-def _tree(path: Path) -> Any:
-    """JSON where it is JSON, which is read a hundred times faster than as YAML."""
     with readable(path, "a label file is JSON or YAML, this is neither ({})", "there is no such label file"):
         data = read_own(path, MAX_JSON)
         try:
-            return parse_json(data)
+            tree = parse_json(data)  # a hundred times faster than as YAML
         except ValueError:
             from plaudit.config import parse_yaml
 
-            return parse_yaml(data.decode())
-
-
-def _episodes(key: Any, path: Path) -> range:
-    match = re.fullmatch(r"\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?", brief(key).strip("'"))
-    if not match:
-        raise BadFile(path, f"{brief(key)} is not an episode number or a range of them like '3-7'")
-    first = int(match[1])
-    episodes = range(first, int(match[2] or first) + 1)
-    if len(episodes) > MAX_EPISODES:
-        raise BadFile(path, f"{brief(key)} is a range of {len(episodes):,} episodes; no store has so many")
-    return episodes
+            tree = parse_yaml(data.decode())
+    if not isinstance(tree, dict):
+        raise BadFile(path, "a label file maps episodes to frames, like {0: 53, 1: null}")
+    cutoffs: dict[int, Any] = {}
+    for key, value in tree.items():
+        match = re.fullmatch(r"\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?", brief(key).strip("'"))
+        if not match:
+            raise BadFile(path, f"{brief(key)} is not an episode number or a range of them like '3-7'")
+        episodes = range(int(match[1]), int(match[2] or match[1]) + 1)
+        if len(episodes) + len(cutoffs) > MAX_EPISODES:
+            raise BadFile(path, f"more than {MAX_EPISODES:,} episodes are labeled here; no store has so many")
+        for episode in episodes:
+            if episode in cutoffs:
+                raise BadFile(path, f"episode {episode} is labeled twice, the second time under '{key}'")
+            cutoffs[episode] = value
+    return cutoffs
 
 
 def label_store(
@@ -77,16 +65,19 @@ def label_store(
 ) -> list[int]:
     """Append labels of each episode to the ledger, all or none; returns the ids of the episodes labeled.
 
-    after: what frames after the last range of an episode are
+    after: the label of frames after the last range of an episode
     """
-    numbers = _numbering(store, by)
+    ids = _numbering(store, by)
     labeled: list[tuple[int, Labels]] = []
     for number, value in cutoffs.items():
-        if number not in numbers:
-            raise DataError(f"{store.folder} has no episode {number}; it has {_span(numbers)}. Nothing was labeled")
-        episode_id = numbers[number]
+        if number not in ids:
+            has = f"{min(ids)} to {max(ids)} ({len(ids)} in all)" if ids else "none"
+            raise DataError(f"{store.folder} has no episode {number}; it has {has}. Nothing was labeled")
+        episode_id = ids[number]
+        episode = store.episode(episode_id)
+        frames = len(range(episode.steps + 1)[episode.observed])  # people count these, from 0
         try:
-            targets = _targets(store.episode(episode_id), value, after)
+            targets = over_all_frames(episode, _recorded_targets(frames, value, after))
         except DataError as error:
             raise DataError(f"episode {number}: {error}. Nothing was labeled") from error
         labeled.append((episode_id, Labels.from_targets(targets, "cutoff", note=note)))
@@ -95,7 +86,7 @@ def label_store(
 
 
 def _numbering(store: Store, by: Numbering | None) -> dict[int, int]:
-    """From the numbers a person writes to ids. Where they could mean two things, they must say which."""
+    """The number that a person writes -> id; DataError if the numbers are ambiguous."""
     ids = {i: i for i in store.ids}
     origins = {i: store.entry(i).line["origin"] for i in store.ids}
     source = {origin["index"]: i for i, origin in origins.items() if origin}
@@ -123,15 +114,9 @@ def over_all_frames(episode: Episode, recorded: FloatArray) -> FloatArray:
 
 
 def frame_labels(frames: int, value: Any, after: After) -> Labels:
-    """Labels of recorded frames that have an action each, by an entry of a label file; the last one is repeated."""
+    """Labels of recorded frames that have an action each, from an entry of a label file; the last one is repeated."""
     recorded = _recorded_targets(frames, value, after)
     return Labels.from_targets(np.append(recorded, recorded[-1:]), "cutoff")
-
-
-def _targets(episode: Episode, value: Any, after: After) -> FloatArray:
-    """0, 1 or NaN for each of the T+1 frames."""
-    frames = len(range(episode.steps + 1)[episode.observed])  # people count these, from 0
-    return over_all_frames(episode, _recorded_targets(frames, value, after))
 
 
 def _recorded_targets(frames: int, value: Any, after: After) -> FloatArray:
@@ -149,21 +134,23 @@ def _recorded_targets(frames: int, value: Any, after: After) -> FloatArray:
 
 
 def _ranges(value: Any, end: int) -> list[tuple[int, int, float]]:
-    """First and last frame, and what they are: 1, or NaN where unknown."""
+    """First and last frame, and their label: 1, or NaN where unknown."""
     if value is None:
         return []
     if value == UNKNOWN:
         return [(0, end, np.nan)]
     if _is_frame(value):
-        return [(value, max(value, end), 1.0)]
+        value = [value, None]
     ranges = [value] if _is_range(value) else value
-    if isinstance(ranges, list) and all(_is_range(one) for one in ranges):
-        return [
-            (one[0], max(one[0], end) if one[1] is None else one[1], 1.0 if len(one) == 2 else np.nan) for one in ranges
-        ]
-    raise DataError(
-        f'{brief(value)} is not a frame, a list of [first, last] or [first, last, "unknown"] ranges, "unknown", or null'
-    )
+    if not isinstance(ranges, list) or not all(map(_is_range, ranges)):
+        raise DataError(
+            f'{brief(value)} is not a frame, a list of [first, last] or [first, last, "unknown"] ranges, '
+            '"unknown", or null'
+        )
+    return [
+        (first, max(first, end) if last is None else last, np.nan if unknown else 1.0)
+        for first, last, *unknown in ranges
+    ]
 
 
 def _is_frame(value: Any) -> bool:
@@ -175,7 +162,3 @@ def _is_range(value: Any) -> bool:
     if not isinstance(value, list) or len(value) not in (2, 3) or not _is_frame(value[0]):
         return False
     return (value[1] is None or _is_frame(value[1])) and value[2:] in ([], [UNKNOWN])
-
-
-def _span(numbers: Mapping[int, int]) -> str:
-    return f"{min(numbers)} to {max(numbers)} ({len(numbers)} in all)" if numbers else "none"

@@ -1,14 +1,13 @@
-"""Episodes in and out: a foreign folder into a store, a store into a new folder.
+"""Import of a data set into a store, and export of a store into a new folder.
 
-Importing opens its source for reading only; an episode that is broken is named and left out while the others come
-in, and an episode that is here already is skipped, so an interrupted import is resumed by the same command.
-Exporting fills a folder beside the target and renames it when it is whole: the target holds all of it or does not
-exist.
+An import opens its source for reading only. A broken episode is reported and left out, and an episode that was imported
+before is skipped, so the same command resumes an interrupted import. An export fills a folder next to the target and
+renames it when it is complete.
 """
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,14 +26,14 @@ LARGE = 2_000_000_000  # bytes of a store from which on smaller frames are sugge
 
 @dataclass
 class ImportReport:
-    """What became of each episode of a source."""
+    """The result of an import."""
 
     ids: list[int] = field(default_factory=list)
     already_imported: int = 0
-    failed: list[str] = field(default_factory=list)  # a sentence each
+    failed: list[str] = field(default_factory=list)  # a message each
     labeled: int = 0
-    ignored: Sequence[str] = ()  # features that an episode has no place for
-    notes: Sequence[str] = ()  # how the source was read where it left something open
+    ignored: Sequence[str] = ()  # features that are not imported
+    notes: Sequence[str] = ()  # how the source was read where it is ambiguous
 
 
 def import_dataset(
@@ -45,10 +44,10 @@ def import_dataset(
     announce: Callable[[str], None] = lambda message: None,
     takes: Callable[[int], bool] = lambda number: True,
 ) -> ImportReport:
-    """Add every episode of `source` to a store, which is made if it does not exist.
+    """Add every episode of `source` to a store, which is created if it does not exist.
 
-    takes: whether the episode of this number in the source is wanted
-    announce: is told how much disk space that takes, before any is used
+    takes: whether to import the episode of this number in the source
+    announce: called with the disk space that it takes, before any is used
     """
     if is_store(source):
         raise DataError(f"{source} is a store already; open it as it is")
@@ -58,8 +57,9 @@ def import_dataset(
             raise UnclearDataset("\n".join(dataset.problems))
         report = ImportReport(ignored=dataset.ignored)
         _check_space(dataset, options or ReadOptions(), Path(store_folder), new, announce)
+        sources = [source for source in dataset.sources if takes(source.index)]
         with Store.create(store_folder) if new else Store.open(store_folder, write=True) as store:
-            _take(dataset, store, report, progress, takes)
+            _import_episodes(str(dataset.path), progress(sources), store, report)
         report.notes = list(dataset.notes)
     if new and not report.ids:
         shutil.rmtree(store_folder, ignore_errors=True)  # a link to a folder stays
@@ -78,9 +78,8 @@ def open_or_import(
 ) -> tuple[Path, list[str]]:
     """The store that holds the episodes and labels of a folder, and notes for the user.
 
-    A store is used as it is. A data set of another layout has no ledger, and nothing is ever written into other
-    people's data, so its episodes are copied into a store next to it, or `into`. Opening it again finds that store and
-    adds what is new.
+    A store is used as it is. A data set has no ledger and is never changed, so its episodes are imported into a store
+    next to it, or `into`. Opening it again finds that store and adds what is new.
     """
     if is_store(path):
         if into is not None and into != path:
@@ -110,7 +109,7 @@ def store_beside(path: Path) -> Path:
 def _check_space(
     dataset: Dataset, options: ReadOptions, store_folder: Path, new: bool, announce: Callable[[str], None]
 ) -> None:
-    """Announce what a store of this data set takes; refuse a new one that the disk has no room for."""
+    """Announce the size of a store of this data set; refuse a new one that does not fit on the disk."""
     nbytes = dataset.store_bytes(options.max_episode_gb)
     if not nbytes:
         return
@@ -126,40 +125,31 @@ def _check_space(
     announce(f"{takes}; {size_text(free)} are free{smaller}")
 
 
-def _take(
-    dataset: Dataset, store: Store, report: ImportReport, progress: ProgressFn, takes: Callable[[int], bool]
-) -> None:
+def _import_episodes(path: str, sources: Iterable[Any], store: Store, report: ImportReport) -> None:
     """Import each episode in turn; one that fails is reported and skipped."""
-    origins = (store.entry(i).line["origin"] for i in store.ids)
-    known: dict[str, list[tuple[int, str, int]]] = {}  # digest -> id, path and index of what was imported
-    for i, origin in zip(store.ids, origins):
-        if origin:
-            known.setdefault(origin["digest"], []).append((i, origin["path"], origin["index"]))
-    for entry in progress([source for source in dataset.sources if takes(source.index)]):
+    imported: dict[str, list[tuple[int, str, int]]] = {}  # digest -> id, path and index
+    for i in store.ids:
+        if origin := store.entry(i).line["origin"]:
+            imported.setdefault(origin["digest"], []).append((i, origin["path"], origin["index"]))
+    for source in sources:
         try:
-            digest = entry.digest()
+            digest = source.digest()
             # Two episodes of one data set may be alike and are both imported; a copy of the data set is not.
-            here = [i for i, path, index in known.get(digest, ()) if path != str(dataset.path) or index == entry.index]
-            if here:
-                report.already_imported += 1
-                _finish_labels(store, here[0], entry)
+            same = [i for i, where, index in imported.get(digest, ()) if where != path or index == source.index]
+            report.already_imported += bool(same)
+            if same and store.ledger.history(same[0]):
                 continue
-            episode, labels = entry.load()
+            episode, labels = source.load()  # also if a crash came between an episode and its labels
         except DataError as error:
-            report.failed.append(f"episode {entry.index} was left out: {error}")
+            report.failed.append(f"episode {source.index} was left out: {error}")
             continue
-        episode_id = store.append(episode)
-        known.setdefault(digest, []).append((episode_id, str(dataset.path), entry.index))
-        report.ids.append(episode_id)
-        if labels is not None:
-            store.ledger.append(episode_id, labels)
-            report.labeled += 1
-
-
-def _finish_labels(store: Store, episode_id: int, entry: Any) -> None:
-    """A crash between an episode and its labels left it bare: add them now."""
-    if not store.ledger.history(episode_id):
-        _, labels = entry.load()
+        if same:
+            episode_id = same[0]
+        else:
+            episode_id = store.append(episode)
+            imported.setdefault(digest, []).append((episode_id, path, source.index))
+            report.ids.append(episode_id)
+            report.labeled += labels is not None
         if labels is not None:
             store.ledger.append(episode_id, labels)
 
@@ -172,9 +162,9 @@ def export_dataset(
     ids: Sequence[int] | None = None,
     progress: ProgressFn = iter,
 ) -> list[str]:
-    """Write episodes, with the labels that count, into a folder that must not hold anything yet.
+    """Write episodes, with the labels that count, into an empty or new folder.
 
-    Returns a sentence for whatever the layout has no place for.
+    Returns messages about what the layout cannot hold.
     """
     chosen = store.ids if ids is None else ids
     items = [LabeledEpisode(i, store.episode(i), store.ledger.labels(i)) for i in chosen]
@@ -186,7 +176,7 @@ def export_dataset(
 
 
 def check_new(target: Path, *sources: Path) -> None:
-    """Refuse a place where something is, or that belongs to one of `sources`."""
+    """Refuse a target that is not empty, or lies within one of `sources` or around it."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise TargetNotEmpty(
             f"{target} holds something already; nothing was written, name a folder that does not exist"
@@ -205,7 +195,7 @@ def check_new(target: Path, *sources: Path) -> None:
 
 @contextmanager
 def new_folder(target: str | Path) -> Iterator[Path]:
-    """A folder to fill that takes its name when the block ends well, and vanishes when it does not."""
+    """A folder to fill. It gets its name when the block succeeds, and is removed when it fails."""
     target = Path(target)
     check_new(target)
     partial = target.with_name(f".{target.name}.partial")
