@@ -17,7 +17,7 @@ from typing import Any
 from plaudit.data.disk import Folder
 from plaudit.data.journal import MAX_ID, Record, is_int_in, is_number, is_time
 from plaudit.data.segments import Schema, Segment, segment_name
-from plaudit.errors import InvalidEpisode, StoreDamaged, StoreError
+from plaudit.errors import StoreDamaged, StoreError
 from plaudit.files import brief
 from plaudit.types import Episode
 
@@ -74,16 +74,6 @@ class EpisodeEntry:
         """Raise ValueError if it takes more memory than any recording does."""
         if self.rows * (schema.state_dim + schema.action_dim) > MAX_NUMBERS:
             raise ValueError(f"{self.steps:,} steps of {schema.state_dim} and {schema.action_dim} numbers are too many")
-
-
-def new_entry(line: Record, schema: Schema) -> EpisodeEntry:
-    """The entry of a line that is about to be written; InvalidEpisode if it could not be read back."""
-    try:
-        entry = EpisodeEntry.parse(line)
-        entry.check_fits(schema)
-    except (KeyError, ValueError) as error:
-        raise InvalidEpisode(f"this episode cannot be stored: {error}") from error
-    return entry
 
 
 def episode_line(episode_id: int, episode: Episode, segment: int, row: int, checksums: dict[str, int]) -> Record:

@@ -13,7 +13,7 @@ from plaudit.data.catalog import MAX_SEGMENTS, summary_line
 from plaudit.data.checked_json import decode_checked, encode_checked
 from plaudit.data.disk import Folder, disk_errors, lock
 from plaudit.data.failures import failures_path
-from plaudit.data.journal import MAX_ID, Record, head_name, is_int_in, repair_bit
+from plaudit.data.journal import HEAD, MAX_ID, Record, is_int_in, repair_bit
 from plaudit.data.quarantine import quarantined, set_aside
 from plaudit.data.repair import inspect_journal, repair_journal
 from plaudit.data.settings import MARKER, Settings, is_store, read_settings
@@ -80,7 +80,7 @@ def empty_quarantine(folder: str | Path) -> list[str]:
 def _journals(root: Folder) -> list[Path]:
     """Those that must be there; and failures, once a judge failed on something."""
     failures = failures_path(root.path / "labels")
-    there = root.exists(failures.name) or root.exists(head_name(failures.name))
+    there = root.exists(failures.name) or root.exists(failures.name + HEAD)
     return [root.path / "journal", root.path / "labels", *([failures] if there else [])]
 
 

@@ -50,18 +50,13 @@ class Folder:
 
     def check_same(self) -> None:
         """Raise if the path leads to another folder than the one that was opened."""
-        try:
-            there = self._absolute.stat()
-        except OSError as error:
-            raise StoreError(
-                f"{self.path} is not there any more ({_reason(error)}): it was moved or removed while it was open; "
-                "nothing was written, open it where it is now"
-            ) from error
-        if identity(there) != self._identity:
-            raise StoreError(
-                f"the folder at {self.path} is not the one that was opened: it was moved and another put in its place; "
-                "nothing was written, open the one that is meant"
-            )
+        with suppress(OSError):
+            if identity(self._absolute.stat()) == self._identity:
+                return
+        raise StoreError(
+            f"{self.path} was moved, removed or replaced by another folder while it was open; nothing was written, "
+            "open it where it is now"
+        )
 
     def open(self, name: str, flags: int) -> int:
         """The descriptor of a regular file, for the caller to close. New files can be read by everybody."""
@@ -169,15 +164,11 @@ class Folder:
                 os.unlink(last, dir_fd=above)
 
     def remove_empty_folder(self, name: str) -> bool:
-        """Remove a folder if it is one and empty; returns whether it was."""
-        with self._above(name) as (above, last):
-            try:
-                os.rmdir(last, dir_fd=above)
-            except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                    raise
-                return False
-        return True
+        """Remove a folder if it is empty; returns whether it is gone."""
+        with self._above(name) as (above, last), suppress(OSError):
+            os.rmdir(last, dir_fd=above)
+            return True
+        return False
 
     def sync(self, name: str = ".") -> None:
         """Make new and removed names of a folder below survive a power cut."""

@@ -55,6 +55,7 @@ MAX_LINE_BYTES = 1 << 24  # a million steps of labels have 12 MB
 MAX_TORN_BYTES = 4 * MAX_LINE_BYTES  # bytes of one append
 MAX_REPAIR_BYTES = 1 << 15  # trying every bit takes time with the square of the length: 3 s for this one
 LINE_START = 64  # bytes of a line that tell it from every other: its checksum and its numbers
+HEAD = ".head"  # after the name of a journal
 SLOT = 64  # bytes of a slot of the head
 _NUMBERS = re.compile(rb"(\d{1,15}) (\d{1,15}) ([0-9a-f]{8}) ")  # before the record of a line
 _SLOT = re.compile(rb"([0-9a-f]{8}) ((\d{1,15}) ([0-9a-f]{8}))[ \n]*")
@@ -133,14 +134,10 @@ def decode(text: bytes | bytearray) -> Line | None:
 def check_readable(path: Path, lines: Iterable[bytes]) -> None:
     """Raise if a line that is about to be written could not be read back."""
     for line in lines:
-        if len(line) > MAX_LINE_BYTES:
+        if len(line) > MAX_LINE_BYTES or decode(line[:-1]) is None:
             raise DataError(
-                f"{path}: a line of {len(line):,} bytes where {MAX_LINE_BYTES:,} are read; nothing was written"
-            )
-        if decode(line[:-1]) is None:
-            raise DataError(
-                f"{path}: a text holds half a character, or a value nests too deeply, and could not be read back; "
-                f"nothing was written ({line[:200].decode()})"
+                f"{path}: nothing was written, because this could not be read back: it has more than "
+                f"{MAX_LINE_BYTES:,} bytes, nests too deeply, or a text holds half a character ({line[:200].decode()})"
             )
 
 
@@ -174,18 +171,13 @@ class Head:
     slot: int  # where this was read
 
 
-def head_name(journal: str) -> str:
-    """The name of a journal's head."""
-    return f"{journal}.head"
-
-
 def read_head(folder: Folder, journal: str, flags: int = os.O_RDONLY) -> Head | None:
     """The newer of the two slots; None if neither can be read.
 
     flags: with which the file is opened
     """
     heads: list[Head] = []
-    with suppress(FileNotFoundError), folder.opened(head_name(journal), flags) as file:
+    with suppress(FileNotFoundError), folder.opened(journal + HEAD, flags) as file:
         for slot in (0, 1):
             match = _SLOT.fullmatch(os.pread(file, SLOT, slot * SLOT))
             if match and int(match[1], 16) == zlib.crc32(match[2]):
@@ -195,7 +187,7 @@ def read_head(folder: Folder, journal: str, flags: int = os.O_RDONLY) -> Head | 
 
 def replace_head(folder: Folder, journal: str, count: int, chain: int) -> None:
     """Write a new, synced head: with a new journal, and after a repair, which may count fewer lines."""
-    folder.write(head_name(journal), _encode_slot(count, chain) + b" " * (SLOT - 1) + b"\n")
+    folder.write(journal + HEAD, _encode_slot(count, chain) + b" " * (SLOT - 1) + b"\n")
 
 
 def _encode_slot(count: int, chain: int) -> bytes:
@@ -290,7 +282,7 @@ class Journal:
             own = self._catch_up(file)
             # A failed write is harmless: the lines are already synced, and the head may lag behind.
             slot = 1 - self._head.slot if self._head else 0
-            with suppress(OSError), self.folder.opened(head_name(self.path.name), os.O_RDWR) as head:
+            with suppress(OSError), self.folder.opened(self.path.name + HEAD, os.O_RDWR) as head:
                 write_at(head, memoryview(_encode_slot(self.count, self._chain)), slot * SLOT)
             return others + own
 

@@ -14,7 +14,7 @@ import re
 
 from plaudit.data.catalog import Catalog, summary_line
 from plaudit.data.disk import MAX_SMALL_FILE, WRITER_LOCK, Folder
-from plaudit.data.journal import Journal, decode, head_name, read_head
+from plaudit.data.journal import HEAD, Journal, decode, read_head
 from plaudit.data.ledger import Ledger
 from plaudit.data.quarantine import set_aside
 from plaudit.data.segments import EVICTED_SUFFIX, own_files, remove_files, segment_name
@@ -26,7 +26,7 @@ _JOURNALS = ("journal", "labels")
 # What `Store.create` makes before `store.json`.
 _UNFINISHED = {
     *("segments", WRITER_LOCK, f"{MARKER}.tmp", *_JOURNALS),
-    *(f"{head_name(name)}{suffix}" for name in _JOURNALS for suffix in ("", ".tmp")),
+    *(f"{name}{HEAD}{suffix}" for name in _JOURNALS for suffix in ("", ".tmp")),
 }
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from plaudit.data.disk import Folder, disk_errors, read_at
 from plaudit.data.journal import (
+    HEAD,
     HEADER_KEY,
     MAX_LINE_BYTES,
     MAX_REPAIR_BYTES,
@@ -25,7 +26,6 @@ from plaudit.data.journal import (
     check_readable,
     decode,
     encode_lines,
-    head_name,
     missing_lines,
     read_head,
     repair_lines,
@@ -80,7 +80,7 @@ class Inspection:
                 damaged = []
             if line:
                 self._take(line)
-        head, name = self.head, head_name(self.path.name)
+        head, name = self.head, self.path.name + HEAD
         if head is not None and self.count < head.count:
             self.broken = True
             gone = f"lost: the last {head.count - self.count} acknowledged line(s) are missing"

@@ -25,7 +25,8 @@ from typing import Annotated, Any, Self
 from urllib.parse import quote
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from plaudit.data.checked_json import encode_checked
 from plaudit.data.disk import CHUNK, Folder, sync_file, write_at
@@ -66,23 +67,18 @@ _NumberType = Annotated[_Name, AfterValidator(_check_number_type)]
 _Shape = Annotated[tuple[_Size, ...], Field(max_length=MAX_DIMENSIONS), AfterValidator(_check_shape)]
 
 
-class _SchemaTree(BaseModel):
-    """A schema in JSON. It is validated: with a wrong size, the bytes of one episode would be served as another's."""
+@pydantic_dataclass(frozen=True)
+class Schema:
+    """What one row holds. Episodes of one schema share segments.
 
-    cameras: Annotated[tuple[tuple[_Name, _Side, _Side], ...], Field(max_length=MAX_COLUMNS)]
+    It is validated: with a wrong size, the bytes of one episode would be served as another's.
+    """
+
+    cameras: Annotated[tuple[tuple[_Name, _Side, _Side], ...], Field(max_length=MAX_COLUMNS)]  # (name, H, W)
     state_dim: _Size
     action_dim: _Size
+    # (name, dtype, shape of one step)
     privileged: Annotated[tuple[tuple[_Name, _NumberType, _Shape], ...], Field(max_length=MAX_COLUMNS)]
-
-
-@dataclass(frozen=True)
-class Schema:
-    """What one row holds. Episodes of one schema share segments."""
-
-    cameras: tuple[tuple[str, int, int], ...]  # (name, H, W)
-    state_dim: int
-    action_dim: int
-    privileged: tuple[tuple[str, str, tuple[int, ...]], ...]  # (name, dtype, shape of one step)
 
     @classmethod
     def of(cls, episode: Episode) -> Self:
@@ -95,13 +91,14 @@ class Schema:
     @classmethod
     @lru_cache(64)
     def _of(cls, cameras: Any, state_dim: int, action_dim: int, privileged: Any) -> Self:
-        return cls(cameras, state_dim, action_dim, privileged)
+        fields = {"cameras": cameras, "state_dim": state_dim, "action_dim": action_dim, "privileged": privileged}
+        return cls.from_json(fields)
 
     @classmethod
-    def from_json(cls, tree: Any) -> Self:
-        """Raises ValueError for anything else than a schema."""
+    def from_json(cls, tree: Mapping[str, Any]) -> Self:
+        """Raises ValueError or TypeError for anything else than a schema."""
         try:
-            return cls(**vars(_SchemaTree.model_validate(tree)))
+            return cls(**tree)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
@@ -111,8 +108,6 @@ class Schema:
         for names in ([c for c, _, _ in self.cameras], [n for n, _, _ in self.privileged]):
             if len(set(names)) < len(names):
                 raise ValueError("a name of a camera or of a privileged value stands there twice")
-            if len(names) > MAX_COLUMNS:
-                raise ValueError(f"{len(names):,} cameras or privileged values, where at most {MAX_COLUMNS} are stored")
         for camera, height, width in self.cameras:
             if len(quote(camera_column(camera), safe="")) > MAX_NAME_BYTES:  # UnicodeError: half a character
                 raise ValueError(f"the camera's name {brief(camera)} is too long for a file")

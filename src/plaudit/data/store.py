@@ -32,7 +32,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from plaudit.data.catalog import Catalog, EpisodeEntry, episode_line, new_entry, segment_line
+from plaudit.data.catalog import Catalog, EpisodeEntry, episode_line, segment_line
 from plaudit.data.disk import Folder, defer_signals, disk_error, disk_errors, lock, sync
 from plaudit.data.journal import Journal, Record
 from plaudit.data.label_order import LabelOrder, Tiers
@@ -41,7 +41,15 @@ from plaudit.data.recovery import check_identity, is_unfinished, recover, remove
 from plaudit.data.segments import STEPS, Schema, Segment, camera_column
 from plaudit.data.settings import MARKER, Settings, read_settings
 from plaudit.data.settings import is_store as is_store
-from plaudit.errors import EpisodeNotFound, InvalidEpisode, Replaced, SegmentMissing, StoreDamaged, StoreError
+from plaudit.errors import (
+    EpisodeNotFound,
+    InvalidEpisode,
+    PlauditError,
+    Replaced,
+    SegmentMissing,
+    StoreDamaged,
+    StoreError,
+)
 from plaudit.types import Episode, Origin
 
 SEGMENT_BYTES = 4 << 30  # a new segment begins beyond this
@@ -315,11 +323,11 @@ class Store:
             try:
                 for i, episode in enumerate(episodes):
                     lines += self._write(self._catalog.next_id + i, episode)
-                new = [
-                    new_entry(line, self.segment(line["segment"]).schema) for line in lines if line["op"] == "episode"
-                ]
-                grown = [self.segment(number) for number in {entry.segment for entry in new}]
-                for segment in grown:
+                new = [EpisodeEntry.parse(line) for line in lines if line["op"] == "episode"]
+                grown = {entry.segment: self.segment(entry.segment) for entry in new}
+                for entry in new:
+                    entry.check_fits(grown[entry.segment].schema)
+                for segment in grown.values():
                     segment.sync()
                 surplus = self.surplus(new) if evict else []
                 if surplus:
@@ -329,8 +337,10 @@ class Store:
                 self._roll_back(rows_before)
                 if isinstance(error, OSError):
                     raise disk_error(error, self.folder, "this episode was not stored") from error
+                if isinstance(error, KeyError | ValueError) and not isinstance(error, PlauditError):
+                    raise InvalidEpisode(f"this episode cannot be stored: {error}") from error
                 raise
-            for segment in grown:
+            for segment in grown.values():
                 segment.commit()
             self._remove_evicted(self._catalog.follow(lines, {entry.id: entry for entry in new}))
             least, share = COMPACT_AFTER
@@ -397,10 +407,7 @@ class Store:
 
     def _write(self, episode_id: int, episode: Episode) -> list[Record]:
         """The arrays of one episode, unsynced, and the journal lines that will make it exist."""
-        try:
-            schema = Schema.of(episode)
-        except ValueError as error:
-            raise InvalidEpisode(f"this episode cannot be stored: {error}") from error
+        schema = Schema.of(episode)
         number = self._catalog.growing.get(schema)
         is_new = number is None or self.segment(number).nbytes >= self._segment_limit()
         if number is None or is_new:
