@@ -4,8 +4,9 @@ import builtins
 import gc
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # several test processes share the cores, and torch's threads would spin
 os.environ["CUDA_VISIBLE_DEVICES"] = ""  # numbers are compared with a processor's, whatever the machine has
@@ -15,6 +16,7 @@ import hypothesis
 import numpy as np
 import pytest
 
+from plaudit.data.rewards import Decisions, RewardConfig, learning_signal
 from plaudit.data.store import Store
 from plaudit.trust import CODE, HOSTS
 from plaudit.types import Episode, Labels
@@ -104,6 +106,12 @@ def counting_episode(steps: int = 4, first: int = 0, size: tuple[int, int] = (8,
         actions=np.arange(steps, dtype=np.float32)[:, None],
         **{"fps": 10.0, "task": "count", **facts},
     )
+
+
+def episode_rewards(labels: Labels, env_info: Mapping[str, Any], config: RewardConfig, gamma: float) -> np.ndarray:
+    """[T] the reward of each action of one episode; NaN where the observation after it is not labeled."""
+    failed = np.asarray(env_info.get("failure", np.zeros(labels.steps, bool)))
+    return learning_signal(Decisions.of(labels), failed, env_info, config, gamma).reward
 
 
 def same_episode(one: Episode, other: Episode) -> bool:

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conftest import counting_episode, labeled_store
+from conftest import counting_episode, episode_rewards, labeled_store
 from plaudit.data.check import check
 from plaudit.data.label_order import counted_sources
 from plaudit.data.replay import ReplaySampler
-from plaudit.data.rewards import RewardConfig, compute_episode_rewards
+from plaudit.data.rewards import RewardConfig
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
 from plaudit.rollout.run import append_marked
@@ -27,7 +27,7 @@ def labels(*prob: float, progress: tuple[float, ...] = (), padded: str = "none")
 
 
 def rewards(made: Labels, env_info=None, gamma: float = 0.99, **config) -> list[float]:
-    return compute_episode_rewards(made, env_info or {}, RewardConfig(**config), gamma).tolist()
+    return episode_rewards(made, env_info or {}, RewardConfig(**config), gamma).tolist()
 
 
 def test_binary_pays_one_where_success_was_decided_and_nothing_else():

@@ -12,10 +12,10 @@ import pytest
 from safetensors.numpy import load_file
 from test_trainer import curve, run
 
-from conftest import same_episode
+from conftest import episode_rewards, same_episode
 from glow import GlowConfig, bewildered, bright_model, saved
 from plaudit.data.replay import ReplaySampler
-from plaudit.data.rewards import RewardConfig, compute_episode_rewards
+from plaudit.data.rewards import RewardConfig
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, JudgeError, PlauditError
 from plaudit.judges.classifier.checkpoint import RewardModel
@@ -162,7 +162,7 @@ def test_the_rule_decides_what_is_paid(tmp_path: Path, model: Any, rule: str, pa
     store, config = Store.open(tmp_path / "run/episodes"), RunFolder.reopen(tmp_path / "run").config.reward
     for i, episode in store:
         bright = episode.frames["front"][1:, 0, 0, 0] >= 0.5 * 255
-        found = compute_episode_rewards(store.ledger.labels(i), episode.privileged, config, 0.95)
+        found = episode_rewards(store.ledger.labels(i), episode.privileged, config, 0.95)
         assert found == pytest.approx(paid(episode.state[1:, 0], bright), abs=1e-3)
 
 
@@ -271,7 +271,7 @@ def test_shaping_pays_for_progress_on_the_way(tmp_path: Path, knowing: Path):
     light = plain.episode(0).frames["front"][:, 0, 0, 0].astype(float)
     labels = plain.ledger.labels(0)
     assert labels.judge == shaped.ledger.labels(0).judge  # of the same first round; only what is paid differs
-    paid = compute_episode_rewards(labels, {}, RewardConfig(shaping=0.5), 0.95) - labels.success[1:]
+    paid = episode_rewards(labels, {}, RewardConfig(shaping=0.5), 0.95) - labels.success[1:]
     assert np.corrcoef(paid[:-1], np.diff(light)[:-1])[0, 1] > 0.5
     first = [curve(tmp_path / name)[0]["rollout/rewards"] for name in ("plain", "shaped")]
     assert first[0] != first[1]
@@ -285,7 +285,7 @@ def test_shaping_adds_up_to_nothing_that_depends_on_the_way(tmp_path: Path, know
     store, judge = Store.open(demos, labels=tmp_path / "run/demo_labels"), load_reward_model(knowing, force=True)
     for i, episode in store:
         labels = store.ledger.labels(i)
-        reward = compute_episode_rewards(labels, {}, RewardConfig(shaping=1), 0.95)
+        reward = episode_rewards(labels, {}, RewardConfig(shaping=1), 0.95)
         total = (0.95 ** np.arange(episode.steps) * (reward - labels.success[1:])).sum()
         assert labels.success[-1]
         assert total == pytest.approx(0.95**episode.steps - judge.score_episode(episode).progress[0], abs=1e-3)

@@ -1,8 +1,8 @@
 """Memory of batches, and their conversion to torch and TensorDict.
 
 A batch of 256 transitions with two cameras is 50 MB. Allocating that anew costs as much as filling it, because the
-kernel hands out zeroed pages one fault at a time; so memory is reused once nothing refers to it any more. With CUDA it
-comes from torch's pinned cache instead, which also tracks copies that are still in progress.
+kernel zeroes one page at a time. So memory is reused once nothing refers to it any more. With CUDA it comes from
+torch's pinned cache instead, which also tracks copies that are still in progress.
 """
 
 import weakref
@@ -26,8 +26,8 @@ Allocate = Callable[[tuple[int, ...], Any], AnyArray]  # (shape, dtype) -> array
 class BufferPool:
     """Arrays whose memory returns to the pool when the last view of them is gone.
 
-    An array handed out hangs on a fresh root array over pooled memory. Numpy keeps that root alive for as long as any
-    view of it lives, so the root's end is the moment nobody can see the memory any more.
+    Each array is a view of a new root array over pooled memory. Numpy keeps the root alive as long as any view of it,
+    so the memory is free when the root is deleted.
     """
 
     def __init__(self) -> None:
@@ -53,10 +53,6 @@ def pinned_empty(shape: tuple[int, ...], dtype: Any) -> AnyArray:
     return torch.empty(shape, dtype=like.dtype, pin_memory=True).numpy()
 
 
-def default_allocate(pin: bool) -> Allocate:
-    return pinned_empty if pin else BufferPool().empty
-
-
 def cuda_available() -> bool:
     import torch
 
@@ -70,11 +66,13 @@ def to_torch(batch: Batch[AnyArray], device: "torch.device | str | None" = None)
     """
     import torch
 
-    def convert(array: AnyArray) -> torch.Tensor:
-        tensor = torch.from_numpy(array)
+    def convert(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return {name: convert(array) for name, array in value.items()}
+        tensor = torch.from_numpy(value)
         return tensor if device is None else tensor.to(device, non_blocking=True)
 
-    return _map(batch, convert)
+    return Batch(**{field.name: convert(getattr(batch, field.name)) for field in fields(batch)})
 
 
 def to_tensordict(batch: Batch[AnyArray], device: "torch.device | str | None" = None) -> "TensorDict":
@@ -99,15 +97,3 @@ def to_tensordict(batch: Batch[AnyArray], device: "torch.device | str | None" = 
         },
     }
     return TensorDict(tree, batch_size=[len(b.reward)])
-
-
-def _map(batch: Batch[Any], function: Callable[[Any], Any]) -> Batch[Any]:
-    values = {item.name: getattr(batch, item.name) for item in fields(batch)}
-    return Batch(
-        **{
-            name: {key: function(array) for key, array in value.items()}
-            if isinstance(value, Mapping)
-            else function(value)
-            for name, value in values.items()
-        }
-    )

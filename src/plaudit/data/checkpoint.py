@@ -1,7 +1,7 @@
-"""Saving all of what is trained, so that a resumed run continues exactly: weights, optimizers, random numbers.
+"""Checkpoints of a learner, from which a resumed run continues exactly: weights, optimizers, random numbers.
 
-Two files in a folder that appears whole or not at all: `model.safetensors` with every tensor, and `state.json`
-with what is not one. No pickles: a checkpoint from somebody else is data.
+A folder appears complete or not at all. It has two files: `model.safetensors` with all tensors, and `state.json` with
+the rest. There are no pickles, so a checkpoint from somebody else runs no code.
 """
 
 import errno
@@ -30,7 +30,7 @@ VERSION = "version"  # of a learner, among dumped tensors
 
 
 class Stateful:
-    """Base of what is trained with torch: the state is its network, its optimizers, its generator and its version."""
+    """Base class of learners in torch: the state is network, optimizers, random generator and version."""
 
     version: int  # updates made
     rng: torch.Generator
@@ -38,7 +38,7 @@ class Stateful:
     optimizers: Mapping[str, torch.optim.Optimizer]
 
     def state_dict(self) -> dict[str, Tensor]:
-        """All that it takes to continue, by name; on the CPU."""
+        """Everything needed to continue, by name; on the CPU."""
         state = {f"model/{name}": tensor for name, tensor in self.net.state_dict().items()}
         for name, optimizer in self.optimizers.items():
             for number, moments in optimizer.state_dict()["state"].items():
@@ -53,7 +53,12 @@ class Stateful:
         self.net.load_state_dict(model)
         self.rng.set_state(state["rng"])
         for name, optimizer in self.optimizers.items():
-            _load_optimizer(optimizer, f"optimizer/{name}/", state)
+            moments: dict[int, dict[str, Tensor]] = {}
+            for path, tensor in state.items():
+                if path.startswith(prefix := f"optimizer/{name}/"):
+                    number, key = path.removeprefix(prefix).split("/")
+                    moments.setdefault(int(number), {})[key] = tensor.clone()  # the optimizer keeps and changes it
+            optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
         self.version = int(state[VERSION])
 
 
@@ -70,16 +75,12 @@ def save_checkpoint(folder: Path, learner: Stateful | Learner, state: Mapping[st
             sync(path)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(beside, ignore_errors=True)
-        what = error if isinstance(error, OSError) else OSError(_number_in(str(error)), str(error))
-        raise disk_error(what, beside.parent, "this checkpoint was not written") from error
+        if not isinstance(error, OSError):  # safetensors reports a system error in words: "... (os error 28)"
+            number = re.search(r"os error (\d+)", str(error))
+            error = OSError(int(number[1]) if number else errno.EIO, str(error))
+        raise disk_error(error, beside.parent, "this checkpoint was not written") from error
     beside.replace(folder)
     sync(folder.parent)
-
-
-def _number_in(words: str) -> int:
-    """safetensors tells of a system error in words: "... (os error 28)"."""
-    found = re.search(r"os error (\d+)", words)
-    return int(found[1]) if found else errno.EIO
 
 
 def dump_checkpoint(learner: Stateful | Learner) -> bytes:
@@ -111,7 +112,7 @@ def load_checkpoint(folder: Path, learner: Stateful | Learner) -> dict[str, Any]
 
 
 def read_state(folder: Path) -> dict[str, Any]:
-    """What a checkpoint says of itself, and the caller's state."""
+    """The content of `state.json`: format, version and the caller's state."""
     path = folder / STATE
     with readable(path, INCOMPLETE, INCOMPLETE.format("there is no such file")):
         state = parse_json(Root(folder).read(path, MAX_JSON))
@@ -120,12 +121,3 @@ def read_state(folder: Path) -> dict[str, Any]:
     if state.get("format") != FORMAT:
         raise BadFile(folder, f"written as format {brief(state.get('format'))}; this version of plaudit reads {FORMAT}")
     return state
-
-
-def _load_optimizer(optimizer: torch.optim.Optimizer, prefix: str, tensors: Mapping[str, Tensor]) -> None:
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        if name.startswith(prefix):
-            number, key = name.removeprefix(prefix).split("/")
-            state.setdefault(int(number), {})[key] = tensor.clone()  # the optimizer keeps and changes it
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": state})

@@ -3,8 +3,6 @@
 An episode that a judge fails on gets no label and is retried by the next run. The reason is kept, because an endpoint
 that was down and an answer that could not be parsed need different fixes. The file is created with the first failure.
 Failures are never removed; `unresolved` omits those of episodes that were labeled since.
-
-A running loop asks every few milliseconds, so only what was appended since the last call is read.
 """
 
 import time
@@ -37,10 +35,7 @@ class Failures:
         self.path = failures_path(ledger.path)
         self._ledger = ledger
         self._journal: Journal | None = None  # None while there is no file
-        self._seen = (0, 0)  # the file that was last read, and its size in bytes
-        self._all: list[Failure] = []
-        self._newest: dict[tuple[int, str], Failure] = {}  # by episode and source
-        self._times: dict[tuple[int, str, str], list[float]] = {}  # by episode, source and model
+        self._failures: dict[tuple[int, str], list[Failure]] = {}  # by episode and source, oldest first
 
     def append(self, failures: Iterable[tuple[int, str]], source: str, model: str) -> None:
         """Add episodes and reasons; they are on disk when this returns."""
@@ -51,29 +46,25 @@ class Failures:
             if not self.path.exists():
                 with suppress(FileExistsError):  # another process, just now
                     Journal.create(self.path, header=self._ledger.header)
-            self._refresh()
-            assert self._journal is not None
             while True:
-                try:
+                self._refresh()
+                assert self._journal is not None
+                with suppress(Replaced):  # by a repair, and nothing was written into the old file
                     self._follow(self._journal.append(lines))
                     return
-                except Replaced:  # by a repair, and nothing was written into the old file
-                    self._start()
 
     def all(self) -> list[Failure]:
-        """Oldest first."""
+        """All failures, oldest first."""
         self._refresh()
-        return list(self._all)
+        failures = [failure for failures in self._failures.values() for failure in failures]
+        return sorted(failures, key=lambda failure: failure.time)
 
     def unresolved(self) -> list[Failure]:
         """The newest of each episode and judge, where that judge has not labeled the episode since."""
         self._refresh()
-        return [
-            failure
-            for failure in self._newest.values()
-            if (version := self._ledger.newest(failure.episode, {failure.source})) is None
-            or version.time < failure.time
-        ]
+        newest = {key: failures[-1] for key, failures in self._failures.items()}
+        labeled = {key: self._ledger.newest(key[0], {key[1]}) for key in newest}
+        return [f for key, f in newest.items() if (version := labeled[key]) is None or version.time < f.time]
 
     def attempts(self, episode: int, source: str, model: str, since: float = 0.0) -> int:
         """How often one version of a judge has failed on an episode.
@@ -81,48 +72,33 @@ class Failures:
         since: s since 1970; earlier failures do not count
         """
         self._refresh()
-        return sum(failed >= since for failed in self._times.get((episode, source, model), ()))
+        failures = self._failures.get((episode, source), ())
+        return sum(failure.model == model and failure.time >= since for failure in failures)
 
     def _refresh(self) -> None:
         """Read what this and other processes have appended."""
         if not self.path.exists():
             return
-        stat = self.path.stat()
-        if (stat.st_ino, stat.st_size) == self._seen:
-            return
-        try:
-            if self._journal is None:
-                self._start()
-            else:
+        if self._journal is not None:
+            with suppress(Replaced):
                 self._follow(self._journal.read())
-        except Replaced:
-            self._start()
-        self._seen = (stat.st_ino, stat.st_size)
-
-    def _start(self) -> None:
-        """From the file's first line."""
-        self._all, self._newest, self._times = [], {}, {}
+                return
+        self._failures = {}
         self._journal = Journal(self.path, header=self._ledger.header)
         self._follow(self._journal.read())
 
     def _follow(self, lines: Iterable[Record]) -> None:
         for line in lines:
-            failure = _parse(self.path, line)
-            self._all.append(failure)
-            self._newest[failure.episode, failure.source] = failure
-            self._times.setdefault((failure.episode, failure.source, failure.model), []).append(failure.time)
-
-
-def _parse(path: Path, line: Record) -> Failure:
-    sound = (
-        line.keys() == {field.name for field in fields(Failure)}
-        and is_int_in(line["episode"], 0, MAX_ID)
-        and is_time(line["time"])
-        and all(isinstance(line[name], str) for name in ("source", "model", "reason"))
-    )
-    if not sound:
-        raise damage_error(path, f"a line is no failure of a judge ({str(line)[:200]})")
-    return Failure(**line)
+            sound = (
+                line.keys() == {field.name for field in fields(Failure)}
+                and is_int_in(line["episode"], 0, MAX_ID)
+                and is_time(line["time"])
+                and all(isinstance(line[name], str) for name in ("source", "model", "reason"))
+            )
+            if not sound:
+                raise damage_error(self.path, f"a line is no failure of a judge ({str(line)[:200]})")
+            failure = Failure(**line)
+            self._failures.setdefault((failure.episode, failure.source), []).append(failure)
 
 
 def failures_path(labels: Path) -> Path:

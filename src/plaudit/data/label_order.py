@@ -2,13 +2,12 @@
 
     human+cutoff,operator,simulator+dataset        # the default; whoever is not named comes last: models
 
-A person who corrected a label knows better than the model that labels the episode again tomorrow. So sources have an
-order, and among labels of equal standing the newest counts. The order is a setting of the store (`store.json`), hence
-the same for replay, export, training of a judge and evaluation; the ledger keeps every version whatever it is. Whoever
-asks for the labels of one source gets that source's newest, as the learner of a run does with the run's judge.
+A person's correction must not be overruled by a model that labels the episode again. So sources have an order, and
+among equal ones the newest label counts. The order is a setting of the store (`store.json`), the same for replay,
+export, training of a judge and evaluation. The ledger keeps every version. Labels of a single source are its newest.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from plaudit.errors import DataError
@@ -18,7 +17,7 @@ from plaudit.types import PEOPLE
 Tiers = tuple[tuple[str, ...], ...]  # sources of equal standing together, the ones that count most first
 
 DEFAULT_ORDER: Tiers = (("human", "cutoff"), ("operator",), ("simulator", "dataset"))
-NEWEST, DEFAULT = "newest", "default"  # words for the empty order, by which the newest label counts, and for ours
+NEWEST, DEFAULT = "newest", "default"  # names of the empty order, where the newest label counts, and of DEFAULT_ORDER
 MAX_NAMES, MAX_LENGTH = 64, 100
 
 
@@ -38,14 +37,14 @@ class LabelOrder:
         return ",".join("+".join(tier) for tier in self.tiers) or NEWEST
 
     def describe(self) -> str:
-        """human or cutoff, then operator, then others"""
+        """As in "human or cutoff, then operator, then others"."""
         if not self.tiers:
             return "the newest label counts, whoever gave it"
         return ", then ".join([*(" or ".join(tier) for tier in self.tiers), "others"]) + "; the newest of equals"
 
 
 def parse_order(text: str) -> Tiers:
-    """Of 'human+cutoff,simulator', 'newest' or 'default'."""
+    """Parse an order like 'human+cutoff,simulator', 'newest' or 'default'."""
     if text == DEFAULT:
         return DEFAULT_ORDER
     if text == NEWEST:
@@ -60,8 +59,8 @@ def parse_order(text: str) -> Tiers:
 
 
 def check_tiers(tiers: Any) -> Tiers:
-    """As `store.json` has them; a ValueError where they are none."""
-    if not _is_list(tiers) or not all(_is_list(tier) and tier for tier in tiers):
+    """Tiers from JSON; ValueError if they are invalid."""
+    if not isinstance(tiers, list | tuple) or not all(isinstance(tier, list | tuple) and tier for tier in tiers):
         raise ValueError(f"its label order is {brief(tiers)}")
     names = [name for tier in tiers for name in tier]
     for name in names:
@@ -75,10 +74,6 @@ def check_tiers(tiers: Any) -> Tiers:
 
 
 def unknown_sources(order: LabelOrder, labeled: Iterable[str]) -> list[str]:
-    """Names in an order that nothing is known of, neither by us nor by these sources of a ledger."""
-    known = {source for tier in DEFAULT_ORDER for source in tier} | {"classifier", "progress", "vlm", *labeled}
-    return [source for tier in order.tiers for source in tier if source not in known]
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str)
+    """Names in an order that are neither ours nor among these sources of a ledger."""
+    ours = {source for tier in DEFAULT_ORDER for source in tier} | {"classifier", "progress", "vlm"}
+    return [source for tier in order.tiers for source in tier if source not in {*ours, *labeled}]

@@ -1,9 +1,8 @@
-"""Normalization with numpy alone, because it runs on the robot's side of the wall and inside every policy.
+"""Normalization with numpy alone, because it runs on the robot's computer and inside every policy.
 
-State and action: `(x - mean) / (std + eps)`; images: `x / 255`. The statistics are computed from a store, saved as JSON
-beside a policy's weights, and also read from the pickled statistics that older stacks keep, through the unpickler that
-runs nothing. For a policy whose actions lie within [-1, 1] they are computed by the range of the actions: `mean` is
-its middle then, and `std` half of it.
+State and action: `(x - mean) / (std + eps)`; images: `x / 255`. The statistics are computed from a store and saved as
+JSON next to a policy's weights. Pickled statistics of other stacks are read too, without running the pickle. For a
+policy whose actions lie within [-1, 1], `mean` is the middle of the range of the actions and `std` is half of it.
 """
 
 import json
@@ -27,7 +26,7 @@ _FLAT_NAMES = {"qpos": STATE, "state": STATE, "action": ACTION}  # ACT's flat la
 
 @dataclass(frozen=True, eq=False)
 class Stats:
-    """Of one vector, each [D]."""
+    """Statistics of one vector, each [D]."""
 
     mean: FloatArray
     std: FloatArray
@@ -69,20 +68,17 @@ class Normalizer:
         stats = self._stats(key, values)
         return ((np.asarray(values, np.float32) - stats.mean) / (stats.std + self.eps)).astype(np.float32)
 
-    def _stats(self, key: str, values: AnyArray) -> Stats:
-        stats = self._stats_for(key)
-        if np.shape(values)[-1:] != stats.mean.shape:
+    def _stats(self, key: str, values: AnyArray | None = None) -> Stats:
+        if key not in self.stats:
+            raise DataError(f"there are no statistics of '{key}'; {did_you_mean(key, self.stats)}")
+        stats = self.stats[key]
+        if values is not None and np.shape(values)[-1:] != stats.mean.shape:
             raise DataError(f"'{key}' has {np.shape(values)[-1:]} values where its statistics have {stats.mean.shape}")
         return stats
 
-    def _stats_for(self, key: str) -> Stats:
-        if key not in self.stats:
-            raise DataError(f"there are no statistics of '{key}'; {did_you_mean(key, self.stats)}")
-        return self.stats[key]
-
     @classmethod
     def identity(cls, state_dim: int, action_dim: int) -> Self:
-        """That changes no number, for policies which learned in the robot's own units; images are still in [0, 1]."""
+        """Changes no state or action, for policies in the robot's own units; images are still in [0, 1]."""
         sizes = {STATE: state_dim, ACTION: action_dim}
         return cls({key: Stats(np.zeros(size, np.float32), np.ones(size, np.float32)) for key, size in sizes.items()})
 
@@ -97,10 +93,10 @@ class Normalizer:
 
     @classmethod
     def from_store(cls, store: Store, eps: float = EPS, *, by_range: bool = False) -> Self:
-        """Over every observation and action of a store, in one pass with float64 sums around a first estimate.
+        """Over every observation and action of a store, in one pass.
 
-        A state that never changed is only moved: divided by next to nothing, its first change would drown all others.
-        by_range: the least action that was recorded becomes -1, and the greatest 1
+        The std of a state that never changed is 1: divided by almost 0, its first change would dominate all others.
+        by_range: the smallest recorded action becomes -1, and the largest 1
         """
         sums: dict[str, _Sums] = {}
         for episode_id, episode in store:
@@ -116,12 +112,12 @@ class Normalizer:
         return cls(stats, eps, meta)
 
     def widen(self, times: float) -> Self:
-        """With room for actions of so many standard deviations within [-1, 1]."""
-        stats = self._stats_for(ACTION)
+        """Map actions of this many standard deviations to [-1, 1]."""
+        stats = self._stats(ACTION)
         return replace(self, stats={**self.stats, ACTION: Stats(stats.mean, times * stats.std)})
 
     def beyond(self, store: Store) -> float:
-        """The share of the numbers in a store's actions that lie outside [-1, 1]."""
+        """The fraction of the values in a store's actions that lie outside [-1, 1]."""
         outside = [np.abs(self.normalize_action(episode.actions)) > 1 + 1e-3 for _, episode in store]
         return float(np.concatenate(outside).mean()) if outside else 0.0
 
@@ -142,7 +138,7 @@ class Normalizer:
         path = Path(path)
         with readable(path, "this is not a statistics file: {}", "there is no such statistics file"):
             if path.suffix in (".pkl", ".pickle"):
-                from plaudit.data.formats.decoder import load_pickle  # which the side of a robot does without
+                from plaudit.data.formats.decoder import load_pickle  # not on a robot's computer
 
                 return cls(_from_pickle(load_pickle(path), path))
             return cls._of(parse_json(read_own(path, MAX_JSON)))
@@ -186,7 +182,7 @@ class _Sums:
 
 
 def _unit_std_where_constant(stats: Stats) -> Stats:
-    constant = stats.std <= 1e-6 * np.maximum(np.abs(stats.mean), 1)  # but for rounding
+    constant = stats.std <= 1e-6 * np.maximum(np.abs(stats.mean), 1)  # up to rounding
     return Stats(stats.mean, np.where(constant, np.float32(1), stats.std))
 
 
@@ -198,11 +194,8 @@ def _from_pickle(tree: Any, path: Path) -> dict[str, Stats]:
     """`{"observation.state": {"mean", "std"}, "action": ...}`, or ACT's flat `{"qpos_mean", "qpos_std", ...}`."""
     if not isinstance(tree, dict):
         raise BadFile(path, f"a statistics file holds a dictionary, this one a {type(tree).__name__}")
-    stats = {
-        key: _stats_of(value)
-        for key, value in tree.items()
-        if isinstance(value, dict) and {"mean", "std"} <= set(value)
-    }
+    nested = {key: value for key, value in tree.items() if isinstance(value, dict) and {"mean", "std"} <= set(value)}
+    stats = {key: _stats_of(value) for key, value in nested.items()}
     for prefix, key in _FLAT_NAMES.items():
         if f"{prefix}_mean" in tree and f"{prefix}_std" in tree:
             stats[key] = _stats_of({"mean": tree[f"{prefix}_mean"], "std": tree[f"{prefix}_std"]})

@@ -37,21 +37,18 @@ def is_unfinished(root: Folder) -> bool:
         return False
     if "segments" in names and not (root.is_folder("segments") and not root.names("segments")):
         return False
-    heads = [read_head(root, name) for name in _JOURNALS]
-    return (
-        all(root.is_file(name) for name in names if name != "segments")
-        and all(head is None or head.count == 1 for head in heads)
-        and all(_has_only_header(root, name) for name in _JOURNALS if name in names)
-    )
-
-
-def _has_only_header(root: Folder, name: str) -> bool:
-    """Whether a journal has no line after its header. A crash may leave it empty, torn, or with zeros for its bytes."""
-    if root.stat(name).st_size > MAX_SMALL_FILE:
+    if not all(root.is_file(name) for name in names if name != "segments"):
         return False
-    data = root.read(name)
-    line = decode(data[:-1])
-    return b"\n" not in data or (line is not None and line.is_header)
+    for name in _JOURNALS:
+        head = read_head(root, name)
+        if head is not None and head.count > 1:
+            return False
+        if name in names:  # a crash may leave it empty, torn, or with zeros for its bytes
+            data = root.read(name) if root.stat(name).st_size <= MAX_SMALL_FILE else b"\n"
+            line = decode(data[:-1])
+            if b"\n" in data and (line is None or not line.is_header):
+                return False
+    return True
 
 
 def remove_unfinished(root: Folder) -> None:
@@ -92,8 +89,10 @@ def recover(root: Folder, catalog: Catalog) -> list[str]:
     """Quarantine or remove what no line refers to; returns messages. The catalog must be up to date."""
     messages: list[str] = []
     for number, segment in catalog.segments.items():
-        has_leftovers = segment.leftovers > 0
-        may_be_cut = not has_leftovers or _last_is_sound(catalog, number)
+        has_leftovers, may_be_cut = segment.leftovers > 0, True
+        if has_leftovers:  # unless the last episode is damaged: then the files may be those of another segment
+            last = max((e for e in catalog.entries.values() if e.segment == number), key=lambda entry: entry.row)
+            may_be_cut = not segment.damage(last.row, last.rows, last.line["crc"])
         if not (segment.is_whole and may_be_cut) and catalog.growing.get(segment.schema) == number:
             del catalog.growing[segment.schema]
         if has_leftovers and may_be_cut:
@@ -115,9 +114,3 @@ def recover(root: Folder, catalog: Catalog) -> list[str]:
                 aside.move(whole)
             messages.append(f"{what}; it was set aside in {aside.path}")
     return messages
-
-
-def _last_is_sound(catalog: Catalog, number: int) -> bool:
-    """Whether the last episode of a segment is sound. If it is not, the files may be those of another segment."""
-    last = max((e for e in catalog.entries.values() if e.segment == number), key=lambda entry: entry.row)
-    return not catalog.segments[number].damage(last.row, last.rows, last.line["crc"])

@@ -18,13 +18,13 @@ import time
 from collections import deque
 from collections.abc import Collection, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Literal, Self
 
 import numpy as np
 
-from plaudit.data.batch import Allocate, cuda_available, default_allocate, to_tensordict, to_torch
+from plaudit.data.batch import Allocate, BufferPool, cuda_available, pinned_empty, to_tensordict, to_torch
 from plaudit.data.rewards import RewardConfig
 from plaudit.data.segments import STEPS, camera_column
 from plaudit.data.step_table import Returns, StepTable
@@ -95,7 +95,7 @@ class ReplaySampler:
         held = hold_back or [0] * len(stores)
         self._tables = [StepTable(*each, cameras) for each in zip(stores, returns, whose, held, strict=True)]
         self._horizon = horizon
-        self._allocate = allocate or default_allocate(pin=False)
+        self._allocate = allocate or BufferPool().empty
         self._workers = threads or min(MAX_THREADS, os.cpu_count() or 1)
         self._threads = ThreadPoolExecutor(self._workers, thread_name_prefix="replay-copy")
         self._guard = threading.Lock()  # the prefetching thread and the caller's share the tables
@@ -147,7 +147,7 @@ class ReplaySampler:
         In torch form with a GPU there, batches lie in pinned memory. Closing the generator ends the thread.
         """
         if form != "numpy" and cuda_available():
-            self._allocate = default_allocate(pin=True)
+            self._allocate = pinned_empty
         convert = {"numpy": lambda b, _: b, "torch": to_torch, "tensordict": to_tensordict}[form]
         refreshed = time.monotonic()
 
@@ -172,7 +172,9 @@ class ReplaySampler:
         """Which rows go where: the shares of a batch, rounded, among the stores that are not empty."""
         filled = np.array([len(table.valid) > 0 for table in self._tables])
         if not filled.any():
-            raise DataError(f"there is nothing to sample yet: {self._why_empty()}")
+            stores = (table.store for table in self._tables)
+            has = "; ".join(f"{s.folder} has {len(s)} episodes and {len(s.ledger)} labels" for s in stores)
+            raise DataError(f"there is nothing to sample yet: {has}")
         shares = self.shares * filled
         if shares.sum() == 0:  # only stores with a share of 0 have steps
             shares = filled.astype(float)
@@ -185,10 +187,6 @@ class ReplaySampler:
                 table.verify(numbers)
                 picks.append(_Picks(table, part, positions[start:stop], table[numbers]))
         return picks
-
-    def _why_empty(self) -> str:
-        stores = (table.store for table in self._tables)
-        return "; ".join(f"{s.folder} has {len(s)} episodes and {len(s.ledger)} labels" for s in stores)
 
     def _gather(self, size: int, picks: list[_Picks]) -> Batch[AnyArray]:
         shapes = self._shapes(picks)
@@ -210,17 +208,20 @@ class ReplaySampler:
         )
         for pick in picks:
             self._fill(batch, pick, cameras)
-        return batch if self._horizon else _without_window(batch)
+        return batch if self._horizon else replace(batch, actions=batch.actions[:, 0])
 
     def _fill(self, batch: Batch[AnyArray], pick: _Picks, cameras: list[str]) -> None:
         rows, where = pick.rows, pick.where
         segment, here, there = rows["segment"], rows["row"], rows["row"] + rows["span"]
         columns = pick.table.arrays(rows)
         copies = [(c, here, batch.images[c]) for c in cameras] + [(c, there, batch.next_images[c]) for c in cameras]
+        # Several pieces for each array, so that every thread has something to do.
+        count = min(max(1, self._workers // max(1, len(copies))), len(rows))
+        pieces = [slice(a, b) for a, b in pairwise(np.linspace(0, len(rows), count + 1).astype(int))]
         waiting = [
             self._threads.submit(_copy_frames, columns, camera_column(c), segment[p], wanted[p], out, where[p])
             for c, wanted, out in copies
-            for p in self._pieces(len(rows), len(copies))
+            for p in pieces
         ]
         _copy_fields(columns, "state", segment, here, batch.state, where)
         _copy_fields(columns, "state", segment, there, batch.next_state, where)
@@ -233,11 +234,6 @@ class ReplaySampler:
         batch.part[where] = pick.part
         for copy in waiting:
             copy.result()
-
-    def _pieces(self, size: int, copies: int) -> list[slice]:
-        """Parts of a batch for each of `copies` arrays, so that every thread has something to do."""
-        count = min(max(1, self._workers // copies), size)
-        return [slice(a, b) for a, b in pairwise(np.linspace(0, size, count + 1).astype(int))]
 
     def _shapes(self, picks: list[_Picks]) -> dict[str, tuple[int, ...]]:
         first = picks[0].table
@@ -272,8 +268,3 @@ def _copy_fields(
     for segment in set(segments.tolist()):
         rows_here = segments == segment
         out[where[rows_here]] = columns[segment][STEPS][field][rows[rows_here]]
-
-
-def _without_window(batch: Batch[AnyArray]) -> Batch[AnyArray]:
-    values = {**vars(batch), "actions": batch.actions[:, 0]}
-    return Batch(**values)

@@ -102,17 +102,6 @@ def learning_signal(
     return LearningSignal(np.where(labeled, reward, np.float32(np.nan)), terminal, used)
 
 
-def compute_episode_rewards(
-    labels: Labels, env_info: Mapping[str, AnyArray], config: RewardConfig, gamma: float
-) -> FloatArray:
-    """[T] the reward of each action of one episode; NaN where the observation after it is not labeled.
-
-    env_info: what only the simulator knows, [T] each, as `Episode.privileged` has it
-    """
-    failed = np.asarray(env_info.get("failure", np.zeros(labels.steps, bool)))
-    return learning_signal(Decisions.of(labels), failed, env_info, config, gamma).reward
-
-
 def compute_rewards(
     decided: Decisions,
     env_info: Mapping[str, AnyArray],

@@ -10,8 +10,7 @@ tensors in shared memory. The safetensors library runs no code and checks sizes,
 
 import math
 import mmap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,20 +49,16 @@ def read_torch(path: Path, root: Root | None = None) -> Any:
 
 def _unpack_tensor(memory: mmap.mmap, kind: str, value: Any) -> Any:
     """A tensor or a dtype of `worker.Packer`."""
-    if kind == "dtype":
-        return _dtype(value)
-    name, shape, offset = value
-    count = math.prod(shape)
-    if not count:
-        return torch.zeros(shape, dtype=_dtype(name))
-    return torch.frombuffer(memory, dtype=_dtype(name), count=count, offset=offset).reshape(shape)
-
-
-def _dtype(name: str) -> torch.dtype:
+    name, shape, offset = (value, (), 0) if kind == "dtype" else value
     dtype = getattr(torch, name)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{name} is no type of numbers")
-    return dtype
+    if kind == "dtype":
+        return dtype
+    count = math.prod(shape)
+    if not count:
+        return torch.zeros(shape, dtype=dtype)
+    return torch.frombuffer(memory, dtype=dtype, count=count, offset=offset).reshape(shape)
 
 
 def read_safetensors(path: Path, message: str, root: Root | None = None) -> dict[str, Tensor]:
@@ -80,19 +75,12 @@ def fitting(shapes: Iterable[Sequence[int]]) -> int:
     return FREE + 4 * sum(math.prod(shape) for shape in shapes)
 
 
-@contextmanager
-def numbers_at_most(most: int, path: Path) -> Iterator[None]:
-    """BadFile about `path` if torch is asked to allocate more numbers than that in this block.
+class numbers_at_most(TorchFunctionMode):
+    """BadFile about `path` if torch is asked to allocate more than `most` numbers in this block and thread.
 
     A description of a few bytes can ask for layers of a billion numbers. (Rejected: building on the meta device first,
     which some networks do not support; a limit of the process, which also affects everything else in it.)
     """
-    with _CountNumbers(most, path):
-        yield
-
-
-class _CountNumbers(TorchFunctionMode):
-    """Sees every call of torch in this thread that makes a tensor."""
 
     def __init__(self, most: int, path: Path):
         super().__init__()
