@@ -105,7 +105,7 @@ def test_a_start_that_failed_does_not_stand_in_the_way(lamp, capsys, monkeypatch
 def test_the_defaults_of_the_scripts_are_there_and_fit_their_robot():
     for path in sorted((ROOT / "examples/configs").glob("online_*.yaml")):
         config = load_training_config("online", path, [], flags={"judge": "human"})
-        assert config.human_labels
+        assert config.judge.is_human
     config = load_training_config(
         "online", ROOT / "examples/configs/online_igris_b.yaml", [], flags={"robot": "igris_c"}
     )

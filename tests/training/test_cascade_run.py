@@ -102,7 +102,7 @@ def test_a_run_learns_from_what_stages_and_the_human_decide_and_from_nothing_els
 def test_a_stages_files_travel_with_the_cascade(tmp_path):
     config = cascade(model(tmp_path / "judge"))
     bundle = JudgeBundle.of(config)
-    assert bundle.build(tmp_path / "elsewhere").id == config.build().id
+    assert bundle.unpack(tmp_path / "elsewhere").build_with_progress().id == config.build().id
     other = config.model_copy(update={"check": 0.2})
     assert JudgeBundle.of(other).identity != bundle.identity
 

@@ -35,7 +35,7 @@ def test_a_reward_model_goes_along_whatever_it_is_kept_in(tmp_path, monkeypatch,
     sent = JudgeBundle.of(ClassifierJudgeConfig(model=name))
     monkeypatch.chdir(labeling)
     shutil.rmtree(driver)
-    judge = sent.build(labeling / "files")
+    judge = sent.unpack(labeling / "files").build_with_progress()
     assert judge.id == expected
 
 
@@ -44,7 +44,7 @@ def test_a_model_of_progress_goes_along_with_any_judge(tmp_path):
     config = SimulatorJudgeConfig(progress=progress)
     expected, sent = config.build_with_progress().id, JudgeBundle.of(config)
     shutil.rmtree(progress)
-    assert sent.build(tmp_path / "files").id == expected
+    assert sent.unpack(tmp_path / "files").build_with_progress().id == expected
 
 
 def test_a_folder_of_a_vision_language_model_is_named_by_its_whole_path_and_an_id_of_the_hub_stays(
@@ -67,5 +67,5 @@ def test_another_file_under_the_same_name_is_another_judge(tmp_path):
 def test_a_judge_of_a_plugin_is_built_where_nobody_has_imported_it_yet(tmp_path):
     sent = JudgeBundle.of(glow.DazzledConfig(model=glow.saved(glow.bright_model(0.8), tmp_path / "judge"), most=0.7))
     assert sent.config["type"] == "glow:DazzledConfig"
-    judge = sent.build(tmp_path / "files")
+    judge = sent.unpack(tmp_path / "files").build_with_progress()
     assert isinstance(judge, glow.Dazzled)

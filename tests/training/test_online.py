@@ -166,7 +166,9 @@ class LearnerElsewhere(LocalWorkerGroup):
         super().__init__(folder, serial=True)
         run = folder.config.run.model_copy(update={"device": "cpu"})
         there = folder.config.model_copy(update={"run": run})
-        self.learner = self._slot("learner", LearnerWorker(there, folder.path, self.replay, self.state))
+        self.learner = Slot(
+            SerialHandle("learner", LearnerWorker(there, folder.path, self.replay, self.state)), self.clock
+        )
 
 
 def test_only_the_learner_needs_the_device_that_it_learns_on(tmp_path):
@@ -314,7 +316,9 @@ class Forgetful(LearnerWorker):
 class ForgetfulLearner(LocalWorkerGroup):
     def __init__(self, folder):
         super().__init__(folder, serial=True)
-        self.learner = self._slot("learner", Forgetful(folder.config, folder.path, self.replay, self.state))
+        self.learner = Slot(
+            SerialHandle("learner", Forgetful(folder.config, folder.path, self.replay, self.state)), self.clock
+        )
 
 
 def test_a_part_that_failed_in_a_way_nobody_foresaw_is_asked_again_and_the_run_goes_on(tmp_path):
@@ -346,7 +350,7 @@ class Pressed(EnvWorker):
 class Interrupted(LocalWorkerGroup):
     def __init__(self, folder):
         super().__init__(folder, serial=True)
-        self.env = self._slot("env", Pressed(folder.config, self.replay, self.state))
+        self.env = Slot(SerialHandle("env", Pressed(folder.config, self.replay, self.state)), self.clock)
 
 
 def test_ctrl_c_in_the_middle_of_a_part_is_no_failure_of_that_part(tmp_path):

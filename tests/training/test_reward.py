@@ -23,12 +23,12 @@ from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.fit import train_reward_model
 from plaudit.judges.classifier.judge import load_reward_model
+from plaudit.judges.classifier.judge_config import classifier_stage
 from plaudit.judges.classifier.model import BinaryRewardClassifier
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.rollout.vector import collect_rollout
 from plaudit.rule import threshold_of
-from plaudit.training.config import classifier_of
 from plaudit.training.rollout_judge import with_judge
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.trainer import RunState, Trainer, check_run
@@ -381,7 +381,7 @@ def test_another_model_judges_all_again_and_the_alarm_begins_anew(tmp_path: Path
     lenient, strict, demos = model(0.3), model(0.6), demonstrations(tmp_path / "demos")
     stopped = run(tmp_path / "run", f"{LEARNERS['sac']} judge={lenient} demos.store={demos}" + HOPELESS)
     folder = with_judge(RunFolder.reopen(tmp_path / "run"), [f"judge.model={strict}"])
-    judge = classifier_of(RunFolder.reopen(folder.path).config)
+    judge = classifier_stage(RunFolder.reopen(folder.path).config.judge.config)
     assert judge is not None and judge.model == strict
     past = json.loads((folder.path / "judge/history.jsonl").read_text())
     old, new = (load_reward_model(path).fingerprint for path in (lenient, strict))

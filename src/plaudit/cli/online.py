@@ -168,11 +168,11 @@ def _check_judge(config: Any) -> None:
     """Validate the judge before anything is created: its model, its progress output and its retraining data."""
     from plaudit.data.store import Store
     from plaudit.judges.classifier.judge import load_reward_model
-    from plaudit.training.config import classifier_of
+    from plaudit.judges.classifier.judge_config import classifier_stage
     from plaudit.training.rollout_judge import check_measures_progress
 
     config.judge.config.build_progress("cpu")
-    judge, retrain = classifier_of(config), config.judge.retrain
+    judge, retrain = classifier_stage(config.judge.config), config.judge.retrain
     if judge is not None:
         check_measures_progress(load_reward_model(judge.model, "cpu", force=judge.force), config)
         for data in retrain.data if retrain is not None else ():

@@ -299,7 +299,7 @@ class RayWorkerGroup(WorkerGroup):
         self._status: OperatorStatus | None = None
         self._asked: Future[OperatorStatus | None] | None = None  # for the next status
         self.judge = self.labeler = None
-        if not config.human_labels:
+        if not config.judge.is_human:
             self.judge = self._slot("judge", "labeler", AutoRewardLabelerActor, replay)
         if config.asks_human:
             self.labeler = self._slot("labeler", "labeler", ManualRewardLabelerActor, replay, config.judge.window)

@@ -25,7 +25,7 @@ def workers_for(folder: RunFolder, address: str | None, *, serial: bool = False)
     from plaudit.cluster.connect import connected
 
     config = folder.config
-    has_model = not config.human_labels and config.judge.config.requires_gpu
+    has_model = not config.judge.is_human and config.judge.config.requires_gpu
     requires_gpu: list[WorkerName] = ["labeler"] if has_model else []
     with connected(None if address == "auto" else address, config.cluster, requires_gpu) as cluster:
         from plaudit.cluster.ray_workers import RayWorkerGroup

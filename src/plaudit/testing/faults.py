@@ -11,11 +11,12 @@ writes that were not synced.
 import errno
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from unittest.mock import patch
 
 from plaudit.data import disk as data_disk
@@ -24,17 +25,11 @@ from plaudit.errors import WorkerFailed, WorkerLost
 from plaudit.rollout.operator import Operator, OperatorCommand, OperatorStatus
 from plaudit.testing.retraining import simulated_retraining
 from plaudit.testing.world import World, uniform
-from plaudit.training.handles import LocalHandle, SerialHandle
-from plaudit.training.replay_buffer import ReplayBuffer
+from plaudit.training.handles import SerialHandle, TurnClock
 from plaudit.training.run_folder import RunFolder, TensorBoard
-from plaudit.training.state_manager import StateManager
-from plaudit.training.worker_group import LocalWorkerGroup, replay_options
+from plaudit.training.worker_group import LocalWorkerGroup
 from plaudit.training.workers.env import EnvWorker
-from plaudit.training.workers.human import HumanLabelWorker
-from plaudit.training.workers.judge import JudgeWorker
-from plaudit.training.workers.learner import LearnerWorker
 
-W = TypeVar("W")
 CHANGES = ("pwrite", "ftruncate", "fsync", "fdatasync", "mkdir", "replace", "rename", "link", "unlink", "rmdir")
 REAL = {name: getattr(os, name) for name in CHANGES}
 
@@ -166,26 +161,26 @@ def simulated_machine(world: World, disk: SimulatedDisk) -> Iterator[None]:
         yield
 
 
-class FaultyHandle(SerialHandle[W]):
+class FaultyHandle(SerialHandle[Any]):
     """A worker that raises, hangs or is lost at some of its calls."""
 
-    def __init__(self, name: str, worker: W, group: "SimulatedGroup", make: Callable[[], W]):
-        super().__init__(name, worker)
-        self._group, self._make, self._setup = group, make, ()
+    def __init__(self, name: str, group: "SimulatedGroup"):
+        super().__init__(name, group.make(name))
+        self._group, self._setup = group, ()
 
     def submit(self, method: Any, *args: Any, **kwargs: Any) -> Future[Any]:
         kind = self._group.next_fault(self.name)
-        if kind in ("raise", "lost", "answer lost"):
-            failed: Future[Any] = Future()
-            if kind == "answer lost":
-                self._run(method, *args, **kwargs)
-            if kind == "raise":
-                failed.set_exception(WorkerFailed(self.name, RuntimeError("simulated"), "simulated"))
-            else:
-                failed.set_exception(WorkerLost(self.name, "its process died"))
-                self.restart()
-            return failed
-        return super().submit(method, *args, **kwargs)
+        if kind not in ("raise", "lost", "answer lost"):
+            return super().submit(method, *args, **kwargs)
+        failed: Future[Any] = Future()
+        if kind == "answer lost":
+            super().call(method, *args, **kwargs)
+        if kind == "raise":
+            failed.set_exception(WorkerFailed(self.name, RuntimeError("simulated"), "simulated"))
+        else:
+            failed.set_exception(WorkerLost(self.name, "its process died"))
+            self.restart()
+        return failed
 
     def call(self, method: Any, *args: Any, **kwargs: Any) -> Any:
         """A call that waits reaches a lost worker again when it is back."""
@@ -193,80 +188,67 @@ class FaultyHandle(SerialHandle[W]):
             self._setup = args
         kind = self._group.next_fault(self.name) if self.name in ("replay buffer", "state manager") else None
         if kind == "answer lost":
-            self._run(method, *args, **kwargs)
+            super().call(method, *args, **kwargs)
         if kind in ("lost", "answer lost"):
             self.restart()
         return super().call(method, *args, **kwargs)
 
     def restart(self) -> None:
-        """A new process, which knows nothing."""
+        """A new process, which has no state."""
         self.restarts += 1
-        worker: Any = self.worker
-        worker.close()
-        self.worker = self._make()
-        if isinstance(self.worker, LearnerWorker):
+        self.worker.close()
+        self.worker = self._group.make(self.name)
+        if self.name == "learner":
             self.worker.setup(*self._setup)
 
 
 class SimulatedGroup(LocalWorkerGroup):
     """Workers that take turns and fail as planned."""
 
+    clock: TurnClock
+
     def __init__(self, folder: RunFolder, world: World, faults: dict[tuple[str, int], str]):
         """faults: (worker, number of its call) -> kind; those that have happened are removed"""
-        self._folder, self._world, self._faults, self.live = folder, world, faults, False
-        self._calls: dict[str, int] = {}
-        self.fired = False
+        self._world, self._faults, self.live, self.fired = world, faults, False, False
+        self._calls: Counter[str] = Counter()
         super().__init__(folder, serial=True)
-        self._attend()
 
     def next_fault(self, name: str) -> str | None:
-        """Of the call that a worker is about to get."""
+        """The fault of a worker's next call."""
         if not self.live:
             return None
-        number = self._calls[name] = self._calls.get(name, 0) + 1
-        kind = self._faults.pop((name, number), None)
+        self._calls[name] += 1
+        kind = self._faults.pop((name, self._calls[name]), None)
         if kind is not None:
             self.fired = True
             self._world.counts["worker faults"] += 1
-            self._world.tell(f"worker '{name}', call {number}: {kind}")
+            self._world.tell(f"worker '{name}', call {self._calls[name]}: {kind}")
         if kind == "hang":
-            self._turns += 20
+            self.clock.turns += 20
             self._world.now += 20
         return kind
 
-    def _handle(self, name: str, worker: W) -> LocalHandle[W]:
-        return FaultyHandle(name, worker, self, lambda: self._make(name))
+    def _handle(self, name: str) -> SerialHandle[Any]:
+        return FaultyHandle(name, self)
 
-    def _make(self, name: str) -> Any:
-        config = self._folder.config
-        if name == "env":
-            self._env = EnvWorker(config, self.replay, self.state)
-            self._attend()
-            return self._env
-        return {
-            "replay buffer": lambda: ReplayBuffer(self._folder.path, **replay_options(self._folder)),
-            "state manager": lambda: StateManager(self._folder.policy),
-            "judge": lambda: JudgeWorker(self.replay, clock=self.clock),
-            "labeler": lambda: HumanLabelWorker(self.replay, config.judge.window),
-            "learner": lambda: LearnerWorker(config, self._folder.path, self.replay, self.state),
-        }[name]()
+    def make(self, name: str) -> Any:
+        """A new worker; the operator of an env opens the gate whenever the robot waits there."""
+        worker = self._make(name)
+        if not isinstance(worker, EnvWorker) or worker._operator is None:
+            return worker
+        answering = False  # `send` tells the listener of its own message
 
-    def _attend(self) -> None:
-        """An operator who opens the gate whenever the robot waits there."""
-        operator = self._env._operator
-        if operator is not None:
-            answering = False  # `send` tells the listener of its own message
+        def listen(status: OperatorStatus) -> None:
+            nonlocal answering
+            if status.phase == "gate" and not answering:
+                answering = True
+                operator.send(OperatorCommand.START)
+                answering = False
 
-            def listen(status: OperatorStatus) -> None:
-                nonlocal answering
-                if status.phase == "gate" and not answering:
-                    answering = True
-                    attending.send(OperatorCommand.START)
-                    answering = False
-
-            attending = self._env._operator = Operator(self._folder.config.operator.gate, listen)
+        operator = worker._operator = Operator(self._folder.config.operator.gate, listen)
+        return worker
 
     def wait(self, seconds: float, failed: Any) -> None:
-        before = self._turns
+        before = self.clock.turns
         super().wait(seconds, failed)
-        self._world.now += self._turns - before
+        self._world.now += self.clock.turns - before

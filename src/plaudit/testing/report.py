@@ -21,11 +21,10 @@ class Rate:
 
     def bound(self, confidence: float = CONFIDENCE) -> tuple[float, float]:
         """The exact binomial interval (Clopper and Pearson), one-sided in each direction."""
-        from scipy.special import betaincinv
+        from scipy.stats import binomtest
 
-        k, n, alpha = self.failures, self.trials, 1 - confidence
-        low = float(betaincinv(k, n - k + 1, alpha)) if k else 0.0
-        return low, float(betaincinv(k + 1, n - k, 1 - alpha)) if k < n else 1.0
+        interval = binomtest(self.failures, self.trials).proportion_ci(2 * confidence - 1, method="exact")
+        return float(interval.low), float(interval.high)
 
     @property
     def holds(self) -> bool:
@@ -58,11 +57,11 @@ class Summary:
         for result in results:
             self.runs += 1
             self.counts += result.counts
-            self.keys |= result.keys
+            self.keys |= result.scenario.keys.keys()
             if result.violation is not None:
                 self.violations.setdefault(result.violation.invariant, []).append(result)
-            if result.honest_alarm is not None:
-                self.honest.append(result.honest_alarm)
+            if result.alarm is not None and result.scenario.honest:
+                self.honest.append(result.alarm)
             if result.equal_promoted is not None:
                 self.equal.append(result.equal_promoted)
 

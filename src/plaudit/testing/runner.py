@@ -7,7 +7,6 @@ result.violation, result.log
 import errno
 import gc
 import json
-import shutil
 import tempfile
 import time
 import traceback
@@ -21,13 +20,13 @@ from typing import Any
 from plaudit.config import parse
 from plaudit.data.store import Store, is_store
 from plaudit.errors import PlauditError, RobotSilent
-from plaudit.rollout.operator import OperatorCommand, OperatorConfig
+from plaudit.rollout.operator import OperatorCommand
 from plaudit.testing.env import SimulatedEnv
 from plaudit.testing.faults import Kill, SimulatedDisk, SimulatedGroup, simulated_machine
 from plaudit.testing.invariants import SILENT, Watch
 from plaudit.testing.people import People
 from plaudit.testing.scenario import Event, Scenario
-from plaudit.testing.world import InvariantViolated, World, enter
+from plaudit.testing.world import InvariantViolated, World, entered
 from plaudit.training.config import EVAL_SEEDS, TrainingConfig
 from plaudit.training.online import OnlineTrainer
 from plaudit.training.retrain import decisions
@@ -41,7 +40,7 @@ SHM = Path("/dev/shm")
 
 @dataclass(frozen=True)
 class Violation:
-    """Of an invariant."""
+    """An invariant that did not hold."""
 
     invariant: str
     message: str
@@ -49,15 +48,13 @@ class Violation:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a scenario."""
+    """The result of a scenario."""
 
     scenario: Scenario
     violation: Violation | None
     log: tuple[str, ...]
     counts: Counter[str]  # steps, episodes, kills, answers, ...
-    keys: frozenset[str]  # of the config that were set
     alarm: bool | None  # whether the judge was stopped; None: it was not audited to the end
-    honest_alarm: bool | None  # whether an honest judge was stopped; None: it was not honest, or not audited
     equal_promoted: bool | None  # whether an equally good candidate was promoted; None: there was none
     seconds: float
 
@@ -65,52 +62,34 @@ class Result:
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
     """In memory where the machine has such a file system."""
-    folder = Path(tempfile.mkdtemp(prefix="plaudit-simulated-", dir=SHM if SHM.is_dir() else None))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(
+        prefix="plaudit-simulated-", dir=SHM if SHM.is_dir() else None, ignore_cleanup_errors=True
+    ) as folder:
+        yield Path(folder)
 
 
 def simulate(scenario: Scenario) -> Result:
     """Run a scenario in a temporary folder."""
-    began, world = time.perf_counter(), World(scenario.seed)
-    violation, run = None, None
-    before = enter(world)
-    try:
-        with temporary_folder() as folder:
-            try:
-                run = SimulatedRun(scenario, world, folder)
-                run.play()
-                if run.resumes_exactly:
-                    check_resumed(run, folder / "again")
-            except InvariantViolated as found:
-                violation = Violation(found.invariant, found.message)
-    finally:
-        enter(before)
-    return Result(
-        scenario,
-        violation,
-        tuple(world.log),
-        world.counts,
-        frozenset(scenario.keys),
-        None if run is None else run.alarm,
-        None if run is None or not scenario.honest else run.alarm,
-        None if run is None else run.equal_promoted,
-        time.perf_counter() - began,
-    )
+    began, violation, run = time.perf_counter(), None, None
+    with entered(World(scenario.seed)) as world, temporary_folder() as folder:
+        try:
+            run = SimulatedRun(scenario, world, folder)
+            run.play()
+            if run.resumes_exactly:
+                check_resumed(run, folder / "again")
+        except InvariantViolated as broken:
+            violation = Violation(broken.invariant, broken.message)
+    alarm, promoted = (None, None) if run is None else (run.alarm, run.equal_promoted)
+    seconds = time.perf_counter() - began
+    return Result(scenario, violation, tuple(world.log), world.counts, alarm, promoted, seconds)
 
 
 def check_resumed(run: "SimulatedRun", folder: Path) -> None:
     """A synchronous run that was killed and resumed is the same as one that was never interrupted."""
     folder.mkdir()
-    world = World(run.scenario.seed)
-    before = enter(world)
-    try:
+    with entered(World(run.scenario.seed)) as world:
         plain = SimulatedRun(replace(run.scenario, events=()), world, folder)
         plain.play()
-    finally:
-        enter(before)
     one, other = (_outcome(each.path) for each in (run, plain))
     for line, expected in zip(one[0], other[0]):
         differing = [key for key in {*line, *expected} if line.get(key) != expected.get(key)]
@@ -133,7 +112,8 @@ class SimulatedRun:
         self.scenario, self.world, self.folder, self.path = scenario, world, folder, folder / "run"
         self.config = scenario.build(folder)
         if self._events("operator"):
-            self.config = self.config.model_copy(update={"operator": _attended(self.config.operator)})
+            attended = self.config.operator.model_copy(update={"auto": False})
+            self.config = self.config.model_copy(update={"operator": attended})
         kills = {event.at: event.kind for kind in ("kill", "power") for event in self._events(kind)}
         full = {event.at: int(event.number) for event in self._events("full")}
         self.disk = SimulatedDisk(world, kills, full)
@@ -158,17 +138,27 @@ class SimulatedRun:
         return [event for event in self.scenario.events if event.kind == kind]
 
     def play(self) -> None:
-        """To its end, whatever happens on the way."""
-        self.world.tell(f"{self.config.schedule}, judge {self.scenario.judge}: {dict(self.scenario.keys)}")
-        self._check_config()
-        if self.config.schedule == "train":
+        """Run all sessions to the end."""
+        config, inference = self.config, self.config.policy.inference
+        self.world.tell(f"{config.schedule}, judge {self.scenario.judge}: {dict(self.scenario.keys)}")
+        if config.schedule == "train":
             with simulated_machine(self.world, self.disk):
-                self._prepare_train()
+                try:
+                    check_run(config)
+                except PlauditError as error:
+                    self.world.fail("accepted_runs", f"the run is refused although its config was accepted: {error}")
+        elif config.learner.action_horizon > 1 and inference.execution_horizon is None:
+            # The default engine executes whole chunks: a backup over a chunk is one over what was executed.
+            realtime = config.policy.model_copy(update={"inference": inference.model_copy(update={"realtime": True})})
+            kind = config.model_copy(update={"policy": realtime}).inference_type
+            message = f"a learner of chunks is driven by '{kind}' in real time, which executes a part of them"
+            self.world.check(kind == "sequential", "whole_chunks", message)
         for session in range(MAX_SESSIONS):
             if self._session(session):
                 break
         self.world.counts["unfinished"] += not self._ended
-        self._count()
+        if is_store(self.path / "episodes"):
+            self.world.counts["episodes"] += Store.open(self.path / "episodes").next_id
 
     @property
     def resumes_exactly(self) -> bool:
@@ -176,26 +166,6 @@ class SimulatedRun:
         kinds = {event.kind for event in self.scenario.events}
         interrupted = self.world.counts["sessions"] > 1 and not kinds & {"person", "full", "replace"}
         return self.config.collect is None and self.config.schedule == "train" and interrupted and self._ended
-
-    def _check_config(self) -> None:
-        """Defaults that fit each other: a backup over a chunk is a backup over what was executed."""
-        config, inference = self.config, self.config.policy.inference
-        horizon = config.learner.action_horizon
-        if config.schedule == "train" or horizon == 1 or inference.execution_horizon is not None:
-            return
-        realtime = config.policy.model_copy(update={"inference": inference.model_copy(update={"realtime": True})})
-        kind = config.model_copy(update={"policy": realtime}).inference_type
-        self.world.check(
-            kind == "sequential",
-            "whole_chunks",
-            f"a learner of chunks of {horizon} actions is driven by '{kind}' in real time, which executes a part",
-        )
-
-    def _prepare_train(self) -> None:
-        try:
-            check_run(self.config)
-        except PlauditError as error:
-            self.world.fail("accepted_runs", f"the run is refused although its config was accepted: {error}")
 
     def _session(self, number: int) -> bool:
         """Whether the run is over."""
@@ -218,8 +188,7 @@ class SimulatedRun:
             except Kill:
                 pass
             except PlauditError as error:
-                self._on_error(error)
-                if self._expected_end(error):
+                if self._is_over(error):
                     return True
             except Exception as error:  # noqa: BLE001 - of the code under test
                 where = traceback.extract_tb(error.__traceback__)[-1]
@@ -234,25 +203,21 @@ class SimulatedRun:
             gc.collect()
         return False
 
-    def _on_error(self, error: PlauditError) -> None:
-        """An error that names a fault of this session is logged. Any other error is a violation."""
-        text = f"{type(error).__name__}: {error}"
+    def _is_over(self, error: PlauditError) -> bool:
+        """Whether a run is right to end with this error, and would end so again. Otherwise the error must name a fault
+        of this session."""
+        text, full, fired = f"{type(error).__name__}: {error}", self.disk.was_full, self._fired
         self.world.tell(f"the session ends with {text}")
-        causes = [(self.disk.was_full, "is full"), (self.disk.was_full, "No space left")]
-        causes += [(self._group is not None and self._group.fired, word) for word in ("simulated", "its process died")]
-        causes += [(self._fired, SILENT), (self._fired, "cannot be reached")]
-        excused = any(happened and word in text for happened, word in causes)
-        self.world.check(excused or self._expected_end(error), "accepted_runs", text)
-
-    def _expected_end(self, error: PlauditError) -> bool:
-        """Whether a run is right to end like this, and would end so again."""
-        text = str(error)
+        gave_up = "did not recover within" in text and bool(self._events("unreachable"))
         judge = self.scenario.errors.get("raises", 0) and ("could not label" in text or "raises on" in text)
         blind = "sees success in" in text or "demonstrations leave them out" in text
-        reached = "did not recover within" not in text or any(e.kind == "unreachable" for e in self.scenario.events)
-        if "did not recover within" in text and reached:
-            return True
-        return bool(judge or blind or (self._silent is not None and self._silent.what == "always"))
+        is_over = bool(gave_up or judge or blind or (self._silent is not None and self._silent.what == "always"))
+        worker = self._group is not None and self._group.fired
+        causes = {"is full": full, "No space left": full, SILENT: fired, "cannot be reached": fired}
+        causes |= {"simulated": worker, "its process died": worker}
+        excused = any(happened and word in text for word, happened in causes.items())
+        self.world.check(excused or is_over, "accepted_runs", text)
+        return is_over
 
     # The two schedules
 
@@ -416,11 +381,3 @@ class SimulatedRun:
             self.world.counts["silent robots"] += 1
             self.world.tell(f"the robot is silent in step {step} of episode {self._episode}")
             raise RobotSilent(SILENT)
-
-    def _count(self) -> None:
-        if is_store(self.path / "episodes"):
-            self.world.counts["episodes"] += Store.open(self.path / "episodes").next_id
-
-
-def _attended(config: OperatorConfig) -> OperatorConfig:
-    return config.model_copy(update={"auto": False})

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 
 from plaudit.data.store import Store
-from plaudit.judges.certificate import Certificate
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.exam import examine
 from plaudit.judges.guarantee import prove_rights
@@ -30,7 +29,7 @@ from plaudit.testing.judge import SimulatedJudgeConfig, write_model
 from plaudit.testing.learner import ON_POLICY
 from plaudit.testing.runner import simulate, temporary_folder
 from plaudit.testing.scenario import Scenario
-from plaudit.testing.world import World, enter, pick, uniform
+from plaudit.testing.world import World, entered, pick, uniform
 from plaudit.training.audit import AuditConfig
 from plaudit.training.ledger_audit import LedgerAudit
 from plaudit.training.retrain import Retrainer
@@ -51,52 +50,55 @@ class Study:
 
 
 @contextmanager
-def _machine(seed: int) -> Iterator[Path]:
-    world = World(seed)
-    before = enter(world)
-    try:
-        with temporary_folder() as folder, simulated_machine(world, SimulatedDisk(world, {}, {})):
-            yield folder
-    finally:
-        enter(before)
+def _machine(seed: int, candidate: str = "") -> Iterator[Path]:
+    """A temporary folder on a simulated machine. candidate: see `World`"""
+    with (
+        entered(World(seed, candidate=candidate)) as world,
+        temporary_folder() as folder,
+        simulated_machine(world, SimulatedDisk(world, {}, {})),
+    ):
+        yield folder
 
 
-def _episode(number: int, truth: bool) -> Episode:
-    state = np.full((2, 1), number, np.float32)
-    return Episode.of(frames={}, actions=np.zeros((1, 1)), state=state, privileged={"success": np.array([truth])})
+@contextmanager
+def _store(seed: int) -> Iterator[Store]:
+    with _machine(seed) as folder, Store.create(folder / "store") as store:
+        yield store
 
 
-def _judged(success: bool) -> Labels:
-    labels = Labels.from_cutoff(steps=1, cutoff=1 if success else None, source="classifier")
-    return replace(labels, judge=JudgeId("classifier", "a"))
+def _add_judged(store: Store, says: list[bool], wrong: list[bool]) -> list[int]:
+    """Store episodes of one step with a judge's labels; returns their ids. wrong: where the judge errs"""
+    episodes = [
+        Episode.of(
+            frames={},
+            actions=np.zeros((1, 1)),
+            state=np.zeros((2, 1), np.float32),
+            privileged={"success": np.array([success != error])},
+        )
+        for success, error in zip(says, wrong, strict=True)
+    ]
+    ids = store.extend(episodes)
+    labels = [Labels.from_cutoff(steps=1, cutoff=1 if success else None, source="classifier") for success in says]
+    store.ledger.extend((i, replace(one, judge=JudgeId("classifier", "a"))) for i, one in zip(ids, labels))
+    return ids
 
 
 def honest_alarm(seed: int) -> bool:
     """An honest judge is stopped, while people answer in any order."""
-    order, false, missed = (
-        pick(options, seed, name)
-        for name, options in {
-            "order": ("in order", "random", "errors first"),
-            "false": (0.1, 0.09),
-            "missed": (0.2, 0.1),
-        }.items()
-    )
-    rate, due = 0.5 + 0.45 * uniform(seed, "rate"), {}
-    with _machine(seed) as folder, Store.create(folder / "store") as store:
+    order = pick(("in order", "random", "errors first"), seed, "order")
+    false, missed = pick((0.1, 0.09), seed, "false"), pick((0.2, 0.1), seed, "missed")
+    rate, due, truths = 0.5 + 0.45 * uniform(seed, "rate"), dict[int, int](), dict[int, bool]()
+    with _store(seed) as store:
         audit = LedgerAudit(AuditConfig(by="human"), "classifier", seed)
-        truths: dict[int, bool] = {}
         for start in range(0, 400, BATCH):
-            said = [uniform(seed, "says", start + n) < rate for n in range(BATCH)]
-            wrong = [uniform(seed, "wrong", start + n) < (false if s else missed) for n, s in enumerate(said)]
-            ids = store.extend([_episode(start + n, s != w) for n, (s, w) in enumerate(zip(said, wrong))])
-            store.ledger.extend((i, _judged(s)) for i, s in zip(ids, said))
-            truths |= {i: s != w for i, s, w in zip(ids, said, wrong)}
+            says = [uniform(seed, "says", start + n) < rate for n in range(BATCH)]
+            wrong = [uniform(seed, "wrong", start + n) < (false if s else missed) for n, s in enumerate(says)]
+            truths |= {i: s != w for i, s, w in zip(_add_judged(store, says, wrong), says, wrong)}
             for i in audit.requested(store):
                 at_once = order == "in order" or (order == "errors first" and wrong[i - start] if i >= start else False)
                 delay = 0 if at_once else 400 if order == "errors first" else int(60 * uniform(seed, "delay", i))
                 due.setdefault(i, start + delay)
-            answered = sorted((i for i, when in due.items() if when <= start), key=lambda i: (due[i], i))
-            for i in answered:
+            for i in sorted((i for i, when in due.items() if when <= start), key=lambda i: (due[i], i)):
                 due[i] = 10**9
                 cutoff = 1 if truths[i] else None
                 store.ledger.append(i, Labels.from_cutoff(steps=1, cutoff=cutoff, source="human"))
@@ -107,16 +109,15 @@ def honest_alarm(seed: int) -> bool:
 
 
 def exploited_long(seed: int) -> bool:
-    """A judge that begins to be fooled pays more than 20 false successes before it is stopped."""
+    """A judge that begins to be exploited pays more than 20 false successes before it is stopped."""
     change, share = int(150 * uniform(seed, "change")), 0.5 + 0.5 * uniform(seed, "share")
     rate, paid = 0.3 + 0.6 * uniform(seed, "rate"), 0
-    with _machine(seed) as folder, Store.create(folder / "store") as store:
+    with _store(seed) as store:
         audit = LedgerAudit(AuditConfig(), "classifier", seed)
         for n in range(change + 400):
             says = uniform(seed, "says", n) < rate
             wrong = says and uniform(seed, "wrong", n) < (share if n >= change else 0.03)
-            (i,) = store.extend([_episode(n, says and not wrong)])
-            store.ledger.append(i, _judged(says))
+            _add_judged(store, [says], [wrong])
             audit.read_labels(store)
             if audit.current.alarm is not None:
                 return False
@@ -129,17 +130,16 @@ def exploited_long(seed: int) -> bool:
 def interval_misses(seed: int) -> bool:
     """The interval of the false successes misses their true fraction at some moment."""
     rate, false = uniform(seed, "rate"), uniform(seed, "false") ** 2
-    fraction, wrongs = pick((0.1, 0.25, 0.5), seed, "fraction"), 0
-    with _machine(seed) as folder, Store.create(folder / "store") as store:
-        config = AuditConfig(fraction=fraction, first_episodes=10, on_alarm="warn", window=50)
-        audit, successes = LedgerAudit(config, "classifier", seed), 0
+    fraction, successes, wrongs = pick((0.1, 0.25, 0.5), seed, "fraction"), 0, 0
+    config = AuditConfig(fraction=fraction, first_episodes=10, on_alarm="warn", window=50)
+    with _store(seed) as store:
+        audit = LedgerAudit(config, "classifier", seed)
         for start in range(0, 200, BATCH):
-            said = [uniform(seed, "says", start + n) < rate for n in range(BATCH)]
-            wrong = [s and uniform(seed, "wrong", start + n) < false for n, s in enumerate(said)]
-            ids = store.extend([_episode(start + n, s and not w) for n, (s, w) in enumerate(zip(said, wrong))])
-            store.ledger.extend((i, _judged(s)) for i, s in zip(ids, said))
+            says = [uniform(seed, "says", start + n) < rate for n in range(BATCH)]
+            wrong = [s and uniform(seed, "wrong", start + n) < false for n, s in enumerate(says)]
+            _add_judged(store, says, wrong)
             audit.read_labels(store)
-            successes, wrongs = successes + sum(said), wrongs + sum(wrong)
+            successes, wrongs = successes + sum(says), wrongs + sum(wrong)
             estimate = audit.current.false_successes
             if successes and not estimate.low - 1e-9 <= wrongs / successes <= estimate.high + 1e-9:
                 return True
@@ -148,25 +148,14 @@ def interval_misses(seed: int) -> bool:
 
 def equal_promoted(seed: int) -> bool:
     """A candidate that is as good as the current judge takes its place."""
-    with _machine(seed) as folder:
-        world = World(seed, candidate="equal")
-        before = enter(world)
-        try:
-            return _promotes(seed, folder)
-        finally:
-            enter(before)
-
-
-def _promotes(seed: int, folder: Path) -> bool:
-    first = SimulatedJudgeConfig(model=write_model(folder / "model", {"false": 0.3, "missed": 0.1}), force=True)
-    judge = first.build()
     watched = pick((False, True), seed, "watched")  # a person labels the errors that they notice
-    with Store.create(folder / "episodes") as store:
+    with _machine(seed, candidate="equal") as folder, Store.create(folder / "episodes") as store:
+        first = SimulatedJudgeConfig(model=write_model(folder / "model", {"false": 0.3, "missed": 0.1}), force=True)
         audit = LedgerAudit(AuditConfig(on_alarm="warn"), "classifier", seed)
         for part in range(6):
             episodes = _pushed(seed * 100_003 + 50 * part)
             ids = store.extend(episodes)
-            labels = [one for one in label_episodes(judge, episodes) if isinstance(one, Labels)]
+            labels = [one for one in label_episodes(first.build(), episodes) if isinstance(one, Labels)]
             for at in range(0, 50, BATCH):
                 chunk = list(zip(ids, labels, episodes, strict=True))[at : at + BATCH]
                 store.ledger.extend((i, one) for i, one, _ in chunk)
@@ -198,7 +187,12 @@ def certificate_misses(seed: int) -> bool:
     """The certificate of a judge states an interval that misses the true figure."""
     kind, parts = pick(range(len(JUDGED)), seed, "judge"), pick((1, 2, 4), seed, "parts")
     figure = pick(("precision", "recall", "fpr"), seed, "figure")
-    stated = _certified(kind, seed * 100_003, parts).figures[figure]
+    with _machine(seed) as folder, Store.create(folder / "store") as store:
+        config = _judge(kind, folder)
+        for part in range(parts):
+            store.extend(_pushed(seed * 100_003 + 50 * part))
+        certificate = examine(store, config, config.build(), ["simulator"], store.ids, name="judge")[0]
+    stated = certificate.figures[figure]
     return not stated.low <= _true_figures(kind)[figure] <= stated.high
 
 
@@ -217,14 +211,6 @@ def _true_figures(kind: int) -> dict[str, float]:
         "recall": float(called[true].mean()),
         "fpr": false / failure,
     }
-
-
-def _certified(kind: int, seed: int, parts: int) -> Certificate:
-    with _machine(seed) as folder, Store.create(folder / "store") as store:
-        config = _judge(kind, folder)
-        for part in range(parts):
-            store.extend(_pushed(seed + 50 * part))
-        return examine(store, config, config.build(), ["simulator"], store.ids, name="judge")[0]
 
 
 def _judge(kind: int, folder: Path) -> SimulatedJudgeConfig:

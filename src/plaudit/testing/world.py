@@ -6,11 +6,12 @@ world; they ask for the current one.
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-Hook = Callable[..., None]
+Hook = Callable[..., object]
 
 
 class InvariantViolated(BaseException):
@@ -19,9 +20,6 @@ class InvariantViolated(BaseException):
     def __init__(self, invariant: str, message: str):
         super().__init__(f"{invariant}: {message}")
         self.invariant, self.message = invariant, message
-
-
-def _nothing(*_: Any) -> None: ...
 
 
 @dataclass
@@ -35,9 +33,9 @@ class World:
     candidate: str = ""  # what all candidates of a retraining are, beside the current judge; "": drawn
     candidates: dict[int, str] = field(default_factory=dict)  # number of a retraining -> what its candidate was
     judge_down_until: float = 0.0  # the judge cannot be reached before this time
-    on_env_step: Hook = _nothing  # env, step of the first episode
-    on_batch: Hook = _nothing  # learner, batch
-    on_rollout: Hook = _nothing  # learner, rollout
+    on_env_step: Hook = lambda *_: None  # env, step of the first episode
+    on_batch: Hook = lambda *_: None  # learner, batch
+    on_rollout: Hook = lambda *_: None  # learner, rollout
 
     def tell(self, event: str) -> None:
         """Add a line to the event log."""
@@ -62,11 +60,15 @@ def world() -> World:
     return _current
 
 
-def enter(new: World) -> World:
-    """Make a world the current one; returns the one before."""
+@contextmanager
+def entered(new: World) -> Iterator[World]:
+    """Make a world the current one, for as long as the block lasts."""
     global _current
     before, _current = _current, new
-    return before
+    try:
+        yield new
+    finally:
+        _current = before
 
 
 def uniform(*key: object) -> float:

@@ -139,7 +139,7 @@ class Audit:
         """
         usual = affordable * self._probability(success)
         probability = affordable if (disputed or withheld) and usual else usual
-        drawn = self._lot(episode) < probability
+        drawn = hashed_uniform(self._seed, "audit", episode) < probability
         weight = 0.0 if withheld else usual / probability if usual else 1.0
         allowed = self.config.max_missed if success else ALLOWED_ANYWAY
         allowance = allowed * affordable * self._probability(not success)
@@ -148,26 +148,21 @@ class Audit:
         self._test_in_order()
         self._look_ahead(success)
         while len(self._predictions) > self.config.window:
-            self._leave_window(next(iter(self._predictions)))
+            oldest = next(iter(self._predictions))
+            left = self._predictions.pop(oldest)
+            if left.drawn and left.actual is None:
+                self._late[oldest] = left
+            else:
+                left.count(self._older[left.success])
         return drawn
 
     def is_by_lot(self, episode: int, affordable: float = 1.0) -> bool:
         """Whether an episode is drawn whatever any judge decides: such episodes compare two judges fairly."""
-        return self._lot(episode) < affordable * self.config.fraction
-
-    def _lot(self, episode: int) -> float:
-        return hashed_uniform(self._seed, "audit", episode)
+        return hashed_uniform(self._seed, "audit", episode) < affordable * self.config.fraction
 
     def probability(self, episode: int) -> float:
         """The probability with which one of the newest episodes was drawn."""
         return self._predictions[episode].probability
-
-    def _leave_window(self, episode: int) -> None:
-        prediction = self._predictions.pop(episode)
-        if prediction.drawn and prediction.actual is None:
-            self._late[episode] = prediction
-        else:
-            prediction.count(self._older[prediction.success])
 
     def _probability(self, success: bool) -> float:
         """The probability with which an episode is drawn now."""
@@ -179,8 +174,7 @@ class Audit:
         self._num_judged += 1
         self._dense = max(0, self._dense - success)
         self._recent.append(success)
-        recent = list(self._recent)
-        newest, before = recent[-NEWEST:], recent[:-NEWEST]
+        newest, before = list(self._recent)[-NEWEST:], list(self._recent)[:-NEWEST]
         leaping = len(before) >= NEWEST and sum(newest) / NEWEST > sum(before) / len(before) + LEAP
         if leaping and not self._leaping:
             self._dense = max(self._dense, NEXT)
@@ -220,6 +214,10 @@ class Audit:
         if self.alarm is None and self._log_evidence() >= -math.log(alpha_spent(self._budget, self.number)):
             self.alarm = self._alarm_message()
 
+    def _log_evidence(self) -> float:
+        false, missed = (self._tests[success].log_evidence for success in (True, False))
+        return float(np.logaddexp(false + math.log(FALSE_SHARE), missed + math.log(1 - FALSE_SHARE)))
+
     def _test_in_order(self) -> None:
         """Test predictions in the order of drawing, up to the first without an answer."""
         answered = sum(prediction.drawn and prediction.closed for prediction in self._untested.values())
@@ -233,10 +231,6 @@ class Audit:
             if prediction.drawn and prediction.weight:
                 error = prediction.actual not in (None, prediction.success)
                 self._tests[prediction.success].add(error, prediction.weight)
-
-    def _log_evidence(self) -> float:
-        false, missed = (self._tests[success].log_evidence for success in (True, False))
-        return float(np.logaddexp(false + math.log(FALSE_SHARE), missed + math.log(1 - FALSE_SHARE)))
 
     # Results
 
@@ -261,11 +255,6 @@ class Audit:
         """Fraction of all episodes that are successes which this judge missed."""
         checks = self._all()
         return self._estimate(checks[False], checks[False].answers + checks[True].answers)
-
-    @property
-    def early_successes(self) -> float:
-        """Fraction of the audited true successes that the judge reported early; NaN before there is one."""
-        return self._num_early / self._num_true if self._num_true else math.nan
 
     @property
     def judge_success_rate(self) -> float:
@@ -298,6 +287,10 @@ class Audit:
         counts = {"audit/alarm": float(self.alarm is not None), "audit/episodes": float(self.num_episodes)}
         if not self.num_episodes:
             return counts
+        checks = self._all()
+        false, missed = (checks[kind].estimate(ALPHA, self.config.fraction)[0] for kind in (True, False))
+        failures, successes = false + checks[False].answers - missed, missed + checks[True].answers - false
+        rates = {"audit/fpr": (false, failures), "audit/fnr": (missed, successes)}
         return {
             **counts,
             "audit/judge_success_rate": self.judge_success_rate,
@@ -305,16 +298,9 @@ class Audit:
             **self.corrected_success.to_metrics(CORRECTED),
             **self.false_successes.to_metrics(FALSE),
             **self.missed_successes.to_metrics(MISSED),
-            **({"audit/early_successes": self.early_successes} if self._num_true else {}),
-            **self._error_rates(),
+            **({"audit/early_successes": self._num_early / self._num_true} if self._num_true else {}),
+            **{name: wrong / of for name, (wrong, of) in rates.items() if of > 0},
         }
-
-    def _error_rates(self) -> dict[str, float]:
-        checks = self._all()
-        false, missed = (checks[kind].estimate(ALPHA, self.config.fraction)[0] for kind in (True, False))
-        failures, successes = false + checks[False].answers - missed, missed + checks[True].answers - false
-        rates = {"audit/fpr": (false, failures), "audit/fnr": (missed, successes)}
-        return {name: wrong / of for name, (wrong, of) in rates.items() if of > 0}
 
     def _all(self) -> dict[bool, Checks]:
         newest = self._checks([*self._late.values(), *self._predictions.values()])
@@ -334,12 +320,11 @@ class Audit:
 
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint, as JSON."""
+        listed = {"predictions": self._predictions, "late": self._late, "untested": self._untested}
         return {
             "number": self.number,
             "alarm": self.alarm,
-            "predictions": [[episode, *astuple(prediction)] for episode, prediction in self._predictions.items()],
-            "late": [[episode, *astuple(prediction)] for episode, prediction in self._late.items()],
-            "untested": [[episode, *astuple(prediction)] for episode, prediction in self._untested.items()],
+            **{name: [[episode, *astuple(one)] for episode, one in part.items()] for name, part in listed.items()},
             "older": [asdict(self._older[success]) for success in (True, False)],
             "tests": [self._tests[success].state_dict() for success in (True, False)],
             "recent": list(self._recent),

@@ -9,7 +9,7 @@ refuses with a message. Keys of RLinf, LeRobot and the entry scripts are read by
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import reduce
 from typing import Annotated, Any, Literal, Self
 
@@ -18,7 +18,7 @@ from pydantic import model_validator
 from plaudit.config import Config
 from plaudit.data.cameras import name_of_camera
 from plaudit.errors import did_you_mean
-from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig, classifier_stage
+from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
 from plaudit.judges.config import HUMAN, JudgeConfig
 from plaudit.judges.simulator import NoisyJudgeConfig
 from plaudit.learners.config import OffPolicyConfig
@@ -58,7 +58,7 @@ class TrainingConfig(Config):
     env: Annotated[Any, ENV_REGISTRY.optional_field] = None  # a simulated task; `online` drives one of it as a robot
     robot: Annotated[Any, ROBOT_REGISTRY.optional_field] = None  # online: a robot instead
     teleop: Annotated[Any, TELEOP_REGISTRY.optional_field] = None  # online: a human may take over
-    operator: OperatorConfig = OperatorConfig()  # online: a person says when episodes of a robot begin, and marks them
+    operator: OperatorConfig = OperatorConfig()  # online: a person starts the robot's episodes and marks them
     task: str = ""  # the instruction, in words
     policy: PolicySettings = PolicySettings()
     learner: Annotated[Any, LEARNER_REGISTRY.field]
@@ -79,16 +79,14 @@ class TrainingConfig(Config):
     @property
     def target_name(self) -> str:
         """What the policy is trained for: a task of the simulator, or a robot."""
-        if self.robot is None:
-            return ENV_REGISTRY.name_of(self.env)
-        return ROBOT_REGISTRY.name_of(self.robot)
+        return ENV_REGISTRY.name_of(self.env) if self.robot is None else ROBOT_REGISTRY.name_of(self.robot)
 
     @property
     def run_name(self) -> str:
-        """Of the run's folder; a run of each schedule has one of its own."""
+        """Name of the run's folder; each schedule has one of its own."""
         how = "online_" if self.schedule == "online" else ""
-        chosen = self.run.name or f"{self.target_name}_{self.learner_name}_{how}{self.run.seed}"
-        return re.sub(r"[^\w.-]", "_", chosen)  # a plugin is named by its module and class
+        name = self.run.name or f"{self.target_name}_{self.learner_name}_{how}{self.run.seed}"
+        return re.sub(r"[^\w.-]", "_", name)  # a plugin is named by its module and class
 
     @property
     def simulation(self) -> Any:
@@ -97,7 +95,7 @@ class TrainingConfig(Config):
 
     @property
     def simulated(self) -> bool:
-        """Whether a simulator tells what is true."""
+        """Whether a simulator knows the truth."""
         return self.simulation is not None
 
     @property
@@ -106,50 +104,47 @@ class TrainingConfig(Config):
         return isinstance(self.learner, OffPolicyConfig)
 
     @property
-    def human_labels(self) -> bool:
-        """Whether a human gives the labels."""
-        return self.judge.is_human
-
-    @property
     def audits(self) -> bool:
-        """Whether the judge is compared with what is true: not a human, nor the simulator unless a human audits it."""
-        trusted = self.human_labels or (self.judge.is_simulator and self.audit.by != HUMAN)
+        """Whether the judge is audited: not a human, nor the simulator unless a human audits it."""
+        trusted = self.judge.is_human or (self.judge.is_simulator and self.audit.by != HUMAN)
         return self.audit.fraction > 0 and not trusted
 
     @property
     def human_audits(self) -> bool:
-        """Whether a human has to look at episodes beside the judge."""
+        """Whether a human audits the judge."""
         return self.audits and (self.audit.by == HUMAN or (self.audit.by == "auto" and not self.simulated))
 
     @property
     def asks_human(self) -> bool:
         """Whether a human is shown episodes: all, those to audit, or those that a cascade leaves to them."""
         cascade = self.judge.cascade
-        return self.human_labels or self.human_audits or (cascade is not None and cascade.human is not None)
+        return self.judge.is_human or self.human_audits or (cascade is not None and cascade.human is not None)
 
     @property
     def relabels_demos(self) -> bool:
         """Whether the run's judge labels the demonstrations, whatever labels they have."""
-        chosen = self.demos.relabel
-        return not (self.human_labels or self.judge.is_flag_alone) if chosen is None else chosen
+        relabel = self.demos.relabel
+        return not (self.judge.is_human or self.judge.is_flag_alone) if relabel is None else relabel
 
     @property
     def labels_late_by(self) -> int:
-        """Episodes that are over before the labels of one may be learned from; only a noisy judge is late here."""
+        """Episodes after which labels may be learned from; only a noisy judge delays them."""
         judge = self.judge.config
         return judge.late_by if isinstance(judge, NoisyJudgeConfig) else 0
 
     @property
+    def _has_limit(self) -> bool:
+        return self.run.max_steps is not None or self.run.max_episodes is not None
+
+    @property
     def max_steps(self) -> int | None:
         """Env steps of the run; None: limited by episodes."""
-        unlimited = self.run.max_steps is None and self.run.max_episodes is None
-        return DEFAULT_STEPS if unlimited and self.schedule == "train" else self.run.max_steps
+        return self.run.max_steps if self._has_limit or self.schedule == "online" else DEFAULT_STEPS
 
     @property
     def max_episodes(self) -> int | None:
         """Episodes of the run; None: limited by steps."""
-        unlimited = self.run.max_steps is None and self.run.max_episodes is None
-        return DEFAULT_EPISODES if unlimited and self.schedule == "online" else self.run.max_episodes
+        return self.run.max_episodes if self._has_limit or self.schedule == "train" else DEFAULT_EPISODES
 
     @property
     def engine(self) -> RunConfig:
@@ -164,7 +159,7 @@ class TrainingConfig(Config):
         settings = self.policy.inference
         if type(settings) is not InferenceConfig:
             return INFERENCE_REGISTRY.name_of(settings)
-        whole = self.backup_horizon == self.learner.action_horizon  # chunks, which rtc never executes to their end
+        whole = self.backup_horizon == self.learner.action_horizon  # rtc never executes a whole chunk
         return "rtc" if self._acts_in_chunks and settings.realtime and not whole else "sequential"
 
     @property
@@ -174,103 +169,17 @@ class TrainingConfig(Config):
 
     @property
     def _acts_in_chunks(self) -> bool:
-        """Whether the policy that acts returns several actions at a time; a pretrained one is assumed to."""
+        """Whether the acting policy returns several actions at a time; a pretrained one is assumed to."""
         return self.policy.behavior == "pretrained" or self.learner.action_horizon > 1
 
     @model_validator(mode="after")
-    def _check_env(self) -> Self:
-        missing = [name for name in ("obs", "cameras", "image_size") if not hasattr(self.simulation, name)]
-        if self.simulated and missing:
-            raise ValueError(
-                f"env: {dotted_path(type(self.simulation))} is no config of an environment, it has no "
-                f"{', '.join(missing)}; derive one from plaudit.envs.adapters.AdapterConfig, or name a registered "
-                "Gymnasium environment: env=gymnasium env.id=my_package:MyTask-v0"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _check_schedule(self) -> Self:
+    def _check(self) -> Self:
+        _check_env(self)
         (_check_train if self.schedule == "train" else _check_online)(self)
-        return self
-
-    @model_validator(mode="after")
-    def _check_cameras(self) -> Self:
-        if not self.simulated:
-            return self  # known once the robot is connected
-        env = self.simulation
-        if self.judge.config.sees_images and not self.human_labels and env.obs == "state":
-            raise ValueError("a judge sees camera images; write env.obs=both (a policy of states: policy.cameras=[])")
-        if self.collect is not None and env.obs == "state":
-            raise ValueError(
-                "collect keeps camera images, and env.obs is 'state', which has none; write env.obs=both (and "
-                "policy.cameras=[] for a policy of states)"
-            )
-        collected = (self.collect and self.collect.cameras) or ()
-        for camera in self.policy.cameras or ():
-            self._check_camera("policy.cameras", camera, camera)
-        for camera in collected:
-            self._check_camera("collect.cameras", camera, name_of_camera(camera, env.cameras, collected))
-        return self
-
-    def _check_camera(self, key: str, camera: str, name: str) -> None:
-        """Refuse a camera that the environment does not show.
-
-        camera: as the config has it
-        name: what the environment calls it
-        """
-        env = self.simulation
-        if env.obs == "state":
-            raise ValueError(
-                f"{key} has '{camera}', and env.obs is 'state', which shows no camera; write env.obs=both, or "
-                "env.obs=pixels for images without the simulation's state"
-            )
-        if name not in env.cameras:
-            raise ValueError(
-                f"{key} has '{camera}', which the environment does not show; {did_you_mean(camera, env.cameras)}"
-            )
-
-    @model_validator(mode="after")
-    def _check_demos(self) -> Self:
-        if self.demos.store is not None and self.demos.scripted:
-            raise ValueError("name a store of demonstrations (demos.store) or ask for demos.scripted, not both")
-        if self.demos.scripted and ENV_REGISTRY.name_of(self.simulation) not in BUILT_IN_TASKS:
-            raise ValueError(f"only the built-in tasks ({', '.join(BUILT_IN_TASKS)}) have an expert for demos.scripted")
-        if isinstance(self.learner, OffPolicyConfig) and self.learner.clones_demos and not self.demos.any:
-            raise ValueError(
-                "learner.bc_weight clones demonstrations, and there are none; name a store of them (demos.store) or, "
-                "in a built-in task, ask for demos.scripted"
-            )
-        for key in DEMO_KEYS:
-            if not self.demos.any and _changed(self, key, False):
-                raise ValueError(f"{key} is set, and there are no demonstrations; leave it out, or set demos.store")
-        if self.demos.store is not None and _changed(self, "demos.noise"):
-            raise ValueError("demos.noise is for demos.scripted, and demos.store is recorded already; leave it out")
-        return self
-
-    @model_validator(mode="after")
-    def _check_reward(self) -> Self:
-        unread = [key for key in LABEL_REWARD_KEYS if self.reward.env_reward == "dense" and _changed(self, key)]
-        if unread:
-            raise ValueError(
-                f"reward.env_reward=dense pays the simulator's own reward and ignores {unread[0]}; leave one out"
-            )
-        if self.reward.env_reward == "dense" and not self.judge.is_simulator:
-            raise ValueError(
-                f"reward.env_reward=dense pays the simulator's own reward, and judge '{self.judge.name}' would not be "
-                "asked; leave out one of them (reward.mode=add pays both)"
-            )
-        blind = self.judge.is_simulator or self.human_labels or self.judge.cascade is not None
-        blind = blind or isinstance(self.judge.config, NoisyJudgeConfig)
-        if self.reward.shaping and not self.judge.config.progress and blind:
-            raise ValueError(
-                f"reward.shaping is {self.reward.shaping:g}, and judge '{self.judge.name}' does not measure progress; "
-                "name a model that does: judge.progress=runs/progress (plaudit train-progress makes one)"
-            )
-        if self.reward.shaping and self.demos.any and not self.relabels_demos:
-            raise ValueError(
-                f"reward.shaping is {self.reward.shaping:g}, and the demonstrations keep labels without progress; "
-                "leave out demos.relabel, so that the run's judge labels them"
-            )
+        if self.simulated:  # the cameras of a robot are not known before it is connected
+            _check_cameras(self)
+        _check_demos(self)
+        _check_reward(self)
         return self
 
 
@@ -281,29 +190,29 @@ LABEL_REWARD_KEYS = ("reward.mode", "reward.reward_type", "reward.shaping")
 RTC_KEYS = ("policy.inference.delay_window", "policy.inference.control_cpu")
 # Keys that one schedule has no use for, and what to do instead. Pacing of workers is not among them: a synchronous run
 # has nothing to pace.
-ONLINE_ONLY: Mapping[str, str] = {
-    "robot": "a robot cannot be stepped in lockstep; use plaudit online",
-    "teleop": "a human takes over a robot that runs by itself; use plaudit online",
-    "operator": "nobody attends a simulation; use plaudit online",
-    "cluster": "a synchronous run is one process; use plaudit online",
-    "policy.path": "use plaudit online, or demos and learner.pretrain_updates to start from demonstrations",
-    "policy.behavior": "a synchronous run acts with what it learns; use plaudit online",
-    "policy.inference": "a vectorized simulation is stepped, not driven; use plaudit online",
-    "policy.device": "a synchronous run acts where it learns; write run.device",
-    "policy.normalizer": "a simulation takes actions within [-1, 1] as they are",
-    "policy.update_within_episode": "a rollout has one version of the policy; use plaudit online",
-    "audit.minutes_per_hour": "no human audits a synchronous run; use plaudit online",
-    "judge.retrain": "a synchronous run has nobody to label meanwhile; use plaudit online, or train a judge between "
-    "two runs (plaudit train-reward) and resume with judge.model=",
-    "judge.window": "no human labels a synchronous run; use plaudit online",
+REFUSED: Mapping[Schedule, Mapping[str, str]] = {
+    "train": {
+        "robot": "a robot cannot be stepped in lockstep; use plaudit online",
+        "teleop": "a human takes over a robot that runs by itself; use plaudit online",
+        "operator": "nobody attends a simulation; use plaudit online",
+        "cluster": "a synchronous run is one process; use plaudit online",
+        "policy.path": "use plaudit online, or demos and learner.pretrain_updates to start from demonstrations",
+        "policy.behavior": "a synchronous run acts with what it learns; use plaudit online",
+        "policy.inference": "a vectorized simulation is stepped, not driven; use plaudit online",
+        "policy.device": "a synchronous run acts where it learns; write run.device",
+        "policy.normalizer": "a simulation takes actions within [-1, 1] as they are",
+        "policy.update_within_episode": "a rollout has one version of the policy; use plaudit online",
+        "audit.minutes_per_hour": "no human audits a synchronous run; use plaudit online",
+        "judge.retrain": "a synchronous run has nobody to label meanwhile; use plaudit online, or train a judge "
+        "between two runs (plaudit train-reward) and resume with judge.model=",
+        "judge.window": "no human labels a synchronous run; use plaudit online",
+    },
+    "online": {
+        "collect": "an online run keeps its episodes anyway, in its folder; use plaudit collect or plaudit train",
+        "run.num_envs": "a robot is one",
+        "run.keep_episodes": "an online run keeps its episodes anyway",
+    },
 }
-TRAIN_ONLY: Mapping[str, str] = {
-    "collect": "an online run keeps its episodes anyway, in its folder; use plaudit collect or plaudit train",
-    "run.num_envs": "a robot is one",
-    "run.keep_episodes": "an online run keeps its episodes anyway",
-}
-
-
 SIMULATOR_RELEASES = (
     "the simulator would decide which episodes the learner may use, which tells it what only the simulator knows; use "
     "skip or pay, or audit.by=human with plaudit online"
@@ -318,18 +227,29 @@ def _changed(config: TrainingConfig, key: str, *off: Any) -> bool:
     return field is not None and getattr(owner, name) not in (field.get_default(call_default_factory=True), *off)
 
 
-def _refuse(config: TrainingConfig, keys: Mapping[str, str]) -> None:
-    for key, reason in keys.items():
+def _check_schedule(config: TrainingConfig) -> None:
+    for key, reason in REFUSED[config.schedule].items():
         if _changed(config, key):
             raise ValueError(f"{key} is not for plaudit {config.schedule}: {reason}")
 
 
+def _check_env(config: TrainingConfig) -> None:
+    env = config.simulation
+    missing = [name for name in ("obs", "cameras", "image_size") if not hasattr(env, name)]
+    if env is not None and missing:
+        raise ValueError(
+            f"env: {dotted_path(type(env))} is no config of an environment, it has no {', '.join(missing)}; derive "
+            "one from plaudit.envs.adapters.AdapterConfig, or name a registered Gymnasium environment: env=gymnasium "
+            "env.id=my_package:MyTask-v0"
+        )
+
+
 def _check_train(config: TrainingConfig) -> None:
-    _refuse(config, ONLINE_ONLY)
+    _check_schedule(config)
     if config.env is None:
         raise ValueError(f"name a simulated task: env={BUILT_IN_TASKS[0]}")
-    if config.human_labels or config.audit.by == HUMAN:
-        key = "judge" if config.human_labels else "audit.by"
+    if config.judge.is_human or config.audit.by == HUMAN:
+        key = "judge" if config.judge.is_human else "audit.by"
         raise ValueError(f"{key}=human: a human cannot answer within a rollout; use plaudit online")
     if not config.judge.config.rule.causal:
         raise ValueError(
@@ -342,16 +262,13 @@ def _check_train(config: TrainingConfig) -> None:
             f"judge.late_by: learner '{config.learner_name}' learns from each rollout at once and waits for no label; "
             "use sac or qchunk"
         )
-    name = ENV_REGISTRY.name_of(config.env)
-    if name in BUILT_IN_TASKS and config.learner.action_horizon > config.env.max_steps:  # others: once they are built
-        raise ValueError(
-            f"learner.horizon is {config.learner.action_horizon}, and an episode is over after {config.env.max_steps} "
-            "steps"
-        )
+    name, horizon = ENV_REGISTRY.name_of(config.env), config.learner.action_horizon
+    if name in BUILT_IN_TASKS and horizon > config.env.max_steps:  # others: once they are built
+        raise ValueError(f"learner.horizon is {horizon}, and an episode is over after {config.env.max_steps} steps")
 
 
 def _check_online(config: TrainingConfig) -> None:
-    _refuse(config, TRAIN_ONLY)
+    _check_schedule(config)
     if config.judge.config.rule.ood == "audit" and not config.human_audits:
         why = SIMULATOR_RELEASES if config.audits else "this run has no audit; set audit.fraction above 0, or use skip"
         raise ValueError(f"judge.ood=audit: {why}")
@@ -365,22 +282,24 @@ def _check_online(config: TrainingConfig) -> None:
         )
     if config.labels_late_by:
         raise ValueError("judge.late_by is for plaudit train: here a judge is as late as it is")
-    if config.judge.config.reads_simulator and not config.simulated:
-        raise ValueError(f"{config.target_name} has no simulator to judge it; set judge=classifier, vlm or human")
-    if config.audit.by == "simulator" and not config.simulated:
-        raise ValueError(f"audit.by=simulator: {config.target_name} has no simulator; use audit.by=human")
-    if config.evaluation.stop_success_rate is not None and not config.simulated:
-        raise ValueError(
-            f"evaluation.stop_success_rate would never end the run: {config.target_name} has no simulator to evaluate "
-            "the policy in; use run.max_episodes or run.max_steps"
-        )
+    if not config.simulated:
+        robot = config.target_name
+        if config.judge.config.reads_simulator:
+            raise ValueError(f"{robot} has no simulator to judge it; set judge=classifier, vlm or human")
+        if config.audit.by == "simulator":
+            raise ValueError(f"audit.by=simulator: {robot} has no simulator; use audit.by=human")
+        if config.evaluation.stop_success_rate is not None:
+            raise ValueError(
+                f"evaluation.stop_success_rate would never end the run: {robot} has no simulator to evaluate the "
+                "policy in; use run.max_episodes or run.max_steps"
+            )
     if config.audit.minutes_per_hour is not None and not config.human_audits:
         raise ValueError(
             "audit.minutes_per_hour is a human's time, and here no human audits; leave it out, or set audit.by=human"
         )
-    if config.human_labels and config.judge.config.progress is not None:
+    if config.judge.is_human and config.judge.config.progress is not None:
         raise ValueError("judge.progress with judge=human: a person's labels carry no progress; use another judge")
-    if config.human_labels and config.demos.relabel:
+    if config.judge.is_human and config.demos.relabel:
         raise ValueError("demos.relabel with judge=human: label the demonstrations first (plaudit label --judge human)")
     _check_policy(config)
 
@@ -406,44 +325,96 @@ def _check_policy(config: TrainingConfig) -> None:
     for key in RTC_KEYS:
         if kind == "sequential" and _changed(config, key):
             raise ValueError(f"{key} is for rtc, and this run uses sequential; leave it out")
-    for key, value in (
-        ("policy.inference.normalizer", policy.inference.normalizer),
-        ("policy.normalizer", policy.normalizer),
-    ):
-        if config.simulated and value is not None:
+    for key in ("policy.inference.normalizer", "policy.normalizer"):
+        if config.simulated and _changed(config, key):
             raise ValueError(f"{key} is for robots: a simulation takes actions within [-1, 1] as they are")
 
 
+def _check_cameras(config: TrainingConfig) -> None:
+    """Refuse cameras that the environment does not show."""
+    env, shows_none = config.simulation, config.simulation.obs == "state"
+    if config.judge.config.sees_images and not config.judge.is_human and shows_none:
+        raise ValueError("a judge sees camera images; write env.obs=both (a policy of states: policy.cameras=[])")
+    if config.collect is not None and shows_none:
+        raise ValueError(
+            "collect keeps camera images, and env.obs is 'state', which has none; write env.obs=both (and "
+            "policy.cameras=[] for a policy of states)"
+        )
+    collected = (config.collect and config.collect.cameras) or ()
+    cameras = [("policy.cameras", camera, camera) for camera in config.policy.cameras or ()]
+    cameras += [("collect.cameras", camera, name_of_camera(camera, env.cameras, collected)) for camera in collected]
+    for key, camera, env_name in cameras:
+        if shows_none:
+            raise ValueError(
+                f"{key} has '{camera}', and env.obs is 'state', which shows no camera; write env.obs=both, or "
+                "env.obs=pixels for images without the simulation's state"
+            )
+        if env_name not in env.cameras:
+            suggestion = did_you_mean(camera, env.cameras)
+            raise ValueError(f"{key} has '{camera}', which the environment does not show; {suggestion}")
+
+
+def _check_demos(config: TrainingConfig) -> None:
+    demos = config.demos
+    if demos.store is not None and demos.scripted:
+        raise ValueError("name a store of demonstrations (demos.store) or ask for demos.scripted, not both")
+    if demos.scripted and ENV_REGISTRY.name_of(config.simulation) not in BUILT_IN_TASKS:
+        raise ValueError(f"only the built-in tasks ({', '.join(BUILT_IN_TASKS)}) have an expert for demos.scripted")
+    if isinstance(config.learner, OffPolicyConfig) and config.learner.clones_demos and not demos.any:
+        raise ValueError(
+            "learner.bc_weight clones demonstrations, and there are none; name a store of them (demos.store) or, "
+            "in a built-in task, ask for demos.scripted"
+        )
+    for key in DEMO_KEYS:
+        if not demos.any and _changed(config, key, False):
+            raise ValueError(f"{key} is set, and there are no demonstrations; leave it out, or set demos.store")
+    if demos.store is not None and _changed(config, "demos.noise"):
+        raise ValueError("demos.noise is for demos.scripted, and demos.store is recorded already; leave it out")
+
+
+def _check_reward(config: TrainingConfig) -> None:
+    reward, judge = config.reward, config.judge
+    for key in LABEL_REWARD_KEYS:
+        if reward.env_reward == "dense" and _changed(config, key):
+            raise ValueError(f"reward.env_reward=dense pays the simulator's own reward and ignores {key}; drop one")
+    if reward.env_reward == "dense" and not judge.is_simulator:
+        raise ValueError(
+            f"reward.env_reward=dense pays the simulator's own reward, and judge '{judge.name}' would not be asked; "
+            "leave out one of them (reward.mode=add pays both)"
+        )
+    no_progress = judge.is_simulator or judge.is_human or judge.cascade is not None
+    no_progress = no_progress or isinstance(judge.config, NoisyJudgeConfig)
+    if reward.shaping and not judge.config.progress and no_progress:
+        raise ValueError(
+            f"reward.shaping is {reward.shaping:g}, and judge '{judge.name}' does not measure progress; name a model "
+            "that does: judge.progress=runs/progress (plaudit train-progress makes one)"
+        )
+    if reward.shaping and config.demos.any and not config.relabels_demos:
+        raise ValueError(
+            f"reward.shaping is {reward.shaping:g}, and the demonstrations keep labels without progress; leave out "
+            "demos.relabel, so that the run's judge labels them"
+        )
+
+
 def withholding_judge(config: TrainingConfig, judge: JudgeConfig) -> JudgeConfig:
-    """A version of a run's judge. Its labels of out-of-distribution episodes do not count unless that is set: where a
-    person audits, they are asked about these first."""
+    """A version of a run's judge, which by default withholds its labels of out-of-distribution episodes. Where a person
+    audits, they are asked about these first."""
     if not isinstance(judge, ClassifierJudgeConfig) or judge.rule.ood is not None:
         return judge
     ood = "audit" if config.human_audits else "skip"
     return judge.model_copy(update={"rule": judge.rule.model_copy(update={"ood": ood})})
 
 
-def classifier_of(config: TrainingConfig) -> ClassifierJudgeConfig | None:
-    """The run's judge, if it is a classifier; of a cascade, its first stage that is one."""
-    return classifier_stage(config.judge.config)
-
-
 EVAL_SEEDS = 1_000_000_000  # evaluations during a run, which may decide when it stops
 TEST_SEEDS = EVAL_SEEDS + 1_000_000  # measuring a finished run without that bias
-DEMO_SEEDS = 2_000_000_000  # scripted demonstrations
+DEMO_SEEDS = 2_000_000_000  # scripted demonstrations; 100,003 for each seed of a run
 
 
 def train_seed(run_seed: int, episode: int) -> int:
-    """Of an episode of a run."""
+    """The seed of an episode of a run."""
     return (run_seed * 10_000_019 + episode) % EVAL_SEEDS
 
 
 def demo_seed(run_seed: int) -> int:
-    """Of the first scripted demonstration of a run."""
+    """The seed of the first scripted demonstration of a run."""
     return DEMO_SEEDS + run_seed * 100_003
-
-
-def seed_batches(first: int, episodes: int, num_envs: int) -> Iterator[list[int]]:
-    """At least so many seeds, a batch for each rollout."""
-    for start in range(first, first + episodes, num_envs):
-        yield list(range(start, start + num_envs))

@@ -23,7 +23,6 @@ from plaudit.judges.config import JUDGE_FILES, is_judge_path, judge_tree
 from plaudit.policies.loader import load_policy
 from plaudit.registry import LEARNER_REGISTRY, ROBOT_REGISTRY
 from plaudit.rollout.chunks import backup_problem, check_chunks
-from plaudit.rollout.engine import InferenceConfig
 from plaudit.rollout.run import with_robot_defaults
 from plaudit.training.config import BUILT_IN_TASKS, Schedule, TrainingConfig
 from plaudit.training.settings import PolicySettings
@@ -38,65 +37,57 @@ COLLECT_SYNONYMS = {"max_positive_trajectories": "target_success", "max_negative
 
 _LEARNER = "write 'learner': its keys are type (sac, qchunk, ppo), gamma, lr, batch_size, utd_ratio, ..."
 _JUDGE = "write 'judge': type is classifier, vlm, simulator, human or cascade"
-# Keys of RLinf, LeRobot and SERL, and what to write instead. A longer key wins.
+_CLASSIFIER = "write 'judge: {type: classifier, model: ...}'"
+_STORE = "write 'demos.store' for a store of demonstrations"
+_RENAMED = {  # our key -> the keys of RLinf, LeRobot and SERL that mean the same
+    "run.max_steps": "steps runner.max_steps runner.max_epochs",
+    "run.max_episodes": "episodes",
+    "run.seed": "seed",
+    "run.name": "name",
+    "run.device": "device",
+    "run.num_envs": "num_envs",
+    "run.capacity_gb": "capacity_gb replay_buffer buffer_size algorithm.replay_buffer",
+    "run.checkpoint_freq": "runner.save_interval",
+    "cluster.num_learners": "num_workers",
+    "evaluation.freq": "runner.val_check_interval",
+    "judge.ood": "judge.unlike",
+    "judge.retrain": "retrain",
+    "judge.window": "window",
+    "judge.rule.threshold": "reward.threshold",
+    "judge.device": "reward.device",
+    "learner.lr": "optimizer lr learning_rate actor.optim.lr",
+    "learner.batch_size": "batch_size",
+    "learner.utd_ratio": "utd_ratio",
+    "learner.gamma": "algorithm.gamma",
+    "learner.gae_lambda": "algorithm.gae_lambda",
+    "learner.clip_coef": "algorithm.clip_ratio_high algorithm.clip_ratio_low",
+    "learner.ent_coef": "algorithm.entropy_bonus",
+    "learner.tau": "algorithm.tau",
+    "learner.update_epochs": "algorithm.update_epoch",
+    "learner": "actor",
+    "env.cameras": "actor.model.image_keys",
+}
+# Keys of other stacks, and what to write instead. A longer key wins.
 OTHER_NAMES: Mapping[str, str] = {
-    "steps": "write 'run.max_steps'",
+    **{theirs: f"write '{ours}'" for ours, names in _RENAMED.items() for theirs in names.split()},
+    **dict.fromkeys(("trainer", "train", "training"), _LEARNER),
+    **dict.fromkeys(("checkpoint", "checkpointing"), "write 'run.checkpoint_freq', in env steps"),
+    **dict.fromkeys(("data", "dataset"), _STORE),
     "max_steps": "write 'run.max_steps' for the run, 'policy.inference.max_episode_steps' for an episode on a robot",
-    "episodes": "write 'run.max_episodes'",
-    "seed": "write 'run.seed'",
-    "name": "write 'run.name'",
-    "device": "write 'run.device'",
-    "num_envs": "write 'run.num_envs'",
-    "num_workers": "write 'cluster.num_learners'",
-    "capacity_gb": "write 'run.capacity_gb'",
-    "checkpoint": "write 'run.checkpoint_freq', in env steps",
-    "checkpointing": "write 'run.checkpoint_freq', in env steps",
     "rollout": "write 'policy.inference' for how a robot is driven, 'run.num_envs' for a simulation",
-    "judge.unlike": "write 'judge.ood'",
-    "retrain": "write 'judge.retrain'",
-    "window": "write 'judge.window'",
     "reward_labeler": _JUDGE,
-    "reward_model": "write 'judge: {type: classifier, model: ...}'",
+    "reward_model": _CLASSIFIER,
+    "reward.model": f"{_CLASSIFIER}, or 'judge: FOLDER'",
     "reward_training": "a reward model is trained by 'plaudit train-reward --config FILE'",
-    "reward.model": "write 'judge: {type: classifier, model: ...}', or 'judge: FOLDER'",
-    "reward.threshold": "write 'judge.rule.threshold'",
-    "reward.device": "write 'judge.device'",
-    "trainer": _LEARNER,
-    "train": _LEARNER,
-    "training": _LEARNER,
     "loss": "leave it out: it is the learner's",
-    "optimizer": "write 'learner.lr'",
-    "lr": "write 'learner.lr'",
-    "learning_rate": "write 'learner.lr'",
-    "batch_size": "write 'learner.batch_size'",
-    "utd_ratio": "write 'learner.utd_ratio'",
-    "algorithm.gamma": "write 'learner.gamma'",
-    "algorithm.gae_lambda": "write 'learner.gae_lambda'",
-    "algorithm.clip_ratio_high": "write 'learner.clip_coef'",
-    "algorithm.clip_ratio_low": "write 'learner.clip_coef'",
-    "algorithm.entropy_bonus": "write 'learner.ent_coef'",
-    "algorithm.tau": "write 'learner.tau'",
-    "algorithm.update_epoch": "write 'learner.update_epochs'",
-    "algorithm.replay_buffer": "write 'run.capacity_gb'",
     "algorithm.demo_buffer": "write 'demos.store' and 'learner.demo_ratio'",
     "algorithm": "write 'learner' for the algorithm that learns, 'policy.inference' for rtc or sequential",
-    "actor.optim.lr": "write 'learner.lr'",
     "actor.global_batch_size": "write 'learner.batch_size' (sac, qchunk) or 'learner.num_minibatches' (ppo)",
     "actor.micro_batch_size": "leave it out: a batch is one piece",
-    "actor.model.image_keys": "write 'env.cameras'",
     "actor.model.image_size": "write 'env.image_size' as [height, width]",
-    "actor": "write 'learner'",
     "model": "write 'policy.path' for a policy to start from, 'learner' for the networks",
-    "data": "write 'demos.store' for a store of demonstrations",
-    "dataset": "write 'demos.store' for a store of demonstrations",
-    "replay_buffer": "write 'run.capacity_gb'",
-    "buffer_size": "write 'run.capacity_gb'",
     "env.train": "write the environment's keys under 'env' itself",
     "env.eval": "write 'evaluation'; it runs the same environment on eval seeds",
-    "runner.max_steps": "write 'run.max_steps'",
-    "runner.max_epochs": "write 'run.max_steps'",
-    "runner.val_check_interval": "write 'evaluation.freq'",
-    "runner.save_interval": "write 'run.checkpoint_freq'",
     "runner": "write 'run': max_steps, max_episodes, checkpoint_freq, ...",
     "cluster.num_nodes": "leave it out: nodes are those that 'plaudit cluster start' started",
 }
@@ -110,7 +101,8 @@ def load_training_config(
     robot_files: Mapping[str, str] | None = None,
     flags: Mapping[str, str | None] | None = None,
 ) -> TrainingConfig:
-    """
+    """Read a config and fill in what follows from its task, robot and policy.
+
     robot_files: key of the robot -> path
     flags: key of the tree -> value, like those of an override; None: not given
     """
@@ -121,7 +113,11 @@ def load_training_config(
 
     def complete(tree: Tree) -> Tree:
         tree = _with_types(translate(tree))
-        _check_named(tree, schedule)
+        needed = {"learner": f"name one: learner=ppo (known: {', '.join(LEARNER_REGISTRY.names())})"}
+        if schedule == "train" and "robot" not in tree:
+            needed["env"] = f"name a simulated task: env={BUILT_IN_TASKS[0]} (known: {', '.join(BUILT_IN_TASKS)})"
+        if missing := [((key,), f"key '{key}' is missing; {how}") for key, how in needed.items() if key not in tree]:
+            raise ConfigError(missing)
         tree["judge"] = _judge(tree.get("judge", {}))
         if schedule == "train":
             _place_on_gpus(tree)
@@ -129,16 +125,8 @@ def load_training_config(
         named = schedule if named == schedule else f"{named}: run it with plaudit {named}"
         return {**_with_robot(tree, robot_files or {}), "schedule": named}
 
-    return _complete(load(TrainingConfig, path, full, complete, typed=TYPED))
-
-
-def _check_named(tree: Tree, schedule: Schedule) -> None:
-    """Refuse a run without a learner or a task, in one message."""
-    needed = {"learner": f"name one: learner=ppo (known: {', '.join(LEARNER_REGISTRY.names())})"}
-    if schedule == "train" and "robot" not in tree:
-        needed["env"] = f"name a simulated task: env={BUILT_IN_TASKS[0]} (known: {', '.join(BUILT_IN_TASKS)})"
-    if missing := [((key,), f"key '{key}' is missing; {how}") for key, how in needed.items() if key not in tree]:
-        raise ConfigError(missing)
+    config = load(TrainingConfig, path, full, complete, typed=TYPED)
+    return config if schedule == "train" else config.model_copy(update={"policy": _complete_policy(config)})
 
 
 def _with_types(tree: Tree) -> Tree:
@@ -176,51 +164,31 @@ def _with_robot(tree: Tree, files: Mapping[str, str]) -> Tree:
     return {**tree, "robot": robot}
 
 
-def _complete(config: TrainingConfig) -> TrainingConfig:
+def _complete_policy(config: TrainingConfig) -> PolicySettings:
     """Fill in unset keys from the simulated task, the policy's file and the robot's files."""
-    if config.schedule == "train":
-        return config
-    horizon = _horizon(config)
-    policy = _with_task(config) if config.env is not None else _with_robot_files(config, horizon)
-    algorithm, backup = config.inference_type, config.backup_horizon
-    if config.policy.inference.execution_horizon is None and horizon is not None and backup is not None:
-        policy = _executing_at_least(policy, algorithm, horizon, backup)
-    check_chunks(algorithm, policy.inference.execution_horizon, horizon, backup)
-    return config.model_copy(update={"policy": policy})
-
-
-def _executing_at_least(policy: PolicySettings, algorithm: str, horizon: int, backup: int) -> PolicySettings:
-    """With a default execution horizon, the robot's or half of a chunk, that is as long as the learner's backup."""
-    if backup == horizon and algorithm == "rtc":  # which never executes a whole chunk: `check_chunks` refuses it
-        return policy
-    if not backup_problem(algorithm, horizon, policy.inference.execution_horizon, backup):
-        return policy
-    return policy.model_copy(update={"inference": policy.inference.model_copy(update={"execution_horizon": backup})})
-
-
-def _horizon(config: TrainingConfig) -> int | None:
-    """Actions of a chunk of the policy that acts; None if unknown."""
-    policy = config.policy
-    if policy.behavior == "learner" or policy.path is None:
-        return config.learner.action_horizon
-    return load_policy(policy.path).horizon
-
-
-def _with_task(config: TrainingConfig) -> PolicySettings:
-    """A simulated task is driven as fast as it goes, for as long as its episodes are."""
-    inference: InferenceConfig = config.policy.inference
-    own = {"name": config.target_name, "realtime": False, "max_episode_steps": getattr(config.env, "max_steps", None)}
-    missing = {key: own[key] for key in own.keys() - inference.model_fields_set if own[key] is not None}
-    return config.policy.model_copy(update={"inference": inference.model_copy(update=missing)})
-
-
-def _with_robot_files(config: TrainingConfig, horizon: int | None) -> PolicySettings:
-    policy, inference = config.policy, config.policy.inference
-    named = None if policy.path is None else load_policy(policy.path).normalizer
-    acting = _absolute(inference.normalizer or named)
-    learning = _absolute(policy.normalizer) or (acting if policy.behavior == "learner" else None)
-    own = {"normalizer": acting, "name": inference.name or config.target_name}
-    inference = with_robot_defaults(inference.model_copy(update=own), config.robot, horizon)
+    policy, inference, backup = config.policy, config.policy.inference, config.backup_horizon
+    is_learner = policy.behavior == "learner" or policy.path is None
+    spec = None if policy.path is None or (is_learner and config.env is not None) else load_policy(policy.path)
+    horizon = config.learner.action_horizon if is_learner or spec is None else spec.horizon
+    learning = policy.normalizer
+    if config.env is not None:  # a simulated task is driven as fast as it goes, for as long as its episodes are
+        steps = getattr(config.env, "max_steps", None)
+        own = {"name": config.target_name, "realtime": False, "max_episode_steps": steps}
+        missing = {key: own[key] for key in own.keys() - inference.model_fields_set if own[key] is not None}
+        inference = inference.model_copy(update=missing)
+    else:
+        acting = _absolute(inference.normalizer or (spec and spec.normalizer))
+        learning = _absolute(learning) or (acting if policy.behavior == "learner" else None)
+        own = {"normalizer": acting, "name": inference.name or config.target_name}
+        inference = with_robot_defaults(inference.model_copy(update=own), config.robot, horizon)
+    algorithm, executed = config.inference_type, policy.inference.execution_horizon
+    # The default, the robot's or half of a chunk, is raised to the length of the learner's backup. Real-time chunking
+    # never executes a whole chunk, so `check_chunks` refuses that.
+    defaults = executed is None and (backup, algorithm) != (horizon, "rtc")
+    if defaults and horizon is not None and backup is not None:
+        is_short = backup_problem(algorithm, horizon, inference.execution_horizon, backup)
+        inference = inference.model_copy(update={"execution_horizon": backup}) if is_short else inference
+    check_chunks(algorithm, inference.execution_horizon, horizon, backup)
     return policy.model_copy(update={"inference": inference, "normalizer": learning})
 
 
@@ -235,7 +203,6 @@ def translate(tree: Mapping[str, Any]) -> Tree:
     _translate_flags(tree)
     _translate_runner(tree)
     _translate_env(tree)
-    _with_images(tree)
     _translate_reward_model(tree)
     _translate_collect(tree)
     reject_foreign_keys(tree, OTHER_NAMES)
@@ -249,9 +216,27 @@ def _block(tree: Tree, key: str) -> Tree:
     return tree[key]
 
 
-def _read_block(tree: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def _read_block(tree: Mapping[str, Any], key: str) -> dict[str, Any]:
     """The block `key`; empty if it is missing."""
     return tree[key] if isinstance(tree.get(key), dict) else {}
+
+
+def _pop(tree: Tree, block: str, key: str) -> Any:
+    """Remove a key, and its block if nothing else is in it; returns its value, None if it is missing."""
+    value = _read_block(tree, block).pop(key, None)
+    if tree.get(block) == {}:
+        del tree[block]
+    return value
+
+
+def _problem(where: tuple[str, ...], message: str) -> ConfigError:
+    return ConfigError([(where, f"key '{'.'.join(where)}': {message}")])
+
+
+def _mapping(value: Any, where: tuple[str, ...]) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise _problem(where, "this is a block of keys, not a value")
+    return value
 
 
 def _translate_flags(tree: Tree) -> None:
@@ -269,59 +254,45 @@ def _translate_flags(tree: Tree) -> None:
 
 def _translate_runner(tree: Tree) -> None:
     """Drop the recipes' keys that are true here anyway; `runner.resume_dir` is our `run.resume_dir`."""
-    for block, key, harmless in (("reward", "group_name", None), ("cluster", "num_nodes", (None, 1))):
-        inner = _read_block(tree, block)
-        if key in inner and (harmless is None or inner[key] in harmless):
-            _pop(tree, block, key)
-    if "resume_dir" in _read_block(tree, "runner"):
-        folder = _pop(tree, "runner", "resume_dir")
-        if folder is not None and _read_block(tree, "run").get("resume_dir") is not None:
-            raise _problem(("runner", "resume_dir"), "this is the same as 'run.resume_dir'; write one of them")
-        if folder is not None:
-            _block(tree, "run")["resume_dir"] = folder
-
-
-def _pop(tree: Tree, block: str, key: str) -> Any:
-    """Remove a key, and its block if nothing else is in it."""
-    value = tree[block].pop(key)
-    if not tree[block]:
-        del tree[block]
-    return value
+    _pop(tree, "reward", "group_name")
+    if _read_block(tree, "cluster").get("num_nodes", 0) in (None, 1):
+        _pop(tree, "cluster", "num_nodes")
+    folder = _pop(tree, "runner", "resume_dir")
+    if folder is not None and _read_block(tree, "run").get("resume_dir") is not None:
+        raise _problem(("runner", "resume_dir"), "this is the same as 'run.resume_dir'; write one of them")
+    if folder is not None:
+        _block(tree, "run")["resume_dir"] = folder
 
 
 def _translate_env(tree: Tree) -> None:
-    """`env.train` of the recipes: what a policy sees, what is rendered, how many environments, how long."""
+    """`env.train` of the recipes: what a policy sees, what is rendered, how many environments, how long.
+
+    The recipes render images whenever they collect data or use a reward model; here `env.obs` says so.
+    """
     env = _read_block(tree, "env")
-    train = _read_block(env, "train")
-    if not isinstance(env, dict) or not isinstance(train, dict) or not train:
-        return
-    params = train.pop("init_params", None)
-    params = params if isinstance(params, dict) else {}
-    obs, rendered = params.pop("obs_mode", None), params.pop("render_mode", None)
-    rendered = train.pop("reward_render_mode", None) or rendered
-    if params:
-        train["init_params"] = params
-    if "total_num_envs" in train:
-        _block(tree, "run").setdefault("num_envs", train.pop("total_num_envs"))
-    if "max_episode_steps" in train:
-        env.setdefault("max_steps", train.pop("max_episode_steps"))
-    if obs in ("state", "state_dict"):
-        env.setdefault("obs", "both" if rendered else "state")
-        if rendered:
-            _block(tree, "policy").setdefault("cameras", [])
-    elif obs is not None or rendered:
-        env.setdefault("obs", "both")
-    if not train:
-        del env["train"]
-
-
-def _with_images(tree: Tree) -> None:
-    """The recipes render images whenever they collect data or use a reward model; here `env.obs` says so."""
-    reward, env = _read_block(tree, "reward"), tree.get("env")
+    if train := _read_block(env, "train"):
+        params = _read_block(train, "init_params")
+        obs, rendered = params.pop("obs_mode", None), params.pop("render_mode", None)
+        rendered = train.pop("reward_render_mode", None) or rendered
+        if not params:
+            train.pop("init_params", None)
+        if "total_num_envs" in train:
+            _block(tree, "run").setdefault("num_envs", train.pop("total_num_envs"))
+        if "max_episode_steps" in train:
+            env.setdefault("max_steps", train.pop("max_episode_steps"))
+        if obs in ("state", "state_dict"):
+            env.setdefault("obs", "both" if rendered else "state")
+            if rendered:
+                _block(tree, "policy").setdefault("cameras", [])
+        elif obs is not None or rendered:
+            env.setdefault("obs", "both")
+        if not train:
+            del env["train"]
+    reward, named = _read_block(tree, "reward"), tree.get("env")
     folders = "data_collection" in reward and reward.get("collect_data") is not False
     files = _read_block(tree, "reward_data_collection").get("enabled", "reward_data_collection" in tree)
-    if isinstance(env, str | dict) and (folders or files or reward.get("use_reward_model")):
-        tree["env"] = {"obs": "both", **({"type": env} if isinstance(env, str) else env)}
+    if isinstance(named, str | dict) and (folders or files or reward.get("use_reward_model")):
+        tree["env"] = {"obs": "both", **({"type": named} if isinstance(named, str) else named)}
 
 
 def _place_on_gpus(tree: Tree) -> None:
@@ -362,14 +333,13 @@ def _translate_reward_model(tree: Tree) -> None:
         raise _problem(("reward", name, "checkpoint_path"), "'judge' names who decides already; write one of them")
     if wanted and path is None and not named:
         raise _problem(("reward", "use_reward_model"), "it needs a model: write 'judge: FOLDER' of a reward model")
-    if wanted is not False:
-        if path is not None:
-            judge = _block(tree, "judge")
-            judge |= {"type": "classifier", "model": path}
-            if network := {key: description[key] for key in NETWORK_KEYS if description.get(key) is not None}:
-                judge.setdefault("network", network)
-        if description:
-            reward["reward_model"] = description
+    if path is not None and wanted is not False:
+        judge = _block(tree, "judge")
+        judge |= {"type": "classifier", "model": path}
+        if network := {key: description[key] for key in NETWORK_KEYS if description.get(key) is not None}:
+            judge.setdefault("network", network)
+    if description and wanted is not False:
+        reward["reward_model"] = description
     if not reward:
         del tree["reward"]
 
@@ -380,9 +350,8 @@ def _translate_collect(tree: Tree) -> None:
     reward_data_collection: {enabled, save_dir, target_success, target_failure}
     reward: {collect_data, data_collection: {positive_dir, negative_dir, image_keys, max_positive_trajectories, ...}}
     """
-    reward, blocks = _read_block(tree, "reward"), [tree["collect"]] if "collect" in tree else []
-    wanted = _pop(tree, "reward", "collect_data") if "collect_data" in reward else None
-    folders = _pop(tree, "reward", "data_collection") if "data_collection" in reward else None
+    blocks = [tree["collect"]] if "collect" in tree else []
+    wanted, folders = _pop(tree, "reward", "collect_data"), _pop(tree, "reward", "data_collection")
     if folders is not None and wanted is not False:
         blocks.append(_from_folders(_mapping(folders, ("reward", "data_collection"))))
     elif wanted:
@@ -414,13 +383,3 @@ def _from_folders(block: Mapping[str, Any]) -> Tree:
         )
     parent = Path(os.path.commonpath([folder.parent for folder in folders]))
     return {"store": str(parent / "store"), **collect}
-
-
-def _mapping(value: Any, where: tuple[str, ...]) -> Mapping[str, Any]:
-    if not isinstance(value, dict):
-        raise _problem(where, "this is a block of keys, not a value")
-    return value
-
-
-def _problem(where: tuple[str, ...], message: str) -> ConfigError:
-    return ConfigError([(where, f"key '{'.'.join(where)}': {message}")])

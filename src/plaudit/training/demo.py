@@ -15,14 +15,13 @@ the stage that was interrupted.
 import json
 import shlex
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from markupsafe import Markup
 from rich.console import Console
 
 from plaudit.data.store import Store, is_store
@@ -79,63 +78,6 @@ class DemoDisplay:
     steps: Callable[[Any], AbstractContextManager[Progress]]  # of a training run, by its config
 
 
-class StageLog:
-    """Which stages are done, their results and how long each took, over all sessions: demo.json."""
-
-    def __init__(self, path: Path, seed: int):
-        self._path = path
-        if path.exists():
-            self._state: dict[str, Any] = read_json_object(path)
-            if self._state["seed"] != seed:
-                raise DataError(
-                    f"{path.parent} was started with --seed {self._state['seed']}; use that seed, or name another "
-                    "folder with --output-dir"
-                )
-        elif path.parent.exists() and any(path.parent.iterdir()):
-            raise TargetNotEmpty(
-                f"{path.parent} holds something that is not a demo; nothing was written, name another with --output-dir"
-            )
-        else:
-            self._state = {"seed": seed, "seconds": {}, "results": {}, "evaluation": None}
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._write()
-
-    @contextmanager
-    def timed(self, stage: str) -> Iterator[None]:
-        """Add the time that the block takes to that of the stage, also where it is interrupted."""
-        start, before = time.monotonic(), self.seconds(stage)
-        try:
-            yield
-        finally:
-            self._state["seconds"][stage] = before + time.monotonic() - start
-            self._write()
-
-    def seconds(self, stage: str) -> float:
-        return self._state["seconds"].get(stage, 0.0)
-
-    def result(self, stage: str) -> str | None:
-        """The result in one line; None for a stage that is not done."""
-        return self._state["results"].get(stage)
-
-    def finish(self, stage: str, result: str) -> None:
-        self._state["results"][stage] = result
-        self._write()
-
-    @property
-    def evaluation(self) -> EvalResult:
-        """The evaluation of the policy."""
-        return EvalResult(**self._state["evaluation"])
-
-    @evaluation.setter
-    def evaluation(self, result: EvalResult) -> None:
-        self._state["evaluation"] = asdict(result)
-
-    def _write(self) -> None:
-        new = self._path.with_suffix(".part")
-        new.write_text(json.dumps(self._state, indent=1))
-        new.replace(self._path)
-
-
 @dataclass(frozen=True)
 class Stage:
     """One step of the pipeline."""
@@ -147,14 +89,56 @@ class Stage:
 
 
 class Demo:
-    """The stages, each resumable, and the report."""
+    """The stages, each resumable, and the report. demo.json has the results so far and how long each stage took."""
 
     def __init__(self, folder: Path, display: DemoDisplay, config: DemoConfig, seed: int):
         self.folder, self.display, self.config, self.seed = folder, display, config, seed
         self.data, self.judge, self.run = folder / "data", folder / "judge", folder / "run"
         self.policy = [*config.policy, f"judge={self.judge}", f"run.seed={seed}"]
-        self.log = StageLog(folder / "demo.json", seed)
         self.first_seed = 1000 * seed  # of the collected episodes
+        self._path = folder / "demo.json"
+        self._state: dict[str, Any] = {"seed": seed, "seconds": {}, "results": {}, "evaluation": None}
+        if self._path.exists():
+            self._state = read_json_object(self._path)
+            if self._state["seed"] != seed:
+                raise DataError(
+                    f"{folder} was started with --seed {self._state['seed']}; use that seed, or name another folder "
+                    "with --output-dir"
+                )
+        elif folder.exists() and any(folder.iterdir()):
+            raise TargetNotEmpty(
+                f"{folder} holds something that is not a demo; nothing was written, name another with --output-dir"
+            )
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._save_state()
+
+    def _save_state(self) -> None:
+        new = self._path.with_suffix(".part")
+        new.write_text(json.dumps(self._state, indent=1))
+        new.replace(self._path)
+
+    def finish(self, stage: Stage) -> str:
+        """Do what is left of a stage; returns its result. Its time is counted also where it is interrupted."""
+        seconds, results = self._state["seconds"], self._state["results"]
+        if stage.name not in results:
+            start, before = time.monotonic(), seconds.get(stage.name, 0.0)
+            try:
+                results[stage.name] = stage.run()
+            finally:
+                seconds[stage.name] = before + time.monotonic() - start
+                self._save_state()
+        return results[stage.name]
+
+    def duration(self, stage: Stage | None = None) -> str:
+        """How long a stage took over all sessions; None: all of them."""
+        seconds = self._state["seconds"]
+        return format_duration(sum(seconds.values()) if stage is None else seconds[stage.name])
+
+    @property
+    def evaluation(self) -> EvalResult:
+        """The evaluation of the policy."""
+        return EvalResult(**self._state["evaluation"])
 
     def stages(self) -> list[Stage]:
         """In their order."""
@@ -176,9 +160,8 @@ class Demo:
         env = PandaConfig(type="lift", obs="both", cameras=self.config.cameras)
         targets = EpisodeTargets(self.config.target_success, self.config.target_failure)
         with Store.open(self.data, write=True) if is_store(self.data) else Store.create(self.data) as store:
-            kept = collect_scripted(
-                env, store, targets, seed=self.first_seed, progress=self.display.track("collecting")
-            ).kept
+            bar = self.display.track("collecting")
+            kept = collect_scripted(env, store, targets, seed=self.first_seed, progress=bar).kept
         return f"{kept['success']} successes and {kept['failure']} failures, labeled by the simulator"
 
     def train_judge(self) -> str:
@@ -213,7 +196,8 @@ class Demo:
 
     def evaluate(self) -> str:
         run = RunFolder.reopen(self.run)
-        result = self.log.evaluation = evaluate_run(run, self.config.eval_episodes)
+        result = evaluate_run(run, self.config.eval_episodes)
+        self._state["evaluation"] = asdict(result)
         record_videos(run)
         write_run_report(self.run)
         return (
@@ -223,12 +207,14 @@ class Demo:
 
     def report(self) -> Path:
         """The report of the run, with the stages before it and the judge after it."""
-        result = self.log.evaluation
+        result, stages = self.evaluation, self.stages()
         scores, controls, predictions = load_judge_record(self.judge)
-        below = f"The policy is below {MIN_SUCCESS_RATE:.0%} true success."
         verdict = judge_verdict(scores.causal, controls, judge=str(self.judge), store=str(self.data))
         blocks = [verdict, page.text(summary_line(scores)), *judge_blocks(scores, controls, predictions)]
-        commands = page.code("\n".join(_wrap(stage.command) for stage in self.stages()))
+        commands = page.code("\n".join(_wrap(stage.command) for stage in stages))
+        rows = [(f"{n}. {one.name}", self.finish(one), self.duration(one)) for n, one in enumerate(stages, 1)]
+        table = page.table([*rows, ("total", "", self.duration())], ("stage", "result", "time"))
+        below = page.text(f"The policy is below {MIN_SUCCESS_RATE:.0%} true success.", "warning")
         return write_run_report(
             self.run,
             self.folder / "report.html",
@@ -239,29 +225,15 @@ class Demo:
                 f"true success rate on {result.episodes} test seeds": f"{result.success_rate:.0%}",
                 "success rate by the judge": _rate(result.judge_successes, result),
                 "accuracy of the judge": _rate(result.agreements, result),
-                "from nothing to the policy": format_duration(self.total_seconds()),
+                "from nothing to the policy": self.duration(),
             },
-            lead=[
-                *([page.text(below, "warning")] if result.success_rate < MIN_SUCCESS_RATE else []),
-                self._stage_table(),
-            ],
+            lead=[*([below] if result.success_rate < MIN_SUCCESS_RATE else []), page.section("Stages", table)],
             appendix=[
                 page.section("Judge", *blocks),
                 *frame_gallery(Store.open(self.data), predictions),
                 page.section("The commands", commands),
             ],
         )
-
-    def total_seconds(self) -> float:
-        return sum(self.log.seconds(stage.name) for stage in self.stages())
-
-    def _stage_table(self) -> Markup:
-        rows = [
-            (f"{n}. {stage.name}", self.log.result(stage.name) or "", format_duration(self.log.seconds(stage.name)))
-            for n, stage in enumerate(self.stages(), 1)
-        ]
-        rows.append(("total", "", format_duration(self.total_seconds())))
-        return page.section("Stages", page.table(rows, ("stage", "result", "time")))
 
 
 def load_judge_record(folder: Path) -> tuple[JudgeMetrics, list[ControlResult], list[EpisodePrediction]]:
@@ -283,18 +255,14 @@ def run_demo(
     demo = Demo(folder, display, config, seed)
     for number, stage in enumerate(demo.stages(), 1):
         display.console.print(f"{number}. {stage.name}: {stage.about}")
-        result = demo.log.result(stage.name)
-        if result is None:
-            with demo.log.timed(stage.name):
-                result = stage.run()
-            demo.log.finish(stage.name, result)
-        display.console.print(f"   {result}: {format_duration(demo.log.seconds(stage.name))}")
-    path, result = demo.report(), demo.log.evaluation
+        result = demo.finish(stage)
+        display.console.print(f"   {result}: {demo.duration(stage)}")
+    path, evaluation = demo.report(), demo.evaluation
     display.console.print(
-        f"{result.success_rate:.0%} true success on {result.episodes} test seeds after "
-        f"{format_duration(demo.total_seconds())}, trained on the judge's labels alone; report: {path}"
+        f"{evaluation.success_rate:.0%} true success on {evaluation.episodes} test seeds after {demo.duration()}, "
+        f"trained on the judge's labels alone; report: {path}"
     )
-    return result
+    return evaluation
 
 
 def _rate(count: int | None, result: EvalResult) -> str:

@@ -42,55 +42,35 @@ class Display:
         table.add_column(overflow="fold", width=WIDTH - 11)
         for label, value in rows(self._config, state):
             table.add_row(label, value)
-        below = _messages(state, restarts or {}, stopping)
-        return Group(self._top(state), self._bar(state), table, *self._keys(state), below)
-
-    def _keys(self, state: OnlineState) -> list[Text]:
-        """What an operator can press now."""
-        if state.operator is None:
-            return []
-        keys = hotkeys(self._config.operator, state.operator.phase)
-        return [Text("  ").join(Text.assemble((key, "bold"), (f" {word}", "dim")) for key, word in keys)]
+        top, bar = Table.grid(), Table.grid(padding=(0, 2, 0, 0))
+        top.add_column(width=WIDTH - 10, overflow="fold")
+        top.add_column(width=10, justify="right")
+        top.add_row(Text(title(self._config), "bold"), clock(state.elapsed_s))
+        done, total, text = self._extent(state)
+        bar.add_row(ProgressBar(total, done, width=WIDTH - 2 - len(text)), text)
+        keys: list[Text] = []
+        if state.operator is not None:  # what they can press now
+            pairs = hotkeys(self._config.operator, state.operator.phase)
+            keys = [Text("  ").join(Text.assemble((key, "bold"), (f" {word}", "dim")) for key, word in pairs)]
+        return Group(top, bar, table, *keys, _messages(state, restarts or {}, stopping))
 
     def line(self, state: OnlineState) -> str:
         """The same in one line, for a log."""
-        items = [("time", clock(state.elapsed_s)), ("run", self._done(state)), *rows(self._config, state)]
+        items = [("time", clock(state.elapsed_s)), ("run", self._extent(state)[2]), *rows(self._config, state)]
         return "; ".join(f"{label}: {value}" for label, value in items if label)
 
-    def _top(self, state: OnlineState) -> Table:
-        grid = Table.grid()
-        grid.add_column(width=WIDTH - 10, overflow="fold")
-        grid.add_column(width=10, justify="right")
-        grid.add_row(Text(title(self._config), "bold"), clock(state.elapsed_s))
-        return grid
-
-    def _bar(self, state: OnlineState) -> Table:
-        text = self._done(state)
-        done, total, _ = self._extent(state)
-        bar = ProgressBar(total, done, width=WIDTH - 2 - len(text))
-        grid = Table.grid(padding=(0, 2, 0, 0))
-        grid.add_row(bar, text)
-        return grid
-
     def _extent(self, state: OnlineState) -> tuple[int, int, str]:
-        """What is done of how much: episodes, or env steps where only these are limited."""
-        if self._config.max_episodes is None and self._config.max_steps is not None:
-            return state.step, self._config.max_steps, "steps"
-        return state.episodes, self._config.max_episodes or 0, "episodes"
-
-    def _done(self, state: OnlineState) -> str:
-        done, total, unit = self._extent(state)
-        left = self._remaining(state)
-        return f"{done:,} of {total:,} {unit}" + (f", {left}" if left else "")
-
-    def _remaining(self, state: OnlineState) -> str:
-        """How long it will be; nothing where the robot has not moved for a while."""
-        done, total, _ = self._extent(state)
+        """What is done of how much, episodes or env steps where only these are limited; and both in words."""
+        config, unit = self._config, "episodes"
+        done, total = state.episodes, config.max_episodes or 0
+        if config.max_episodes is None and config.max_steps is not None:
+            done, total, unit = state.step, config.max_steps, "steps"
         self._pace.add(state.elapsed_s, done)
-        left = self._pace.remaining_s(total)
-        if left is None or done >= total:
-            return ""
-        return f"{'at most ' if self._config.evaluation.stop_success_rate is not None else ''}{clock(left)} to go"
+        left = self._pace.remaining_s(total)  # None where the robot has not moved for a while
+        text = f"{done:,} of {total:,} {unit}"
+        if left is not None and done < total:
+            text += f", {'at most ' if config.evaluation.stop_success_rate is not None else ''}{clock(left)} to go"
+        return done, total, text
 
 
 class EtaEstimate:
@@ -155,7 +135,8 @@ def _success(config: TrainingConfig, state: OnlineState) -> Text:
 
 
 def _policy(state: OnlineState) -> Text:
-    stale = f", {_age(state.staleness_s)} stale" if state.staleness_s >= 1 else ""
+    age = f"{state.staleness_s:.0f} s" if state.staleness_s < 100 else clock(state.staleness_s)
+    stale = f", {age} stale" if state.staleness_s >= 1 else ""
     version = f"v{state.robot_version:,} (latest v{state.policy.version:,}){stale}"
     return Text(f"{version}, {state.step:,} steps, {state.env_steps_per_s:.0f} steps/s")
 
@@ -164,8 +145,8 @@ def _judge(config: TrainingConfig, state: OnlineState) -> Text:
     replay, metrics = state.replay, state.judge_metrics
     noun = "episode" if replay.unlabeled == 1 else "episodes"
     text = Text(f"{replay.unlabeled} unlabeled {noun} (max {config.run.max_unlabeled_episodes})")
-    if state.judge_latency_s:
-        text.append(f", {_brief(state.judge_latency_s)} each")
+    if latency := state.judge_latency_s:
+        text.append(f", {1000 * latency:.0f} ms each" if latency < 1 else f", {latency:.1f} s each")
     if "judge/version" in metrics:
         text.append(f", v{metrics['judge/version']:.0f}")
         rejected = metrics["judge/num_rejected"]
@@ -248,11 +229,7 @@ def _operator(status: OperatorStatus) -> Text:
 
 def _messages(state: OnlineState, restarts: Mapping[str, int], stopping: bool) -> Table:
     """What comes below the numbers, in full."""
-    lines: list[tuple[str, str]] = []
-    if state.window_status:
-        lines.append((state.window_status, "dim"))
-    if state.last_event:
-        lines.append((state.last_event, "dim"))
+    lines = [(text, "dim") for text in (state.window_status, state.last_event) if text]
     if restarts:
         lines.append(("restarts: " + ", ".join(f"{worker} {n}" for worker, n in sorted(restarts.items())), "yellow"))
     lines += [(f"{worker}: {message}", "yellow") for worker, message in state.errors.items()]
@@ -283,14 +260,6 @@ def _awaited(state: OnlineState) -> str:
 
 def _percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.0%}"
-
-
-def _brief(seconds: float) -> str:
-    return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
-
-
-def _age(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 100 else clock(seconds)
 
 
 def clock(seconds: float) -> str:

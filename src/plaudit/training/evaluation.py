@@ -7,9 +7,10 @@ side and execute whole chunks, as `sequential` does on a robot.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,7 @@ from plaudit.registry import ENV_REGISTRY, JUDGE_REGISTRY
 from plaudit.report.video import EpisodeClip, save_grid_video
 from plaudit.rollout.engine import build_policy, validate_chunk
 from plaudit.rollout.vector import ActFn, RolloutBatch, collect_rollout
-from plaudit.training.config import EVAL_SEEDS, TEST_SEEDS, TrainingConfig, seed_batches
+from plaudit.training.config import EVAL_SEEDS, TEST_SEEDS, TrainingConfig
 from plaudit.training.learner_setup import build_learner, learner_env_spec, learner_threads
 from plaudit.training.retrain import current_judge
 from plaudit.training.run_folder import RunFolder
@@ -72,30 +73,32 @@ class EvalResult:
 
 def evaluate(
     env: VecEnv,
-    learner: Learner,
+    make_act: Callable[[], ActFn],
     episodes: int,
     *,
     first_seed: int = EVAL_SEEDS,
     detector: SuccessDetector | None = None,
 ) -> EvalResult:
-    """Play the learner's policy without exploration.
+    """Play a policy.
 
-    detector: of the run's judge, which then watches every episode to its end; None: the simulator's success ends one
+    make_act: called for each batch of episodes
+    detector: of a judge, which then watches every episode to its end; None: the simulator's success ends one
     """
-    return evaluate_actor(env, lambda: learner.act_fn(explore=False), episodes, first_seed, detector)
-
-
-def evaluate_actor(
-    env: VecEnv, make_act: Callable[[], ActFn], episodes: int, first_seed: int, detector: SuccessDetector | None
-) -> EvalResult:
-    """Evaluate anything that acts. make_act: called for each batch of episodes"""
-    watching = detector or SuccessDetector(SimulatorJudge(), env.num_envs)
-    rollouts = list(_rollouts(env, make_act, episodes, first_seed, watching, terminate=detector is None))
+    watching, terminates = detector or SuccessDetector(SimulatorJudge(), env.num_envs), detector is None
+    batches = [range(seed, seed + env.num_envs) for seed in range(first_seed, first_seed + episodes, env.num_envs)]
+    rollouts = [
+        collect_rollout(env, make_act(), list(seeds), watching, terminate_on_success=terminates) for seeds in batches
+    ]
     actual = np.concatenate([_successes(rollout).any(axis=0) for rollout in rollouts])[:episodes]
     if detector is None:
         return EvalResult(episodes, int(actual.sum()))
     predicted = np.concatenate([rollout.success_once for rollout in rollouts])[:episodes]
     return EvalResult(episodes, int(actual.sum()), int(predicted.sum()), int((actual == predicted).sum()))
+
+
+def evaluate_learner(config: TrainingConfig, learner: Learner, env: VecEnv) -> float:
+    """True success rate of the learner's policy on eval seeds, without exploration."""
+    return evaluate(env, partial(learner.act_fn, explore=False), config.evaluation.episodes).success_rate
 
 
 def make_eval_env(config: TrainingConfig, learner: Learner) -> VecEnv:
@@ -113,34 +116,44 @@ def evaluate_run(folder: RunFolder, episodes: int) -> EvalResult:
         _load_newest(folder, learner)
         judge = run_judge(folder)
         detector = None if judge is None else SuccessDetector(judge, env.num_envs)
-        return evaluate(env, learner, episodes, first_seed=TEST_SEEDS, detector=detector)
+        act_fn = partial(learner.act_fn, explore=False)
+        return evaluate(env, act_fn, episodes, first_seed=TEST_SEEDS, detector=detector)
 
 
 def record_videos(folder: RunFolder) -> list[Path]:
     """`videos/first.mp4` and `videos/last.mp4`; none of a simulation without images."""
-    folder_ = folder.path / "videos"
-    paths = [folder_ / "first.mp4", folder_ / "last.mp4"]
+    paths = [folder.path / "videos" / name for name in ("first.mp4", "last.mp4")]
     with ExitStack() as stack:
         env, learner = _open(folder, VIDEO_EPISODES, stack)
-        renders = isinstance(folder.config.simulation, PandaConfig)  # in any size, whatever the policy sees
-        if not renders and not env.cameras:
-            return []
-        folder_.mkdir(exist_ok=True)
-        judge = run_judge(folder) or SimulatorJudge()
+        judge = run_judge(folder)
         for path in paths:
-            film(env, lambda: learner.act_fn(explore=False), judge, path, renders=renders)
+            if not film(env, folder.config.simulation, partial(learner.act_fn, explore=False), judge, path):
+                return []
             _load_newest(folder, learner)  # after the first video
     return paths
 
 
-def film(env: VecEnv, make_act: Callable[[], ActFn], judge: LiveJudge, path: Path, *, renders: bool) -> None:
-    """Test episodes, one in each environment, in a grid. renders: whether the environment does so in any size"""
-    detector = FilmingDetector(judge, env) if renders else SuccessDetector(judge, env.num_envs)
-    (rollout,) = _rollouts(env, make_act, env.num_envs, TEST_SEEDS, detector, terminate=True)
-    images = next(iter(rollout.images.values())) if rollout.images else None
-    frames = np.stack(detector.frames) if isinstance(detector, FilmingDetector) else images
-    assert frames is not None
-    save_grid_video(path, _clips(rollout, frames, not isinstance(judge, SimulatorJudge)), env.fps)
+def film(env: VecEnv, env_config: Any, make_act: Callable[[], ActFn], judge: LiveJudge | None, path: Path) -> bool:
+    """Film test episodes, one in each environment, in a grid; False where the environment has no images."""
+    renders = isinstance(env_config, PandaConfig)  # in any size, whatever the policy sees
+    if not renders and not env.cameras:
+        return False
+    path.parent.mkdir(parents=True, exist_ok=True)
+    watching = judge or SimulatorJudge()
+    detector = FilmingDetector(watching, env) if renders else SuccessDetector(watching, env.num_envs)
+    seeds = list(range(TEST_SEEDS, TEST_SEEDS + env.num_envs))
+    rollout = collect_rollout(env, make_act(), seeds, detector, terminate_on_success=True)
+    images = detector.frames if isinstance(detector, FilmingDetector) else next(iter(rollout.images.values()))
+    frames = np.asarray(images)  # [T+1, N, H, W, 3]
+    actual = np.concatenate([np.zeros((1, env.num_envs), bool), _successes(rollout)])
+    shown = None if isinstance(watching, SimulatorJudge) else rollout.success
+    episodes = [(slice(steps + 1), n) for n, steps in enumerate(rollout.length.tolist())]
+    clips = [
+        EpisodeClip(frames[at], actual[at], None if shown is None else shown[at], rollout.success_prob[at])
+        for at in episodes
+    ]
+    save_grid_video(path, clips, env.fps)
+    return True
 
 
 def run_judge(folder: RunFolder) -> LiveJudge | None:
@@ -148,7 +161,7 @@ def run_judge(folder: RunFolder) -> LiveJudge | None:
 
     A vision-language model and a human cannot.
     """
-    if folder.config.human_labels:
+    if folder.config.judge.is_human:
         return None
     judge = current_judge(folder.config.judge.config, folder.judge).build()
     is_simulator = isinstance(judge, SimulatorJudge) and judge.rule == AS_IT_SAYS
@@ -184,33 +197,11 @@ def _open(folder: RunFolder, num_envs: int, stack: ExitStack) -> tuple[VecEnv, A
 
 
 def _load_newest(folder: RunFolder, learner: Any) -> None:
-    """The policy of the newest checkpoint, or the one that was published last."""
+    """Load the policy of the newest checkpoint, or the one that was published last."""
     if folder.config.schedule == "train":
         folder.load_checkpoint(learner)
     else:
         load_components(learner.components, read_weights(folder.policy / WEIGHTS_FILE))
-
-
-def _rollouts(
-    env: VecEnv,
-    make_act: Callable[[], ActFn],
-    episodes: int,
-    first_seed: int,
-    detector: SuccessDetector,
-    terminate: bool,
-) -> Iterator[RolloutBatch]:
-    for seeds in seed_batches(first_seed, episodes, env.num_envs):
-        yield collect_rollout(env, make_act(), seeds, detector, terminate_on_success=terminate)
-
-
-def _clips(rollout: RolloutBatch, frames: ByteArray, show_judge: bool) -> list[EpisodeClip]:
-    """Episode by episode; frames are [T+1, N, H, W, 3]."""
-    actual = np.concatenate([np.zeros((1, len(rollout.length)), bool), _successes(rollout)])
-    cut = [(slice(steps + 1), n) for n, steps in enumerate(rollout.length.tolist())]
-    return [
-        EpisodeClip(frames[at], actual[at], rollout.success[at] if show_judge else None, rollout.success_prob[at])
-        for at in cut
-    ]
 
 
 def _successes(rollout: RolloutBatch) -> BoolArray:
@@ -230,18 +221,14 @@ class PolicyActor:
         env_spec = EnvSpec(env.state_dim, env.action_dim, dict(env.cameras), env.fps, name)
         spec.check_fits(env_spec)
         self._spec, self._num_envs, self._action_dim = spec, env.num_envs, env.action_dim
-        self._normalizer = (
-            Normalizer.identity(env.state_dim, env.action_dim)
-            if spec.normalizer is None
-            else Normalizer.load(spec.normalizer)
-        )
-        shares = isinstance(spec.config, NetworkPolicyConfig)
-        self._shared = build_policy(spec) if shares else None
+        self._normalizer = Normalizer.identity(env.state_dim, env.action_dim)
+        if spec.normalizer is not None:
+            self._normalizer = Normalizer.load(spec.normalizer)
+        self._shared = build_policy(spec) if isinstance(spec.config, NetworkPolicyConfig) else None
 
     def start(self) -> ActFn:
         """Episodes that begin now."""
-        shared = self._shared
-        policies = [shared or build_policy(self._spec) for _ in range(self._num_envs)]
+        policies = [self._shared or build_policy(self._spec) for _ in range(self._num_envs)]
         waiting: list[deque[FloatArray]] = [deque() for _ in range(self._num_envs)]  # actions still to be executed
 
         def act(observation: Observation) -> FloatArray:
@@ -323,21 +310,11 @@ def evaluate_policy(spec: PolicySpec, env_config: Any, episodes: int, judge: Liv
     with closing(env_config.build(min(episodes, MAX_TEST_ENVS))) as env:
         actor = PolicyActor(spec, env, ENV_REGISTRY.name_of(env_config))
         detector = None if judge is None else SuccessDetector(judge, env.num_envs)
-        return evaluate_actor(env, actor.start, episodes, TEST_SEEDS, detector)
+        return evaluate(env, actor.start, episodes, first_seed=TEST_SEEDS, detector=detector)
 
 
 def film_policy(spec: PolicySpec, env_config: Any, judge: LiveJudge | None, path: Path) -> bool:
-    """A few test episodes; False where the environment has no images."""
+    """Film a few test episodes; False where the environment has no images."""
     with closing(env_config.build(VIDEO_EPISODES)) as env:
-        renders = isinstance(env_config, PandaConfig)
-        if not renders and not env.cameras:
-            return False
-        path.parent.mkdir(parents=True, exist_ok=True)
-        film(
-            env,
-            PolicyActor(spec, env, ENV_REGISTRY.name_of(env_config)).start,
-            judge or SimulatorJudge(),
-            path,
-            renders=renders,
-        )
-    return True
+        actor = PolicyActor(spec, env, ENV_REGISTRY.name_of(env_config))
+        return film(env, env_config, actor.start, judge, path)

@@ -36,12 +36,7 @@ class EventLog:
         self._folder, self._clock, self._timeout_s = folder.path, clock, timeout_s
         self._failing: dict[str, tuple[float, str]] = {}  # worker -> since when, message
         self._logged: set[str] = set()  # failures whose traceback is written
-        self._errors: dict[str, str] = {}  # the values of the last `update`
-        self._restarts: dict[str, int] = {}
-        self._last_event, self._alarm = "", None
-        self._warned: set[str] = set()  # kinds of warnings that are shown
-
-    # Workers that fail
+        self._standing: set[tuple[EventKind, str, str]] = set()  # what the last `update` was given
 
     @property
     def errors(self) -> dict[str, str]:
@@ -81,8 +76,6 @@ class EventLog:
             self._append(TRACEBACKS, plain(f"{time_utc}: {failure}\n{failure.details.rstrip()}\n\n"))
         return f"{failure} (its traceback is in {self._folder / TRACEBACKS})"
 
-    # Events
-
     def write(self, state: OnlineState, kind: EventKind, message: str) -> None:
         """Add one event."""
         position = {"elapsed_s": round(state.elapsed_s, 1), "episodes": state.episodes, "step": state.step}
@@ -91,25 +84,20 @@ class EventLog:
 
     def update(self, state: OnlineState, restarts: Mapping[str, int]) -> None:
         """Add what has changed since the last call."""
-        for worker, message in state.errors.items():
-            if self._errors.get(worker) != message:
-                self.write(state, "error", f"{worker}: {message}")
-        for worker in self._errors.keys() - state.errors.keys():
+        standing: dict[tuple[EventKind, str, str], str | None] = {
+            **{("error", worker, text): f"{worker}: {text}" for worker, text in state.errors.items()},
+            **{("restart", worker, str(count)): f"{worker} was restarted" for worker, count in restarts.items()},
+            ("judge", "", state.last_event): state.last_event,
+            ("alarm", "", state.alarm or ""): state.alarm,
+            ("warning", "held", ""): held_warning(state.held_fraction),
+            ("warning", "learner", ""): state.learner_warning,
+        }
+        for worker in {key[1] for key in self._standing if key[0] == "error"} - state.errors.keys():
             self.write(state, "recovered", f"{worker}: it answers again")
-        for worker, count in restarts.items():
-            if count > self._restarts.get(worker, 0):
-                self.write(state, "restart", f"{worker} was restarted")
-        if state.last_event and state.last_event != self._last_event:
-            self.write(state, "judge", state.last_event)
-        if state.alarm is not None and state.alarm != self._alarm:
-            self.write(state, "alarm", state.alarm)
-        warnings = {"held": held_warning(state.held_fraction), "learner": state.learner_warning}
-        for kind, warning in warnings.items():
-            if warning and kind not in self._warned:
-                self.write(state, "warning", warning)
-        self._warned = {kind for kind, warning in warnings.items() if warning}
-        self._errors, self._restarts = dict(state.errors), dict(restarts)
-        self._last_event, self._alarm = state.last_event, state.alarm
+        for key, message in standing.items():
+            if message and key not in self._standing:
+                self.write(state, key[0], message)
+        self._standing = {key for key, message in standing.items() if message}
 
     def _append(self, name: str, text: str) -> None:
         with suppress(OSError, StoreError):

@@ -45,26 +45,19 @@ class Handle(ABC, Generic[W]):
         """After a call that failed: bring back what the worker needs to be called again. Does not wait for it."""
 
 
-class LocalHandle(Handle[W]):
-    """A worker of this process."""
+class SerialHandle(Handle[W]):
+    """A worker of this process that is called in the caller's thread: a call is over when `submit` returns."""
 
     def __init__(self, name: str, worker: W):
         self.name, self.worker = name, worker
 
-    def _run(self, method: Callable[Concatenate[W, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+    def call(self, method: Callable[Concatenate[W, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return getattr(self.worker, method.__name__)(*args, **kwargs)  # by name: a subclass may override it
         except PlauditError:
             raise
         except Exception as error:  # of a plugin that the worker runs, which may raise anything
             raise WorkerFailed(self.name, error, traceback.format_exc()) from error
-
-    def close(self) -> None:
-        """No call comes after this."""
-
-
-class SerialHandle(LocalHandle[W]):
-    """A worker that is called in the caller's thread: a call is over when `submit` returns."""
 
     def submit(self, method: Callable[Concatenate[W, P], R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         future: Future[R] = Future()
@@ -74,11 +67,11 @@ class SerialHandle(LocalHandle[W]):
             future.set_exception(error)
         return future
 
-    def call(self, method: Callable[Concatenate[W, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._run(method, *args, **kwargs)
+    def close(self) -> None:
+        """No call comes after this."""
 
 
-class ThreadHandle(LocalHandle[W]):
+class ThreadHandle(SerialHandle[W]):
     """A worker with a thread of its own, in which its calls are made one after the other."""
 
     def __init__(self, name: str, worker: W):
@@ -86,13 +79,22 @@ class ThreadHandle(LocalHandle[W]):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
 
     def submit(self, method: Callable[Concatenate[W, P], R], *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        return self._thread.submit(self._run, method, *args, **kwargs)
+        return self._thread.submit(super().call, method, *args, **kwargs)
 
     def call(self, method: Callable[Concatenate[W, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
         return self.submit(method, *args, **kwargs).result()
 
     def close(self) -> None:
         self._thread.shutdown()
+
+
+class TurnClock:
+    """Seconds by turns of the loop: where workers take turns, nothing may depend on how long a turn takes."""
+
+    turns: float = 0.0
+
+    def __call__(self) -> float:
+        return self.turns
 
 
 @dataclass
@@ -103,7 +105,7 @@ class Slot(Generic[W]):
     clock: Callable[[], float]
     ready: bool = False  # whether it has what its calls need; False again after it was lost
     retry_at: float = 0.0  # by the clock; it is left alone until then
-    _task: Future[Any] | None = field(default=None, repr=False)
+    task: Future[Any] | None = field(default=None, repr=False)  # the current call
     _then: Callable[[Any], None] = field(default=lambda _: None, repr=False)
 
     @property
@@ -111,27 +113,22 @@ class Slot(Generic[W]):
         return self.handle.name
 
     @property
-    def task(self) -> Future[Any] | None:
-        """The call at hand."""
-        return self._task
-
-    @property
     def idle(self) -> bool:
         """Whether it can be given something to do."""
-        return self._task is None and self.clock() >= self.retry_at
+        return self.task is None and self.clock() >= self.retry_at
 
     def start(
         self, then: Callable[[R], None], method: Callable[Concatenate[W, P], R], *args: P.args, **kwargs: P.kwargs
     ) -> None:
         """Begin a call; `finish` hands its result to `then`."""
-        assert self._task is None, f"the {self.name} is busy"
-        self._task, self._then = self.handle.submit(method, *args, **kwargs), then
+        assert self.task is None, f"the {self.name} is busy"
+        self.task, self._then = self.handle.submit(method, *args, **kwargs), then
 
     def finish(self, failed: Callable[["Slot[Any]", PlauditError], None]) -> None:
-        """If the call at hand is over, hand its result to its callback, or its error to `failed`."""
-        if self._task is None or not self._task.done():
+        """If the current call is over, hand its result to its callback, or its error to `failed`."""
+        if self.task is None or not self.task.done():
             return
-        task, self._task = self._task, None
+        task, self.task = self.task, None
         try:
             result = task.result()
         except PlauditError as error:

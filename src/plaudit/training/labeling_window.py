@@ -1,12 +1,12 @@
 """The labeling window of a run: a process of its own, on the run's store or on a mirror of it where the screen is.
 
-Qt wants the main thread and nobody waits for it, so the window is a process. Closing it is normal; the run shows how
-many episodes wait and by which command the window opens again, and goes on. The window closes with the process that
-opened it, and what was begun in it is found again (judges/human/drafts.py).
+Qt needs the main thread, so the window is a process. Closing it is normal: the run goes on and shows how many episodes
+wait and by which command the window opens again. The window closes with the process that opened it, and drafts are kept
+(judges/human/drafts.py).
 
-On another machine, episodes are copied into a mirror: a store like any other, whose episodes carry the id that they
-have at home. No answer is lost and none counts twice: how far answers were collected is kept on disk, and written only
-after they are in the run's ledger. A mirror shows no other judge's labels: whoever audits a judge should not know them.
+On another machine, episodes are copied into a mirror: a store whose episodes carry the id that they have in the run's
+store. No answer is lost and none counts twice: how far answers were collected is kept on disk, and written only after
+they are in the run's ledger. A mirror has no labels of judges: who audits a judge should not see them.
 """
 
 import json
@@ -82,11 +82,6 @@ class Mirror:
         new = self.store.ledger.since(self._collected)
         return list(dict.fromkeys(self._remote[v.episode] for v in new if v.source == HUMAN))
 
-    @property
-    def version(self) -> int:
-        """Of the ledger, as it was last read."""
-        return len(self.store.ledger)
-
     def mark_collected(self, version: int) -> None:
         """All answers up to this version of the ledger are in the run's own ledger."""
         if version != self._collected:
@@ -111,11 +106,18 @@ class Window:
     @property
     def open(self) -> bool:
         """Whether a window is open on the store, opened from here or by a person's own command."""
-        self._look()
+        child = self._child
+        if child is not None and not child.alive:
+            with suppress(EOFError, OSError):
+                self._problem = child.connection.recv() if child.connection.poll() else ""
+            self._closed_at = time.monotonic()
+            self._ended = "the labeling window was closed" if child.end() else child.exit_reason()
+            self._child = None
         return self._child is not None or is_being_labeled(self._store)
 
     @property
     def status(self) -> str:
+        """For people: whether it is open, or how to open it."""
         if self.open:
             return "the labeling window is open"
         command = f"plaudit label {self._store} --judge human"
@@ -146,24 +148,13 @@ class Window:
             self._child.end(GRACE, hang_up=False)
             self._child = None
 
-    def _look(self) -> None:
-        """Whether it has ended since, and of what."""
-        child = self._child
-        if child is None or child.alive:
-            return
-        with suppress(EOFError, OSError):
-            self._problem = child.connection.recv() if child.connection.poll() else ""
-        self._closed_at = time.monotonic()
-        self._ended = "the labeling window was closed" if child.end() else child.exit_reason()
-        self._child = None
-
 
 def window(connection: Connection, store: Path, order: QueueOrder, name: str) -> None:
     """The process: until the person closes the window, or whoever opened it is gone."""
     exit_with_parent(connection, GRACE)
     if not has_display():
-        set_it = "set it (export DISPLAY=:0) and start the run again; with --ray, start the cluster's node there again"
-        return send(connection, f"DISPLAY is not set there; {set_it}")
+        again = "start the run again; with --ray, start the cluster's node there again"
+        return send(connection, f"DISPLAY is not set there; set it (export DISPLAY=:0) and {again}")
     try:
         run_labeling_app(store, order=order, name=name, say=lambda _: None)
     except PlauditError as error:

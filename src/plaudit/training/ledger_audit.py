@@ -22,9 +22,10 @@ some episodes and not others could bias the estimates, so the intervals count un
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 
-from plaudit.data.ledger import LabelVersion
+from plaudit.data.ledger import LabelVersion, Ledger
 from plaudit.data.store import Store
 from plaudit.errors import EpisodeNotFound, JudgeError
 from plaudit.judges.cascade import URGENCY, CascadeConfig
@@ -40,8 +41,28 @@ from plaudit.types import CascadeResult, Labels
 SHARE = "judge/cascade_share/"  # of a metric, before the name of a stage
 
 
-class LedgerAudit:
-    """Of all models that a judge had in a run."""
+class LedgerReader:
+    """Reads each label of a ledger once, in order; all of them again after a repair has shortened the ledger."""
+
+    def __init__(self) -> None:
+        self._generation, self._ledger_version = 0, 0
+        self._reset()
+
+    def _reset(self) -> None:
+        """Forget everything that was read."""
+        raise NotImplementedError
+
+    def _new_labels(self, ledger: Ledger) -> Sequence[LabelVersion]:
+        if ledger.generation != self._generation:
+            self._generation, self._ledger_version = ledger.generation, 0
+            self._reset()
+        new = ledger.since(self._ledger_version)
+        self._ledger_version += len(new)
+        return new
+
+
+class LedgerAudit(LedgerReader):
+    """The audit of all models that a judge had in a run."""
 
     def __init__(self, config: AuditConfig, source: str, seed: int = 0, alpha: float = RUN_ALPHA):
         """
@@ -49,18 +70,15 @@ class LedgerAudit:
         alpha: chance of a false alarm over all models of the run
         """
         references = {"auto": (SIMULATOR, HUMAN), "simulator": (SIMULATOR,), "human": (HUMAN,)}[config.by]
-        self.config, self.source, self._seed = config, source, seed
+        self.config, self.source, self._seed, self._alpha = config, source, seed, alpha
         self._references = tuple(reference for reference in references if reference != source)
-        self._alpha = alpha
-        self._start(generation=0)
+        super().__init__()
 
-    def _start(self, generation: int) -> None:
-        """Reset; the ledger is read from its beginning."""
+    def _reset(self) -> None:
         minutes = self.config.minutes_per_hour
         self._budget = None if minutes is None else Budget(minutes, self.config.minutes_per_episode)
         self.fingerprint = ""  # of the current model, by its newest label
         self.by_lot: set[int] = set()  # episodes that were drawn whatever any judge decides
-        self._generation, self._ledger_version = generation, 0
         self._audits: dict[str, Audit] = {}  # by fingerprint
         self._models: dict[int, str] = {}  # episode -> fingerprint of the model that labeled it first
         self._onsets: dict[int, int | None] = {}  # episode -> first success frame by that model
@@ -84,8 +102,6 @@ class LedgerAudit:
         """Catch up with the ledger, and write the simulator's truth about audited episodes to it."""
         store.ledger.refresh()
         store.refresh()
-        if store.ledger.generation != self._generation:
-            self._start(store.ledger.generation)
         self._read(store)
         if self._ask_simulator(store):
             self._read(store)
@@ -104,9 +120,8 @@ class LedgerAudit:
         """The state of the audit in a sentence."""
         audit = self.current
         if audit.alarm is not None:
-            follows = (
-                "learning stops until another judge replaces" if audit.blocks_learning else "learning goes on with"
-            )
+            stops = "learning stops until another judge replaces"
+            follows = stops if audit.blocks_learning else "learning goes on with"
             return f"{audit.alarm}; {follows} {self.source} {self.fingerprint}"
         if not audit.num_episodes:
             return "no episode of the current judge is audited yet"
@@ -122,15 +137,18 @@ class LedgerAudit:
 
     def _read(self, store: Store) -> None:
         """Read draws and answers in the order of the ledger."""
-        new = store.ledger.since(self._ledger_version)
-        self._ledger_version += len(new)
-        for version in new:
+        for version in self._new_labels(store.ledger):
+            episode = version.episode
             if version.source == self.source:
                 self._read_prediction(version)
             elif version.source in self._references:
-                self._read_answer(version)
-            elif version.episode not in self._models:
-                self._opinions[version.episode] = version.labels().success_once
+                # The simulator's answer counts before a person's, and the newest answer of each.
+                earlier, rank = self._answers.get(episode), self._references.index
+                if earlier is None or rank(version.source) <= rank(earlier.source):
+                    self._answers[episode] = version
+                    self._answer(episode)
+            elif episode not in self._models:
+                self._opinions[episode] = version.labels().success_once
 
     def _read_prediction(self, version: LabelVersion) -> None:
         episode, self.fingerprint, labels = version.episode, version.model, version.labels()
@@ -145,7 +163,7 @@ class LedgerAudit:
         onset = self._onsets[episode] = release(labels).first_success
         success, opinion = onset is not None, self._opinions.pop(episode, None)
         disputed = bool(labels.ood) or opinion not in (None, success)
-        affordable = 1.0 if self._budget is None else self._budget.affordable(version.time)
+        affordable = 1.0 if self._budget is None else min(1.0, self._budget.left(version.time))
         audit = self._audits[version.model]
         if audit.is_by_lot(episode, affordable):
             self.by_lot.add(episode)
@@ -154,19 +172,13 @@ class LedgerAudit:
             self._budget.spend(audit.probability(episode))
         if drawn:
             self._pending[episode] = version.model
-            if episode in self._answers:
-                self._answer(self._answers[episode])
+            self._answer(episode)
 
-    def _read_answer(self, version: LabelVersion) -> None:
-        """The simulator's answer counts before a person's, and the newest answer of each."""
-        earlier, rank = self._answers.get(version.episode), self._references.index
-        if earlier is None or rank(version.source) <= rank(earlier.source):
-            self._answers[version.episode] = version
-            if version.episode in self._models:
-                self._answer(version)
-
-    def _answer(self, version: LabelVersion) -> None:
-        episode, labels = version.episode, version.labels()
+    def _answer(self, episode: int) -> None:
+        """Add the truth about an episode to the audit of the model that labeled it first, if both are known."""
+        if episode not in self._models or episode not in self._answers:
+            return
+        labels = self._answers[episode].labels()
         self._pending.pop(episode, None)
         audit = self._audits[self._models[episode]]
         if labels.labeled.any():
@@ -180,24 +192,20 @@ class LedgerAudit:
         if SIMULATOR not in self._references:
             return False
         answers: dict[int, Labels] = {}
-        for episode in sorted((self._pending.keys() & set(store.ids)) - self._asked):
+        for episode_id in sorted((self._pending.keys() & set(store.ids)) - self._asked):
             with suppress(EpisodeNotFound):  # evicted just now
-                answers |= self._simulator_labels(store, episode)
+                (labels,) = label_episodes(SimulatorJudge(), [store.episode(episode_id)])
+                if isinstance(labels, Labels):
+                    answers[episode_id] = labels
+                elif self.config.by == SIMULATOR:
+                    raise JudgeError(
+                        f"episode {episode_id} should be audited by the simulator, but no simulator recorded it; on a "
+                        "robot a person audits: set audit.by=human"
+                    )
         self._asked = set(self._pending)
         if answers:
             store.ledger.extend(answers.items())
         return bool(answers)
-
-    def _simulator_labels(self, store: Store, episode_id: int) -> dict[int, Labels]:
-        (labels,) = label_episodes(SimulatorJudge(), [store.episode(episode_id)])
-        if isinstance(labels, Labels):
-            return {episode_id: labels}
-        if self.config.by == SIMULATOR:
-            raise JudgeError(
-                f"episode {episode_id} should be audited by the simulator, but no simulator recorded it; on a robot a "
-                "person audits: set audit.by=human"
-            )
-        return {}
 
 
 class Budget:
@@ -217,16 +225,12 @@ class Budget:
         self._time = max(time, self._time)
         return self._left
 
-    def affordable(self, time: float) -> float:
-        """The highest probability of an audit at this moment."""
-        return min(1.0, self.left(time))
-
     def spend(self, episodes: float) -> None:
         """Use up some of what is left."""
         self._left -= episodes
 
 
-class CascadeLedger:
+class CascadeLedger(LedgerReader):
     """Which stage of a cascade decided the episodes of a store, at which cost, and what a human is asked next.
 
     All state follows from the ledger. The human has an hour's worth of time at first, which refills; each label spends
@@ -236,13 +240,12 @@ class CascadeLedger:
     def __init__(self, config: CascadeConfig):
         self._config, human = config, config.human
         self._human_cost_s = 0.0 if human is None else human.cost_s
-        self._start(generation=0)
+        super().__init__()
 
-    def _start(self, generation: int) -> None:
-        """Reset; the ledger is read from its beginning."""
+    def _reset(self) -> None:
         budget = self._config.budget
         self._budget = None if budget is None else Budget(budget, self._human_cost_s / 60)
-        self._generation, self._ledger_version, self._time = generation, 0, 0.0
+        self._time = 0.0
         self._results: dict[int, CascadeResult] = {}  # episode -> of the cascade's newest label
         self._by_human: set[int] = set()  # episodes that a human has labeled
         self._open: set[int] = set()  # undecided episodes
@@ -251,11 +254,7 @@ class CascadeLedger:
     def read_labels(self, store: Store) -> None:
         """Catch up with the ledger."""
         store.ledger.refresh()
-        if store.ledger.generation != self._generation:
-            self._start(store.ledger.generation)
-        new = store.ledger.since(self._ledger_version)
-        self._ledger_version += len(new)
-        for version in new:
+        for version in self._new_labels(store.ledger):
             self._time = max(self._time, version.time)
             if version.source == CASCADE:
                 labels = version.labels()
@@ -284,11 +283,6 @@ class CascadeLedger:
         wanted = [i for i in self.undecided if i in alive]
         return wanted if self._budget is None else wanted[: max(0, int(self._budget.left(self._time)))]
 
-    @property
-    def human_s(self) -> float:
-        """Seconds of a human for all episodes that they labeled."""
-        return self._human_cost_s * len(self._by_human)
-
     def shares(self) -> dict[str, float]:
         """Stage -> fraction of all episodes that it decided. The rest is undecided."""
         decided = Counter(note.decided_by for i, note in self._results.items() if i not in self._by_human)
@@ -300,15 +294,15 @@ class CascadeLedger:
         """By the names in docs/metrics.md."""
         return {
             **{f"{SHARE}{name}": share for name, share in self.shares().items()},
-            "judge/undecided_episodes": float(len(self.undecided)),
-            "judge/human_s": self.human_s,
+            "judge/undecided_episodes": float(len(self._open)),
+            "judge/human_s": self._human_cost_s * len(self._by_human),
             "judge/compute_s": self._compute_s,
         }
 
     def describe(self) -> str:
         """A sentence about the costs."""
-        decided = ", ".join(f"{name} {share:.0%}" for name, share in self.shares().items())
+        decided, metrics = ", ".join(f"{name} {share:.0%}" for name, share in self.shares().items()), self.metrics()
         return (
-            f"decided by {decided}; {len(self.undecided)} episodes are undecided; it took {self.human_s / 60:.3g} "
-            f"minutes of a human and {self._compute_s / 60:.3g} of compute"
+            f"decided by {decided}; {len(self._open)} episodes are undecided; it took "
+            f"{metrics['judge/human_s'] / 60:.3g} minutes of a human and {self._compute_s / 60:.3g} of compute"
         )

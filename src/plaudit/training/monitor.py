@@ -12,11 +12,11 @@ import numpy as np
 from plaudit.data.label_order import counted_sources
 from plaudit.data.store import Store
 from plaudit.errors import TrainingError
+from plaudit.judges.classifier.judge_config import classifier_stage
 from plaudit.judges.config import JudgeConfig
 from plaudit.judges.stats import ErrorBudget
 from plaudit.rule import release
-from plaudit.training.config import classifier_of
-from plaudit.training.ledger_audit import CascadeLedger, LedgerAudit
+from plaudit.training.ledger_audit import CascadeLedger, LedgerAudit, LedgerReader
 from plaudit.training.retrain import PromotionDecision, Retrainer, current_judge
 from plaudit.training.run_folder import RunFolder
 from plaudit.types import Labels
@@ -24,7 +24,7 @@ from plaudit.types import Labels
 SUCCESS_WINDOW = 50  # episodes over which success rates are shown
 
 
-class JudgeMonitor:
+class JudgeMonitor(LedgerReader):
     """Of one run; in the process that owns its folder."""
 
     def __init__(self, folder: RunFolder, source: str):
@@ -38,14 +38,16 @@ class JudgeMonitor:
         self.audit = LedgerAudit(config.audit, source, config.run.seed, alpha) if config.audits else None
         self.cascade = None if cascade is None else CascadeLedger(cascade)
         self._folder, self._sources, self._retrainer = folder, counted_sources(source), None
-        if config.judge.retrain is not None and (judge := classifier_of(config)) is not None:
+        if config.judge.retrain is not None and (judge := classifier_stage(config.judge.config)) is not None:
             self._retrainer = Retrainer(folder.judge, judge, config.judge.retrain, config.run.seed, cascade)
-        self._successes: deque[bool] = deque(maxlen=SUCCESS_WINDOW)
-        self._ood: deque[bool] = deque(maxlen=SUCCESS_WINDOW)  # whether these are out of distribution
-        self._generation, self._ledger_version = 0, 0
+        super().__init__()
         self.last_decision: PromotionDecision | None = None  # of this session
         self._closed = False
         self._replaced = ""  # fingerprint of a judge whose new version has labeled nothing yet
+
+    def _reset(self) -> None:
+        self._successes: deque[bool] = deque(maxlen=SUCCESS_WINDOW)
+        self._ood: deque[bool] = deque(maxlen=SUCCESS_WINDOW)  # whether these are out of distribution
 
     def refresh(self) -> JudgeConfig | None:
         """Catch up with the labels; returns the new version when one has just been promoted."""
@@ -54,16 +56,11 @@ class JudgeMonitor:
             self.audit.read_labels(self.store)
         else:
             self.store.ledger.refresh()
-        if self.store.ledger.generation != self._generation:  # a repair shortened it: read all of it again
-            self._generation, self._ledger_version = self.store.ledger.generation, 0
-            self._successes.clear()
-            self._ood.clear()
-        new = self.store.ledger.since(self._ledger_version)
-        self._ledger_version += len(new)
-        first = [v for v in new if v.source in self._sources and self._is_first(v.episode, v.number)]
-        labels = [version.labels() for version in first]
-        self._successes.extend(release(one).success_once for one in labels)
-        self._ood.extend(bool(one.ood) for one in labels)
+        for version in self._new_labels(self.store.ledger):
+            if version.source in self._sources and self._is_first(version.episode, version.number):
+                labels = version.labels()
+                self._successes.append(release(labels).success_once)
+                self._ood.append(bool(labels.ood))
         if self.cascade is not None:
             self.cascade.read_labels(self.store)
         return self._retrain()
@@ -132,7 +129,7 @@ class JudgeMonitor:
         """By the names in docs/metrics.md."""
         audit = {} if self.audit is None else self.audit.metrics()
         cascade = {} if self.cascade is None else self.cascade.metrics()
-        if self._ood and classifier_of(self._folder.config) is not None:
+        if self._ood and classifier_stage(self._folder.config.judge.config) is not None:
             audit["judge/ood_share"] = float(np.mean(self._ood))
         return audit | cascade | ({} if self._retrainer is None else self._retrainer.metrics())
 

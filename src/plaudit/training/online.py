@@ -44,11 +44,11 @@ from plaudit.training.handles import Slot
 from plaudit.training.learner_setup import learner_env_spec
 from plaudit.training.monitor import JudgeMonitor
 from plaudit.training.online_state import OnlineSchedule, OnlineState
-from plaudit.training.replay_buffer import ReplayBuffer, ReplayStats
+from plaudit.training.replay_buffer import ReplayBuffer
 from plaudit.training.retrain import current_judge
 from plaudit.training.rollout_judge import check_robot_judge
 from plaudit.training.run_folder import RunFolder
-from plaudit.training.state_manager import PolicyStatus, StateManager, writes_here
+from plaudit.training.state_manager import StateManager, writes_here
 from plaudit.training.worker_group import WorkerGroup
 from plaudit.training.workers.env import EnvWorker, EpisodeInfo
 from plaudit.training.workers.human import WHO, HumanLabelWorker
@@ -76,11 +76,11 @@ class OnlineTrainer:
     def __init__(self, folder: RunFolder, workers: WorkerGroup):
         self.config, self._folder, self.workers = folder.config, folder, workers
         self.events = EventLog(folder, workers.clock, self.config.run.worker_timeout_s)
-        self._recount = False  # whether the learner may have made other updates than it has told of
+        self._recount = False  # whether the learner may have made updates that it has not reported
         self._begun = time.monotonic()
         self._logged = self._audited = workers.clock()
         self._demos_checked = False
-        self.started = False  # whether there is something to tell of
+        self.started = False  # whether there is something to report
 
     def run(self, callback: Callback) -> OnlineState:
         """To the end, or until the callback returns False."""
@@ -112,17 +112,17 @@ class OnlineTrainer:
                     elif self.schedule.has_unlabeled:
                         w.judge.start(self.on_labels, JudgeWorker.label_pending)
                 if w.labeler is not None and w.labeler.idle:
-                    w.labeler.start(self.on_human_labels, HumanLabelWorker.label_pending, self.schedule.requested)
+                    w.labeler.start(self.on_labels, HumanLabelWorker.label_pending, self.schedule.requested)
                 if w.learner.idle:
                     if self._recount:
                         w.learner.start(self.on_updates, LearnerWorker.update, 0)
                     elif self.state.policy.version == 0:
-                        w.learner.start(self.on_published, LearnerWorker.publish)
+                        w.learner.start(self.on_learner, LearnerWorker.publish)
                     elif self.schedule.can_learn and self.schedule.evaluation_due:
                         self.schedule.evaluated_at = self.state.step
                         w.learner.start(self.on_evaluation, LearnerWorker.evaluate)
                     elif self.schedule.can_learn and self.state.pending_updates:
-                        due, max_s = self.schedule.updates_to_run, self.schedule.update_call_s
+                        due, max_s = self.schedule.updates_to_run
                         w.learner.start(self.on_updates, LearnerWorker.update, due, max_s, self.monitor.rejected)
                 if w.env.idle:
                     if not w.env.ready:
@@ -139,59 +139,43 @@ class OnlineTrainer:
     # Before the first episode
 
     def setup(self) -> None:
-        """What the robot is, which judge labels, where the learner stands; the robot gets its policy."""
-        w, config = self.workers, self.config
+        """Connect the robot, load judge and learner, and give the robot its policy."""
+        w, config, folder = self.workers, self.config, self._folder
         env_spec = learner_env_spec(config, w.env.handle.call(EnvWorker.describe))
         self._judge: JudgeId = WHO
+        messages: list[str] = []
         if w.judge is not None:
-            judge = current_judge(config.judge.config, self._folder.judge)
+            judge = current_judge(config.judge.config, folder.judge)
             self._bundle = JudgeBundle.of(withholding_judge(config, judge))
             self.on_judge(w.judge.handle.call(JudgeWorker.load, self._bundle))
-        certificate = self._check_certificate()
+            messages = w.judge.handle.call(JudgeWorker.warnings)
+            # Versions that this run has trained were measured by their promotion, and need no certificate.
+            if config.judge.config.needs_certificate and judge is config.judge.config:
+                line, refusal = certificate_status(config.judge.certificate_path, self._judge)
+                check_robot_judge(config, refusal)
+                messages = [*messages, f"certificate: {line}"]
         info: LearnerInfo = w.learner.handle.call(LearnerWorker.setup, env_spec, self._judge.source)
-        self._folder.save_policy_config(info.policy_config)
+        folder.save_policy(info.policy_config)
         stats, status = w.replay.call(ReplayBuffer.stats, self._judge), w.state.call(StateManager.status)
-        self.state = OnlineState(stats, status, updates=info.updates, **self._last_session())
-        if w.judge is not None:
-            self.state.last_event = "; ".join([*w.judge.handle.call(JudgeWorker.warnings), *certificate])
-        self._check_location()
-        self.monitor = JudgeMonitor(self._folder, self._judge.source)
+        self.state = OnlineState(stats, status, updates=info.updates, last_event="; ".join(messages))
+        if lines := folder.metrics():  # of an earlier session
+            evaluations = [line["eval/success_once"] for line in lines if "eval/success_once" in line]
+            self.state.eval_success = evaluations[-1] if evaluations else None
+            with understood(folder.path / "metrics.jsonl"):
+                self.state.elapsed_s = lines[-1]["time/elapsed_s"]
+        if not writes_here(status, folder.policy):
+            raise TrainingError(
+                f"the state manager does not write to {folder.policy} on this machine, so there would be no policy at "
+                "the end; give state and replay the role of the machine where this command runs (cluster.workers)"
+            )
+        self.monitor = JudgeMonitor(folder, self._judge.source)
         self.schedule = OnlineSchedule(config, w, self.monitor, info, self.state)
         self._elapsed_before = self.state.elapsed_s
         self.robot_policy = robot_policy(config, info)
         self.on_env(w.env.handle.call(EnvWorker.load_policy, self.robot_policy))
         self.started = True
 
-    def _check_certificate(self) -> list[str]:
-        """What its certificate says of the judge that the run begins with; on a robot, one without is refused. Versions
-        that this run has trained were measured by their promotion."""
-        settings = self.config.judge
-        is_first = current_judge(settings.config, self._folder.judge) is settings.config
-        if not settings.config.needs_certificate or not is_first:
-            return []
-        line, refusal = certificate_status(settings.certificate_path, self._judge)
-        check_robot_judge(self.config, refusal)
-        return [f"certificate: {line}"]
-
-    def _last_session(self) -> dict[str, Any]:
-        """What an earlier session of the run logged last."""
-        lines = self._folder.metrics()
-        if not lines:
-            return {}
-        evaluations = [line["eval/success_once"] for line in lines if "eval/success_once" in line]
-        with understood(self._folder.path / "metrics.jsonl"):
-            return {"elapsed_s": lines[-1]["time/elapsed_s"], "eval_success": evaluations[-1] if evaluations else None}
-
-    def _check_location(self) -> None:
-        """The weights that are published must be in the run's folder, beside what builds them into a policy."""
-        folder = self._folder.policy
-        if not writes_here(self.state.policy, folder):
-            raise TrainingError(
-                f"the state manager does not write to {folder} on this machine, so there would be no policy at the "
-                "end; give state and replay the role of the machine where this command runs (cluster.workers)"
-            )
-
-    # What came of it
+    # Results of the workers' calls
 
     def on_judge(self, judge: JudgeId) -> None:
         """A version of the judge is loaded; labels of others are outdated from now on."""
@@ -220,23 +204,22 @@ class OnlineTrainer:
             self.events.recovered("env")
 
     def on_labels(self, report: LabelReport) -> None:
-        self._labeled(self.workers.judge, report)
-
-    def on_human_labels(self, report: LabelReport) -> None:
-        self._labeled(self.workers.labeler, report)
-
-    def _labeled(self, slot: Slot[Any] | None, report: LabelReport) -> None:
+        """The judge, or the human, has labeled a batch."""
+        w = self.workers
+        slot = w.labeler if report.who == WHO else w.judge
         assert slot is not None
         self.events.recovered(slot.name)
         self.schedule.starved = False
         self.state.add_labels(report)
         if not report.done:
-            slot.retry_at = self.workers.clock() + RETRY_S
+            slot.retry_at = w.clock() + RETRY_S
 
-    def on_published(self, _: int) -> None:
+    def on_learner(self, _: int | None) -> None:
+        """The learner has published or saved."""
         self.events.recovered("learner")
 
     def on_updates(self, report: UpdateReport) -> None:
+        """The learner has made updates, or found nothing to sample."""
         if report.made:  # whether it can learn is not known by counting
             self.events.recovered("learner")
             self.schedule.starved = False
@@ -246,11 +229,13 @@ class OnlineTrainer:
         self._recount = False
 
     def on_evaluation(self, success: float) -> None:
+        """The policy was evaluated."""
         self.events.recovered("learner")
         self.state.eval_success = success
         self._log({"eval/success_once": success})
 
     def on_failure(self, slot: Slot[Any], error: PlauditError) -> None:
+        """A call failed: it is retried for a while, or the run ends."""
         if not isinstance(error, RETRYABLE):
             raise error
         if slot is self.workers.env and isinstance(error, WorkerFailed):  # whatever state it left the robot in
@@ -266,7 +251,7 @@ class OnlineTrainer:
             self.events.failed(slot.name, error)
 
     def _check_judge(self) -> None:
-        """A judge that fails on everything is no reason to wear a robot out."""
+        """End a run whose judge fails on everything, before it wears the robot out."""
         counts = self.state.replay
         if counts.demos and not counts.demos_unlabeled and not self._demos_checked:
             self._demos_checked = True
@@ -286,17 +271,18 @@ class OnlineTrainer:
             f"the judge could not label {what}: {counts.reason}; they are kept, and the same command tries them again"
         )
 
-    # How things stand
+    # The state of the run
 
     def refresh(self, audit: bool = False) -> None:
-        """Counters, audit, metrics.
-
-        audit: now, even if it is not due
-        """
+        """Update counters, audit and metrics. audit: now, even if it is not due"""
         state, w = self.state, self.workers
         try:
             counts, policy = w.replay.call(ReplayBuffer.stats, self._judge), w.state.call(StateManager.status)
-            self._count_restarts(counts, policy)
+            # Whoever calls these two hardly notices that they were away.
+            births = {"replay": (state.replay.born, counts.born), "state": (state.policy.born, policy.born)}
+            for worker, (before, born) in births.items():
+                if born != before:
+                    w.counted_restarts[worker] = w.counted_restarts.get(worker, 0) + 1
             state.replay, state.policy = counts, policy
             if audit or self.schedule.waits_for_candidate or w.clock() - self._audited >= AUDIT_INTERVAL_S:
                 self._audit()
@@ -311,22 +297,12 @@ class OnlineTrainer:
         state.update_staleness()
         state.learner_warning = self.schedule.learner_warning
         state.errors = self.events.errors
-        self._count_time()
+        state.elapsed_s = self._elapsed_before + time.monotonic() - self._begun
         if w.clock() - self._logged >= LOG_INTERVAL_S:
             self._log({})
 
-    def _count_time(self) -> None:
-        self.state.elapsed_s = self._elapsed_before + time.monotonic() - self._begun
-
-    def _count_restarts(self, counts: ReplayStats, policy: PolicyStatus) -> None:
-        """Whoever calls these two hardly notices that they were away."""
-        births = {"replay": (self.state.replay.born, counts.born), "state": (self.state.policy.born, policy.born)}
-        for worker, (before, born) in births.items():
-            if born != before:
-                self.workers.counted_restarts[worker] = self.workers.counted_restarts.get(worker, 0) + 1
-
     def _audit(self) -> None:
-        """Whether the judge is right; a better one takes its place."""
+        """Check the judge; a better version takes its place."""
         self._audited = self.workers.clock()
         promoted = self.monitor.refresh()
         if promoted is not None and self.workers.judge is not None:
@@ -349,30 +325,25 @@ class OnlineTrainer:
     def shutdown(self, callback: Callback) -> None:
         """Let the workers finish their current call, within `run.worker_timeout_s`. What was learned is published and
         saved as soon as the learner's call is over, whatever the others are busy with."""
-        w = self.workers
+        w, timeout_s = self.workers, self.config.run.worker_timeout_s
         w.stop_rollout()
         self.monitor.close()
-        until, saving = w.clock() + self.config.run.worker_timeout_s, False
+        until, saving = w.clock() + timeout_s, False
         while w.clock() < until and (w.busy or not saving):
             if w.learner.task is None and not saving:
-                w.learner.start(self.on_saved, LearnerWorker.save_checkpoint)
+                w.learner.start(self.on_learner, LearnerWorker.save_checkpoint)
                 saving = True
             self._wait_at_the_end(callback)
         if w.learner.task is not None:
             lost = "what it has learned since its last checkpoint is not saved"
-            self.events.failed_at_end(
-                "learner", f"the learner did not finish within {self.config.run.worker_timeout_s:g} s: {lost}"
-            )
+            self.events.failed_at_end("learner", f"the learner did not finish within {timeout_s:g} s: {lost}")
         self.state.errors = self.events.errors
         with suppress(PlauditError):  # whatever ends the run is worth more than a line of metrics
             self.state.policy = w.state.call(StateManager.status)
             self._log({})
 
-    def on_saved(self, _: None) -> None:
-        self.events.recovered("learner")
-
     def _finish(self, callback: Callback, evaluate: bool) -> None:
-        """How good it is in the end, and what came of the last episodes."""
+        """Evaluate the final policy, and audit the last episodes."""
         w = self.workers
         evaluate = evaluate and self.config.simulated and self.schedule.evaluated_at != self.state.step
         if evaluate and w.learner.task is None:
@@ -386,11 +357,8 @@ class OnlineTrainer:
         """Wait for a moment and show what is awaited; returns what the callback does. The run ends anyway: what goes
         wrong now is reported and ends nothing else."""
         with suppress(PlauditError):
-            self.workers.wait(TICK_S, self._note_failure)
+            self.workers.wait(TICK_S, lambda slot, error: self.events.failed_at_end(slot.name, str(error)))
             self.state.replay = self.workers.replay.call(ReplayBuffer.stats, self._judge)
         self.state.awaited = self.workers.busy
-        self._count_time()
+        self.state.elapsed_s = self._elapsed_before + time.monotonic() - self._begun
         return callback(self.state)
-
-    def _note_failure(self, slot: Slot[Any], error: PlauditError) -> None:
-        self.events.failed_at_end(slot.name, str(error))

@@ -101,10 +101,8 @@ class OnlineState:
         """Add a report of a judge or a human."""
         if report.latency:
             self.judge_latency_s = smooth(self.judge_latency_s, report.latency)
-        if report.note:
-            self.window_status = report.note
-        if report.progress:
-            self.episode_progress = report.progress
+        self.window_status = report.note or self.window_status
+        self.episode_progress = report.progress or self.episode_progress
 
     def add_updates(self, report: UpdateReport) -> None:
         """Add a report of the learner."""
@@ -181,7 +179,7 @@ class OnlineSchedule:
     @property
     def requested(self) -> Sequence[int] | None:
         """Episodes that a human is asked about; None for all that have no label."""
-        return None if self.config.human_labels else self.monitor.requested
+        return None if self.config.judge.is_human else self.monitor.requested
 
     @property
     def has_samples(self) -> bool:
@@ -210,15 +208,11 @@ class OnlineSchedule:
         return self.learner.pretrain_updates if self.config.demos.any else 0
 
     @property
-    def updates_to_run(self) -> int:
-        """As many as take half a second; a fixed number where the time that they take must not matter."""
+    def updates_to_run(self) -> tuple[int, float]:
+        """Updates of the next call of the learner, and seconds after which it begins no further one: half a second of
+        work, or a fixed number where the time that they take must not matter."""
         most = SERIAL_UPDATES if self.workers.serial else max(1, round(UPDATE_CALL_S * self.state.updates_per_s))
-        return min(self.state.pending_updates, most)
-
-    @property
-    def update_call_s(self) -> float:
-        """Seconds after which a call of the learner begins no further update."""
-        return math.inf if self.workers.serial else UPDATE_CALL_S
+        return min(self.state.pending_updates, most), math.inf if self.workers.serial else UPDATE_CALL_S
 
     @property
     def learner_warning(self) -> str:
@@ -275,12 +269,10 @@ class OnlineSchedule:
     @property
     def finished(self) -> bool:
         """Whether the run is over."""
-        state = self.state
-        if self.monitor.should_abort:
+        state, judge = self.state, self.workers.judge
+        if self.monitor.should_abort or (self.target_reached and state.episodes):
             return True
-        if self.target_reached and state.episodes:
-            return True
-        if self.workers.judge is not None and not self.workers.judge.ready:  # what it labels is not known yet
+        if judge is not None and not judge.ready:  # what it labels is not known yet
             return False
         done = self.all_collected and not state.replay.unlabeled and not state.pending_updates
         return done and not self.workers.busy

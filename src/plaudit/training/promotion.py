@@ -11,22 +11,23 @@ The candidate is promoted when all of this holds:
 4. it is right about more episodes, and significantly so; or about as many, and it significantly predicts success in
    fewer failure frames.
 
-"Significantly" refers to the episodes in which the two judges differ, since the others do not tell them apart. If the
-two are equally good, each of these is better or worse with equal probability. The candidate is promoted when an exact
-one-sided sign test rejects this at the comparison's part of the run's error budget: over all comparisons of a run, a
-candidate that is no better is promoted with a probability of at most 2.5% (judges/stats.py). This holds for episodes
-that were held out whatever the judges decided (retrain.py).
+Significance is tested on the episodes in which the two judges differ. If the two are equally good, each of these is
+better or worse with equal probability. An exact one-sided sign test must reject this at the comparison's part of the
+run's error budget: over all comparisons of a run, a candidate that is no better is promoted with a probability of at
+most 2.5% (judges/stats.py). This holds for episodes that were held out whatever the judges decided (retrain.py).
 
 "Right" refers to whole episodes, as balanced accuracy over the groups that exist: failures and successes of the run,
-failures and successes of the data that the first judge was trained on. Counted together, a hundred easy failures of
-last week would hide the five that the policy found yesterday. A young policy has no successes, so a judge that never
-predicts success would look perfect on its episodes alone. The first judge may have been trained on some of the held-out
-episodes of its own data, which favors the current judge.
+failures and successes of the data that the first judge was trained on. Counted together, many easy failures of last
+week would hide the few that the policy found yesterday. A young policy has no successes, so a judge that never predicts
+success would look perfect on its episodes alone. The first judge may have been trained on some of the held-out episodes
+of its own data, which favors the current judge.
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from statistics import fmean
 from typing import Any, Self
 
 from pydantic import Field
@@ -35,13 +36,13 @@ from plaudit.config import Config, PositiveInt
 from plaudit.data.store import Store
 from plaudit.judges.config import REFERENCE_SOURCES
 from plaudit.judges.evaluation import evaluate, load_reference_labels
-from plaudit.judges.metrics import EpisodePrediction, nan_to_none
+from plaudit.judges.metrics import nan_to_none
 from plaudit.judges.stats import is_more_often
 from plaudit.protocols import Judge
-from plaudit.types import FloatArray, Labels
 
 RETRAIN_META = "retrain"  # key in the meta of a copied episode: where it came from
 SUCCESSES, FAILURES = "successes", "failures"
+RATES = ("balanced_accuracy", "fpr", "fnr")  # of a summary: derived, and written with it
 
 
 class PromotionRules(Config):
@@ -84,9 +85,7 @@ class JudgeEvalSummary:
     @property
     def balanced_accuracy(self) -> float:
         """Fraction of episodes that it is right about, the mean over groups."""
-        return sum(self.num_correct[group] / self.num_episodes[group] for group in self.num_episodes) / len(
-            self.num_episodes
-        )
+        return fmean(self.num_correct[group] / self.num_episodes[group] for group in self.num_episodes)
 
     @property
     def fpr(self) -> float:
@@ -106,67 +105,48 @@ class JudgeEvalSummary:
 
     def to_json(self) -> dict[str, Any]:
         """NaN becomes None: JSON has no NaN."""
-        rates = {name: getattr(self, name) for name in ("balanced_accuracy", "fpr", "fnr")}
+        rates = {name: getattr(self, name) for name in RATES}
         return nan_to_none({**asdict(self), **rates})
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Self:
         """What `to_json` returned."""
-        frames = {name: math.nan if tree[name] is None else tree[name] for name in _FRAME_METRICS}
+        own = {name: math.nan if value is None else value for name, value in tree.items() if name not in RATES}
         results = {episode: EpisodeResult(**result) for episode, result in tree["results"].items()}
-        return cls(
-            tree["fingerprint"],
-            tree["num_correct"],
-            tree["num_episodes"],
-            **frames,
-            problems=tuple(tree["problems"]),
-            results=results,
-        )
-
-
-_FRAME_METRICS = {
-    "frame_fpr": "fpr",
-    "frame_fpr_low": "fpr_low",
-    "frame_fpr_high": "fpr_high",
-    "frame_recall": "recall",
-}
+        return cls(**{**own, "problems": tuple(tree["problems"]), "results": results})
 
 
 def evaluate_judge(judge: Judge, held_out: Store) -> JudgeEvalSummary:
     """Label all held-out episodes, and the controls made of those that succeed."""
     targets = load_reference_labels(held_out, REFERENCE_SOURCES)
-    found = evaluate(held_out, judge, targets)
-    num_correct, num_episodes = _count(held_out, found.labels, targets)
-    unscored = list(found.failed.values())
-    lost = [f"{len(unscored)} episodes could not be scored: {unscored[0]}"] if unscored else []
-    threshold = found.metrics.threshold
+    evaluation = evaluate(held_out, judge, targets)
+    metrics, unscored = evaluation.metrics, list(evaluation.failed.values())
+    num_correct: Counter[str] = Counter()
+    num_episodes: Counter[str] = Counter()
+    for episode_id, labels in evaluation.labels.items():
+        actual = bool((targets[episode_id] == 1).any())
+        group = f"{episode_origin(held_out, episode_id)} {SUCCESSES if actual else FAILURES}"
+        num_episodes[group] += 1
+        num_correct[group] += labels.success_once == actual
+    results: dict[str, EpisodeResult] = {}
+    for one in evaluation.predictions:
+        correct = evaluation.labels[one.episode].success_once == (one.first_success is not None)
+        false_frames = one.predicted(metrics.threshold) & (one.target == 0)
+        results[str(one.episode)] = EpisodeResult(correct, int(false_frames.sum()))
     return JudgeEvalSummary(
         judge.id.fingerprint,
-        num_correct,
-        num_episodes,
-        **{ours: getattr(found.metrics, name) for ours, name in _FRAME_METRICS.items()},
-        problems=(*found.failed_controls, *lost),
-        results={str(p.episode): _result(p, found.labels[p.episode], threshold) for p in found.predictions},
+        dict(num_correct),
+        dict(num_episodes),
+        frame_fpr=metrics.fpr,
+        frame_fpr_low=metrics.fpr_low,
+        frame_fpr_high=metrics.fpr_high,
+        frame_recall=metrics.recall,
+        problems=(
+            *evaluation.failed_controls,
+            *([f"{len(unscored)} episodes could not be scored: {unscored[0]}"] if unscored else []),
+        ),
+        results=results,
     )
-
-
-def _result(prediction: EpisodePrediction, labels: Labels, threshold: float) -> EpisodeResult:
-    actual = prediction.first_success is not None
-    false_frames = prediction.predicted(threshold) & (prediction.target == 0)
-    return EpisodeResult(labels.success_once == actual, int(false_frames.sum()))
-
-
-def _count(
-    store: Store, labels: Mapping[int, Labels], targets: Mapping[int, FloatArray]
-) -> tuple[dict[str, int], dict[str, int]]:
-    num_correct: dict[str, int] = {}
-    num_episodes: dict[str, int] = {}
-    for episode_id, found in labels.items():
-        actual = bool((targets[episode_id] == 1).any())
-        group = f"{episode_origin(store, episode_id)} {SUCCESSES if actual else FAILURES}"
-        num_episodes[group] = num_episodes.get(group, 0) + 1
-        num_correct[group] = num_correct.get(group, 0) + (found.success_once == actual)
-    return num_correct, num_episodes
 
 
 def should_promote(
@@ -176,20 +156,18 @@ def should_promote(
 
     alpha: chance of promoting a candidate that is no better, which this comparison may spend
     """
-    reason = _objection(current, candidate, rules, max(rules.confidence, 1 - alpha))
     accuracy = (
         f"balanced accuracy {candidate.balanced_accuracy:.0%} on {candidate.episodes} held-out episodes, the current "
         f"judge's {current.balanced_accuracy:.0%}"
     )
-    if reason is None:
+    reason = _objection(current, candidate, rules, max(rules.confidence, 1 - alpha))
+    if not reason:
         return True, f"promoted a new version of the judge: {accuracy}"
     return False, f"rejected a new version of the judge: {reason} ({accuracy})"
 
 
-def _objection(
-    current: JudgeEvalSummary, candidate: JudgeEvalSummary, rules: PromotionRules, confidence: float
-) -> str | None:
-    """The first reason to keep the current judge."""
+def _objection(current: JudgeEvalSummary, candidate: JudgeEvalSummary, rules: PromotionRules, confidence: float) -> str:
+    """The first reason to keep the current judge; "" if there is none."""
     if candidate.problems:
         return f"it failed its checks: {'; '.join(candidate.problems)}"
     if candidate.episodes < rules.min_val_episodes:
@@ -207,13 +185,10 @@ def _objection(
     tied = candidate.balanced_accuracy == current.balanced_accuracy
     pairs = [(old.num_false_frames, new.num_false_frames) if tied else (new.correct, old.correct) for old, new in both]
     significant, num_better, num_different = is_more_often(pairs, confidence)
-    if significant:
-        return None
     what = "it is right as often, and has fewer false frames in" if tied else "it is right in"
-    return (
-        f"{what} {num_better} of the {num_different} held-out episodes in which the two differ, which may be chance: "
-        f"{confidence:.1%} confidence is required"
-    )
+    chance = f"which may be chance: {confidence:.1%} confidence is required"
+    differ = f"{num_better} of the {num_different} held-out episodes in which the two differ"
+    return "" if significant else f"{what} {differ}, {chance}"
 
 
 def episode_origin(store: Store, episode_id: int) -> str:

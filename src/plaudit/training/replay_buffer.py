@@ -20,9 +20,10 @@ and nothing waits for it or learns from it. The next version of the judge, or th
 
 import os
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -66,9 +67,7 @@ class SampleOptions(Config):
     demo_ratio: Fraction = 0.5
     reward: RewardConfig = RewardConfig()
     terminate_on_success: bool = True
-    trust_demos: bool = (
-        False  # whether demonstrations end where they were recorded as terminated, whatever the judge decides
-    )
+    trust_demos: bool = False  # whether demonstrations end where they were recorded as terminated
     seed: Seed = 0
 
 
@@ -178,33 +177,24 @@ class ReplayBuffer:
         meta = {**episode.meta, ONLINE: {"key": key, "steps_before": self._steps}}
         episode = replace(episode, meta=meta)
         if is_discarded(episode):
-            return self._add_discarded(episode, key)
+            with discarded_store(self._store.folder, self._capacity) as store:
+                added = [i for i in store.ids if _online_meta(store, i)["key"] == key]
+                return added[0] if added else store.append(episode)
         if key not in self._keys:
             self._keys[key] = self._store.append(episode)
-            self._forget_keys()
+            ids = self._store.ids
+            if len(self._keys) > 2 * len(ids) + REPEATED:  # calls are repeated at once or never
+                first = min(ids[0], ids[-1] - REPEATED) if ids else 0
+                self._keys = {key: i for key, i in self._keys.items() if i >= first}
         with suppress(EpisodeNotFound):  # evicted since it was first added
             label_marked(self._store, self._keys[key])
         return self._keys[key]
 
-    def _add_discarded(self, episode: Episode, key: str) -> int:
-        with discarded_store(self._store.folder, self._capacity) as store:
-            added = [i for i in store.ids if _online_meta(store, i)["key"] == key]
-            return added[0] if added else store.append(episode)
-
-    def _forget_keys(self) -> None:
-        """Drop keys of episodes that were evicted long ago: calls are repeated at once or never."""
-        ids = self._store.ids
-        if len(self._keys) > 2 * len(ids) + REPEATED:
-            first = min(ids[0], ids[-1] - REPEATED) if ids else 0
-            self._keys = {key: i for key, i in self._keys.items() if i >= first}
-
     @property
     def _steps(self) -> int:
         """Steps of all episodes that were ever added; the newest one knows those of evicted ones."""
-        ids = self._store.ids
-        if not ids:
-            return 0
-        return _online_meta(self._store, ids[-1])["steps_before"] + self._store.entry(ids[-1]).steps
+        newest = self._store.ids[-1:]
+        return sum(_online_meta(self._store, i)["steps_before"] + self._store.entry(i).steps for i in newest)
 
     def stats(self, judge: JudgeId) -> ReplayStats:
         """The counts for this judge."""
@@ -213,8 +203,10 @@ class ReplayBuffer:
         never_labeled = {i for i in skipped if not self._has_label(i, judge)}
         failed = {failure.episode for failure in self._standing("episodes", judge)}
         demos_unlabeled, demos_skipped = self._waiting("demos", judge), self._skipped("demos", judge)
-        ids = self._store.ids
+        ids, reasons = self._store.ids, skipped or demos_skipped
         demos = self._labeled.get("demos", _Labeled(judge))
+        # Skipped episodes after the newest labeled one; waiting episodes in between do not count.
+        in_a_row = takewhile(never_labeled.__contains__, (i for i in reversed(ids) if i not in unlabeled))
         return ReplayStats(
             episodes=ids[-1] + 1 if ids else 0,
             steps=self._steps,
@@ -224,12 +216,12 @@ class ReplayBuffer:
             outdated=len(waiting - unlabeled),
             demos_unlabeled=len(demos_unlabeled),
             skipped=len(skipped),
-            skipped_in_a_row=_in_a_row(ids, never_labeled, unlabeled),
+            skipped_in_a_row=len(list(in_a_row)),
             demos_skipped=len(demos_skipped),
             demos=len(demos.ids),
             demo_successes=len(demos.successes),
             demos_blank=sum(demos.labeled_steps.get(i) == 0 for i in demos.ids),
-            reason=_newest_reason(skipped) or _newest_reason(demos_skipped),
+            reason=reasons[max(reasons)] if reasons else "",
             born=self._born,
         )
 
@@ -291,13 +283,7 @@ class ReplayBuffer:
 
     def episodes(self, items: Sequence[EpisodeRef]) -> dict[EpisodeRef, Episode]:
         """The episodes that are still stored."""
-        episodes: dict[EpisodeRef, Episode] = {}
-        for item in items:
-            try:
-                episodes[item] = self._stores[item.dataset].episode(item.id)
-            except EpisodeNotFound:
-                continue
-        return episodes
+        return stored_episodes(self._stores, items)
 
     def add_labels(self, labels: Mapping[EpisodeRef, Labels], failed: Mapping[EpisodeRef, str], judge: JudgeId) -> None:
         """Write a judge's labels, and the reasons for missing ones; nothing is written twice."""
@@ -323,6 +309,15 @@ class ReplayBuffer:
         if options not in self._samplers:
             self._samplers[options] = make_sampler(self.location(), options)
         return self._samplers[options].refresh(rejected)
+
+
+def stored_episodes(stores: Mapping[Dataset, Store], items: Sequence[EpisodeRef]) -> dict[EpisodeRef, Episode]:
+    """Those of the episodes that are still stored."""
+    episodes: dict[EpisodeRef, Episode] = {}
+    for item in items:
+        with suppress(EpisodeNotFound):
+            episodes[item] = stores[item.dataset].episode(item.id)
+    return episodes
 
 
 class RemoteSampler:
@@ -353,21 +348,6 @@ def make_sampler(where: StoreLocation, options: SampleOptions) -> ReplaySampler:
     ends = (options.trust_demos, True)
     sources = (trusted if where.demo_labels is not None else None, trusted)
     return ReplaySampler.mix(demos, online, options.demo_ratio, sources=sources, trust_terminated=ends, **shared)
-
-
-def _in_a_row(ids: Sequence[int], skipped: Collection[int], unlabeled: Collection[int]) -> int:
-    """Skipped episodes after the newest labeled one; waiting episodes in between do not count."""
-    count = 0
-    for episode_id in reversed(ids):
-        if episode_id in skipped:
-            count += 1
-        elif episode_id not in unlabeled:
-            break
-    return count
-
-
-def _newest_reason(skipped: Mapping[int, str]) -> str:
-    return skipped[max(skipped)] if skipped else ""
 
 
 def _online_meta(store: Store, episode_id: int) -> dict[str, Any]:

@@ -15,15 +15,15 @@
 
 Candidates are trained on the run's episodes that a human labeled or an audit looked up, and on the data of the first
 judge if they are named. They are never trained on labels of a judge, except in a cascade on the decisions of its later
-stages. A stage of a cascade that would lose a right to decide is not replaced. promotion.py decides, and the decision
-is a folder that appears complete, so a restarted worker finds the current judge on disk. A retraining that is
-impossible is a decision too: the current judge stays, and the next try comes with new labels.
+stages. A stage of a cascade that would lose a right to decide is not replaced. A decision is a folder that appears
+complete, so a restarted worker finds the current judge on disk. A failed retraining is a decision too: the current
+judge stays, and the next try comes with new labels.
 
 A comparison is fair only on episodes that no judge has chosen. The audit looks at a judge's errors more often than at
 its other episodes, so among all audited episodes the current judge looks worse than it is. Of the run's own episodes,
-only those that the audit drew whatever the judge decided can be held out, and of these `val_fraction`. All others are
-trained on. Which store an episode goes to depends only on the draw and on its own bytes, so what was held out once
-stays held out. Episodes are copied, because the run's own store evicts its oldest; the simulator's state is left out.
+only those that the audit drew whatever the judge decided can be held out, and of these `val_fraction`. Which store an
+episode goes to depends only on the draw and on its own bytes, so what was held out once stays held out. Episodes are
+copied, because the run's own store evicts its oldest; the simulator's state is left out.
 """
 
 import json
@@ -64,6 +64,7 @@ from plaudit.registry import JUDGE_REGISTRY
 from plaudit.rule import DecisionRule
 from plaudit.training.audit import hashed_uniform
 from plaudit.training.promotion import (
+    RATES,
     RETRAIN_META,
     JudgeEvalSummary,
     episode_origin,
@@ -107,16 +108,13 @@ class PromotionDecision:
             return cls(**{**tree, **summaries, "model": folder if tree["model"] else None})
 
 
+_read_decision = lru_cache(maxsize=1000)(lambda folder, _changed: PromotionDecision.read(folder))
+
+
 def decisions(folder: Path) -> list[PromotionDecision]:
-    """All decisions of a run, the oldest first."""
+    """All decisions of a run, the oldest first. Cached, because the loop asks in every turn."""
     paths = sorted(folder.glob(f"[0-9][0-9][0-9][0-9]/{DECISION_FILE}"))
-    return [_decision(path.parent, path.stat().st_mtime_ns) for path in paths]
-
-
-@lru_cache(maxsize=1000)
-def _decision(folder: Path, changed: int) -> PromotionDecision:
-    """Cached: the loop asks in every turn."""
-    return PromotionDecision.read(folder)
+    return [_read_decision(path.parent, path.stat().st_mtime_ns) for path in paths]
 
 
 def last_promotion(folder: Path) -> PromotionDecision | None:
@@ -155,13 +153,13 @@ Origin = Literal["online", "initial"]  # the run's own episodes, or those that t
 
 
 class RetrainData:
-    """The two stores of a run."""
+    """The two stores of a run.
+
+    val_fraction: of the episodes that no judge has chosen, the fraction that is held out
+    lots: fraction of the episodes that a cascade sends to a person by lot; all of them are held out
+    """
 
     def __init__(self, folder: Path, val_fraction: float, seed: int = 0, lots: float = 0.0):
-        """
-        val_fraction: of the episodes that no judge has chosen, the fraction that is held out
-        lots: fraction of the episodes that a cascade sends to a person by lot; all of them are held out
-        """
         self.train, self.val = folder / "train", folder / "val"
         self._val_fraction, self._seed, self._lots = val_fraction, seed, lots
 
@@ -222,7 +220,11 @@ def _key(store: Store, episode_id: int) -> str:
 
 
 class Retrainer:
-    """Retrains the judge of one run. All state is in its folder."""
+    """Retrains the judge of one run. All state is in its folder.
+
+    first: the judge that the run began with
+    cascade: of which it is a stage
+    """
 
     def __init__(
         self,
@@ -232,10 +234,6 @@ class Retrainer:
         seed: int = 0,
         cascade: CascadeConfig | None = None,
     ):
-        """
-        first: the judge that the run began with
-        cascade: of which it is a stage
-        """
         self.folder, self.config = folder, config
         lots = 0.0 if cascade is None or cascade.human is None else cascade.check
         self.data = RetrainData(folder / "data", config.val_fraction, seed, lots)
@@ -284,16 +282,19 @@ class Retrainer:
         start = time.monotonic()
         store.ledger.refresh()
         store.refresh()
-        decision = PromotionDecision(ledger_version=len(store.ledger))
+        version = len(store.ledger)
         shutil.rmtree(self._candidate, ignore_errors=True)  # of one that was killed before it was decided on
         try:
             current, candidate = self._compare(store, on_epoch_end, unchosen)
             promoted, message = should_promote(current, candidate, self.config.replace, self._alpha("promotion"))
-            if promoted and (lost := self._lost_right()):
-                promoted, message = False, lost
-            decision = replace(decision, promoted=promoted, message=message, current=current, candidate=candidate)
+            before = None if self._cascade is None else self.judge.resolved().rights
+            now = None if before is None else _with_model(self._first, self._candidate).resolved().rights
+            if promoted and before is not None and now is not None and not now.covers(before):
+                promoted, message = False, f"it would lose a right to decide: {now.describe()}"
+            decision = PromotionDecision(0, promoted, message, None, current, candidate, version)
         except PlauditError as error:
-            decision = replace(decision, message=f"no new version of the judge could be trained: {error}")
+            message = f"no new version of the judge could be trained: {error}"
+            decision = PromotionDecision(message=message, ledger_version=version)
         return self._write(decision, time.monotonic() - start)
 
     @property
@@ -333,14 +334,6 @@ class Retrainer:
         max_error = 0.05 if before is None else before.max_error
         confidence = 1 - self._alpha("cascade") / 2  # one statement about successes, one about failures
         return prove_rights(predictions, built.rule, built.id.fingerprint, max_error, confidence)
-
-    def _lost_right(self) -> str:
-        """Why a candidate is no stage of the cascade: it may not decide what the current one may; "" if it is."""
-        before = None if self._cascade is None else self.judge.resolved().rights
-        now = None if before is None else _with_model(self._first, self._candidate).resolved().rights
-        if before is None or now is None or now.covers(before):
-            return ""
-        return f"it would lose a right to decide: {now.describe()}"
 
     def _write(self, decision: PromotionDecision, seconds: float) -> PromotionDecision:
         """Write the decision next to its model, and move both into place at once."""
@@ -389,11 +382,10 @@ class Retrainer:
         self._child = None
         if number is not None:
             return PromotionDecision.read(self.folder / f"{number:04d}")
-        ledger_version, start = self._start
         shutil.rmtree(self._candidate, ignore_errors=True)
         message = f"no new version of the judge could be trained: {reason}"
-        failed = PromotionDecision(message=message, ledger_version=ledger_version)
-        return self._write(failed, time.monotonic() - start)
+        failed = PromotionDecision(message=message, ledger_version=self._start[0])
+        return self._write(failed, time.monotonic() - self._start[1])
 
     def stop(self) -> PromotionDecision | None:
         """Stop the retraining; a later `launch` continues it. Returns its decision if it was done by then."""
@@ -412,13 +404,11 @@ class Retrainer:
             "judge/num_retrainings": float(len(done)),
             "judge/num_rejected": float(sum(not decision.promoted for decision in done)),
         }
-        compared = next((decision for decision in reversed(done) if decision.candidate is not None), None)
-        summary = None if compared is None else (compared.candidate if compared.promoted else compared.current)
-        if summary is None:
-            return counts
-        names = ("balanced_accuracy", "fpr", "fnr", "frame_fpr")
-        rates = {f"judge/val_{name}": float(getattr(summary, name)) for name in names}
-        return {**counts, **{name: rate for name, rate in rates.items() if not math.isnan(rate)}}
+        compared = [decision for decision in done if decision.candidate is not None][-1:]
+        for summary in (one.candidate if one.promoted else one.current for one in compared):
+            rates = {f"judge/val_{name}": float(getattr(summary, name)) for name in (*RATES, "frame_fpr")}
+            counts |= {name: rate for name, rate in rates.items() if not math.isnan(rate)}
+        return counts
 
 
 def retrain_main(
@@ -447,9 +437,5 @@ def training_config(
         "use_state": bool(shape.state_dim),
         **shape.model_dump(mode="json", include=set(RewardTrainConfig.model_fields) - {"encoder"}),
     }
-    always = {
-        "image_keys": list(shape.cameras),
-        "image_size": shape.image_size,
-        "label_sources": sorted(sources),
-    }
+    always = {"image_keys": list(shape.cameras), "image_size": shape.image_size, "label_sources": sorted(sources)}
     return parse(RewardTrainConfig, {**deep_merge(own, overrides), **always})

@@ -25,7 +25,6 @@ from plaudit.data.store import Store
 from plaudit.data.transfer import new_folder
 from plaudit.errors import PlauditError, TargetNotEmpty
 from plaudit.judges.classifier.budget import Choice
-from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import SPLITS
 from plaudit.judges.classifier.fit import TrainResult, train_reward_model
@@ -41,6 +40,7 @@ CURVE = "tensorboard"
 
 
 def work_folder(target: Path) -> Path:
+    """Where a training keeps its state until the model is complete."""
     return target.with_name(f".{target.name}.work")
 
 
@@ -75,8 +75,8 @@ def train_and_save(
 
 @contextmanager
 def epochs_curve(work: Path, watch: Callable[[EpochMetrics], bool]) -> Iterator[Callable[[EpochMetrics], bool]]:
-    """What to tell of each epoch: it goes into the work folder's event files and on to `watch`. The folder is removed
-    where the training failed in a way that it would fail again."""
+    """A callback that writes each epoch to the work folder's event files and calls `watch`. The folder is removed after
+    an error that would occur again."""
     curve = TensorBoard(work / CURVE)
 
     def on_epoch_end(epoch: EpochMetrics) -> bool:
@@ -114,6 +114,28 @@ def write_report(path: Path, fitted: TrainResult, model: Path, store: Path) -> N
     """model, store: where the model will be and what it was trained on, for the page's title and commands"""
     from plaudit.report.judge import write_judge_report  # matplotlib takes a second to import
 
+    info, classifier, config = fitted.model.config, fitted.model.classifier, fitted.config
+    cameras = ", ".join(f"{camera} {height}x{width}" for camera, (height, width) in classifier.cameras.items())
+    resized = "" if classifier.image_size is None else ", resized to {}x{}".format(*classifier.image_size)
+    began = "trained elsewhere" if config.encoder.pretrained else "from random weights"
+    moved = "its first part frozen" if config.freezes_stem else "frozen" if config.frozen else "all of it trained"
+    threshold, fitted_on = info.threshold, info.forecast.cross_fitted if info.forecast else 0
+    where = f"{fitted_on:,} cross-fitted episodes" if fitted_on else "the validation episodes"
+    metadata = {
+        "cameras": cameras + resized,
+        "encoder": f"{classifier.encoder.type}, {began}, {moved}",
+        "episodes": ", ".join(f"{info.data.episodes[part]:,} for {part}" for part in SPLITS),
+        "frames": ", ".join(f"{info.data.frames[part]:,} for {part}" for part in SPLITS),
+        "labels of": ", ".join(info.data.sources),
+        "threshold": f"{threshold['value']:.4g}, chosen on {where} for at most {threshold['target']:.1%} of failure "
+        f"frames called; there it let {threshold['fpr']:.2%} through "
+        f"({threshold['low']:.2%} to {threshold['high']:.2%})",
+        "members": f"{len(fitted.model.members)}, best after epochs "
+        f"{', '.join(map(str, info.training['best_epochs']))}",
+        "data fingerprint": info.data.fingerprint,
+        "model fingerprint": fitted.model.fingerprint,
+        "training": f"{info.training['seconds']:,.0f} s on {info.training['device']}",
+    }
     write_judge_report(
         path,
         f"Reward model: {model.name}",
@@ -121,10 +143,10 @@ def write_report(path: Path, fitted: TrainResult, model: Path, store: Path) -> N
         fitted.controls,
         fitted.predictions,
         fitted.errors,
-        guarantee=fitted.model.config.promise,
-        forecast=fitted.model.config.forecast,
+        guarantee=info.promise,
+        forecast=info.forecast,
         history=[{"epoch": epoch.epoch, **_scalars(epoch)} for epoch in fitted.history],
-        metadata=_metadata(fitted.model, fitted.config),
+        metadata=metadata,
         judge=str(model),
         store=str(store),
     )
@@ -135,38 +157,6 @@ def _scalars(epoch: EpochMetrics) -> dict[str, float]:
     who = f" {epoch.member + 1}" if epoch.member else ""
     losses = {f"loss/train{who}": epoch.train_loss, f"loss/held out{who}": epoch.validation_loss}
     return {**losses, f"accuracy/train{who}": epoch.train_acc}
-
-
-def _metadata(model: RewardModel, config: RewardTrainConfig) -> dict[str, str]:
-    info, classifier = model.config, model.classifier
-    cameras = ", ".join(f"{camera} {height}x{width}" for camera, (height, width) in classifier.cameras.items())
-    resized = "" if classifier.image_size is None else ", resized to {}x{}".format(*classifier.image_size)
-    threshold, fitted_on = info.threshold, info.forecast.cross_fitted if info.forecast else 0
-    where = f"{fitted_on:,} cross-fitted episodes" if fitted_on else "the validation episodes"
-    chosen = (
-        f"{threshold['value']:.4g}, chosen on {where} for at most {threshold['target']:.1%} of failure "
-        f"frames called; there it let {threshold['fpr']:.2%} through "
-        f"({threshold['low']:.2%} to {threshold['high']:.2%})"
-    )
-    return {
-        "cameras": cameras + resized,
-        "encoder": f"{classifier.encoder.type}, {_history(config)}",
-        "episodes": ", ".join(f"{info.data.episodes[part]:,} for {part}" for part in SPLITS),
-        "frames": ", ".join(f"{info.data.frames[part]:,} for {part}" for part in SPLITS),
-        "labels of": ", ".join(info.data.sources),
-        "threshold": chosen,
-        "members": f"{len(model.members)}, best after epochs {', '.join(map(str, info.training['best_epochs']))}",
-        "data fingerprint": info.data.fingerprint,
-        "model fingerprint": model.fingerprint,
-        "training": f"{info.training['seconds']:,.0f} s on {info.training['device']}",
-    }
-
-
-def _history(config: RewardTrainConfig) -> str:
-    """Where its weights began, and which of them moved."""
-    began = "trained elsewhere" if config.encoder.pretrained else "from random weights"
-    moved = "its first part frozen" if config.freezes_stem else "frozen" if config.frozen else "all of it trained"
-    return f"{began}, {moved}"
 
 
 def tune_and_save(

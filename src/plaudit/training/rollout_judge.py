@@ -47,11 +47,6 @@ class RolloutJudge:
         self._config, self._env = config, env
         self.warning = ""  # about the demonstrations that it has labeled
 
-    @property
-    def trusts_demos(self) -> bool:
-        """Whether a demonstration that was recorded as terminated has ended, whatever the judge decides."""
-        return not self._config.relabels_demos
-
     def flag(self, rollout: RolloutBatch) -> RolloutBatch:
         """Flag the episodes that are out of distribution for a classifier."""
         judge = _without_progress(self.judge)
@@ -71,7 +66,9 @@ class RolloutJudge:
         pairs = rollout.episodes(self._env, self.judge)
         if self._config.judge.is_simulator:
             return pairs
-        return [(replace(episode, terminated=_failed(episode)), labels) for episode, labels in pairs]
+        # Only a failure by the environment has ended an episode; the judge's decision is in the labels.
+        failed = [bool(episode.privileged.get("failure", [False])[-1]) for episode, _ in pairs]
+        return [(replace(episode, terminated=end), labels) for (episode, labels), end in zip(pairs, failed)]
 
     def label_demos(self, demos: Store, path: Path, progress: Callable[[str], Any]) -> Store:
         """Label the demonstrations; the labels are kept in a file of the run."""
@@ -98,11 +95,6 @@ class RolloutJudge:
     def _label(self, queue: StoreQueue, progress: ProgressFn) -> None:
         for episode_id, message in LabelRunner(self.judge, queue).run(progress).failed.items():
             raise JudgeError(f"episode {episode_id} of {queue.store.folder}: {message}")
-
-
-def _failed(episode: Episode) -> bool:
-    """Whether the environment ended an episode as a failure."""
-    return bool(episode.privileged["failure"][-1]) if "failure" in episode.privileged else False
 
 
 class DemoQueue(StoreQueue):
@@ -168,16 +160,15 @@ def describe_judge(config: TrainingConfig) -> tuple[str, ...]:
     line += f"; reward: {reward.mode}, {reward.reward_type}{shaped}"
     if isinstance(judge, JudgeWithProgress):
         line += f"; progress: {config.judge.config.progress} {judge.progress.id.fingerprint}"
-    decider = _without_progress(judge)
     if not config.judge.config.needs_certificate:
         return (line,)
+    decider = _without_progress(judge)
     certificate = f"certificate: {certificate_status(config.judge.certificate_path, judge.id)[0]}"
     if not isinstance(decider, ClassifierJudge):
         return line, certificate
     cameras = ", ".join(f"{camera} {height}x{width}" for camera, (height, width) in decider.model.cameras.items())
-    block = config.reward.reward_model or RewardModelBlock()
-    line = f"{line}; cameras: {cameras}"
-    return line, certificate, *decider.warnings, *_block_warnings(block, decider.model.config)
+    warnings = _block_warnings(config.reward.reward_model or RewardModelBlock(), decider.model.config)
+    return f"{line}; cameras: {cameras}", certificate, *decider.warnings, *warnings
 
 
 def check_robot_judge(config: TrainingConfig, refusal: str) -> None:
@@ -203,8 +194,8 @@ def _compare_with_block(block: RewardModelBlock, info: RewardModelConfig) -> Non
     """Refuse a network that differs from the recipe's description."""
     shape = info.classifier
     sizes = {(3, *size) for size in (*shape.cameras.values(), *([shape.image_size] if shape.image_size else []))}
-    keys = block.image_keys
-    differ = keys is not None and _camera_names(keys, shape.cameras) != sorted(shape.cameras)
+    keys, cameras = block.image_keys, shape.cameras
+    differ = keys is not None and {name_of_camera(key, cameras, keys) for key in keys} != {*cameras}
     pairs = {
         "image_keys": (list(keys or ()) if differ else None, sorted(shape.cameras)),
         "image_size": (block.image_size and list(block.image_size), [list(size) for size in sorted(sizes)]),
@@ -218,11 +209,6 @@ def _compare_with_block(block: RewardModelBlock, info: RewardModelConfig) -> Non
                 f"the config says that {name} of the reward model is {described}, and the model itself that it is "
                 f"{actual}; name the model that is meant, or leave the key out"
             )
-
-
-def _camera_names(keys: Sequence[str], cameras: Mapping[str, Size]) -> list[str]:
-    """A recipe's cameras, by the model's names."""
-    return sorted(name_of_camera(key, cameras, keys) for key in keys)
 
 
 def _block_warnings(block: RewardModelBlock, info: RewardModelConfig) -> list[str]:
@@ -259,10 +245,9 @@ def with_judge(run: RunFolder, overrides: Sequence[str]) -> RunFolder:
     history = run.judge / "history.jsonl"
     kept = Folder(run.judge).read(history.name, MAX_JSON) if history.exists() else b""
     lines = kept.decode().splitlines()
-    # The last judge took no step: it was not usable, or the command was killed.
-    unused = (
-        lines[-1:] and lines[-1].startswith(f'{{"step": {step}, ') and lines[-1].endswith(f" {json.dumps(before)}}}")
-    )
+    last = lines[-1] if lines else ""
+    # Whether the last judge took no step: it was not usable, or the command was killed.
+    unused = last.startswith(f'{{"step": {step}, ') and last.endswith(f" {json.dumps(before)}}}")
     if before == judge.id.model and not unused:
         raise JudgeError(f"{run.path} has this judge already ({before}); name another")
     if before == judge.id.model:
@@ -294,10 +279,10 @@ class EmbodiedRewardWorker(RewardWorker):
         """
         steps, num_envs = len(rollout.state) - 1, rollout.state.shape[1]
         detector = SuccessDetector(self.judge, num_envs)
-        decided = [detector.reset(_frames_at(rollout, 0))]
-        scores = [detector.scores]
-        for t in range(1, steps + 1):
-            decided.append(detector.step(_frames_at(rollout, t), {}))
+        decided, scores = [], []
+        for t, state in enumerate(rollout.state):
+            seen = Observation({camera: frames[t] for camera, frames in rollout.images.items()}, state)
+            decided.append(detector.step(seen, {}) if t else detector.reset(seen))
             scores.append(detector.scores)
         progress = [score.progress for score in scores if score.progress is not None]
         decisions = Decisions(
@@ -312,7 +297,3 @@ class EmbodiedRewardWorker(RewardWorker):
             decisions, last & failed, rollout.privileged, config, gamma, terminate_on_success=False, last=last
         )
         return np.where(rollout.valid, signal.reward, np.float32(0))
-
-
-def _frames_at(rollout: RolloutBatch, t: int) -> Observation:
-    return Observation({camera: frames[t] for camera, frames in rollout.images.items()}, rollout.state[t])

@@ -85,15 +85,16 @@ class RunFolder:
         if _is_unused(path):
             return cls.create(path, config)
         before = cls.reopen(path, config.schedule).config
-        differing = sorted(_differences(_flat(before), _flat(config)))
+        differing = sorted(_differences(before, config))
         folder = cls(path, config)
         if differing and folder.has_begun:
             raise TargetNotEmpty(
                 f"{path} holds a run with another {', '.join(differing)}; resume it as it was (plaudit "
                 f"{config.schedule} --resume {path}) or give this one another run.name"
             )
-        if before.judge.config != config.judge.config:
-            folder._archive_judge()
+        if before.judge.config != config.judge.config and folder.judge.exists():
+            count = sum(1 for _ in path.glob("judge_replaced_*"))
+            folder.judge.rename(path / f"judge_replaced_{count + 1}")  # kept, but no version of it is used any more
         folder._write_config()
         return folder
 
@@ -105,7 +106,7 @@ class RunFolder:
         """
         path = _run_of(folder)
         before = cls.reopen(path, config.schedule).config
-        differing = _differences(_flat(before), _flat(config))
+        differing = _differences(before, config)
         if config.schedule == "train" and before.judge.config != config.judge.config:
             differing.add("judge")
         if differing:
@@ -117,21 +118,15 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, path: Path, schedule: Schedule | None = None) -> Self:
-        """A run that is there.
-
-        schedule: that it must be of; None: of either
-        """
+        """An existing run. schedule: that it must be of; None: of either"""
         if not (path / "config.yaml").is_file():
             command = "plaudit train or plaudit online" if schedule is None else f"plaudit {schedule}"
             raise BadFile(path, f"this is not a run: it has no config.yaml; runs are made by {command}")
         Folder(path).check_no_links()  # whoever resumes it writes into it, and removes old checkpoints
         config = load(TrainingConfig, path / "config.yaml", root=Root(path))
         if schedule not in (None, config.schedule):
-            message = (
-                f"{path} is a run of 'plaudit {config.schedule}', not of 'plaudit {schedule}'; resume it with that "
-                "command, or name a new run with run.name=NAME"
-            )
-            raise ConfigError([((), message)])
+            wrong = f"{path} is a run of 'plaudit {config.schedule}', not of 'plaudit {schedule}'"
+            raise ConfigError([((), f"{wrong}; resume it with that command, or name a new run with run.name=NAME")])
         return cls(path, config)
 
     def with_config(self, config: TrainingConfig) -> Self:
@@ -154,12 +149,6 @@ class RunFolder:
         tree = self.config.model_dump(mode="json")
         write_atomic(self.path / "config.yaml", dump_yaml(tree).encode())
 
-    def _archive_judge(self) -> None:
-        """Versions of a judge that another replaces are kept, and none of them is used any more."""
-        if self.judge.exists():
-            count = sum(1 for _ in self.path.glob("judge_replaced_*"))
-            self.judge.rename(self.path / f"judge_replaced_{count + 1}")
-
     @property
     def demo_store(self) -> Path | None:
         """The store of demonstrations; None where there are none."""
@@ -180,18 +169,14 @@ class RunFolder:
         """The lines that were logged."""
         return read_metrics(self.path / "metrics.jsonl")
 
-    def save_policy(self, config: BaseModel, weights: PolicyWeights) -> None:
-        """The newest policy, complete."""
-        save_policy(self.policy, config, weights, self._normalizer)
-
-    def save_policy_config(self, config: BaseModel) -> None:
-        """What builds the newest weights into a policy; the weights themselves are published by the state manager."""
-        save_policy_file(self.policy, config, self._normalizer)
-
-    @property
-    def _normalizer(self) -> Normalizer | None:
+    def save_policy(self, config: BaseModel, weights: PolicyWeights | None = None) -> None:
+        """Save the newest policy. weights: None: published by the state manager"""
         named = self.config.policy.normalizer
-        return None if named is None else Normalizer.load(named)
+        normalizer = None if named is None else Normalizer.load(named)
+        if weights is None:
+            save_policy_file(self.policy, config, normalizer)
+        else:
+            save_policy(self.policy, config, weights, normalizer)
 
     def close(self) -> None:
         """Close TensorBoard's file; closed again, nothing happens."""
@@ -200,9 +185,7 @@ class RunFolder:
     # Checkpoints
 
     def save_checkpoint(self, step: int, learner: Learner, state: Mapping[str, Any]) -> None:
-        """
-        state: what the run needs besides the learner, as JSON
-        """
+        """Save a checkpoint and remove old ones. state: what the run needs besides the learner, as JSON"""
         if (metrics := self.path / "metrics.jsonl").exists():
             sync(metrics)  # a run that resumes here does not compute earlier metrics again
         name, newest = f"{step:012d}", self._newest
@@ -214,7 +197,8 @@ class RunFolder:
 
     def load_checkpoint(self, learner: Learner) -> dict[str, Any] | None:
         """Put the learner into the state of the newest checkpoint; returns the run's, None where there is none yet."""
-        return load_checkpoint(self._newest, learner) if self._newest else None
+        newest = _newest_checkpoint(self._checkpoints)
+        return load_checkpoint(newest, learner) if newest else None
 
     def resume(self, learner: Learner) -> dict[str, Any] | None:
         """The same, to continue from there: metrics of later steps are removed."""
@@ -229,11 +213,8 @@ class RunFolder:
 
     def newest_state(self) -> dict[str, Any] | None:
         """The run's state in the newest checkpoint, without the learner's."""
-        return read_state(self._newest) if self._newest else None
-
-    @property
-    def _newest(self) -> Path | None:
-        return _newest_checkpoint(self._checkpoints)
+        newest = _newest_checkpoint(self._checkpoints)
+        return read_state(newest) if newest else None
 
 
 def _run_of(folder: Path) -> Path:
@@ -276,8 +257,9 @@ def _is_unused(path: Path) -> bool:
     return not path.exists() or all(entry.name == "config.yaml.tmp" for entry in path.iterdir())
 
 
-def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> set[str]:
-    return {key for key in {*before, *after} - set(MUTABLE_KEYS) if before.get(key) != after.get(key)}
+def _differences(before: TrainingConfig, after: TrainingConfig) -> set[str]:
+    one, other = _flat(before), _flat(after)
+    return {key for key in {*one, *other} - set(MUTABLE_KEYS) if one.get(key) != other.get(key)}
 
 
 if TYPE_CHECKING:

@@ -41,9 +41,9 @@ from plaudit.training.promotion import PromotionRules
 
 def _inference(value: Any) -> Any:
     """Settings of the algorithm in `type`, or of the one that will be chosen."""
-    if isinstance(value, dict):
-        return INFERENCE_REGISTRY.parse(value) if value.get("type") is not None else parse(InferenceConfig, value)
-    return value
+    if not isinstance(value, dict):
+        return value
+    return INFERENCE_REGISTRY.parse(value) if value.get("type") is not None else parse(InferenceConfig, value)
 
 
 def _inference_tree(config: Any, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -89,12 +89,13 @@ class RetrainConfig(Config):
     @field_validator("sources")
     @classmethod
     def _check_sources(cls, sources: tuple[str, ...]) -> tuple[str, ...]:
-        for source in sources:
-            if source not in REFERENCE_SOURCES:
-                raise ValueError(
-                    f"a judge is not trained on labels of '{source}'; trusted are: {', '.join(REFERENCE_SOURCES)}"
-                )
+        for source in set(sources) - set(REFERENCE_SOURCES):
+            trusted = ", ".join(REFERENCE_SOURCES)
+            raise ValueError(f"a judge is not trained on labels of '{source}'; trusted are: {trusted}")
         return sources
+
+
+OF_THE_RUN = ("retrain", "window", "certificate")  # keys of `judge` that are not the judge's own
 
 
 class JudgeSettings(Config):
@@ -108,13 +109,12 @@ class JudgeSettings(Config):
     @model_validator(mode="before")
     @classmethod
     def _split(cls, value: Any) -> Any:
-        """The judge's own keys go to its own config class."""
+        """Hand the judge's own keys to its own config class."""
         if not isinstance(value, dict) or isinstance(value.get("config"), Config):
             return value
-        blocks = {"retrain": RetrainConfig, "window": LabelingWindowConfig}
-        own = {key: value[key] for key in ("retrain", "window", "certificate") if key in value}
+        own = {key: value[key] for key in OF_THE_RUN if key in value}
         rest = {key: value[key] for key in value if key not in own}
-        for key, block in blocks.items():
+        for key, block in (("retrain", RetrainConfig), ("window", LabelingWindowConfig)):
             if isinstance(own.get(key), dict):
                 try:
                     own[key] = parse(block, own[key])
@@ -126,8 +126,7 @@ class JudgeSettings(Config):
     @model_serializer(mode="wrap")
     def _flat(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         tree = handler(self)
-        own = {key: tree[key] for key in ("retrain", "window", "certificate")}
-        return {**JUDGE_REGISTRY.dump(self.config), **own}
+        return {**JUDGE_REGISTRY.dump(self.config), **{key: tree[key] for key in OF_THE_RUN}}
 
     @property
     def name(self) -> str:
@@ -270,13 +269,9 @@ class ClusterConfig(Config):
 
     @model_validator(mode="after")
     def _one_way(self) -> "ClusterConfig":
-        by_role = sorted(self.model_fields_set & {"resources", "workers"})
-        if self.component_placement is None:
-            return self
-        if by_role:
-            raise ValueError(
-                f"component_placement and {' and '.join(by_role)} both say where workers run; keep one of them"
-            )
+        by_role = " and ".join(sorted(self.model_fields_set & {"resources", "workers"}))
+        if self.component_placement is not None and by_role:
+            raise ValueError(f"component_placement and {by_role} both say where workers run; keep one of them")
         self.numbers()  # raises on every mistake in it
         return self
 
@@ -287,17 +282,18 @@ class ClusterConfig(Config):
     def numbers(self) -> dict[WorkerName, Numbers]:
         """`component_placement`, parsed: the numbers of each worker that it names."""
         placed: dict[WorkerName, Numbers] = {}
-        for names, text in (self.component_placement or {}).items():
-            for name in (word.strip() for word in names.split(",")):
-                if name not in COMPONENTS:
-                    raise ValueError(
-                        f"unknown component '{name}' in component_placement; {did_you_mean(name, COMPONENTS)}"
-                    )
-                worker, numbers = COMPONENTS[name], _parse_numbers(name, str(text))
-                if placed.setdefault(worker, numbers) != numbers:
-                    raise ValueError(
-                        f"env and rollout are one worker here: one placement, not {placed[worker]} and {numbers}"
-                    )
+        pairs = [
+            (name.strip(), text)
+            for names, text in (self.component_placement or {}).items()
+            for name in names.split(",")
+        ]
+        for name, text in pairs:
+            if name not in COMPONENTS:
+                raise ValueError(f"unknown component '{name}' in component_placement; {did_you_mean(name, COMPONENTS)}")
+            worker, numbers = COMPONENTS[name], _parse_numbers(name, str(text))
+            if placed.setdefault(worker, numbers) != numbers:
+                both = f"{placed[worker]} and {numbers}"
+                raise ValueError(f"env and rollout are one worker here: one placement, not {both}")
         missing = sorted({c for c, worker in COMPONENTS.items() if worker not in placed} - {"rollout"})
         if self.component_placement is not None and missing:
             raise ValueError(f"component_placement does not say where these are: {', '.join(missing)}")
@@ -312,8 +308,7 @@ def _parse_numbers(component: str, text: str) -> Numbers:
     for piece in text.split(","):
         first, dash, last = (word.strip() for word in piece.partition("-"))
         if not first.isdecimal() or (dash and not last.isdecimal()) or (dash and int(last) < int(first)):
-            raise ValueError(
-                f"component_placement.{component} is '{text}'; write a number, a range like 0-3, a list like 0,2 or all"
-            )
+            how = "write a number, a range like 0-3, a list like 0,2 or all"
+            raise ValueError(f"component_placement.{component} is '{text}'; {how}")
         numbers += range(int(first), int(last or first) + 1)
     return tuple(dict.fromkeys(numbers))

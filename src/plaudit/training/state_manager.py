@@ -1,9 +1,9 @@
-"""The state manager: which weights are the newest, for everyone who acts with them.
+"""The state manager: versions of the weights, for everyone who acts with them.
 
-Learners count their updates and go back to a checkpoint when they are killed; a robot must never go back with them
-unnoticed. So versions are given out here: one more for each that is published, on disk before anyone is told of it. A
-process that was restarted finds the version it left. Those that acted stay on disk, in `versions`, so that it can be
-looked into later why a robot did what it did: an episode's meta names its version.
+A learner that is killed goes back to a checkpoint; a robot must never go back with it unnoticed. So versions are given
+out here: one more for each that is published, on disk before it can be read. A restarted process finds the version it
+left. Versions that acted stay on disk, in `versions`: an episode's meta names its version, so one can look up later why
+a robot did what it did.
 """
 
 import json

@@ -30,11 +30,10 @@ from plaudit.rollout.vector import ActFn, RolloutBatch, collect_rollout
 from plaudit.training.audit import Audit, true_success
 from plaudit.training.config import TrainingConfig, train_seed
 from plaudit.training.demos import check_demos, open_demos
-from plaudit.training.evaluation import evaluate, make_eval_env
+from plaudit.training.evaluation import evaluate_learner, make_eval_env
 from plaudit.training.learner_setup import build_learner, learner_env_spec, learner_threads
 from plaudit.training.rollout_judge import RolloutJudge, describe_judge
 from plaudit.training.run_folder import RunFolder
-from plaudit.types import Observation
 
 ProgressBar = Callable[[str], Any]  # name -> a function that wraps a sequence in a progress bar
 ShouldStop = Callable[[], bool]  # asked before each update from replay: whether to stop there
@@ -50,6 +49,11 @@ class RunState:
     eval_success: float | None = None  # true success rate on eval seeds, at the last evaluation
     elapsed_s: float = 0.0  # over all sessions
     alarm: str | None = None  # why the audit has stopped the judge
+
+    def metrics(self) -> dict[str, float]:
+        """By the names in docs/metrics.md."""
+        speed = self.step / max(self.elapsed_s, 1e-9)
+        return {"rollout/episodes": self.episodes, "time/env_steps_per_s": speed, "time/elapsed_s": self.elapsed_s}
 
     def reaches(self, max_steps: int | None, max_episodes: int | None) -> bool:
         """Whether one of the two limits is reached."""
@@ -71,10 +75,7 @@ Callback = Callable[[RunState], bool]  # called after each rollout; returns whet
 
 
 def check_run(config: TrainingConfig) -> tuple[str, ...]:
-    """Refuse a run whose demonstrations, stores or judge are not usable, before anything is made.
-
-    Returns what to know of its judge, in sentences.
-    """
+    """Validate demonstrations, stores and judge before anything is created. Returns messages about the judge."""
     check_demos(config)
     if config.collect is not None:
         config.collect.check()
@@ -103,39 +104,31 @@ class Trainer:
         self._stack.close()
 
     def _build(self, stack: ExitStack) -> None:
-        config, folder = self.config, self.folder
+        config, folder, horizon = self.config, self.folder, self.config.learner.action_horizon
         stack.callback(folder.close)
         self.env = stack.enter_context(closing(config.env.build(config.run.num_envs)))
         env_spec = learner_env_spec(config, self.env)
         stack.enter_context(learner_threads(config, env_spec))
-        if config.learner.action_horizon > self.env.max_steps:
-            raise DataError(
-                f"learner.horizon is {config.learner.action_horizon}, and an episode is over after "
-                f"{self.env.max_steps} steps"
-            )
+        if horizon > self.env.max_steps:
+            raise DataError(f"learner.horizon is {horizon}, and an episode is over after {self.env.max_steps} steps")
         self.learner = build_learner(config, env_spec)
         self.eval_env = stack.enter_context(closing(make_eval_env(config, self.learner)))
         self.judge = RolloutJudge(config, self.env)
         self.audit = Audit(config.audit, config.run.seed)
-        self.episodes = self._open_episodes(stack)
+        self.episodes = None
+        if config.off_policy or config.run.keep_episodes:
+            self.episodes = RunEpisodes(folder, self.judge)
+            stack.callback(self.episodes.store.close)
+            self.episodes.evict()  # what was stored after the checkpoint
+            self.judge.relabel(self.episodes.store, self._progress_bar)
         demos = open_demos(folder, self._progress_bar)
         if demos is not None:
             demos = self.judge.label_demos(demos, folder.demo_labels, self._progress_bar)
-        self.updates = make_updates(config, self.learner, self.episodes, demos, self.judge)
+        if self.episodes is not None and config.off_policy:
+            self.updates = OffPolicyUpdates(config, self.learner, self.episodes, demos, self.judge)
+        else:
+            self.updates = OnPolicyUpdates(self.learner, self.episodes, demos, config.run.seed)
         self.collection = stack.enter_context(collecting(config.collect, folder.path))
-
-    def _open_episodes(self, stack: ExitStack) -> "RunEpisodes | None":
-        """The run's own episodes as the newest checkpoint has them, with labels of the current judge."""
-        config, path = self.config, self.folder.episodes
-        if not config.off_policy and not config.run.keep_episodes:
-            return None
-        capacity = int(config.run.capacity_gb * 1e9)
-        store = Store.open(path, write=True) if is_store(path) else Store.create(path, capacity_bytes=capacity)
-        stack.callback(store.close)
-        episodes, saved = RunEpisodes(store, self.judge), self.folder.newest_state()
-        episodes.restore(saved["first_episode"] if saved else 0, saved["num_episodes_stored"] if saved else 0)
-        self.judge.relabel(store, self._progress_bar)
-        return episodes
 
     def run(self, callback: Callback, should_stop: ShouldStop = lambda: False) -> RunState:
         """To the end, or until it is asked to stop; starts from the newest checkpoint."""
@@ -152,7 +145,7 @@ class Trainer:
                 state = replace(state, elapsed_s=now.elapsed_s)
                 self._save(state, rollout)
                 break
-            self.folder.log(now.step, {**rollout.metrics, **_speed(now)})
+            self.folder.log(now.step, {**rollout.metrics, **now.metrics()})
             # Evaluate and save what is due.
             before, state, rollout = state.step, now, None
             finished = self._is_finished(state)
@@ -183,11 +176,16 @@ class Trainer:
         )
         rollout = self.judge.flag(rollout)
         self.updates.add(rollout, state.step)
-        stats = _rollout_stats(rollout)
-        stats.metrics |= self._audit(rollout, state.episodes)
+        metrics = {
+            "judge/success_once": float(rollout.success_once.mean()),
+            "env/success_once": float(np.any(rollout.privileged["success"] & rollout.valid, axis=0).mean()),
+            "rollout/rewards": float(rollout.reward[rollout.valid].mean()),
+            "rollout/episode_length": float(rollout.length.mean()),
+            **self._audit(rollout, state.episodes),
+        }
         if self.collection is not None:
-            stats.metrics |= self.collection.take(rollout, self.env)
-        return stats
+            metrics |= self.collection.take(rollout, self.env)
+        return RolloutStats(rollout.steps, len(rollout.length), metrics)
 
     def _audit(self, rollout: RolloutBatch, first_episode: int) -> dict[str, float]:
         """Compare the judge with the simulator. The learner never sees the result."""
@@ -229,16 +227,13 @@ class Trainer:
         return self.audit.blocks_learning or state.reaches(config.max_steps, config.max_episodes)
 
     def _evaluate(self, step: int, start: float) -> float:
-        result = evaluate(self.eval_env, self.learner, self.config.evaluation.episodes)
-        elapsed_s = time.monotonic() - start
-        self.folder.log(step, {"eval/success_once": result.success_rate, "time/elapsed_s": elapsed_s})
+        success = evaluate_learner(self.config, self.learner, self.eval_env)
+        self.folder.log(step, {"eval/success_once": success, "time/elapsed_s": time.monotonic() - start})
         self.folder.save_policy(self.learner.policy_config(), self.learner.weights())
-        return result.success_rate
+        return success
 
     def _save(self, state: RunState, rollout: RolloutStats | None = None) -> None:
-        """
-        rollout: collected after `state`, with updates left to make
-        """
+        """Save a checkpoint. rollout: collected after `state`, with updates left to make"""
         saved = {
             **vars(state),
             "rollout": None if rollout is None else vars(rollout),
@@ -253,10 +248,7 @@ class Trainer:
             self.episodes.evict()
 
     def _resume(self) -> tuple[RunState, RolloutStats | None]:
-        """Where the newest checkpoint stands, with everything as it was; the beginning where there is none.
-
-        Beside it, a rollout with updates left to make.
-        """
+        """The state of the newest checkpoint, and a rollout with updates left to make; or the beginning of the run."""
         start, saved = time.monotonic(), self.folder.resume(self.learner)
         if saved is None:
             if self.updates.pretrain(self._progress_bar):  # what the demonstrations alone are worth
@@ -278,35 +270,20 @@ def _is_due(before: int, now: int, freq: int) -> bool:
     return now // freq > before // freq
 
 
-def _rollout_stats(rollout: RolloutBatch) -> RolloutStats:
-    metrics = {
-        "judge/success_once": float(rollout.success_once.mean()),
-        "env/success_once": float(np.any(rollout.privileged["success"] & rollout.valid, axis=0).mean()),
-        "rollout/rewards": float(rollout.reward[rollout.valid].mean()),
-        "rollout/episode_length": float(rollout.length.mean()),
-    }
-    return RolloutStats(rollout.steps, len(rollout.length), metrics)
-
-
-def _speed(state: RunState) -> dict[str, float]:
-    return {
-        "rollout/episodes": state.episodes,
-        "time/env_steps_per_s": state.step / max(state.elapsed_s, 1e-9),
-        "time/elapsed_s": state.elapsed_s,
-    }
-
-
 class RunEpisodes:
-    """The run's own episodes with their labels.
+    """The run's own episodes with their labels, as the newest checkpoint has them.
 
     Episodes beyond the capacity are evicted at regular checkpoints only, after the checkpoint is written. A run that is
     killed between two checkpoints therefore still has every episode that the older one needs.
     """
 
-    def __init__(self, store: Store, judge: RolloutJudge):
-        self.store, self._judge = store, judge
-        self.first = 0  # id of the oldest episode to keep; part of a checkpoint
-        self.end = 0  # next id of the run; part of a checkpoint
+    def __init__(self, folder: RunFolder, judge: RolloutJudge):
+        path, capacity = folder.episodes, int(folder.config.run.capacity_gb * 1e9)
+        self.store = Store.open(path, write=True) if is_store(path) else Store.create(path, capacity_bytes=capacity)
+        self._judge = judge
+        saved = folder.newest_state() or {"first_episode": 0, "num_episodes_stored": 0}
+        self.first: int = saved["first_episode"]  # id of the oldest episode to keep; part of a checkpoint
+        self.end: int = saved["num_episodes_stored"]  # next id of the run; part of a checkpoint
 
     def add(self, rollout: RolloutBatch) -> None:
         """Store a rollout."""
@@ -317,20 +294,13 @@ class RunEpisodes:
 
     def drop_surplus(self) -> None:
         """Keep only what fits into the capacity, from the next checkpoint on."""
-        surplus = self.store.surplus()
-        if surplus:
+        if surplus := self.store.surplus():
             self.first = surplus[-1] + 1
 
     def evict(self) -> None:
         """Evict all episodes that the newest checkpoint does not contain."""
-        outside = [i for i in self.store.ids if not self.first <= i < self.end]
-        if outside:
+        if outside := [i for i in self.store.ids if not self.first <= i < self.end]:
             self.store.evict(outside)
-
-    def restore(self, first: int, end: int) -> None:
-        """Go back to a checkpoint."""
-        self.first, self.end = first, end
-        self.evict()
 
 
 class OnPolicyUpdates:
@@ -402,7 +372,7 @@ class OffPolicyUpdates:
         }
         late, own = config.labels_late_by, counted_sources(judge.judge.id.source)
         if demos is not None:
-            ends, ratio = (judge.trusts_demos, True), learner.config.demo_ratio
+            ends, ratio = (not config.relabels_demos, True), learner.config.demo_ratio
             options |= {"trust_terminated": ends, "hold_back": (0, late), "sources": (None, own)}
             self._replay = ReplaySampler.mix(demos, episodes.store, ratio, **options)
         else:
@@ -417,12 +387,10 @@ class OffPolicyUpdates:
         return updates > 0
 
     def act_fn(self, step: int) -> ActFn:
-        if step < self._learner.config.random_steps:
-            return self._random_actions
-        return self._learner.act_fn(explore=True)
-
-    def _random_actions(self, observation: Observation) -> Any:
-        return self._rng.uniform(-1, 1, (len(observation.state), self._learner.env_spec.action_dim)).astype(np.float32)
+        if step >= self._learner.config.random_steps:
+            return self._learner.act_fn(explore=True)
+        dim = self._learner.env_spec.action_dim
+        return lambda seen: self._rng.uniform(-1, 1, (len(seen.state), dim)).astype(np.float32)
 
     def add(self, rollout: RolloutBatch, step: int) -> None:
         self._episodes.add(rollout)
@@ -456,13 +424,3 @@ class OffPolicyUpdates:
         self._updates_due = state["updates_due"]
         self._replay.rng.bit_generator.state = state["rng"]["replay"]
         self._rng.bit_generator.state = state["rng"]["random"]
-
-
-def make_updates(
-    config: TrainingConfig, learner: Any, episodes: RunEpisodes | None, demos: Store | None, judge: RolloutJudge
-) -> OnPolicyUpdates | OffPolicyUpdates:
-    """How the learner of a run learns."""
-    if not config.off_policy:
-        return OnPolicyUpdates(learner, episodes, demos, config.run.seed)
-    assert episodes is not None
-    return OffPolicyUpdates(config, learner, episodes, demos, judge)

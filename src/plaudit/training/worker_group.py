@@ -1,19 +1,18 @@
 """The workers of an online run, together: in this process here, as actors of a cluster in cluster/ray_workers.py.
 
-In one process each worker has a thread of its own. Or, with `serial`, a call is made where it is started, one after the
-other: for a debugger, and for a run that can be repeated. What a serial run does is a matter of counts alone: its clock
-goes on with the turns of the loop and not with the time that they take, so that the same run on a busy machine makes
-the same episodes, labels and updates.
+In one process each worker has a thread of its own. With `serial`, each call is made at once and in order: for a
+debugger, and for a run that can be repeated. A serial run depends on counts alone: its clock counts turns of the loop
+instead of seconds, so the same run on a busy machine makes the same episodes, labels and updates.
 """
 
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, wait
-from typing import Any, TypeVar
+from typing import Any
 
 from plaudit.errors import PlauditError
 from plaudit.rollout.operator import OperatorCommand, OperatorStatus
-from plaudit.training.handles import Handle, LocalHandle, SerialHandle, Slot, ThreadHandle
+from plaudit.training.handles import Handle, SerialHandle, Slot, ThreadHandle, TurnClock
 from plaudit.training.replay_buffer import ReplayBuffer
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.state_manager import StateManager
@@ -22,13 +21,11 @@ from plaudit.training.workers.human import HumanLabelWorker
 from plaudit.training.workers.judge import JudgeWorker
 from plaudit.training.workers.learner import LearnerWorker
 
-W = TypeVar("W")
-
 TURN_S = 1.0  # that a turn counts in which something was done, where calls are made one after the other
 
 
 class WorkerGroup:
-    """Who works for a run. Subclasses make them."""
+    """The workers of a run. Subclasses make them."""
 
     serial: bool = False  # whether they work one after the other, so that nothing happens while the loop waits
     replay: Handle[ReplayBuffer]
@@ -40,10 +37,7 @@ class WorkerGroup:
 
     def __init__(self) -> None:
         self.counted_restarts: dict[str, int] = {}  # of workers without a slot: whoever calls them hardly notices
-
-    def clock(self) -> float:
-        """Seconds, by which the loop and its workers pace themselves."""
-        return time.monotonic()
+        self.clock: Callable[[], float] = time.monotonic  # seconds, by which the loop and its workers pace themselves
 
     @property
     def slots(self) -> list[Slot[Any]]:
@@ -72,18 +66,18 @@ class WorkerGroup:
             slot.finish(failed)
 
     def stop_rollout(self) -> None:
-        """End the episode at hand. Where workers take turns there is none between two of them."""
+        """End the current episode. Where workers take turns there is none between two of them."""
 
     def operate(self, command: OperatorCommand) -> None:
-        """Tell the robot's worker what an operator says, without waiting."""
+        """Send an operator's command to the robot's worker, without waiting."""
         raise NotImplementedError
 
     def operator_status(self) -> OperatorStatus | None:
-        """As it was told last; None where no operator attends."""
+        """The last reported status; None where no operator attends."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """The robot holds; everything goes."""
+        """The robot holds; all workers end."""
         raise NotImplementedError
 
 
@@ -103,40 +97,42 @@ class LocalWorkerGroup(WorkerGroup):
 
     def __init__(self, folder: RunFolder, *, serial: bool = False):
         super().__init__()
-        self.serial, self._turns = serial, 0.0
-        replay = ReplayBuffer(folder.path, **replay_options(folder))
+        self.serial, self._folder, config = serial, folder, folder.config
+        self.clock = TurnClock() if serial else time.monotonic
+        self.replay = self._handle("replay buffer")
         try:
-            self._start(folder, replay)
+            self.state = self._handle("state manager")
+            self.env = Slot(self._handle("env"), self.clock)
+            self.judge = None if config.judge.is_human else Slot(self._handle("judge"), self.clock)
+            self.labeler = Slot(self._handle("labeler"), self.clock) if config.asks_human else None
+            self.learner = Slot(self._handle("learner"), self.clock)
         except BaseException:
-            replay.close()  # so that this process can open the store again
+            self.replay.worker.close()  # so that this process can open the store again
             raise
 
-    def _start(self, folder: RunFolder, replay: ReplayBuffer) -> None:
-        config = folder.config
-        self.replay = self._handle("replay buffer", replay)
-        self.state = self._handle("state manager", StateManager(folder.policy))
-        self._env = EnvWorker(config, self.replay, self.state)
-        self.env = self._slot("env", self._env)
-        self.judge = self.labeler = None
-        if not config.human_labels:
-            self.judge = self._slot("judge", JudgeWorker(self.replay, clock=self.clock))
-        if config.asks_human:
-            self.labeler = self._slot("labeler", HumanLabelWorker(self.replay, config.judge.window))
-        self.learner = self._slot("learner", LearnerWorker(config, folder.path, self.replay, self.state))
+    def _handle(self, name: str) -> SerialHandle[Any]:
+        return (SerialHandle if self.serial else ThreadHandle)(name, self._make(name))
 
-    def _handle(self, name: str, worker: W) -> LocalHandle[W]:
-        return SerialHandle(name, worker) if self.serial else ThreadHandle(name, worker)
-
-    def _slot(self, name: str, worker: W) -> Slot[W]:
-        return Slot(self._handle(name, worker), self.clock)
-
-    def clock(self) -> float:
-        """Where calls are made one after the other, turns of the loop are counted instead of seconds."""
-        return self._turns if self.serial else super().clock()
+    def _make(self, name: str) -> Any:
+        """A new worker by its name."""
+        folder, config = self._folder, self._folder.config
+        if name == "replay buffer":
+            return ReplayBuffer(folder.path, **replay_options(folder))
+        if name == "state manager":
+            return StateManager(folder.policy)
+        if name == "env":
+            self._env = EnvWorker(config, self.replay, self.state)
+            return self._env
+        if name == "judge":
+            return JudgeWorker(self.replay, clock=self.clock)
+        if name == "labeler":
+            return HumanLabelWorker(self.replay, config.judge.window)
+        return LearnerWorker(config, folder.path, self.replay, self.state)
 
     def wait(self, seconds: float, failed: Callable[[Slot[Any], PlauditError], None]) -> None:
-        done = any(slot.task is not None and slot.task.done() for slot in self.slots)
-        self._turns += TURN_S if done else seconds
+        if isinstance(self.clock, TurnClock):
+            done = any(slot.task is not None and slot.task.done() for slot in self.slots)
+            self.clock.turns += TURN_S if done else seconds
         super().wait(seconds, failed)
 
     def stop_rollout(self) -> None:
@@ -152,6 +148,6 @@ class LocalWorkerGroup(WorkerGroup):
     def close(self) -> None:
         self.stop_rollout()
         for handle in (*(slot.handle for slot in self.slots), self.state, self.replay):
-            assert isinstance(handle, LocalHandle)
+            assert isinstance(handle, SerialHandle)
             handle.close()
             handle.worker.close()

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -57,14 +58,13 @@ class EpisodeInfo:
     fault: bool = False  # whether it ended by a fault that may pass; `load_policy` comes next then
 
 
-@dataclass(frozen=True, eq=False)
-class RecordedEpisode:
+class PendingEpisode(NamedTuple):
     """An episode that is not in the replay buffer yet."""
 
     episode: Episode
+    key: str  # of its own, so that it may be sent twice
     began: float  # s since 1970
     seconds: float
-    key: str  # of its own, so that it may be sent twice
 
 
 class Outbox:
@@ -78,7 +78,7 @@ class Outbox:
     def __init__(self, replay: Handle[ReplayBuffer], *, on_disk: bool):
         self._replay, self._on_disk = replay, on_disk
         self._folder: Path | None = None  # one for each run, named by the id of its store
-        self.pending: RecordedEpisode | None = None
+        self.pending: PendingEpisode | None = None
 
     def open(self) -> None:
         """Send what an earlier process could not."""
@@ -118,12 +118,12 @@ class Outbox:
         shutil.rmtree(folder, ignore_errors=True)
 
     def _write(self, folder: Path) -> None:
-        recorded = self.pending
-        if recorded is None or folder.exists():
+        pending = self.pending
+        if pending is None or folder.exists():
             return
         try:
             with Store.create(folder) as store:
-                store.append(replace(recorded.episode, meta={**recorded.episode.meta, KEY: recorded.key}))
+                store.append(replace(pending.episode, meta={**pending.episode.meta, KEY: pending.key}))
         except (PlauditError, OSError) as error:
             print_plain(f"an episode that could not be sent is in memory only: {error}")
 
@@ -161,8 +161,7 @@ class EnvWorker:
 
     def describe(self) -> EnvSpec:
         """What the robot sees and does. Connects it at the first call."""
-        engine = self._engine or self._connect(None)
-        return engine.env_spec
+        return (self._engine or self._connect(None)).env_spec
 
     def _connect(self, policy: PolicySpec | None) -> InferenceEngine:
         """Start the engine, listen to the operator and empty the outbox."""
@@ -187,12 +186,11 @@ class EnvWorker:
             start = self._state.call(StateManager.count_start, self._reader)
             policy = _explores_anew(policy, self._reader, start)
         if self._engine is None:
-            engine = self._connect(policy)
+            self._engine = self._connect(policy)
         else:
-            engine = self._engine
-            engine.load_policy(policy)
+            self._engine.load_policy(policy)
         self._has_policy = True
-        return engine.inference_summary
+        return self._engine.inference_summary
 
     def close(self) -> None:
         """The robot holds."""
@@ -235,9 +233,9 @@ class EnvWorker:
             episode, self._failure = self._run_episode(engine, seed)
             if episode is None:
                 return None
-            self._outbox.pending = RecordedEpisode(episode, began, time.monotonic() - clock, uuid.uuid4().hex)
-        recorded = self._outbox.pending
-        episode_id, episode = self._outbox.send(), recorded.episode
+            self._outbox.pending = PendingEpisode(episode, uuid.uuid4().hex, began, time.monotonic() - clock)
+        pending = self._outbox.pending
+        episode_id, episode = self._outbox.send(), pending.episode
         fault = isinstance(self._failure, RolloutFault)
         if self._failure is not None and not fault:
             raise self._failure
@@ -246,8 +244,8 @@ class EnvWorker:
             steps=episode.steps,
             version=int(episode.meta["weights"]),
             success=None if episode.success is None else bool(episode.success.any()),
-            began=recorded.began,
-            seconds=recorded.seconds,
+            began=pending.began,
+            seconds=pending.seconds,
             ended=str(episode.meta["ended"]),
             held_ticks=episode.meta.get("held_ticks", 0),  # an inference engine of the user's own may not count them
             starved_chunks=episode.meta.get("starved_chunks", 0),
@@ -258,15 +256,21 @@ class EnvWorker:
 
     def _run_episode(self, engine: InferenceEngine, seed: int | None) -> tuple[Episode | None, RolloutError | None]:
         """The recorded episode, and the error that ended it."""
-        done = threading.Event()
-        follower = threading.Thread(target=self._sync_weights_until, args=(engine, done), daemon=True)
+        done, task = threading.Event(), self._config.task
+
+        def follow_weights() -> None:
+            while not done.wait(SYNC_S):
+                with suppress(WorkerLost):  # the next request finds it
+                    self._sync_weights(engine, now=True)
+
+        follower = threading.Thread(target=follow_weights, daemon=True)
         if self._follows and self._config.policy.update_within_episode:
             follower.start()
         try:
             if self._operator is None:
-                episodes = engine.episodes(1, task=self._config.task, seed=seed)
+                episodes = engine.episodes(1, task=task, seed=seed)
             else:
-                episodes = attended_episode(engine, self._operator, task=self._config.task, seed=seed)
+                episodes = attended_episode(engine, self._operator, task=task, seed=seed)
             episode = next(episodes, None)
             try:
                 next(episodes, None)
@@ -279,11 +283,6 @@ class EnvWorker:
             done.set()
             if follower.ident is not None:
                 follower.join()
-
-    def _sync_weights_until(self, engine: InferenceEngine, done: threading.Event) -> None:
-        while not done.wait(SYNC_S):
-            with suppress(WorkerLost):  # the next request finds it
-                self._sync_weights(engine, now=True)
 
     def _sync_weights(self, engine: InferenceEngine, now: bool = False) -> None:
         weights = self._state.call(StateManager.get_weights, self._version, self._reader)

@@ -1,9 +1,9 @@
-"""A person as a worker of a run: who labels it, or who audits the judge that does.
+"""A person as a worker of a run, who labels its episodes or audits its judge.
 
-Where the person sits at the machine of the store, the window is open on the store itself, and labels are in its ledger
-as soon as they are given. Elsewhere it is open on a mirror in that person's home folder, which outlives the run: what
-was begun there is found again, and what was labeled while the run was away is handed over when it is back. A mirror is
-named by the id of the store: the machine that has it may have been booted again since, or be another one.
+If the person sits at the machine of the store, the window is open on the store itself, and labels are in its ledger at
+once. Elsewhere it is open on a mirror in the person's home folder, which outlives the run: drafts are kept, and labels
+that were given while the run was away are sent when it is back. A mirror is named by the id of the store, because the
+machine that has the store may have been rebooted or replaced.
 """
 
 import sys
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from plaudit.data.store import Store
 from plaudit.judges.human.judge import HumanJudge, with_window_id
-from plaudit.judges.labeling import LabelQueue, LabelRunner
+from plaudit.judges.labeling import LabelRunner
 from plaudit.training.handles import Handle
 from plaudit.training.labeling_window import LabelingWindowConfig, Mirror, Window
 from plaudit.training.replay_buffer import EpisodeRef, ReplayBuffer
@@ -33,22 +33,23 @@ class WindowQueue(BufferQueue):
         return {ref: with_window_id(episode, ref.id) for ref, episode in super().episodes(keys).items()}
 
 
-class MirrorQueue(LabelQueue[EpisodeRef]):
+class MirrorQueue(BufferQueue):
     """The run's episodes as copies in a mirror, each of which is fetched once."""
 
     def __init__(self, replay: Handle[ReplayBuffer], mirror: Mirror):
-        self._replay, self._mirror = replay, mirror
-        self._version = mirror.version  # of the mirror's ledger, that answers were last looked for in
+        super().__init__(replay)
+        self._mirror = mirror
+        self._version = len(mirror.store.ledger)  # of the mirror's ledger, that answers were last looked for in
 
     def stale(self, judge: JudgeId) -> Sequence[EpisodeRef]:
         """What has no label, and what the person has answered since, a changed mind too."""
-        pending = [ref for ref in self._replay.call(ReplayBuffer.pending, judge) if ref.dataset == "episodes"]
+        pending = [ref for ref in super().stale(judge) if ref.dataset == "episodes"]
         return list(dict.fromkeys([*self.answered(), *pending]))
 
     def answered(self) -> list[EpisodeRef]:
         """Episodes with an answer that is not in the run's ledger yet."""
         refs = [EpisodeRef("episodes", remote_id) for remote_id in self._mirror.answered()]
-        self._version = self._mirror.version
+        self._version = len(self._mirror.store.ledger)
         return refs
 
     def episodes(self, keys: Sequence[EpisodeRef]) -> Mapping[EpisodeRef, Episode]:
@@ -67,8 +68,7 @@ class MirrorQueue(LabelQueue[EpisodeRef]):
         }
 
     def write(self, labels: Mapping[EpisodeRef, Labels], failed: Mapping[EpisodeRef, str], judge: JudgeId) -> None:
-        if labels or failed:
-            self._replay.call(ReplayBuffer.add_labels, labels, failed, judge)
+        super().write(labels, failed, judge)
         self._mirror.mark_collected(self._version)
 
 

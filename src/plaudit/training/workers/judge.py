@@ -15,17 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from plaudit.data.store import Store
-from plaudit.errors import EpisodeNotFound, WorkerLost
+from plaudit.errors import WorkerLost
 from plaudit.files import Root
 from plaudit.judges.cascade import CascadeConfig
 from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
 from plaudit.judges.config import JudgeConfig, judge_warnings
 from plaudit.judges.labeling import BATCH, RETRY_S, LabelQueue, LabelRunner, LabelStats
 from plaudit.judges.vlm.judge import VlmJudgeConfig
-from plaudit.protocols import Judge
 from plaudit.registry import JUDGE_REGISTRY, dotted_path
 from plaudit.training.handles import Handle
-from plaudit.training.replay_buffer import EpisodeRef, ReplayBuffer
+from plaudit.training.replay_buffer import Dataset, EpisodeRef, ReplayBuffer, stored_episodes
 from plaudit.types import Episode, JudgeId, Labels
 
 
@@ -70,10 +69,6 @@ class JudgeBundle:
             digest.update(name.encode() + data)
         return cls(tree, files, digest.hexdigest()[:16], stages)
 
-    def build(self, folder: Path) -> Judge:
-        """folder: where its files may be put"""
-        return self.unpack(folder).build_with_progress()
-
     def unpack(self, folder: Path) -> JudgeConfig:
         """Its config, with its files in a folder."""
         config = dict(self.config)
@@ -108,46 +103,37 @@ class LabelReport:
 
     @classmethod
     def of(cls, judge: JudgeId, stats: LabelStats[EpisodeRef], note: str = "") -> "LabelReport":
-        """From what a runner has counted."""
+        """A report of what a runner has counted."""
         scored = len(stats.done) + len(stats.failed)
         latency = stats.seconds / scored if scored else 0.0
         return cls(judge, len(stats.done), len(stats.failed), latency, note, stats.progress)
 
 
 class BufferQueue(LabelQueue[EpisodeRef]):
-    """What a run's replay buffer has to be labeled, read from the disk where this machine has it."""
+    """The unlabeled episodes of a run's replay buffer, read from the disk where this machine has it."""
 
     def __init__(self, replay: Handle[ReplayBuffer]):
         self._replay = replay
-        self._stores: dict[str, Store] | None = None
+        self._stores: dict[Dataset, Store] | None = None  # empty: on another machine
 
     def stale(self, judge: JudgeId) -> Sequence[EpisodeRef]:
         return self._replay.call(ReplayBuffer.pending, judge)
 
     def episodes(self, keys: Sequence[EpisodeRef]) -> Mapping[EpisodeRef, Episode]:
-        stores = self._open()
-        if not stores:
+        if self._stores is None:
+            where = self._replay.call(ReplayBuffer.location)
+            paths: dict[Dataset, str | None] = {"episodes": where.episodes, "demos": where.demos}
+            local = {name: path for name, path in paths.items() if path is not None and where.is_here}
+            self._stores = {name: Store.open(path) for name, path in local.items()}
+        if not self._stores:
             return self._replay.call(ReplayBuffer.episodes, keys)
-        episodes: dict[EpisodeRef, Episode] = {}
-        for ref in keys:
-            store = stores[ref.dataset]
+        for store in self._stores.values():
             store.refresh()
-            try:
-                episodes[ref] = store.episode(ref.id)
-            except EpisodeNotFound:
-                continue
-        return episodes
+        return stored_episodes(self._stores, keys)
 
     def write(self, labels: Mapping[EpisodeRef, Labels], failed: Mapping[EpisodeRef, str], judge: JudgeId) -> None:
         if labels or failed:
             self._replay.call(ReplayBuffer.add_labels, labels, failed, judge)
-
-    def _open(self) -> dict[str, Store]:
-        if self._stores is None:
-            where = self._replay.call(ReplayBuffer.location)
-            paths = {"episodes": where.episodes, **({} if where.demos is None else {"demos": where.demos})}
-            self._stores = {dataset: Store.open(path) for dataset, path in paths.items()} if where.is_here else {}
-        return self._stores
 
 
 class JudgeWorker:

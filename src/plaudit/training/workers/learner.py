@@ -1,14 +1,13 @@
-"""The learner's side: as many updates as the data has earned, and what came of them for everyone else.
+"""The learner's side: updates, checkpoints, evaluations, and new weights for everyone who acts with them.
 
-How many updates are due is counted by the loop (training/online.py): the same number goes to each rank of a group, so
-that they stay in step. What is on disk is one checkpoint, whoever wrote it: a group of two resumes what one
-worker began.
+The loop counts the updates that are due (training/online.py) and sends the same number to each rank of a group, so that
+they stay in step. There is one checkpoint on disk, so a group of two can resume what one worker began.
 """
 
 import math
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -23,7 +22,7 @@ from plaudit.policies.loader import PolicySpec, load_policy, read_weights
 from plaudit.policies.networks import load_components
 from plaudit.training.config import TrainingConfig
 from plaudit.training.distributed import SINGLE, DistributedGroup
-from plaudit.training.evaluation import evaluate, make_eval_env
+from plaudit.training.evaluation import evaluate_learner, make_eval_env
 from plaudit.training.handles import Handle
 from plaudit.training.learner_setup import build_learner, learner_threads
 from plaudit.training.replay_buffer import RemoteSampler, ReplayBuffer, SampleOptions, make_sampler
@@ -57,8 +56,8 @@ class LearnerInfo:
 class LearnerWorker:
     """One learner, or one rank of several that make the same updates.
 
-    info = worker.setup(env_spec, source)          # goes on from the newest checkpoint
-    report = worker.update(200)                  # publishes weights and saves when due
+    info = worker.setup(env_spec, source)          # resumes from the newest checkpoint
+    report = worker.update(200)                    # publishes weights and saves when due
     """
 
     learner: Any  # an OffPolicyLearner, from `setup` on
@@ -73,7 +72,8 @@ class LearnerWorker:
         self._group = SINGLE
 
     def setup(self, env_spec: EnvSpec, source: str, group: DistributedGroup = SINGLE) -> LearnerInfo:
-        """
+        """Build the learner in the state of the newest checkpoint.
+
         env_spec: what it sees and does
         source: whose labels count
         """
@@ -82,12 +82,16 @@ class LearnerWorker:
         self.learner = build_learner(config, env_spec)
         check_policy_fits(config, self.learner)
         self._sampler = self._make_sampler(source)
-        self._resume()
+        # The first rank reads what there is, and all have the same then.
+        if group.rank == 0 and self._folder.load_checkpoint(self.learner) is None:
+            load_pretrained(config, self.learner)
+        state = group.broadcast(dump_checkpoint(self.learner) if group.rank == 0 else None)
+        if group.rank:
+            load_dumped(state, self.learner)
         if group.size > 1:
             self.learner.sync = group.all_reduce_mean
-            self.learner.rng.manual_seed(
-                config.run.seed * 1009 + self.updates * group.size + group.rank
-            )  # noise of its own
+            own_noise = config.run.seed * 1009 + self.updates * group.size + group.rank
+            self.learner.rng.manual_seed(own_noise)
         self._published = self._saved = self.updates
         self._unpublished = True  # whether the weights may differ from the newest version: those of a checkpoint do
         self._batch = -(-self.learner.config.batch_size // group.size)
@@ -95,7 +99,7 @@ class LearnerWorker:
         return LearnerInfo(self.updates, self.learner.pretrain_updates, policy(), policy(explore=True))
 
     def _make_sampler(self, source: str) -> ReplaySampler | RemoteSampler:
-        where, learner = self._replay.call(ReplayBuffer.location), self.learner
+        where, learner, sampling = self._replay.call(ReplayBuffer.location), self.learner, self._config.run.sampling
         options = SampleOptions(
             source=source,
             **learner.replay_options,
@@ -105,20 +109,12 @@ class LearnerWorker:
             trust_demos=not self._config.relabels_demos,
             seed=self._config.run.seed * 1009 + self._group.rank,
         )
-        sampling = self._config.run.sampling
         local = where.is_here if sampling == "auto" else sampling == "local"
         return make_sampler(where, options) if local else RemoteSampler(self._replay, options)
 
-    def _resume(self) -> None:
-        """The first worker reads what there is, and all have the same then."""
-        if self._group.rank == 0 and self._folder.load_checkpoint(self.learner) is None:
-            load_pretrained(self._config, self.learner)
-        state = self._group.broadcast(dump_checkpoint(self.learner) if self._group.rank == 0 else None)
-        if self._group.rank:
-            load_dumped(state, self.learner)
-
     @property
     def updates(self) -> int:
+        """Updates since the beginning of the run."""
         return self.learner.version
 
     def publish(self) -> int:
@@ -128,7 +124,7 @@ class LearnerWorker:
         return version
 
     def save_checkpoint(self) -> None:
-        """All of the learner; the policy on disk is not older than that."""
+        """Save the whole learner; the policy on disk is not older than that."""
         try:
             if self._unpublished:
                 self.publish()
@@ -145,62 +141,46 @@ class LearnerWorker:
 
         Nothing that can fail stands between two updates: a worker that stops there leaves the others waiting.
         """
-        begun, clock, before = time.monotonic(), _Clock(), self.updates
+        begun, before, run = time.monotonic(), self.updates, self._config.run
         until = begun + max_s if self._group.size == 1 else math.inf
         with self._threads():
-            means = self._learn(updates, until, rejected, clock)
+            metrics, waited = self._learn(updates, until, rejected)
         self._unpublished |= self.updates > before
         seconds = time.monotonic() - begun
         version = None
         if self._group.rank == 0:
-            if self.updates - self._published >= self._config.run.publish_freq:
+            if self.updates - self._published >= run.publish_freq:
                 version = self.publish()
-            if self.updates - self._saved >= self._updates_per_checkpoint:
+            if self.updates - self._saved >= max(1, round(run.checkpoint_freq * self.learner.config.utd_ratio)):
                 self.save_checkpoint()
-        return UpdateReport(self.updates, self.updates - before, seconds, clock.seconds, means, version)
+        return UpdateReport(self.updates, self.updates - before, seconds, waited, metrics, version)
 
-    def _learn(self, updates: int, until: float, rejected: frozenset[str], clock: "_Clock") -> dict[str, float]:
-        """The updates themselves; returns the mean of each metric over them."""
+    def _learn(self, updates: int, until: float, rejected: frozenset[str]) -> tuple[dict[str, float], float]:
+        """The updates themselves; returns the mean of each metric over them, and the seconds spent on batches."""
         totals: dict[str, list[Any]] = {}
-        with clock.running():
-            if not self._sampler.refresh(rejected):  # all is evicted, excluded or withheld
-                return {}
-        for made in range(updates):
-            if made and time.monotonic() >= until:
+        begun = time.monotonic()
+        has_samples = self._sampler.refresh(rejected)  # False: all is evicted, excluded or withheld
+        waited = time.monotonic() - begun
+        for made in range(updates if has_samples else 0):
+            begun = time.monotonic()
+            if made and begun >= until:
                 break
-            with clock.running():
-                batch = to_torch(
-                    normalize_batch(self._sampler.sample(self._batch), self._normalizer), self.learner.device
-                )
+            batch = normalize_batch(self._sampler.sample(self._batch), self._normalizer)
+            batch = to_torch(batch, self.learner.device)
+            waited += time.monotonic() - begun
             for name, number in self.learner.update(batch).items():
                 totals.setdefault(name, []).append(number)
-        return {name: float(sum(numbers) / len(numbers)) for name, numbers in totals.items()}  # waits for the GPU once
-
-    @property
-    def _updates_per_checkpoint(self) -> int:
-        """The updates that `run.checkpoint_freq` env steps allow."""
-        return max(1, round(self._config.run.checkpoint_freq * self.learner.config.utd_ratio))
+        means = {name: float(sum(numbers) / len(numbers)) for name, numbers in totals.items()}  # waits for the GPU once
+        return means, waited
 
     def evaluate(self) -> float:
         """True success rate on eval seeds, of the policy as it is now."""
         with self._threads(), closing(make_eval_env(self._config, self.learner)) as env:
-            return evaluate(env, self.learner, self._config.evaluation.episodes).success_rate
+            return evaluate_learner(self._config, self.learner, env)
 
     def close(self) -> None:
+        """Leave the group."""
         self._group.close()
-
-
-class _Clock:
-    """Seconds spent on one thing."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        begun = time.monotonic()
-        yield
-        self.seconds += time.monotonic() - begun
 
 
 def normalize_batch(batch: Batch[AnyArray], normalizer: Normalizer | None) -> Batch[AnyArray]:
@@ -235,19 +215,29 @@ def load_pretrained(config: TrainingConfig, learner: Any) -> None:
 
 
 def check_policy_fits(config: TrainingConfig, learner: Any) -> None:
-    """Refuse a policy whose components are not the learner's, naming each that is not."""
+    """Refuse a policy whose components are not the learner's, naming each difference."""
     if config.policy.path is None or config.policy.behavior == "pretrained":
         return
-    spec = load_policy(config.policy.path)
-    shapes = _shapes(spec.on("cpu").build().components)
-    wrong = _differences(shapes, _shapes(learner.components), {name.partition("/")[0] for name in shapes})
+    theirs = _shapes(load_policy(config.policy.path).on("cpu").build().components)
+    own = _shapes(learner.components)
+    parts, own_parts = ({name.partition("/")[0] for name in shapes} for shapes in (theirs, own))
+    wrong = [
+        f"component '{part}' is not one of the learner's; {did_you_mean(part, own_parts)}"
+        for part in sorted(parts - own_parts)
+    ]
+    if not parts:
+        wrong = ["it has no component that learns; write policy.behavior=pretrained to let it act unchanged"]
+    for name in sorted(n for n in {*theirs, *own} if n.partition("/")[0] in parts & own_parts):
+        if name not in own:
+            wrong.append(f"'{name}' has no place in the learner; {did_you_mean(name, own)}")
+        elif name not in theirs:
+            wrong.append(f"'{name}' of the learner is missing; {did_you_mean(name, theirs)}")
+        elif theirs[name] != own[name]:
+            wrong.append(f"'{name}' is {list(theirs[name])}, the learner's is {list(own[name])}")
     if wrong:
         raise PolicyError(
             "\n".join(f"{config.policy.path} does not fit learner '{config.learner_name}': {what}" for what in wrong)
         )
-
-
-Shapes = Mapping[str, tuple[int, ...]]
 
 
 def _shapes(components: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -256,22 +246,3 @@ def _shapes(components: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
         for part, module in components.items()
         for name, tensor in module.state_dict().items()
     }
-
-
-def _differences(theirs: Shapes, own: Shapes, parts: set[str]) -> list[str]:
-    wrong: list[str] = []
-    own_parts = {name.partition("/")[0] for name in own}
-    if not parts:
-        return [
-            "it has no component that learns; write policy.behavior=pretrained to let it act while the learner watches"
-        ]
-    for part in sorted(parts - own_parts):
-        wrong.append(f"component '{part}' is not one of the learner's; {did_you_mean(part, own_parts)}")
-    for name in sorted(n for n in {*theirs, *own} if n.partition("/")[0] in parts & own_parts):
-        if name not in own:
-            wrong.append(f"'{name}' has no place in the learner; {did_you_mean(name, own)}")
-        elif name not in theirs:
-            wrong.append(f"'{name}' of the learner is missing; {did_you_mean(name, theirs)}")
-        elif theirs[name] != own[name]:
-            wrong.append(f"'{name}' is {list(theirs[name])}, the learner's is {list(own[name])}")
-    return wrong
