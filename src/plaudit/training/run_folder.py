@@ -188,7 +188,7 @@ class RunFolder:
         """Save a checkpoint and remove old ones. state: what the run needs besides the learner, as JSON"""
         if (metrics := self.path / "metrics.jsonl").exists():
             sync(metrics)  # a run that resumes here does not compute earlier metrics again
-        name, newest = f"{step:012d}", self._newest
+        name, newest = f"{step:012d}", _newest_checkpoint(self._checkpoints)
         if newest is not None and newest.stem == name:  # the older one stays until the new one is complete
             name += f".{int(newest.suffix[1:] or 0) + 1:03d}"
         save_checkpoint(self._checkpoints / name, learner, state)

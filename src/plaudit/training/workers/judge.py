@@ -122,9 +122,9 @@ class BufferQueue(LabelQueue[EpisodeRef]):
     def episodes(self, keys: Sequence[EpisodeRef]) -> Mapping[EpisodeRef, Episode]:
         if self._stores is None:
             where = self._replay.call(ReplayBuffer.location)
-            paths: dict[Dataset, str | None] = {"episodes": where.episodes, "demos": where.demos}
-            local = {name: path for name, path in paths.items() if path is not None and where.is_here}
-            self._stores = {name: Store.open(path) for name, path in local.items()}
+            self._stores = {"episodes": Store.open(where.episodes)} if where.is_here else {}
+            if where.is_here and where.demos is not None:
+                self._stores["demos"] = Store.open(where.demos)
         if not self._stores:
             return self._replay.call(ReplayBuffer.episodes, keys)
         for store in self._stores.values():
