@@ -12,11 +12,12 @@ from torch import Tensor, nn
 from bright_square import square_store
 from plaudit.errors import BadFile, ConfigError, JudgeError, UnsafeFile
 from plaudit.judges.classifier.config import RewardTrainConfig
+from plaudit.judges.classifier.encoders import feature_map_size
 from plaudit.judges.classifier.encoders.resnet import Resnet10Config, ResNetEncoderWrapper
 from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.fit import TrainResult, train_reward_model
 from plaudit.judges.classifier.judge import load_reward_model
-from plaudit.judges.classifier.rlinf import load_rlinf_checkpoint, save_rlinf_checkpoint, sizes_for_grid
+from plaudit.judges.classifier.rlinf import load_rlinf_checkpoint, save_rlinf_checkpoint
 
 
 class Theirs(nn.Module):
@@ -237,7 +238,8 @@ def test_a_size_that_gives_another_grid_is_refused_with_those_that_fit(tmp_path)
 @pytest.mark.parametrize("padding", ["same", "torchvision"])
 def test_sizes_for_a_grid(padding):
     encoder = Resnet10Config(padding=padding).build()
-    assert [sizes_for_grid(encoder, cells) for cells in (1, 2, 3, 4)] == [(1, 32), (33, 64), (65, 96), (97, 128)]
+    cells = [feature_map_size(encoder, (edge, 32))[0] for edge in (1, 32, 33, 64, 65, 96, 97, 128)]
+    assert cells == [1, 1, 2, 2, 3, 3, 4, 4]
 
 
 def test_encoders_that_differ_are_refused(tmp_path):

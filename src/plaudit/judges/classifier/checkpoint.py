@@ -47,7 +47,7 @@ from plaudit.types import AnyArray, Episode, FloatArray, Scores
 MINI_BATCH = 256  # images of a camera scored at a time on a GPU
 # And on a processor, which is no faster with more: 192x256 images take 0.8 GB with 32, 3.4 GB with 256.
 CPU_MINI_BATCH = 32
-FORMAT = 1
+ANOTHER = "these are weights of another network"
 OOD_FILE = "ood.safetensors"
 OLD_OOD_FILE = "familiar.safetensors"  # its name in models of earlier versions
 
@@ -57,7 +57,7 @@ Images = AnyArray | Tensor  # uint8 [B, H, W, 3]; a tensor may lie in pinned mem
 class RewardModelConfig(Config):
     """All that stands in model.json."""
 
-    format: Literal[1] = FORMAT
+    format: Literal[1] = 1
     classifier: ClassifierConfig
     frozen_encoder: bool  # whether all of it stood still in training, and is one for all members
     calibration: tuple[tuple[PositiveFloat, Number], ...] = Field(min_length=1)  # temperature and bias of each member
@@ -162,11 +162,8 @@ class RewardModel:
             shared = config.frozen_encoder and bool(members)
             path = folder / f"member_{number}.safetensors"
             tensors = read_safetensors(path, "weights that cannot be read ({}); train or copy the model again")
-            with numbers_at_most(fitting(tensor.shape for tensor in tensors.values()), folder / "model.json"):
-                encoder = members[0].encoder if shared else config.classifier.encoder.build(pretrained=False)
-                member = BinaryRewardClassifier(config.classifier, encoder)
-            load_state_dict_strict(member, tensors, path, has_encoder=not shared)
-            members.append(member)
+            encoder = members[0].encoder if shared else None
+            members.append(build_classifier(config.classifier, tensors, path, encoder, folder / "model.json"))
         model = cls(members, config, device)
         ood_file = next((path for name in (OOD_FILE, OLD_OOD_FILE) if (path := folder / name).exists()), None)
         if ood_file is None:
@@ -203,9 +200,7 @@ class RewardModel:
             to_channels_last(member, self.device).eval().requires_grad_(False)
         on_gpu = self.device.type == "cuda"
         self._running = bf16_copies(self.members, compile) if on_gpu else self.members
-        compiled = on_gpu and compile
-        self._embed = CompiledBatches(self._embed_batch) if compiled else self._embed_batch
-        self._classify = CompiledBatches(self._classify_batch, axis=1) if compiled else self._classify_batch
+        self._embed = CompiledBatches(self._embed_batch) if on_gpu and compile else self._embed_batch
 
     def score_episode(self, episode: Episode) -> Scores:
         """Every frame of an episode."""
@@ -218,12 +213,9 @@ class RewardModel:
     def logits(self, episode: Episode) -> FloatArray:
         """[members, T+1, outputs] of every frame of an episode, before any calibration."""
         self.check(episode.frames, episode.state)
-        num_frames, stride = self.classifier.num_frames, self.classifier.history_stride
-        if num_frames == 1:
-            return self._frame_logits(episode.frames, episode.state)
-        history = np.maximum(np.arange(episode.steps + 1)[:, None] - np.arange(num_frames) * stride, 0)
-        windows = [one[torch.from_numpy(history)] for one in self.embed(episode.frames, episode.state)]
-        return self._window_logits(windows)
+        back = np.arange(self.classifier.num_frames) * self.classifier.history_stride
+        history = torch.from_numpy(np.maximum(np.arange(episode.steps + 1)[:, None] - back, 0))
+        return self._logits([one[history] for one in self.embed(episode.frames, episode.state)])
 
     def view(self, episode: Episode, logits: FloatArray) -> EpisodeView:
         """What is compared of an episode with those that it learned from.
@@ -260,7 +252,9 @@ class RewardModel:
                 "stream"
             )
         self.check(images, state)
-        return self._scores(self._frame_logits(images, state))
+        if not len(next(iter(images.values()))):
+            return self._scores(np.zeros((len(self.members), 0, self.classifier.outputs), np.float32))
+        return self.score_embeddings([embeddings[:, None] for embeddings in self.embed(images, state)])
 
     def embed(self, images: Mapping[str, Images], state: FloatArray | None = None) -> list[Tensor]:
         """Each member's embeddings of B frames, [B, D]."""
@@ -270,17 +264,10 @@ class RewardModel:
 
     def score_embeddings(self, windows: Sequence[Tensor]) -> Scores:
         """Of each member's embeddings of a frame and its history, [B, num_frames, D]."""
-        return self._scores(self._window_logits(windows))
+        return self._scores(self._logits(windows))
 
-    def _frame_logits(self, images: Mapping[str, Images], state: FloatArray | None) -> FloatArray:
-        """[members, B, outputs]"""
-        with torch.inference_mode():
-            empty = torch.zeros(len(self.members), 0, self.classifier.outputs, device=self.device)
-            logits = [self._classify(*batch)[0] for batch in self._mini_batches(images, state)]
-            return torch.cat([empty, *logits], dim=1).float().cpu().numpy()
-
-    def _window_logits(self, windows: Sequence[Tensor]) -> FloatArray:
-        """[members, B, outputs]"""
+    def _logits(self, windows: Sequence[Tensor]) -> FloatArray:
+        """[members, B, outputs] of each member's embeddings [B, num_frames, D]."""
         with torch.inference_mode():
             logits = [member.classify(window) for member, window in zip(self._running, windows, strict=True)]
             return torch.stack(logits).float().cpu().numpy()
@@ -296,7 +283,7 @@ class RewardModel:
 
     def _to_device(self, values: Images) -> Tensor:
         if isinstance(values, np.ndarray):
-            values = torch.from_numpy(np.require(values, requirements=["C", "W"]))  # a store's cannot be written to
+            values = torch.from_numpy(np.require(values, requirements=["C", "W"]))  # a store's arrays are read-only
         return values.to(self.device, non_blocking=True)
 
     def _embed_batch(self, *inputs: Tensor) -> list[Tensor]:
@@ -310,12 +297,6 @@ class RewardModel:
                 features = {camera: member.encode(images, camera) for camera, images in pixels.items()}
             embeddings.append(member.embed(features, state))
         return embeddings
-
-    def _classify_batch(self, *inputs: Tensor) -> list[Tensor]:
-        """Logits [members, B, outputs] of one mini-batch of single frames, in one compiled piece."""
-        embeddings = self._embed_batch(*inputs)
-        logits = [member.classify(one.unsqueeze(1)) for member, one in zip(self._running, embeddings, strict=True)]
-        return [torch.stack(logits)]
 
     def _scores(self, logits: FloatArray) -> Scores:
         """Of logits [members, B, outputs]."""
@@ -339,10 +320,10 @@ class RewardModel:
                     f"this reward model looks at camera '{camera}', which is not there; there are: "
                     f"{', '.join(sorted(images)) or 'none'}"
                 )
-            found = tuple(images[camera].shape[1:3])
-            if found != tuple(size) and not self.classifier.any_size:
+            height, width = images[camera].shape[1:3]
+            if (height, width) != tuple(size) and not self.classifier.any_size:
                 raise JudgeError(
-                    f"camera '{camera}' gives {found[0]}x{found[1]} images, this reward model was trained on "
+                    f"camera '{camera}' gives {height}x{width} images, this reward model was trained on "
                     f"{size[0]}x{size[1]}; record in that size, or train a model for this one"
                 )
         dims, state_dim = 0 if state is None else state.shape[1], self.classifier.state_dim
@@ -359,29 +340,34 @@ def check_controls_passed(path: Path, config: RewardModelConfig, force: bool) ->
         )
 
 
-def load_state_dict_strict(
-    member: BinaryRewardClassifier, tensors: Mapping[str, Tensor], path: Path, *, has_encoder: bool = True
-) -> None:
-    """Load weights; those of another network are refused with the first tensor that does not fit.
+def build_classifier(
+    config: ClassifierConfig,
+    tensors: Mapping[str, Tensor],
+    path: Path,
+    encoder: nn.Module | None = None,
+    description: Path | None = None,
+) -> BinaryRewardClassifier:
+    """A network with these weights; weights of another network are refused with the first tensor that does not fit.
 
-    has_encoder: False for a member of an ensemble whose encoder is another's, and was filled with it
+    encoder: of another member, with its weights, where members share one; None: it is among the tensors
+    description: the file that has the config; None: the same as `path`, that of the tensors
     """
-    own = member.state_dict()
-    if not has_encoder:
-        own = {name: tensor for name, tensor in own.items() if not name.startswith("encoder.")}
-    another = "these are weights of another network"
+    with numbers_at_most(fitting(tensor.shape for tensor in tensors.values()), description or path):
+        member = BinaryRewardClassifier(config, encoder or config.encoder.build(pretrained=False))
+    own = {n: t for n, t in member.state_dict().items() if encoder is None or not n.startswith("encoder.")}
     for name, tensor in own.items():
         if name not in tensors:
-            raise BadFile(path, f"{another}: {name} {list(tensor.shape)} is missing")
-        if tensors[name].shape != tensor.shape:
-            found = list(tensors[name].shape)
-            raise BadFile(path, f"{another}: {name} is {found}, this one has {list(tensor.shape)}")
+            raise BadFile(path, f"{ANOTHER}: {name} {list(tensor.shape)} is missing")
+        shape = list(tensors[name].shape)
+        if shape != list(tensor.shape):
+            raise BadFile(path, f"{ANOTHER}: {name} is {shape}, this one has {list(tensor.shape)}")
         if not torch.isfinite(tensors[name]).all():
             raise BadFile(path, f"{name} holds NaN or infinity; train or copy the model again")
     for name in tensors:
         if name not in own:
-            raise BadFile(path, f"{another}: nothing takes {name}")
+            raise BadFile(path, f"{ANOTHER}: nothing takes {name}")
     member.load_state_dict(dict(tensors), strict=False)
+    return member
 
 
 def _fingerprint(members: Sequence[BinaryRewardClassifier], config: RewardModelConfig) -> str:
@@ -413,8 +399,13 @@ def bf16_copies(members: Sequence[BinaryRewardClassifier], compiled: bool) -> li
         if compiled:
             _exchange(member.encoder)
         for module in member.encoder.modules():
-            if not isinstance(module, nn.modules.batchnorm._BatchNorm):  # which takes both, and subtracts like numbers
-                _to_bf16(module)
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):  # takes both, and subtracts numbers of one size
+                continue
+            for parameter in module.parameters(recurse=False):
+                parameter.data = parameter.data.bfloat16()
+            for name, buffer in module.named_buffers(recurse=False):
+                if buffer.is_floating_point():
+                    setattr(module, name, buffer.bfloat16())
     return copies
 
 
@@ -468,29 +459,19 @@ class BlockConv(nn.Module):
         return F.conv2d(blocks, self.weight)
 
 
-def _to_bf16(module: nn.Module) -> None:
-    """Its own tensors, not those of modules inside."""
-    for parameter in module.parameters(recurse=False):
-        parameter.data = parameter.data.bfloat16()
-    for name, buffer in module.named_buffers(recurse=False):
-        if buffer.is_floating_point():
-            setattr(module, name, buffer.bfloat16())
-
-
 class CompiledBatches:
     """A compiled function, on batches padded to a power of two: each size is compiled anew, for seconds."""
 
-    def __init__(self, function: BatchFn, axis: int = 0):
-        """axis: of the outputs, along which the batch lies"""
+    def __init__(self, function: BatchFn):
         # reduce-overhead records CUDA graphs, whose outputs the next call overwrites: hence the clones below.
-        self._function, self._axis = torch.compile(function, dynamic=False, mode="reduce-overhead"), axis
+        self._function = torch.compile(function, dynamic=False, mode="reduce-overhead")
 
     def __call__(self, *inputs: Tensor) -> list[Tensor]:
         count = len(inputs[0])
         # cuDNN tries its kernels and keeps the quickest, for each size of batch.
         with torch.backends.cudnn.flags(enabled=True, benchmark=True):
             outputs = self._function(*pad_batch(inputs))
-        return [output.narrow(self._axis, 0, count).clone() for output in outputs]
+        return [output[:count].clone() for output in outputs]
 
 
 def pad_batch(inputs: Sequence[Tensor]) -> list[Tensor]:

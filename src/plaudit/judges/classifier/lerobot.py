@@ -19,20 +19,20 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from plaudit.data.weights import fitting, numbers_at_most, read_safetensors
+from plaudit.data.weights import read_safetensors
 from plaudit.errors import BadFile, JudgeError
 from plaudit.files import Root, read_json_object
-from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, load_state_dict_strict
+from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, build_classifier
 from plaudit.judges.classifier.encoders import Channels
 from plaudit.judges.classifier.encoders.others import TransformersConfig
 from plaudit.judges.classifier.encoders.resnet import Resnet10Config, rename_resnet10
-from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, module_name
+from plaudit.judges.classifier.model import ClassifierConfig, module_name
 from plaudit.judges.classifier.rlinf import (
-    ANOTHER,
     UNMEASURED,
     Prefixes,
     check_single_frame,
     columns_by_camera,
+    tensor_of,
     threshold_note,
     to_ours,
     to_theirs,
@@ -61,27 +61,22 @@ def load_lerobot_classifier(folder: Path, device: str = "auto") -> RewardModel:
     keys = _image_keys(folder, described)
     cameras = {camera_name(key): size for key, size in keys.items()}
     modules = {camera_name(key): key.replace(".", "_") for key in keys}
-    kernel, first = f"encoders.{next(iter(modules.values()))}.1.kernel", "classifier_head.0.weight"
-    for name, dims in ((kernel, 4), (first, 2)):
-        if name not in tensors or tensors[name].ndim != dims:
-            raise BadFile(path, f"{ANOTHER}: {name} of {dims} dimensions is missing")
+    kernel = tensor_of(path, tensors, f"encoders.{next(iter(modules.values()))}.1.kernel", 4)
+    first = tensor_of(path, tensors, "classifier_head.0.weight", 2)
     # The encoder is one for all cameras, and saved once, by one of its names.
     starts = ("encoder.", *(f"encoders.{name}.0." for name in modules.values()))
-    shared = {
-        name.removeprefix(start): t
-        for start in reversed(starts)
-        for name, t in tensors.items()
-        if name.startswith(start)
-    }
+    shared: dict[str, Tensor] = {}
+    for start in reversed(starts):
+        shared |= {name.removeprefix(start): t for name, t in tensors.items() if name.startswith(start)}
     encoder, of_encoder = _encoder(folder, described, shared)
-    latent = tensors[first].shape[1] // len(cameras)
+    latent = first.shape[1] // len(cameras)
     stats = _pixel_stats(folder, described, keys)
     shape = ClassifierConfig(
         encoder=encoder,
         cameras=cameras,
-        hidden_dim=len(tensors[first]),
+        hidden_dim=len(first),
         latent_dim=latent,
-        num_spatial_blocks=tensors[kernel].shape[3],
+        num_spatial_blocks=kernel.shape[3],
         pixel_stats=stats,
     )
     rest = {name: tensor for name, tensor in tensors.items() if not name.startswith(starts)}
@@ -89,9 +84,7 @@ def load_lerobot_classifier(folder: Path, device: str = "auto") -> RewardModel:
     head = ours["head.0.weight"]
     if head.shape[1] == latent * len(cameras):
         ours["head.0.weight"] = columns_by_camera(head, list(cameras), sorted(cameras), latent)
-    with numbers_at_most(fitting(tensor.shape for tensor in ours.values()), path):
-        member = BinaryRewardClassifier(shape, shape.encoder.build(pretrained=False))
-    load_state_dict_strict(member, ours, path)
+    member = build_classifier(shape, ours, path)
     warnings = [UNMEASURED]
     if stats is None and not (folder / "encoder/config.json").is_file():
         warnings.insert(0, f"{folder} has no normalizer: its images are taken as numbers from 0 to 1")
@@ -135,8 +128,8 @@ def _encoder(folder: Path, described: Mapping[str, Any], tensors: dict[str, Tens
             config = ENCODER_REGISTRY.parse(tree)
         return config, {f"encoder.{name.removeprefix('network.')}": tensor for name, tensor in tensors.items()}
     if "embedder.0.weight" in tensors:
-        found = rename_resnet10(tensors, folder / "model.safetensors")
-        return Resnet10Config(normalize="unit"), {f"encoder.{name}": tensor for name, tensor in found.items()}
+        renamed = rename_resnet10(tensors, folder / "model.safetensors")
+        return Resnet10Config(normalize="unit"), {f"encoder.{name}": tensor for name, tensor in renamed.items()}
     if not isinstance(name, str):
         raise BadFile(folder / "config.json", "model_name does not name its encoder")
     with from_file(folder / "config.json"):
@@ -168,21 +161,15 @@ def _pixel_stats(
         return None
     if mode != "MEAN_STD":
         raise BadFile(folder / "config.json", f"images normalized by {mode} are not read; MEAN_STD and IDENTITY are")
-    found = read_safetensors(path, UNREADABLE)
+    saved = read_safetensors(path, UNREADABLE)
     stats: dict[str, tuple[Channels, Channels]] = {}
     for key in keys:
-        mean, std = (_channels(found.get(f"{key}.{name}")) for name in ("mean", "std"))
-        if mean is None or std is None:
+        numbers = [saved.get(f"{key}.{name}", torch.zeros(0)).double().flatten() * 255 for name in ("mean", "std")]
+        if [len(channels) for channels in numbers] != [3, 3]:
             raise BadFile(path, f"it has no mean and std of three channels for {key}; copy the folder again")
-        stats[camera_name(key)] = (mean, std)
+        (red, green, blue), (red_std, green_std, blue_std) = (channels.tolist() for channels in numbers)
+        stats[camera_name(key)] = (red, green, blue), (red_std, green_std, blue_std)
     return stats
-
-
-def _channels(tensor: Tensor | None) -> Channels | None:
-    if tensor is None or tensor.numel() != 3:
-        return None
-    red, green, blue = (255 * float(number) for number in tensor.flatten().double())
-    return red, green, blue
 
 
 # Ours as theirs

@@ -18,38 +18,33 @@ own, so a model trained with another padding or normalization is refused: RLinf 
 """
 
 import io
-from bisect import bisect_left, bisect_right
+import re
 from collections.abc import Mapping, Sequence
+from math import ceil
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save as to_safetensors
-from torch import Tensor, nn
+from torch import Tensor
 
 from plaudit.config import parse
 from plaudit.data.disk import write_atomic
-from plaudit.data.weights import fitting, numbers_at_most, read_safetensors, read_torch
+from plaudit.data.weights import read_safetensors, read_torch
 from plaudit.errors import BadFile, ConfigError, JudgeError, TargetNotEmpty
 from plaudit.files import Root
 from plaudit.judges.calibration import PlattScaling, logit
-from plaudit.judges.classifier.checkpoint import (
-    RewardModel,
-    RewardModelConfig,
-    load_state_dict_strict,
-)
-from plaudit.judges.classifier.encoders import feature_map_size
+from plaudit.judges.classifier.checkpoint import ANOTHER, RewardModel, RewardModelConfig, build_classifier
 from plaudit.judges.classifier.encoders.resnet import BLOCKS, Arch, Resnet10Config, ResnetConfig
 from plaudit.judges.classifier.judge_config import RLinfRewardConfig
-from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, module_name
+from plaudit.judges.classifier.model import ClassifierConfig, module_name
 from plaudit.judges.epochs import EpochMetrics
 from plaudit.trust import from_file
 
 SUFFIXES = (".pt", ".safetensors")
 IMAGENET_CLASSES = 1000  # of the last layer that torchvision's ResNets have, and RLinf's keep unused
-LARGEST = 256  # pixels of the largest edge that is suggested
+STRIDE, AXES = 32, ("high", "wide")  # pixels of an image for each cell of a ResNet's grid, rounded up
 UNMEASURED = "this model was never measured here: its threshold is 0.5 and nothing is known of its mistakes"
-ANOTHER = "these are weights of another network"
 
 
 # Names of tensors
@@ -86,7 +81,7 @@ def to_theirs(tensors: Mapping[str, Tensor], prefixes: Prefixes) -> dict[str, Te
 
 
 def to_ours(tensors: Mapping[str, Tensor], prefixes: Prefixes) -> dict[str, Tensor]:
-    """Tensors by our names; one without keeps its name, and `load_state_dict_strict` refuses it."""
+    """Tensors by our names; one without keeps its name, and `build_classifier` refuses it."""
     renamed = {}
     for name, tensor in tensors.items():
         ours, theirs = next(((ours, theirs) for ours, theirs in prefixes if name.startswith(theirs)), ("", ""))
@@ -104,9 +99,7 @@ def columns_by_camera(weight: Tensor, given: Sequence[str], wanted: Sequence[str
 
 
 def load_rlinf_checkpoint(path: Path, config: Mapping[str, Any] | None = None, device: str = "auto") -> RewardModel:
-    """
-    config: for RLinf's files, the keys of `RLinfRewardConfig`
-    """
+    """Read a file of RLinf's or of ours. config: for RLinf's, the keys of `RLinfRewardConfig`"""
     if not path.is_file():
         raise BadFile(path, "there is no such file; 'plaudit train-reward --output-checkpoint' makes one")
     if path.suffix == ".safetensors":
@@ -119,35 +112,21 @@ def load_rlinf_checkpoint(path: Path, config: Mapping[str, Any] | None = None, d
         tensors = next((tree[key] for key in ("model_state_dict", "state_dict") if key in tree), tree)
     if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
         raise BadFile(path, "this is no checkpoint of a reward model: it has no model_state_dict of tensors")
-    tensors = {_without_wrappers(name): tensor for name, tensor in tensors.items()}
-    if "plaudit" in tree:
-        return _load_ours(path, tree["plaudit"], tensors, device)
-    given = parse(RLinfRewardConfig, config or {})
-    if "backbone.conv1.weight" in tensors:
-        return _load_resnet(path, tensors, given, device)
-    return _load_per_camera(path, tensors, given, device)
-
-
-def _without_wrappers(name: str) -> str:
-    """Without what DDP, torch.compile and RLinf's own wrapper put before a name."""
-    for prefix in ("module.", "_orig_mod.", "model."):
-        if name.startswith(prefix):
-            return _without_wrappers(name.removeprefix(prefix))
-    return name
-
-
-def _load_ours(path: Path, described: Any, tensors: Mapping[str, Tensor], device: str) -> RewardModel:
-    if not isinstance(described, Mapping):
+    # Names without what DDP, torch.compile and RLinf's own wrapper put before them.
+    tensors = {re.sub(r"^((module|_orig_mod|model)\.)+", "", name): tensor for name, tensor in tensors.items()}
+    if "plaudit" not in tree:
+        given = parse(RLinfRewardConfig, config or {})
+        load = _load_resnet if "backbone.conv1.weight" in tensors else _load_per_camera
+        return load(path, tensors, given, device)
+    if not isinstance(tree["plaudit"], Mapping):
         raise BadFile(path, "its description is no mapping of keys to values; train or copy the model again")
     try:
         with from_file(path):
-            config = parse(RewardModelConfig, described)
+            described = parse(RewardModelConfig, tree["plaudit"])
     except ConfigError as error:
         raise BadFile(path, f"its description does not fit this version of plaudit: {error}") from error
-    with numbers_at_most(fitting(tensor.shape for tensor in tensors.values()), path):
-        member = BinaryRewardClassifier(config.classifier, config.classifier.encoder.build(pretrained=False))
-    load_state_dict_strict(member, _our_names(path, tensors, config.classifier.latent_dim), path)
-    return RewardModel([member], config, device)
+    ours = _our_names(path, tensors, described.classifier.latent_dim)
+    return RewardModel([build_classifier(described.classifier, ours, path)], described, device)
 
 
 def _our_names(path: Path, tensors: Mapping[str, Tensor], latent: int) -> Mapping[str, Tensor]:
@@ -185,32 +164,31 @@ def _load_per_camera(path: Path, tensors: Mapping[str, Tensor], config: RLinfRew
     if not cameras:
         first = ", ".join(f"'{name}'" for name in list(tensors)[:3])
         raise BadFile(path, f"this is no reward model of RLinf or of ours; its tensors start with {first or 'nothing'}")
-    kernel = _tensor(path, tensors, f"encoders.{cameras[0]}.pooling_layer.kernel", 4)
+    kernel = tensor_of(path, tensors, f"encoders.{cameras[0]}.pooling_layer.kernel", 4)
     averaged = kernel.shape[1:3] == (1, 1)
     grid = (2, 2) if averaged else (kernel.shape[1], kernel.shape[2])
-    size = (32 * grid[0], 32 * grid[1]) if config.image_size is None else config.image_size[1:]
+    size = (STRIDE * grid[0], STRIDE * grid[1]) if config.image_size is None else config.image_size[1:]
     shape = ClassifierConfig(
         encoder=Resnet10Config(padding="torchvision", normalize="unit"),
         cameras=dict.fromkeys(cameras, size),
-        hidden_dim=len(_tensor(path, tensors, "classifier.0.weight", 2)),
-        latent_dim=len(_tensor(path, tensors, f"encoders.{cameras[0]}.mlp.0.weight", 2)),
+        hidden_dim=len(tensor_of(path, tensors, "classifier.0.weight", 2)),
+        latent_dim=len(tensor_of(path, tensors, f"encoders.{cameras[0]}.mlp.0.weight", 2)),
         num_spatial_blocks=kernel.shape[3],
         global_pool_features=averaged,
         any_size=averaged,
     )
     ours = _our_names(path, tensors, shape.latent_dim)
-    with numbers_at_most(fitting(tensor.shape for tensor in ours.values()), path):
-        encoder = shape.encoder.build(pretrained=False)
-        if not averaged:
-            _check_size(path, encoder, size, grid)
-        member = BinaryRewardClassifier(shape, encoder)
-    load_state_dict_strict(member, ours, path)
-    trained_with = {
-        "use_pretrain": not averaged,
-        "hidden_dim": shape.hidden_dim,
-        "num_spatial_blocks": shape.num_spatial_blocks,
-        "image_keys": tuple(cameras),
-    }
+    cells = tuple(ceil(edge / STRIDE) for edge in size)
+    if not averaged and cells != grid:
+        edges = " and ".join(f"{STRIDE * (n - 1) + 1} to {STRIDE * n} pixels {name}" for n, name in zip(grid, AXES))
+        raise BadFile(
+            path,
+            f"this model pools grids of {grid[0]}x{grid[1]} and images of {size[0]}x{size[1]} give "
+            f"{cells[0]}x{cells[1]}; set image_size to what it was trained on, which was {edges}",
+        )
+    member = build_classifier(shape, ours, path)
+    trained_with = {"use_pretrain": not averaged, "image_keys": tuple(cameras)}
+    trained_with |= {"hidden_dim": shape.hidden_dim, "num_spatial_blocks": shape.num_spatial_blocks}
     warnings = [*_differences(trained_with, config), UNMEASURED]
     if config.image_size is None and not averaged and size != (64, 64):
         warnings.insert(0, f"it is taken to see images of {size[0]}x{size[1]}; its file does not say")
@@ -246,7 +224,7 @@ def _load_resnet(path: Path, tensors: Mapping[str, Tensor], config: RLinfRewardC
     today = "classifier.1.weight" not in tensors
     single = today and "backbone.fc.weight" in tensors
     first = "backbone.fc.0.weight" if today else "classifier.1.weight"
-    hidden = None if single else len(_tensor(path, tensors, first, 2))
+    hidden = None if single else len(tensor_of(path, tensors, first, 2))
     size = (config.image_size or (3, 128, 128))[1:]
     shape = ClassifierConfig(
         encoder=encoder,
@@ -258,45 +236,20 @@ def _load_resnet(path: Path, tensors: Mapping[str, Tensor], config: RLinfRewardC
         global_pool_features=True,
         head="linear" if single else "mlp",
     )
-    member = BinaryRewardClassifier(shape)
-    load_state_dict_strict(member, _our_names(path, tensors, shape.latent_dim), path)
+    member = build_classifier(shape, _our_names(path, tensors, shape.latent_dim), path)
     seen = f" in {size[0]}x{size[1]}" if today else ""
     warnings = [f"it is taken to see camera '{camera}'{seen}; its file does not say"]
     warnings += [*_differences({"arch": name, "hidden_dim": hidden}, config), UNMEASURED]
     return RewardModel([member], RewardModelConfig.untested(shape), device, warnings)
 
 
-def _tensor(path: Path, tensors: Mapping[str, Tensor], name: str, dims: int) -> Tensor:
+def tensor_of(path: Path, tensors: Mapping[str, Tensor], name: str, dims: int) -> Tensor:
+    """A tensor that the shape of the network is read from; BadFile if it is missing."""
     if name not in tensors:
         raise BadFile(path, f"{ANOTHER}: {name} is missing")
     if tensors[name].ndim != dims:
         raise BadFile(path, f"{ANOTHER}: {name} is {list(tensors[name].shape)}, it should have {dims} dimensions")
     return tensors[name]
-
-
-def _check_size(path: Path, encoder: nn.Module, size: tuple[int, int], grid: tuple[int, int]) -> None:
-    cells = feature_map_size(encoder, size)
-    if cells == grid:
-        return
-    heights, widths = (sizes_for_grid(encoder, cells) for cells in grid)
-    suitable = f"{heights[0]} to {heights[1]} pixels"
-    if heights != widths:
-        suitable = f"{heights[0]} to {heights[1]} pixels high and {widths[0]} to {widths[1]} wide"
-    raise BadFile(
-        path,
-        f"this model pools grids of {grid[0]}x{grid[1]} and images of {size[0]}x{size[1]} give {cells[0]}x{cells[1]}; "
-        f"set image_size to what it was trained on, which was {suitable}",
-    )
-
-
-def sizes_for_grid(encoder: nn.Module, cells: int) -> tuple[int, int]:
-    """The smallest and the largest edge of an image, in pixels, that this encoder turns into that many cells."""
-    edges = range(1, LARGEST + 1)
-
-    def cells_of(edge: int) -> int:
-        return feature_map_size(encoder, (edge, 1))[0]  # the cells of one edge do not depend on the other
-
-    return edges[bisect_left(edges, cells, key=cells_of)], edges[bisect_right(edges, cells, key=cells_of) - 1]
 
 
 def _differences(trained_with: Mapping[str, Any], config: RLinfRewardConfig) -> list[str]:
