@@ -7,6 +7,7 @@ are plain `assert`s.
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,14 @@ class MissingExtra(MissingPackage):
 
     def __init__(self, package: str, extra: str):
         super().__init__(package, f"'plaudit[{extra}]'")
+
+
+def import_extra(name: str, extra: str) -> Any:
+    """Import a module that one of our extras installs; MissingExtra if it is not installed."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise MissingExtra(name, extra) from error
 
 
 class DisplayError(PlauditError):

@@ -8,7 +8,7 @@ policies/flow.py. Actions past the end of an episode do not count.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -128,19 +128,14 @@ def train_flow_from_store(
     config, cameras = BCConfig(**options), tuple(policy.config.cameras)
     with Demonstrations.of(store, include_failures=config.include_failures).open(store) as chosen:
         replay = ReplaySampler(chosen, horizon=policy.config.horizon, cameras=cameras, seed=config.seed)
-        return _train(FlowBC(policy, normalizer, config), _windows(replay, policy, config), callback)
-
-
-def _windows(replay: ReplaySampler, policy: FlowPolicy, config: BCConfig) -> Iterator[ActionWindows]:
-    for number in range(config.steps):
-        windows = ActionWindows.of(replay.sample(config.batch_size))
-        if number == 0:
-            _check(policy, windows)
-        yield windows
+        batches = (ActionWindows.of(replay.sample(config.batch_size)) for _ in range(config.steps))
+        return _train(FlowBC(policy, normalizer, config), batches, callback)
 
 
 def _train(trainer: FlowBC, batches: Iterable[ActionWindows], callback: Callback) -> FlowBC:
     for windows in batches:
+        if trainer.version == 0:
+            _check(trainer.policy, windows)
         loss = trainer.update(windows)["loss/flow"]
         if not callback(trainer.version, loss):
             break

@@ -78,7 +78,10 @@ def time_embedding(tau: Tensor) -> Tensor:
     return torch.cat([angle.sin(), angle.cos()], dim=1)
 
 
-def integrate(noise: Tensor, velocity: Callable[[Tensor, float], Tensor], steps: int) -> Tensor:
+Velocity = Callable[[Tensor, float], Tensor]  # (chunks [N, H, A], tau) -> the velocity there
+
+
+def integrate(noise: Tensor, velocity: Velocity, steps: int) -> Tensor:
     """From noise to chunks of the same shape, by Euler; the velocity is that of chunks at a time tau."""
     chunks = noise
     for step in range(steps):
@@ -99,9 +102,6 @@ def matching_loss(
     predicted = velocity(along * chunks + (1 - along) * noise, tau, features)
     error = (predicted - (chunks - noise)).square() * counts
     return error.sum() / (counts.sum() * chunks.shape[2])
-
-
-Guide = Callable[[Tensor, float], Tensor]  # (actions [N, H, A], tau) -> the velocity there
 
 
 class FlowPolicy(NetworkPolicy):
@@ -132,7 +132,7 @@ class FlowPolicy(NetworkPolicy):
     def sample(self, observation: Observation, normalizer: Normalizer, count: int) -> Tensor:
         """Chunks [count, H, A], normalized, each from noise of its own."""
         features = encode(self.encoder, observation, normalizer, self.device)
-        return self._flow(count, lambda a, tau: self._velocity(a, tau, features))
+        return self._integrate(count, lambda a, tau: self._velocity(a, tau, features))
 
     def sample_guided(
         self,
@@ -152,7 +152,7 @@ class FlowPolicy(NetworkPolicy):
         if self.config.guidance == "blend":
             return torch.lerp(self.sample(observation, normalizer, count), target, bound)
         features = encode(self.encoder, observation, normalizer, self.device)
-        return self._flow(count, lambda a, tau: self._guided_velocity(a, tau, features, target, bound))
+        return self._integrate(count, lambda a, tau: self._guided_velocity(a, tau, features, target, bound))
 
     def _velocity(self, actions: Tensor, tau: float, features: Tensor) -> Tensor:
         with torch.no_grad():
@@ -172,11 +172,10 @@ class FlowPolicy(NetworkPolicy):
             (pull,) = torch.autograd.grad(heading, actions, grad_outputs=off)
         return velocity.detach() + weight * pull
 
-    def _flow(self, count: int, velocity: Guide) -> Tensor:
+    def _integrate(self, count: int, velocity: Velocity) -> Tensor:
         shape = (count, self.config.horizon, self.config.action_dim)
-        return integrate(
-            torch.randn(shape, generator=self.rng, device=self.device), velocity, self.config.num_inference_steps
-        )
+        noise = torch.randn(shape, generator=self.rng, device=self.device)
+        return integrate(noise, velocity, self.config.num_inference_steps)
 
 
 def guidance_weight(tau: float, max_weight: float) -> float:

@@ -122,11 +122,11 @@ class PolicySpec(PolicyConfig):
                     f"this policy looks at camera '{camera}', which {where} does not have; "
                     f"{did_you_mean(camera, spec.cameras) if spec.cameras else 'it has none'}"
                 )
-            if tuple(spec.cameras[camera]) != tuple(size):
-                (height, width), (own_height, own_width) = spec.cameras[camera], size
+            height, width = spec.cameras[camera]
+            if (height, width) != tuple(size):
                 raise PolicyError(
                     f"camera '{camera}' of {where} gives {height}x{width} images, this policy was made for "
-                    f"{own_height}x{own_width}; set that size"
+                    f"{size[0]}x{size[1]}; set that size"
                 )
 
     def check_trained(self, robot: str, *, scaled: bool) -> None:
@@ -151,15 +151,15 @@ class PolicySpec(PolicyConfig):
     def build(self) -> Policy:
         """The policy, with its weights."""
         config = self.config
-        if isinstance(config, NetworkPolicyConfig):
+        if not isinstance(config, NetworkPolicyConfig):
+            policy = config.build()
+        else:
             from plaudit.data.weights import UNTAUGHT, fitting, numbers_at_most  # it needs torch, as such a policy does
 
             # A network that is larger than its weights is refused before it is allocated.
             most = UNTAUGHT if self.weights is None else fitting(safetensors_shapes(self.weights).values())
             with numbers_at_most(most, self.weights or Path("policy")):
                 policy = config.build()
-        else:
-            policy = config.build()
         if self.weights is not None:
             policy.load_weights(read_weights(self.weights))
         return policy
@@ -170,28 +170,23 @@ def load_policy(path: str | Path, overrides: Sequence[str] = ()) -> PolicySpec:
     path = Path(path).absolute()
     file = load(PolicyFile, path, overrides)
     with from_file(path, read_values(None, overrides)[0]):
-        return _spec(path, file)
-
-
-def _spec(path: Path, file: PolicyFile) -> PolicySpec:
-    try:
-        if not isinstance(file.policy.get("type"), str):
-            raise UnknownName(f"a policy needs a 'type'; known: {', '.join(POLICY_REGISTRY.names())}")
-        cls = POLICY_REGISTRY.get(file.policy["type"])
-    except (UnknownName, NotAllowed) as error:
-        raise ConfigError([(("policy", "type"), f"{path}: key 'policy.type': {error}")]) from None
-    files = {name: path.parent / where for name, where in file.model.component_config_paths.items()}
-    _check_components(path, cls, file, files)
-    files = {name: _resolve(path, where) for name, where in file.model.component_config_paths.items()}
-    components = {name: read_values(component, (), root=Root(component.parent))[0] for name, component in files.items()}
-    tree = {**file.policy, **components}
-    weights, normalizer = (None if name is None else _resolve(path, name) for name in (file.weights, file.normalizer))
-    spec = PolicySpec(policy=tree, weights=weights, normalizer=normalizer)
-    try:
-        _ = spec.config
-    except ConfigError as error:
-        raise ConfigError(_with_file(problem, path, files) for problem in error.problems) from None
-    return spec
+        try:
+            if not isinstance(file.policy.get("type"), str):
+                raise UnknownName(f"a policy needs a 'type'; known: {', '.join(POLICY_REGISTRY.names())}")
+            cls = POLICY_REGISTRY.get(file.policy["type"])
+        except (UnknownName, NotAllowed) as error:
+            raise ConfigError([(("policy", "type"), f"{path}: key 'policy.type': {error}")]) from None
+        _check_components(path, cls, file)
+        files = {name: _resolve(path, where) for name, where in file.model.component_config_paths.items()}
+        components = {name: read_values(where, (), root=Root(where.parent))[0] for name, where in files.items()}
+        own = {"weights": file.weights, "normalizer": file.normalizer}
+        others = {name: None if where is None else _resolve(path, where) for name, where in own.items()}
+        spec = PolicySpec(policy={**file.policy, **components}, **others)
+        try:
+            _ = spec.config
+        except ConfigError as error:
+            raise ConfigError(_with_file(problem, path, files) for problem in error.problems) from None
+        return spec
 
 
 def save_policy(
@@ -215,8 +210,14 @@ def save_policy_file(folder: Path, config: BaseModel, normalizer: Normalizer | N
     return folder / POLICY_FILE
 
 
-def _check_components(path: Path, cls: type[BaseModel], file: PolicyFile, files: dict[str, Path]) -> None:
-    kind, sections = file.policy["type"], _sections(cls)
+def _check_components(path: Path, cls: type[BaseModel], file: PolicyFile) -> None:
+    """Refuse files of components that the policy does not have, and a policy without one that it needs."""
+    kind, sections = file.policy["type"], dict[str, bool]()  # parts that are configs -> whether each has to be given
+    for name, field in cls.model_fields.items():
+        types = (field.annotation, *get_args(field.annotation))
+        if any(isinstance(one, type) and issubclass(one, BaseModel) for one in types):
+            sections[name] = field.is_required()
+    files = {name: path.parent / where for name, where in file.model.component_config_paths.items()}
     for name, component in files.items():
         problem = ""
         if name not in cls.model_fields:
@@ -231,15 +232,6 @@ def _check_components(path: Path, cls: type[BaseModel], file: PolicyFile, files:
         if required and name not in files and name not in file.policy:
             hint = f"name its file under model.component_config_paths, like {name}: components/{name}.yaml"
             raise ConfigError([(("policy", name), f"{path}: policy '{kind}' needs component '{name}'; {hint}")])
-
-
-def _sections(cls: type[BaseModel]) -> dict[str, bool]:
-    """The parts of a config that are configs themselves, and whether each has to be given."""
-
-    def is_config(annotation: Any) -> bool:
-        return any(isinstance(a, type) and issubclass(a, BaseModel) for a in (annotation, *get_args(annotation)))
-
-    return {n: field.is_required() for n, field in cls.model_fields.items() if is_config(field.annotation)}
 
 
 def _with_file(problem: Problem, path: Path, files: dict[str, Path]) -> Problem:

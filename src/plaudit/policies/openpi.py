@@ -143,7 +143,8 @@ class OpenpiClient:
                 raise PolicyUnavailable(f"the openpi server at {self._config.url} broke off twice: {error}") from error
         if isinstance(answer, str):
             self.close()  # so does the server
-            raise PolicyError(f"the openpi server at {self._config.url} failed: {_last_line(answer)}")
+            *_, reason = ["it did not say why", *filter(None, map(str.strip, answer.splitlines()))]
+            raise PolicyError(f"the openpi server at {self._config.url} failed: {reason}")
         return _mapping(unpack(answer), "answered")
 
     def close(self) -> None:
@@ -172,8 +173,12 @@ class OpenpiClient:
             try:
                 self._connection, self._metadata = self._open(max(0.1, deadline - time.monotonic()))
                 return self._connection
-            except (InvalidStatus, InvalidURI) as error:
-                raise PolicyError(f"{self._config.url} refused the connection: {_reason(error)}") from error
+            except InvalidURI as error:
+                raise PolicyError(f"{self._config.url} refused the connection: {error}") from error
+            except InvalidStatus as error:
+                status = error.response.status_code
+                hint = "; check the key in the variable of api_key_env" if status in (401, 403) else ""
+                raise PolicyError(f"{self._config.url} refused the connection: HTTP {status}{hint}") from error
             except (InvalidHandshake, WebSocketException, OSError) as error:
                 if time.monotonic() + pause > deadline:
                     raise PolicyUnavailable(
@@ -214,19 +219,6 @@ def _mapping(message: Any, verb: str) -> Mapping[str, Any]:
     if not isinstance(message, dict):
         raise PolicyError(f"the openpi server {verb} with a {type(message).__name__}, not with a map")
     return message
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, InvalidStatus):
-        status = error.response.status_code
-        return f"HTTP {status}{'; check the key in the variable of api_key_env' if status in (401, 403) else ''}"
-    return str(error)
-
-
-def _last_line(traceback: str) -> str:
-    """The message of a traceback."""
-    lines = [line.strip() for line in traceback.splitlines() if line.strip()]
-    return lines[-1] if lines else "it did not say why"
 
 
 def pack(message: Any) -> bytes:

@@ -30,7 +30,7 @@ from plaudit.judges.classifier.dataset import SPLITS
 from plaudit.judges.classifier.fit import TrainResult, train_reward_model
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.training import ProgressBars
-from plaudit.judges.config import ADAPTER_FILE, save_own_judge
+from plaudit.judges.config import save_own_judge
 from plaudit.judges.epochs import EpochMetrics, StepMetrics, never_stop
 from plaudit.judges.vlm.config import VlmSettings
 from plaudit.judges.vlm.tune import TuneConfig, TuneResult, tune_judge
@@ -175,7 +175,6 @@ def tune_and_save(
         tuned = tune_judge(store, judge, config, work, on_epoch_end, on_step, ids)
     with new_folder(target) as folder:
         tuned.save(folder)
-        (folder / ADAPTER_FILE).write_text(tuned.info(folder).model_dump_json(indent=1))
         save_curve(folder, work, tuned.history)
     shutil.rmtree(work)
     return tuned

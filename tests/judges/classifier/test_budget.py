@@ -171,9 +171,9 @@ def test_the_estimate_is_of_images_and_steps(table, tmp_path):
     parts = {"train": np.arange(128), "validation": np.arange(10), "test": np.arange(20)}
     known = replace(speed, image_s=1.0, step_s=100.0)
     folds = config.model_copy(update={"cross_fit": True})
-    # Views to learn from; scorings, controls of test episodes, and 16 frames of each of 12 episodes to compare.
+    # Views to learn from; frames to score, and 16 frames of each of 12 episodes to compare.
     found = budget._estimate(config, table, parts, known)
-    assert (found.encode_s, found.epoch_s, found.score_s) == (4 * 128, 100, 10 + 4 * 20 + 12 * 16)
+    assert (found.encode_s, found.epoch_s, found.score_s) == (4 * 128, 100, 10 + 20 + 12 * 16)
     assert found.seconds == 4 * 128 + 0.8 * 15 * 100 + 282
     assert budget._estimate(folds, table, parts, known).epoch_s == 100 * (1 + 5 * 1)  # and five folds
     learning = config.model_copy(update={"freeze_encoder": False})

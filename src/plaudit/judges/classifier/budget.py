@@ -42,7 +42,6 @@ VIEWS = (4, 3, 2)  # of each training image, the best first
 GRID = 32  # sides of resized images are multiples of this, as encoders halve them five times
 SAMPLE = 24  # images to time the encoder on
 STEP_SAMPLE = 16  # images of a step that is timed where the encoder learns
-CONTROLS = 3  # scorings of a test episode for negative controls
 MARGIN = 1.3  # for measuring the model, which nothing cuts short
 EPOCHS = 0.8  # of all, before a member gets no better
 
@@ -262,9 +261,8 @@ def _estimate(
     rows = rows_to_learn(table, splits, config.train_fps, cross_fit=config.cross_fit)
     learned = np.unique(table.history_indices(rows, 1 + config.num_history_frames, config.history_stride))
     cached = len(learned) * config.num_augmented_views + len(np.setdiff1d(splits["validation"], learned))
-    times = 1 if config.num_history_frames else 1 + CONTROLS  # a model with a history encodes no test frame twice
     compared = FRAMES * len(np.unique(table.episode[table.episode >= 0]))
-    scored = len(splits["validation"]) + times * len(splits["test"]) + compared
+    scored = len(splits["validation"]) + len(splits["test"]) + compared
     steps, trainings = ceil(len(splits["train"]) / config.batch_size), 1
     if config.cross_fit:
         fold = (1 - 1 / NUM_FOLDS) * (1 - config.val_fraction) * len(rows)

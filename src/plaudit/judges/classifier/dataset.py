@@ -21,7 +21,7 @@ from plaudit.errors import JudgeError
 from plaudit.judges.config import REFERENCE_SOURCES
 from plaudit.judges.evaluation import check_covers
 from plaudit.judges.images import resize_images
-from plaudit.types import AnyArray, ByteArray, Episode, FloatArray, Labels, ProgressFn
+from plaudit.types import AnyArray, ByteArray, FloatArray, ProgressFn
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -82,7 +82,12 @@ class RewardDataset:
                 if image_size is not None:
                     pixels = resize_images(torch.from_numpy(pixels), image_size).numpy()
                 images[camera][start : start + len(frames)] = pixels
-            target = _target(store, episode_id, episode, sources)[frames]
+            labels = store.ledger.labels(episode_id, sources)
+            if labels is None:  # a demonstration: success at its last frame
+                target = (frames == frames[-1]).astype(np.float32)
+            else:
+                check_covers(store, episode_id, episode, labels)
+                target = labels.targets[frames]
             successes = np.flatnonzero(target == 1)
             way = np.minimum(np.arange(len(target)) / max(successes[0], 1), 1) if len(successes) else np.nan
             column = {
@@ -128,14 +133,7 @@ def check_labels(
         _demonstrations(store, sources)
         return
     targets = {i: labels.targets for i in _labeled_ids(store, sources) if (labels := store.ledger.labels(i, sources))}
-    succeeded = {i: bool((target == 1).any()) for i, target in targets.items()}
-    chosen = split_episodes(succeeded, seed, validation, test)
-    chosen["test"] = chosen["test"] or chosen["validation"]
-    none = np.zeros(0, np.float32)
-    parts: dict[Split, FloatArray] = {
-        part: np.concatenate([none, *(targets[i] for i in members)]) for part, members in chosen.items()
-    }
-    check_split(parts, np.concatenate([none, *targets.values()]), len(targets))
+    split_episodes(targets, seed, validation, test)
 
 
 def _labeled_ids(store: Store, sources: Collection[str]) -> list[int]:
@@ -148,26 +146,17 @@ def _labeled_ids(store: Store, sources: Collection[str]) -> list[int]:
 
 def _demonstrations(store: Store, sources: Collection[str]) -> list[int]:
     """Episodes that come to a success; one that begins with it shows no way there."""
-
-    def comes_to_success(labels: Labels | None) -> bool:
-        return labels is None or bool((labels.targets == 1).any() and labels.targets[labels.labeled][0] == 0)
-
-    ids = [i for i in store.ids if comes_to_success(store.ledger.labels(i, sources))]
+    ids = []
+    for episode_id in store.ids:
+        labels = store.ledger.labels(episode_id, sources)
+        if labels is None or ((labels.targets == 1).any() and labels.targets[labels.labeled][0] == 0):
+            ids.append(episode_id)
     if not ids:
         raise JudgeError(
             f"{store.folder} has no demonstrations: of its {len(store.ids)} episodes, each has labels and none comes "
             "to a success; record or label some that do"
         )
     return ids
-
-
-def _target(store: Store, episode_id: int, episode: Episode, sources: Collection[str]) -> FloatArray:
-    """[T+1] as its labels have it; success at the last frame where it has none."""
-    labels = store.ledger.labels(episode_id, sources)
-    if labels is None:
-        return (np.arange(episode.steps + 1) == np.arange(episode.steps + 1)[episode.observed][-1]).astype(np.float32)
-    check_covers(store, episode_id, episode, labels)
-    return labels.targets
 
 
 def split(
@@ -177,28 +166,23 @@ def split(
     test: float = 0.15,
     episodes: Collection[int] | None = None,
 ) -> dict[Split, AnyArray]:
-    """The rows of each split, with these shares of the episodes.
-
-    Without a share of its own, the test split is the validation split.
-    episodes: to split; None: all
-    """
-    ids = np.unique(table.episode if episodes is None else list(episodes))
-    succeeded = {int(i): bool(np.any(table.target[table.episode == i] == 1)) for i in ids}
-    chosen = split_episodes(succeeded, seed, validation, test)
-    chosen["test"] = chosen["test"] or chosen["validation"]
-    rows: dict[Split, AnyArray] = {part: table.rows_of(members) for part, members in chosen.items()}
-    check_split({part: table.target[members] for part, members in rows.items()}, table.target, len(succeeded))
-    return rows
+    """The rows of each split (`split_episodes`). episodes: to split; None: all"""
+    ids = np.unique(table.episode if episodes is None else list(episodes)).tolist()
+    chosen = split_episodes({i: table.target[table.episode == i] for i in ids}, seed, validation, test)
+    return {part: table.rows_of(members) for part, members in chosen.items()}
 
 
-def split_episodes(succeeded: Mapping[int, bool], seed: int, validation: float, test: float) -> dict[Split, list[int]]:
-    """The episodes of each split, by shares of all.
+def split_episodes(
+    targets: Mapping[int, FloatArray], seed: int, validation: float, test: float
+) -> dict[Split, list[int]]:
+    """The episodes of each split, by shares of all; refuses what nothing can be learned from or measured on.
 
     An episode is in one split only: its frames are so alike that one seen in training gives the others away. Successes
-    and failures are shared out alike.
+    and failures are shared out alike. Without a share of its own, the test split is the validation split.
+    targets: of the frames of each episode
     """
     rng = np.random.default_rng(seed)
-    ids, kinds = np.array(list(succeeded)), np.array(list(succeeded.values()))
+    ids, kinds = np.array(list(targets)), np.array([bool((target == 1).any()) for target in targets.values()])
     chosen: dict[Split, list[int]] = {part: [] for part in SPLITS}
     for kind in (True, False):
         members = rng.permutation(ids[kinds == kind]).tolist()
@@ -208,7 +192,33 @@ def split_episodes(succeeded: Mapping[int, bool], seed: int, validation: float, 
             chosen[part] += members[:count]
             members = members[count:]
         chosen["train"] += members
+    chosen["test"] = chosen["test"] or chosen["validation"]
+    frames = {i: {value: int((target == value).sum()) for value in (0, 1)} for i, target in targets.items()}
+    _check_split(chosen, frames)
     return chosen
+
+
+def _check_split(splits: Mapping[Split, Sequence[int]], frames: Mapping[int, Mapping[int, int]]) -> None:
+    """frames: episode -> outcome -> how many of its frames have it"""
+    outcomes = {1: "success", 0: "failure"}
+    for value, name in outcomes.items():
+        if not any(counts[value] for counts in frames.values()):
+            total = sum(sum(counts.values()) for counts in frames.values())
+            raise JudgeError(
+                f"all {total} labeled frames of these {len(frames)} episodes are {outcomes[1 - value]}; a judge learns "
+                f"from frames of both kinds, record or label some that are {name}"
+            )
+    if len(frames) < MIN_EPISODES:
+        raise JudgeError(
+            f"{len(frames)} episodes are too few: at least {MIN_EPISODES} are needed to hold some out for measuring, "
+            "and 20 or more to learn something that lasts"
+        )
+    for (part, ids), (value, name) in product(splits.items(), outcomes.items()):
+        if not any(frames[i][value] for i in ids):
+            raise JudgeError(
+                f"these {len(frames)} episodes leave no {name} frames for {part}; record or label at least three "
+                "episodes that have some"
+            )
 
 
 def subsample(table: RewardDataset, rows: AnyArray, fps: float | None) -> AnyArray:
@@ -238,10 +248,8 @@ def add_blank_negatives(
     images = {}
     for camera, frames in table.images.items():
         images[camera] = _memmap((len(frames) + count, *frames.shape[1:]), cache_dir)
-        images[camera][: len(frames)], images[camera][len(frames) :] = (
-            frames,
-            blank_images(rng, count, frames.shape[1:]),
-        )
+        images[camera][: len(frames)] = frames
+        images[camera][len(frames) :] = blank_images(rng, count, frames.shape[1:])
     rows = len(table) + np.arange(count)
     chosen = rng.choice(splits["train"], count)
     added = {
@@ -264,32 +272,6 @@ def blank_images(rng: np.random.Generator, count: int, shape: tuple[int, ...]) -
     noisy = np.broadcast_to(np.clip(plain, 0, 255), (count, *shape)).astype(np.uint8)
     noisy[count // 2 :] = rng.integers(0, 256, (count - count // 2, *shape), np.uint8)
     return noisy
-
-
-def check_split(targets: Mapping[Split, FloatArray], every: FloatArray, episodes: int) -> None:
-    """Refuse what nothing can be learned from, or measured on.
-
-    targets: of each split's frames; every: of all frames
-    """
-    outcomes = ((1, "success"), (0, "failure"))
-    for target, name in outcomes:
-        if not (every == target).any():
-            other = "failure" if target else "success"
-            raise JudgeError(
-                f"all {int((~np.isnan(every)).sum())} labeled frames of these {episodes} episodes are {other}; "
-                f"a judge learns from frames of both kinds, record or label some that are {name}"
-            )
-    if episodes < MIN_EPISODES:
-        raise JudgeError(
-            f"{episodes} episodes are too few: at least {MIN_EPISODES} are needed to hold some out for measuring, and "
-            "20 or more to learn something that lasts"
-        )
-    for split_name, (target, name) in product(targets, outcomes):
-        if not (targets[split_name] == target).any():
-            raise JudgeError(
-                f"these {episodes} episodes leave no {name} frames for {split_name}; record or label at least three "
-                "episodes that have some"
-            )
 
 
 def _sizes(store: Store, ids: Sequence[int], cameras: Sequence[str]) -> dict[str, Size]:

@@ -276,24 +276,23 @@ def _interpolate(table: RewardDataset, rows: AnyArray, scored: AnyArray, logits:
 
 
 class RememberingModel(RewardModel):
-    """Encodes no frame twice: negative controls show those of their episodes in another order. For models with a
-    history; others have no embeddings to keep."""
+    """Encodes no frame twice: negative controls show those of their episodes in another order."""
 
     def __init__(self, members: Sequence[BinaryRewardClassifier], config: RewardModelConfig, device: str):
         super().__init__(members, config, device)
-        self.known: dict[bytes, list[Tensor]] = {}
+        self.embeddings: dict[bytes, list[Tensor]] = {}
 
     def embed(self, images: Mapping[str, Images], state: FloatArray | None = None) -> list[Tensor]:
         shown: list[Any] = [images[self.camera_in(camera, images)] for camera in self.cameras]
         shown += [state] if self.classifier.state_dim else []
         keys = [hashlib.sha256(b"".join(one[i].tobytes() for one in shown)).digest() for i in range(len(shown[0]))]
-        new = {key: i for i, key in enumerate(keys) if key not in self.known}
+        new = {key: i for i, key in enumerate(keys) if key not in self.embeddings}
         if new:
             rows = list(new.values())
             some = {camera: np.asarray(frames)[rows] for camera, frames in images.items()}
             embeddings = super().embed(some, None if state is None else state[rows])
-            self.known |= {key: list(each) for key, each in zip(new, zip(*embeddings, strict=True), strict=True)}
-        return [torch.stack(one) for one in zip(*(self.known[key] for key in keys), strict=True)]
+            self.embeddings |= {key: list(each) for key, each in zip(new, zip(*embeddings, strict=True), strict=True)}
+        return [torch.stack(one) for one in zip(*(self.embeddings[key] for key in keys), strict=True)]
 
 
 def _evaluate(
@@ -355,7 +354,7 @@ def _evaluate(
         },
     }
     tried = RememberingModel(model.members, model.config.model_copy(update=measured), config.device)
-    tried.known = model.known
+    tried.embeddings = model.embeddings
     controls = _run_controls(store, tried, run, progress("negative controls"))
     outcome = {"controls": tuple(controls), "problems": tuple(failed_controls(controls))}
     tried.config = tried.config.model_copy(update=outcome)

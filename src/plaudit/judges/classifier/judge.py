@@ -38,7 +38,10 @@ class ClassifierJudge:
         calibration: on top of the model's own
         """
         self.model, self.calibration = model, calibration
-        self.rule = _rule_for(model, rule)
+        own = {"threshold": model.threshold, "cutoff_offset": model.config.cutoff_offset}
+        self.rule = DecisionRule(**own | ({} if rule is None else rule.model_dump(exclude_unset=True)))
+        if model.ood is None:
+            self.rule = self.rule.model_copy(update={"ood": None})
         self.warnings = model.warnings
         if model.ood is None and rule is not None and rule.withholds:
             self.warnings = (*self.warnings, CANNOT_TELL)
@@ -49,13 +52,13 @@ class ClassifierJudge:
 
     def score(self, episodes: Sequence[Episode]) -> Sequence[Scores | PlauditError]:
         """Every frame of each episode; an error for one whose cameras or sizes are not the model's."""
-        return [self._score(episode) for episode in episodes]
-
-    def _score(self, episode: Episode) -> Scores | PlauditError:
-        try:
-            return self.calibrated(self.model.score_episode(episode))
-        except PlauditError as error:  # a camera that is not there, frames of another size
-            return error
+        answers: list[Scores | PlauditError] = []
+        for episode in episodes:
+            try:
+                answers.append(self.calibrated(self.model.score_episode(episode)))
+            except PlauditError as error:
+                answers.append(error)
+        return answers
 
     def stream(self, num_envs: int) -> "ClassifierStream":
         return ClassifierStream(self, num_envs)
@@ -69,12 +72,6 @@ class ClassifierJudge:
 
 def _source_of(model: RewardModel) -> str:
     return SUCCESS if model.classifier.predict_success else PROGRESS
-
-
-def _rule_for(model: RewardModel, rule: DecisionRule | None) -> DecisionRule:
-    own = {"threshold": model.threshold, "cutoff_offset": model.config.cutoff_offset}
-    chosen = DecisionRule(**{**own, **({} if rule is None else rule.model_dump(exclude_unset=True))})
-    return chosen if model.ood is not None else chosen.model_copy(update={"ood": None})
 
 
 class ClassifierStream:

@@ -211,15 +211,11 @@ class BinaryRewardClassifier(nn.Module):
         encoder: Any = self.encoder
         if self.config.image_size is not None:
             images = resize_images(images, self.config.image_size, self.config.resampling)
-        mean, std = self._pixel_stats(camera)
+        mean, std = self.pixel_mean, self.pixel_std
+        if self.config.pixel_stats is not None:
+            mean, std = torch.tensor(self.config.pixel_stats[camera], device=mean.device)
         x = normalize(images, mean, std).to(self._encoder_type)
         return encoder.stem(x) if self.config.freeze_stem else self._averaged(encoder(x))
-
-    def _pixel_stats(self, camera: str) -> tuple[Tensor, Tensor]:
-        if self.config.pixel_stats is None:
-            return self.pixel_mean, self.pixel_std
-        mean, std = torch.tensor(self.config.pixel_stats[camera], device=self.pixel_mean.device)
-        return mean, std
 
     @property
     def _encoder_type(self) -> torch.dtype:
@@ -233,9 +229,8 @@ class BinaryRewardClassifier(nn.Module):
     def embed(self, grids: Mapping[str, Tensor], state: Tensor | None = None) -> Tensor:
         """The embedding of one frame of all cameras, [B, D], of their feature maps and the state [B, S]."""
         if self.config.freeze_stem:
-            grids = {
-                camera: self._averaged(self.encoder.head(grid.to(self._encoder_type))) for camera, grid in grids.items()
-            }
+            dtype = self._encoder_type
+            grids = {camera: self._averaged(self.encoder.head(grid.to(dtype))) for camera, grid in grids.items()}
         parts = [self.squeezes[module_name(camera)](grids[camera]) for camera in self._cameras]
         if self.feel is not None:
             if state is None:
@@ -249,10 +244,8 @@ class BinaryRewardClassifier(nn.Module):
 
     def forward(self, images: Mapping[str, Tensor], state: Tensor | None = None) -> Tensor:
         """Logits [B, 1] or [B, 2] of pixels, camera -> [B, H, W, 3]; with a history [B, num_frames, H, W, 3]."""
-        num_frames = self.config.num_frames
-        if num_frames == 1:
-            embeddings = self.embed({camera: self.encode(pixels, camera) for camera, pixels in images.items()}, state)
-            return self.classify(embeddings.unsqueeze(1))
-        grids = {camera: self.encode(pixels.flatten(0, 1), camera) for camera, pixels in images.items()}
-        embeddings = self.embed(grids, None if state is None else state.flatten(0, 1))
-        return self.classify(embeddings.unflatten(0, (-1, num_frames)))
+        if self.config.num_frames > 1:
+            images = {camera: pixels.flatten(0, 1) for camera, pixels in images.items()}
+            state = None if state is None else state.flatten(0, 1)
+        embeddings = self.embed({camera: self.encode(pixels, camera) for camera, pixels in images.items()}, state)
+        return self.classify(embeddings.unflatten(0, (-1, self.config.num_frames)))

@@ -11,9 +11,8 @@ use time: an episode backwards has the same values backwards.
 import copy
 import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,77 +39,52 @@ ProgressBars = Callable[[str], Callable[[Any], Any]]  # description -> progress 
 # Features of the images
 
 
-@dataclass(frozen=True)
-class AugmentParams:
-    """The changes of N images, [N] each."""
-
-    zoom: Tensor
-    across: Tensor
-    down: Tensor
-    brightness: Tensor
-    contrast: Tensor
-    saturation: Tensor
-
-    @classmethod
-    def draw(cls, count: int, config: AugmentConfig, rng: torch.Generator) -> "AugmentParams":
-        """Draw the changes of `count` images, uniformly within the config's limits."""
-        spreads = (config.scale, config.shift, config.shift, *[config.color] * 3)
-        drawn = torch.rand(len(spreads), count, generator=rng, device=rng.device) * 2 - 1
-        return cls(*(values * spread for values, spread in zip(drawn, spreads, strict=True)))
-
-    def __getitem__(self, numbers: Tensor) -> "AugmentParams":
-        return AugmentParams(*(getattr(self, field.name)[numbers] for field in fields(self)))
-
-    def apply(self, images: Tensor) -> Tensor:
-        """Change images [N, H, W, 3] with values from 0 to 255; returns floats of the same shape and range."""
-        device = images.device
-        zoom, across, down = (1 + self.zoom.to(device), 2 * self.across.to(device), 2 * self.down.to(device))
-        zero = torch.zeros_like(zoom)
-        matrix = torch.stack([torch.stack([zoom, zero, across], 1), torch.stack([zero, zoom, down], 1)], 1)
-        x = images.permute(0, 3, 1, 2).float()
-        grid = F.affine_grid(matrix, list(x.shape), align_corners=False)
-        x = F.grid_sample(x, grid, padding_mode="border", align_corners=False)
-        for share, dims in ((self.contrast, (1, 2, 3)), (self.saturation, (1,))):
-            middle = x.mean(dim=dims, keepdim=True)
-            x = (x - middle) * (1 + share.to(device)[:, None, None, None]) + middle
-        x = x * (1 + self.brightness.to(device)[:, None, None, None])
-        return x.clamp(0, 255).permute(0, 2, 3, 1)
+def draw_changes(count: int, config: AugmentConfig, rng: torch.Generator) -> Tensor:
+    """[N, 6] zoom, shift in x and y, brightness, contrast and saturation of `count` images, uniform in the limits."""
+    spreads = (config.scale, config.shift, config.shift, *[config.color] * 3)
+    drawn = torch.rand(len(spreads), count, generator=rng, device=rng.device) * 2 - 1
+    return (drawn * torch.tensor(spreads, device=rng.device)[:, None]).T
 
 
-class FeatureSource(ABC):
-    """Where the encoder's features of the data set's rows come from."""
+def augment(images: Tensor, changes: Tensor) -> Tensor:
+    """Images [N, H, W, 3], 0 to 255, changed as drawn [N, 6]; returns floats of the same shape and range."""
+    zoom, across, down, brightness, contrast, saturation = changes.to(images.device).T
+    zero = torch.zeros_like(zoom)
+    rows = ([1 + zoom, zero, 2 * across], [zero, 1 + zoom, 2 * down])
+    x = images.permute(0, 3, 1, 2).float()
+    grid = F.affine_grid(torch.stack([torch.stack(row, 1) for row in rows], 1), list(x.shape), align_corners=False)
+    x = F.grid_sample(x, grid, padding_mode="border", align_corners=False)
+    for share, dims in ((contrast, (1, 2, 3)), (saturation, (1,))):
+        middle = x.mean(dim=dims, keepdim=True)
+        x = (x - middle) * (1 + share[:, None, None, None]) + middle
+    x = x * (1 + brightness[:, None, None, None])
+    return x.clamp(0, 255).permute(0, 2, 3, 1)
 
-    @abstractmethod
-    def train_batch(self, windows: AnyArray, rng: torch.Generator) -> Mapping[str, Tensor]:
-        """For training, augmented: camera -> [B * num_frames, C, h, w] of rows [B, num_frames]."""
 
-    @abstractmethod
-    def eval_batch(self, rows: AnyArray) -> Mapping[str, Tensor]:
-        """For measuring, as the images are: camera -> [n, C, h, w] of rows [n]."""
-
-
-class OnlineFeatures(FeatureSource):
-    """Encodes in every step, so that the encoder can learn."""
+class OnlineFeatures:
+    """The encoder's features of rows, encoded in every step, so that the encoder can learn."""
 
     def __init__(self, model: BinaryRewardClassifier, table: RewardDataset, config: RewardTrainConfig):
         self._model, self._table, self._augment = model, table, config.augment
         self._device = next(model.parameters()).device
 
     def train_batch(self, windows: AnyArray, rng: torch.Generator) -> Mapping[str, Tensor]:
+        """For training, augmented: camera -> [B * num_frames, C, h, w] of rows [B, num_frames]."""
         batch, num_frames = windows.shape
-        changes = AugmentParams.draw(batch, self._augment, rng)[torch.arange(batch).repeat_interleave(num_frames)]
+        changes = draw_changes(batch, self._augment, rng).repeat_interleave(num_frames, dim=0)
         rows = windows.reshape(-1)
-        return {c: self._model.encode(changes.apply(self._pixels(c, rows)), c) for c in self._model.config.cameras}
+        return {c: self._model.encode(augment(self._pixels(c, rows), changes), c) for c in self._model.config.cameras}
 
     def eval_batch(self, rows: AnyArray) -> Mapping[str, Tensor]:
+        """For measuring, as the images are: camera -> [n, C, h, w] of rows [n]."""
         return {camera: self._model.encode(self._pixels(camera, rows), camera) for camera in self._model.config.cameras}
 
     def _pixels(self, camera: str, rows: AnyArray) -> Tensor:
         return torch.from_numpy(np.take(self._table.images[camera], rows, axis=0)).to(self._device)
 
 
-class CachedFeatures(FeatureSource):
-    """A frozen encoder's features of every image and of some augmented copies, computed once for all members."""
+class CachedFeatures:
+    """The same of a frozen encoder, computed once for all members: of every image and of some augmented copies."""
 
     def __init__(self, features: Mapping[str, Tensor], place: Tensor, device: torch.device):
         """
@@ -134,6 +108,9 @@ class CachedFeatures(FeatureSource):
             camera: cached.index_select(0, numbers.to(cached.device)).to(self._device).float()
             for camera, cached in self._features.items()
         }
+
+
+FeatureSource = OnlineFeatures | CachedFeatures
 
 
 def cache_features(
@@ -160,14 +137,14 @@ def cache_features(
     changes = []
     for view in range(config.num_augmented_views):
         rng = torch.Generator().manual_seed(config.seed * 1009 + view)
-        drawn = AugmentParams.draw(len(table), config.augment, rng)
+        drawn = draw_changes(len(table), config.augment, rng)
         # With a history, all rows of an episode are changed alike, so that what moves in it really moved.
         changes.append(drawn[torch.from_numpy(table.episode_start)] if config.num_history_frames else drawn)
 
     def encode(camera: str, view: int, rows: AnyArray) -> Tensor:
         pixels = torch.from_numpy(table.images[camera][rows]).to(device)
         if view:
-            pixels = changes[view][torch.from_numpy(rows)].apply(pixels)
+            pixels = augment(pixels, changes[view][torch.from_numpy(rows)])
         with torch.inference_mode(), autocast_bf16(device):
             return model.encode(pixels, camera).half().cpu()
 
@@ -242,7 +219,7 @@ class EnsembleMember(EpochTrainer):
     def __init__(self, number: int, config: RewardTrainConfig, table: RewardDataset, rows: AnyArray):
         """rows: of the table, to learn from"""
         self.device = resolve_device(config.device)
-        seed = config.member_seed(number)
+        self.dropout_seed = config.member_seed(number)
         model = config.build_member(config.classifier_config(table.cameras, table.state_dim), number)
         if model.config.state_dim:
             model.state_mean.copy_(torch.from_numpy(table.state.mean(axis=0)))
@@ -251,24 +228,21 @@ class EnsembleMember(EpochTrainer):
         self.net = nn.ModuleDict({"now": model, "best": copy.deepcopy(model)})
         self.model = model
         self.config, self.table, self.rows = config, table, rows
-        self.rng = torch.Generator().manual_seed(seed)
-        self.dropout_seed = seed
+        self.rng = torch.Generator().manual_seed(self.dropout_seed)
+        # An encoder that was trained elsewhere learns more slowly than what is new.
+        encoder_lr = config.lr * (config.encoder_lr_scale if config.encoder.pretrained else 1.0)
+        encoder = set(model.encoder.parameters())
+        groups: list[dict[str, Any]] = [{"params": [p for p in model.parameters() if p not in encoder]}]
+        if learning := [p for p in model.encoder.parameters() if p.requires_grad]:
+            groups.append({"params": learning, "lr": encoder_lr})
         super().__init__(
-            AdamW(self._groups(), lr=config.lr, weight_decay=config.weight_decay),
+            AdamW(groups, lr=config.lr, weight_decay=config.weight_decay),
             epochs=config.epochs,
             patience=config.patience,
             steps=math.ceil(len(rows) / config.batch_size),
             number=number,
             members=config.ensemble_size,
         )
-
-    def _groups(self) -> list[dict[str, Any]]:
-        """An encoder that was trained elsewhere moves more slowly than what is new."""
-        config, encoder = self.config, set(self.model.encoder.parameters())
-        rest = [p for p in self.model.parameters() if p not in encoder]
-        learning = [p for p in self.model.encoder.parameters() if p.requires_grad]
-        rate = config.lr * (config.encoder_lr_scale if config.encoder.pretrained else 1.0)
-        return [{"params": rest}, *([{"params": learning, "lr": rate}] if learning else [])]
 
     def train_step(self, features: FeatureSource) -> StepMetrics:
         """One gradient step on a balanced batch of the training rows, or on pairs of them."""

@@ -13,10 +13,8 @@ rebuilt here follows from adapter.json alone, which can say no more than rank, a
 """
 
 import hashlib
-from collections.abc import Mapping
-from importlib import import_module
+from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from safetensors.torch import save_file
@@ -24,7 +22,7 @@ from torch import Tensor
 
 from plaudit.config import load
 from plaudit.data.weights import fitting, numbers_at_most, read_safetensors
-from plaudit.errors import BadFile, JudgeError, MissingExtra
+from plaudit.errors import BadFile, JudgeError, import_extra
 from plaudit.files import Root
 from plaudit.judges.config import ADAPTER_FILE
 from plaudit.judges.vlm.config import AdapterInfo, LoraShape, PromptSettings, VlmSettings
@@ -38,7 +36,7 @@ VISION = r"visual\.(blocks\.\d+\.attn\.(qkv|proj)|(blocks|merger|deepstack_merge
 
 def add_lora(model: Any, shape: LoraShape) -> Any:
     """Put an adapter that changes nothing yet into a Qwen3-VL, in place; returns it as peft has it."""
-    peft = _peft()
+    peft = import_extra("peft", "vlm")
     names = f"{LANGUAGE}|{VISION}" if shape.vision else LANGUAGE
     config = peft.LoraConfig(r=shape.rank, lora_alpha=shape.alpha, target_modules=rf"model\.({names})")
     return peft.get_peft_model(model, config)
@@ -50,7 +48,7 @@ def load_base(config: VlmSettings) -> LoadedVlm:
         raise JudgeError(f"{config.adapter} is an adapter already; tune the model that it adapts, on all episodes")
     if config.backend != "transformers":
         raise JudgeError("a model behind an endpoint cannot be tuned here; name its folder, and backend: transformers")
-    _peft()
+    import_extra("peft", "vlm")  # before a large model is loaded
     reason = unknown_part(config.model, load_description(config))
     if reason is not None:
         raise JudgeError(f"{reason}: it can judge, but only a Qwen3-VL is tuned here")
@@ -68,24 +66,27 @@ def load_adapted(config: VlmSettings) -> LoadedVlm:
             f"{folder} adapts '{info.base}' as it was when it learned; that model is another one now, so put the one "
             "back that it was, or tune again"
         )
-    weights = _read_weights(folder / WEIGHTS)
+    path = folder / WEIGHTS
+    if not path.exists():
+        raise BadFile(folder, f"this adapter has no {WEIGHTS}; weights of another kind are not read")
+    weights = read_safetensors(path, "weights that cannot be read ({}); tune or copy the adapter again")
     with numbers_at_most(fitting(tensor.shape for tensor in weights.values()), folder / ADAPTER_FILE):
         peft_model = add_lora(loaded.model, info.lora)
-    _put_weights(peft_model, weights, folder / WEIGHTS)
+    own = _weights(peft_model)
+    for name in sorted(set(weights) ^ set(own)):
+        raise BadFile(path, f"tensor {name} is in {'it' if name in weights else 'the model'} alone: another adapter")
+    for name, tensor in weights.items():
+        if tensor.shape != own[name].shape or not tensor.isfinite().all():
+            raise BadFile(path, f"{name} is not {list(own[name].shape)} finite numbers: another adapter")
+        own[name].copy_(tensor)
     loaded.model.eval().requires_grad_(False)
     fingerprint = fingerprint_with(loaded, info.lora, folder)
     if fingerprint != info.fingerprint:
         raise BadFile(folder, f"its weights are not those that {ADAPTER_FILE} describes; copy the whole folder again")
     other = sorted(name for name in PromptSettings.model_fields if getattr(config, name) != getattr(info.prompt, name))
-    warnings = (f"{folder} learned with another {', '.join(other)}; calibrate and examine it as it is now",)
-    return LoadedVlm(
-        loaded.model,
-        loaded.processor,
-        loaded.template,
-        fingerprint,
-        trained_on=info.data.seen or "",
-        warnings=warnings if other else (),
-    )
+    warning = f"{folder} learned with another {', '.join(other)}; calibrate and examine it as it is now"
+    warnings = (warning,) if other else ()
+    return replace(loaded, fingerprint=fingerprint, trained_on=info.data.seen or "", warnings=warnings)
 
 
 def save_adapter(folder: Path, peft_model: Any) -> None:
@@ -102,30 +103,7 @@ def fingerprint_with(base: LoadedVlm, shape: LoraShape, folder: Path) -> str:
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def _read_weights(path: Path) -> dict[str, Tensor]:
-    if not path.exists():
-        raise BadFile(path.parent, f"this adapter has no {WEIGHTS}; weights of another kind are not read")
-    return read_safetensors(path, "weights that cannot be read ({}); tune or copy the adapter again")
-
-
-def _put_weights(peft_model: Any, found: Mapping[str, Tensor], path: Path) -> None:
-    own = _weights(peft_model)
-    for name in sorted(set(found) ^ set(own)):
-        raise BadFile(path, f"tensor {name} is in {'it' if name in found else 'the model'} alone: another adapter")
-    for name, tensor in found.items():
-        if tensor.shape != own[name].shape or not tensor.isfinite().all():
-            raise BadFile(path, f"{name} is not {list(own[name].shape)} finite numbers: another adapter")
-        own[name].copy_(tensor)
-
-
 def _weights(peft_model: Any) -> dict[str, Tensor]:
     """By the names that peft saves them under; the tensors themselves. Without the embeddings, about which peft would
     ask the hub."""
-    return _peft().get_peft_model_state_dict(peft_model, save_embedding_layers=False)
-
-
-def _peft() -> ModuleType:
-    try:
-        return import_module("peft")
-    except ImportError as error:
-        raise MissingExtra("peft", "vlm") from error
+    return import_extra("peft", "vlm").get_peft_model_state_dict(peft_model, save_embedding_layers=False)

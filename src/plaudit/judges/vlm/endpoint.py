@@ -17,14 +17,12 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ValidationError
+from pydantic import AliasPath, BaseModel, Field, ValidationError
 
-from plaudit.errors import JudgeError, JudgeUnavailable, MissingExtra, PlauditError
+from plaudit.errors import JudgeError, JudgeUnavailable, PlauditError, import_extra
 from plaudit.judges.vlm.backend import VlmBackend
 from plaudit.judges.vlm.config import VlmSettings
 from plaudit.judges.vlm.images import data_url, resize_frames
@@ -50,25 +48,13 @@ class TokenLogprob(BaseModel):
     logprob: float
 
 
-class _Position(BaseModel):
-    top_logprobs: list[TokenLogprob]
-
-
-class _Logprobs(BaseModel):
-    content: list[_Position] | None = None
-
-
-class _Message(BaseModel):
-    content: str | None = None
-
-
-class _Choice(BaseModel):
-    message: _Message
-    logprobs: _Logprobs | None = None
+_FIRST_TOKEN = AliasPath("choices", 0, "logprobs", "content", 0, "top_logprobs")
 
 
 class _Completion(BaseModel):
-    choices: list[_Choice]
+    choices: list[dict[str, Any]]
+    text: str | None = Field(default=None, validation_alias=AliasPath("choices", 0, "message", "content"))
+    top_logprobs: list[TokenLogprob] | None = Field(default=None, validation_alias=_FIRST_TOKEN)
 
 
 class OpenAIBackend(VlmBackend):
@@ -79,7 +65,7 @@ class OpenAIBackend(VlmBackend):
         # A server does not tell its weights, so its name for them has to do.
         super().__init__(config, "openai", config.model, config.endpoint.image_format)
         self.endpoint = config.endpoint
-        self._openai = _openai()
+        self._openai = import_extra("openai", "vlm")
         self._client = self._openai.OpenAI(
             base_url=self.endpoint.base_url,
             api_key=os.environ.get(self.endpoint.api_key_env) or "none",  # the client insists, local servers do not
@@ -115,18 +101,17 @@ class OpenAIBackend(VlmBackend):
             logprobs=True,
             top_logprobs=TOP_LOGPROBS,
         )
-        logprobs = completion.choices[0].logprobs
-        if logprobs is None or not logprobs.content or not logprobs.content[0].top_logprobs:
+        if not completion.top_logprobs:
             raise JudgeError(
                 f"{self.endpoint.base_url} gave an answer without log-probabilities; start the server with them "
                 f"(vLLM: --max-logprobs {TOP_LOGPROBS})"
             )
-        return logit_of(logprobs.content[0].top_logprobs, int(prompt.frame_indices[num_frames - 1]))
+        return logit_of(completion.top_logprobs, int(prompt.frame_indices[num_frames - 1]))
 
     def generate(self, prompt: FramePrompt) -> str:
         messages = explanation_prompt(prompt, self.config.explain_prompt, self._images(prompt))
         completion = self._complete(messages, max_tokens=self.config.max_new_tokens, temperature=0.0)
-        return completion.choices[0].message.content or ""
+        return completion.text or ""
 
     def _images(self, prompt: FramePrompt) -> Image:
         urls = {
@@ -182,14 +167,14 @@ class OpenAIBackend(VlmBackend):
 def logit_of(listed: Sequence[TokenLogprob], frame: int) -> float:
     """log P(yes) - log P(no) out of the likeliest tokens."""
     least = min(word.logprob for word in listed)
-    found = {word: [other.logprob for other in listed if other.token in forms] for word, forms in ANSWER_TOKENS.items()}
-    if not any(found.values()):
+    logs = {word: [other.logprob for other in listed if other.token in forms] for word, forms in ANSWER_TOKENS.items()}
+    if not any(logs.values()):
         likeliest = ", ".join(repr(word.token) for word in sorted(listed, key=lambda word: -word.logprob)[:3])
         raise JudgeError(
             f"neither yes nor no is among the {len(listed)} likeliest answers at frame {frame} ({likeliest}, ...); "
             "ask a question that yes or no answers, of a model that answers at once"
         )
-    yes, no = (np.logaddexp.reduce(logs) if logs else least for logs in (found["yes"], found["no"]))
+    yes, no = (np.logaddexp.reduce(logs[word]) if logs[word] else least for word in ("yes", "no"))
     if not np.isfinite(yes - no):
         raise JudgeError(f"the endpoint's answer at frame {frame} is not a number")
     return float(yes - no)
@@ -197,10 +182,3 @@ def logit_of(listed: Sequence[TokenLogprob], frame: int) -> float:
 
 def _first_line(error: Exception) -> str:
     return " ".join(str(error).split("\n")[0].split())[:200]
-
-
-def _openai() -> ModuleType:
-    try:
-        return import_module("openai")
-    except ImportError as error:
-        raise MissingExtra("openai", "vlm") from error

@@ -2,18 +2,15 @@
 
 import hashlib
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from plaudit.devices import resolve_device
-from plaudit.errors import JudgeError, MissingExtra
+from plaudit.errors import JudgeError, import_extra
 from plaudit.files import MAX_HEAD, MAX_JSON, Root, read_json_object, understood
 from plaudit.judges.vlm.config import VlmSettings
 from plaudit.judges.vlm.images import MERGE, PATCH, TIMES
@@ -21,15 +18,14 @@ from plaudit.judges.vlm.prompt import ANSWER_TOKENS
 from plaudit.judges.vlm.qwen3_vl import attention_on
 
 # What our own forward (qwen3_vl.py) takes for granted; it is so in every published Qwen3-VL.
-KNOWN: dict[str, dict[str, Any]] = {
-    "text_config": {"hidden_act": "silu", "attention_bias": False},
-    "vision_config": {
-        "hidden_act": "gelu_pytorch_tanh",
-        "patch_size": PATCH,
-        "spatial_merge_size": MERGE,
-        "temporal_patch_size": TIMES,
-    },
-}
+PUBLISHED = (
+    ("text_config", "hidden_act", "silu"),
+    ("text_config", "attention_bias", False),
+    ("vision_config", "hidden_act", "gelu_pytorch_tanh"),
+    ("vision_config", "patch_size", PATCH),
+    ("vision_config", "spatial_merge_size", MERGE),
+    ("vision_config", "temporal_patch_size", TIMES),
+)
 LORA_CONFIG = "adapter_config.json"  # of an adapter, as peft writes it
 SAMPLES, SAMPLE = 16, 1 << 16  # places of a file that its fingerprint looks at, and bytes at each
 
@@ -48,24 +44,23 @@ class LoadedVlm:
 
 def load_description(config: VlmSettings) -> Any:
     """The model's own config, as transformers reads it."""
-    return _from_hub(config, _transformers().AutoConfig)
+    return _from_hub(config, import_extra("transformers", "vlm").AutoConfig)
 
 
 def unknown_part(name: str, described: Any) -> str | None:
     """Why our own forward cannot run this model; None where it can."""
     if described.model_type != "qwen3_vl":
         return f"'{name}' is a '{described.model_type}' and no Qwen3-VL"
-    for part, facts in KNOWN.items():
-        for fact, known in facts.items():
-            found = getattr(getattr(described, part), fact)
-            if found != known:
-                return f"'{name}' has {part}.{fact} {found}, where every published Qwen3-VL has {known}"
+    for part, key, published in PUBLISHED:
+        value = getattr(getattr(described, part), key)
+        if value != published:
+            return f"'{name}' has {part}.{key} {value}, where every published Qwen3-VL has {published}"
     return None
 
 
 def load_qwen3_vl(config: VlmSettings) -> LoadedVlm:
     """A Qwen3-VL and its tokenizer; its images are prepared by images.py."""
-    transformers = _transformers()
+    transformers = import_extra("transformers", "vlm")
     tokenizer = _from_hub(config, transformers.AutoTokenizer)
     template = _template(_folder(config), tokenizer)
     model = _load_model(config, transformers.Qwen3VLForConditionalGeneration)
@@ -74,7 +69,7 @@ def load_qwen3_vl(config: VlmSettings) -> LoadedVlm:
 
 def load_any_vlm(config: VlmSettings) -> LoadedVlm:
     """Any model of transformers that takes images and answers in text, with its processor."""
-    transformers = _transformers()
+    transformers = import_extra("transformers", "vlm")
     processor = _from_hub(config, transformers.AutoProcessor)
     template = getattr(processor, "chat_template", None) or _template(_folder(config), processor.tokenizer)
     model = _load_model(config, transformers.AutoModelForImageTextToText)
@@ -103,12 +98,8 @@ def _load_model(config: VlmSettings, loader: Any) -> Any:
     return model.eval().requires_grad_(False)
 
 
-def answer_token_ids(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """The single tokens that spell yes, and those that spell no."""
-    return _token_ids(tokenizer, "yes"), _token_ids(tokenizer, "no")
-
-
-def _token_ids(tokenizer: Any, word: str) -> list[int]:
+def answer_token_ids(tokenizer: Any, word: Literal["yes", "no"]) -> list[int]:
+    """The single tokens that spell a word."""
     spelled = [tokenizer(form, add_special_tokens=False)["input_ids"] for form in ANSWER_TOKENS[word]]
     single = sorted({ids[0] for ids in spelled if len(ids) == 1})
     if not single:
@@ -136,22 +127,16 @@ def fingerprint_of(folder: Path, template: str) -> str:
 def _from_hub(config: VlmSettings, loader: Any, **options: Any) -> Any:
     if Path(config.model).is_dir():
         Root(Path(config.model)).check_files()
-    with _load_errors(config.model, config.local_files_only):
+    try:
         return loader.from_pretrained(
             config.model, local_files_only=config.local_files_only, trust_remote_code=False, **options
         )
-
-
-@contextmanager
-def _load_errors(name: str, local_files_only: bool) -> Iterator[None]:
-    try:
-        yield
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         reason = " ".join(next((line for line in str(error).splitlines() if line.strip()), "").split())
-        if local_files_only and "couldn't connect" in reason:  # it has not tried to
+        if config.local_files_only and "couldn't connect" in reason:  # it has not tried to
             reason = "it is no folder here, and not among the models that were downloaded before"
         raise JudgeError(
-            f"transformers cannot load '{name}' ({reason}); name a folder with config.json, tokenizer and "
+            f"transformers cannot load '{config.model}' ({reason}); name a folder with config.json, tokenizer and "
             "weights, or set local_files_only: false for a model of the hub; models with code of their own are not "
             "run, serve such a model with vLLM and set backend: openai"
         ) from error
@@ -173,10 +158,3 @@ def _template(folder: Path, tokenizer: Any) -> str:
     if tokenizer.chat_template is None:
         raise JudgeError(f"{folder} has no chat template; take an Instruct model, which brings one")
     return tokenizer.chat_template
-
-
-def _transformers() -> ModuleType:
-    try:
-        return import_module("transformers")
-    except ImportError as error:
-        raise MissingExtra("transformers", "vlm") from error

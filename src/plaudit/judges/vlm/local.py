@@ -35,11 +35,7 @@ from plaudit.judges.vlm.loading import (
     unknown_part,
 )
 from plaudit.judges.vlm.processor import ProcessorBackend, check_finite, generate_text, memory_errors
-from plaudit.judges.vlm.prompt import (
-    FramePrompt,
-    build_prompt,
-    explanation_prompt,
-)
+from plaudit.judges.vlm.prompt import FramePrompt, build_prompt, explanation_prompt
 from plaudit.judges.vlm.qwen3_vl import Decoder, Features, Vision, attend_by, attention_on
 from plaudit.types import AnyArray, Episode, FloatArray
 
@@ -48,12 +44,12 @@ _log = logging.getLogger(__name__)
 
 def load_local_backend(config: VlmSettings) -> VlmBackend:
     """The model in this process, by our own forward where it is a Qwen3-VL, by transformers' where it is not."""
-    reason = None if config.adapter else unknown_part(config.model, load_description(config))
-    backend = (
-        Qwen3VLBackend(config, load_adapted(config) if config.adapter else load_qwen3_vl(config))
-        if reason is None
-        else ProcessorBackend(config, load_any_vlm(config), reason)
-    )
+    if config.adapter:
+        backend = Qwen3VLBackend(config, load_adapted(config))
+    elif (reason := unknown_part(config.model, load_description(config))) is None:
+        backend = Qwen3VLBackend(config, load_qwen3_vl(config))
+    else:
+        backend = ProcessorBackend(config, load_any_vlm(config), reason)
     for warning in backend.warnings:
         _log.info("%s", warning)
     return backend
@@ -80,7 +76,7 @@ class Qwen3VLBackend(VlmBackend):
         self.max_batch_tokens = config.max_batch_tokens
         self._tokenizer = loaded.processor
         self._chat_template = ChatTemplate(loaded.processor, loaded.template)
-        self._yes, self._no = answer_token_ids(loaded.processor)
+        self._yes, self._no = (answer_token_ids(loaded.processor, word) for word in ("yes", "no"))
         attend = attend_by(attention_on(self.device, config.attention))
         warnings = [*loaded.warnings]
         try:
@@ -96,13 +92,13 @@ class Qwen3VLBackend(VlmBackend):
 
     def score(self, episodes: Sequence[Episode]) -> Sequence[FloatArray | PlauditError]:
         """The logit of success of each observed frame, many episodes in one pass."""
-        found: dict[int, FloatArray | PlauditError] = {}
+        answers: dict[int, FloatArray | PlauditError] = {}
         waiting: list[PackedEpisode] = []
         for number, episode in enumerate(episodes):
             try:
                 waiting.append(self.pack(number, episode))
             except PlauditError as error:
-                found[number] = error
+                answers[number] = error
         waiting.sort(key=lambda packed: packed.layout.tokens, reverse=True)
         while waiting:
             longest = waiting[0].layout.tokens
@@ -112,11 +108,15 @@ class Qwen3VLBackend(VlmBackend):
                 self.max_batch_tokens = len(batch) // 2 * longest
                 continue
             for place, packed in enumerate(batch):
-                found[packed.number] = (
-                    _too_large(packed, self.device) if logits is None else check_finite(packed.prompt, logits[place])
+                if logits is not None:
+                    answers[packed.number] = check_finite(packed.prompt, logits[place])
+                    continue
+                answers[packed.number] = JudgeError(
+                    f"{packed.prompt.num_frames} frames ({packed.layout.tokens:,} tokens) do not fit into the memory "
+                    f"of {self.device}; set a frame_stride, fewer cameras or a smaller image_size"
                 )
             del waiting[: len(batch)]
-        return [found[number] for number in range(len(episodes))]
+        return [answers[number] for number in range(len(episodes))]
 
     def pack(self, number: int, episode: Episode) -> PackedEpisode:
         """An episode as tokens; an error where it is too long for the model."""
@@ -157,13 +157,13 @@ class Qwen3VLBackend(VlmBackend):
 
     def _transformers_forward(self, batch: Sequence[PackedEpisode]) -> Tensor:
         """The same by transformers, one episode after the other."""
-        found = []
+        parts = []
         for packed in batch:
             inputs = self._inputs(packed.layout.ids, packed.prompt, packed.sizes)
             keep = self._to_device(packed.layout.answer_positions)
             logits = self.model(**inputs, logits_to_keep=keep, use_cache=False).logits[0].float()
-            found.append(logits[:, self._yes].logsumexp(1) - logits[:, self._no].logsumexp(1))
-        return torch.cat(found)
+            parts.append(logits[:, self._yes].logsumexp(1) - logits[:, self._no].logsumexp(1))
+        return torch.cat(parts)
 
     def encode_images(self, batch: Sequence[PackedEpisode], length: int) -> tuple[Features, IntArray]:
         """Features of all frames, and which of the tokens each stands for; images of a size go together."""
@@ -229,15 +229,5 @@ def pad_batch(layouts: Sequence[Layout]) -> tuple[IntArray, IntArray, IntArray]:
     for row, layout in enumerate(layouts):
         ids[row, : layout.tokens] = layout.ids
         positions[:, row, : layout.tokens] = layout.positions
-    return (
-        ids,
-        positions,
-        np.concatenate([row * length + layout.answer_positions for row, layout in enumerate(layouts)]),
-    )
-
-
-def _too_large(packed: PackedEpisode, device: torch.device) -> JudgeError:
-    return JudgeError(
-        f"{packed.prompt.num_frames} frames ({packed.layout.tokens:,} tokens) do not fit into the memory of {device}; "
-        "set a frame_stride, fewer cameras or a smaller image_size"
-    )
+    answers = [row * length + layout.answer_positions for row, layout in enumerate(layouts)]
+    return ids, positions, np.concatenate(answers)

@@ -20,13 +20,7 @@ from plaudit.judges.vlm.chat_template import UNSTABLE_TEMPLATE, image
 from plaudit.judges.vlm.config import VlmSettings
 from plaudit.judges.vlm.images import resize_frames
 from plaudit.judges.vlm.loading import LoadedVlm, answer_token_ids
-from plaudit.judges.vlm.prompt import (
-    FramePrompt,
-    Message,
-    build_prompt,
-    conversation,
-    explanation_prompt,
-)
+from plaudit.judges.vlm.prompt import FramePrompt, Message, build_prompt, conversation, explanation_prompt
 from plaudit.types import Episode, FloatArray
 
 
@@ -40,7 +34,7 @@ class ProcessorBackend(VlmBackend):
         self.device: torch.device = loaded.model.device
         self.warnings = (f"{warning}; transformers' own forward scores its frames, one episode at a time",)
         self._processor, self._template = loaded.processor, loaded.template
-        self._yes, self._no = answer_token_ids(loaded.processor.tokenizer)
+        self._yes, self._no = (answer_token_ids(loaded.processor.tokenizer, word) for word in ("yes", "no"))
 
     def score(self, episodes: Sequence[Episode]) -> Sequence[FloatArray | PlauditError]:
         """The logit of success of each observed frame."""
@@ -95,11 +89,8 @@ class ProcessorBackend(VlmBackend):
         text = self._processor.apply_chat_template(
             messages, chat_template=self._template, tokenize=False, add_generation_prompt=True
         )
-        found = self._processor(text=[text], images=list(images), return_tensors="pt", add_special_tokens=False)
-        return {
-            name: values.to(self.device, self.model.dtype if values.is_floating_point() else values.dtype)
-            for name, values in found.items()
-        }
+        inputs = self._processor(text=[text], images=list(images), return_tensors="pt", add_special_tokens=False)
+        return dict(inputs.to(self.device, self.model.dtype))  # the type of floats only
 
 
 def check_finite(prompt: FramePrompt, logits: FloatArray) -> FloatArray | PlauditError:

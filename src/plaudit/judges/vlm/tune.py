@@ -20,9 +20,9 @@ import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -38,9 +38,9 @@ from plaudit.data.store import Store
 from plaudit.devices import AdamW
 from plaudit.errors import JudgeError
 from plaudit.judges.classifier.config import AugmentConfig
-from plaudit.judges.classifier.dataset import Split, blank_images, check_split, split_episodes
-from plaudit.judges.classifier.training import AugmentParams
-from plaudit.judges.config import REFERENCE_SOURCES, TrainingDataInfo
+from plaudit.judges.classifier.dataset import SPLITS, Split, blank_images, split_episodes
+from plaudit.judges.classifier.training import augment, draw_changes
+from plaudit.judges.config import ADAPTER_FILE, REFERENCE_SOURCES, TrainingDataInfo
 from plaudit.judges.epochs import EpochMetrics, EpochTrainer, StepMetrics, never_stop, prepare_work, train_epochs
 from plaudit.judges.evaluation import load_reference_labels, score_episodes
 from plaudit.judges.exam import data_fingerprint
@@ -50,11 +50,10 @@ from plaudit.judges.vlm.adapter import add_lora, fingerprint_with, load_base, sa
 from plaudit.judges.vlm.config import AdapterInfo, LoraShape, PromptSettings, VlmSettings
 from plaudit.judges.vlm.images import size_of
 from plaudit.judges.vlm.judge import VlmJudge
-from plaudit.judges.vlm.loading import LoadedVlm
 from plaudit.judges.vlm.local import PackedEpisode, Qwen3VLBackend
 from plaudit.judges.vlm.prompt import FramePrompt, build_prompt
 from plaudit.rule import DecisionRule
-from plaudit.types import ByteArray, Episode, FloatArray
+from plaudit.types import FloatArray
 
 # How a showing is altered. The last one is for judges that are told the task by the episode.
 ALTERED = ("backwards", "still", "blank", "other task")
@@ -88,8 +87,7 @@ class TuneConfig(LoraShape):
 class TuneResult:
     """An adapter, and how it did on the episodes that chose its epoch."""
 
-    info: Callable[[Path], AdapterInfo]  # what describes it, of the folder that it was saved in
-    save: Callable[[Path], None]  # its weights, into a folder
+    save: Callable[[Path], None]  # its weights and its description, into a folder
     before: JudgeMetrics  # of the model as it came
     metrics: JudgeMetrics
     best_epoch: int
@@ -112,17 +110,25 @@ def tune_judge(
     """
     begun = time.monotonic()
     targets = load_reference_labels(store, config.label_sources, ids)
-    splits = _split(targets, config)
+    chosen = split_episodes(targets, config.seed, config.val_fraction, 0.0)
+    splits: dict[Split, list[int]] = {part: chosen[part] for part in SPLITS[:2]}
     loaded = load_base(judge)
     settings = {"tune": config.model_dump(mode="json"), "judge": judge.model_dump(mode="json")}
-    data = _data_info(store, targets, splits, config)
+    data = TrainingDataInfo(
+        fingerprint=data_fingerprint(store, targets),
+        episodes={part: len(ids) for part, ids in splits.items()},
+        frames={part: sum(int((~np.isnan(targets[i])).sum()) for i in ids) for part, ids in splits.items()},
+        sources=config.label_sources,
+        seen=pack_keys(chain.from_iterable(episode_keys(store, list(targets)).values())),
+    )
     prepare_work(work_dir, {**settings, "base": loaded.fingerprint, "data": data.fingerprint})
     torch.manual_seed(config.seed)  # of the weights that an adapter begins with
     peft_model = add_lora(loaded.model, config)
     tuner = Tuner(config, Qwen3VLBackend(judge, loaded), store, targets, splits)
     before = compute_metrics(tuner.measure(), DecisionRule())
     tuner.validate()
-    history = train_epochs(tuner, tuner.train_step, tuner.end_epoch, work_dir / "adapter", on_epoch_end, on_step)
+    end_epoch = partial(tuner.count_epoch, tuner.validate)
+    history = train_epochs(tuner, tuner.train_step, end_epoch, work_dir / "adapter", on_epoch_end, on_step)
     if tuner.best_epoch == 0:
         raise JudgeError(
             f"no epoch was better on the {len(splits['validation'])} validation episodes than the model as it came; "
@@ -138,59 +144,26 @@ def tune_judge(
         "device": str(tuner.backend.device),
         "versions": {"plaudit": __version__, "torch": torch.__version__, "python": platform.python_version()},
     }
-    found = {"scores": {"before": before.to_json(), "tuned": metrics.to_json()}, "training": training, "data": data}
     tasks = tuple(sorted({judge.task or store.episode(i).task for i in splits["train"]}))
-    return TuneResult(
-        info=lambda folder: _info(judge, config, loaded, folder, tasks=tasks, **found),
-        save=lambda folder: save_adapter(folder, peft_model),
-        before=before,
-        metrics=metrics,
-        best_epoch=tuner.best_epoch,
-        history=history,
-    )
 
+    def save(folder: Path) -> None:
+        save_adapter(folder, peft_model)
+        base = Path(judge.model)
+        shape = LoraShape(**config.model_dump(include=set(LoraShape.model_fields)))
+        info = AdapterInfo(
+            base=str(base.resolve()) if base.is_dir() else judge.model,
+            base_fingerprint=loaded.fingerprint,
+            fingerprint=fingerprint_with(loaded, shape, folder),
+            lora=shape,
+            prompt=PromptSettings(**judge.model_dump(include=set(PromptSettings.model_fields))),
+            tasks=tasks,
+            data=data,
+            scores={"before": before.to_json(), "tuned": metrics.to_json()},
+            training=training,
+        )
+        (folder / ADAPTER_FILE).write_text(info.model_dump_json(indent=1))
 
-def _split(targets: Mapping[int, FloatArray], config: TuneConfig) -> dict[Split, list[int]]:
-    succeeded = {i: bool((target == 1).any()) for i, target in targets.items()}
-    splits = split_episodes(succeeded, config.seed, config.val_fraction, 0.0)
-    used: tuple[Split, ...] = ("train", "validation")
-    nothing = [np.zeros(0, np.float32)]
-    frames: dict[Split, FloatArray] = {
-        part: np.concatenate([*(targets[i] for i in splits[part]), *nothing]) for part in used
-    }
-    check_split(frames, np.concatenate([*targets.values()]), len(targets))
-    return {part: splits[part] for part in used}
-
-
-def _data_info(
-    store: Store, targets: Mapping[int, FloatArray], splits: Mapping[Split, Sequence[int]], config: TuneConfig
-) -> TrainingDataInfo:
-    keys = episode_keys(store, list(targets))
-    return TrainingDataInfo(
-        fingerprint=data_fingerprint(store, targets),
-        episodes={part: len(ids) for part, ids in splits.items()},
-        frames={part: sum(int((~np.isnan(targets[i])).sum()) for i in ids) for part, ids in splits.items()},
-        sources=config.label_sources,
-        seen=pack_keys(chain.from_iterable(keys.values())),
-    )
-
-
-def _info(judge: VlmSettings, config: TuneConfig, loaded: LoadedVlm, folder: Path, **found: Any) -> AdapterInfo:
-    base = Path(judge.model)
-    shape = LoraShape(**config.model_dump(include=set(LoraShape.model_fields)))
-    return AdapterInfo(
-        base=str(base.resolve()) if base.is_dir() else judge.model,
-        base_fingerprint=loaded.fingerprint,
-        fingerprint=fingerprint_with(loaded, shape, folder),
-        lora=shape,
-        prompt=PromptSettings(**judge.model_dump(include=set(PromptSettings.model_fields))),
-        **found,
-    )
-
-
-def _blank(images: ByteArray, rng: np.random.Generator) -> ByteArray:
-    """As many, all of one picture that shows nothing."""
-    return np.broadcast_to(blank_images(rng, 16, images.shape[1:])[rng.integers(16)], images.shape)
+    return TuneResult(save, before, metrics, tuner.best_epoch, history)
 
 
 class Tuner(EpochTrainer):
@@ -244,11 +217,16 @@ class Tuner(EpochTrainer):
         target = self.targets[episode_id][episode.observed]
         ways = ALTERED if judge.uses_task else ALTERED[:-1]
         way = ways[rng.integers(len(ways))] if rng.random() < self.config.altered else ""
-        prompt = build_prompt(judge, self._with_other_task(episode, rng) if way == "other task" else episode)
+        if way == "other task":
+            others = [task for task in self.tasks if task != episode.task] or OTHER_TASKS
+            episode = replace(episode, task=others[rng.integers(len(others))])
+        prompt = build_prompt(judge, episode)
         shown = self._shown_frames(way, target, rng)
         prompt = self._augment(replace(prompt, frame_indices=shown), rng)
-        if way == "blank":
-            prompt = replace(prompt, frames={c: _blank(images, rng) for c, images in prompt.frames.items()})
+        if way == "blank":  # one picture that shows nothing, in place of every frame
+            blank = {c: blank_images(rng, 16, f.shape[1:])[rng.integers(16)] for c, f in prompt.frames.items()}
+            frames = {c: np.broadcast_to(blank[c], images.shape) for c, images in prompt.frames.items()}
+            prompt = replace(prompt, frames=frames)
         seen = np.where(np.isnan(target), target, 0) if way in ("blank", "other task") else target
         return self.backend.pack_prompt(episode_id, prompt), seen[shown].astype(np.float32)
 
@@ -262,19 +240,14 @@ class Tuner(EpochTrainer):
             return np.full_like(shown, rng.choice(np.flatnonzero(~np.isnan(target))))
         return shown[::-1].copy() if way == "backwards" else shown
 
-    def _with_other_task(self, episode: Episode, rng: np.random.Generator) -> Episode:
-        others = [task for task in self.tasks if task != episode.task] or OTHER_TASKS
-        return replace(episode, task=others[rng.integers(len(others))])
-
     def _augment(self, prompt: FramePrompt, rng: np.random.Generator) -> FramePrompt:
         """Every frame of a camera changed alike, at the size that the model sees."""
         drawn = torch.Generator().manual_seed(int(rng.integers(2**62)))
-        every = torch.zeros(prompt.num_frames, dtype=torch.long)
         frames = {}
         for camera in prompt.frames:
             images = torch.from_numpy(prompt.images(camera)).to(self.backend.device)
             images = resize_images(images, size_of(images.shape, self.backend.config.image_size))
-            changed = AugmentParams.draw(1, self.config.augment, drawn)[every].apply(images)
+            changed = augment(images, draw_changes(1, self.config.augment, drawn).expand(prompt.num_frames, -1))
             frames[camera] = changed.round_().to(torch.uint8).cpu().numpy()
         return replace(prompt, frames=frames, frame_indices=np.arange(prompt.num_frames))
 
@@ -288,8 +261,17 @@ class Tuner(EpochTrainer):
                 loss, right, weight = np.sum([self._part_gradients(part, labeled) for part in parts], axis=0)
                 return float(loss), float(right / max(weight, 1e-9))
             except torch.OutOfMemoryError as error:
-                short = error.with_traceback(None)  # which would keep the failed pass alive
-            self._use_less_memory(batch, short)
+                failed = error.with_traceback(None)  # which would keep the failed pass alive
+            self.optimizer.zero_grad()
+            torch.cuda.empty_cache()
+            if self.together > 1:
+                self.together = (self.together + 1) // 2
+            elif not self.backend.recompute_layers():
+                longest = max(packed.layout.tokens for packed, _ in batch)
+                raise JudgeError(
+                    f"an episode of {longest:,} tokens does not fit into the memory of {self.backend.device} for "
+                    "training; set a frame_stride, fewer cameras or a smaller image_size"
+                ) from failed
 
     def _part_gradients(
         self, part: Sequence[tuple[PackedEpisode, FloatArray]], labeled: int
@@ -300,35 +282,19 @@ class Tuner(EpochTrainer):
         """
         logits = self.backend.forward([packed for packed, _ in part])
         target = torch.from_numpy(np.concatenate([target for _, target in part])).to(logits.device)
-        known = ~target.isnan()
-        logits, target = logits[known], target[known]
+        labels = ~target.isnan()
+        logits, target = logits[labels], target[labels]
         weights = self.weights.to(logits.device)[target.long()]
         loss = F.binary_cross_entropy_with_logits(logits, target, weights, reduction="sum") / labeled
         loss.backward()
         right = weights[(logits.detach() > 0) == (target > 0.5)].sum()
         return float(loss.detach()), float(right), float(weights.sum())
 
-    def _use_less_memory(self, batch: Sequence[tuple[PackedEpisode, FloatArray]], error: Exception) -> None:
-        self.optimizer.zero_grad()
-        torch.cuda.empty_cache()
-        if self.together > 1:
-            self.together = (self.together + 1) // 2
-        elif not self.backend.recompute_layers():
-            longest = max(packed.layout.tokens for packed, _ in batch)
-            raise JudgeError(
-                f"an episode of {longest:,} tokens does not fit into the memory of {self.backend.device} for training; "
-                "set a frame_stride, fewer cameras or a smaller image_size"
-            ) from error
-
-    def end_epoch(self) -> EpochMetrics:
-        """After its last step: measure on the validation episodes, and keep the adapter if it is the best so far."""
-        return self.count_epoch(self.validate)
-
     def validate(self) -> float:
         """The loss on the validation episodes as they are; keeps the adapter if it is the best so far."""
-        found = self.measure()
-        prob = torch.from_numpy(np.concatenate([one.success_prob for one in found]))
-        target = torch.from_numpy(np.concatenate([one.target for one in found]))
+        predictions = self.measure()
+        prob = torch.from_numpy(np.concatenate([one.success_prob for one in predictions]))
+        target = torch.from_numpy(np.concatenate([one.target for one in predictions]))
         loss = float(F.binary_cross_entropy(prob, target, self.weights[target.long()]))
         self.check_loss(loss, self.version)
         if loss < self.best_loss:
@@ -339,10 +305,10 @@ class Tuner(EpochTrainer):
     def measure(self) -> list[EpisodePrediction]:
         """Of the labeled frames of the validation episodes."""
         targets = {i: self.targets[i] for i in self.splits["validation"]}
-        found, failed = score_episodes(self.store, VlmJudge(self.backend, DecisionRule()), targets)
+        predictions, failed = score_episodes(self.store, VlmJudge(self.backend, DecisionRule()), targets)
         for episode_id, reason in failed.items():
             raise JudgeError(f"episode {episode_id}: {reason}")
-        return found
+        return predictions
 
     def use_best(self) -> None:
         """Go on as it was after its best epoch."""

@@ -10,6 +10,7 @@ reward model builds it with `pretrained=False` and fills it from its own weights
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -94,9 +95,12 @@ def feature_map_size(encoder: nn.Module, size: tuple[int, int]) -> tuple[int, in
         raise
     except (RuntimeError, ValueError) as error:
         reason = str(error).split("\n")[0]
-        raise JudgeError(
-            f"this encoder takes no images of {size[0]}x{size[1]} ({reason}); {_smallest(encoder)}"
-        ) from error
+        advice = "nor squares of 16 to 224 pixels"
+        for side in (224, 128, 64, 32, 16):
+            with suppress(RuntimeError, ValueError):
+                features_of(encoder, (side, side))
+                advice = f"it takes {side}x{side}: set image_size"
+        raise JudgeError(f"this encoder takes no images of {size[0]}x{size[1]} ({reason}); {advice}") from error
     return shape[2], shape[3]
 
 
@@ -114,28 +118,10 @@ def features_of(encoder: Any, size: tuple[int, int]) -> tuple[int, ...]:
         encoder.train(training)
 
 
-def _smallest(encoder: nn.Module) -> str:
-    """The tail of a sentence: what size would do."""
-    for side in (16, 32, 64, 128, 224):
-        try:
-            features_of(encoder, (side, side))
-        except (RuntimeError, ValueError):
-            continue
-        return f"it takes {side}x{side}: set image_size"
-    return "nor squares of 16 to 224 pixels"
-
-
 def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:
     """Cells before and after one axis of `size` cells."""
     total = max((math.ceil(size / stride) - 1) * stride + kernel - size, 0)
     return total // 2, total - total // 2
-
-
-def pad_same(x: Tensor, kernel: int, stride: int, value: float) -> Tensor:
-    """[B, C, H, W] with its edges filled with `value`."""
-    top, bottom = same_padding(x.shape[2], kernel, stride)
-    left, right = same_padding(x.shape[3], kernel, stride)
-    return F.pad(x, (left, right, top, bottom), value=value)
 
 
 class SameConv2d(nn.Conv2d):
@@ -166,7 +152,8 @@ class SameMaxPool2d(nn.Module):
             return F.max_pool2d(x, self.kernel, self.stride, [before for before, _ in padding])
         if all(pair == (0, 1) for pair in padding):  # a last window that reaches one cell out: no copy either
             return F.max_pool2d(x, self.kernel, self.stride, ceil_mode=True)
-        return F.max_pool2d(pad_same(x, self.kernel, self.stride, -math.inf), self.kernel, self.stride)
+        rows, columns = padding
+        return F.max_pool2d(F.pad(x, (*columns, *rows), value=-math.inf), self.kernel, self.stride)
 
 
 Shape = tuple[int, ...]
@@ -195,10 +182,8 @@ def read_state_dict(path: Path) -> dict[str, Any]:
         raise unreadable(path, f"this is no file of weights (safetensors, torch or a pickle); it starts with {start!r}")
     if not isinstance(tree, dict):
         raise BadFile(path, f"this file holds a {type(tree).__name__}; weights are a dictionary of names and tensors")
-    while len(tree) == 1 and isinstance(
-        only := next(iter(tree.values())), dict
-    ):  # {"params": ...}, {"state_dict": ...}
-        tree = only
+    while len(tree) == 1 and isinstance(next(iter(tree.values())), dict):  # {"params": ...}, {"state_dict": ...}
+        (tree,) = tree.values()
     return _flat(tree)
 
 
@@ -213,8 +198,10 @@ def select_tensors(
     for name, shape in wanted.items():
         if name not in found:
             raise BadFile(path, f"tensor '{name}' {list(shape)} of {network} is missing; take the file as published")
-        tensor = _as_tensor(found[name])
-        if tensor is None:
+        tensor = found[name]
+        if isinstance(tensor, np.ndarray) and tensor.dtype.kind == "f":
+            tensor = torch.from_numpy(tensor.astype(np.float32))
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
             raise BadFile(path, f"'{name}' should be a tensor of floats {list(shape)} of {network}; take another file")
         if tensor.shape != shape:
             raise BadFile(
@@ -222,7 +209,7 @@ def select_tensors(
                 f"tensor '{name}' is {list(tensor.shape)} and {network} has {list(shape)} there; "
                 "this is another network, take a file of this one",
             )
-        taken[name] = tensor
+        taken[name] = tensor.detach().float()
     surplus = [name for name in found if name not in wanted and not name.startswith(tuple(skip))]
     if surplus:
         shape = list(np.shape(found[surplus[0]]))
@@ -239,11 +226,3 @@ def _flat(tree: Mapping[Any, Any], above: str = "") -> dict[str, Any]:
     for name, value in tree.items():
         flat |= _flat(value, f"{above}{name}/") if isinstance(value, dict) else {f"{above}{name}": value}
     return flat
-
-
-def _as_tensor(value: Any) -> Tensor | None:
-    if isinstance(value, Tensor) and value.is_floating_point():
-        return value.detach().float()
-    if isinstance(value, np.ndarray) and value.dtype.kind == "f":
-        return torch.from_numpy(value.astype(np.float32))
-    return None

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from plaudit.config import LocalFilesOnly
-from plaudit.errors import JudgeError, MissingExtra, MissingPackage, UnknownName, did_you_mean
+from plaudit.errors import JudgeError, MissingPackage, UnknownName, did_you_mean, import_extra
 from plaudit.files import Root, read_json_object
 from plaudit.judges.classifier.encoders import IMAGENET_MEAN, IMAGENET_STD, Channels, EncoderConfig, features_of
 
@@ -46,10 +46,14 @@ class TorchvisionConfig(EncoderConfig):
         return self.weights is not None
 
     def build(self, *, pretrained: bool = True) -> "TorchvisionEncoder":
-        models = _torchvision()
-        known = models.list_models(module=models)
-        if self.name not in known:
-            raise UnknownName(f"torchvision has no image network '{self.name}'; {did_you_mean(self.name, known)}")
+        try:
+            models = import_module("torchvision.models")
+        except ImportError as error:
+            release = f"torchvision (the release made for torch {torch.__version__})"
+            raise MissingPackage("torchvision", release) from error
+        names = models.list_models(module=models)
+        if self.name not in names:
+            raise UnknownName(f"torchvision has no image network '{self.name}'; {did_you_mean(self.name, names)}")
         weights = self._weights(models) if pretrained and self.weights is not None else None
         return TorchvisionEncoder(self.name, models.get_model(self.name, weights=weights))
 
@@ -115,29 +119,14 @@ class TransformersConfig(EncoderConfig):
         return self.architecture is None
 
     def build(self, *, pretrained: bool = True) -> "TransformersEncoder":
-        transformers = _transformers()
+        transformers = import_extra("transformers", "vision")
         described = self.architecture_config()
         assert described.architecture is not None and described.mean is not None and described.std is not None
         config = transformers.AutoConfig.for_model(**described.architecture)
-        if pretrained and self.pretrained:
-            network = self._load_weights(transformers.AutoModel, config)
-        else:
+        if not pretrained or not self.pretrained:
             network = transformers.AutoModel.from_config(config)
-        return TransformersEncoder(self.name, network, described.mean, described.std)
-
-    def architecture_config(self) -> Self:
-        if self.architecture is not None:
-            return self
-        tree = json.loads(self._from_folder(_transformers().AutoConfig).to_json_string(use_diff=False))
-        tree = tree.get("vision_config", tree)  # of CLIP, SigLIP and their like, the half that sees
-        mean, std = (self.mean, self.std) if self.mean is not None and self.std is not None else self._preprocessing()
-        architecture = {key: value for key, value in tree.items() if key not in NOT_SHAPE}
-        return self.model_copy(
-            update={"architecture": architecture, "mean": mean, "std": std, "local_files_only": True},
-        )
-
-    def _load_weights(self, loader: Any, config: Any) -> Any:
-        network, report = self._from_folder(loader, config=config, output_loading_info=True)
+            return TransformersEncoder(self.name, network, described.mean, described.std)
+        network, report = self._from_folder(transformers.AutoModel, config=config, output_loading_info=True)
         # The pooler comes after the last map, and many files are without.
         missing = sorted(name for name in report["missing_keys"] if not name.startswith("pooler."))
         if missing:
@@ -145,7 +134,19 @@ class TransformersConfig(EncoderConfig):
                 f"the weights of '{self.name}' lack {len(missing)} tensors of its vision network, "
                 f"'{missing[0]}' first; name a folder with the weights of a whole one"
             )
-        return network
+        return TransformersEncoder(self.name, network, described.mean, described.std)
+
+    def architecture_config(self) -> Self:
+        if self.architecture is not None:
+            return self
+        described = self._from_folder(import_extra("transformers", "vision").AutoConfig)
+        tree = json.loads(described.to_json_string(use_diff=False))
+        tree = tree.get("vision_config", tree)  # of CLIP, SigLIP and their like, the half that sees
+        mean, std = (self.mean, self.std) if self.mean is not None and self.std is not None else self._preprocessing()
+        architecture = {key: value for key, value in tree.items() if key not in NOT_SHAPE}
+        return self.model_copy(
+            update={"architecture": architecture, "mean": mean, "std": std, "local_files_only": True},
+        )
 
     def _from_folder(self, loader: Any, **options: Any) -> Any:
         if Path(self.name).is_dir():
@@ -202,31 +203,16 @@ class TransformersEncoder(nn.Module):
         self.channels = features_of(self, _pair(config.get("image_size", 224)))[1]
 
     def forward(self, images: Tensor) -> Tensor:
-        features = self.network(pixel_values=images, **self.options).last_hidden_state
-        return features if features.ndim == 4 else self._lay_out(features, images.shape[2], images.shape[3])
-
-    def _lay_out(self, tokens: Tensor, height: int, width: int) -> Tensor:
-        """Tokens [B, some + h * w, C], those of the patches last, to [B, C, h, w]."""
+        tokens = self.network(pixel_values=images, **self.options).last_hidden_state
+        if tokens.ndim == 4:  # a map already
+            return tokens
+        # Tokens [B, some + h * w, C], those of the patches last, to [B, C, h, w].
         if self.patch is None:
             raise JudgeError(_no_map(f"'{self.name}'", "its tokens are not of patches"))
-        h, w = height // self.patch[0], width // self.patch[1]
+        h, w = images.shape[2] // self.patch[0], images.shape[3] // self.patch[1]
         if tokens.shape[1] < h * w:
             raise JudgeError(_no_map(f"'{self.name}'", f"it gives {tokens.shape[1]} tokens for {h}x{w} patches"))
         return tokens[:, tokens.shape[1] - h * w :].transpose(1, 2).unflatten(2, (h, w))
-
-
-def _torchvision() -> ModuleType:
-    try:
-        return import_module("torchvision.models")
-    except ImportError as error:
-        raise MissingPackage("torchvision", f"torchvision (the release made for torch {torch.__version__})") from error
-
-
-def _transformers() -> ModuleType:
-    try:
-        return import_module("transformers")
-    except ImportError as error:
-        raise MissingExtra("transformers", "vision") from error
 
 
 def _no_map(network: str, why: str) -> str:

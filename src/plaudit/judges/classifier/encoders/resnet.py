@@ -200,8 +200,21 @@ def rename_resnet10(found: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
         }
     naming = max(_NAMINGS, key=lambda naming: sum(naming.name_of(ours) in found for ours in shapes))
     if not any(naming.name_of(ours) in found for ours in shapes):
-        raise BadFile(path, _what_else(found))
-    wanted = {naming.name_of(ours): _in_flax(shape) if naming.flax else shape for ours, shape in shapes.items()}
+        if any(name.startswith("squeezes.") for name in found):
+            raise BadFile(
+                path,
+                "this is a whole reward model and not the weights of an encoder; name a published file of ResNet-10",
+            )
+        first = ", ".join(f"'{name}'" for name in list(found)[:3])
+        raise BadFile(
+            path,
+            f"nothing in this file is known from the published ones of ResNet-10 (SERL's, helper2424's, RLinf's), its "
+            f"names start with {first or 'nothing'}; name one of those files",
+        )
+    wanted: dict[str, Shape] = {}
+    for ours, shape in shapes.items():
+        flax = naming.flax and len(shape) == 4  # [H, W, in, out]
+        wanted[naming.name_of(ours)] = (*shape[2:], shape[1], shape[0]) if flax else shape
     taken = select_tensors(found, wanted, path=path, network="ResNet-10", skip=naming.skip)
     tensors = {ours: taken[naming.name_of(ours)] for ours in shapes}
     if naming.flax:
@@ -255,22 +268,8 @@ def _split(module: str) -> tuple[int | None, str]:
     return int(stage) - 1, rest
 
 
-def _in_flax(shape: Shape) -> Shape:
-    return (shape[2], shape[3], shape[1], shape[0]) if len(shape) == 4 else shape
-
-
 _NAMINGS = (
     WeightNaming(_serl, skip=("output_head/",), flax=True),
     *(WeightNaming(_helper2424(conv, norm)) for conv in ("", ".conv") for norm in ("", ".group_norm")),
     WeightNaming(lambda ours: ours, skip=("fc.",)),
 )
-
-
-def _what_else(found: Mapping[str, Any]) -> str:
-    if any(name.startswith("squeezes.") for name in found):
-        return "this is a whole reward model and not the weights of an encoder; name a published file of ResNet-10"
-    first = ", ".join(f"'{name}'" for name in list(found)[:3])
-    return (
-        f"nothing in this file is known from the published ones of ResNet-10 (SERL's, helper2424's, RLinf's), its "
-        f"names start with {first or 'nothing'}; name one of those files"
-    )

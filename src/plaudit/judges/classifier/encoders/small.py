@@ -3,6 +3,8 @@
 For simulated frames of 64x64 it is as good as a pretrained one and a hundred times cheaper on a processor.
 """
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -25,18 +27,23 @@ class SmallConfig(EncoderConfig):
         return SmallEncoder(self.widths)
 
 
+def strided_convolutions(widths: Sequence[int]) -> list[nn.Module]:
+    """Layers with these channels, each of which halves an image."""
+    layers: list[nn.Module] = []
+    for before, after in pairwise((3, *widths)):
+        layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.ReLU()]
+    return layers
+
+
 class SmallEncoder(nn.Module):
     """[B, 3, H, W] to [B, C, h, w], halved by each layer."""
 
     mean: Channels = (127.5, 127.5, 127.5)
     std: Channels = (127.5, 127.5, 127.5)
 
-    def __init__(self, widths: tuple[int, ...]):
+    def __init__(self, widths: Sequence[int]):
         super().__init__()
-        layers: list[nn.Module] = []
-        for before, after in zip((3, *widths[:-1]), widths, strict=True):
-            layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.ReLU()]
-        self.layers = nn.Sequential(*layers)
+        self.layers = nn.Sequential(*strided_convolutions(widths))
         self.channels = widths[-1]
 
     def forward(self, images: Tensor) -> Tensor:
@@ -56,16 +63,13 @@ class KeypointsConfig(EncoderConfig):
 class KeypointsEncoder(nn.Module):
     """[B, 3, H, W] to [B, 3 * K, 1, 1]: x, y and strength of each of K keypoints."""
 
-    mean: Channels = (127.5, 127.5, 127.5)
-    std: Channels = (127.5, 127.5, 127.5)
+    mean, std = SmallEncoder.mean, SmallEncoder.std
 
-    def __init__(self, widths: tuple[int, ...]):
+    def __init__(self, widths: Sequence[int]):
         super().__init__()
-        # All but the last halve the image; the last has heat maps at a quarter of its size, with the defaults.
-        layers: list[nn.Module] = []
-        for before, after in zip((3, *widths[:-2]), widths[:-1], strict=True):
-            layers += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.ReLU()]
-        self.layers = nn.Sequential(*layers, nn.Conv2d(widths[-2], widths[-1], 3, padding=1))
+        # The last layer has heat maps, with the defaults at a quarter of the image's size.
+        last = nn.Conv2d(widths[-2], widths[-1], 3, padding=1)
+        self.layers = nn.Sequential(*strided_convolutions(widths[:-1]), last)
         # How sharp each softmax is: of heat maps with unit deviation, so that it is sharp enough to learn from at once.
         self.sharpness = nn.Parameter(torch.full((widths[-1],), 3.0))
         self.channels = 3 * widths[-1]
@@ -76,12 +80,8 @@ class KeypointsEncoder(nn.Module):
         heat = heat.flatten(2)
         unit = F.layer_norm(heat, heat.shape[2:], eps=1e-6)
         share = torch.softmax(unit * self.sharpness[:, None], dim=2)
-        grid_y, grid_x = torch.meshgrid(_places(height, heat), _places(width, heat), indexing="ij")
+        y, x = (torch.linspace(-1, 1, count, dtype=heat.dtype, device=heat.device) for count in (height, width))
+        grid_y, grid_x = torch.meshgrid(y, x, indexing="ij")
         where = share @ torch.stack([grid_x.flatten(), grid_y.flatten()], dim=1)
         strength = (share * heat).sum(dim=2, keepdim=True).tanh()
         return torch.cat([where, strength], dim=2).reshape(len(images), -1, 1, 1)
-
-
-def _places(count: int, like: Tensor) -> Tensor:
-    """-1 to 1 along an axis of so many cells."""
-    return torch.linspace(-1, 1, count, dtype=like.dtype, device=like.device)
