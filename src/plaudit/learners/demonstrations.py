@@ -44,10 +44,8 @@ class Demonstrations:
                 used[kind] += 1
                 cloned[episode_id] = labels
         if not cloned:
-            raise DataError(
-                f"{store.folder} has no episode to clone: {_counts(left_out) or 'it is empty'}; record demonstrations, "
-                "or clone failures too with fit.include_failures=true"
-            )
+            advice = "record demonstrations, or clone failures too with fit.include_failures=true"
+            raise DataError(f"{store.folder} has no episode to clone: {_counts(left_out) or 'it is empty'}; {advice}")
         rest = f"; left out: {_counts(left_out)}" if any(left_out.values()) else ""
         return cls(cloned, f"cloning {len(cloned)} of {len(store.ids)} episodes: {_counts(used)}{rest}")
 

@@ -138,10 +138,8 @@ class QChunk(LearnerBase):
     def _check(self, batch: Batch[Tensor]) -> None:
         wanted, shape = [self.config.horizon, self.env_spec.action_dim], list(batch.actions.shape[1:])
         if shape != wanted:
-            raise DataError(
-                f"this learner takes windows of {wanted} actions, the batch has {shape}; sample it with the learner's "
-                "replay_options"
-            )
+            differs = f"this learner takes windows of {wanted} actions, the batch has {shape}"
+            raise DataError(f"{differs}; sample it with the learner's replay_options")
 
     @property
     def components(self) -> dict[str, nn.Module]:

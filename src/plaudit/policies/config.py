@@ -82,10 +82,7 @@ class GaussianConfig(NetworkPolicyConfig):
     @model_validator(mode="after")
     def _check_stochastic(self) -> Self:
         if self.stochastic and self.actor.kind == "plain":
-            raise ValueError(
-                "a plain actor cannot be stochastic: its weights do not include a standard deviation; leave out "
-                "'stochastic'"
-            )
+            raise ValueError("a plain actor cannot be stochastic: its weights have no standard deviation")
         return self
 
 

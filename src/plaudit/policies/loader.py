@@ -112,22 +112,16 @@ class PolicySpec(PolicyConfig):
         sizes = {"a state": (config.state_dim, spec.state_dim), "an action": (config.action_dim, spec.action_dim)}
         for what, (own, given) in sizes.items():
             if own != given:
-                raise PolicyError(
-                    f"this policy was made for {what} of {own} numbers, and that of {where} has {given}; name the "
-                    "robot or task it was trained for, or train one for this"
-                )
+                made_for = f"this policy was made for {what} of {own} numbers, and that of {where} has {given}"
+                raise PolicyError(f"{made_for}; name the robot or task it was trained for")
         for camera, size in config.cameras.items():
             if camera not in spec.cameras:
-                raise PolicyError(
-                    f"this policy looks at camera '{camera}', which {where} does not have; "
-                    f"{did_you_mean(camera, spec.cameras) if spec.cameras else 'it has none'}"
-                )
+                names = did_you_mean(camera, spec.cameras) if spec.cameras else "it has none"
+                raise PolicyError(f"this policy looks at camera '{camera}', which {where} does not have; {names}")
             height, width = spec.cameras[camera]
             if (height, width) != tuple(size):
-                raise PolicyError(
-                    f"camera '{camera}' of {where} gives {height}x{width} images, this policy was made for "
-                    f"{size[0]}x{size[1]}; set that size"
-                )
+                made_for = f"this policy was made for {size[0]}x{size[1]}; set that size"
+                raise PolicyError(f"camera '{camera}' of {where} gives {height}x{width} images, {made_for}")
 
     def check_trained(self, robot: str, *, scaled: bool) -> None:
         """Refuse to drive a robot with a network of random weights, or of units that nobody has named.
@@ -137,10 +131,8 @@ class PolicySpec(PolicyConfig):
         if not isinstance(self.config, NetworkPolicyConfig):
             return
         if self.weights is None:
-            raise PolicyError(
-                f"this policy is untrained: its file names no weights, and {robot} would move at random; train it "
-                f"first, or say that you want this: {ALLOW_UNTRAINED}"
-            )
+            untrained = f"this policy is untrained: its file names no weights, and {robot} would move at random"
+            raise PolicyError(f"{untrained}; train it first, or say that you want this: {ALLOW_UNTRAINED}")
         if not scaled:
             raise PolicyError(
                 f"nothing says what this policy's actions are on {robot}, and they would be sent as they are; name "

@@ -90,10 +90,8 @@ class OpenpiPolicy(FixedPolicy):
         actions = np.asarray(answer[config.action_key])
         horizon = config.horizon or (len(actions) if actions.ndim else 0)
         if actions.ndim != 2 or len(actions) < max(horizon, 1) or actions.shape[1] < config.action_dim:
-            raise PolicyError(
-                f"the server sent actions of {list(actions.shape)}, this robot needs [{config.horizon or 'H'}, "
-                f"{config.action_dim}]"
-            )
+            wanted = f"[{config.horizon or 'H'}, {config.action_dim}]"
+            raise PolicyError(f"the server sent actions of {list(actions.shape)}, this robot needs {wanted}")
         chunk = actions[:horizon, : config.action_dim].astype(np.float32)
         if not np.isfinite(chunk).all():
             raise PolicyError("the server sent actions that hold NaN or infinity")
@@ -181,10 +179,8 @@ class OpenpiClient:
                 raise PolicyError(f"{self._config.url} refused the connection: HTTP {status}{hint}") from error
             except (InvalidHandshake, WebSocketException, OSError) as error:
                 if time.monotonic() + pause > deadline:
-                    raise PolicyUnavailable(
-                        f"no openpi server at {self._config.url} within {within_s:g} s ({error}); "
-                        "start it there, or set 'host' and 'port' to where it runs"
-                    ) from error
+                    failed = f"no openpi server at {self._config.url} within {within_s:g} s ({error})"
+                    raise PolicyUnavailable(f"{failed}; start it there, or set 'host' and 'port'") from error
                 time.sleep(pause)
                 pause = min(2 * pause, MAX_RETRY_S)
 

@@ -174,7 +174,7 @@ def test_the_estimate_is_of_images_and_steps(table, tmp_path):
     # Views to learn from; frames to score, and 16 frames of each of 12 episodes to compare.
     found = budget._estimate(config, table, parts, known)
     assert (found.encode_s, found.epoch_s, found.score_s) == (4 * 128, 100, 10 + 20 + 12 * 16)
-    assert found.seconds == 4 * 128 + 0.8 * 15 * 100 + 282
+    assert found.seconds == 4 * 128 + 0.8 * 15 * 100 + 222
     assert budget._estimate(folds, table, parts, known).epoch_s == 100 * (1 + 5 * 1)  # and five folds
     learning = config.model_copy(update={"freeze_encoder": False})
     assert budget._estimate(learning, table, parts, known).epoch_s == 100 + 10  # validation images in each epoch

@@ -140,12 +140,16 @@ def _first_that_fits(
     If none does, the last one; with an enforced budget, one member and as many epochs as fit.
     """
     budget_s, settings, estimate, speed = _left_s(config, elapsed_s), {}, None, None
-    for of_one_size in progress(_candidates(config, table) if _chooses(config) else [[{}]]):
-        speed = None
-        for settings in of_one_size:
-            changed = config.model_copy(update=settings)
-            speed = speed or measure_speed(changed, table)
-            estimate = _estimate(changed, table, splits, speed)
+    # The candidates: the best first, those of one image size together.
+    wanted: dict[str, Any] = {"freeze_encoder": True, "num_history_frames": HISTORY_FRAMES, "ensemble_size": MEMBERS}
+    if "num_history_frames" not in config.model_fields_set:
+        wanted["history_stride"] = max(1, round(HISTORY_S * (float(np.median(table.fps)) or 10.0)))
+    sizes = dict.fromkeys(_size_of(table.cameras, pixels) for pixels in PIXELS)
+    ladders = [[_unset(config, {**wanted, "image_size": s, "num_augmented_views": v}) for v in VIEWS] for s in sizes]
+    for ladder in progress(ladders if _chooses(config) else [[{}]]):
+        speed = measure_speed(config.model_copy(update=ladder[0]), table)
+        for settings in ladder:
+            estimate = _estimate(config.model_copy(update=settings), table, splits, speed)
             if estimate.seconds <= budget_s:
                 return Choice(settings, estimate.seconds, estimate.score_s)
     assert estimate is not None and speed is not None
@@ -155,30 +159,14 @@ def _first_that_fits(
     estimate = _estimate(config.model_copy(update=settings), table, splits, speed)
     if estimate.least_s > budget_s:
         raise JudgeError(
-            f"max_minutes is {config.max_minutes:g}, and on this CPU reading the data, one epoch and measuring the "
-            f"model take about {_minutes(elapsed_s + estimate.least_s)}; nothing was trained: allow at least that "
-            "(--minutes), use fewer episodes, a smaller image_size or train_fps, a frozen encoder with pretrained "
-            "weights, or a GPU"
+            f"max_minutes is {config.max_minutes:g}, and one epoch on this CPU with all around it would take about "
+            f"{_minutes(elapsed_s + estimate.least_s)}; nothing was trained: allow that (--minutes), or use fewer "
+            "episodes, a smaller image_size or train_fps, or a GPU"
         )
     epochs = int((budget_s - estimate.encode_s - estimate.score_s) / (EPOCHS * estimate.epoch_s))
     settings |= _unset(config, {"epochs": min(config.epochs, max(1, epochs))})
     shorter = _estimate(config.model_copy(update=settings), table, splits, speed)
     return Choice(settings, shorter.seconds, estimate.score_s)
-
-
-def _candidates(config: RewardTrainConfig, table: RewardDataset) -> list[list[dict[str, Any]]]:
-    """Settings that were not given, from the best on: those of one image size together."""
-    fps = float(np.median(table.fps)) or 10.0
-    wanted: dict[str, Any] = {
-        "freeze_encoder": True,
-        "num_history_frames": HISTORY_FRAMES,
-        "history_stride": max(1, round(HISTORY_S * fps)),
-        "ensemble_size": MEMBERS,
-    }
-    if "num_history_frames" in config.model_fields_set:
-        del wanted["history_stride"]
-    sizes = dict.fromkeys(_size_of(table.cameras, pixels) for pixels in PIXELS)
-    return [[_unset(config, wanted | {"image_size": s, "num_augmented_views": v}) for v in VIEWS] for s in sizes]
 
 
 def _unset(config: RewardTrainConfig, wanted: Mapping[str, Any]) -> dict[str, Any]:

@@ -247,10 +247,7 @@ class RewardModel:
     def score_frames(self, images: Mapping[str, Images], state: FloatArray | None = None) -> Scores:
         """Independent frames, camera -> [B, H, W, 3], for a model without a history."""
         if self.classifier.num_history_frames:
-            raise JudgeError(
-                f"this model looks at {self.classifier.num_frames} frames of an episode; score whole episodes, or a "
-                "stream"
-            )
+            raise JudgeError(f"this model sees {self.classifier.num_frames} frames of an episode; score whole episodes")
         self.check(images, state)
         if not len(next(iter(images.values()))):
             return self._scores(np.zeros((len(self.members), 0, self.classifier.outputs), np.float32))
@@ -316,16 +313,14 @@ class RewardModel:
         for own_name, size in self.cameras.items():
             camera = self.camera_in(own_name, images)
             if camera not in images:
+                names = ", ".join(sorted(images)) or "none"
                 raise JudgeError(
-                    f"this reward model looks at camera '{camera}', which is not there; there are: "
-                    f"{', '.join(sorted(images)) or 'none'}"
+                    f"this reward model looks at camera '{camera}', which is not there; there are: {names}"
                 )
             height, width = images[camera].shape[1:3]
             if (height, width) != tuple(size) and not self.classifier.any_size:
-                raise JudgeError(
-                    f"camera '{camera}' gives {height}x{width} images, this reward model was trained on "
-                    f"{size[0]}x{size[1]}; record in that size, or train a model for this one"
-                )
+                trained = f"this reward model was trained on {size[0]}x{size[1]}"
+                raise JudgeError(f"camera '{camera}' gives {height}x{width} images, {trained}; record in that size")
         dims, state_dim = 0 if state is None else state.shape[1], self.classifier.state_dim
         if state_dim and dims != state_dim:
             raise JudgeError(f"this reward model sees a state of {state_dim} numbers, this robot's has {dims}")

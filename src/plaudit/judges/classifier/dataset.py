@@ -152,10 +152,7 @@ def _demonstrations(store: Store, sources: Collection[str]) -> list[int]:
         if labels is None or ((labels.targets == 1).any() and labels.targets[labels.labeled][0] == 0):
             ids.append(episode_id)
     if not ids:
-        raise JudgeError(
-            f"{store.folder} has no demonstrations: of its {len(store.ids)} episodes, each has labels and none comes "
-            "to a success; record or label some that do"
-        )
+        raise JudgeError(f"none of the {len(store.ids)} episodes of {store.folder} comes to a success; record some")
     return ids
 
 
@@ -204,21 +201,14 @@ def _check_split(splits: Mapping[Split, Sequence[int]], frames: Mapping[int, Map
     for value, name in outcomes.items():
         if not any(counts[value] for counts in frames.values()):
             total = sum(sum(counts.values()) for counts in frames.values())
-            raise JudgeError(
-                f"all {total} labeled frames of these {len(frames)} episodes are {outcomes[1 - value]}; a judge learns "
-                f"from frames of both kinds, record or label some that are {name}"
-            )
+            all_frames = f"all {total} labeled frames of these {len(frames)} episodes are {outcomes[1 - value]}"
+            raise JudgeError(f"{all_frames}; a judge learns from frames of both kinds, label some that are {name}")
     if len(frames) < MIN_EPISODES:
-        raise JudgeError(
-            f"{len(frames)} episodes are too few: at least {MIN_EPISODES} are needed to hold some out for measuring, "
-            "and 20 or more to learn something that lasts"
-        )
+        raise JudgeError(f"{len(frames)} episodes are too few: at least {MIN_EPISODES} are needed, better 20 or more")
     for (part, ids), (value, name) in product(splits.items(), outcomes.items()):
         if not any(frames[i][value] for i in ids):
-            raise JudgeError(
-                f"these {len(frames)} episodes leave no {name} frames for {part}; record or label at least three "
-                "episodes that have some"
-            )
+            missing = f"these {len(frames)} episodes leave no {name} frames for {part}"
+            raise JudgeError(f"{missing}; record or label at least three episodes that have some")
 
 
 def subsample(table: RewardDataset, rows: AnyArray, fps: float | None) -> AnyArray:
@@ -282,14 +272,13 @@ def _sizes(store: Store, ids: Sequence[int], cameras: Sequence[str]) -> dict[str
         for camera in cameras:
             size = recorded.get(name_of_camera(camera, recorded, cameras))
             if size is None:
+                names = f"it has: {', '.join(sorted(recorded)) or 'none'}"
+                advice = "name cameras that all episodes have (--image-key)"
+                raise JudgeError(f"{store.folder}: episode {episode_id} has no camera '{camera}', {names}; {advice}")
+            if sizes.setdefault(camera, size) != size:
                 raise JudgeError(
-                    f"{store.folder}: episode {episode_id} has no camera '{camera}', it has: "
-                    f"{', '.join(sorted(recorded)) or 'none'}; name cameras that all episodes have (--image-key)"
-                )
-            if (other := sizes.setdefault(camera, size)) != size:
-                raise JudgeError(
-                    f"{store.folder}: camera '{camera}' is {size[0]}x{size[1]} in episode {episode_id} and "
-                    f"{other[0]}x{other[1]} in others; a model learns from one size"
+                    f"{store.folder}: camera '{camera}' has another size in episode {episode_id} than before; a model "
+                    "learns from one size"
                 )
     return sizes
 

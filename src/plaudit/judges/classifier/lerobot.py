@@ -99,11 +99,8 @@ def camera_name(key: str) -> str:
 def _image_keys(folder: Path, described: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     """Its cameras in their order, with (height, width)."""
     if described.get("model_type", "cnn") != "cnn" or described.get("num_classes", 2) != 2:
-        raise BadFile(
-            folder / "config.json",
-            f"a classifier of model_type '{described.get('model_type')}' with {described.get('num_classes')} classes "
-            "is not read; those of model_type 'cnn' with 2 are",
-        )
+        kind = f"model_type '{described.get('model_type')}' with {described.get('num_classes')} classes"
+        raise BadFile(folder / "config.json", f"a classifier of {kind} is not read; those of 'cnn' with 2 are")
     features = described.get("input_features")
     keys: dict[str, tuple[int, int]] = {}
     for key, feature in features.items() if isinstance(features, dict) else ():
@@ -183,10 +180,8 @@ def save_lerobot_classifier(model: RewardModel, folder: Path, target: Path) -> l
     check_single_frame(model, "lerobot")
     shape, (member,) = model.classifier, model.members
     if shape.head != "serl" or shape.global_pool_features:
-        raise JudgeError(
-            f"this reward model has head '{shape.head}' over an averaged grid, and lerobot's pools a grid of 4x4 "
-            "before SERL's head; train one with head: serl"
-        )
+        other = f"this reward model has head '{shape.head}' over an averaged grid"
+        raise JudgeError(f"{other}, and lerobot's pools a grid of 4x4; train one with head: serl")
     sizes = {camera: tuple(shape.image_size or size) for camera, size in shape.cameras.items()}
     keys = {camera: f"observation.images.{camera}" for camera in sorted(shape.cameras)}
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in member.state_dict().items()}
@@ -194,28 +189,14 @@ def save_lerobot_classifier(model: RewardModel, folder: Path, target: Path) -> l
     for camera in keys:
         grid = tuple(state[f"squeezes.{module_name(camera)}.0.kernel"].shape[1:3])
         if grid != GRID:
-            raise JudgeError(
-                f"lerobot's reward classifier pools grids of 4x4, and images of {sizes[camera][0]}x{sizes[camera][1]} "
-                f"give this model {grid[0]}x{grid[1]}; train it with --image-size 3 128 128 for ResNet-10"
-            )
+            given = f"images of {sizes[camera][0]}x{sizes[camera][1]} give this model {grid[0]}x{grid[1]}"
+            raise JudgeError(f"lerobot's pools grids of 4x4, and {given}; train with --image-size 3 128 128")
     modules = {camera: key.replace(".", "_") for camera, key in keys.items()}
     tensors |= to_theirs({n: t for n, t in state.items() if not n.startswith("encoder.")}, _prefixes(modules))
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     features = {keys[c]: {"type": "VISUAL", "shape": [3, *sizes[c]]} for c in keys}
-    _write_json(folder / "config.json", _config(shape, features, target))
-    _write_processors(folder, shape, features)
-    _write_encoder(folder / "encoder", model)
-    images = ", ".join(f"{key} in {sizes[c][0]}x{sizes[c][1]}" for c, key in keys.items())
-    return [
-        threshold_note(model),
-        f"it looks at {images}",
-        f"lerobot needs plaudit beside it, and finds its encoder by its place, {target.absolute() / 'encoder'}: change "
-        "model_name in config.json if you move the folder",
-    ]
-
-
-def _config(shape: ClassifierConfig, features: Tree, target: Path) -> Tree:
-    return {
+    norm_map = {"VISUAL": "IDENTITY" if shape.pixel_stats is None else "MEAN_STD"}
+    config = {
         "type": TYPE,
         "input_features": features,
         "output_features": {"next.reward": {"type": "REWARD", "shape": [1]}},
@@ -230,21 +211,27 @@ def _config(shape: ClassifierConfig, features: Tree, target: Path) -> Tree:
         "model_type": "cnn",
         "num_cameras": len(features),
         "push_to_hub": False,
-        "normalization_mapping": _norm_map(shape),
+        "normalization_mapping": norm_map,
     }
+    _write_json(folder / "config.json", config)
+    _write_processors(folder, shape, features, norm_map)
+    _write_encoder(folder / "encoder", model)
+    images = ", ".join(f"{key} in {sizes[c][0]}x{sizes[c][1]}" for c, key in keys.items())
+    return [
+        threshold_note(model),
+        f"it looks at {images}",
+        f"lerobot needs plaudit beside it, and finds its encoder by its place, {target.absolute() / 'encoder'}: change "
+        "model_name in config.json if you move the folder",
+    ]
 
 
-def _norm_map(shape: ClassifierConfig) -> dict[str, str]:
-    return {"VISUAL": "IDENTITY" if shape.pixel_stats is None else "MEAN_STD"}
-
-
-def _write_processors(folder: Path, shape: ClassifierConfig, features: Tree) -> None:
+def _write_processors(folder: Path, shape: ClassifierConfig, features: Tree, norm_map: Tree) -> None:
     stats: dict[str, Tensor] = {}
     for camera, (mean, std) in (shape.pixel_stats or {}).items():
         key = f"observation.images.{camera}"
         stats |= {f"{key}.{name}": torch.tensor(v)[:, None, None] / 255 for name, v in (("mean", mean), ("std", std))}
     file = f"{PREPROCESSOR}_step_0_{NORMALIZER}.safetensors"
-    config = {"eps": 1e-08, "features": features, "norm_map": _norm_map(shape)}
+    config = {"eps": 1e-08, "features": features, "norm_map": norm_map}
     normalizer: Tree = {"registry_name": NORMALIZER, "config": config}
     if stats:
         save_file(stats, folder / file)

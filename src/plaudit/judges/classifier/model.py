@@ -52,10 +52,7 @@ class NetworkConfig(Config):
         if not self.predict_progress:
             raise ValueError("predict_success=false leaves nothing to learn; set predict_progress=true")
         if self.num_history_frames:
-            raise ValueError(
-                "progress alone is learned from single frames: earlier ones would tell which way time runs, and so "
-                "what to say; set num_history_frames=0"
-            )
+            raise ValueError("progress alone is learned from single frames; set num_history_frames=0")
         return self
 
 
@@ -79,13 +76,9 @@ class ClassifierConfig(NetworkConfig):
         if self.any_size and self.image_size is None and not self.global_pool_features:
             raise ValueError("any_size takes an image_size or an averaged grid: a kernel pools grids of one size")
         if self.pixel_stats is not None and set(self.pixel_stats) != set(self.cameras):
-            raise ValueError(
-                f"pixel_stats is of {sorted(self.pixel_stats)}, and the cameras are {sorted(self.cameras)}"
-            )
+            raise ValueError(f"pixel_stats is of {sorted(self.pixel_stats)}, the cameras are {sorted(self.cameras)}")
         if self.head != "serl" and (not self.global_pool_features or self.freeze_stem):
-            raise ValueError(
-                f"head '{self.head}' takes an averaged grid: set global_pool_features, and not freeze_stem"
-            )
+            raise ValueError(f"head '{self.head}' takes an averaged grid; set global_pool_features, not freeze_stem")
         return self
 
     @property
@@ -119,11 +112,6 @@ class SpatialLearnedEmbeddings(nn.Module):
         self.kernel = nn.Parameter(torch.randn(channels, *grid, features) * spread)
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.shape[1:] != self.kernel.shape[:3]:
-            raise JudgeError(
-                f"this model pools grids of {tuple(self.kernel.shape[:3])}, the images gave {tuple(x.shape[1:])}; "
-                "use frames of the size that it was trained on"
-            )
         channels, cells = x.shape[1], x.shape[2] * x.shape[3]
         # One small product a channel: [C, B, cells] x [C, cells, F].
         sums = x.reshape(len(x), channels, cells).transpose(0, 1) @ self.kernel.reshape(channels, cells, -1)

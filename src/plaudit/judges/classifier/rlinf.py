@@ -144,11 +144,8 @@ def _our_names(path: Path, tensors: Mapping[str, Tensor], latent: int) -> Mappin
         for name in [name for name in used if name.startswith(first)]:
             twin = name.replace(first, f"encoders.{camera}.resnet_backbone.", 1)
             if twin not in used or not torch.equal(used[name], used[twin]):
-                raise BadFile(
-                    path,
-                    f"cameras '{cameras[0]}' and '{camera}' have encoders of different weights ({twin}); a model here "
-                    "has one for all: train it again with frozen encoders, or with 'plaudit train-reward'",
-                )
+                differ = f"cameras '{cameras[0]}' and '{camera}' have encoders of different weights ({twin})"
+                raise BadFile(path, f"{differ}; a model here has one for all: train it again with frozen encoders")
     ours = to_ours(used, _per_camera(cameras))
     head = columns_by_camera(ours["head.0.weight"], cameras, sorted(cameras), latent)  # ours are sorted by name
     return {**ours, "head.0.weight": head}
@@ -181,11 +178,8 @@ def _load_per_camera(path: Path, tensors: Mapping[str, Tensor], config: RLinfRew
     cells = tuple(ceil(edge / STRIDE) for edge in size)
     if not averaged and cells != grid:
         edges = " and ".join(f"{STRIDE * (n - 1) + 1} to {STRIDE * n} pixels {name}" for n, name in zip(grid, AXES))
-        raise BadFile(
-            path,
-            f"this model pools grids of {grid[0]}x{grid[1]} and images of {size[0]}x{size[1]} give "
-            f"{cells[0]}x{cells[1]}; set image_size to what it was trained on, which was {edges}",
-        )
+        given = f"images of {size[0]}x{size[1]} give {cells[0]}x{cells[1]}"
+        raise BadFile(path, f"it pools grids of {grid[0]}x{grid[1]} and {given}; set image_size, which was {edges}")
     member = build_classifier(shape, ours, path)
     trained_with = {"use_pretrain": not averaged, "image_keys": tuple(cameras)}
     trained_with |= {"hidden_dim": shape.hidden_dim, "num_spatial_blocks": shape.num_spatial_blocks}
@@ -331,17 +325,15 @@ def rlinf_tensors(model: RewardModel) -> dict[str, Tensor]:
         return to_theirs(state, RESNET_MLP if head == "mlp" else RESNET_LINEAR)
     if encoder.type != "resnet10" or head == "linear":
         raise JudgeError(
-            f"RLinf has no reward model with encoder '{encoder.type}' and head '{head}'; it has resnet10 with 'serl' "
-            "or 'mlp', and resnet (resnet18 to resnet152) with 'mlp' or 'linear': train one of these "
-            "(plaudit train-reward encoder=resnet head=mlp global_pool_features=true)"
+            f"RLinf has no reward model with encoder '{encoder.type}' and head '{head}'; train resnet10 with 'serl' or "
+            "'mlp', or resnet with 'mlp' or 'linear' (encoder=resnet head=mlp global_pool_features=true)"
         )
     wanted = {"padding": "torchvision", "normalize": "unit" if head == "serl" else "imagenet"}
     for key, value in wanted.items():
         if getattr(encoder, key) != value:
             raise JudgeError(
-                f"this reward model was trained with encoder.{key} '{getattr(encoder, key)}', and RLinf's of this kind "
-                f"with '{value}': it would score something else there; train it with encoder.padding=torchvision "
-                f"encoder.normalize={wanted['normalize']}"
+                f"RLinf would score something else: encoder.{key} is '{getattr(encoder, key)}' here and '{value}' "
+                f"there; train with encoder.padding=torchvision encoder.normalize={wanted['normalize']}"
             )
     cameras = [module_name(camera) for camera in sorted(shape.cameras)]
     layers = [f"encoders.{camera}.resnet_backbone.fc" for camera in cameras] if head == "serl" else ["backbone.fc"]

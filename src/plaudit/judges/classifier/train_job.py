@@ -341,8 +341,8 @@ class RewardTrainJob(RewardTrainConfig):
             raise ValueError(f"output_checkpoint is a file like reward_model.pt, not {self.output_checkpoint}")
         if self.ensemble_size > 1:
             raise ValueError(
-                f"output_checkpoint: a .pt file holds one network, and ensemble_size is {self.ensemble_size}; set "
-                "one of them to null or 1 (the model's folder holds all members)"
+                f"output_checkpoint: a .pt file holds one network, and ensemble_size is {self.ensemble_size}; leave "
+                "one of them out (the model's folder holds all members)"
             )
         return self
 
@@ -363,10 +363,8 @@ class RewardTrainJob(RewardTrainConfig):
         """Whether these, of the episodes, are as many as the recipe counts on."""
         chosen = self.image_keys or cameras
         if self.num_cameras is not None and self.num_cameras != len(chosen):
-            raise JudgeError(
-                f"num_cameras is {self.num_cameras} and there are {len(chosen)}: {', '.join(chosen)}; change it, or "
-                "choose cameras with --image-key"
-            )
+            counts = f"num_cameras is {self.num_cameras} and there are {len(chosen)}: {', '.join(chosen)}"
+            raise JudgeError(f"{counts}; change it, or choose cameras with --image-key")
 
 
 def load_reward_train_job(
@@ -400,8 +398,7 @@ def load_reward_train_job(
         ) from None
     if job.encoder.type == "resnet10" and not job.encoder.pretrained:
         notes.append(
-            "nothing is downloaded: ResNet-10 begins from random weights, and learns; to begin from published ones, "
-            "give their file with --pretrained-encoder-path"
+            "nothing is downloaded: ResNet-10 begins from random weights; --pretrained-encoder-path names a file"
         )
     return job, notes
 

@@ -22,10 +22,9 @@ from plaudit.files import MAX_LINES_BYTES, Root
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.judge import ClassifierJudge, load_reward_model
 from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
-from plaudit.judges.classifier.model import Size
 from plaudit.judges.config import JUDGE_FILE
 from plaudit.rule import above_threshold
-from plaudit.types import AnyArray, ByteArray, FloatArray, Observation, Scores
+from plaudit.types import AnyArray, FloatArray, Observation
 
 # With a leading B, which may be 0; a mapping is camera -> images. Images are uint8 or floats in [0, 1], channels last
 # or first. Arrays are numpy's, or torch tensors of any device and float type, with or without a gradient.
@@ -43,40 +42,25 @@ class RewardManager:
 
     def compute_rewards(self, observations: Observations) -> FloatArray:
         """[B] a reward for each observation; a numpy array of float32, wherever the observations were."""
-        observation = _observation(observations, self.model.cameras, slice(None))
-        return _rewards(
-            self.model.score_frames(observation.images, observation.state), self.reward_type, self.threshold
-        )
+        cameras = self.model.cameras
+        images = observations.images if isinstance(observations, Observation) else observations
+        names = [name_of_camera(camera, images, cameras) for camera in cameras]
+        frames = {name: to_frames(_array(images[name]), "observations", name) for name in names if name in images}
+        state = _array(observations.state) if isinstance(observations, Observation) else None
+        prob = self.model.score_frames(frames, state).success_prob
+        return prob if self.reward_type == "continuous" else above_threshold(prob, self.threshold).astype(np.float32)
 
     def to_device(self, device: str) -> None:
+        """Move the model."""
         self.model.to_device(device)
 
 
-def _observation(observations: Observations, cameras: Mapping[str, Size], rows: slice) -> Observation:
-    """Some rows of what a model looks at, in the layout that it takes; a mapping of images has no state."""
-    if isinstance(observations, Observation):
-        return Observation(_frames(observations.images, cameras, rows), _array(observations.state[rows]))
-    images = _frames(observations, cameras, rows)
-    return Observation(images, np.zeros((len(next(iter(images.values()), ())), 0), np.float32))
-
-
-def _frames(images: Mapping[str, Any], cameras: Mapping[str, Size], rows: slice) -> dict[str, ByteArray]:
-    names = [name_of_camera(camera, images, cameras) for camera in cameras]
-    return {c: to_frames(_array(images[c][rows]), "observations", c) for c in names if c in images}
-
-
 def _array(values: Any) -> AnyArray:
-    """On this side of the bus: numpy takes no tensor of a GPU, with a gradient, or in bfloat16."""
+    """As numpy, which takes no tensor of a GPU, with a gradient, or in bfloat16."""
     if not isinstance(values, torch.Tensor):
         return np.asarray(values)
     values = values.detach().cpu()
     return (values.float() if values.is_floating_point() else values).numpy()
-
-
-def _rewards(scores: Scores, reward_type: RewardType, threshold: float) -> FloatArray:
-    if reward_type == "continuous":
-        return scores.success_prob
-    return above_threshold(scores.success_prob, threshold).astype(np.float32)
 
 
 class RewardWorkerConfig(Config):
@@ -115,18 +99,12 @@ class RewardWorker:
         return self._judge
 
     def compute_batch_rewards(self, observations: Observations) -> FloatArray:
-        """[B] a reward for each observation, mini-batch by mini-batch, so that any B will do, 0 included.
+        """[B] a reward for each observation, scored in mini-batches; B may be 0.
 
-        Each frame is paid by itself, at the threshold: frames without an order cannot confirm each other. A numpy array
-        of float32, wherever the observations were.
+        Each frame is compared with the threshold by itself: frames without an order cannot confirm each other.
         """
-        model, size = self.judge.model, self.config.micro_batch_size
-        manager = RewardManager(model, self.config.reward_type, self.judge.rule.threshold)
-        images = observations.images if isinstance(observations, Observation) else observations
-        longest = max(map(len, images.values()), default=0)
-        starts = range(0, max(longest, 1), size)  # of nothing, too: the model still says which cameras it misses
-        batches = [_observation(observations, model.cameras, slice(start, start + size)) for start in starts]
-        return np.concatenate([manager.compute_rewards(batch) for batch in batches])
+        judge = self.judge
+        return RewardManager(judge.model, self.config.reward_type, judge.rule.threshold).compute_rewards(observations)
 
     def save_checkpoint(self, path: str | Path, step: int) -> Path:
         """The model's folder, as `step_<step>` in `path`; one that is there already is not touched."""

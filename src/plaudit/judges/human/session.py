@@ -168,10 +168,8 @@ class Session:
         """Write the annotation to the ledger and go on to the next episode."""
         episode_id, episode = self._current()
         if self.annotation.num_unlabeled == self.cursor.count and not self.annotation.excluded:
-            raise DataError(
-                f"nothing is labeled in episode {episode_id} yet: mark where it succeeds (S), that it fails (F), or "
-                "exclude it (X)"
-            )
+            advice = "mark where it succeeds (S), that it fails (F), or exclude it (X)"
+            raise DataError(f"nothing is labeled in episode {episode_id} yet: {advice}")
         self.poll()
         if self.episode_id != episode_id:  # evicted meanwhile, which the message says
             return

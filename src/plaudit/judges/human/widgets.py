@@ -10,6 +10,7 @@ from html import escape
 from PySide6.QtCore import QEvent, QObject, QSize, Qt
 from PySide6.QtGui import QMouseEvent
 from PySide6.QtWidgets import (
+    QBoxLayout,
     QGridLayout,
     QHBoxLayout,
     QLabel,
@@ -65,7 +66,7 @@ ROWS = (
 
 
 class ActionButton(QPushButton):
-    """Does an act when it is clicked, and never takes the keys away from the window."""
+    """Does an action when it is clicked. It never takes the keyboard focus from the window."""
 
     def __init__(self, name: str, act: Callable[[str], None], height: int = 42):
         super().__init__()
@@ -105,18 +106,32 @@ class ActionButtons(QWidget):
             for column, name in enumerate(names):
                 self.by_name[name] = ActionButton(name, act)
                 grid.addWidget(self.by_name[name], row, column)
+                grid.setColumnStretch(column, 3)
         self.by_name["complete"] = ActionButton("complete", act)
         grid.addWidget(self.by_name["complete"], 0, len(ROWS[0]), len(ROWS), 1)
-        for column in range(len(ROWS[0])):
-            grid.setColumnStretch(column, 3)
         grid.setColumnStretch(len(ROWS[0]), 4)
 
 
-def _label(name: str, words: str = "") -> QLabel:
+def plain_label(name: str, words: str = "") -> QLabel:
+    """A label that shows its text as it is: tasks and paths may look like markup."""
     label = QLabel(words)
     label.setObjectName(name)
-    label.setTextFormat(Qt.TextFormat.PlainText)  # tasks and paths are shown as they are
+    label.setTextFormat(Qt.TextFormat.PlainText)
     return label
+
+
+def fill(layout: QBoxLayout, *parts: QWidget | QBoxLayout | int, spacing: int, stretch: object = None) -> QBoxLayout:
+    """Add widgets, layouts and gaps in pixels to a layout without margins. stretch: the part that takes what is left"""
+    layout.setContentsMargins(0, 0, 0, 0)
+    layout.setSpacing(spacing)
+    for part in parts:
+        if isinstance(part, int):
+            layout.addSpacing(part)
+        elif isinstance(part, QWidget):
+            layout.addWidget(part, stretch=int(part is stretch))
+        else:
+            layout.addLayout(part, stretch=int(part is stretch))
+    return layout
 
 
 class HeaderBar(QWidget):
@@ -124,31 +139,24 @@ class HeaderBar(QWidget):
 
     def __init__(self) -> None:
         super().__init__()
-        self.task, self.facts = _label("task"), _label("facts")
+        self.task, self.facts, self.left = plain_label("task"), plain_label("facts"), plain_label("counter")
         self.task.setWordWrap(True)
-        self.left = _label("counter")
         self.progress = QProgressBar()
         self.progress.setTextVisible(False)
         self.progress.setFixedWidth(270)
-        words, count, row = QVBoxLayout(), QVBoxLayout(), QHBoxLayout(self)
-        row.setContentsMargins(0, 0, 0, 0)
-        row.setSpacing(24)
-        for layout, widgets in ((words, (self.task, self.facts)), (count, (self.left, self.progress))):
-            layout.setSpacing(6)
-            for widget in widgets:
-                layout.addWidget(widget)
+        words = fill(QVBoxLayout(), self.task, self.facts, spacing=6)
+        count = fill(QVBoxLayout(), self.left, self.progress, spacing=6)
         count.addStretch()
-        row.addLayout(words, stretch=1)
-        row.addLayout(count)
+        fill(QHBoxLayout(self), words, count, spacing=24, stretch=words)
 
     def show_session(self, session: Session) -> None:
         episode, queue = session.episode, session.queue
         self.task.setText("" if episode is None else episode.task or "(this episode has no task text)")
-        self.facts.setText("")
+        facts: list[str] = []
         if episode is not None:
             fps = f"{episode.fps:g} fps" if episode.fps else f"fps not known, {ASSUMED_FPS:g} assumed"
-            facts = [f"episode {session.episode_id}", f"{session.cursor.count} frames", fps]
-            self.facts.setText("  ·  ".join([*facts, episode.robot] if episode.robot else facts))
+            facts = [f"episode {session.episode_id}", f"{session.cursor.count} frames", fps, episode.robot]
+        self.facts.setText("  ·  ".join(filter(None, facts)))
         total, left = len(queue.rows), len(queue)
         self.left.setText(f"{left} left of {total}")
         self.progress.setRange(0, max(total, 1))
@@ -162,24 +170,17 @@ class PlaybackBar(QWidget):
         super().__init__()
         self.play, self.help = ActionButton("play", act, 34), ActionButton("help", act, 34)
         self.slower, self.faster = ActionButton("slower", act, 34), ActionButton("faster", act, 34)
-        self.speed, self.counter, self.annotation = _label("speed", "1×"), _label("counter"), _label("annotation")
+        self.speed, self.counter = plain_label("speed", "1×"), plain_label("counter")
+        self.annotation = plain_label("annotation")
         self.speed.setFixedWidth(48)
         self.speed.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self.annotation.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         self.annotation.setAlignment(Qt.AlignmentFlag.AlignRight | Qt.AlignmentFlag.AlignVCenter)
-        row = QHBoxLayout(self)
-        row.setContentsMargins(0, 0, 0, 0)
-        row.setSpacing(6)
         for button in (self.play, self.slower, self.faster, self.help):
             button.setSizePolicy(QSizePolicy.Policy.Fixed, QSizePolicy.Policy.Fixed)
         self.play.setFixedWidth(150)
-        for widget in (self.play, self.slower, self.speed, self.faster):
-            row.addWidget(widget)
-        row.addSpacing(18)
-        row.addWidget(self.counter)
-        row.addWidget(self.annotation, stretch=1)
-        row.addSpacing(12)
-        row.addWidget(self.help)
+        parts = (self.play, self.slower, self.speed, self.faster, 18, self.counter, self.annotation, 12, self.help)
+        fill(QHBoxLayout(self), *parts, spacing=6, stretch=self.annotation)
 
     def show_player(self, player: Player) -> None:
         self.play.title.setText("Pause" if player.playing else "Play")
@@ -187,15 +188,14 @@ class PlaybackBar(QWidget):
 
     def show_place(self, session: Session) -> None:
         cursor, episode = session.cursor, session.episode
-        if episode is None:
-            self.counter.setText("")
-            self.annotation.setText("")
-            return
-        seconds = f"   {cursor.frame / (episode.fps or ASSUMED_FPS):.2f} s"
-        self.counter.setText(f"{cursor.frame} / {cursor.count - 1}{seconds}")
-        chosen = cursor.selection
-        marked = "" if chosen is None else f"range {chosen[0]} to {chosen[1]} marked: 0 or 1?   "
-        self.annotation.setText(marked + session.annotation.summary)
+        counter = summary = ""
+        if episode is not None:
+            seconds = cursor.frame / (episode.fps or ASSUMED_FPS)
+            counter, summary = f"{cursor.frame} / {cursor.count - 1}   {seconds:.2f} s", session.annotation.summary
+        if cursor.selection is not None:
+            summary = f"range {cursor.selection[0]} to {cursor.selection[1]} marked: 0 or 1?   {summary}"
+        self.counter.setText(counter)
+        self.annotation.setText(summary)
 
 
 class StatusBar(QWidget):
@@ -203,13 +203,9 @@ class StatusBar(QWidget):
 
     def __init__(self, where: str):
         super().__init__()
-        self.words, self.saved = _label("faint"), _label("faint")
-        row = QHBoxLayout(self)
-        row.setContentsMargins(0, 0, 0, 0)
-        row.addWidget(self.saved)
-        row.addSpacing(10)
-        row.addWidget(self.words, stretch=1)
-        row.addWidget(_label("faint", where))
+        self.words, self.saved = plain_label("faint"), plain_label("faint")
+        parts = (self.saved, 10, self.words, plain_label("faint", where))
+        fill(QHBoxLayout(self), *parts, spacing=6, stretch=self.words)
 
     def tell(self, words: str, problem: bool = False) -> None:
         self.words.setText(words)

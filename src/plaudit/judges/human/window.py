@@ -21,7 +21,15 @@ from plaudit.judges.human.camera_view import CameraView, Player
 from plaudit.judges.human.drafts import SOURCE, FrameAnnotation
 from plaudit.judges.human.session import ACTIONS, BY_KEY, ActionLog, LabelTrace, Session
 from plaudit.judges.human.timeline import Slider, Timeline
-from plaudit.judges.human.widgets import ActionButtons, HeaderBar, HelpOverlay, PlaybackBar, StatusBar
+from plaudit.judges.human.widgets import (
+    ActionButtons,
+    HeaderBar,
+    HelpOverlay,
+    PlaybackBar,
+    StatusBar,
+    fill,
+    plain_label,
+)
 
 Index = QModelIndex | QPersistentModelIndex
 
@@ -81,8 +89,6 @@ class Sidebar(QFrame):
         self.traces.setWordWrap(True)
         self.traces.setTextFormat(Qt.TextFormat.RichText)
         order = "UNLABELED FIRST" if session.queue.order != "disagreement" else "LARGEST DISAGREEMENT FIRST"
-        self.count = QLabel(f"QUEUE · {order}")
-        self.count.setObjectName("heading")
         self.rows = QListView()
         self.rows.setModel(self._model)
         self.rows.setUniformItemSizes(True)
@@ -90,15 +96,9 @@ class Sidebar(QFrame):
         self.rows.setEditTriggers(QAbstractItemView.EditTrigger.NoEditTriggers)
         self.rows.setHorizontalScrollBarPolicy(Qt.ScrollBarPolicy.ScrollBarAlwaysOff)
         self.rows.clicked.connect(lambda index: self.chosen.emit(session.queue.rows[index.row()]))
-        heading = QLabel("EXISTING LABELS")
-        heading.setObjectName("heading")
-        column = QVBoxLayout(self)
+        existing, queue = plain_label("heading", "EXISTING LABELS"), plain_label("heading", f"QUEUE · {order}")
+        column = fill(QVBoxLayout(self), existing, self.traces, 14, queue, self.rows, spacing=8, stretch=self.rows)
         column.setContentsMargins(16, 16, 10, 12)
-        column.setSpacing(8)
-        for widget in (heading, self.traces, self.count):
-            column.addWidget(widget)
-        column.insertSpacing(2, 14)
-        column.addWidget(self.rows, stretch=1)
 
     def show_traces(self, traces: list[LabelTrace]) -> None:
         colors = {id(o): color for o, color in zip([o for o in traces if o.curve is not None], cycle(style.CURVES))}
@@ -205,16 +205,9 @@ class LabelWindow(QWidget):
         self.header, self.cameras, self.sidebar = HeaderBar(), CameraView(), Sidebar(self.session)
         self.playback, self.slider, self.timeline = PlaybackBar(self.act), Slider(), Timeline()
         self.buttons, self.status, self.help = ActionButtons(self.act), StatusBar(where), HelpOverlay(self)
-        middle, column = QHBoxLayout(), QVBoxLayout(self)
-        middle.setSpacing(16)
-        middle.addWidget(self.cameras, stretch=1)
-        middle.addWidget(self.sidebar)
-        column.setContentsMargins(20, 16, 20, 12)
-        column.setSpacing(10)
-        column.addWidget(self.header)
-        column.addLayout(middle, stretch=1)
-        for widget in (self.playback, self.slider, self.timeline, self.buttons, self.status):
-            column.addWidget(widget)
+        middle = fill(QHBoxLayout(), self.cameras, self.sidebar, spacing=16, stretch=self.cameras)
+        parts = (self.header, middle, self.playback, self.slider, self.timeline, self.buttons, self.status)
+        fill(QVBoxLayout(self), *parts, spacing=10, stretch=middle).setContentsMargins(20, 16, 20, 12)
         self.help.raise_()
 
     def _act_on_window(self, name: str) -> None:

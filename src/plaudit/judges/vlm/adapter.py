@@ -62,10 +62,7 @@ def load_adapted(config: VlmSettings) -> LoadedVlm:
     info = load(AdapterInfo, folder / ADAPTER_FILE, root=Root(folder))
     loaded = load_base(config.model_copy(update={"model": info.base}))
     if loaded.fingerprint != info.base_fingerprint:
-        raise JudgeError(
-            f"{folder} adapts '{info.base}' as it was when it learned; that model is another one now, so put the one "
-            "back that it was, or tune again"
-        )
+        raise JudgeError(f"{folder} adapts '{info.base}', which has changed since; restore that model, or tune again")
     path = folder / WEIGHTS
     if not path.exists():
         raise BadFile(folder, f"this adapter has no {WEIGHTS}; weights of another kind are not read")

@@ -13,9 +13,8 @@ doubled up to 8 s, with jitter, or as long as Retry-After says).
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -102,10 +101,8 @@ class OpenAIBackend(VlmBackend):
             top_logprobs=TOP_LOGPROBS,
         )
         if not completion.top_logprobs:
-            raise JudgeError(
-                f"{self.endpoint.base_url} gave an answer without log-probabilities; start the server with them "
-                f"(vLLM: --max-logprobs {TOP_LOGPROBS})"
-            )
+            advice = f"start the server with them (vLLM: --max-logprobs {TOP_LOGPROBS})"
+            raise JudgeError(f"{self.endpoint.base_url} gave an answer without log-probabilities; {advice}")
         return logit_of(completion.top_logprobs, int(prompt.frame_indices[num_frames - 1]))
 
     def generate(self, prompt: FramePrompt) -> str:
@@ -121,47 +118,41 @@ class OpenAIBackend(VlmBackend):
         return lambda camera, number: {"type": "image_url", "image_url": {"url": urls[camera][number]}}
 
     def _complete(self, messages: list[Message], **options: Any) -> _Completion:
-        with self._request_errors():
-            raw = self._client.chat.completions.with_raw_response.create(
-                model=self.config.model, messages=messages, **options
-            )
+        create = self._client.chat.completions.with_raw_response.create
+        try:
+            raw = create(model=self.config.model, messages=messages, **options)
+        except self._openai.APIError as error:
+            raise self._failure(error) from error
         try:
             completion = _Completion.model_validate_json(raw.content)
         except ValidationError as error:
-            raise JudgeError(
-                f"{self.endpoint.base_url} answered what is no chat completion: {raw.text[:80]!r}"
-            ) from error
+            answer = f"answered what is no chat completion: {raw.text[:80]!r}"
+            raise JudgeError(f"{self.endpoint.base_url} {answer}") from error
         if not completion.choices:
             raise JudgeError(f"{self.endpoint.base_url} answered with no choices")
         return completion
 
-    @contextmanager
-    def _request_errors(self) -> Iterator[None]:
+    def _failure(self, error: Any) -> PlauditError:
         """What went wrong, after all tries, and what to do."""
         url, times, openai = self.endpoint.base_url, self.endpoint.retries + 1, self._openai
-        try:
-            yield
-        except openai.APITimeoutError as error:
-            raise JudgeUnavailable(
-                f"{url} did not answer within {self.endpoint.timeout:g} s, {times} times; raise endpoint.timeout, "
-                "or lower endpoint.parallel"
-            ) from error
-        except openai.APIConnectionError as error:
-            raise JudgeUnavailable(
-                f"{url} cannot be reached ({error.__cause__}), {times} times; is the server up?"
-            ) from error
-        except openai.RateLimitError as error:
-            raise JudgeUnavailable(
-                f"{url} is busy (HTTP 429), {times} times; lower endpoint.parallel, or raise endpoint.retries"
-            ) from error
-        except (openai.AuthenticationError, openai.PermissionDeniedError) as error:
-            raise JudgeError(f"{url} refuses the key in the variable {self.endpoint.api_key_env}") from error
-        except openai.NotFoundError as error:
-            raise JudgeError(f"{url} knows no model '{self.config.model}' (HTTP 404: {_first_line(error)})") from error
-        except openai.InternalServerError as error:  # a proxy whose server is restarted
-            raise JudgeUnavailable(f"{url} answered HTTP {error.status_code}: {_first_line(error)}") from error
-        except openai.APIStatusError as error:
-            raise JudgeError(f"{url} answered HTTP {error.status_code}: {_first_line(error)}") from error
+        if isinstance(error, openai.APITimeoutError):
+            late = f"{url} did not answer within {self.endpoint.timeout:g} s, {times} times"
+            return JudgeUnavailable(f"{late}; raise endpoint.timeout, or lower endpoint.parallel")
+        if isinstance(error, openai.APIConnectionError):
+            return JudgeUnavailable(f"{url} cannot be reached ({error.__cause__}), {times} times; is the server up?")
+        if isinstance(error, openai.RateLimitError):
+            busy = f"{url} is busy (HTTP 429), {times} times"
+            return JudgeUnavailable(f"{busy}; lower endpoint.parallel, or raise endpoint.retries")
+        if isinstance(error, openai.AuthenticationError | openai.PermissionDeniedError):
+            return JudgeError(f"{url} refuses the key in the variable {self.endpoint.api_key_env}")
+        reason = " ".join(str(error).split("\n")[0].split())[:200]
+        if isinstance(error, openai.NotFoundError):
+            return JudgeError(f"{url} knows no model '{self.config.model}' (HTTP 404: {reason})")
+        kind = (
+            JudgeUnavailable if isinstance(error, openai.InternalServerError) else JudgeError
+        )  # a server that restarts
+        status = f"HTTP {error.status_code}" if isinstance(error, openai.APIStatusError) else "with an error"
+        return kind(f"{url} answered {status}: {reason}")
 
 
 def logit_of(listed: Sequence[TokenLogprob], frame: int) -> float:
@@ -178,7 +169,3 @@ def logit_of(listed: Sequence[TokenLogprob], frame: int) -> float:
     if not np.isfinite(yes - no):
         raise JudgeError(f"the endpoint's answer at frame {frame} is not a number")
     return float(yes - no)
-
-
-def _first_line(error: Exception) -> str:
-    return " ".join(str(error).split("\n")[0].split())[:200]

@@ -128,10 +128,8 @@ class Qwen3VLBackend(VlmBackend):
         layout = self._chat_template.layout(prompt, sizes)
         context: int = self.model.config.text_config.max_position_embeddings
         if layout.tokens > context:
-            raise JudgeError(
-                f"{prompt.num_frames} frames make {layout.tokens:,} tokens, this model takes {context:,}; set a "
-                "frame_stride"
-            )
+            tokens = f"{prompt.num_frames} frames make {layout.tokens:,} tokens"
+            raise JudgeError(f"{tokens}, this model takes {context:,}; set a frame_stride")
         return PackedEpisode(number, prompt, sizes, layout)
 
     def _logits(self, batch: Sequence[PackedEpisode]) -> list[FloatArray] | None:

@@ -110,10 +110,8 @@ def memory_errors(device: torch.device) -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise JudgeError(
-            f"its frames do not fit into the memory of {device}; set a frame_stride, fewer cameras or a smaller "
-            "image_size"
-        ) from error
+        advice = "set a frame_stride, fewer cameras or a smaller image_size"
+        raise JudgeError(f"its frames do not fit into the memory of {device}; {advice}") from error
 
 
 @torch.inference_mode()

@@ -81,11 +81,15 @@ def build_prompt(config: VlmSettings, episode: Episode) -> FramePrompt:
         raise JudgeError("this episode has no task text; give it one, or set task: in the judge's config")
     if config.success_criteria:
         task = f"{task}\nIt is complete when: {config.success_criteria}"
-    if found := _CONTROL.search(task):
-        raise JudgeError(f"this episode's task holds {found[0]}, a control token of the model; take it out")
+    if control := _CONTROL.search(task):
+        raise JudgeError(f"this episode's task holds {control[0]}, a control token of the model; take it out")
     if not episode.frames:
         raise JudgeError("this episode has no camera, so there is nothing to look at")
-    frames = {camera: _camera(episode, camera)[episode.observed] for camera in config.cameras or episode.frames}
+    cameras = config.cameras or tuple(episode.frames)
+    if missing := [camera for camera in cameras if camera not in episode.frames]:
+        names = ", ".join(sorted(episode.frames))
+        raise JudgeError(f"the judge looks at camera '{missing[0]}', which this episode does not have; it has: {names}")
+    frames = {camera: episode.frames[camera][episode.observed] for camera in cameras}
     last = len(next(iter(frames.values()))) - 1
     return FramePrompt(
         system_prompt=config.system_prompt.replace("{task}", task),
@@ -98,15 +102,6 @@ def build_prompt(config: VlmSettings, episode: Episode) -> FramePrompt:
 def prompt_fingerprint(config: VlmSettings) -> str:
     """Everything in a config that decides what is asked and seen; the task itself is in the episode."""
     return config.model_dump_json(include=set(PromptSettings.model_fields))
-
-
-def _camera(episode: Episode, camera: str) -> ByteArray:
-    if camera not in episode.frames:
-        raise JudgeError(
-            f"the judge looks at camera '{camera}', which this episode does not have; it has: "
-            f"{', '.join(sorted(episode.frames))}"
-        )
-    return episode.frames[camera]
 
 
 def conversation(prompt: FramePrompt, num_frames: int, image: Image) -> list[Message]:
@@ -141,9 +136,8 @@ def _text(text: str) -> Message:
 
 def parse_answer(text: str) -> Explanation:
     """Read the answer at the end of what was generated."""
-    found = _ANSWER.search(text.strip())
-    if found is None:
-        return Explanation(
-            text, None, f"the model's text does not end in 'Answer: Yes' or 'Answer: No': ...{text[-80:]!r}"
-        )
-    return Explanation(text, found[1].lower() == "yes")
+    answer = _ANSWER.search(text.strip())
+    if answer is None:
+        error = f"the model's text does not end in 'Answer: Yes' or 'Answer: No': ...{text[-80:]!r}"
+        return Explanation(text, None, error)
+    return Explanation(text, answer[1].lower() == "yes")

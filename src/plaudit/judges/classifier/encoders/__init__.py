@@ -204,20 +204,14 @@ def select_tensors(
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
             raise BadFile(path, f"'{name}' should be a tensor of floats {list(shape)} of {network}; take another file")
         if tensor.shape != shape:
-            raise BadFile(
-                path,
-                f"tensor '{name}' is {list(tensor.shape)} and {network} has {list(shape)} there; "
-                "this is another network, take a file of this one",
-            )
+            differs = f"tensor '{name}' is {list(tensor.shape)} and {network} has {list(shape)} there"
+            raise BadFile(path, f"{differs}; this is another network, take a file of this one")
         taken[name] = tensor.detach().float()
     surplus = [name for name in found if name not in wanted and not name.startswith(tuple(skip))]
     if surplus:
         shape = list(np.shape(found[surplus[0]]))
-        raise BadFile(
-            path,
-            f"tensor '{surplus[0]}' {shape} has no place in {network}, nor have {len(surplus) - 1} others; "
-            "this is another network, take a file of this one",
-        )
+        extra = f"tensor '{surplus[0]}' {shape} has no place in {network}, nor have {len(surplus) - 1} others"
+        raise BadFile(path, f"{extra}; this is another network, take a file of this one")
     return taken
 
 

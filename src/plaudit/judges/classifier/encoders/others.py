@@ -65,10 +65,8 @@ class TorchvisionConfig(EncoderConfig):
         weights = published[self.weights]
         file = Path(torch.hub.get_dir()) / "checkpoints" / Path(urlparse(weights.url).path).name
         if self.local_files_only and not file.is_file():
-            raise JudgeError(
-                f"the weights of torchvision's {self.name} are not on this machine ({file}); set "
-                f"local_files_only: false, or put {weights.url} there"
-            )
+            missing = f"the weights of torchvision's {self.name} are not on this machine ({file})"
+            raise JudgeError(f"{missing}; set local_files_only: false, or put {weights.url} there")
         return weights
 
     def architecture_config(self) -> Self:
@@ -130,10 +128,8 @@ class TransformersConfig(EncoderConfig):
         # The pooler comes after the last map, and many files are without.
         missing = sorted(name for name in report["missing_keys"] if not name.startswith("pooler."))
         if missing:
-            raise JudgeError(
-                f"the weights of '{self.name}' lack {len(missing)} tensors of its vision network, "
-                f"'{missing[0]}' first; name a folder with the weights of a whole one"
-            )
+            lack = f"lack {len(missing)} tensors of its vision network, '{missing[0]}' first"
+            raise JudgeError(f"the weights of '{self.name}' {lack}; name a folder with the weights of a whole one")
         return TransformersEncoder(self.name, network, described.mean, described.std)
 
     def architecture_config(self) -> Self:
@@ -182,10 +178,8 @@ class TransformersConfig(EncoderConfig):
             if "image_mean" in tree and "image_std" in tree:
                 scale = tree.get("rescale_factor", 1 / 255) if tree.get("do_rescale", True) else 1.0
                 return _pixels(tree["image_mean"], scale), _pixels(tree["image_std"], scale)
-        raise JudgeError(
-            f"'{self.name}' has no preprocessor_config.json with image_mean and image_std; "
-            "give the mean and std that it was trained with (of pixels, 0 to 255) in the config"
-        )
+        missing = f"'{self.name}' has no preprocessor_config.json with image_mean and image_std"
+        raise JudgeError(f"{missing}; set mean and std in the config (of pixels, 0 to 255)")
 
 
 class TransformersEncoder(nn.Module):

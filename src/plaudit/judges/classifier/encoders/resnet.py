@@ -201,16 +201,10 @@ def rename_resnet10(found: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
     naming = max(_NAMINGS, key=lambda naming: sum(naming.name_of(ours) in found for ours in shapes))
     if not any(naming.name_of(ours) in found for ours in shapes):
         if any(name.startswith("squeezes.") for name in found):
-            raise BadFile(
-                path,
-                "this is a whole reward model and not the weights of an encoder; name a published file of ResNet-10",
-            )
-        first = ", ".join(f"'{name}'" for name in list(found)[:3])
-        raise BadFile(
-            path,
-            f"nothing in this file is known from the published ones of ResNet-10 (SERL's, helper2424's, RLinf's), its "
-            f"names start with {first or 'nothing'}; name one of those files",
-        )
+            raise BadFile(path, "this is a whole reward model, not the weights of an encoder; name those of ResNet-10")
+        first = ", ".join(f"'{name}'" for name in list(found)[:3]) or "nothing"
+        published = "a published file of ResNet-10 (SERL's, helper2424's, RLinf's)"
+        raise BadFile(path, f"this is not {published}: its names start with {first}; name one of those files")
     wanted: dict[str, Shape] = {}
     for ours, shape in shapes.items():
         flax = naming.flax and len(shape) == 4  # [H, W, in, out]
