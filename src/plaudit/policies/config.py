@@ -93,12 +93,9 @@ class VelocityNetConfig(Config):
     depth: SmallInt = 3  # residual blocks
 
 
-class FlowConfig(NetworkPolicyConfig):
-    """Chunks of actions by flow matching."""
+class FlowSettings(NetworkPolicyConfig):
+    """What a flow policy and Q-chunking share."""
 
-    policy_class: ClassVar[str] = "plaudit.policies.flow:FlowPolicy"
-
-    type: Literal["flow"] = "flow"
     horizon: SmallInt = 16  # actions of a chunk
     velocity_net: VelocityNetConfig = Field(default_factory=VelocityNetConfig)
     num_inference_steps: SmallInt = 5  # of Euler, from noise to actions
@@ -108,6 +105,14 @@ class FlowConfig(NetworkPolicyConfig):
     max_guidance_weight: PositiveFloat = 5.0  # the paper's beta
 
 
+class FlowConfig(FlowSettings):
+    """Chunks of actions by flow matching."""
+
+    policy_class: ClassVar[str] = "plaudit.policies.flow:FlowPolicy"
+
+    type: Literal["flow"] = "flow"
+
+
 class CriticConfig(Config):
     """The critics that choose among chunks."""
 
@@ -115,7 +120,7 @@ class CriticConfig(Config):
     hidden_dims: tuple[Width, ...] = Field(default=(128, 128), min_length=1)
 
 
-class QChunkPolicyConfig(NetworkPolicyConfig):
+class QChunkPolicyConfig(FlowSettings):
     """The best of N chunks of a flow, by critics: what Q-chunking trains."""
 
     policy_class: ClassVar[str] = "plaudit.policies.qchunk:QChunkPolicy"
@@ -123,18 +128,9 @@ class QChunkPolicyConfig(NetworkPolicyConfig):
     type: Literal["qchunk"] = "qchunk"
     horizon: SmallInt = 5  # actions of a chunk
     critic_horizon: SmallInt | None = None  # of these, the first that the critics value; None: all
-    velocity_net: VelocityNetConfig = Field(default_factory=VelocityNetConfig)
     critic_encoder: ImageEncoderConfig = Field(default_factory=ImageEncoderConfig)  # `encoder` is the flow's
     critic: CriticConfig = Field(default_factory=CriticConfig)
     num_samples: SmallInt = 8  # chunks to choose from
-    num_inference_steps: SmallInt = 5  # of Euler, from noise to actions
-    guidance: Guidance = "vjp"  # as in FlowConfig
-    max_guidance_weight: PositiveFloat = 5.0  # as in FlowConfig
-
-    @property
-    def flow(self) -> FlowConfig:
-        """What samples the chunks."""
-        return FlowConfig(**self.model_dump(include=set(FlowConfig.model_fields) - {"type"}))
 
 
 class ServerConfig(Config):

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plaudit.errors import PolicyError
-from plaudit.policies.config import FlowConfig
+from plaudit.policies.config import FlowSettings
 from plaudit.policies.guidance import compute_guided_prefix_weights, shift_chunk
 from plaudit.policies.networks import Encoder, Linear, NetworkPolicy, encode, seeded, to_tensor
 from plaudit.protocols import Normalizer
@@ -107,7 +107,7 @@ def matching_loss(
 class FlowPolicy(NetworkPolicy):
     """Samples chunks of normalized actions from normalized states."""
 
-    def __init__(self, config: FlowConfig):
+    def __init__(self, config: FlowSettings):
         super().__init__(config)
         self.config = config
         with seeded(config.seed):

@@ -10,35 +10,34 @@ from torch import Tensor
 
 from plaudit.policies.config import QChunkPolicyConfig
 from plaudit.policies.flow import FlowPolicy
-from plaudit.policies.networks import CriticEnsemble, Encoder, NetworkPolicy, encode, seeded
+from plaudit.policies.networks import CriticEnsemble, Encoder, encode, seeded
 from plaudit.protocols import Normalizer
 from plaudit.types import FloatArray, Observation
 
 
-class QChunkPolicy(NetworkPolicy):
-    """A `FlowPolicy` that samples N chunks at once, and critics."""
+class QChunkPolicy(FlowPolicy):
+    """A flow policy that samples N chunks at once, and critics that choose one."""
+
+    config: QChunkPolicyConfig
 
     def __init__(self, config: QChunkPolicyConfig):
         super().__init__(config)
-        self.config, self._flow = config, FlowPolicy(config.flow)
-        self.rng = self._flow.rng
         with seeded(config.seed):
             self.critic_encoder = Encoder(self.env_spec, config.critic_encoder.features).to(self.device)
             self._valued = config.critic_horizon or config.horizon  # actions of a chunk
             size = self.critic_encoder.size + self._valued * config.action_dim
             self.critic = CriticEnsemble(config.critic.num_critics, size, config.critic.hidden_dims).to(self.device)
-        critics = {"critic_encoder": self.critic_encoder, "critic": self.critic}
-        self.components = {**self._flow.components, **critics}
+        self.components = {**self.components, "critic_encoder": self.critic_encoder, "critic": self.critic}
 
     def predict(self, observation: Observation, normalizer: Normalizer) -> FloatArray:
         """The best chunk [H, A], in the robot's units."""
-        return self._best(self._flow.sample(observation, normalizer, self.config.num_samples), observation, normalizer)
+        return self._best(self.sample(observation, normalizer, self.config.num_samples), observation, normalizer)
 
     def guided_inference(
         self, observation: Observation, normalizer: Normalizer, previous: FloatArray, delay: int, executed: int
     ) -> FloatArray:
         """The best of N chunks, each guided as in a flow policy."""
-        chunks = self._flow.sample_guided(observation, normalizer, self.config.num_samples, previous, delay, executed)
+        chunks = self.sample_guided(observation, normalizer, self.config.num_samples, previous, delay, executed)
         return self._best(chunks, observation, normalizer)
 
     def _best(self, chunks: Tensor, observation: Observation, normalizer: Normalizer) -> FloatArray:
