@@ -1,10 +1,9 @@
 """A scripted expert for the built-in tasks: demonstrations, and failures that are hard to tell from them.
 
-It acts on privileged state, not on images. Each environment is in one of a few phases and moves in a straight line to
-the target of that phase; noise on the actions makes every demonstration different. The failures are near misses, which
-a judge has to tell from success: fingers that close beside the cube, a cube that is dropped on the way, one that stops
-short of the goal, one that is brought to the wrong place. A success may be off center, just within what is allowed: a
-judge that has only seen perfect ones cannot know where success ends.
+It acts on privileged state. Each environment is in one of a few phases and moves in a straight line to the target of
+that phase; noise on the actions makes every demonstration different. The failures are near misses: fingers that close
+beside the cube, a cube that is dropped, that stops short of the goal, or that is brought to the wrong place. A success
+may be off center, just within what is allowed, so that a judge sees where success ends.
 """
 
 from collections.abc import Callable, Sequence

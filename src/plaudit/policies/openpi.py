@@ -1,21 +1,18 @@
 """A client of openpi's policy server: observations go to the server, chunks of actions come back.
 
-The server normalizes by the statistics of its checkpoint and answers in the robot's units, so states are sent as they
-are measured, and the normalizer is not used. The server has no guidance either: a new chunk is blended with the rest of
-the previous one.
+The server normalizes by the statistics of its checkpoint, so states are sent as they are measured, and the normalizer
+is not used. It has no guidance: a new chunk is blended with the rest of the previous one.
 
     client -> connect (with an API key, where one is needed)
     server -> metadata, a map
     client -> an observation       server -> actions, a map; or, where it failed, its traceback as text, then it closes
 
-After a broken connection the client connects again and repeats the observation: the server has no state between
-requests. A robot waits for that, so a server that is not back within seconds ends the episode (`PolicyUnavailable`),
-and is waited for before the next one. After a timeout the connection is closed, so that a late answer is never taken
-for that of a later request.
+The server has no state between requests, so after a broken connection the client connects again and repeats the
+observation. A server that is not back within seconds ends the episode (`PolicyUnavailable`). After a timeout the
+connection is closed, so that a late answer is never taken for that of a later request.
 
 Messages are msgpack, in which an array is `{b"__ndarray__": True, b"data": bytes, b"dtype": "<f4", b"shape": [2, 3]}`
-and a numpy scalar `{b"__npgeneric__": True, b"data": 1.5, b"dtype": "<f4"}`; the keys are bytes. Only numbers and text
-are decoded: a message cannot run code, and bytes that do not fit their shape are refused.
+and a numpy scalar `{b"__npgeneric__": True, b"data": 1.5, b"dtype": "<f4"}`. Only numbers and text are decoded.
 """
 
 import os

@@ -171,7 +171,7 @@ def test_a_file_without_its_encoder_is_refused(tmp_path):
         (lambda: tiny_model(members=2), "has an ensemble of 2, which RLinf's have not"),
         (lambda: tiny_model(num_history_frames=1), "has a history of frames"),
         (lambda: model_of(encoder=SmallConfig(widths=(4, 8))), "RLinf has no reward model with encoder 'small'"),
-        (lambda: model_of(encoder=Resnet10Config()), "trained with encoder.padding 'same', and RLinf's"),
+        (lambda: model_of(encoder=Resnet10Config()), "encoder.padding is 'same' here and 'torchvision' there"),
         (lambda: model_of(("a", "b"), **RECIPE), "sees 2 cameras, and RLinf's of this kind one"),
     ],
 )

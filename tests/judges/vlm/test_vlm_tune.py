@@ -176,7 +176,7 @@ def spoil(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "spoiled", "sentence"),
     [
-        ({"base_fingerprint": "other"}, None, "that model is another one now"),
+        ({"base_fingerprint": "other"}, None, "which has changed since"),
         ({"lora": {"rank": 8, "alpha": 32.0, "vision": True}}, None, "another adapter"),
         ({"lora": {"rank": 10**9, "alpha": 32.0, "vision": True}}, None, "less than or equal to 65536"),
         ({"lora": {"rank": 16, "alpha": 99.0, "vision": True}}, None, "copy the whole folder again"),

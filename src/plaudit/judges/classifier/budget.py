@@ -1,16 +1,12 @@
 """The time that a training on a CPU may take, and the settings that follow from it.
 
-With a GPU the encoder itself learns. On two cores that takes hours, so here a pretrained encoder is frozen: the
-features of each image are computed once, and only the small networks after it learn. A short history of frames and
-three members make up for some of the loss, since they cost little then. Larger images and more augmented copies of each
-are better and slower, so they are chosen last, by timing the encoder on a few of the images themselves.
+With a GPU the encoder itself learns. On two cores that takes hours, so a pretrained encoder is frozen: the features of
+each image are computed once, and only the small networks after it learn. A short history of frames and three members
+make up for some of the loss. Image size and augmented copies are chosen last, by timing the encoder on a few images. An
+encoder that has to learn, because its weights are random or the user does not freeze it, is timed by a few steps.
 
-An encoder that starts from random weights has to learn, and so has one that the user does not freeze. Their training is
-timed by a few steps.
-
-`max_minutes` is a guide unless `enforce_max_minutes` is set. Then fewer members and epochs are taken where that is
-needed, a budget that not even one epoch fits into is refused before training, and training ends when its share of the
-time is used up.
+`max_minutes` is a guide unless `enforce_max_minutes` is set. Then members and epochs are reduced if needed, a budget
+too small for one epoch is refused before training, and training ends when its share of the time is used up.
 """
 
 import json

@@ -3,15 +3,15 @@
     lift_reward/
       model.json             network, preprocessing, cameras, calibration, threshold, scores, controls, data
       member_0.safetensors   weights; further members of an ensemble leave out an encoder that they share
-      ood.safetensors        what the episodes that it learned from look like, to tell others from them (ood.py)
+      ood.safetensors        what the training episodes look like, to detect others (ood.py)
       report.html            what to look at before using it
 
     model = RewardModel.from_pretrained("lift_reward")
     model.score_episode(episode).success_prob # [T+1] P(success) of each frame
     ClassifierJudge(model)                    # the same as a judge, of stored episodes and live (judge.py)
 
-Nothing has to match by hand: frames of another size, a camera that is not there and weights of another network are
-each refused with a sentence. A model that failed a control is loaded only when forced.
+Frames of another size, a missing camera and weights of another network are refused. A model that failed a control is
+loaded only when forced.
 """
 
 import copy
@@ -126,6 +126,9 @@ class RewardModel:
             raise JudgeError(f"{len(members)} members with {len(config.calibration)} calibrations")
         self.config, self.members, self.warnings = config, list(members), tuple(warnings)
         self.classifier = config.classifier
+        self.cameras: Mapping[str, Size] = config.classifier.cameras
+        self.predicts_progress = config.classifier.predict_progress
+        self.threshold = config.threshold["value"]
         self.mini_batch: int | None = None  # images of a camera scored at a time; None: as suits the device
         members_scaling = tuple(PlattScaling(temperature=t, bias=b) for t, b in config.calibration)
         temperature, bias = config.ensemble_calibration
@@ -133,18 +136,6 @@ class RewardModel:
         self.to_device(device)
         self.ood = ood
         self.fingerprint = _fingerprint(self.members, self.self_contained_config())
-
-    @property
-    def threshold(self) -> float:
-        return self.config.threshold["value"]
-
-    @property
-    def cameras(self) -> Mapping[str, Size]:
-        return self.classifier.cameras
-
-    @property
-    def predicts_progress(self) -> bool:
-        return self.classifier.predict_progress
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, device: str = "auto", *, force: bool = False) -> "RewardModel":

@@ -1,7 +1,6 @@
-"""The frames a reward model learns from: every recorded frame of the labeled episodes of a store, or of its successes.
+"""The frames a reward model learns from: every recorded frame of a store's labeled episodes, or of its successes.
 
-Frames of one episode lie together and in order, so that the frame before is the row before. They are copied out of the
-store once, resized to what the model takes; labels are those of sources one may learn from, and a model's own are not.
+Frames of one episode are consecutive rows. They are copied out of the store once, resized to what the model takes.
 """
 
 import hashlib
@@ -275,11 +274,9 @@ def _sizes(store: Store, ids: Sequence[int], cameras: Sequence[str]) -> dict[str
                 names = f"it has: {', '.join(sorted(recorded)) or 'none'}"
                 advice = "name cameras that all episodes have (--image-key)"
                 raise JudgeError(f"{store.folder}: episode {episode_id} has no camera '{camera}', {names}; {advice}")
-            if sizes.setdefault(camera, size) != size:
-                raise JudgeError(
-                    f"{store.folder}: camera '{camera}' has another size in episode {episode_id} than before; a model "
-                    "learns from one size"
-                )
+            if (other := sizes.setdefault(camera, size)) != size:
+                sizes_of = f"{size[0]}x{size[1]} in episode {episode_id} and {other[0]}x{other[1]} in others"
+                raise JudgeError(f"{store.folder}: camera '{camera}' is {sizes_of}; a model learns from one size")
     return sizes
 
 

@@ -11,13 +11,11 @@ The test episodes decide nothing, and a cross-fitted episode is counted by a thr
 the metrics hold for new episodes.
 
 Cross-fitting: a few validation episodes say little about a threshold. So the training and validation episodes are
-divided into five folds, and five more models are trained like the kept one, each without one fold. Their scores of the
-fold they never saw are those of the kept model on new episodes, or slightly worse. The models are then discarded. Each
-has its own scale: one model's logits of successes end at 2.8 and another's at 3.2, close together, so one threshold in
-between finds all of them or none. So the logits of a fold's model are shifted and stretched until the medians of its
-training successes and failures are those of the kept model. Calibrating each model on its own two or three validation
-episodes instead made it worse (docs/results.md). Frames are scored at the rate that is learned from, and
-interpolated in between: encoding every frame would take longer than the five trainings.
+divided into five folds, and five more models are trained like the kept one, each without one fold, whose episodes it
+then scores. Each model has its own scale of logits, so one threshold would fit some and not others. The logits of a
+fold are shifted and stretched until the medians of the model's training successes and failures are those of the kept
+model. (Rejected: calibrating each model on its own few validation episodes, see docs/results.md.) Frames are scored at
+the rate that is learned from and interpolated, because encoding every frame takes longer than the five trainings.
 """
 
 import hashlib

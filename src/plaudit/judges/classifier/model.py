@@ -3,10 +3,9 @@
     image -> encoder -> feature map [C, h, w] -> spatial learned embeddings -> Linear, LayerNorm, Tanh -> embedding [D]
     embeddings of all cameras (and of some frames before, and the state) --> Linear, LayerNorm, ReLU, Linear --> logit
 
-The shape is SERL's (arXiv 2401.16013). The encoder is one for all cameras, frozen or trained with the rest; everything
-after it always learns. The three stages are methods of their own because they are worth keeping apart: a frozen
-encoder's feature maps are computed once and trained on many times, and a robot that uses a short history keeps the
-embeddings of the last frames instead of encoding them again.
+The shape is SERL's (arXiv 2401.16013). All cameras share one encoder, frozen or trained with the rest. The three stages
+are methods of their own: the feature maps of a frozen encoder are computed once and trained on many times, and a robot
+with a short history keeps the embeddings of the last frames instead of encoding them again.
 """
 
 import math

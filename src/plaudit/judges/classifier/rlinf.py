@@ -5,16 +5,13 @@
     backbone.*, backbone.fc or backbone.fc.0, backbone.fc.3  its ResNet of today, averaged
     {epoch, model_state_dict, ..., plaudit}                  ours: any of these, or our names, and model.json in it
 
-    load_rlinf_checkpoint(path), export_rlinf(model, path)
-
-Ours describes itself. For RLinf's files, everything but the camera's name, the size of the images and their
-normalization is read from the tensors: networks, widths, and whether the encoder's grid was averaged first
-(`use_pretrain: false` there), in which case its pooling kernel has a single cell. If a config disagrees, the file
-counts, with a warning. Such a model has no metrics. A file with a missing or an extra tensor is refused.
+Ours describes itself. For RLinf's files, the network is read from the tensors; only the camera's name, the size of the
+images and their normalization come from a config. If a config disagrees, the file counts, with a warning. A file with a
+missing or an extra tensor is refused.
 
 RLinf's first layout has one encoder per camera and we have one for all: a file whose encoders differ is refused. The
-others see a single camera. When writing, the network decides the layout. RLinf's code before the first layer is its
-own, so a model trained with another padding or normalization is refused: RLinf would load it and score something else.
+others see a single camera. RLinf has its own padding and normalization, so a model trained with another one is not
+written: RLinf would load it and score something else.
 """
 
 import io
@@ -179,7 +176,7 @@ def _load_per_camera(path: Path, tensors: Mapping[str, Tensor], config: RLinfRew
     if not averaged and cells != grid:
         edges = " and ".join(f"{STRIDE * (n - 1) + 1} to {STRIDE * n} pixels {name}" for n, name in zip(grid, AXES))
         given = f"images of {size[0]}x{size[1]} give {cells[0]}x{cells[1]}"
-        raise BadFile(path, f"it pools grids of {grid[0]}x{grid[1]} and {given}; set image_size, which was {edges}")
+        raise BadFile(path, f"it pools grids of {grid[0]}x{grid[1]} and {given}; set image_size to {edges}")
     member = build_classifier(shape, ours, path)
     trained_with = {"use_pretrain": not averaged, "image_keys": tuple(cameras)}
     trained_with |= {"hidden_dim": shape.hidden_dim, "num_spatial_blocks": shape.num_spatial_blocks}

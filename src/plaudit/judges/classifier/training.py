@@ -1,11 +1,10 @@
 """Training a reward classifier: learn on some episodes, keep the epoch that is best on others.
 
 An encoder that learns runs in every step (`OnlineFeatures`). A frozen one, or one with a frozen stem, runs once over
-every image and a few augmented copies of it (`CachedFeatures`), after which an epoch takes little time.
+every image and a few augmented copies of it (`CachedFeatures`). Batches are balanced between success and failure.
 
-Classes are balanced where batches are drawn and nowhere else. A model of progress alone learns from pairs of frames of
-one successful episode: which came first, and how much of the way lies between them. It sees single frames, so it cannot
-use time: an episode backwards has the same values backwards.
+A model of progress alone learns from pairs of frames of one successful episode: which came first, and how far apart
+they are. It sees single frames, so it cannot use time.
 """
 
 import copy

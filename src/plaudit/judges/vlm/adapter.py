@@ -7,9 +7,8 @@
       curve.jsonl, tensorboard/  how the training went
       judge.yaml                 rule and calibration, where `plaudit judge calibrate --output` put one
 
-Weights are safetensors and nothing else, and their names and shapes are checked before one is used. peft's own loader
-is not: it takes pickles too, and its config may name modules to import and weights of the base to overwrite. What is
-rebuilt here follows from adapter.json alone, which can say no more than rank, alpha and whether vision is in it.
+peft's own loader is not used: it takes pickles, and its config may name modules to import. The network follows from
+adapter.json alone, and the names and shapes of the weights are checked.
 """
 
 import hashlib

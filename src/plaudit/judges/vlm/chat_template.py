@@ -1,12 +1,11 @@
-"""A chat about an episode as tokens: which, at which positions, where its frames go and where its answers are read.
+"""A chat about an episode as tokens: their ids, their positions, which stand for frames and where answers are read.
 
-The model's own template is asked to render chats of one, two and three frames. What each adds to the one before must
-be the same text; then a chat of any length is its head and so many copies of that step, which are tokenized once a task
-and laid out by numpy. Both end at a control token, where no tokenizer merges across, so the pieces' tokens are the
-whole's.
+The model's template renders chats of one, two and three frames, each of which must add the same text to the one before.
+Then a chat of any length is its head and copies of that step, which are tokenized once per task. Both end at a control
+token, so no token spans two pieces.
 
-Positions have three rows (time, height, width), as `Qwen3VLModel.get_rope_index` has it: text counts up in all three,
-the tokens of an image share a time and spread over rows and columns, and what follows goes on after the longer edge.
+Positions have three rows (time, height, width), as in `Qwen3VLModel.get_rope_index`: text counts up in all three, the
+tokens of an image share a time and spread over rows and columns, and what follows continues after the longer edge.
 """
 
 from collections.abc import Sequence

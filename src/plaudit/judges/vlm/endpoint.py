@@ -1,15 +1,11 @@
 """A model behind any server that speaks the OpenAI protocol: vLLM, SGLang, NIM.
 
-A chat completion shows the words that could come next at its end only, so every frame is a request of its own: the chat
-up to its question, one token, and the log-probabilities of the 20 likeliest. The last frame is asked about first. Its
-chat begins with all the others, so a server that caches prefixes (vLLM and SGLang do) computes each frame once; and
-where the endpoint is down an episode has failed after one request and not after fifty.
+Every frame is a request of its own: the chat up to its question, one token, and the log-probabilities of the 20
+likeliest. The last frame is asked about first: its chat begins with all the others, so a server that caches prefixes
+computes each frame once, and if the endpoint is down, an episode fails after one request.
 
-Only listed words can be read. Where one of yes and no is missing, it counts as the least listed word, since none of its
-spellings is likelier: that moves the score towards zero. Where both are missing, the episode gets an error.
-
-The client of the `openai` package waits and tries again (connections, timeouts, HTTP 408, 409, 429 and 5xx: 0.5 s,
-doubled up to 8 s, with jitter, or as long as Retry-After says).
+If only one of yes and no is listed, the other counts as the least likely listed word, which moves the score towards
+zero. If neither is, the episode gets an error. The client of the `openai` package waits and retries.
 """
 
 import os

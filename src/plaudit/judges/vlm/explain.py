@@ -46,7 +46,7 @@ def explain_episodes(
     for episode_id in ids:
         explanation = backend.explain(store.episode(episode_id))
         labels = store.ledger.labels(episode_id)
-        found = EpisodeExplanation(
+        explained = EpisodeExplanation(
             **vars(explanation),
             episode=episode_id,
             label=None if labels is None else labels.success_once,
@@ -58,6 +58,6 @@ def explain_episodes(
         if output is not None:
             output.parent.mkdir(parents=True, exist_ok=True)
             with output.open("a") as file:
-                file.write(json.dumps({**asdict(found), "model": backend.fingerprint}) + "\n")
-        report(found)
+                file.write(json.dumps({**asdict(explained), "model": backend.fingerprint}) + "\n")
+        report(explained)
     return num_failed

@@ -6,8 +6,7 @@
         out of memory? half as many, from now on     # one alone that does not fit gets an error
 
 An episode that fails keeps its error; the others go on. The forward is our own, about twice as fast as transformers'
-(docs/results.md). If it does not know the modules of a version of transformers, it runs the same tokens through
-transformers' own forward. processor.py runs any other model.
+(docs/results.md), which is used if a version of transformers names its modules differently.
 """
 
 import logging

@@ -6,10 +6,9 @@
     user        [frame 1] Is the task complete in this frame? Answer Yes or No.
     assistant   <- the score of frame 1
 
-The assistant's turns stay empty. So the chat up to any question is a prefix of the whole chat, token by token, and one
-pass over the whole has every score in it; and it is a chat that any server renders with the model's own template, so an
-endpoint that is sent the prefixes one by one gives the same numbers. (Rejected: filling in "No" as the answers before,
-which a model goes on repeating, and questions inside of one user turn, where no endpoint can be stopped.)
+The assistant's turns stay empty. So the chat up to any question is a prefix of the whole chat, and one pass has every
+score in it. An endpoint that gets the prefixes one by one gives the same numbers. (Rejected: answering "No" in earlier
+turns, which a model repeats; all questions in one user turn, where no endpoint can be stopped.)
 
 The score is log P(yes) - log P(no), each summed over the single tokens that spell the word: see `ANSWER_TOKENS`.
 """

@@ -1,15 +1,11 @@
 """Our own forward pass of a Qwen3-VL: frames to features, tokens and features to logits, for many episodes at once.
 
-The weights are transformers' own, the mathematics too; the order of work is ours. transformers' attention goes through
-the images one by one, 50 frames times 27 blocks of tiny kernels, and its patches through a 3-D convolution; here both
-are one product of matrices for hundreds of frames. Left out is what scoring does not need: no cache, no words but yes
-and no, and those only where an answer is read.
+Weights and mathematics are transformers' own. transformers runs attention image by image and patches through a 3-D
+convolution; here both are one matrix product for hundreds of frames. There is no cache, and only the logits of yes and
+no are computed, where an answer is read. Sequences are padded at their ends, which a causal model never sees from
+before, so attention needs no mask.
 
-Sequences of a batch are padded at their ends. A causal model never looks ahead, so the padding is seen by no token that
-counts: attention needs no mask, and none of the fast kernels takes one.
-
-Adapters (adapter.py) are two thin products beside a wide one, and stay so: what is scored is what was trained, to the
-bit. Training runs the same pass with gradients (tune.py).
+Adapters (adapter.py) are two thin products beside a wide one, in scoring as in training (tune.py).
 """
 
 import math

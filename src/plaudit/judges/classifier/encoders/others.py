@@ -1,13 +1,11 @@
-"""Any image network of torchvision or transformers as an encoder, cut off after its last map of features.
+"""Any image network of torchvision or transformers as an encoder, cut off after its last feature map.
 
     encoder: {type: torchvision, name: resnet18}
     encoder: {type: transformers, name: facebook/dinov2-small, local_files_only: false}
 
-Neither package is needed by the rest of ours, so each is imported where it is used. Nothing is downloaded unless the
-config says so (one in a file needs --allow-host huggingface.co besides), and code that comes with a model is never run.
-
-Convolutional networks end in a map and are taken as they are. Transformers put out one token a patch, after a few that
-stand for the whole image; the tokens of the patches are laid out as the map that they came from.
+Each package is imported where it is used. Nothing is downloaded unless the config says so (one in a file also needs
+--allow-host huggingface.co), and code that comes with a model is never run. Convolutional networks end in a map. Of a
+transformer, the tokens of the patches are laid out as the map that they came from.
 """
 
 import inspect

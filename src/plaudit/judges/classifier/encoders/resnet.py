@@ -192,24 +192,23 @@ def load_pretrained_resnet10(path: Path) -> dict[str, Tensor]:
     return rename_resnet10(read_state_dict(path), path)
 
 
-def rename_resnet10(found: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
+def rename_resnet10(published: Mapping[str, Any], path: Path) -> dict[str, Tensor]:
     """Tensors by the names of one of the publishers as the state of a ResNet-10; path: where they were."""
     with torch.device("meta"):
         shapes: dict[str, Shape] = {
             name: tuple(tensor.shape) for name, tensor in ResNetEncoderWrapper().state_dict().items()
         }
-    naming = max(_NAMINGS, key=lambda naming: sum(naming.name_of(ours) in found for ours in shapes))
-    if not any(naming.name_of(ours) in found for ours in shapes):
-        if any(name.startswith("squeezes.") for name in found):
+    naming = max(_NAMINGS, key=lambda naming: sum(naming.name_of(ours) in published for ours in shapes))
+    if not any(naming.name_of(ours) in published for ours in shapes):
+        if any(name.startswith("squeezes.") for name in published):
             raise BadFile(path, "this is a whole reward model, not the weights of an encoder; name those of ResNet-10")
-        first = ", ".join(f"'{name}'" for name in list(found)[:3]) or "nothing"
-        published = "a published file of ResNet-10 (SERL's, helper2424's, RLinf's)"
-        raise BadFile(path, f"this is not {published}: its names start with {first}; name one of those files")
+        first = ", ".join(f"'{name}'" for name in list(published)[:3]) or "nothing"
+        raise BadFile(path, f"this is no ResNet-10 of SERL, helper2424 or RLinf: its names start with {first}")
     wanted: dict[str, Shape] = {}
     for ours, shape in shapes.items():
         flax = naming.flax and len(shape) == 4  # [H, W, in, out]
         wanted[naming.name_of(ours)] = (*shape[2:], shape[1], shape[0]) if flax else shape
-    taken = select_tensors(found, wanted, path=path, network="ResNet-10", skip=naming.skip)
+    taken = select_tensors(published, wanted, path=path, network="ResNet-10", skip=naming.skip)
     tensors = {ours: taken[naming.name_of(ours)] for ours in shapes}
     if naming.flax:
         tensors = {name: t.permute(3, 2, 0, 1).contiguous() if t.ndim == 4 else t for name, t in tensors.items()}
