@@ -30,6 +30,7 @@ from plaudit.judges.classifier.model import ClassifierConfig, module_name
 from plaudit.judges.classifier.rlinf import (
     UNMEASURED,
     Prefixes,
+    camera_prefixes,
     check_single_frame,
     columns_by_camera,
     tensor_of,
@@ -136,15 +137,8 @@ def _encoder(folder: Path, described: Mapping[str, Any], tensors: dict[str, Tens
 
 def _prefixes(modules: Mapping[str, str]) -> Prefixes:
     """Of all that comes after the encoder, our names and lerobot's. modules: camera -> lerobot's module"""
-    prefixes = [("head.", "classifier_head.")]
-    for camera, module in modules.items():
-        ours, theirs = f"squeezes.{module_name(camera)}", f"encoders.{module}"
-        prefixes += [
-            (f"{ours}.0.kernel", f"{theirs}.1.kernel"),
-            (f"{ours}.2.", f"{theirs}.3."),
-            (f"{ours}.3.", f"{theirs}.4."),
-        ]
-    return prefixes
+    ours = {module_name(camera): module for camera, module in modules.items()}
+    return [("head.", "classifier_head."), *camera_prefixes(ours, "1.kernel", "3.", "4.")]
 
 
 def _pixel_stats(

@@ -53,18 +53,17 @@ RESNET_MLP: Prefixes = [("head.", "backbone.fc."), ("encoder.", "backbone.")]
 RESNET_LINEAR: Prefixes = [("head.0.", "backbone.fc."), ("encoder.", "backbone.")]
 
 
+def camera_prefixes(modules: Mapping[str, str], *theirs: str) -> Prefixes:
+    """Of what each camera has of its own. modules: our name of a camera -> theirs; theirs: kernel, linear and norm"""
+    parts = list(zip(("0.kernel", "2.", "3."), theirs, strict=True))
+    return [(f"squeezes.{c}.{ours}", f"encoders.{m}.{their}") for c, m in modules.items() for ours, their in parts]
+
+
 def _per_camera(cameras: Sequence[str]) -> Prefixes:
     """RLinf's first layout."""
-    prefixes = [("head.", "classifier.")]
-    for camera in cameras:
-        ours, theirs = f"squeezes.{camera}", f"encoders.{camera}"
-        prefixes += [
-            ("encoder.", f"{theirs}.resnet_backbone."),
-            (f"{ours}.0.kernel", f"{theirs}.pooling_layer.kernel"),
-            (f"{ours}.2.", f"{theirs}.mlp.0."),
-            (f"{ours}.3.", f"{theirs}.mlp.1."),
-        ]
-    return prefixes
+    encoders = [("encoder.", f"encoders.{camera}.resnet_backbone.") for camera in cameras]
+    modules = {camera: camera for camera in cameras}
+    return [("head.", "classifier."), *encoders, *camera_prefixes(modules, "pooling_layer.kernel", "mlp.0.", "mlp.1.")]
 
 
 def to_theirs(tensors: Mapping[str, Tensor], prefixes: Prefixes) -> dict[str, Tensor]:

@@ -224,8 +224,8 @@ class EnsembleMember(EpochTrainer):
             model.state_mean.copy_(torch.from_numpy(table.state.mean(axis=0)))
             model.state_std.copy_(torch.from_numpy(np.maximum(table.state.std(axis=0), 1e-3)))
         to_channels_last(model, self.device)
-        self.net = nn.ModuleDict({"now": model, "best": copy.deepcopy(model)})
-        self.model = model
+        self.model, self.best = model, copy.deepcopy(model)
+        self.net = nn.ModuleDict({"now": self.model, "best": self.best})
         self.config, self.table, self.rows = config, table, rows
         self.rng = torch.Generator().manual_seed(self.dropout_seed)
         # An encoder that was trained elsewhere learns more slowly than what is new.
@@ -308,12 +308,6 @@ class EnsembleMember(EpochTrainer):
             self.best_loss, self.best_epoch = loss, self.version
             self.best.load_state_dict(self.model.state_dict())
         return loss
-
-    @property
-    def best(self) -> BinaryRewardClassifier:
-        best = self.net["best"]
-        assert isinstance(best, BinaryRewardClassifier)
-        return best
 
 
 @dataclass(frozen=True, eq=False)

@@ -38,13 +38,7 @@ def torch_frame_to_qimage(frame: "AnyArray | torch.Tensor", layout: Layout | Non
             raise DataError(f"a frame is an array or a tensor, not {type(frame).__name__}")
         tensor = frame.detach().cpu()
         frame = (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).numpy()  # numpy has no bfloat16
-    pixels = _bytes(_channels_last(frame, layout))
-    height, width, channels = pixels.shape
-    return QImage(pixels.data, width, height, width * channels, FORMATS[channels]).copy()
-
-
-def _channels_last(frame: AnyArray, layout: Layout | None) -> AnyArray:
-    """[H, W, C], a view."""
+    # To [H, W, C].
     shape = list(frame.shape)
     if frame.ndim == 2 and layout is None:
         frame = frame[:, :, None]
@@ -56,19 +50,17 @@ def _channels_last(frame: AnyArray, layout: Layout | None) -> AnyArray:
         raise DataError(f"a frame has 1, 3 or 4 channels, first or last; this one is {shape}")
     if 0 in shape:
         raise DataError(f"a frame of {shape} has no pixels")
-    return frame
-
-
-def _bytes(frame: AnyArray) -> ByteArray:
-    """uint8, without gaps."""
-    if frame.dtype == np.uint8:
-        return np.ascontiguousarray(frame)
-    if frame.dtype.kind != "f":
+    # To bytes without gaps.
+    if frame.dtype.kind == "f":
+        values = np.nan_to_num(frame.astype(np.promote_types(frame.dtype, np.float32)), nan=0, posinf=1, neginf=0)
+        if values.max() > BRIGHTEST:
+            raise DataError(f"a frame of floats lies in [0, 1] and this one reaches {values.max():g}; divide it by 255")
+        frame = np.rint(values.clip(0, 1) * 255).astype(np.uint8)
+    elif frame.dtype != np.uint8:
         raise DataError(f"the pixels of a frame are uint8 or floats in [0, 1], not {frame.dtype}")
-    values = np.nan_to_num(frame.astype(np.promote_types(frame.dtype, np.float32)), nan=0, posinf=1, neginf=0)
-    if values.max() > BRIGHTEST:
-        raise DataError(f"a frame of floats lies in [0, 1] and this one reaches {values.max():g}; divide it by 255")
-    return np.ascontiguousarray(np.rint(values.clip(0, 1) * 255).astype(np.uint8))
+    pixels = np.ascontiguousarray(frame)
+    height, width, channels = pixels.shape
+    return QImage(pixels.data, width, height, width * channels, FORMATS[channels]).copy()
 
 
 SPEEDS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
@@ -190,19 +182,16 @@ class CameraView(QWidget):
             smooth = place.width() < SHARP_FROM * image.width()
             painter.setRenderHint(QPainter.RenderHint.SmoothPixmapTransform, smooth)
             painter.drawImage(place, image)
-            self._decorate(painter, camera, place)
-
-    def _decorate(self, painter: QPainter, camera: str, place: QRect) -> None:
-        """The colored frame outside the picture, and its name in a corner."""
-        painter.setRenderHint(QPainter.RenderHint.Antialiasing)
-        pen = QPen(QColor(style.label_color(self._annotation)), EDGE)
-        pen.setJoinStyle(Qt.PenJoinStyle.MiterJoin)
-        painter.setPen(pen)
-        half = EDGE / 2
-        painter.drawRect(QRectF(place).adjusted(-half, -half, half, half))
-        if len(self._frames) > 1:
-            name = painter.fontMetrics().boundingRect(camera).adjusted(-7, -3, 7, 3)
-            name.moveTopLeft(place.topLeft())
-            painter.fillRect(name, QColor(0, 0, 0, 150))
-            painter.setPen(QColor(style.TEXT))
-            painter.drawText(name, Qt.AlignmentFlag.AlignCenter, camera)
+            # The colored frame outside the picture, and the camera's name in a corner.
+            painter.setRenderHint(QPainter.RenderHint.Antialiasing)
+            pen = QPen(QColor(style.label_color(self._annotation)), EDGE)
+            pen.setJoinStyle(Qt.PenJoinStyle.MiterJoin)
+            painter.setPen(pen)
+            half = EDGE / 2
+            painter.drawRect(QRectF(place).adjusted(-half, -half, half, half))
+            if len(self._frames) > 1:
+                name = painter.fontMetrics().boundingRect(camera).adjusted(-7, -3, 7, 3)
+                name.moveTopLeft(place.topLeft())
+                painter.fillRect(name, QColor(0, 0, 0, 150))
+                painter.setPen(QColor(style.TEXT))
+                painter.drawText(name, Qt.AlignmentFlag.AlignCenter, camera)

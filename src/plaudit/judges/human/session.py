@@ -303,9 +303,14 @@ class Action:
 
     name: str
     keys: tuple[str, ...]  # as Qt writes them, letters large
-    description: str
+    description: str  # the part before a colon is the title of its button
     do: Callable[[Session], None] | None = None  # None: only a window can, it is about time or about the window itself
     repeats: bool = False  # goes on for as long as the key is held
+
+    @property
+    def title(self) -> str:
+        """What its button says."""
+        return self.description.partition(":")[0].capitalize()
 
 
 NAVIGATE = (
@@ -315,28 +320,28 @@ NAVIGATE = (
     Action("forward_10", ("Shift+Right",), "ten frames on", lambda s: s.cursor.step(10), repeats=True),
     Action("first", ("Home",), "first frame", lambda s: s.cursor.seek(0)),
     Action("last", ("End",), "last frame", lambda s: s.cursor.seek(s.cursor.count - 1)),
-    Action("play", ("Space",), "play, pause"),
+    Action("play", ("Space",), "play: or pause"),
     Action("slower", ("-",), "slower"),
     Action("faster", ("+", "="), "faster"),
 )
 LABEL = (
     Action("label_failure", ("0",), "no success: this frame, or the range", lambda s: s.label(False)),
     Action("label_success", ("1",), "success: this frame, or the range", lambda s: s.label(True)),
-    Action("success_from_here", ("S",), "success from here on, none before", lambda s: s.success_from_here()),
-    Action("start_selection", ("I", "["), "a range begins here", lambda s: s.cursor.start_selection()),
-    Action("end_selection", ("O", "]"), "a range ends here", lambda s: s.cursor.end_selection()),
+    Action("success_from_here", ("S",), "success from here: none before", lambda s: s.success_from_here()),
+    Action("start_selection", ("I", "["), "range from: it begins here", lambda s: s.cursor.start_selection()),
+    Action("end_selection", ("O", "]"), "range to: it ends here", lambda s: s.cursor.end_selection()),
     Action("clear_selection", ("Esc",), "forget the range", lambda s: s.cursor.clear_selection()),
-    Action("fail", ("F",), "the whole episode fails", lambda s: s.fail()),
+    Action("fail", ("F",), "all fail: the whole episode", lambda s: s.fail()),
     Action("exclude", ("X",), "exclude: nobody learns from it", lambda s: s.exclude()),
     Action("clear", ("C",), "clear: nothing is labeled", lambda s: s.clear()),
 )
 SESSION = (
     Action("complete", ("Return", "Enter"), "complete: write the label, go on", lambda s: s.complete()),
-    Action("undo", ("Z", "Ctrl+Z"), "undo, a Complete too", lambda s: s.undo(), repeats=True),
+    Action("undo", ("Z", "Ctrl+Z"), "undo: a Complete too", lambda s: s.undo(), repeats=True),
     Action("redo", ("Y", "Ctrl+Y", "Ctrl+Shift+Z"), "redo", lambda s: s.redo(), repeats=True),
     Action("next", ("PgDown", "N"), "next in the queue, as a draft", lambda s: s.move(1)),
     Action("previous", ("PgUp", "P"), "previous in the queue", lambda s: s.move(-1)),
-    Action("help", ("?", "F1"), "show or hide the keys"),
+    Action("help", ("?", "F1"), "keys: show or hide them"),
 )
 GROUPS = {"Navigate": NAVIGATE, "Label": LABEL, "Session": SESSION}
 ACTIONS = {action.name: action for group in GROUPS.values() for action in group}

@@ -162,7 +162,14 @@ class Timeline(QWidget):
                 painter.fillRect(self._cells(first, last), QBrush(style.TEXT_MUTED, Qt.BrushStyle.DiagCrossPattern))
             elif value != value:
                 painter.fillRect(self._cells(first, last), QBrush(style.BORDER, Qt.BrushStyle.BDiagPattern))
-        self._draw_cutoff(painter)
+        if cutoff := self._annotation.cutoff:  # a line with two arrowheads where success begins
+            x = self._cells(cutoff, cutoff).left()
+            painter.setPen(QPen(QColor(style.TEXT_STRONG), 1))
+            painter.drawLine(QPointF(x, 0), QPointF(x, CELLS))
+            painter.setPen(Qt.PenStyle.NoPen)
+            painter.setBrush(QColor(style.TEXT_STRONG))
+            for edge, tip in ((0, 8), (CELLS, CELLS - 8)):
+                painter.drawPolygon(QPolygonF([QPointF(x - 6, edge), QPointF(x + 6, edge), QPointF(x, tip)]))
         self._draw_legend(painter)
 
     def _draw_curves(self, painter: QPainter) -> None:
@@ -184,19 +191,6 @@ class Timeline(QWidget):
         return QPolygonF(
             [QPointF(x_of(i, self._count, self.width()), _y(p)) for i, p in enumerate(curve) if not np.isnan(p)]
         )
-
-    def _draw_cutoff(self, painter: QPainter) -> None:
-        """A line with two arrowheads where success begins."""
-        cutoff = self._annotation.cutoff
-        if not cutoff:
-            return
-        x = self._cells(cutoff, cutoff).left()
-        painter.setPen(QPen(QColor(style.TEXT_STRONG), 1))
-        painter.drawLine(QPointF(x, 0), QPointF(x, CELLS))
-        painter.setPen(Qt.PenStyle.NoPen)
-        painter.setBrush(QColor(style.TEXT_STRONG))
-        for edge, tip in ((0, 8), (CELLS, CELLS - 8)):
-            painter.drawPolygon(QPolygonF([QPointF(x - 6, edge), QPointF(x + 6, edge), QPointF(x, tip)]))
 
     def _draw_legend(self, painter: QPainter) -> None:
         entries = [("success", style.TIMELINE_SUCCESS), ("no success", style.TIMELINE_FAILURE)]

@@ -42,23 +42,6 @@ def sign(key: str) -> str:
     return SIGNS.get(key, key)
 
 
-TITLES = {
-    "label_failure": "No success",
-    "label_success": "Success",
-    "success_from_here": "Success from here",
-    "fail": "All fail",
-    "exclude": "Exclude",
-    "start_selection": "Range from",
-    "end_selection": "Range to",
-    "clear": "Clear",
-    "undo": "Undo",
-    "redo": "Redo",
-    "complete": "Complete",
-    "play": "Play",
-    "slower": "",
-    "faster": "",
-    "help": "Keys",
-}
 ROWS = (
     ("label_failure", "label_success", "success_from_here", "fail", "exclude"),
     ("start_selection", "end_selection", "clear", "undo", "redo"),
@@ -68,14 +51,14 @@ ROWS = (
 class ActionButton(QPushButton):
     """Does an action when it is clicked. It never takes the keyboard focus from the window."""
 
-    def __init__(self, name: str, act: Callable[[str], None], height: int = 42):
+    def __init__(self, name: str, act: Callable[[str], None], height: int = 42, *, show_title: bool = True):
         super().__init__()
         self.setObjectName(name)
         self.setToolTip(ACTIONS[name].description)
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self.setMinimumHeight(height)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
-        self.title, key = QLabel(TITLES[name]), QLabel(sign(ACTIONS[name].keys[0]))
+        self.title, key = QLabel(ACTIONS[name].title), QLabel(sign(ACTIONS[name].keys[0]))
         self.title.setObjectName("title")
         key.setObjectName("key")
         row = self._row = QHBoxLayout(self)
@@ -86,7 +69,7 @@ class ActionButton(QPushButton):
             label.setAttribute(Qt.WidgetAttribute.WA_TransparentForMouseEvents)
             row.addWidget(label, alignment=Qt.AlignmentFlag.AlignCenter)
         row.addStretch()
-        self.title.setVisible(bool(TITLES[name]))
+        self.title.setVisible(show_title)
         self.clicked.connect(lambda: act(name))
 
     def sizeHint(self) -> QSize:
@@ -169,7 +152,7 @@ class PlaybackBar(QWidget):
     def __init__(self, act: Callable[[str], None]):
         super().__init__()
         self.play, self.help = ActionButton("play", act, 34), ActionButton("help", act, 34)
-        self.slower, self.faster = ActionButton("slower", act, 34), ActionButton("faster", act, 34)
+        self.slower, self.faster = (ActionButton(name, act, 34, show_title=False) for name in ("slower", "faster"))
         self.speed, self.counter = plain_label("speed", "1×"), plain_label("counter")
         self.annotation = plain_label("annotation")
         self.speed.setFixedWidth(48)

@@ -264,17 +264,8 @@ def run_layer(x: Tensor, cos: Tensor, sin: Tensor, layer: Layer, eps: float, att
 
 
 def _layer(layer: Any) -> Layer:
-    mixing, mlp = layer.self_attn, layer.mlp
-    return Layer(
-        norm=layer.input_layernorm.weight,
-        q=_linear(mixing.q_proj),
-        k=_linear(mixing.k_proj),
-        v=_linear(mixing.v_proj),
-        q_norm=mixing.q_norm.weight,
-        k_norm=mixing.k_norm.weight,
-        o=_linear(mixing.o_proj),
-        mlp_norm=layer.post_attention_layernorm.weight,
-        gate=_linear(mlp.gate_proj),
-        up=_linear(mlp.up_proj),
-        down=_linear(mlp.down_proj),
-    )
+    attention, mlp = layer.self_attn, layer.mlp
+    q, k, v, o = map(_linear, (attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj))
+    gate, up, down = map(_linear, (mlp.gate_proj, mlp.up_proj, mlp.down_proj))
+    norm, mlp_norm = layer.input_layernorm.weight, layer.post_attention_layernorm.weight
+    return Layer(norm, q, k, v, attention.q_norm.weight, attention.k_norm.weight, o, mlp_norm, gate, up, down)
