@@ -53,10 +53,11 @@ class HumanJudge:
         for episode in episodes:
             episode_id = episode.meta.get(_WINDOW_ID)
             labels = None if episode_id is None else self._store.ledger.labels(episode_id, (SOURCE,))
-            answered = labels is not None and labels.steps == episode.steps
-            answers.append(Scores(labels.targets, note=labels.note) if answered else None)
-            if episode_id is not None and not answered:
-                missing.append(episode_id)
+            if labels is not None and labels.steps == episode.steps:
+                answers.append(Scores(labels.targets, note=labels.note))
+                continue
+            answers.append(None)
+            missing += [] if episode_id is None else [episode_id]
         self.request(missing)
         return answers
 
