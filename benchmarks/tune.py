@@ -43,7 +43,7 @@ from plaudit.judges.evaluation import load_reference_labels, score_episodes
 from plaudit.judges.exam import examine
 from plaudit.judges.metrics import EpisodePrediction
 from plaudit.judges.vlm.adapter import add_lora
-from plaudit.judges.vlm.judge import VlmJudgeConfig
+from plaudit.judges.vlm.config import VlmJudgeConfig
 from plaudit.judges.vlm.local import Qwen3VLBackend
 from plaudit.judges.vlm.tune import TuneConfig, Tuner
 from plaudit.rollout.collector import EpisodeTargets

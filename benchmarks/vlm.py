@@ -30,8 +30,7 @@ from transformers import AutoModelForImageTextToText, PreTrainedTokenizerFast, Q
 from transformers import __version__ as transformers_version
 
 from bars import Bars
-from plaudit.judges.vlm.config import EXPLAIN_PROMPT, QUESTION, SYSTEM_PROMPT
-from plaudit.judges.vlm.judge import VlmJudgeConfig
+from plaudit.judges.vlm.config import EXPLAIN_PROMPT, QUESTION, SYSTEM_PROMPT, VlmJudgeConfig
 from plaudit.judges.vlm.loading import LoadedVlm
 from plaudit.judges.vlm.local import Qwen3VLBackend, pad_batch
 from plaudit.judges.vlm.prompt import build_prompt

@@ -34,8 +34,7 @@ from plaudit.judges.config import TrainingDataInfo, load_named_judge, save_own_j
 from plaudit.judges.epochs import prepare_work
 from plaudit.judges.exam import examine
 from plaudit.judges.vlm.adapter import add_lora, fingerprint_with, load_base, save_adapter
-from plaudit.judges.vlm.config import AdapterInfo, LoraShape, PromptSettings, VlmSettings
-from plaudit.judges.vlm.judge import VlmJudgeConfig
+from plaudit.judges.vlm.config import AdapterInfo, LoraShape, PromptSettings, VlmJudgeConfig
 from plaudit.learners.config import SacConfig
 from plaudit.learners.sac import Sac
 from plaudit.policies.config import FlowConfig
@@ -71,8 +70,8 @@ def make_lerobot_classifier(folder: Path) -> None:
     save_lerobot_classifier(model, folder, folder)
 
 
-def vlm(folder: Path) -> VlmSettings:
-    return VlmSettings(model=str(folder), device="cpu", image_size=64)
+def vlm(folder: Path) -> VlmJudgeConfig:
+    return VlmJudgeConfig(model=str(folder), device="cpu", image_size=64)
 
 
 def make_adapter(folder: Path) -> None:

@@ -13,8 +13,7 @@ from plaudit.config import CodeName, Config, load
 from plaudit.errors import BadFile, ConfigError, NotAllowed
 from plaudit.judges.classifier.rlinf import load_rlinf_checkpoint
 from plaudit.judges.config import load_judge_config
-from plaudit.judges.vlm.config import EndpointConfig
-from plaudit.judges.vlm.judge import VlmJudgeConfig
+from plaudit.judges.vlm.config import EndpointConfig, VlmJudgeConfig
 from plaudit.policies.loader import load_policy
 from plaudit.registry import ENCODER_REGISTRY, ENV_REGISTRY, Registry
 from plaudit.trust import allow_code, allow_host, check_code, check_host, from_file, host_of, shown_url

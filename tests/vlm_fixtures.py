@@ -21,7 +21,7 @@ def plain(tiny):
 @pytest.fixture(scope="session")
 def make_scorer(tiny):
     """Of the tiny model, on 64x64 images: four tokens a frame."""
-    from plaudit.judges.vlm.judge import VlmJudgeConfig
+    from plaudit.judges.vlm.config import VlmJudgeConfig
 
     def make(**settings):
         return VlmJudgeConfig(**{"model": str(tiny), "image_size": 64, **settings}).load_backend()

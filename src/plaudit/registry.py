@@ -340,7 +340,7 @@ JUDGE_REGISTRY = Registry(
         "noisy": "plaudit.judges.simulator:NoisyJudgeConfig",
         "classifier": "plaudit.judges.classifier.judge_config:ClassifierJudgeConfig",
         "progress": "plaudit.judges.classifier.judge_config:ProgressJudgeConfig",
-        "vlm": "plaudit.judges.vlm.judge:VlmJudgeConfig",
+        "vlm": "plaudit.judges.vlm.config:VlmJudgeConfig",
         "human": "plaudit.judges.human.judge:HumanJudgeConfig",
         "cascade": "plaudit.judges.cascade:CascadeConfig",
     },

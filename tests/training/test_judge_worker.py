@@ -9,7 +9,7 @@ import torch
 import glow
 from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
 from plaudit.judges.simulator import SimulatorJudgeConfig
-from plaudit.judges.vlm.judge import VlmJudgeConfig
+from plaudit.judges.vlm.config import VlmJudgeConfig
 from plaudit.training.workers.judge import JudgeBundle
 from tiny_reward import tiny_model
 

@@ -290,8 +290,8 @@ def explain_(
     labels. An answer that cannot be parsed is recorded as a failure.
     """
     from plaudit.judges.config import load_judge_config
+    from plaudit.judges.vlm.config import VlmJudgeConfig
     from plaudit.judges.vlm.explain import EpisodeExplanation, explain_episodes
-    from plaudit.judges.vlm.judge import VlmJudgeConfig
 
     folder, overrides = named_store(words)
     asked = load_judge_config(config, "vlm", {} if model is None else {"model": model}, overrides)
@@ -484,7 +484,7 @@ def tune_(
         from plaudit.config import parse
         from plaudit.judges.config import load_judge_config
         from plaudit.judges.epochs import TrainingInterrupted
-        from plaudit.judges.vlm.judge import VlmJudgeConfig
+        from plaudit.judges.vlm.config import VlmJudgeConfig
         from plaudit.judges.vlm.tune import TuneConfig
         from plaudit.training.reward_model import check_output_path, tune_and_save, work_folder
 

@@ -32,7 +32,7 @@ from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.training import ProgressBars
 from plaudit.judges.config import save_own_judge
 from plaudit.judges.epochs import EpochMetrics, StepMetrics, never_stop
-from plaudit.judges.vlm.config import VlmSettings
+from plaudit.judges.vlm.config import VlmJudgeConfig
 from plaudit.judges.vlm.tune import TuneConfig, TuneResult, tune_judge
 from plaudit.training.run_folder import TensorBoard
 
@@ -162,7 +162,7 @@ def _scalars(epoch: EpochMetrics) -> dict[str, float]:
 def tune_and_save(
     store: Store,
     target: Path,
-    judge: VlmSettings,
+    judge: VlmJudgeConfig,
     config: TuneConfig,
     watch: Callable[[EpochMetrics], bool] = never_stop,
     on_step: Callable[[StepMetrics], bool] = never_stop,

@@ -14,8 +14,8 @@ from plaudit.config import parse
 from plaudit.errors import JudgeError, JudgeUnavailable, MissingExtra
 from plaudit.judges.cascade import CascadeConfig
 from plaudit.judges.labeling import label_episodes
+from plaudit.judges.vlm.config import VlmJudgeConfig
 from plaudit.judges.vlm.endpoint import TokenLogprob, logit_of
-from plaudit.judges.vlm.judge import VlmJudgeConfig
 from plaudit.registry import JUDGE_REGISTRY
 from plaudit.types import Labels
 from tiny_vlm import moving

@@ -11,7 +11,7 @@ from plaudit.contracts import check_judge
 from plaudit.errors import JudgeError, PlauditError
 from plaudit.judges.vlm import local
 from plaudit.judges.vlm.chat_template import image
-from plaudit.judges.vlm.judge import VlmJudgeConfig
+from plaudit.judges.vlm.config import VlmJudgeConfig
 from plaudit.judges.vlm.prompt import ANSWER_TOKENS, build_prompt, conversation
 from tiny_llava import save_llava
 from tiny_vlm import TEMPLATE, moving

@@ -10,7 +10,8 @@ import torch
 
 from plaudit.config import load, parse
 from plaudit.errors import ConfigError, DeviceError, JudgeError, MissingExtra, MissingPackage
-from plaudit.judges.vlm.judge import VlmJudge, VlmJudgeConfig
+from plaudit.judges.vlm.config import VlmJudgeConfig
+from plaudit.judges.vlm.judge import VlmJudge
 from plaudit.judges.vlm.qwen3_vl import attention_on
 from plaudit.registry import JUDGE_REGISTRY
 from tiny_vlm import save_tiny

@@ -9,8 +9,8 @@ import torch
 from plaudit.errors import JudgeError
 from plaudit.judges.images import resize_images
 from plaudit.judges.vlm.chat_template import ChatTemplate
+from plaudit.judges.vlm.config import VlmJudgeConfig
 from plaudit.judges.vlm.images import size_of
-from plaudit.judges.vlm.judge import VlmJudgeConfig
 from plaudit.judges.vlm.prompt import build_prompt, conversation, parse_answer
 from tiny_vlm import make_tokenizer, moving
 

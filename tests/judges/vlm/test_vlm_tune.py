@@ -19,7 +19,7 @@ from plaudit.judges.epochs import TrainingInterrupted
 from plaudit.judges.evaluation import load_reference_labels, score_episodes
 from plaudit.judges.metrics import compute_metrics
 from plaudit.judges.vlm.adapter import add_lora, load_base
-from plaudit.judges.vlm.judge import VlmJudgeConfig
+from plaudit.judges.vlm.config import VlmJudgeConfig
 from plaudit.judges.vlm.local import Qwen3VLBackend
 from plaudit.judges.vlm.tune import TuneConfig, Tuner
 from plaudit.training.reward_model import tune_and_save, work_folder

@@ -1,7 +1,7 @@
 """A vision-language model that judges episodes frame by frame, in this process or behind a server.
 
-config.py        what a user sets
-judge.py         the judge and its config
+config.py        what a user sets, and how the judge is built from it
+judge.py         the judge: logits to calibrated scores
 prompt.py        what is asked, as a chat; the same for all backends
 images.py        frames to the size the model sees, to patches, to data: URLs
 backend.py       what a backend does: score frames, explain episodes

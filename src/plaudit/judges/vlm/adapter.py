@@ -24,7 +24,7 @@ from plaudit.data.weights import fitting, numbers_at_most, read_safetensors
 from plaudit.errors import BadFile, JudgeError, import_extra
 from plaudit.files import Root
 from plaudit.judges.config import ADAPTER_FILE
-from plaudit.judges.vlm.config import AdapterInfo, LoraShape, PromptSettings, VlmSettings
+from plaudit.judges.vlm.config import AdapterInfo, LoraShape, PromptSettings, VlmJudgeConfig
 from plaudit.judges.vlm.loading import LoadedVlm, fingerprint_of, load_description, load_qwen3_vl, unknown_part
 
 WEIGHTS = "adapter_model.safetensors"
@@ -41,7 +41,7 @@ def add_lora(model: Any, shape: LoraShape) -> Any:
     return peft.get_peft_model(model, config)
 
 
-def load_base(config: VlmSettings) -> LoadedVlm:
+def load_base(config: VlmJudgeConfig) -> LoadedVlm:
     """The model that an adapter is for."""
     if config.adapter is not None:
         raise JudgeError(f"{config.adapter} is an adapter already; tune the model that it adapts, on all episodes")
@@ -54,7 +54,7 @@ def load_base(config: VlmSettings) -> LoadedVlm:
     return load_qwen3_vl(config)
 
 
-def load_adapted(config: VlmSettings) -> LoadedVlm:
+def load_adapted(config: VlmJudgeConfig) -> LoadedVlm:
     """The base of an adapter with the adapter in it."""
     folder = config.adapter
     assert folder is not None

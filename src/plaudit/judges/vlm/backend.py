@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from plaudit.errors import PlauditError
-from plaudit.judges.vlm.config import VlmSettings
+from plaudit.judges.vlm.config import VlmJudgeConfig
 from plaudit.judges.vlm.prompt import Explanation, FramePrompt, build_prompt, parse_answer, prompt_fingerprint
 from plaudit.types import Episode, FloatArray
 
@@ -16,7 +16,7 @@ class VlmBackend(ABC):
     warnings: tuple[str, ...] = ()  # what a user should know before its labels are used
     trained_on: str = ""  # keys of the episodes that an adapter learned from (data/episode_keys.py)
 
-    def __init__(self, config: VlmSettings, *model: str):
+    def __init__(self, config: VlmJudgeConfig, *model: str):
         """model: what decides its answers besides the prompt: weights, template, precision"""
         self.config = config
         parts = [*model, prompt_fingerprint(config)]

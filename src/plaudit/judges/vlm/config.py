@@ -5,10 +5,11 @@
       model: nvidia/Cosmos-Reason2-8B
       success_criteria: the bottle stands upright on the coaster and no hand touches it
 
-The question is asked after every frame, and log P(yes) - log P(no) of the answer is the frame's logit. `VlmJudgeConfig`
-(judge.py) is the same with a `build`.
+The question is asked after every frame, and log P(yes) - log P(no) of the answer is the frame's logit.
+Torch is imported by `build`, because a config is also read where there is none.
 """
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -93,8 +94,8 @@ class AdapterInfo(Config):
     training: dict[str, Any]  # config, epochs, seconds, versions
 
 
-class VlmSettings(PromptSettings, JudgeConfig):
-    """Everything a user sets of a vision-language judge."""
+class VlmJudgeConfig(PromptSettings, JudgeConfig):
+    """Everything a user sets of a vision-language judge, and how it is built."""
 
     type: Literal["vlm"] = "vlm"
     cost_s: NonNegativeFloat = 5.0
@@ -162,3 +163,14 @@ class VlmSettings(PromptSettings, JudgeConfig):
     def requires_gpu(self) -> bool:
         """Whether the model runs in this process and may use a GPU."""
         return self.backend == "transformers" and self.device != "cpu"
+
+    def build(self) -> Any:
+        """The `VlmJudge`, with its model loaded or its client ready."""
+        resolved, judge = self.resolved(), import_module("plaudit.judges.vlm.judge").VlmJudge
+        return judge(resolved.load_backend(), resolved.rule, resolved.calibration)
+
+    def load_backend(self) -> Any:
+        """The `VlmBackend` by itself: `score` for logits, `explain` for words."""
+        if self.backend == "openai":
+            return import_module("plaudit.judges.vlm.endpoint").OpenAIBackend(self)
+        return import_module("plaudit.judges.vlm.local").load_local_backend(self.resolved())

@@ -19,7 +19,7 @@ from pydantic import AliasPath, BaseModel, Field, ValidationError
 
 from plaudit.errors import JudgeError, JudgeUnavailable, PlauditError, import_extra
 from plaudit.judges.vlm.backend import VlmBackend
-from plaudit.judges.vlm.config import VlmSettings
+from plaudit.judges.vlm.config import VlmJudgeConfig
 from plaudit.judges.vlm.images import data_url, resize_frames
 from plaudit.judges.vlm.prompt import (
     ANSWER_TOKENS,
@@ -55,7 +55,7 @@ class _Completion(BaseModel):
 class OpenAIBackend(VlmBackend):
     """A `VlmBackend` of a model behind a server."""
 
-    def __init__(self, config: VlmSettings):
+    def __init__(self, config: VlmJudgeConfig):
         assert config.endpoint is not None
         # A server does not tell its weights, so its name for them has to do.
         super().__init__(config, "openai", config.model, config.endpoint.image_format)

@@ -7,8 +7,6 @@ import numpy as np
 from plaudit.errors import PlauditError
 from plaudit.judges.calibration import PlattScaling, fingerprint_of
 from plaudit.judges.vlm.backend import VlmBackend
-from plaudit.judges.vlm.config import VlmSettings
-from plaudit.registry import JUDGE_REGISTRY
 from plaudit.rule import DecisionRule
 from plaudit.types import Episode, FloatArray, JudgeId, Scores
 
@@ -37,24 +35,3 @@ class VlmJudge:
         prob = np.full(episode.steps + 1, np.nan, np.float32)
         prob[episode.observed] = self._calibration(logits)
         return Scores(prob)
-
-
-@JUDGE_REGISTRY.register("vlm")
-class VlmJudgeConfig(VlmSettings):
-    """The settings, and how a judge is built from them."""
-
-    def build(self) -> VlmJudge:
-        """The judge, with its model loaded or its client ready."""
-        resolved = self.resolved()
-        return VlmJudge(resolved.load_backend(), resolved.rule, resolved.calibration)
-
-    def load_backend(self) -> VlmBackend:
-        """The model by itself: `score` for logits, `explain` for words."""
-        # Imported here: a config is read where there may be no torch.
-        if self.backend == "openai":
-            from plaudit.judges.vlm.endpoint import OpenAIBackend
-
-            return OpenAIBackend(self)
-        from plaudit.judges.vlm.local import load_local_backend
-
-        return load_local_backend(self.resolved())

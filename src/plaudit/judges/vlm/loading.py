@@ -12,7 +12,7 @@ import torch
 from plaudit.devices import resolve_device
 from plaudit.errors import JudgeError, import_extra
 from plaudit.files import MAX_HEAD, MAX_JSON, Root, read_json_object, understood
-from plaudit.judges.vlm.config import VlmSettings
+from plaudit.judges.vlm.config import VlmJudgeConfig
 from plaudit.judges.vlm.images import MERGE, PATCH, TIMES
 from plaudit.judges.vlm.prompt import ANSWER_TOKENS
 from plaudit.judges.vlm.qwen3_vl import attention_on
@@ -42,7 +42,7 @@ class LoadedVlm:
     warnings: tuple[str, ...] = ()
 
 
-def load_description(config: VlmSettings) -> Any:
+def load_description(config: VlmJudgeConfig) -> Any:
     """The model's own config, as transformers reads it."""
     return _from_hub(config, import_extra("transformers", "vlm").AutoConfig)
 
@@ -58,7 +58,7 @@ def unknown_part(name: str, described: Any) -> str | None:
     return None
 
 
-def load_qwen3_vl(config: VlmSettings) -> LoadedVlm:
+def load_qwen3_vl(config: VlmJudgeConfig) -> LoadedVlm:
     """A Qwen3-VL and its tokenizer; its images are prepared by images.py."""
     transformers = import_extra("transformers", "vlm")
     tokenizer = _from_hub(config, transformers.AutoTokenizer)
@@ -67,7 +67,7 @@ def load_qwen3_vl(config: VlmSettings) -> LoadedVlm:
     return LoadedVlm(model, tokenizer, template, fingerprint_of(_folder(config), template))
 
 
-def load_any_vlm(config: VlmSettings) -> LoadedVlm:
+def load_any_vlm(config: VlmJudgeConfig) -> LoadedVlm:
     """Any model of transformers that takes images and answers in text, with its processor."""
     transformers = import_extra("transformers", "vlm")
     processor = _from_hub(config, transformers.AutoProcessor)
@@ -76,7 +76,7 @@ def load_any_vlm(config: VlmSettings) -> LoadedVlm:
     return LoadedVlm(model, processor, template, fingerprint_of(_folder(config), template))
 
 
-def _load_model(config: VlmSettings, loader: Any) -> Any:
+def _load_model(config: VlmJudgeConfig, loader: Any) -> Any:
     device = resolve_device(config.device)
     usual = torch.bfloat16 if device.type == "cuda" else torch.float32
     model, report = _from_hub(
@@ -124,7 +124,7 @@ def fingerprint_of(folder: Path, template: str) -> str:
     return digest.hexdigest()
 
 
-def _from_hub(config: VlmSettings, loader: Any, **options: Any) -> Any:
+def _from_hub(config: VlmJudgeConfig, loader: Any, **options: Any) -> Any:
     if Path(config.model).is_dir():
         Root(Path(config.model)).check_files()
     try:
@@ -142,7 +142,7 @@ def _from_hub(config: VlmSettings, loader: Any, **options: Any) -> Any:
         ) from error
 
 
-def _folder(config: VlmSettings) -> Path:
+def _folder(config: VlmJudgeConfig) -> Path:
     if Path(config.model).is_dir():
         return Path(config.model)
     cached_file = import_module("transformers.utils").cached_file

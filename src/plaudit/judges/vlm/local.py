@@ -23,7 +23,7 @@ from plaudit.judges.images import resize_images
 from plaudit.judges.vlm.adapter import load_adapted
 from plaudit.judges.vlm.backend import VlmBackend
 from plaudit.judges.vlm.chat_template import ChatTemplate, IntArray, Layout, image
-from plaudit.judges.vlm.config import VlmSettings
+from plaudit.judges.vlm.config import VlmJudgeConfig
 from plaudit.judges.vlm.images import PATCH, Size, patches, size_of
 from plaudit.judges.vlm.loading import (
     LoadedVlm,
@@ -41,7 +41,7 @@ from plaudit.types import AnyArray, Episode, FloatArray
 _log = logging.getLogger(__name__)
 
 
-def load_local_backend(config: VlmSettings) -> VlmBackend:
+def load_local_backend(config: VlmJudgeConfig) -> VlmBackend:
     """The model in this process, by our own forward where it is a Qwen3-VL, by transformers' where it is not."""
     if config.adapter:
         backend = Qwen3VLBackend(config, load_adapted(config))
@@ -67,7 +67,7 @@ class PackedEpisode:
 class Qwen3VLBackend(VlmBackend):
     """A `VlmBackend` of a Qwen3-VL in this process."""
 
-    def __init__(self, config: VlmSettings, loaded: LoadedVlm):
+    def __init__(self, config: VlmJudgeConfig, loaded: LoadedVlm):
         super().__init__(config, loaded.fingerprint, str(loaded.model.dtype))
         self.trained_on = loaded.trained_on
         self.model = loaded.model

@@ -17,7 +17,7 @@ from torch import Tensor
 from plaudit.errors import JudgeError, PlauditError
 from plaudit.judges.vlm.backend import VlmBackend
 from plaudit.judges.vlm.chat_template import UNSTABLE_TEMPLATE, image
-from plaudit.judges.vlm.config import VlmSettings
+from plaudit.judges.vlm.config import VlmJudgeConfig
 from plaudit.judges.vlm.images import resize_frames
 from plaudit.judges.vlm.loading import LoadedVlm, answer_token_ids
 from plaudit.judges.vlm.prompt import FramePrompt, Message, build_prompt, conversation, explanation_prompt
@@ -27,7 +27,7 @@ from plaudit.types import Episode, FloatArray
 class ProcessorBackend(VlmBackend):
     """A `VlmBackend` of any model that transformers can run."""
 
-    def __init__(self, config: VlmSettings, loaded: LoadedVlm, warning: str):
+    def __init__(self, config: VlmJudgeConfig, loaded: LoadedVlm, warning: str):
         """warning: why this model is not run by our own forward"""
         super().__init__(config, "processor", loaded.fingerprint, str(loaded.model.dtype))
         self.model = loaded.model

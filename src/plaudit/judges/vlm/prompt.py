@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from plaudit.errors import JudgeError
-from plaudit.judges.vlm.config import PromptSettings, VlmSettings
+from plaudit.judges.vlm.config import PromptSettings, VlmJudgeConfig
 from plaudit.types import ByteArray, Episode, FloatArray
 
 Message = dict[str, Any]
@@ -73,7 +73,7 @@ class Explanation:
     error: str | None = None  # why there is no answer
 
 
-def build_prompt(config: VlmSettings, episode: Episode) -> FramePrompt:
+def build_prompt(config: VlmJudgeConfig, episode: Episode) -> FramePrompt:
     """The prompt of an episode; an error where the episode has no task or no camera."""
     task = (config.task or episode.task).strip()
     if not task:
@@ -98,7 +98,7 @@ def build_prompt(config: VlmSettings, episode: Episode) -> FramePrompt:
     )
 
 
-def prompt_fingerprint(config: VlmSettings) -> str:
+def prompt_fingerprint(config: VlmJudgeConfig) -> str:
     """Everything in a config that decides what is asked and seen; the task itself is in the episode."""
     return config.model_dump_json(include=set(PromptSettings.model_fields))
 

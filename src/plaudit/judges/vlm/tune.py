@@ -45,7 +45,7 @@ from plaudit.judges.exam import data_fingerprint
 from plaudit.judges.images import resize_images
 from plaudit.judges.metrics import EpisodePrediction, JudgeMetrics, compute_metrics
 from plaudit.judges.vlm.adapter import add_lora, fingerprint_with, load_base, save_adapter
-from plaudit.judges.vlm.config import AdapterInfo, LoraShape, PromptSettings, VlmSettings
+from plaudit.judges.vlm.config import AdapterInfo, LoraShape, PromptSettings, VlmJudgeConfig
 from plaudit.judges.vlm.images import size_of
 from plaudit.judges.vlm.judge import VlmJudge
 from plaudit.judges.vlm.local import PackedEpisode, Qwen3VLBackend
@@ -94,7 +94,7 @@ class TuneResult:
 
 def tune_judge(
     store: Store,
-    judge: VlmSettings,
+    judge: VlmJudgeConfig,
     config: TuneConfig,
     work_dir: Path,
     on_epoch_end: Callable[[EpochMetrics], bool],

@@ -21,7 +21,7 @@ from plaudit.judges.cascade import CascadeConfig
 from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
 from plaudit.judges.config import JudgeConfig, judge_warnings
 from plaudit.judges.labeling import BATCH, RETRY_S, LabelQueue, LabelRunner, LabelStats
-from plaudit.judges.vlm.judge import VlmJudgeConfig
+from plaudit.judges.vlm.config import VlmJudgeConfig
 from plaudit.registry import JUDGE_REGISTRY, dotted_path
 from plaudit.training.handles import Handle
 from plaudit.training.replay_buffer import Dataset, EpisodeRef, ReplayBuffer, stored_episodes
