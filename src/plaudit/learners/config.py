@@ -76,7 +76,7 @@ class OffPolicyConfig(LearnerConfig):
         return self
 
     def updates_due(self, steps: int) -> float:
-        """Updates due after so many steps of the robot; the first `random_steps` do not count, then or later."""
+        """Updates due after a number of steps of the robot; the first `random_steps` never count."""
         return self.utd_ratio * max(0, steps - self.random_steps)
 
 

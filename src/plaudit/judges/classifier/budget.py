@@ -171,7 +171,7 @@ def _unset(config: RewardTrainConfig, wanted: Mapping[str, Any]) -> dict[str, An
 
 
 def _size_of(cameras: Mapping[str, Size], pixels: int) -> Size | None:
-    """One size for all cameras, of so many pixels at most; None where none has more."""
+    """One size for all cameras with at most this many pixels; None if none has more."""
     height, width = max(cameras.values(), key=lambda size: size[0] * size[1])
     if height * width <= pixels:
         return None

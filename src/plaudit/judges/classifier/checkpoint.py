@@ -55,7 +55,7 @@ Images = AnyArray | Tensor  # uint8 [B, H, W, 3]; a tensor may lie in pinned mem
 
 
 class RewardModelConfig(Config):
-    """All that stands in model.json."""
+    """The contents of model.json."""
 
     format: Literal[1] = 1
     classifier: ClassifierConfig
@@ -164,7 +164,7 @@ class RewardModel:
         return model.with_ood(OodDetector.load(ood_file, width, len(model.cameras)))
 
     def save_pretrained(self, folder: Path) -> None:
-        """Into a folder that is there; see `plaudit.data.transfer.new_folder` for one that appears whole."""
+        """Write into an existing folder; see `plaudit.data.transfer.new_folder` for an atomic one."""
         for number, member in enumerate(self.members):
             tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in member.state_dict().items()}
             if self.config.frozen_encoder and number:
@@ -175,7 +175,7 @@ class RewardModel:
         (folder / "model.json").write_text(self.self_contained_config().model_dump_json(indent=1))
 
     def with_ood(self, ood: OodDetector) -> "RewardModel":
-        """The same, which tells episodes that are out of distribution."""
+        """The same model with a detector of episodes that are out of distribution."""
         return RewardModel(self.members, self.config, str(self.device), self.warnings, ood)
 
     def self_contained_config(self) -> RewardModelConfig:
@@ -291,7 +291,7 @@ class RewardModel:
         progress = None
         if self.predicts_progress:
             lowest = np.min([PlattScaling()(member[:, -1]) for member in logits], axis=0)
-            # Rounded, as the same image in a batch of another size differs in the last bits: what stands still is flat.
+            # Rounded: the last bits depend on the size of the batch, and a still scene must have constant progress.
             progress = lowest.round(4).astype(np.float32)
         return Scores(self._calibration([member[:, 0] for member in logits]), progress)
 
@@ -357,7 +357,7 @@ def build_classifier(
 
 
 def _fingerprint(members: Sequence[BinaryRewardClassifier], config: RewardModelConfig) -> str:
-    """Of all that decides its numbers: weights, cameras, preprocessing, what it sees beside the images, calibration."""
+    """Of everything that its scores depend on: weights, cameras, preprocessing, inputs, calibration."""
     not_decisive: dict[str, Any] = {"dropout": True, "encoder": {"local_files_only"}}  # for training, and for loading
     classifier = config.classifier.model_dump(mode="json", exclude=not_decisive)
     fields = ClassifierConfig.model_fields
@@ -446,7 +446,7 @@ class BlockConv(nn.Module):
 
 
 class CompiledBatches:
-    """A compiled function, on batches padded to a power of two: each size is compiled anew, for seconds."""
+    """A compiled function, on batches padded to a power of two: compiling a new size takes seconds."""
 
     def __init__(self, function: BatchFn):
         # reduce-overhead records CUDA graphs, whose outputs the next call overwrites: hence the clones below.

@@ -26,11 +26,11 @@ class RewardTrainConfig(NetworkConfig):
     """What a reward model is trained with."""
 
     encoder: Annotated[Any, ENCODER_REGISTRY.field] = Field(default_factory=EfficientNetConfig)
-    # Whether the encoder stands still: all of it, its first part ("stem") or nothing. None: the stem of one that was
-    # trained elsewhere, all of it where it has no parts, and nothing of one that begins from scratch.
+    # What of the encoder is frozen: all of it, its first part ("stem") or nothing. None: the stem of a pretrained one,
+    # all of it where it has no parts, and nothing of one with random weights.
     freeze_encoder: bool | Literal["stem"] | None = None
     image_keys: tuple[str, ...] = ()  # cameras; () for all that the episodes have
-    use_state: bool = False  # the robot's own state beside the images
+    use_state: bool = False  # whether it sees the robot's state too
     history_stride: int = Field(default=3, ge=1, le=10_000)  # steps between the frames of its history
     label_sources: tuple[str, ...] = REFERENCE_SOURCES  # whose labels to learn from
     # Of the episodes: those that choose the best epoch, the threshold and the calibration, and those that measure what
@@ -40,7 +40,7 @@ class RewardTrainConfig(NetworkConfig):
     # Whether the threshold and the calibration are chosen, and figures measured, on all of these episodes, each scored
     # by one of five models that did not learn from it. Six trainings instead of one, for narrower intervals.
     cross_fit: bool = False
-    train_fps: Hertz | None = 10.0  # learn from at most so many frames a second, neighbors are nearly alike
+    train_fps: Hertz | None = 10.0  # frames per second to learn from at most: neighbors are similar
     epochs: PositiveInt = 15  # at most
     patience: PositiveInt = 6  # epochs without a better held-out loss before it stops
     batch_size: int = Field(default=128, ge=2, le=65_536)  # half of it successes
@@ -64,7 +64,7 @@ class RewardTrainConfig(NetworkConfig):
 
     @property
     def frozen(self) -> bool:
-        """Whether a first part or all of the encoder stands still, so that what it makes of an image can be kept."""
+        """Whether all or a first part of the encoder is frozen, so that its features can be cached."""
         return self.encoder.pretrained if self.freeze_encoder is None else bool(self.freeze_encoder)
 
     @property
@@ -74,7 +74,7 @@ class RewardTrainConfig(NetworkConfig):
         return self.frozen and parts and self.freeze_encoder in (None, "stem")
 
     def classifier_config(self, cameras: Mapping[str, tuple[int, int]], state_dim: int) -> ClassifierConfig:
-        """The network for frames of these sizes, and for a state of so many numbers where it is to see that."""
+        """The network for frames of these sizes; `state_dim` counts only with `use_state`."""
         if self.use_state and not state_dim:
             raise JudgeError("not all of these episodes have a state of one size; leave out --use-state")
         own = {name: getattr(self, name) for name in NetworkConfig.model_fields}

@@ -173,8 +173,8 @@ def split_episodes(
 ) -> dict[Split, list[int]]:
     """The episodes of each split, by shares of all; refuses what nothing can be learned from or measured on.
 
-    An episode is in one split only: its frames are so alike that one seen in training gives the others away. Successes
-    and failures are shared out alike. Without a share of its own, the test split is the validation split.
+    An episode is in one split only, as its frames are similar. Successes and failures are split by the same shares.
+    Without a share of its own, the test split is the validation split.
     targets: of the frames of each episode
     """
     rng = np.random.default_rng(seed)
@@ -211,7 +211,7 @@ def _check_split(splits: Mapping[Split, Sequence[int]], frames: Mapping[int, Map
 
 
 def subsample(table: RewardDataset, rows: AnyArray, fps: float | None) -> AnyArray:
-    """Of these, the rows that have a label, and at most so many a second."""
+    """The rows that have a label, at most `fps` per second."""
     rows = rows[~np.isnan(table.target[rows])]
     if fps is None:
         return rows
@@ -222,7 +222,7 @@ def subsample(table: RewardDataset, rows: AnyArray, fps: float | None) -> AnyArr
 def rows_to_learn(
     table: RewardDataset, splits: Mapping[Split, AnyArray], fps: float | None, *, cross_fit: bool
 ) -> AnyArray:
-    """That some model learns from: cross-fitting, models learn from the validation episodes too."""
+    """Rows that some model learns from; with cross-fitting also those of the validation episodes."""
     more = [subsample(table, splits["validation"], fps)] if cross_fit else []
     return np.concatenate([splits["train"], *more])
 
@@ -230,8 +230,8 @@ def rows_to_learn(
 def add_blank_negatives(
     table: RewardDataset, splits: Mapping[Split, AnyArray], seed: int, cache_dir: Path | None = None
 ) -> tuple[RewardDataset, dict[Split, AnyArray]]:
-    """The same with some training frames that show nothing, as failures: a camera that is covered, dark or broken must
-    not be paid, and no robot ever records one. They are episodes of one frame with ids below 0."""
+    """Add training frames that show nothing, as failures: recordings do not have a covered, dark or broken camera, and
+    it must not be rewarded. They are episodes of one frame with ids below 0."""
     rng = np.random.default_rng([seed, 2])
     count = max(16, len(splits["train"]) // 50)
     images = {}
@@ -281,5 +281,5 @@ def _sizes(store: Store, ids: Sequence[int], cameras: Sequence[str]) -> dict[str
 
 
 def _memmap(shape: tuple[int, ...], folder: Path | None) -> ByteArray:
-    """Room for frames, in a file without a name: more of them than memory holds go to the disk."""
+    """An array in a temporary file, because frames may not fit into memory."""
     return np.memmap(tempfile.TemporaryFile(dir=folder), np.uint8, "w+", shape=shape)

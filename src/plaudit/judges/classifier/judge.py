@@ -98,7 +98,7 @@ class ClassifierStream:
         return self._score(observation)
 
     def _score(self, observation: Observation, fresh: BoolArray | None = None) -> Scores:
-        """fresh: rows that start anew in place of the newest frame, where the others stay"""
+        """fresh: rows whose newest frame is replaced by the first of a new episode; the others stay"""
         if len(observation.state) != self._num_envs:
             raise JudgeError(f"{len(observation.state)} environments where {self._num_envs} are being scored")
         model, config = self._model, self._model.classifier

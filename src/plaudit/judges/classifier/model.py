@@ -26,7 +26,7 @@ Size = tuple[Edge, Edge]  # height, width
 
 
 class NetworkConfig(Config):
-    """The size of the network, and what it sees and predicts beside the newest images."""
+    """The size of the network, and what it sees and predicts besides the newest images."""
 
     encoder: Annotated[Any, ENCODER_REGISTRY.field]
     image_size: Size | None = None  # (height, width) that frames are resized to; None: as they are
@@ -56,12 +56,11 @@ class NetworkConfig(Config):
 
 
 class ClassifierConfig(NetworkConfig):
-    """All that is needed to build the network again."""
+    """Everything needed to build the network."""
 
     cameras: dict[str, Size]  # the frames that come in
     state_dim: int = Field(default=0, ge=0, le=65_536)  # of the robot's state that it also sees; 0: none
-    # Whether the first part of the encoder stands still and the rest learns; what is kept of an image is then the grid
-    # between the two.
+    # Whether the first part of the encoder is frozen and the rest learns. The grid between the two is then cached.
     freeze_stem: bool = False
     # Of models that were trained elsewhere. Frames of any size are taken: resized where `image_size` is set, as they
     # are where it is not.
@@ -97,7 +96,7 @@ class ClassifierConfig(NetworkConfig):
 
 
 def module_name(camera: str) -> str:
-    """A camera's name in a network, where dots have a meaning of their own."""
+    """A camera's name as that of a module, which cannot have dots."""
     return camera.replace(".", "/")
 
 
@@ -173,7 +172,7 @@ class BinaryRewardClassifier(nn.Module):
         )
 
     def freeze_encoder(self) -> None:
-        """The encoder, or its first part where it is split, learns no more, and its running statistics stand still."""
+        """Freeze the encoder, or its first part where it is split, and its running statistics."""
         self._frozen = True
         self.encoder.requires_grad_(False)
         for module in self._learning():
@@ -181,7 +180,7 @@ class BinaryRewardClassifier(nn.Module):
         self.train(self.training)
 
     def _learning(self) -> list[nn.Module]:
-        """The modules of a frozen encoder that learn all the same."""
+        """The modules of a frozen encoder that still learn."""
         encoder: SplitEncoder = self.encoder
         return encoder.head_modules() if self.config.freeze_stem else []
 

@@ -217,7 +217,7 @@ class LerobotClassifier(_ignored(f"{_CLASSIFIER_KEYS} n_obs_steps")):
             "push_to_hub": (bool(self.push_to_hub), "nothing is uploaded"),
             "model_type": (self.model_type not in (None, "cnn"), "the network that model_name names counts"),
             "grad_clip_norm": (self.grad_clip_norm not in (None, 1.0, 10.0), "gradients are not clipped here"),
-            "pretrained_path": (bool(self.pretrained_path), "training begins anew"),
+            "pretrained_path": (bool(self.pretrained_path), "training starts from the encoder"),
         }
         return [f"{block}.{key} is not used: {why}" for key, (is_set, why) in unused.items() if is_set]
 
@@ -428,7 +428,7 @@ def _complete(tree: Tree, *, foreign: bool, folders: bool, given: Mapping[str, A
     return tree
 
 
-# Keys that stand beside those blocks in other people's files.
+# Keys next to those blocks in files of other stacks.
 _OTHER_NAMES = {
     "steps": "write 'epochs'",
     "num_workers": "leave it out: frames are read once",

@@ -137,7 +137,7 @@ def cache_features(
     for view in range(config.num_augmented_views):
         rng = torch.Generator().manual_seed(config.seed * 1009 + view)
         drawn = draw_changes(len(table), config.augment, rng)
-        # With a history, all rows of an episode are changed alike, so that what moves in it really moved.
+        # With a history, all rows of an episode have the same changes, so that only real motion is seen.
         changes.append(drawn[torch.from_numpy(table.episode_start)] if config.num_history_frames else drawn)
 
     def encode(camera: str, view: int, rows: AnyArray) -> Tensor:
@@ -163,7 +163,7 @@ def cache_features(
 
 
 class _Pieces:
-    """An array in a file that is filled piece by piece, from where an earlier try stopped."""
+    """An array in a file that is filled piece by piece and resumed after a stop."""
 
     def __init__(self, path: Path, shape: tuple[int, ...]):
         self._counter = path.with_name(f"{path.name}.done")
@@ -178,7 +178,7 @@ class _Pieces:
             self.keep()
 
     def keep(self) -> None:
-        """What is counted is on the disk."""
+        """Sync the array, then the counter."""
         self.array.flush()
         write_atomic(self._counter, str(self.done).encode())
         self._saved = time.monotonic()
@@ -249,7 +249,7 @@ class EnsembleMember(EpochTrainer):
         draw = balanced_batch if self.config.predict_success else paired_batch
         batch = draw(self.table, self.rows, self.config.batch_size, self.rng)
         with torch.random.fork_rng(devices=[]):
-            # A seed of its own for every step, so that a training may be stopped after any of them.
+            # Each step has its own seed, so that a training can be resumed after any of them.
             torch.manual_seed(self.dropout_seed + 7919 * self.step)
             self.step_lr()
             logits = self._logits(features, batch)

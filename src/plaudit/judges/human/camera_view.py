@@ -89,7 +89,7 @@ class Player(QObject):
         return self._timer.isActive()
 
     def play(self, frame: int, last: int, fps: float) -> None:
-        """From a frame to the last one; from the first, when that is where one stands."""
+        """From a frame to the last one; at the last frame, from the first."""
         self._start, self._last, self._fps = (0 if frame >= last else frame), last, fps or ASSUMED_FPS
         self._clock.start()
         self._timer.start()

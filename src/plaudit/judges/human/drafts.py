@@ -234,7 +234,7 @@ class DraftStore:
         """The episodes that other sessions on this store have open now."""
         taken = set()
         for key in _live_keys(self._folder):
-            with suppress(StoreError):  # the owner of a damaged file is told when a session opens it
+            with suppress(StoreError):  # damaged: its owner gets the error
                 state = None if key == self._key else _read(self._folder, key)
                 taken |= {state.last} - {None} if state is not None else set()
         return taken

@@ -111,7 +111,7 @@ class Queue:
         return next((i for i in coming if i not in taken), coming[0] if coming else None)
 
     def neighbor(self, episode_id: int | None, by: int) -> int | None:
-        """The row so many further down, done or not; None past either end."""
+        """The episode `by` rows further down, done or not; None past either end."""
         row = self.rows.index(episode_id) + by if episode_id in self.rows else 0
         return self.rows[row] if 0 <= row < len(self.rows) else None
 

@@ -42,7 +42,7 @@ class Cursor:
     count: int
     frame: int = 0
     mark: int | None = None  # one end of the range
-    end: int | None = None  # the other; None: wherever one stands
+    end: int | None = None  # the other; None: the current frame
 
     def seek(self, frame: int) -> None:
         self.frame = max(min(frame, self.count - 1), 0)
@@ -98,14 +98,14 @@ class Session:
         self.episode: Episode | None = None
         self.annotation = FrameAnnotation.unlabeled(0)
         self.cursor = Cursor(0)
-        self.status = ""  # what the last act did, in words
+        self.status = ""  # what the last action did, for people
         self.completed = 0  # in this session
 
     @classmethod
     def open(cls, folder: str | Path, *, order: QueueOrder = "unlabeled", name: str = "") -> Self:
         """
         order: which episodes come first (queue.py)
-        name: who labels; it stands in the labels' notes, and finds one's own drafts again
+        name: who labels; it is in the notes of labels, and drafts belong to it
         """
         store = Store.open(folder)
         session = cls(store, DraftStore.open(store.folder, name), order, name)
@@ -127,7 +127,7 @@ class Session:
         self.close()
 
     def label(self, success: bool) -> None:
-        """0 or 1 for the marked range, else for the frame one stands at."""
+        """0 or 1 for the marked range, else for the current frame."""
         first, last = self.cursor.selected_range
         where = f"frame {first}" if first == last else f"frames {first} to {last}"
         self._edit(self.annotation.set_range(first, last, float(success)), f"{where}: {int(success)}")
@@ -182,7 +182,7 @@ class Session:
         self.status = f"episode {episode_id} is labeled: {summary}"
 
     def open_episode(self, episode_id: int, frame: int | None = None) -> None:
-        """Open an episode, at a frame or where one stood in it last."""
+        """Open an episode, at a frame or at its last position."""
         episode = self.store.episode(episode_id)
         left = {} if self.episode_id is None else {self.episode_id: self.cursor.frame}
         moved = episode_id != self.episode_id

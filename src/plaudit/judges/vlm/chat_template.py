@@ -60,7 +60,7 @@ class ChatTemplate:
         self._tokenizer, self._template = tokenizer, template
         self.image_id: int = tokenizer.convert_tokens_to_ids(IMAGE)
         self._segments = lru_cache(maxsize=64)(self._cut)  # most episodes of a store have the same task
-        self._cut("", "", ("camera",), ((TOKEN, TOKEN),))  # a template that will not do is told of before any episode
+        self._cut("", "", ("camera",), ((TOKEN, TOKEN),))  # refuses an unsuitable template before any episode
 
     def layout(self, prompt: FramePrompt, sizes: Sequence[Size]) -> Layout:
         """The tokens of a chat. sizes: of the cameras' images, as the model sees them"""

@@ -122,9 +122,7 @@ class VlmJudgeConfig(PromptSettings, JudgeConfig):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if "{task}" not in self.system_prompt + self.question:
-            raise ValueError(
-                "the system_prompt (or the question) has no {task} in it, so the model would not be told it"
-            )
+            raise ValueError("the system_prompt or the question must contain {task}, or the model does not know it")
         if self.backend == "openai" and self.endpoint is None:
             raise ValueError("backend 'openai' needs an endpoint: {base_url: http://localhost:8000/v1}")
         if self.backend == "transformers" and self.endpoint is not None:

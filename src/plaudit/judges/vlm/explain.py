@@ -19,7 +19,7 @@ SOURCE = "vlm_explanation"  # in the record of failures; not the name of a judge
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeExplanation(Explanation):
-    """The explanation of one episode, beside its newest label."""
+    """The explanation of one episode, with its newest label."""
 
     episode: int
     label: bool | None  # whether the newest label is a success; None without one
@@ -27,7 +27,7 @@ class EpisodeExplanation(Explanation):
 
     @property
     def summary(self) -> str:
-        """The answer in a few words, beside the label."""
+        """The answer in a few words, with the label."""
         answer = self.error if self.answer is None else ("success" if self.answer else "no success")
         if self.label is None:
             return str(answer)

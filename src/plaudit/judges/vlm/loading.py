@@ -150,7 +150,7 @@ def _folder(config: VlmJudgeConfig) -> Path:
 
 
 def _template(folder: Path, tokenizer: Any) -> str:
-    """Some models keep it with the tokenizer, some beside it, where only transformers' processor looks."""
+    """The tokenizer's, or that of the file next to it, which only transformers' processor reads."""
     beside = folder / "chat_template.json"
     if tokenizer.chat_template is None and beside.is_file():
         with understood(beside):

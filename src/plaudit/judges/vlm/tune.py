@@ -239,7 +239,7 @@ class Tuner(EpochTrainer):
         return shown[::-1].copy() if way == "backwards" else shown
 
     def _augment(self, prompt: FramePrompt, rng: np.random.Generator) -> FramePrompt:
-        """Every frame of a camera changed alike, at the size that the model sees."""
+        """Apply one random change to all frames of a camera, at the size that the model sees."""
         drawn = torch.Generator().manual_seed(int(rng.integers(2**62)))
         frames = {}
         for camera in prompt.frames:

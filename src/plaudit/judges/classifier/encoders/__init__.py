@@ -74,7 +74,7 @@ class EncoderConfig(Config):
     def architecture_config(self) -> Self:
         """The same encoder as a config that needs no other file: `build(pretrained=False)` makes it anywhere.
 
-        A saved reward model carries it beside its own weights.
+        A saved reward model has it next to its own weights.
         """
         return self
 

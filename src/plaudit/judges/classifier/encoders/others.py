@@ -157,7 +157,7 @@ class TransformersConfig(EncoderConfig):
             ) from error
 
     def _preprocessing(self) -> tuple[Channels, Channels]:
-        """Mean and deviation, in pixels, out of the file beside the weights.
+        """Mean and deviation of pixels, from the file next to the weights.
 
         It is read here, because transformers' own reader of it needs torchvision.
         """

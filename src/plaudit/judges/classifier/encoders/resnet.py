@@ -52,7 +52,7 @@ class ResnetConfig(EncoderConfig):
 
 
 def torch_conv(channels_in: int, channels_out: int, kernel: int, stride: int) -> nn.Conv2d:
-    """A convolution without bias, padded on all sides alike."""
+    """A convolution without bias and with symmetric padding."""
     return nn.Conv2d(channels_in, channels_out, kernel, stride=stride, padding=kernel // 2, bias=False)
 
 
