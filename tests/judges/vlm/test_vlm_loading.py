@@ -96,7 +96,7 @@ def test_flash_attention_that_cannot_run_here_is_told_before_the_model_is_loaded
     [
         ({"backend": "openai"}, "needs an endpoint: {base_url: http://localhost:8000/v1}"),
         ({"endpoint": {"base_url": "http://here/v1"}}, "the backend is 'transformers'; set backend: openai"),
-        ({"system_prompt": "Look."}, "has no {task} in it"),
+        ({"system_prompt": "Look."}, "must contain {task}"),
         ({"qestion": "Done?"}, "unknown key 'qestion'; did you mean 'question'?"),
     ],
 )
