@@ -157,8 +157,6 @@ class Catalog:
         self._before = dict(before.segments) if before else {}
         self._schemas: dict[int, Schema] = {}  # of each segment
         self._alive: Counter[int] = Counter()  # segment -> live episodes in it, missing ones included
-        self._ends: dict[int, int] = {}  # segment -> the row after the last one that an episode has
-        self._unordered: set[int] = set()  # segments whose episodes are not in the order of their rows
 
     def follow(self, lines: Iterable[Record], own: Mapping[int, EpisodeEntry] | None = None) -> list[Segment]:
         """Apply journal lines in order; returns the segments that became empty.
@@ -177,7 +175,6 @@ class Catalog:
                     f"{self.root.path}: a line of the journal makes no sense ({error}: {str(line)[:200]}); "
                     "restore the journal from a backup"
                 ) from error
-        self._check_no_overlap()
         return empty
 
     def _follow(self, line: Record, own: Mapping[int, EpisodeEntry]) -> list[Segment]:
@@ -259,24 +256,9 @@ class Catalog:
             self.growing[schema] = number
         segment = self.segments[number]
         entry.check_fits(segment.schema)
-        if entry.row < self._ends.get(number, 0):
-            self._unordered.add(number)
-        self._ends[number] = max(entry.end, self._ends.get(number, 0))
         segment.rows = max(segment.rows, entry.end)
         self.entries[entry.id] = entry
         self.nbytes += self.size(entry)
-
-    def _check_no_overlap(self) -> None:
-        """No row may belong to two episodes: removing one would remove rows of the other."""
-        for number in self._unordered:
-            entries = sorted((e for e in self.entries.values() if e.segment == number), key=lambda entry: entry.row)
-            for entry, following in itertools.pairwise(entries):
-                if following.row < entry.end:
-                    raise StoreDamaged(
-                        f"{self.root.path}: the journal gives rows of segment {number} to episodes {entry.id} and "
-                        f"{following.id}; restore the journal from a backup"
-                    )
-        self._unordered.clear()
 
     def _remove(self, ids: list[int], evicted: bool) -> list[Segment]:
         empty: list[Segment] = []
@@ -297,7 +279,6 @@ class Catalog:
             if evicted:  # the bytes of episodes that were written off as damaged are kept
                 self.evicted_segments.add(number)
             self._schemas.pop(number, None)
-            self._ends.pop(number, None)
             if segment := self.segments.pop(number, None):
                 if self.growing.get(segment.schema) == number:
                     del self.growing[segment.schema]

@@ -13,7 +13,7 @@ from plaudit.data.catalog import MAX_SEGMENTS, summary_line
 from plaudit.data.checked_json import decode_checked, encode_checked
 from plaudit.data.disk import Folder, disk_errors, lock
 from plaudit.data.failures import failures_path
-from plaudit.data.journal import HEAD, MAX_ID, Record, is_int_in, repair_bit
+from plaudit.data.journal import HEAD, Record, is_int_in, repair_bit
 from plaudit.data.quarantine import quarantined, set_aside
 from plaudit.data.repair import inspect_journal, repair_journal
 from plaudit.data.settings import MARKER, Settings, is_store, read_settings
@@ -102,15 +102,10 @@ def _repair_files(root: Folder, report: CheckReport) -> None:
     except StoreError as error:
         report.problems.append(str(error))
         return
-    for path in _journals(root):
-        if path.name == "journal":
-            report.repaired += repair_journal(
-                path,
-                header=settings.to_json(),
-                closing=lambda records, lost: [_counters_after_repair(root, records, lost)],
-            )
-        else:
-            report.repaired += repair_journal(path, header={"id": settings.id})
+    journal, *others = _journals(root)
+    report.repaired += repair_journal(journal, header=settings.to_json(), closing=_skip_lost)
+    for path in others:
+        report.repaired += repair_journal(path, header={"id": settings.id})
 
 
 def _repair_settings(root: Folder) -> list[str]:
@@ -147,22 +142,14 @@ def _is_checked(data: bytes) -> bool:
         return False
 
 
-def _counters_after_repair(root: Folder, records: list[Record], lost: int) -> Record:
-    """The next id and segment. Those of lost lines are not used again: labels or readers may refer to them."""
-    labels = inspect_journal(root.path / "labels").records()
-    next_id = max(_highest(records, "id", MAX_ID - 1) + 1, _highest(records, "next_id", MAX_ID))
-    next_segment = max(
-        _highest(records, "segment", MAX_SEGMENTS - 1) + 1, _highest(records, "next_segment", MAX_SEGMENTS)
-    )
-    return summary_line(
-        next_id=min(MAX_ID, max(next_id + lost, _highest(labels, "episode", MAX_ID - 1) + 1)),
-        next_segment=min(MAX_SEGMENTS, next_segment + lost),
-    )
-
-
-def _highest(records: list[Record], name: str, most: int) -> int:
-    """The highest number up to `most` that these lines have under a name; -1 where none has one."""
-    return max((line[name] for line in records if is_int_in(line.get(name), 0, most)), default=-1)
+def _skip_lost(records: list[Record], lines: int) -> list[Record]:
+    """Continue after all ids and segments that lost lines may have used: labels or readers may refer to them."""
+    highest = {
+        name: max((r[name] for r in records if is_int_in(r.get(name), 0, MAX_SEGMENTS // 2)), default=0)
+        for name in ("id", "next_id", "segment", "next_segment")
+    }
+    next_id, next_segment = (max(highest[name], highest[f"next_{name}"]) for name in ("id", "segment"))
+    return [summary_line(next_id + lines, next_segment + lines)]
 
 
 def _check_contents(root: Folder, report: CheckReport, repair: bool, progress: ProgressFn) -> None:
@@ -213,12 +200,8 @@ def _check_arrays(store: Store, report: CheckReport, repair: bool, progress: Pro
 
 def _damage(store: Store, episode_id: int) -> str:
     entry = store.entry(episode_id)
-    segment = store.segment(entry.segment)
-    promised = entry.line["crc"]
-    if problem := segment.damage(entry.row, entry.rows, promised):
-        return f"episode {episode_id}: its part of {problem}"
-    same = set(segment.schema.columns) == set(promised)
-    return "" if same else f"episode {episode_id}: its columns are not those of its segment"
+    problem = store.segment(entry.segment).damage(entry.row, entry.rows, entry.line["crc"])
+    return f"episode {episode_id}: its part of {problem}" if problem else ""
 
 
 def _check_labels(store: Store, report: CheckReport) -> None:

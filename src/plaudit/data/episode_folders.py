@@ -1,12 +1,11 @@
-"""Two folders that follow a store: a file for each labeled episode, in the layout of another stack.
+"""Two folders with a file for each labeled episode of a store, in the layout of another stack.
 
     folders = EpisodeFolders.npy("reward_data/positive", "reward_data/negative")
     folders.update(store)        # 000000.npy, 000001.npy, ...: what the store has and the folders have not
 
-The store is written first and decides what there is; a file that a kill left out is written at the next update. Each
-folder has a list of the episodes that are in it, `.collected`, which is written after them: an episode that is not
-listed is written again, under the same name. Files take their names when they are whole. A listed file that was moved
-away stays away, and a folder that was removed is filled again.
+The store is written first; a file that is missing after a kill is written at the next update. Each folder has a list of
+its episodes, `.collected`, which is written after them: an episode that is not listed is written again, under the same
+name. A listed file that was moved away stays away, and a folder that was removed is filled again.
 """
 
 from pathlib import Path
@@ -22,6 +21,7 @@ from plaudit.files import MAX_JSON, Root
 LIST_NAME = ".collected"
 UNFINISHED = f"{LIST_NAME}.tmp"  # what a kill leaves of the first list
 BATCH = 100  # files between two writes of the list
+_OTHER = "nothing was written: name another folder, or move this one away"
 
 
 class EpisodeFolders:
@@ -52,22 +52,21 @@ class EpisodeFolders:
 
     def update(self, store: Store) -> None:
         """Write the labeled episodes that are not in the folders yet; returns when they would survive a power cut."""
+        store_id = store.settings.id
         with disk_errors(self.success.parent, "the files of new episodes were not written"):
-            listed = {folder: self._open(folder, store.settings.id) for folder in self.paths}
+            listed: dict[Path, list[int]] = {}
+            for folder in self.paths:
+                folder.mkdir(parents=True, exist_ok=True)
+                listed[folder] = _list_episodes(folder, store_id)
+                if not (folder / LIST_NAME).exists():  # from now on, what is in it is of this store
+                    _write_list(folder, store_id, listed[folder])
             done = {episode_id for ids in listed.values() for episode_id in ids}
             pending = [episode_id for episode_id in store.ids if episode_id not in done]
             for start in range(0, len(pending), BATCH):
                 for episode_id in pending[start : start + BATCH]:
                     self._write(store, episode_id, listed)
                 for folder, ids in listed.items():
-                    _write_list(folder, store.settings.id, ids)
-
-    def _open(self, folder: Path, store_id: str) -> list[int]:
-        folder.mkdir(parents=True, exist_ok=True)
-        ids = _list_episodes(folder, store_id)
-        if not (folder / LIST_NAME).exists():
-            _write_list(folder, store_id, ids)  # from now on, what is in it is of this store
-        return ids
+                    _write_list(folder, store_id, ids)
 
     def _write(self, store: Store, episode_id: int, listed: dict[Path, list[int]]) -> None:
         item = LabeledEpisode(episode_id, store.episode(episode_id), store.ledger.labels(episode_id))
@@ -81,7 +80,7 @@ class EpisodeFolders:
 
 
 def _list_episodes(folder: Path, store_id: str) -> list[int]:
-    """The episodes of a store that a folder holds; a folder of anything else is refused."""
+    """The episodes of a store that a folder holds; a folder with anything else is refused."""
     if not folder.exists():
         return []
     path = folder / LIST_NAME
@@ -90,16 +89,13 @@ def _list_episodes(folder: Path, store_id: str) -> list[int]:
     if not path.exists():
         return []
     try:
-        found, *lines = Root(folder).read(path, MAX_JSON).decode().split()
+        listed_id, *lines = Root(folder).read(path, MAX_JSON).decode().split()
         ids = [int(line) for line in lines]
     except (ValueError, OSError) as error:
         raise BadFile(path, f"this is no list of the episodes beside it ({error}); {_OTHER}") from error
-    if found != store_id:
+    if listed_id != store_id:
         raise TargetNotEmpty(f"{folder} holds episodes of another store than the one that is collected into; {_OTHER}")
     return ids
-
-
-_OTHER = "nothing was written: name another folder, or move this one away"
 
 
 def _write_list(folder: Path, store_id: str, ids: list[int]) -> None:

@@ -34,7 +34,7 @@ from plaudit.data.journal import (
 from plaudit.data.quarantine import set_aside
 
 MAX_EFFORT = 2 * MAX_REPAIR_BYTES**2  # a file in which every other line is bad would keep a check busy for days
-Closing = Callable[[list[Record], int], list[Record]]  # good records, lines lost at the end -> records to add
+Closing = Callable[[list[Record], int], list[Record]]  # good records, lines that there ever were -> records to add
 
 
 @dataclass
@@ -50,13 +50,7 @@ class Inspection:
     header: Record | None = None
     count: int = 0  # the number of the last line, as far as one can tell
     chain: int | None = 0  # None: unknown, after lines that could not be mended
-    last: int = 0  # the number of the last good line
     effort: int = 0  # spent on finding flipped bits: the squares of what was tried, in bytes
-
-    @property
-    def lost(self) -> int:
-        """Lines after the last good one that are missing or could not be mended."""
-        return max(self.count, self.head.count if self.head else 0) - self.last
 
     def records(self) -> list[Record]:
         """The records of the good lines, without headers."""
@@ -107,7 +101,7 @@ class Inspection:
         if line.is_header:
             self.header = line.record[HEADER_KEY]
         self.chain = zlib.crc32(text[:-1], self.chain if self.chain is not None and self.good else line.chain)
-        self.count = self.last = max(self.count, line.number)
+        self.count = max(self.count, line.number)
         self.good.append(text)
 
     def _take_damaged(self, damaged: list[bytes], number: int, at_end: bool) -> None:
@@ -143,7 +137,7 @@ def inspect_journal(path: Path) -> Inspection:
 
 
 def repair_journal(
-    path: Path, *, header: Record | None = None, closing: Closing = lambda records, lost: []
+    path: Path, *, header: Record | None = None, closing: Closing = lambda records, lines: []
 ) -> list[str]:
     """Repair a journal's damaged lines; returns a sentence for each, [] when there was nothing to do.
 
@@ -166,10 +160,10 @@ def repair_journal(
         lines, count, chain = found.good, found.count, found.chain
         if found.broken:
             records = list({json.dumps(record): record for record in found.records()}.values())  # each once
-            first = found.last + found.lost + 1
+            last = max(found.count, found.head.count if found.head else 0)
             new_header = {HEADER_KEY: found.header or header or {}}
-            lines = encode_lines([new_header, *records, *closing(records, found.lost)], first, 0)
-            count, chain = first + len(lines) - 1, 0
+            lines = encode_lines([new_header, *records, *closing(records, last)], last + 1, 0)
+            count, chain = last + len(lines), 0
             for line in lines:
                 chain = zlib.crc32(line[:-1], chain)
         check_readable(path, lines)

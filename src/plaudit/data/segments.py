@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Self
 from urllib.parse import quote
@@ -82,17 +82,12 @@ class Schema:
 
     @classmethod
     def of(cls, episode: Episode) -> Self:
-        """The schema of an episode; the same object for equal ones."""
+        """The schema of an episode."""
         cameras = tuple(sorted((c, f.shape[1], f.shape[2]) for c, f in episode.frames.items()))
         values = episode.privileged.items()
         privileged = tuple(sorted((n, v.dtype.newbyteorder("<").str, v.shape[1:]) for n, v in values))
-        return cls._of(cameras, episode.state.shape[1], episode.actions.shape[1], privileged)
-
-    @classmethod
-    @lru_cache(64)
-    def _of(cls, cameras: Any, state_dim: int, action_dim: int, privileged: Any) -> Self:
-        fields = {"cameras": cameras, "state_dim": state_dim, "action_dim": action_dim, "privileged": privileged}
-        return cls.from_json(fields)
+        dims = {"state_dim": episode.state.shape[1], "action_dim": episode.actions.shape[1]}
+        return cls.from_json({"cameras": cameras, **dims, "privileged": privileged})
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Self:

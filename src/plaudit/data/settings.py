@@ -58,7 +58,7 @@ class Settings:
     def to_json(self) -> Tree:
         """The tree that `from_json` reads."""
         tree = {"format": FORMAT, **vars(self)}
-        if self.label_order == DEFAULT_ORDER:  # earlier versions know no other
+        if self.label_order == DEFAULT_ORDER:
             del tree["label_order"]
         return tree
 
