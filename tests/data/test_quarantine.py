@@ -122,6 +122,14 @@ def test_a_line_missing_in_the_middle_is_named_and_the_others_stay(folder):
     assert check(folder).ok
 
 
+def test_a_lost_description_of_a_segment_is_read_from_the_copy_in_its_folder(folder):
+    lines = (folder / "journal").read_bytes().splitlines(keepends=True)
+    assert b'"segment"' in lines[1]
+    (folder / "journal").write_bytes(b"".join(lines[:1] + lines[2:]))
+    assert check(folder, repair=True).ok
+    assert whole(folder) and check(folder).ok
+
+
 def test_a_journal_that_is_gone_leaves_its_segments_in_the_quarantine(folder):
     (folder / "journal").unlink()
     with pytest.raises(StoreDamaged, match="journal is missing; restore it from a backup"):

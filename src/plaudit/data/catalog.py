@@ -16,7 +16,7 @@ from typing import Any
 
 from plaudit.data.disk import Folder
 from plaudit.data.journal import MAX_ID, Record, is_int_in, is_number, is_time
-from plaudit.data.segments import Schema, Segment, segment_name
+from plaudit.data.segments import Schema, Segment, read_schema, segment_name
 from plaudit.errors import StoreDamaged, StoreError
 from plaudit.files import brief
 from plaudit.types import Episode
@@ -31,11 +31,7 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: opening a
 
 @dataclass(frozen=True, slots=True)
 class EpisodeEntry:
-    """The location of an episode, and its journal line.
-
-    The line is kept as text of some hundred bytes and parsed when it is used: parsed it takes 4 KB, in every process
-    that has the store open.
-    """
+    """The location of an episode, and its journal line as text, because parsed it takes 4 KB in every process."""
 
     id: int
     segment: int
@@ -114,7 +110,6 @@ def _check_int(line: Record, name: str, least: int, most: int) -> int:
 
 
 def _check_metadata(line: Record) -> None:
-    origin = line["origin"]
     sound = {
         "task": isinstance(line["task"], str),
         "robot": isinstance(line["robot"], str),
@@ -124,7 +119,7 @@ def _check_metadata(line: Record) -> None:
         "repeated": line["repeated"] in ("none", "first", "last"),
         "crc": isinstance(line["crc"], dict),
         "meta": isinstance(line["meta"], dict),
-        "origin": origin is None or _is_origin(origin),
+        "origin": line["origin"] is None or _is_origin(line["origin"]),
     }
     for name in (name for name, is_sound in sound.items() if not is_sound):
         raise ValueError(f"its {name} is {brief(line[name])}")
@@ -142,19 +137,17 @@ def _is_origin(tree: Any) -> bool:
 class Catalog:
     """Applies the lines of a journal; the store looks episodes and segments up in it."""
 
-    def __init__(self, root: Folder, before: "Catalog | None" = None):
-        """before: the catalog of the same store before its journal was replaced; its segments stay open"""
+    def __init__(self, root: Folder, revision: int = 0):
         self.root = root
         self.entries: dict[int, EpisodeEntry] = {}  # live episodes, oldest first
         self.segments: dict[int, Segment] = {}
         self.growing: dict[Schema, int] = {}  # the segment where the next episode of a schema goes
         self.next_id = 0
         self.next_segment = 0
-        self.revision = before.revision if before else 0  # lines followed so far
+        self.revision = revision  # grows with every line that is followed
         self.nbytes = 0  # of the live episodes
         self.missing: dict[int, Path] = {}  # episodes whose segment is not there, until a line removes them
         self.evicted_segments: set[int] = set()  # segments whose last episode was evicted
-        self._before = dict(before.segments) if before else {}
         self._schemas: dict[int, Schema] = {}  # of each segment
         self._alive: Counter[int] = Counter()  # segment -> live episodes in it, missing ones included
 
@@ -171,10 +164,8 @@ class Catalog:
             except StoreError:
                 raise
             except (KeyError, TypeError, ValueError) as error:
-                raise StoreDamaged(
-                    f"{self.root.path}: a line of the journal makes no sense ({error}: {str(line)[:200]}); "
-                    "restore the journal from a backup"
-                ) from error
+                what = f"a line of the journal makes no sense ({error}: {str(line)[:200]})"
+                raise StoreDamaged(f"{self.root.path}: {what}; restore the journal from a backup") from error
         return empty
 
     def _follow(self, line: Record, own: Mapping[int, EpisodeEntry]) -> list[Segment]:
@@ -191,9 +182,7 @@ class Catalog:
                 self.next_id = max(self.next_id, _check_int(line, "next_id", 0, MAX_ID))
                 self.next_segment = max(self.next_segment, _check_int(line, "next_segment", 0, MAX_SEGMENTS))
             case other:
-                raise StoreError(
-                    f"{self.root.path}: the journal speaks of {brief(other)}; a newer plaudit wrote it, upgrade"
-                )
+                raise StoreError(f"{self.root.path}: a newer plaudit wrote {brief(other)} into the journal; upgrade")
         return []
 
     def lines(self) -> list[Record]:
@@ -247,12 +236,11 @@ class Catalog:
         self.next_segment = max(self.next_segment, number + 1)
         self._alive[number] += 1
         if number not in self.segments:
-            schema = self._schemas[number]
-            if number not in self._before and not self.root.exists(segment_name(number)):
-                # Evicted since, and the line that says so comes later; or lost.
+            if not self.root.exists(segment_name(number)):  # lost, or evicted by a line that comes later
                 self.missing[entry.id] = self.root.path / segment_name(number)
                 return
-            self.segments[number] = self._before.get(number) or Segment(self.root, number, schema)
+            schema = self._schemas.get(number) or read_schema(self.root, number)
+            self.segments[number] = Segment(self.root, number, schema)
             self.growing[schema] = number
         segment = self.segments[number]
         entry.check_fits(segment.schema)

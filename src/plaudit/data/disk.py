@@ -1,8 +1,8 @@
 """Files of a store or a run folder, opened relative to a directory handle; the lock of a store's writer.
 
 A writer that opens files by their full path writes into whatever is at that path by then. So every file of a store is
-opened, created, renamed and removed through a `Folder`, which holds the directory open. If the folder is moved, its
-files are still the same, and another folder at the old path is never touched. `check_same` detects it before a write.
+opened, created, renamed and removed through a `Folder`, which holds the directory open: another folder that is put in
+its place is never touched. `check_same` detects it before a write.
 
 All calls that change the disk go through `os`, so that a test can record them and replay a power cut.
 """
@@ -203,9 +203,9 @@ class Folder:
         except OSError as error:
             if error.errno not in (errno.ENOTDIR, errno.ELOOP):
                 raise
+            what = f"is reached through something that is no folder ('{error.filename}'), a link say"
             raise ForeignFile(
-                f"{self.path / name} is reached through something that is no folder ('{error.filename}'), a link say, "
-                "and was not opened; copy everything into one folder"
+                f"{self.path / name} {what}; it was not opened, copy everything into one folder"
             ) from error
 
 
@@ -231,9 +231,7 @@ def lock(root: Folder) -> ExitStack:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 who = os.pread(file, 200, 0).decode(errors="replace").strip() or "another process"
-                raise StoreLocked(
-                    f"{root.path} is being written by {who}; a store has one writer and any number of readers"
-                ) from None
+                raise StoreLocked(f"{root.path} is being written by {who}; a store has only one writer") from None
             except OSError:
                 if descriptor == file:
                     raise

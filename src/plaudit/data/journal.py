@@ -135,10 +135,8 @@ def check_readable(path: Path, lines: Iterable[bytes]) -> None:
     """Raise if a line that is about to be written could not be read back."""
     for line in lines:
         if len(line) > MAX_LINE_BYTES or decode(line[:-1]) is None:
-            raise DataError(
-                f"{path}: nothing was written, because this could not be read back: it has more than "
-                f"{MAX_LINE_BYTES:,} bytes, nests too deeply, or a text holds half a character ({line[:200].decode()})"
-            )
+            why = f"more than {MAX_LINE_BYTES:,} bytes, nested too deeply, or half a character in a text"
+            raise DataError(f"{path}: nothing was written; it could not be read back ({why}): {line[:200].decode()}")
 
 
 def repair_bit(data: bytes, most: int, is_sound: Callable[[bytes], bool]) -> bytes | None:
@@ -323,9 +321,8 @@ class Journal:
                 break
         head = self._head
         if head is not None and self.count < head.count:
-            raise damage_error(
-                self.path, f"its last {head.count - self.count} acknowledged line(s) are missing or damaged"
-            )
+            lost = head.count - self.count
+            raise damage_error(self.path, f"its last {lost} acknowledged line(s) are missing or damaged")
         if head is not None and self.count == head.count and self._chain != head.chain:
             raise damage_error(self.path, "these are not the lines that were written here")
         return records

@@ -30,13 +30,10 @@ def source_of_store(store: Store) -> Path:
     """The LeRobot data set that a store was imported from."""
     paths = sorted({origin["path"] for origin in _lerobot_origins(store).values()})
     if not paths:
-        raise DataError(
-            f"{store.folder} was not imported from a LeRobot data set; 'plaudit data export' writes it as one"
-        )
+        raise DataError(f"{store.folder} was not imported from a LeRobot data set; use 'plaudit data export'")
     if len(paths) > 1:
-        raise DataError(
-            f"{store.folder} was imported from several data sets; say with --source which to copy: {', '.join(paths)}"
-        )
+        several = "was imported from several data sets; say with --source which to copy"
+        raise DataError(f"{store.folder} {several}: {', '.join(paths)}")
     return Path(paths[0])
 
 
@@ -71,15 +68,11 @@ def labels_of_file(
     """Labels of a label file for a data set that was not imported; its images are not read."""
     with open_in_worker(source, _tables_alone(follow_links)) as dataset:
         if dataset.format != "lerobot":
-            raise DataError(
-                f"{source} is a folder of .{dataset.format} files; a LeRobot data set can be copied with labels"
-            )
+            raise DataError(f"{source} has .{dataset.format} files; only a LeRobot data set can be copied with labels")
         steps = {entry.index: entry.steps for entry in dataset.sources}
     total = sum(steps.get(number, 0) for number in cutoffs)
     if total > MAX_LABELED_ROWS:
-        raise DataError(
-            f"{source}: its meta/ says {total:,} rows of these, and {MAX_LABELED_ROWS:,} are read; correct it"
-        )
+        raise DataError(f"{source}: its meta/ says {total:,} rows of these; at most {MAX_LABELED_ROWS:,} are read")
     labeled: dict[int, EpisodeLabels] = {}
     for number, value in cutoffs.items():
         if number not in steps:
@@ -95,9 +88,8 @@ def labels_of_file(
 def check_copy(source: Path, target: Path, *stores: Path) -> None:
     """Refuse a source that is no LeRobot data set, and a target that is not empty or within it or these stores."""
     if not (source / "meta/info.json").is_file():
-        raise DataError(
-            f"{source} is no LeRobot data set (it has no meta/info.json); name the folder of one with --source"
-        )
+        what = "is no LeRobot data set (it has no meta/info.json); name the folder of one with --source"
+        raise DataError(f"{source} {what}")
     check_new(target, source, *stores)
 
 

@@ -65,9 +65,8 @@ class LabelVersion:
         try:
             return decode_labels(line)
         except _INVALID_LINE as error:
-            raise damage_error(
-                self._file.path, f"version {self.number} of episode {self.episode}'s labels makes no sense ({error})"
-            ) from error
+            what = f"version {self.number} of episode {self.episode}'s labels makes no sense ({error})"
+            raise damage_error(self._file.path, what) from error
 
     @property
     def judge(self) -> JudgeId:
@@ -143,10 +142,8 @@ class Ledger:
                 self._start()
                 self._journal.read()
                 if before[0].header and self.header != before[0].header:
-                    raise StoreError(
-                        f"{self.path} was replaced by the labels of another store while it was open; nothing was "
-                        "written, open the store again"
-                    )
+                    what = "was replaced by the labels of another store while it was open"
+                    raise StoreError(f"{self.path} {what}; nothing was written, open the store again")
             except Exception:  # what was read before stays
                 self._journal, self._versions, self._histories = before
                 raise

@@ -1,13 +1,11 @@
 """What opening a store does: check that its files belong together, and tidy up what a crash left behind.
 
 Identity: the checksums of a file are still right after it was copied to another store. So files are compared with each
-other: this detects the journal of another store, and an old copy of the journal whose next ids have labels already.
+other. This detects the journal of another store, and an old journal whose next ids have labels already.
 
 Recovery: the next writer moves what a crash left behind to the quarantine, and deletes nothing. Only names that a
-writer creates are touched; a user's own folder among the segments, an export for example, stays.
-
-Creation: `store.json` is written last. A folder that was left half-made holds no episode and no label, and the next
-`Store.create` begins again there.
+writer creates are touched. A folder in which `Store.create` was interrupted has no `store.json`, no episode and no
+label, and the next `Store.create` starts again there.
 """
 
 import re
@@ -66,10 +64,8 @@ def check_identity(settings: Settings, journal: Journal, ledger: Ledger | None) 
     empty = ledger is not None and ledger.header is None and not len(ledger)  # made by hand
     for file in (journal, None if empty else ledger):
         if file is not None and (file.header or {}).get("id") != settings.id:
-            raise StoreDamaged(
-                f"{file.path} is not of the store that {journal.path.with_name(MARKER)} speaks of; restore both from "
-                "one backup"
-            )
+            other = journal.path.with_name(MARKER)
+            raise StoreDamaged(f"{file.path} is not of the store that {other} speaks of; restore both from one backup")
 
 
 def skip_labeled_ids(journal: Journal, catalog: Catalog, ledger: Ledger) -> list[str]:

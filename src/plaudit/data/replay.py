@@ -89,9 +89,7 @@ class ReplaySampler:
         returns = [Returns(gamma, n_step, reward or RewardConfig(), terminate_on_success, ends) for ends in recorded]
         whose = sources or [None] * len(stores)
         if len(whose) != len(stores) or any(isinstance(names, str) for names in whose):
-            raise DataError(
-                f"sources must be one set of names a store, as ({{'human'}},), got {sources} for {len(stores)} stores"
-            )
+            raise DataError(f"sources must be one set of names a store, got {sources} for {len(stores)} stores")
         held = hold_back or [0] * len(stores)
         self._tables = [StepTable(*each, cameras) for each in zip(stores, returns, whose, held, strict=True)]
         self._horizon = horizon

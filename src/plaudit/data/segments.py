@@ -8,7 +8,8 @@ last row are zeros and are not read.
 Files are written with `pwrite` and read through `mmap`. Writing through a map would turn a full disk into a SIGBUS that
 kills the process; a failed `pwrite` is an exception, after which the file is truncated to its last complete row.
 
-The schema of a row is stored in the journal; `schema.json` is a copy with a checksum, for people and other programs.
+The schema of a row is stored in the journal; `schema.json` is a copy with a checksum, for people, other programs and
+journals that have lost the line.
 """
 
 import math
@@ -17,7 +18,7 @@ import os
 import re
 import zlib
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +29,7 @@ import numpy as np
 from pydantic import AfterValidator, Field, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from plaudit.data.checked_json import encode_checked
+from plaudit.data.checked_json import decode_checked, encode_checked
 from plaudit.data.disk import CHUNK, Folder, sync_file, write_at
 from plaudit.data.quarantine import set_aside
 from plaudit.errors import EpisodeNotFound, ForeignFile, StoreDamaged, StoreError
@@ -215,10 +216,8 @@ class Segment:
                 self._written[column] = file
             else:  # another writer's, a restored backup's, or a file that was cut
                 os.close(file)
-                raise StoreError(
-                    f"{self.file(column)} has {size:,} bytes where this writer left {self._size(column):,}; nothing "
-                    "was written, open the store again"
-                )
+                sizes = f"{size:,} bytes where this writer left {self._size(column):,}"
+                raise StoreError(f"{self.file(column)} has {sizes}; nothing was written, open the store again")
         checksums: dict[str, int] = {}
         for column, array in columns.items():
             data = array.reshape(-1).view(np.uint8).data
@@ -350,14 +349,11 @@ class Segment:
         """Free the disk space. Maps that readers hold stay valid until they are released."""
         self.commit()
         gone = self.name + EVICTED_SUFFIX
-        if self._root.exists(self.name):  # else an earlier try got this far
-            in_the_way = self._root.exists(gone) and not self._root.remove_empty_folder(gone)
-            if in_the_way:  # somebody's own: the files are removed where they are
-                remove_files(self._root, self.name)
-            else:
-                self._root.rename(self.name, gone)
-        if self._root.is_folder(gone):
-            remove_files(self._root, gone)
+        with suppress(OSError):  # an earlier try has done it, or a folder of a user has that name
+            self._root.rename(self.name, gone)
+        for name in (self.name, gone):
+            if self._root.is_folder(name):
+                remove_files(self._root, name)
         self._root.sync("segments")
 
 
@@ -385,6 +381,14 @@ class MappedColumn:
 def segment_name(number: int) -> str:
     """The folder of a segment, below that of its store."""
     return f"segments/{number:06d}"
+
+
+def read_schema(root: Folder, number: int) -> Schema:
+    """The copy of a segment's schema, for a journal that has lost its line. ValueError if it is damaged."""
+    try:
+        return Schema.from_json(decode_checked(root.read(f"{segment_name(number)}/{SCHEMA}")))
+    except OSError as error:
+        raise ValueError(f"segment {number} has no schema: {error}") from error
 
 
 def own_files(root: Folder, name: str) -> list[str]:

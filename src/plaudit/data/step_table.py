@@ -144,10 +144,8 @@ class StepTable:
             return
         labels = version.labels()
         if labels.steps != entry.steps:
-            raise DataError(
-                f"{self.store.folder}: the labels of episode {episode_id} cover {labels.steps} steps, "
-                f"it has {entry.steps}; label it again"
-            )
+            covers = f"the labels of episode {episode_id} cover {labels.steps} steps, it has {entry.steps}"
+            raise DataError(f"{self.store.folder}: {covers}; label it again")
         if episode_id not in self._blocks:
             self._blocks[episode_id] = self._add(episode_id, entry)
         block = self._rows[self._blocks[episode_id]]

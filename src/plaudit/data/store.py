@@ -12,17 +12,13 @@
       writer.lock         locked with flock by the writer, as is the folder itself         (data/disk.py)
 
 An append writes the arrays, syncs them, writes the journal line, syncs it and returns. An episode exists once its line
-does, and the line is written last: a kill or a power cut at any moment leaves whole episodes and bytes without a line,
-which the next writer moves to the quarantine. Readers take no lock: they follow the end of the journal, and read it
-from the start after it was replaced. An episode's bytes are compared with its checksums the first time that it is read
-through a `Store`; bytes that fail are never served.
+does: a kill or a power cut at any moment leaves complete episodes and bytes without a line, which the next writer moves
+to the quarantine. Readers take no lock: they follow the end of the journal, and read it from the start after it was
+replaced. An episode's bytes are compared with its checksums when a `Store` first reads it. The journal is rewritten
+when most of its lines are about evicted episodes, so that opening takes time in proportion to the live ones.
 
-The journal is rewritten when lines of evicted episodes make up most of it, so that opening takes time in proportion to
-the live episodes.
-
-Rejected: one file an episode (a batch of 256 would open hundreds), HDF5 (one writer or many readers, and a crash
-can lose the file), LMDB (values are not arrays), torchrl's LazyMemmapStorage (its length is kept in memory, so a
-crash loses everything).
+Rejected: one file an episode (a batch of 256 would open hundreds), HDF5 (one writer or many readers, and a crash can
+lose the file), LMDB (values are not arrays), torchrl's LazyMemmapStorage (its length is lost in a crash).
 """
 
 import threading
@@ -275,10 +271,8 @@ class Store:
         if len(self._verified) > 2 * len(self) + 1000:  # mostly evicted ones
             self._verified = {i: done for i, done in self._verified.copy().items() if i in self._catalog.entries}
         if problem := segment.damage(entry.row, entry.rows, entry.line["crc"], unverified):
-            raise StoreDamaged(
-                f"{self.folder}: episode {episode_id} is damaged ({problem}); "
-                f"'plaudit data check {self.folder} --repair' writes it off"
-            )
+            how = f"'plaudit data check {self.folder} --repair' writes it off"
+            raise StoreDamaged(f"{self.folder}: episode {episode_id} is damaged ({problem}); {how}")
         verified.update(unverified)
 
     def refresh(self) -> None:
@@ -303,7 +297,8 @@ class Store:
                 self._root.check_same()
                 if self._lock is not None:  # nobody else may
                     raise
-                journal, catalog = Journal(self.folder / "journal", self._root), Catalog(self._root, self._catalog)
+                journal = Journal(self.folder / "journal", self._root, header=self.settings.to_json())
+                catalog = Catalog(self._root, self._catalog.revision)
                 catalog.follow(journal.read())  # if it is damaged, what was read before stays
                 self._journal, self._catalog = journal, catalog
 

@@ -178,9 +178,7 @@ def export_dataset(
 def check_new(target: Path, *sources: Path) -> None:
     """Refuse a target that is not empty, or lies within one of `sources` or around it."""
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise TargetNotEmpty(
-            f"{target} holds something already; nothing was written, name a folder that does not exist"
-        )
+        raise TargetNotEmpty(f"{target} holds something already; nothing was written, name a new folder")
     above = next(folder for folder in target.absolute().parents if folder.exists())
     if not above.is_dir():
         raise DataError(f"{target} cannot be made, since {above.name} is a file; nothing was written")
@@ -188,9 +186,7 @@ def check_new(target: Path, *sources: Path) -> None:
     for source in sources:
         other = Path(os.path.realpath(source))
         if place.is_relative_to(other) or other.is_relative_to(place):
-            raise DataError(
-                f"{target} and {source} lie within each other; nothing was written, name a folder elsewhere"
-            )
+            raise DataError(f"{target} and {source} lie within each other; nothing was written, name another folder")
 
 
 @contextmanager

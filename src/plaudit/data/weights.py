@@ -93,11 +93,8 @@ class numbers_at_most(TorchFunctionMode):
         elif func in _COUNTED:
             self._left -= max((int(abs(n)) for n in args if isinstance(n, int | float)), default=0)
         if self._left < 0 or (func in _CONVOLUTIONS and _conv_output_size(args, kwargs) > self._most):
-            raise BadFile(
-                self._path,
-                "the network that this describes needs more numbers than its weights have; copy it again from its "
-                "source",
-            )
+            what = "the network that this describes needs more numbers than its weights have"
+            raise BadFile(self._path, f"{what}; copy it again from its source")
         return func(*args, **kwargs)
 
 
