@@ -60,10 +60,10 @@ MUTATIONS = (
         ("training/online_state.py", " and not self.state.replay.outdated\n", "\n"),
     ),
     Mutation(
-        "shaping_of_lost_episode_kept", "data/rewards.py", '"failure": ended & ~success', '"failure": ended & False'
+        "shaping_of_lost_episode_kept", "data/rewards.py", "ended & ~success, env_info", "ended & False, env_info"
     ),
     Mutation(
-        "people_do_not_count", "data/label_order.py", "return PEOPLE | {judge}", 'return frozenset({judge, "operator"})'
+        "people_do_not_count", "data/ledger.py", "return PEOPLE | {judge}", 'return frozenset({judge, "operator"})'
     ),
     Mutation(
         "answers_tested_as_they_come",

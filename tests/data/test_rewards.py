@@ -7,7 +7,7 @@ import pytest
 
 from conftest import counting_episode, episode_rewards, labeled_store
 from plaudit.data.check import check
-from plaudit.data.label_order import counted_sources
+from plaudit.data.ledger import counted_sources
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.rewards import RewardConfig
 from plaudit.data.store import Store

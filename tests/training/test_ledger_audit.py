@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from conftest import counting_episode
-from plaudit.data.label_order import counted_sources
+from plaudit.data.ledger import counted_sources
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.step_table import Returns, StepTable
 from plaudit.data.store import Store

@@ -375,7 +375,7 @@ class Journal:
         counted = "the count beside it does not have it" if self._head else "whether it was acknowledged is not known"
         message = f"{self.path}: {torn:,} bytes of an unfinished last line"
         with set_aside(self.folder, f"{self.path.name}-tail", f"{message}; {counted}") as aside:
-            aside.tail(self.path.name, file, self._offset)
+            aside.copy(self.path.name, self._offset)
         os.ftruncate(file, self._offset)
         sync_file(file)
         return [f"{message} were set aside in {aside.path}; {counted}"]

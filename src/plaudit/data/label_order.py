@@ -12,18 +12,12 @@ from typing import Any
 
 from plaudit.errors import DataError
 from plaudit.files import brief
-from plaudit.types import PEOPLE
 
 Tiers = tuple[tuple[str, ...], ...]  # sources of equal standing together, the ones that count most first
 
 DEFAULT_ORDER: Tiers = (("human", "cutoff"), ("operator",), ("simulator", "dataset"))
 NEWEST, DEFAULT = "newest", "default"  # names of the empty order, where the newest label counts, and of DEFAULT_ORDER
 MAX_NAMES, MAX_LENGTH = 64, 100
-
-
-def counted_sources(judge: str) -> frozenset[str]:
-    """Sources whose labels a learner uses in a run with this judge: its own and people's, not a simulator's audit."""
-    return PEOPLE | {judge}
 
 
 class LabelOrder:

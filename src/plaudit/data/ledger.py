@@ -250,6 +250,11 @@ class Ledger:
                     self._refresh()
 
 
+def counted_sources(judge: str) -> frozenset[str]:
+    """Sources whose labels a learner uses in a run with this judge: its own and people's, not a simulator's audit."""
+    return PEOPLE | {judge}
+
+
 def is_label_line(line: Record) -> bool:
     """Whether a record has an episode, a judge, a time and a version, as far as a `LabelVersion` needs them."""
     restored = line.get("restored", 0)

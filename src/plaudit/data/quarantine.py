@@ -27,24 +27,21 @@ class Entry:
         self.how: list[str] = []  # lines of the note that say how to restore it
         self._folder, self._name = folder, name
 
-    def tail(self, source: str, file: int, offset: int) -> None:
-        """Copy what an open file holds from `offset` on."""
-        copy = f"{source.replace('/', '-')}.from-{offset}"
-        self._copy(file, offset, copy)
-        self.how.append(f"- {copy} are the bytes of {source} from byte {offset} on: append them to it again,")
-        self.how.append("  together with the journal's lines that speak of them, from a backup.")
-
-    def copy(self, source: str) -> None:
-        """Copy a file as it is now."""
-        kept = source.replace("/", "-")
-        with self._folder.opened(source, os.O_RDONLY) as file:
-            self._copy(file, 0, kept)
-        self.how.append(f"- {kept} is {source} as it was: copy it back.")
-
-    def _copy(self, file: int, offset: int, name: str) -> None:
-        with self._folder.opened(f"{self._name}/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL) as target:
+    def copy(self, source: str, offset: int = 0) -> None:
+        """Copy a file, or what it holds from `offset` on."""
+        copy = source.replace("/", "-") + (f".from-{offset}" if offset else "")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        with (
+            self._folder.opened(source, os.O_RDONLY) as file,
+            self._folder.opened(f"{self._name}/{copy}", flags) as target,
+        ):
             copy_from(file, offset, target)
             os.fsync(target)
+        if offset:
+            self.how.append(f"- {copy} are the bytes of {source} from byte {offset} on: append them to it again,")
+            self.how.append("  together with the journal's lines that speak of them, from a backup.")
+        else:
+            self.how.append(f"- {copy} is {source} as it was: copy it back.")
 
     def move(self, source: str) -> None:
         """Move a folder with everything in it."""

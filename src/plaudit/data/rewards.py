@@ -11,9 +11,7 @@ relabeling. docs/reward_model.md has a table of every case.
 With `shaping`, w * (gamma * phi(next) - phi(now)) is added. phi is the judge's progress, 1 once success is decided, and
 0 at the end of an episode that is lost. This speeds up learning and does not change which policy is best (Ng, 1999). A
 success is worth 1 + w minus the progress at the start. With a phi of 0 at success, success would take back what was
-paid before: with w = 1 almost nothing would be left of it, and until its value is learned, hovering would look better.
-
-The environment's own success is never read here, unless its own dense reward is asked for.
+paid before, and hovering would look better. The environment's own success is never read here.
 """
 
 from collections.abc import Mapping
@@ -55,10 +53,7 @@ class Decisions:
 
     @classmethod
     def of(cls, labels: Labels, progress: FloatArray | None = None) -> "Decisions":
-        """From labels.
-
-        progress: of the judge, where the labels are a person's and have none
-        """
+        """From labels; `progress` is the judge's, for labels of a person, which have none."""
         if labels.scores is None:
             return cls(labels.success, None, progress, labels.labeled)
         own = labels.scores.progress
@@ -98,24 +93,21 @@ def learning_signal(
     terminal, used = ended.copy(), labeled
     if terminate_on_success:
         terminal, used = terminal | (success & ~earlier), used & ~earlier
-    reward = compute_rewards(decided, {**env_info, "failure": ended & ~success}, config, gamma, last)
+    reward = _rewards(decided, ended & ~success, env_info, config, gamma, last)
     return LearningSignal(np.where(labeled, reward, np.float32(np.nan)), terminal, used)
 
 
-def compute_rewards(
+def _rewards(
     decided: Decisions,
+    failed: BoolArray,
     env_info: Mapping[str, AnyArray],
     config: RewardConfig,
     gamma: float,
-    last: BoolArray | None = None,
+    last: BoolArray | None,
 ) -> FloatArray:
-    """[T] or [T, N] rewards: reward[t] is for what action t led to.
-
-    env_info: what only the simulator knows; "failure" marks the steps with which an episode was lost
-    last: [T, N] the step that ends each environment's episode; None: the last of all
-    """
+    """[T] or [T, N] rewards: reward[t] is for what action t led to."""
     if config.env_reward == "dense":
-        return _env_value(env_info, "reward", "a dense reward of its own").astype(np.float32)
+        return _env_value(env_info, "reward", "a dense reward of its own")
     success = decided.success
     reward = success[1:].astype(np.float32)
     if config.reward_type == "continuous" and decided.success_prob is not None:
@@ -128,31 +120,23 @@ def compute_rewards(
             ends |= last
         reward = np.where(ends, reward, np.float32(0))
     if config.mode == "add":
-        why = "a reward of its own that does not pay for success"
-        reward = reward + _env_value(env_info, "shaping", why).astype(np.float32)
+        reward = reward + _env_value(env_info, "shaping", "a reward of its own that does not pay for success")
     if config.shaping:
-        phi = potential(decided, env_info)
+        if decided.progress is None:
+            raise JudgeError(
+                "shaping needs a judge that measures progress; set reward.shaping to 0, or name one that does "
+                "(judge.progress=runs/progress, which plaudit train-progress makes)"
+            )
+        phi = np.where(success, np.float32(1), decided.progress)
+        phi[1:][failed] = 0  # shaping is taken back where the episode is lost
         reward = reward + np.float32(config.shaping) * (np.float32(gamma) * phi[1:] - phi[:-1])
     return reward
 
 
-def potential(decided: Decisions, env_info: Mapping[str, AnyArray]) -> FloatArray:
-    """The judge's progress, 1 once success is decided, and 0 where the episode is lost: shaping is taken back."""
-    if decided.progress is None:
-        raise JudgeError(
-            "shaping needs a judge that measures progress; set reward.shaping to 0, or name one that does "
-            "(judge.progress=runs/progress, which plaudit train-progress makes)"
-        )
-    phi = np.where(decided.success, np.float32(1), decided.progress)
-    if "failure" in env_info:
-        phi[1:][env_info["failure"]] = 0
-    return phi
-
-
-def _env_value(env_info: Mapping[str, AnyArray], name: str, what: str) -> AnyArray:
+def _env_value(env_info: Mapping[str, AnyArray], name: str, what: str) -> FloatArray:
     if name not in env_info:
         raise JudgeError(
             f"this reward needs {what} from the simulation, which has none ('{name}'); use reward.mode=replace and "
             "reward.env_reward=sparse"
         )
-    return env_info[name]
+    return env_info[name].astype(np.float32)

@@ -264,8 +264,7 @@ class Segment:
         )
         with set_aside(self._root, f"segment-{self.folder.name}-tail", what) as aside:
             for column in columns:
-                with self._root.opened(self._names[column], os.O_RDONLY) as file:
-                    aside.tail(self._names[column], file, self._size(column))
+                aside.copy(self._names[column], self._size(column))
         for column in columns:  # once all of it is safe
             with self._root.opened(self._names[column], os.O_RDWR) as file:
                 os.ftruncate(file, self._size(column))

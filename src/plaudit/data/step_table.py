@@ -153,7 +153,11 @@ class StepTable:
         env_info = dict(self.store.episode(episode_id).privileged) if config.reads_env else {}
         ended = np.zeros(entry.steps, bool)
         ended[-1] = self.returns.trust_terminated and (line["terminated"] or line["meta"].get(OPERATOR) == "failure")
-        progress = self._judge_progress(episode_id) if version.source in PEOPLE and config.shaping else None
+        progress = None
+        if version.source in PEOPLE and config.shaping:  # labels of people have no progress: the newest judge's counts
+            scores = [v.labels().scores for v in self.store.ledger.history(episode_id)]
+            measured = [score.progress for score in scores if score is not None and score.progress is not None]
+            progress = measured[-1] if measured else None
         if version.source in PEOPLE and progress is None:  # no judge has measured progress: only success is paid
             config = config.model_copy(update={"shaping": 0.0})
         signal = learning_signal(
@@ -165,15 +169,12 @@ class StepTable:
             terminate_on_success=self.returns.terminate_on_success,
         )
         block["reward"], block["discount"], block["span"] = n_step_returns(signal.reward, signal.terminal, self.returns)
-        block["valid"] = _usable(block, line["repeated"]) & signal.used
-
-    def _judge_progress(self, episode_id: int) -> FloatArray | None:
-        """Progress by the newest judge that measured it, for labels of people, which have none."""
-        for version in reversed(self.store.ledger.history(episode_id)):
-            scores = version.labels().scores
-            if scores is not None and scores.progress is not None:
-                return scores.progress
-        return None
+        # Judged over its whole span, and through no observation that is only a copy of its neighbor.
+        block["valid"] = ~np.isnan(block["reward"]) & signal.used
+        if line["repeated"] == "first":
+            block["valid"][0] = False
+        if line["repeated"] == "last":
+            block["valid"] &= (block["step"] + block["span"] < len(block)) | (block["discount"] == 0)
 
     def _add(self, episode_id: int, entry: EpisodeEntry) -> slice:
         self._map(episode_id, entry)
@@ -196,18 +197,21 @@ class StepTable:
         if held is not None and len(held[STEPS].array) >= entry.row + entry.rows:
             return
         segment = self.store.segment(entry.segment)
-        shapes = {c: (h, w, 3) for c, h, w in segment.schema.cameras if self.cameras is None or c in self.cameras}
+        shapes: dict[str, tuple[int, ...]] = {}
+        shapes |= {c: (h, w, 3) for c, h, w in segment.schema.cameras if self.cameras is None or c in self.cameras}
         missing = set(self.cameras or ()) - set(shapes)
         if missing:
             has = ", ".join(c for c, _, _ in segment.schema.cameras) or "none"
             raise DataError(f"{self.store.folder}: episode {episode_id} has no camera '{min(missing)}'; it has: {has}")
-        found = {**shapes, "state": (segment.schema.state_dim,), "action": (segment.schema.action_dim,)}
-        self.shapes = self.shapes or found
-        if found != self.shapes:
-            raise DataError(
-                f"{self.store.folder}: episode {episode_id} has {_describe(found)} where others have "
-                f"{_describe(self.shapes)}; a batch needs one shape: keep them in separate stores or name the cameras"
+        shapes |= {"state": (segment.schema.state_dim,), "action": (segment.schema.action_dim,)}
+        self.shapes = self.shapes or shapes
+        if shapes != self.shapes:
+            has, others = (
+                ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in each.items())
+                for each in (shapes, self.shapes)
             )
+            what = f"{self.store.folder}: episode {episode_id} has {has} where others have {others}"
+            raise DataError(f"{what}; keep them in separate stores or name the cameras")
         self._maps[entry.segment] = {name: segment.mapped_column(name) for name in segment.schema.columns}
 
     def _compact(self) -> None:
@@ -241,17 +245,3 @@ def n_step_returns(reward: FloatArray, done: BoolArray, returns: Returns) -> tup
         discount[going] = np.where(done[going + k], 0, returns.gamma ** (k + 1))
         going = going[~done[going + k]]
     return total, discount, span
-
-
-def _usable(block: AnyArray, padded: str) -> BoolArray:
-    """Judged over its whole span, and through no observation that is only a copy of its neighbor."""
-    usable = ~np.isnan(block["reward"])
-    if padded == "first":
-        usable[0] = False
-    if padded == "last":
-        usable &= (block["step"] + block["span"] < len(block)) | (block["discount"] == 0)
-    return usable
-
-
-def _describe(shapes: dict[str, tuple[int, ...]]) -> str:
-    return ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in shapes.items())

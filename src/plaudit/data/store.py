@@ -137,35 +137,32 @@ class Store:
                 if labels is not None and not labels.exists():
                     Journal.create(labels, header={"id": read_settings(root).id})
                 store = cls(root, held, labels)
-                store._begin(write, write_off_missing)
+                store._begin(write_off_missing)
             except BaseException:
                 if held is not None:
                     held.close()
                 raise
         return store
 
-    def _begin(self, write: bool, write_off_missing: bool) -> None:
+    def _begin(self, write_off_missing: bool) -> None:
+        """Read the journal, check that the files belong together, and tidy up after a crash if it is the writer."""
         try:
             self.refresh()
         except SegmentMissing:
             if not write_off_missing:
                 raise
             missing = self._catalog.missing
-            self.repaired += [
-                f"{folder}: missing; its episodes are written off" for folder in sorted(set(missing.values()))
-            ]
+            folders = sorted(set(missing.values()))
+            self.repaired += [f"{folder}: missing; its episodes are written off" for folder in folders]
             self.write_off(list(missing))
         own = self.ledger if self._own_ledger else None
         check_identity(self.settings, self._journal, own)
-        if write:
+        if self._lock is not None:
             others, messages = self._journal.recover_tail()
             self._catalog.follow(others)
-            self.repaired += messages
+            self.repaired += messages + recover(self._root, self._catalog)
             if own is not None:
-                self.repaired += own.recover_tail()
-            self.repaired += recover(self._root, self._catalog)
-            if own is not None:
-                self.repaired += skip_labeled_ids(self._journal, self._catalog, own)
+                self.repaired += own.recover_tail() + skip_labeled_ids(self._journal, self._catalog, own)
 
     def close(self) -> None:
         """Let another process write. What was appended is on disk already."""

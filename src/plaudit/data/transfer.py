@@ -198,7 +198,7 @@ def new_folder(target: str | Path) -> Iterator[Path]:
     shutil.rmtree(partial, ignore_errors=True)  # of an export that was killed
     if partial.exists() or partial.is_symlink():
         raise TargetNotEmpty(f"{partial} is in the way, which holds an export while it is written; remove it first")
-    made = [folder for folder in partial.parents if not folder.exists()]  # the nearest first
+    new_parents = [folder for folder in partial.parents if not folder.exists()]  # the nearest first
     try:
         partial.mkdir(parents=True)
         yield partial
@@ -208,5 +208,5 @@ def new_folder(target: str | Path) -> Iterator[Path]:
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         with suppress(OSError):  # they hold the target, or somebody else's
-            for folder in made:
+            for folder in new_parents:
                 folder.rmdir()

@@ -9,7 +9,7 @@ from collections import deque
 
 import numpy as np
 
-from plaudit.data.label_order import counted_sources
+from plaudit.data.ledger import counted_sources
 from plaudit.data.store import Store
 from plaudit.errors import TrainingError
 from plaudit.judges.classifier.judge_config import classifier_stage

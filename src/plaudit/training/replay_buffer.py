@@ -31,8 +31,7 @@ import numpy as np
 
 from plaudit.config import Config, Fraction, Seed, SmallInt
 from plaudit.data.failures import Failure, Failures
-from plaudit.data.label_order import counted_sources
-from plaudit.data.ledger import Ledger
+from plaudit.data.ledger import Ledger, counted_sources
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.rewards import RewardConfig
 from plaudit.data.store import Store, is_store

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from plaudit.data.batch import to_torch
-from plaudit.data.label_order import counted_sources
+from plaudit.data.ledger import counted_sources
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store, is_store
 from plaudit.errors import DataError
