@@ -12,8 +12,6 @@ from rich.table import Column, Table
 from plaudit.data.failures import Failures
 from plaudit.data.formats.base import Dataset, ReadOptions, size_text
 from plaudit.data.store import Store
-from plaudit.envs.commands import EnvInfo, Throughput
-from plaudit.robots.check import RobotCheck
 from plaudit.rule import threshold_of
 from plaudit.types import Episode
 
@@ -140,7 +138,7 @@ def robots_table(classes: Mapping[str, type[Any]]) -> Table:
     return table
 
 
-def check_table(name: str, results: Sequence[RobotCheck]) -> Table:
+def check_table(name: str, results: "Sequence[RobotCheck]") -> Table:
     """A row for each topic, red where there is a problem."""
     topic = Column("topic", overflow="fold")
     table = Table(name, topic, "expected", "received", "rate", "age", "result", box=None, pad_edge=False)
