@@ -10,11 +10,36 @@ except KeyboardInterrupt:
     sys.exit(130)
 
 
+# Command -> the module of this package that defines it, in the order of `plaudit --help`.
+MODULES = {
+    "collect": "env",
+    "label": "label",
+    "train-reward": "reward",
+    "train-progress": "reward",
+    "train": "train",
+    "run": "run",
+    "train-policy": "train",
+    "online": "online",
+    "report": "report",
+    "eval": "report",
+    "demo": "report",
+    "data": "data",
+    "env": "env",
+    "robot": "robot",
+    "judge": "judge",
+    "cluster": "cluster",
+    "config": "config",
+}
+
+
 def main() -> None:
-    """The entry point of the `plaudit` command."""
+    """The entry point of the `plaudit` command. Only the module of its command is imported."""
     with quiet_imports():
-        from plaudit.cli.commands import app
+        from importlib import import_module
+
+        import_module(f"plaudit.cli.{MODULES.get(''.join(sys.argv[1:2]), 'commands')}")
         from plaudit.cli.common import run_app
+        from plaudit.cli.options import app
 
     run_app(app)
 

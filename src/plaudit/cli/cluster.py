@@ -7,30 +7,28 @@ from typing import Annotated
 import typer
 
 from plaudit.cli.common import err, out, tell
-from plaudit.cli.options import option
+from plaudit.cli.options import Count, Option, Positive, command, group
 
-cluster = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+cluster = group("cluster", "Start, stop and check a Ray cluster of several machines.")
 
-FolderOption = Annotated[
-    Path | None, option("The folder of this machine's node; /tmp/plaudit-UID when not given.", "--dir")
+Folder = Annotated[
+    Path | None, Option("--dir", help="The folder of this machine's node; /tmp/plaudit-UID when not given.")
 ]
-AddressOption = Annotated[
-    str, option("The head; 'auto' is the cluster of this machine.", "--address", metavar="HOST:PORT")
-]
+Address = Annotated[str, Option(metavar="HOST:PORT", help="The head; 'auto' is the cluster of this machine.")]
 
 
-@cluster.command("start")
+@command(cluster, "start")
 def cluster_start(
-    role: Annotated[list[str], option("training, inference or labeling; repeatable.")],
-    head: Annotated[str | None, option("Join this head. Without it, this node is the head.", metavar="ADDRESS")] = None,
-    address: Annotated[str | None, option("The address of this machine to use.", metavar="OWN_IP")] = None,
-    port: Annotated[int, option("The first port of this node.", min=1024, max=65000)] = 6379,
-    gpus: Annotated[int | None, option("Number of GPUs to use; all when not given.", min=0)] = None,
-    token: Annotated[Path | None, option("The token file; ~/.ray/auth_token when not given.", metavar="FILE")] = None,
-    firewall: Annotated[
-        bool, option("As root: let nftables close its ports on this machine's other addresses.", "--firewall")
-    ] = False,
-    folder: FolderOption = None,
+    *,
+    role: list[str],  # training, inference or labeling; repeatable.
+    # Join this head. Without it, this node is the head.
+    head: Annotated[str | None, Option(metavar="ADDRESS")] = None,
+    address: Annotated[str | None, Option(metavar="OWN_IP")] = None,  # The address of this machine to use.
+    port: Annotated[int, Option(min=1024, max=65000)] = 6379,  # The first port of this node.
+    gpus: Count | None = None,  # Number of GPUs to use; all when not given.
+    token: Annotated[Path | None, Option(metavar="FILE")] = None,  # The token file; ~/.ray/auth_token when not given.
+    firewall: bool = False,  # As root: let nftables close its ports on this machine's other addresses.
+    folder: Folder = None,
 ) -> None:
     """Start a node on this machine, in the background. The node with --role training is the head."""
     from plaudit.cluster.check import next_steps
@@ -59,8 +57,8 @@ def cluster_start(
         tell("warning", f"Ray listens on all addresses of this machine. To close the others, run: {close}")
 
 
-@cluster.command("stop")
-def cluster_stop(folder: FolderOption = None) -> None:
+@command(cluster, "stop")
+def cluster_stop(*, folder: Folder = None) -> None:
     """Stop the node of this machine. Other Ray processes are left alone."""
     from plaudit.cluster.launch import stop
     from plaudit.cluster.state import default_folder
@@ -72,8 +70,8 @@ def cluster_stop(folder: FolderOption = None) -> None:
         out.print(f"stopped: {', '.join(node.roles)}, of the cluster at {node.head}")
 
 
-@cluster.command("status")
-def cluster_status(address: AddressOption = "auto", folder: FolderOption = None) -> None:
+@command(cluster, "status")
+def cluster_status(*, address: Address = "auto", folder: Folder = None) -> None:
     """Show the nodes and what runs on them."""
     from plaudit.cluster.check import actors_table, nodes_table, running_actors
     from plaudit.cluster.connect import cluster_nodes, join_cluster
@@ -83,15 +81,15 @@ def cluster_status(address: AddressOption = "auto", folder: FolderOption = None)
         out.print(nodes_table(nodes))
         running = running_actors([node for node in nodes if node.alive])
     if running:
-        out.print()
-        out.print(actors_table(running))
+        out.print("", actors_table(running), sep="\n")
 
 
-@cluster.command("check")
+@command(cluster, "check")
 def cluster_check(
-    address: AddressOption = "auto",
-    folder: FolderOption = None,
-    megabytes: Annotated[int, option("To send between each two nodes.", min=1)] = 50,
+    *,
+    address: Address = "auto",
+    folder: Folder = None,
+    megabytes: Positive = 50,  # To send between each two nodes.
 ) -> None:
     """Check nodes and measure the connections between them; returns 1 if anything is wrong."""
     from plaudit.cluster.check import check, check_table

@@ -3,6 +3,7 @@
 import io
 import os
 import re
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,7 +12,7 @@ from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from time import monotonic
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
@@ -22,6 +23,9 @@ from rich.text import Text
 from plaudit.errors import DataError, PlauditError, UnclearDataset
 from plaudit.processes import keep_freed_memory
 from plaudit.trust import plain
+
+if TYPE_CHECKING:
+    from plaudit.data.store import Store
 
 # Typer has its own copy of click or uses the installed one, depending on its version.
 UsageError: Any = typer.BadParameter.__mro__[2]
@@ -253,6 +257,23 @@ def open_episodes(path: Path, options: Any = None) -> Any:
         stop(f"interrupted while {path} was imported; run the same command to resume")
     tell("note", *notes)
     return Store.open(folder)
+
+
+@contextmanager
+def open_or_create(folder: Path) -> Iterator["Store"]:
+    """A store to add to; a new one that stays empty is removed again."""
+    from plaudit.data.store import Store, is_store
+
+    if is_store(folder):
+        with Store.open(folder, write=True) as store:
+            yield store
+        return
+    try:
+        with Store.create(folder) as store:
+            yield store
+    finally:
+        if is_store(folder) and not len(Store.open(folder)):
+            shutil.rmtree(folder)
 
 
 def free_path(folder: Path, name: str, suffix: str = "") -> Path:

@@ -11,51 +11,47 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from plaudit.cli.common import err, out, progress, stop, tell
-from plaudit.cli.options import MAX_FPS, argument, frame_rate, is_count, option
+from plaudit.cli.options import Count, Fps, Option, Positive, command, group, is_count
 from plaudit.errors import DataError
 
 if TYPE_CHECKING:
     from plaudit.data.store import Store
-    from plaudit.data.transfer import ImportReport
 
-data = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+data = group("data", "Import, export, inspect, label and check episodes.")
 
-StoreArgument = Annotated[Path, argument("An episode store.", metavar="STORE")]
-EpisodesOption = Annotated[str | None, option("Episode ids, like '0,3,7-9'; all when not given.")]
-StateOption = Annotated[
+StoreArgument = Annotated[Path, Option(metavar="STORE", help="An episode store.")]
+Episodes = Annotated[str | None, Option(help="Episode ids, like '0,3,7-9'; all when not given.")]
+StateColumns = Annotated[
     list[str] | None,
-    option("LeRobot: column of the state, if not observation.state; repeatable; 'none' for no state.", metavar="KEY"),
+    Option(
+        metavar="KEY", help="LeRobot: column of the state, if not observation.state; repeatable; 'none' for no state."
+    ),
 ]
-ActionOption = Annotated[list[str] | None, option("LeRobot: column of the action, if not action.", metavar="KEY")]
-CameraOption = Annotated[
-    list[str] | None, option("Use only this camera, renamed to NEW; repeatable.", metavar="NAME[=NEW]")
+ActionColumns = Annotated[list[str] | None, Option(metavar="KEY", help="LeRobot: column of the action, if not action.")]
+Cameras = Annotated[
+    list[str] | None, Option(metavar="NAME[=NEW]", help="Use only this camera, renamed to NEW; repeatable.")
 ]
-FollowLinksOption = Annotated[
-    bool,
-    option("Follow symbolic links to regular files, such as those of the Hugging Face cache.", "--follow-links"),
+FollowLinks = Annotated[
+    bool, Option(help="Follow symbolic links to regular files, such as those of the Hugging Face cache.")
 ]
 
 
-@data.command("import")
+@command(data, "import")
 def import_(
-    source: Annotated[Path, argument("A data set of another format; it is not changed.")],
-    store: Annotated[Path, argument("The store to add to; created if it does not exist.")],
-    reward_frame: Annotated[
-        Literal["next", "same"] | None,
-        option("LeRobot: whether next.reward is about the next frame or the row's own.", show_default="as stored"),
-    ] = None,
-    task: Annotated[str, option("The task text, for formats without one.")] = "",
-    fps: Annotated[
-        float, option("Frames per second, for formats without it.", min=0, max=MAX_FPS, callback=frame_rate)
-    ] = 0.0,
-    state: StateOption = None,
-    action: ActionOption = None,
-    camera: CameraOption = None,
-    resize: Annotated[str | None, option("Resize frames to this height and width.", "--resize", metavar="HxW")] = None,
-    follow_links: FollowLinksOption = False,
-    max_episode_gb: Annotated[
-        float, option("Maximum memory for the frames of one episode; larger episodes are skipped.", min=0.001, max=1e6)
-    ] = 8.0,
+    source: Path,  # A data set of another format; it is not changed.
+    store: Path,  # The store to add to; created if it does not exist.
+    *,
+    # LeRobot: whether next.reward is about the next frame or the row's own.
+    reward_frame: Annotated[Literal["next", "same"] | None, Option(show_default="as stored")] = None,
+    task: str = "",  # The task text, for formats without one.
+    fps: Fps = 0.0,  # Frames per second, for formats without it.
+    state: StateColumns = None,
+    action: ActionColumns = None,
+    camera: Cameras = None,
+    resize: Annotated[str | None, Option(metavar="HxW")] = None,  # Resize frames to this height and width.
+    follow_links: FollowLinks = False,
+    # Maximum memory for the frames of one episode; larger episodes are skipped.
+    max_episode_gb: Annotated[float, Option(min=0.001, max=1e6)] = 8.0,
 ) -> None:
     """Import a data set into a store.
 
@@ -69,28 +65,15 @@ def import_(
     cameras, rename = camera_names(camera)
     if Path(os.path.realpath(store)).is_relative_to(os.path.realpath(source)):
         raise DataError(f"{store} is inside {source}, which an import must not change; name a store elsewhere")
-    options = ReadOptions(
-        reward_frame=reward_frame,
-        task=task,
-        fps=fps,
-        state=state or (),
-        action=action or (),
-        cameras=cameras,
-        rename=rename,
-        resize=image_size(resize),
-        follow_links=follow_links,
-        max_episode_gb=max_episode_gb,
-    )
+    size = image_size(resize)
+    columns: dict[str, Any] = {"state": state or (), "action": action or (), "cameras": cameras, "rename": rename}
+    limits: dict[str, Any] = {"resize": size, "follow_links": follow_links, "max_episode_gb": max_episode_gb}
+    options = ReadOptions(reward_frame=reward_frame, task=task, fps=fps, **columns, **limits)
     try:
         report = import_dataset(source, store, options, progress("importing"), out.print)
     except KeyboardInterrupt:
         stop("interrupted; the episodes so far are kept, run the same command to resume")
-    _print_import(report, store, changed=bool(camera or resize))
-
-
-def _print_import(report: "ImportReport", store: Path, changed: bool) -> None:
-    """changed: whether --camera or --resize was given"""
-    if changed and report.already_imported:
+    if (camera or resize) and report.already_imported:
         tell("note", "--camera and --resize do not change episodes that were already imported; name a new store")
     tell("warning", *report.failed)
     tell("note", *report.notes)
@@ -136,24 +119,20 @@ def image_size(text: str | None) -> tuple[int, int] | None:
     return int(match[1]), int(match[2])
 
 
-@data.command("export")
+@command(data, "export")
 def export(
     store: StoreArgument,
-    target: Annotated[Path, argument("A new folder.")],
-    to: Annotated[Literal["lerobot", "npy", "pkl"], option("The format to write.", "--to")] = "lerobot",
-    episodes: EpisodesOption = None,
-    camera: Annotated[list[str] | None, option("Export only this camera; may be given several times.")] = None,
-    images: Annotated[bool, option("LeRobot: lossless PNG images instead of video.", "--images")] = False,
-    codec: Annotated[Literal["av1", "h264", "hevc"] | None, option("LeRobot: video codec.", show_default="av1")] = None,
-    quality: Annotated[
-        int | None, option("Constant rate factor (CRF) of the codec; lower is better quality.", min=1, max=63)
-    ] = None,
-    reward_frame: Annotated[
-        Literal["next", "same"], option("LeRobot: which frame next.reward of a row is about.")
-    ] = "next",
-    fps: Annotated[
-        float, option("Frames per second of episodes without it.", min=0, max=MAX_FPS, callback=frame_rate)
-    ] = 0.0,
+    target: Path,  # A new folder.
+    *,
+    to: Literal["lerobot", "npy", "pkl"] = "lerobot",  # The format to write.
+    episodes: Episodes = None,
+    camera: list[str] | None = None,  # Export only this camera; may be given several times.
+    images: bool = False,  # LeRobot: lossless PNG images instead of video.
+    codec: Annotated[Literal["av1", "h264", "hevc"] | None, Option(show_default="av1")] = None,  # LeRobot: video codec.
+    # Constant rate factor (CRF) of the codec; lower is better quality.
+    quality: Annotated[int | None, Option(min=1, max=63)] = None,
+    reward_frame: Literal["next", "same"] = "next",  # LeRobot: which frame next.reward of a row is about.
+    fps: Fps = 0.0,  # Frames per second of episodes without it.
 ) -> None:
     """Export episodes with the labels that count to another format.
 
@@ -163,18 +142,6 @@ def export(
     from plaudit.data.store import Store
     from plaudit.data.transfer import export_dataset
 
-    _check_video_options(to, images, codec, quality)
-    opened = Store.open(store)
-    options = WriteOptions(camera or (), not images, codec or "av1", quality, reward_frame, fps)
-    try:
-        left_out = export_dataset(opened, target, to, options, chosen_ids(opened, episodes), progress("exporting"))
-    except KeyboardInterrupt:
-        stop(f"interrupted; {target} was not written")
-    tell("warning", *left_out)
-    out.print(f"{len(chosen_ids(opened, episodes)) - len(left_out)} episodes exported to {target} as {to}")
-
-
-def _check_video_options(to: str, images: bool, codec: str | None, quality: int | None) -> None:
     given = {"--images": images, "--codec": codec is not None, "--quality": quality is not None}
     names = " and ".join(name for name, was_given in given.items() if was_given)
     if to != "lerobot" and names:
@@ -185,13 +152,23 @@ def _check_video_options(to: str, images: bool, codec: str | None, quality: int 
         )
     if quality is not None and quality > 51 and codec not in (None, "av1"):
         raise DataError(f"--quality of {codec} is 1 to 51, not {quality}; av1 has up to 63")
+    opened = Store.open(store)
+    ids = chosen_ids(opened, episodes)
+    options = WriteOptions(camera or (), not images, codec or "av1", quality, reward_frame, fps)
+    try:
+        left_out = export_dataset(opened, target, to, options, ids, progress("exporting"))
+    except KeyboardInterrupt:
+        stop(f"interrupted; {target} was not written")
+    tell("warning", *left_out)
+    out.print(f"{len(ids) - len(left_out)} episodes exported to {target} as {to}")
 
 
-@data.command("info")
+@command(data, "info")
 def info(
-    path: Annotated[Path, argument("A store, or a data set of another format.")],
-    episode: Annotated[int | None, option("Show one episode of a store, with its label history.", min=0)] = None,
-    follow_links: FollowLinksOption = False,
+    path: Path,  # A store, or a data set of another format.
+    *,
+    episode: Count | None = None,  # Show one episode of a store, with its label history.
+    follow_links: FollowLinks = False,
 ) -> None:
     """Show what a store or a data set contains."""
     from plaudit.data.store import Store, is_store
@@ -211,23 +188,23 @@ def info(
         out.print(*store_table(Store.open(path)), sep="\n")
 
 
-@data.command("check")
+@command(data, "check")
 def check(
     store: StoreArgument,
-    repair: Annotated[bool, option("Repair what can be repaired, and report it.", "--repair")] = False,
-    empty: Annotated[bool, option("Delete quarantined bytes, and report them.", "--empty-quarantine")] = False,
+    *,
+    repair: bool = False,  # Repair what can be repaired, and report it.
+    empty_quarantine: bool = False,  # Delete quarantined bytes, and report them.
 ) -> None:
     """Verify every checksum; repair with --repair.
 
     Without it nothing is changed, and the store may be in use.
     """
-    from plaudit.data.check import check as run_check
-    from plaudit.data.check import empty_quarantine
+    from plaudit.data import check as checks
 
-    if empty:
-        tell("deleted", *empty_quarantine(store))
+    if empty_quarantine:
+        tell("deleted", *checks.empty_quarantine(store))
     try:
-        report = run_check(store, repair=repair, progress=progress("checking"))
+        report = checks.check(store, repair=repair, progress=progress("checking"))
     except KeyboardInterrupt:
         stop("interrupted")
     tell("set aside", *report.aside)
@@ -238,44 +215,42 @@ def check(
         hint = "" if repair else f"; 'plaudit data check {store} --repair' repairs what it can"
         err.print(f"{len(report.problems)} problems{hint}")
         raise typer.Exit(1)
-    out.print(
-        f"{store} is sound: {report.episodes} episodes, {report.nbytes:,} bytes, {report.labels} label versions, "
-        f"{report.lines:,} lines"
+    size = (
+        f"{report.episodes} episodes, {report.nbytes:,} bytes, {report.labels} label versions, {report.lines:,} lines"
     )
+    out.print(f"{store} is sound: {size}")
 
 
-@data.command("sheet")
+@command(data, "sheet")
 def sheet(
     store: StoreArgument,
-    episode: Annotated[int, argument("The episode's id.", min=0)],
-    output: Annotated[
-        Path | None, option("The PNG file to write; episode_N.png when not given.", "--output", "-o")
-    ] = None,
-    frames: Annotated[int, option("Number of frames to show.", min=2)] = 24,
-    columns: Annotated[int, option("Frames in a row.", min=1)] = 8,
-    version: Annotated[int | None, option("Version of the labels; the one that counts when not given.", min=0)] = None,
+    episode: Count,  # The episode's id.
+    *,
+    output: Path | None = None,  # The PNG file to write; episode_N.png when not given.
+    frames: Annotated[int, Option(min=2)] = 24,  # Number of frames to show.
+    columns: Positive = 8,  # Frames in a row.
+    version: Count | None = None,  # Version of the labels; the one that counts when not given.
 ) -> None:
     """Draw a contact sheet of an episode, with its labels."""
     from plaudit.data.store import Store
     from plaudit.report.sheet import contact_sheet, save_image
 
     opened = Store.open(store)
-    ledger = opened.ledger
     content = opened.episode(episode)
-    labels = ledger.labels(episode) if version is None else ledger.version(episode, version).labels()
+    labels = opened.ledger.labels(episode) if version is None else opened.ledger.version(episode, version).labels()
     title = f"Episode {episode}" + (f": {content.task}" if content.task else "")
     path = output or Path(f"episode_{episode}.png")
     save_image(contact_sheet(content, labels, title=title, frames=frames, columns=columns), path)
     out.print(f"{path} shows episode {episode}")
 
 
-@data.command("stats")
+@command(data, "stats")
 def stats(
     store: StoreArgument,
-    output: Annotated[Path, option("The JSON file to write.", "--output", "-o")] = Path("stats.json"),
-    by_range: Annotated[
-        bool, option("Scale actions to [-1, 1] by their range, as SAC and Q-chunking need.", "--range")
-    ] = False,
+    *,
+    output: Path = Path("stats.json"),  # The JSON file to write.
+    # Scale actions to [-1, 1] by their range, as SAC and Q-chunking need.
+    by_range: Annotated[bool, Option("--range")] = False,
 ) -> None:
     """Compute normalization statistics of states and actions."""
     from plaudit.data.normalize import Normalizer
@@ -283,22 +258,15 @@ def stats(
 
     normalizer = Normalizer.from_store(Store.open(store), by_range=by_range)
     normalizer.save(output)
-    out.print(
-        f"{output} has the statistics of {', '.join(f'{k} [{len(s.mean)}]' for k, s in normalizer.stats.items())}"
-    )
+    sizes = ", ".join(f"{name} [{len(one.mean)}]" for name, one in normalizer.stats.items())
+    out.print(f"{output} has the statistics of {sizes}")
 
 
-@data.command("order")
+@command(data, "order")
 def order_(
     store: StoreArgument,
-    order: Annotated[
-        str | None,
-        argument(
-            "Sources, those that count most first, + between equals, like human+cutoff,simulator; or newest, or "
-            "default.",
-            metavar="[ORDER]",
-        ),
-    ] = None,
+    # Sources, those that count most first, + between equals, like human+cutoff,simulator; or newest, or default.
+    order: Annotated[str | None, Option(metavar="[ORDER]")] = None,
 ) -> None:
     """Show or set whose labels count if several judges have labeled an episode.
 
@@ -337,55 +305,35 @@ def chosen_ids(store: Any, text: str | None) -> list[int]:
     return chosen
 
 
-By = Literal["id", "source"]  # as plaudit.data has them, which is imported when it is needed
-After = Literal["failure", "unknown"]
-RewardFrame = Literal["next", "same"]
-
-
-@data.command("label")
+@command(data, "label")
 def label(
-    store: Annotated[Path, argument("An episode store; with --to-lerobot also a LeRobot data set.", metavar="STORE")],
-    cutoffs: Annotated[
-        Path | None,
-        argument('A file {episode: first success frame, [[first, last], [first, null, "unknown"], ...] or null}.'),
-    ] = None,
-    by: Annotated[
-        By | None, option("Whether the file uses the store's ids or the episode numbers of its source.")
-    ] = None,
-    after: Annotated[
-        After, option("Label of the frames after the last range of an episode; unknown frames are not used.")
-    ] = "failure",
-    restore: Annotated[
-        str | None, option("Restore an old version of an episode's labels.", metavar="EPISODE:VERSION")
-    ] = None,
-    note: Annotated[str, option("A note, kept with the labels.")] = "",
-    to_lerobot: Annotated[
-        Path | None, option("Write a copy of the LeRobot data set with the labels into this new folder.", metavar="OUT")
-    ] = None,
-    source: Annotated[
-        Path | None, option("With --to-lerobot: the data set, when it is not where it was imported from.")
-    ] = None,
-    reward_frame: Annotated[
-        RewardFrame, option("With --to-lerobot: whether next.reward is about the next frame or the row's own.")
-    ] = "next",
-    hard_links: Annotated[
-        bool, option("With --to-lerobot: link videos instead of copying them.", "--hard-links")
-    ] = False,
-    follow_links: FollowLinksOption = False,
+    # An episode store; with --to-lerobot also a LeRobot data set.
+    store: Annotated[Path, Option(metavar="STORE")],
+    # A file {episode: first success frame, [[first, last], [first, null, "unknown"], ...] or null}.
+    cutoffs: Path | None = None,
+    *,
+    # Whether the file uses the store's ids or the episode numbers of its source.
+    by: Literal["id", "source"] | None = None,
+    # Label of the frames after the last range of an episode; unknown frames are not used.
+    after: Literal["failure", "unknown"] = "failure",
+    # Restore an old version of an episode's labels.
+    restore: Annotated[str | None, Option(metavar="EPISODE:VERSION")] = None,
+    note: str = "",  # A note, kept with the labels.
+    # Write a copy of the LeRobot data set with the labels into this new folder.
+    to_lerobot: Annotated[Path | None, Option(metavar="OUT")] = None,
+    source: Path | None = None,  # With --to-lerobot: the data set, when it is not where it was imported from.
+    # With --to-lerobot: whether next.reward is about the next frame or the row's own.
+    reward_frame: Literal["next", "same"] = "next",
+    hard_links: bool = False,  # With --to-lerobot: link videos instead of copying them.
+    follow_links: FollowLinks = False,
 ) -> None:
     """Label episodes from a file with the first success frame of each. Labels are versioned; none is lost.
 
     With --to-lerobot, write next.reward, next.done and next.success into a copy of a LeRobot data set. Its videos and
     other columns stay the same.
     """
+    from plaudit.data import labeled_copy
     from plaudit.data.cutoffs import read_cutoffs
-    from plaudit.data.labeled_copy import (
-        check_copy,
-        labels_of_file,
-        labels_of_store,
-        source_of_store,
-        write_labeled_copy,
-    )
     from plaudit.data.store import Store, is_store
 
     if to_lerobot is None and (source is not None or hard_links):
@@ -395,27 +343,25 @@ def label(
             raise DataError(f"{store} is not a store; leave out --by, --note, --restore and --source")
         if cutoffs is None:
             raise DataError(f"{store} is not a store; name a label file too, like {{0: 53, 1: null}}, or import it")
-        labels = labels_of_file(store, read_cutoffs(cutoffs), after=after, follow_links=follow_links)
+        labels = labeled_copy.labels_of_file(store, read_cutoffs(cutoffs), after=after, follow_links=follow_links)
         source = store
     else:
         opened = Store.open(store)
         if to_lerobot is not None:
-            source = source or source_of_store(opened)
-            check_copy(source, to_lerobot, store)  # before anything is labeled
+            source = source or labeled_copy.source_of_store(opened)
+            labeled_copy.check_copy(source, to_lerobot, store)  # before anything is labeled
         if restore is not None:
             _restore(opened, restore)
         elif cutoffs is not None:
             _label(opened, cutoffs, by, after, note)
         elif to_lerobot is None:
             raise DataError("name a label file like {0: 53, 1: null}, or --restore an old version")
-        labels = {} if source is None else labels_of_store(opened, source)
+        labels = {} if source is None else labeled_copy.labels_of_store(opened, source)
     if to_lerobot is None or source is None:
         return
-    links = {"hard_links": hard_links, "follow_links": follow_links}
+    options: dict[str, Any] = {"hard_links": hard_links, "follow_links": follow_links, "progress": progress("copying")}
     try:
-        report = write_labeled_copy(
-            source, to_lerobot, labels, reward_frame=reward_frame, **links, progress=progress("copying")
-        )
+        report = labeled_copy.write_labeled_copy(source, to_lerobot, labels, reward_frame=reward_frame, **options)
     except KeyboardInterrupt:
         stop(f"interrupted; {to_lerobot} was not written")
     tell("note", *report.notes)
@@ -437,16 +383,15 @@ def _restore(store: "Store", version_name: str) -> None:
     out.print(f"episode {episode_id}: version {version} counts again, as version {new}")
 
 
-def _label(store: "Store", cutoffs: Path, by: By | None, after: After, note: str) -> None:
+def _label(store: "Store", cutoffs: Path, by: Any, after: Any, note: str) -> None:
+    import numpy as np
+
     from plaudit.data.cutoffs import label_store, read_cutoffs
 
     ids = label_store(store, read_cutoffs(cutoffs), by=by, note=note, after=after)
-    yes, no, unknown = 0, 0, 0
-    for episode_id in ids:
-        newest = store.ledger.newest(episode_id)
-        assert newest is not None
-        frames = newest.labels().targets[store.episode(episode_id).observed]
-        yes, no = yes + int((frames == 1).sum()), no + int((frames == 0).sum())
-        unknown += int((frames != frames).sum())
+    targets = [store.ledger.history(i)[-1].labels().targets[store.episode(i).observed] for i in ids]
+    frames = np.concatenate([np.zeros(0), *targets])
+    yes, no = int((frames == 1).sum()), int((frames == 0).sum())
+    unknown = len(frames) - yes - no
     left_out = f", {unknown} unknown and left out" if unknown else ""
     out.print(f"{len(ids)} episodes labeled: {yes} success frames, {no} failure frames ({yes + no} total){left_out}")

@@ -7,26 +7,30 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from plaudit.cli.common import out, progress, stop, tell
-from plaudit.cli.options import AllowCode, AllowHost, argument, is_count, option
+from plaudit.cli.common import open_or_create, out, progress, stop, tell
+from plaudit.cli.options import Count, Option, Positive, Share, app, command, group, is_count
 from plaudit.cli.train import train_
 from plaudit.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from plaudit.rollout.collector import Outcome
 
-env = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+env = group("env", "List, view and benchmark simulated tasks; record scripted episodes.")
 
 LARGEST = 4096  # pixels of an edge
-EnvArgument = Annotated[str, argument("An environment of 'plaudit env list'.")]
-CameraOption = Annotated[list[str] | None, option("Camera; repeatable.")]
-SizeOption = Annotated[str, option("Image size: an edge, like 128, or height x width, like 96x128.")]
-SetOption = Annotated[
-    list[str] | None, option("A key of the environment's config, like id=Pusher-v5.", "--set", metavar="KEY=VALUE")
+Env = Annotated[str, Option(help="An environment of 'plaudit env list'.")]
+Task = Annotated[str, Option("--env", help="A built-in task: lift, pick_place or push.")]
+Cameras = Annotated[list[str] | None, Option(help="Camera; repeatable.")]
+SIZE = "Image size: an edge, like 128, or height x width, like 96x128."
+Size = Annotated[str, Option(help=SIZE)]
+Randomize = Annotated[bool, Option(help="Randomize colors, light and cameras by the seed.")]
+EnvSettings = Annotated[
+    list[str] | None,
+    Option("--set", metavar="KEY=VALUE", help="A key of the environment's config, like id=Pusher-v5."),
 ]
 
 
-@env.command("list")
+@command(env, "list")
 def env_list() -> None:
     """List the environments.
 
@@ -38,19 +42,18 @@ def env_list() -> None:
     out.print(*env_table(list_envs()), sep="\n")
 
 
-@env.command("view")
+@command(env, "view")
 def env_view(
-    name: EnvArgument,
-    output: Annotated[
-        Path | None, option("The .png or .mp4 to write; NAME.png when not given.", "--output", "-o")
-    ] = None,
-    outcome: Annotated[str, option("Outcome of the scripted expert: success, miss, ...")] = "success",
-    noise: Annotated[float, option("Noise on the expert's actions.", min=0, max=1)] = 0.05,
-    seed: Annotated[int, option("Seed of the episode.", min=0)] = 0,
-    camera: CameraOption = None,
-    size: SizeOption = "128",
-    randomize: Annotated[bool, option("Randomize colors, light and cameras by the seed.", "--randomize")] = False,
-    settings: SetOption = None,
+    name: Env,
+    *,
+    output: Path | None = None,  # The .png or .mp4 to write; NAME.png when not given.
+    outcome: str = "success",  # Outcome of the scripted expert: success, miss, ...
+    noise: Share = 0.05,  # Noise on the expert's actions.
+    seed: Count = 0,  # Seed of the episode.
+    camera: Cameras = None,
+    size: Size = "128",
+    randomize: Randomize = False,
+    settings: EnvSettings = None,
 ) -> None:
     """Show one episode, as a contact sheet or a video.
 
@@ -63,7 +66,7 @@ def env_view(
     path = output or Path(f"{name}.png")
     if path.suffix not in (".png", ".mp4"):
         raise DataError(f"{path} is neither a .png nor an .mp4; name one of these")
-    config = env_config_of(name, "both", camera, size, [*(["randomize=true"] if randomize else []), *(settings or [])])
+    config = env_config_of(name, "both", camera, size, settings, randomize=randomize)
     episode, labels = play_episode(config, seed=seed, outcome=outcome, noise=noise)
     if path.suffix == ".mp4":
         save_episode_video(episode, path)
@@ -73,15 +76,17 @@ def env_view(
     out.print(f"{path} shows {episode.steps} steps of {name}; the episode {how}")
 
 
-@env.command("bench")
+@command(env, "bench")
 def env_bench(
-    name: EnvArgument,
-    num_envs: Annotated[int, option("Number of environments.", min=1, max=16_384)] = 16,
-    threads: Annotated[int | None, option("Threads of a built-in task; 0 for one per core.", min=0, max=1000)] = None,
-    camera: CameraOption = None,
-    size: SizeOption = "64",
-    seconds: Annotated[float, option("Duration of each measurement.", min=0.1, max=86_400)] = 3.0,
-    settings: SetOption = None,
+    name: Env,
+    *,
+    num_envs: Annotated[int, Option(min=1, max=16_384)] = 16,  # Number of environments.
+    # Threads of a built-in task; 0 for one per core.
+    threads: Annotated[int | None, Option(min=0, max=1000)] = None,
+    camera: Cameras = None,
+    size: Size = "64",
+    seconds: Annotated[float, Option(min=0.1, max=86_400)] = 3.0,  # Duration of each measurement.
+    settings: EnvSettings = None,
 ) -> None:
     """Measure the speed of an environment, with and without images."""
     from plaudit.envs.commands import measure_throughput
@@ -96,45 +101,38 @@ def env_bench(
     out.print(speed_table(f"{name}, {num_envs} side by side", speeds))
 
 
-@env.command("record")
+@command(env, "record")
 def env_record(
-    store: Annotated[Path, argument("The store to add to; created if it does not exist.")],
-    name: Annotated[str, option("A built-in task: lift, pick_place or push.", "--env")] = "lift",
-    episodes: Annotated[int, option("Number of episodes to keep.", min=1)] = 20,
-    outcomes: Annotated[str, option("Outcomes of the script, in turn, like success,miss.")] = "success",
-    noise: Annotated[float, option("Noise on the actions.", min=0, max=1)] = 0.2,
-    obs: Annotated[Literal["state", "pixels", "both"], option("Observations to record.")] = "both",
-    camera: CameraOption = None,
-    size: SizeOption = "64",
-    seed: Annotated[int, option("Seed of the first episode; the others count up.", min=0)] = 0,
-    steps_after_success: Annotated[int, option("Steps that an episode continues after its success.", min=0)] = 0,
-    keep_all: Annotated[bool, option("Keep episodes with another outcome too.", "--keep-all")] = False,
-    settings: SetOption = None,
+    store: Path,  # The store to add to; created if it does not exist.
+    *,
+    name: Task = "lift",
+    episodes: Positive = 20,  # Number of episodes to keep.
+    outcomes: str = "success",  # Outcomes of the script, in turn, like success,miss.
+    noise: Share = 0.2,  # Noise on the actions.
+    obs: Literal["state", "pixels", "both"] = "both",  # Observations to record.
+    camera: Cameras = None,
+    size: Size = "64",
+    seed: Count = 0,  # Seed of the first episode; the others count up.
+    steps_after_success: Count = 0,  # Steps that an episode continues after its success.
+    keep_all: bool = False,  # Keep episodes with another outcome too.
+    settings: EnvSettings = None,
 ) -> None:
     """Record scripted episodes with the simulator's labels.
 
     Each episode is stored as soon as it ends; Ctrl-C keeps those recorded so far.
     """
-    from plaudit.data.store import Store, is_store
     from plaudit.policies.expert import check_script
     from plaudit.rollout.scripted import record_demos
 
     config = env_config_of(name, obs, camera, size, settings)
     kinds = [one.strip() for one in outcomes.split(",")]
     check_script(kinds, noise)  # a mistake is reported before a store is created
-    with Store.open(store, write=True) if is_store(store) else Store.create(store) as opened:
+    options: dict[str, Any] = {"steps_after_success": steps_after_success, "progress": progress("recording")}
+    with open_or_create(store) as opened:
         before = len(opened)
         try:
             report = record_demos(
-                config,
-                opened,
-                episodes=episodes,
-                outcomes=kinds,
-                noise=noise,
-                seed=seed,
-                keep_all=keep_all,
-                steps_after_success=steps_after_success,
-                progress=progress("recording"),
+                config, opened, episodes=episodes, outcomes=kinds, noise=noise, seed=seed, keep_all=keep_all, **options
             )
         except KeyboardInterrupt:
             stop(f"interrupted; {len(opened) - before} episodes are in {store} and stay")
@@ -146,7 +144,9 @@ def env_record(
         raise typer.Exit(1)
 
 
-def env_config_of(name: str, obs: str, cameras: list[str] | None, size: str, settings: list[str] | None) -> Any:
+def env_config_of(
+    name: str, obs: str, cameras: list[str] | None, size: str, settings: list[str] | None, *, randomize: bool = False
+) -> Any:
     """An environment's config from the arguments of a command."""
     from plaudit.envs.commands import env_config
 
@@ -157,6 +157,7 @@ def env_config_of(name: str, obs: str, cameras: list[str] | None, size: str, set
         )
     given = [f"obs={obs}", f"image_size=[{edges[0]},{edges[-1]}]"]
     given += [f"cameras=[{','.join(cameras)}]"] if cameras else []
+    given += ["randomize=true"] if randomize else []
     with keys_by_set():
         return env_config(name, [*given, *(settings or [])])
 
@@ -178,34 +179,26 @@ def _count(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {what}" for what, count in counts.items())
 
 
+@command(app, "collect", reads_config=True)
 def collect_(
     context: typer.Context,
-    store: Annotated[Path | None, argument("The store to add to; created if it does not exist.")] = None,
-    config: Annotated[
-        Path | None, option("A YAML file of a training run with a 'collect' block: train and collect.")
-    ] = None,
-    name: Annotated[str, option("A built-in task: lift, pick_place or push.", "--env")] = "lift",
-    target_success: Annotated[
-        int, option("Number of successful episodes.", "--target-success", "--max-positive-trajectories", min=0)
-    ] = 60,
-    target_failure: Annotated[
-        int, option("Number of failed episodes.", "--target-failure", "--max-negative-trajectories", min=0)
-    ] = 120,
-    outcomes: Annotated[
-        str, option("Outcomes of the script; they take turns.")
-    ] = "success,off_center,miss,drop,near_goal,wrong_place",
-    random_fraction: Annotated[float, option("Fraction of the failures that are random walks.", min=0, max=1)] = 0.2,
-    noise: Annotated[float, option("Noise on the script's actions.", min=0, max=1)] = 0.2,
-    steps_after_success: Annotated[int, option("Steps that an episode continues after its success.", min=0)] = 8,
-    camera: CameraOption = None,
-    size: Annotated[
-        str, option("Image size: an edge, like 128, or height x width, like 96x128.", "--image-size", "--size")
-    ] = "64",
-    randomize: Annotated[bool, option("Randomize colors, light and cameras by the seed.", "--randomize")] = False,
-    seed: Annotated[int, option("Seed of the first episode; a store with episodes continues its seeds.", min=0)] = 0,
-    settings: SetOption = None,
-    allow_code: AllowCode = None,
-    allow_host: AllowHost = None,
+    store: Path | None = None,  # The store to add to; created if it does not exist.
+    *,
+    config: Path | None = None,  # A YAML file of a training run with a 'collect' block: train and collect.
+    name: Task = "lift",
+    # Number of successful episodes.
+    target_success: Annotated[int, Option("--target-success", "--max-positive-trajectories", min=0)] = 60,
+    # Number of failed episodes.
+    target_failure: Annotated[int, Option("--target-failure", "--max-negative-trajectories", min=0)] = 120,
+    outcomes: str = "success,off_center,miss,drop,near_goal,wrong_place",  # Outcomes of the script; they take turns.
+    random_fraction: Share = 0.2,  # Fraction of the failures that are random walks.
+    noise: Share = 0.2,  # Noise on the script's actions.
+    steps_after_success: Count = 8,  # Steps that an episode continues after its success.
+    camera: Cameras = None,
+    size: Annotated[str, Option("--image-size", "--size", help=SIZE)] = "64",
+    randomize: Randomize = False,
+    seed: Count = 0,  # Seed of the first episode; a store with episodes continues its seeds.
+    settings: EnvSettings = None,
 ) -> None:
     """Collect episodes with success labels.
 
@@ -217,31 +210,22 @@ def collect_(
         return
     if store is None:
         raise DataError("name a store to add to, or a training run with --config")
-    from plaudit.data.store import Store, is_store
     from plaudit.rollout.collector import EpisodeTargets
     from plaudit.rollout.scripted import check_targets, collect_scripted
 
-    env = env_config_of(name, "both", camera, size, [*(["randomize=true"] if randomize else []), *(settings or [])])
+    env = env_config_of(name, "both", camera, size, settings, randomize=randomize)
     kinds, targets = [one.strip() for one in outcomes.split(",")], EpisodeTargets(target_success, target_failure)
     check_targets(env, targets, kinds, noise, random_fraction)  # a mistake is reported before a store is created
-    with Store.open(store, write=True) if is_store(store) else Store.create(store) as opened:
+    options: dict[str, Any] = {"random_fraction": random_fraction, "steps_after_success": steps_after_success}
+    options |= {"outcomes": kinds, "noise": noise, "seed": seed, "progress": progress("collecting")}
+    with open_or_create(store) as opened:
         before = len(opened)
         _check_cameras(opened, env)
         try:
-            quota = collect_scripted(
-                env,
-                opened,
-                targets,
-                outcomes=kinds,
-                noise=noise,
-                random_fraction=random_fraction,
-                steps_after_success=steps_after_success,
-                seed=seed,
-                progress=progress("collecting"),
-            )
+            quota = collect_scripted(env, opened, targets, **options)
         except KeyboardInterrupt:
             stop(f"interrupted; {len(opened) - before} episodes were added to {store}; run the same command to resume")
-    new = len(opened) - before
+        new = len(opened) - before
     out.print(f"{store} has {quota.kept['success']} successes and {quota.kept['failure']} failures, {new} of them new")
     if not quota.done:
         kind: Outcome = "success" if quota.missing("success") else "failure"

@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from plaudit.cli.common import check_episodes, epochs_bar, free_path, open_episodes, out, progress, starting, stop, tell
-from plaudit.cli.config import Flag, config_command
-from plaudit.cli.data import EpisodesOption, chosen_ids
+from plaudit.cli.data import Episodes, chosen_ids
 from plaudit.cli.label import (
-    ConfigOption,
-    DecodeOption,
-    ModelOption,
-    WordsArgument,
+    DecodeRule,
+    JudgeFile,
+    Model,
+    Words,
     check_output_path,
     load_judge,
     named_store,
     report_failures,
 )
-from plaudit.cli.options import AllowCode, AllowHost, argument, option, split_names
+from plaudit.cli.options import Flag, Option, Share, command, config_command, group, split_names
 from plaudit.cli.plan import plan_
 from plaudit.errors import DataError, JudgeError, TargetNotEmpty, did_you_mean
 
@@ -34,18 +33,20 @@ if TYPE_CHECKING:
     from plaudit.judges.exam import Trace
     from plaudit.protocols import Judge
 
-judge = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-judge.command("plan")(plan_)
+judge = group("judge", "Evaluate and calibrate judges; explanations of a vision-language model.")
+command(judge, "plan")(plan_)
 
-ReferenceOption = Annotated[
+Reference = Annotated[
     str | None,
-    option("Sources of the reference labels, like 'human,cutoff'.", show_default="human,simulator,dataset,cutoff"),
+    Option(show_default="human,simulator,dataset,cutoff", help="Sources of the reference labels, like 'human,cutoff'."),
 ]
-IncludeOption = Annotated[
+WrongTask = Annotated[
+    str | None, Option(help="A task that no episode shows, as a control for judges that use the task text.")
+]
+IncludeTraining = Annotated[
     bool,
-    option(
-        "Use episodes that the judge learned from, or chose its threshold by, too; they are left out otherwise.",
-        "--include-training",
+    Option(
+        help="Use episodes that the judge learned from, or chose its threshold by, too; they are left out otherwise."
     ),
 ]
 LEDGER_NOTE = (
@@ -54,26 +55,22 @@ LEDGER_NOTE = (
 )
 
 
-@judge.command("eval")
+@command(judge, "eval", reads_config=True)
 def eval_(
-    words: WordsArgument = None,
-    name: Annotated[str | None, option("As for 'plaudit label'; or ledger: the labels of --source.", "--judge")] = None,
-    config: ConfigOption = None,
-    model: ModelOption = None,
-    decode: DecodeOption = None,
-    source: Annotated[str | None, option("With --judge ledger: the source of the labels to evaluate.")] = None,
-    reference: ReferenceOption = None,
-    episodes: EpisodesOption = None,
-    wrong_task: Annotated[
-        str | None, option("A task that no episode shows, as a control for judges that use the task text.")
-    ] = None,
-    controls: Annotated[bool, option("Also run the negative controls.")] = True,
-    include_training: IncludeOption = False,
-    output_dir: Annotated[
-        Path | None, option("The folder to write; runs/judge_eval/JUDGE_N when not given.", "--output-dir", "-o")
-    ] = None,
-    allow_code: AllowCode = None,
-    allow_host: AllowHost = None,
+    words: Words = None,
+    *,
+    # As for 'plaudit label'; or ledger: the labels of --source.
+    name: Annotated[str | None, Option("--judge")] = None,
+    config: JudgeFile = None,
+    model: Model = None,
+    decode: DecodeRule = None,
+    source: str | None = None,  # With --judge ledger: the source of the labels to evaluate.
+    reference: Reference = None,
+    episodes: Episodes = None,
+    wrong_task: WrongTask = None,
+    controls: bool = True,  # Also run the negative controls.
+    include_training: IncludeTraining = False,
+    output_dir: Path | None = None,  # The folder to write; runs/judge_eval/JUDGE_N when not given.
 ) -> None:
     """Compare a judge with reference labels.
 
@@ -198,29 +195,23 @@ def _print_evaluation(title: str, result: "JudgeEvaluation", target: Path) -> No
         raise typer.Exit(1)
 
 
-@judge.command("calibrate")
+@command(judge, "calibrate", reads_config=True)
 def calibrate_(
-    words: WordsArgument = None,
-    name: Annotated[
-        str | None, option("vlm, classifier, simulator, or my_package.my_module:MyConfig.", "--judge")
-    ] = None,
-    config: ConfigOption = None,
-    model: ModelOption = None,
-    target_fpr: Annotated[float, option("False-positive rate (frames) to aim for.", min=0, max=1)] = 0.01,
-    promise_confidence: Annotated[
-        float, option("How sure that rate must be on episodes to come.", min=0.5, max=0.999)
-    ] = 0.9,
-    max_error: Annotated[
-        float, option("Failures, or successes, that it may get wrong in a cascade.", min=0.001, max=0.5)
-    ] = 0.05,
-    reference: ReferenceOption = None,
-    episodes: EpisodesOption = None,
-    include_training: IncludeOption = False,
-    output: Annotated[Path, option("The YAML file to write; may be the one of --config.", "--output", "-o")] = Path(
-        "judge.yaml"
-    ),
-    allow_code: AllowCode = None,
-    allow_host: AllowHost = None,
+    words: Words = None,
+    *,
+    # vlm, classifier, simulator, or my_package.my_module:MyConfig.
+    name: Annotated[str | None, Option("--judge")] = None,
+    config: JudgeFile = None,
+    model: Model = None,
+    target_fpr: Share = 0.01,  # False-positive rate (frames) to aim for.
+    # How sure that rate must be on episodes to come.
+    promise_confidence: Annotated[float, Option(min=0.5, max=0.999)] = 0.9,
+    # Failures, or successes, that it may get wrong in a cascade.
+    max_error: Annotated[float, Option(min=0.001, max=0.5)] = 0.05,
+    reference: Reference = None,
+    episodes: Episodes = None,
+    include_training: IncludeTraining = False,
+    output: Path = Path("judge.yaml"),  # The YAML file to write; may be the one of --config.
 ) -> None:
     """Fit a judge's decision rule on labeled episodes.
 
@@ -274,15 +265,14 @@ def calibrate_(
     tell("note", fitted.rights.describe())
 
 
-@judge.command("explain")
+@command(judge, "explain", reads_config=True)
 def explain_(
-    words: WordsArgument = None,
-    config: ConfigOption = None,
-    model: ModelOption = None,
-    episodes: EpisodesOption = None,
-    output: Annotated[Path | None, option("A JSON-lines file to append the explanations to.", "--output", "-o")] = None,
-    allow_code: AllowCode = None,
-    allow_host: AllowHost = None,
+    words: Words = None,
+    *,
+    config: JudgeFile = None,
+    model: Model = None,
+    episodes: Episodes = None,
+    output: Path | None = None,  # A JSON-lines file to append the explanations to.
 ) -> None:
     """Let a vision-language model explain its label in words.
 
@@ -310,20 +300,15 @@ def explain_(
         raise typer.Exit(1)
 
 
-@judge.command("export")
+@command(judge, "export", reads_config=True)
 def export_(
-    model: Annotated[Path, argument("A reward model: its folder, lerobot's, or a file of RLinf's.")],
-    target: Annotated[Path, argument("What to write: a folder; for rlinf a .pt or .safetensors file.")],
-    to: Annotated[Literal["lerobot", "rlinf", "plaudit"], option("Whose own code is to load it.", "--to")] = "lerobot",
-    image_size: Annotated[
-        tuple[int, int, int] | None,
-        option("Of a file of RLinf's that does not say: the size of its images.", metavar="C H W"),
-    ] = None,
-    image_key: Annotated[
-        str | None, option("Of a file of RLinf's that does not say: the camera that it looks at.")
-    ] = None,
-    allow_code: AllowCode = None,
-    allow_host: AllowHost = None,
+    model: Path,  # A reward model: its folder, lerobot's, or a file of RLinf's.
+    target: Path,  # What to write: a folder; for rlinf a .pt or .safetensors file.
+    *,
+    to: Literal["lerobot", "rlinf", "plaudit"] = "lerobot",  # Whose own code is to load it.
+    # Of a file of RLinf's that does not say: the size of its images.
+    image_size: Annotated[tuple[int, int, int] | None, Option(metavar="C H W")] = None,
+    image_key: str | None = None,  # Of a file of RLinf's that does not say: the camera that it looks at.
 ) -> None:
     """Export a reward model for another stack, with the same logits.
 
@@ -352,32 +337,18 @@ def export_(
 EXAMS = Path("runs/judge_exam")
 
 
-@judge.command("exam")
+@command(judge, "exam", reads_config=True)
 def exam_(
-    words: Annotated[
-        list[str] | None,
-        argument(
-            "Judges: folders or files, or names as for --judge of 'plaudit label'; a store or a data set with "
-            "reference labels; then keys of the judges' configs.",
-            metavar="JUDGE... STORE [KEY=VALUE]...",
-        ),
-    ] = None,
-    reference: ReferenceOption = None,
-    episodes: EpisodesOption = None,
-    other_task: Annotated[
-        Path | None, option("A store of another task's episodes: none of their frames shows success.")
-    ] = None,
-    wrong_task: Annotated[
-        str | None, option("A task that no episode shows, as a control for judges that use the task text.")
-    ] = None,
-    check: Annotated[
-        bool, option("Only say whether the certificate that is there is of this judge and data.", "--check")
-    ] = False,
-    output_dir: Annotated[
-        Path | None, option("The folder to write; runs/judge_exam/NAME_N when not given.", "--output-dir", "-o")
-    ] = None,
-    allow_code: AllowCode = None,
-    allow_host: AllowHost = None,
+    # Judges: folders or files, or names as for --judge of 'plaudit label'; a store or a data set with reference labels;
+    # then keys of the judges' configs.
+    words: Annotated[list[str] | None, Option(metavar="JUDGE... STORE [KEY=VALUE]...")] = None,
+    *,
+    reference: Reference = None,
+    episodes: Episodes = None,
+    other_task: Path | None = None,  # A store of another task's episodes: none of their frames shows success.
+    wrong_task: WrongTask = None,
+    check: bool = False,  # Only say whether the certificate that is there is of this judge and data.
+    output_dir: Path | None = None,  # The folder to write; runs/judge_exam/NAME_N when not given.
 ) -> None:
     """Examine judges on episodes that they have not seen, and write a certificate for each.
 
@@ -460,19 +431,16 @@ TuneCommand = config_command(
 )
 
 
-@judge.command("tune", cls=TuneCommand)
+@command(judge, "tune", reads_config=True, cls=TuneCommand)
 def tune_(
     context: typer.Context,
-    model: Annotated[str, argument("A Qwen3-VL model: its folder, or its id if it was fetched before.")],
-    words: WordsArgument = None,
-    output: Annotated[
-        Path, option("The folder to write: the adapter, which loads as a judge.", "--output-dir", "-o")
-    ] = Path("runs/tuned_judge"),
-    config: ConfigOption = None,
-    reference: ReferenceOption = None,
-    episodes: EpisodesOption = None,
-    allow_code: AllowCode = None,
-    allow_host: AllowHost = None,
+    model: str,  # A Qwen3-VL model: its folder, or its id if it was fetched before.
+    words: Words = None,
+    *,
+    output_dir: Path = Path("runs/tuned_judge"),  # The folder to write: the adapter, which loads as a judge.
+    config: JudgeFile = None,
+    reference: Reference = None,
+    episodes: Episodes = None,
 ) -> None:
     """Fine-tune a vision-language judge on labeled episodes (LoRA).
 
@@ -488,7 +456,7 @@ def tune_(
         from plaudit.judges.vlm.tune import TuneConfig
         from plaudit.training.reward_model import check_output_path, tune_and_save, work_folder
 
-    check_output_path(output, "--output-dir")
+    check_output_path(output_dir, "--output-dir")
     folder, overrides = named_store(words)
     judge = load_judge_config(config, "vlm", {"model": model}, overrides)
     assert isinstance(judge, VlmJudgeConfig)
@@ -498,13 +466,13 @@ def tune_(
     ids = chosen_ids(store, episodes)
     try:
         with epochs_bar(job.epochs) as (watch, _):
-            tuned = tune_and_save(store, output, judge, job, watch, watch, ids)
+            tuned = tune_and_save(store, output_dir, judge, job, watch, watch, ids)
     except (TrainingInterrupted, KeyboardInterrupt):
-        stop(f"stopped; run the same command to resume from {work_folder(output)}")
+        stop(f"stopped; run the same command to resume from {work_folder(output_dir)}")
     out.print(
-        f"{output}: ROC AUC {tuned.metrics.roc_auc:.3f} after epoch {tuned.best_epoch}, {tuned.before.roc_auc:.3f} "
+        f"{output_dir}: ROC AUC {tuned.metrics.roc_auc:.3f} after epoch {tuned.best_epoch}, {tuned.before.roc_auc:.3f} "
         f"before, on the {tuned.metrics.episodes} episodes that chose the epoch"
     )
-    calibrate = f"plaudit judge calibrate STORE --config {output} --output {output / 'judge.yaml'}"
+    calibrate = f"plaudit judge calibrate STORE --config {output_dir} --output {output_dir / 'judge.yaml'}"
     tell("note", f"calibrate it on episodes that it has not learned from: {calibrate}")
-    tell("note", f"then examine it on other episodes: plaudit judge exam {output} STORE")
+    tell("note", f"then examine it on other episodes: plaudit judge exam {output_dir} STORE")

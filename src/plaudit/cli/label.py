@@ -3,65 +3,60 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from plaudit.cli.common import check_episodes, open_episodes, out, progress, stop, store_and_keys, tell
-from plaudit.cli.data import ActionOption, CameraOption, EpisodesOption, StateOption, camera_names, chosen_ids
-from plaudit.cli.options import AllowCode, AllowHost, argument, option
+from plaudit.cli.data import ActionColumns, Cameras, Episodes, StateColumns, camera_names, chosen_ids
+from plaudit.cli.options import Option, Positive, app, command
 from plaudit.errors import DataError, TargetNotEmpty
 
 if TYPE_CHECKING:
-    from plaudit.data.formats import ReadOptions
     from plaudit.data.store import Store
     from plaudit.judges.config import JudgeConfig
     from plaudit.judges.labeling import LabelStats
     from plaudit.protocols import Judge
 
 Decode = Literal["k_of_n", "per_frame", "cutoff"]
-QueueOrder = Literal["unlabeled", "disagreement"]
 
-WordsArgument = Annotated[
+Words = Annotated[
     list[str] | None,
-    argument(
-        "A store, or a data set, whose labels go to a store next to it; then keys of the judge's config, like "
-        "rule.threshold=0.9.",
+    Option(
         metavar="STORE [KEY=VALUE]...",
+        help="A store, or a data set, whose labels go to a store next to it; then keys of the judge's config, like "
+        "rule.threshold=0.9.",
     ),
 ]
-ConfigOption = Annotated[Path | None, option("A judge as a YAML or JSON file, or the folder of a reward model.")]
-ModelOption = Annotated[str | None, option("The judge's model: the folder of a reward model, or a VLM.")]
-DecodeOption = Annotated[
+JudgeFile = Annotated[Path | None, Option(help="A judge as a YAML or JSON file, or the folder of a reward model.")]
+Model = Annotated[str | None, Option(help="The judge's model: the folder of a reward model, or a VLM.")]
+DecodeRule = Annotated[
     Decode | None,
-    option("Decision rule: k of n frames, each frame alone, or one cutoff an episode.", show_default="the judge's own"),
+    Option(
+        show_default="the judge's own", help="Decision rule: k of n frames, each frame alone, or one cutoff an episode."
+    ),
 ]
 
 
+@command(app, "label", reads_config=True)
 def label_(
-    words: WordsArgument = None,
-    judge: Annotated[
-        str | None, option("vlm, human, classifier, simulator, cascade, or package.module:Config.")
-    ] = None,
-    config: ConfigOption = None,
-    model: ModelOption = None,
-    decode: DecodeOption = None,
-    episodes: EpisodesOption = None,
-    skip_labeled: Annotated[
-        bool, option("Skip episodes that already have labels of any source.", "--skip-labeled")
-    ] = False,
-    dry_run: Annotated[bool, option("Show what would be done; write nothing.", "--dry-run")] = False,
-    batch: Annotated[int, option("Episodes that are labeled at once.", min=1)] = 8,
-    order: Annotated[QueueOrder, option("With --judge human: which episodes come first.")] = "unlabeled",
-    name: Annotated[str, option("With --judge human: the labeler's name, kept with the labels.")] = "",
-    action_log: Annotated[
-        Path | None, option("With --judge human: a file that records every action.", "--action-log", "--keys-log")
-    ] = None,
-    state: StateOption = None,
-    action: ActionOption = None,
-    camera: CameraOption = None,
-    allow_code: AllowCode = None,
-    allow_host: AllowHost = None,
+    words: Words = None,
+    *,
+    judge: str | None = None,  # vlm, human, classifier, simulator, cascade, or package.module:Config.
+    config: JudgeFile = None,
+    model: Model = None,
+    decode: DecodeRule = None,
+    episodes: Episodes = None,
+    skip_labeled: bool = False,  # Skip episodes that already have labels of any source.
+    dry_run: bool = False,  # Show what would be done; write nothing.
+    batch: Positive = 8,  # Episodes that are labeled at once.
+    order: Literal["unlabeled", "disagreement"] = "unlabeled",  # With --judge human: which episodes come first.
+    name: str = "",  # With --judge human: the labeler's name, kept with the labels.
+    # With --judge human: a file that records every action.
+    action_log: Annotated[Path | None, Option("--action-log", "--keys-log")] = None,
+    state: StateColumns = None,
+    action: ActionColumns = None,
+    camera: Cameras = None,
 ) -> None:
     """Label the episodes of a store or a data set with a judge.
 
@@ -72,6 +67,7 @@ def label_(
     from plaudit.data.formats import ReadOptions
     from plaudit.data.store import is_store
     from plaudit.data.transfer import store_beside
+    from plaudit.judges.certificate import certificate_beside, certificate_status
     from plaudit.judges.labeling import LabelRunner, StoreQueue
 
     folder, overrides = named_store(words)
@@ -83,7 +79,12 @@ def label_(
                 "--judge human opens a window in which you choose what to label; it takes --order, --name and "
                 "--action-log"
             )
-        _open_window(folder, options, order, name, action_log)
+        from plaudit.judges.human.app import run_labeling_app
+
+        window: dict[str, Any] = {"order": order, "name": name, "action_log": action_log, "options": options}
+        done = run_labeling_app(folder, progress=progress("importing"), say=out.print, **window)
+        begun = f", {done.drafts} begun and kept" if done.drafts else ""
+        out.print(f"{done.count} episodes of {done.store} labeled by a human{begun}, {done.left} are left")
         return
     settings, asked = load_judge(config, judge, model, decode, overrides)
     if dry_run and not is_store(folder):
@@ -92,7 +93,10 @@ def label_(
             out.print(f"{data_set} would be imported into {folder} and labeled there; nothing was written")
             return
     store = open_episodes(folder, options)
-    _tell_certificate(config, settings, asked)
+    if settings.needs_certificate:
+        beside = None if config is None else certificate_beside(config)
+        own = settings.certificate_path if beside is None or not beside.exists() else beside
+        tell("certificate", certificate_status(own, asked.id)[0])
     ids = chosen_ids(store, episodes)
     queue = StoreQueue(store, ids, skip_labeled=skip_labeled)
     waiting = queue.stale(asked.id)
@@ -130,15 +134,6 @@ def load_judge(
     return asked, judge
 
 
-def _tell_certificate(path: Path | None, config: "JudgeConfig", judge: "Judge") -> None:
-    from plaudit.judges.certificate import certificate_beside, certificate_status
-
-    if config.needs_certificate:
-        beside = None if path is None else certificate_beside(path)
-        own = config.certificate_path if beside is None or not beside.exists() else beside
-        tell("certificate", certificate_status(own, judge.id)[0])
-
-
 def report_failures(failed: Mapping[int, str]) -> None:
     """Print a line for each reason, with its episodes."""
     from plaudit.judges.labeling import group_by_message
@@ -150,22 +145,6 @@ def report_failures(failed: Mapping[int, str]) -> None:
 
 def _few(ids: Sequence[int]) -> str:
     return ", ".join(map(str, ids)) if len(ids) <= 8 else f"{', '.join(map(str, ids[:6]))}, ... {ids[-1]}"
-
-
-def _open_window(folder: Path, options: "ReadOptions", order: QueueOrder, name: str, action_log: Path | None) -> None:
-    from plaudit.judges.human.app import run_labeling_app
-
-    done = run_labeling_app(
-        folder,
-        order=order,
-        name=name,
-        action_log=action_log,
-        progress=progress("importing"),
-        say=out.print,
-        options=options,
-    )
-    begun = f", {done.drafts} begun and kept" if done.drafts else ""
-    out.print(f"{done.count} episodes of {done.store} labeled by a human{begun}, {done.left} are left")
 
 
 def _print_result(
@@ -181,7 +160,16 @@ def _print_result(
             f"look at them (plaudit data sheet) and label the false ones by hand: plaudit label {store.folder} --judge "
             "human",
         )
-    _tell_ood(judge, done.ood)
+    if done.ood:
+        first, became = next(iter(done.ood)), "they have no labels"
+        if not judge.rule.withholds:
+            became = "they are labeled as others are; ood=skip leaves them out"
+        count = "1 episode is" if len(done.ood) == 1 else f"{len(done.ood)} episodes are"
+        tell(
+            "warning",
+            f"{count} out of distribution ({_few(list(done.ood))}); of episode {first}: {done.ood[first]}; "
+            f"{became}, and why stands in the note of each",
+        )
     called = f" ({done.num_success} called a success)" if done.done else ""
     over = f", {passed_over} were done already" if passed_over else ""
     outranked = Counter(v.source for i in done.done if (v := store.ledger.current(i)) and v.source != judge.id.source)
@@ -220,21 +208,6 @@ def _tell_cascade(store: "Store", config: "JudgeConfig") -> None:
             f"{len(wanted)} of the undecided wait for a human, about {minutes:.2g} minutes: plaudit label "
             f"{store.folder} --judge human",
         )
-
-
-def _tell_ood(judge: "Judge", ood: Mapping[int, str]) -> None:
-    """Warn about out-of-distribution episodes."""
-    if not ood:
-        return
-    first, became = next(iter(ood)), "they have no labels"
-    if not judge.rule.withholds:
-        became = "they are labeled as others are; ood=skip leaves them out"
-    count = "1 episode is" if len(ood) == 1 else f"{len(ood)} episodes are"
-    tell(
-        "warning",
-        f"{count} out of distribution ({_few(list(ood))}); of episode {first}: {ood[first]}; "
-        f"{became}, and why stands in the note of each",
-    )
 
 
 def check_output_path(output: Path | None) -> None:

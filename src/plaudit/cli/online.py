@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
-from inspect import Parameter, Signature, signature
+from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -17,15 +17,20 @@ from plaudit.cli.common import corrected_success, err, out, progress, run_app, s
 from plaudit.cli.options import (
     ALGORITHM,
     ALGORITHM_HELP,
-    AllowCode,
-    AllowHost,
+    POLICY_YAML,
+    ROBOTS,
     AllowUntrained,
     Auto,
+    Option,
+    Overrides,
     RobotParams,
     RobotTopics,
-    argument,
-    option,
+    app,
+    command,
+    parameters_of,
+    with_parameters,
 )
+from plaudit.cli.train import ONLINE_HELP
 from plaudit.errors import ClusterError, DataError, MissingExtra, PlauditError
 
 LINE_INTERVAL_S = 10.0  # between two lines without a terminal
@@ -33,47 +38,35 @@ DRAW_INTERVAL_S = 0.25  # between two updates of the screen
 RAY = "PLAUDIT_RAY"  # environment variable: the default of --ray
 
 
+@command(app, "online", reads_config=True, epilog=ONLINE_HELP)
 def online(
-    overrides: Annotated[
-        list[str] | None,
-        argument("Config keys: env=lift learner=sac judge=runs/judge demos.store=demos ...", metavar="[KEY=VALUE]..."),
-    ] = None,
-    config: Annotated[
-        Path | None,
-        option("A YAML file, like those in examples/configs.", "--config", "--train_config", "--train-config"),
-    ] = None,
-    robot: Annotated[str | None, option("igris_b, igris_c, sim, lerobot, or my_module:MyConfig.")] = None,
+    overrides: Overrides = None,  # Config keys: env=lift learner=sac judge=runs/judge demos.store=demos ...
+    *,
+    # A YAML file, like those in examples/configs.
+    config: Annotated[Path | None, Option("--config", "--train_config", "--train-config")] = None,
+    robot: Annotated[str | None, Option(help=ROBOTS)] = None,
     algorithm: Annotated[
         str | None,
-        option(
-            ALGORITHM_HELP,
+        Option(
             *ALGORITHM,
+            help=ALGORITHM_HELP,
             show_default="the config's; else rtc for chunks on a robot, sequential otherwise",
         ),
     ] = None,
-    policy_yaml: Annotated[Path | None, option("A policy to start from.", "--policy_yaml", "--policy-yaml")] = None,
+    policy_yaml: Annotated[Path | None, Option(*POLICY_YAML)] = None,  # A policy to start from.
     params: RobotParams = None,
     topics: RobotTopics = None,
-    human: Annotated[
-        bool, option("A human labels episodes in a window.", "--human_reward_labeler", "--human-reward-labeler")
-    ] = False,
+    # A human labels episodes in a window.
+    human: Annotated[bool, Option("--human_reward_labeler", "--human-reward-labeler")] = False,
     auto: Auto = None,
-    ray: Annotated[
-        str | None,
-        option(
-            "Run the workers on a Ray cluster: HOST:PORT of its head, 'auto' for this machine's cluster, 'local' for a "
-            "new one on this machine. Without it, or with 'none', they run in this process.",
-            envvar=RAY,
-            metavar="ADDRESS",
-        ),
-    ] = None,
-    serial: Annotated[bool, option("Run in this process, one call after the other; reproducible.", "--serial")] = False,
-    address: Annotated[str | None, option("--ray, or 'none' for --serial.", hidden=True)] = None,
-    resume: Annotated[Path | None, option("The folder of a run to resume.", metavar="RUN")] = None,
-    folder: Annotated[Path, option("The folder that run folders are written to.")] = Path("runs"),
+    # Run the workers on a Ray cluster: HOST:PORT of its head, 'auto' for this machine's cluster, 'local' for a new one
+    # on this machine. Without it, or with 'none', they run in this process.
+    ray: Annotated[str | None, Option(envvar=RAY, metavar="ADDRESS")] = None,
+    serial: bool = False,  # Run in this process, one call after the other; reproducible.
+    address: Annotated[str | None, Option(hidden=True)] = None,  # --ray, or 'none' for --serial.
+    resume: Annotated[Path | None, Option(metavar="RUN")] = None,  # The folder of a run to resume.
+    folder: Path = Path("runs"),  # The folder that run folders are written to.
     allow_untrained: AllowUntrained = False,
-    allow_code: AllowCode = None,
-    allow_host: AllowHost = None,
 ) -> None:
     """Train a policy while the robot runs: episodes are labeled, the learner updates, new weights go to the robot.
 
@@ -335,18 +328,14 @@ def run_script(
     always: `a.b=c` overrides that make it this script
     """
     defaults: dict[str, Any] = {"config": train_config, "policy_yaml": policy_yaml, "robot": Parameter.empty}
-    parameters = [
-        parameter.replace(kind=Parameter.KEYWORD_ONLY, default=defaults.get(name, parameter.default))
-        for name, parameter in signature(online).parameters.items()
-        if name not in ("ray", "serial", "address", "resume", "folder")
-    ]
+    left_out = ("ray", "serial", "address", "resume", "folder")
+    parameters = [one.replace(default=defaults.get(one.name, one.default)) for one in parameters_of(online)]
 
     def script(**given: Any) -> None:
         overrides = [*(given.pop("overrides") or []), *always]
         online(overrides, **given, ray=os.environ.get(RAY, "auto"))
 
-    script.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
-    script.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-    app.command(help=description)(script)
+    kept = [one for one in parameters if one.name not in left_out]
+    app.command(help=description)(with_parameters(script, kept, reads_config=True))
     run_app(app)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from plaudit.cli.common import out, stop, tell
-from plaudit.cli.options import argument, option
+from plaudit.cli.options import Count, Option, Share
 from plaudit.errors import DataError
 
 if TYPE_CHECKING:
@@ -12,24 +12,21 @@ if TYPE_CHECKING:
 
 
 def plan_(
-    words: Annotated[
-        list[str] | None, argument("With --measure: keys of 'plaudit train' for its runs.", metavar="KEY=VALUE")
-    ] = None,
+    # With --measure: keys of 'plaudit train' for its runs.
+    words: Annotated[list[str] | None, Option(metavar="KEY=VALUE")] = None,
     *,
-    env: Annotated[str, option("The task: lift, pick_place, push; others with --measure.", "--env")],
-    success: Annotated[float, option("The true success rate wanted.", min=0, max=1)] = 0.9,
-    precision: Annotated[
-        float | None, option("A judge's precision, if half the episodes succeed.", min=0, max=1)
-    ] = None,
-    recall: Annotated[float | None, option("The recall of the same judge (episodes).", min=0, max=1)] = None,
-    tricks: Annotated[float, option("Fraction of near successes that it labels a success.", min=0, max=1)] = 0.0,
-    late_by: Annotated[int, option("Number of episodes by which its labels are late.", min=0)] = 0,
-    certificate: Annotated[Path | None, option("A judge's certificate, instead of --precision and --recall.")] = None,
-    labels: Annotated[int | None, option("Show what this number of labeled episodes can prove.", min=0)] = None,
-    confidence: Annotated[float, option("Confidence of a proof.", min=0.5, max=0.999)] = 0.9,
-    table: Annotated[Path | None, option("A file of --measure, instead of the built-in runs.")] = None,
-    measure: Annotated[bool, option("First do the runs missing in --table, up to a minute each.", "--measure")] = False,
-    jobs: Annotated[int, option("With --measure: number of parallel runs.", min=1, max=1000)] = 2,
+    env: str,  # The task: lift, pick_place, push; others with --measure.
+    success: Share = 0.9,  # The true success rate wanted.
+    precision: Share | None = None,  # A judge's precision, if half the episodes succeed.
+    recall: Share | None = None,  # The recall of the same judge (episodes).
+    tricks: Share = 0.0,  # Fraction of near successes that it labels a success.
+    late_by: Count = 0,  # Number of episodes by which its labels are late.
+    certificate: Path | None = None,  # A judge's certificate, instead of --precision and --recall.
+    labels: Count | None = None,  # Show what this number of labeled episodes can prove.
+    confidence: Annotated[float, Option(min=0.5, max=0.999)] = 0.9,  # Confidence of a proof.
+    table: Path | None = None,  # A file of --measure, instead of the built-in runs.
+    measure: bool = False,  # First do the runs missing in --table, up to a minute each.
+    jobs: Annotated[int, Option(min=1, max=1000)] = 2,  # With --measure: number of parallel runs.
 ) -> None:
     """Show how good a judge must be for a task.
 

@@ -6,12 +6,15 @@ from typing import Annotated
 import typer
 
 from plaudit.cli.common import epochs_bar, free_path, out, progress, stop, tell, training_bar
-from plaudit.cli.env import SetOption, keys_by_set
-from plaudit.cli.options import AllowCode, AllowHost, argument, option
+from plaudit.cli.env import EnvSettings, keys_by_set
+from plaudit.cli.options import Count, Option, app, command
 from plaudit.errors import DataError
 
 
-def report(run: Annotated[Path, argument("The folder of a run, like runs/lift_sac_0.")]) -> None:
+@command(app, "report")
+def report(
+    run: Path,  # The folder of a run, like runs/lift_sac_0.
+) -> None:
     """Write report.html of a run, also while it is in progress."""
     from plaudit.report.run import write_run_report
 
@@ -20,82 +23,70 @@ def report(run: Annotated[Path, argument("The folder of a run, like runs/lift_sa
     out.print(f"wrote {write_run_report(run)}")
 
 
+@command(app, "eval", reads_config=True)
 def eval_(
-    path: Annotated[Path, argument("A run, or a policy: its folder or file.", metavar="RUN_OR_POLICY")],
-    name: Annotated[str | None, option("A task of 'plaudit env list'.", "--env", show_default="the run's own")] = None,
-    episodes: Annotated[int, option("Episodes to run.", min=1, max=100_000)] = 100,
-    judge: Annotated[
-        Path | None, option("A reward model or a judge's file, besides the simulator.", show_default="the run's own")
-    ] = None,
-    video: Annotated[bool, option("Also write videos; of a run, of the first and the last policy.")] = False,
-    settings: SetOption = None,
-    allow_code: AllowCode = None,
-    allow_host: AllowHost = None,
+    path: Annotated[Path, Option(metavar="RUN_OR_POLICY")],  # A run, or a policy: its folder or file.
+    *,
+    env: Annotated[str | None, Option(show_default="the run's own")] = None,  # A task of 'plaudit env list'.
+    episodes: Annotated[int, Option(min=1, max=100_000)] = 100,  # Episodes to run.
+    # A reward model or a judge's file, besides the simulator.
+    judge: Annotated[Path | None, Option(show_default="the run's own")] = None,
+    # Also write videos; of a run, of the first and the last policy.
+    video: Annotated[bool, Option("--video/--no-video")] = False,
+    settings: EnvSettings = None,
 ) -> None:
     """Evaluate the latest policy of a run, or any policy, on test seeds of a simulated task.
 
     No evaluation during training uses these seeds. Prints the success rate with its confidence interval, by the
     simulator and, if there is one, by the judge.
     """
-    is_run = (path / "config.yaml").is_file()
-    if is_run and name is None and judge is None and not settings:
-        _eval_run(path, episodes, video)
-    else:
-        _eval_policy(path, is_run, name, episodes, judge, video, settings or [])
-
-
-def _eval_run(run: Path, episodes: int, video: bool) -> None:
-    from plaudit.report.run import write_run_report
-    from plaudit.training.evaluation import evaluate_run, record_videos
-    from plaudit.training.run_folder import RunFolder
-
-    folder = RunFolder.reopen(run)
-    out.print(f"{run}: {evaluate_run(folder, episodes).describe()}; {episodes} test seeds")
-    if video:
-        for path in record_videos(folder):
-            out.print(f"wrote {path}")
-        out.print(f"wrote {write_run_report(run)}")
-
-
-def _eval_policy(
-    path: Path, is_run: bool, name: str | None, episodes: int, judge: Path | None, video: bool, settings: list[str]
-) -> None:
     from plaudit.registry import ENV_REGISTRY
+    from plaudit.report.run import write_run_report
     from plaudit.training.evaluation import (
         env_config_for,
         evaluate_policy,
+        evaluate_run,
         film_policy,
         find_judge,
         find_policy,
+        record_videos,
         run_judge,
     )
     from plaudit.training.run_folder import RunFolder
 
+    run = RunFolder.reopen(path) if (path / "config.yaml").is_file() else None
+    if run is not None and env is None and judge is None and not settings:
+        out.print(f"{path}: {evaluate_run(run, episodes).describe()}; {episodes} test seeds")
+        if video:
+            for film in (*record_videos(run), write_run_report(path)):
+                out.print(f"wrote {film}")
+        return
     policy = find_policy(path)
-    run = RunFolder.reopen(path) if is_run else None
     task = None if run is None else run.config.simulation
-    if task is not None and name in (None, ENV_REGISTRY.name_of(task)):
-        name = ENV_REGISTRY.name_of(task)
+    if task is not None and env in (None, ENV_REGISTRY.name_of(task)):
+        env = ENV_REGISTRY.name_of(task)
     else:
         task = None
-    if name is None:
+    if env is None:
         raise DataError(
             f"name the task that {path} is to be evaluated on: --env lift, or another of 'plaudit env list'"
         )
     own_judge = None if run is None or judge is not None else run_judge(run)
     chosen = own_judge if judge is None else find_judge(judge)
     with keys_by_set():
-        env = env_config_for(name, settings, policy, chosen, task)
-    result = evaluate_policy(policy, env, episodes, chosen)
-    out.print(f"{path} on {name}: {result.describe()}; {episodes} test seeds")
+        config = env_config_for(env, settings or [], policy, chosen, task)
+    result = evaluate_policy(policy, config, episodes, chosen)
+    out.print(f"{path} on {env}: {result.describe()}; {episodes} test seeds")
     if video:
-        film = free_path(Path("runs/eval"), f"{path.resolve().stem}_{name}", ".mp4")
-        out.print(f"wrote {film}" if film_policy(policy, env, chosen, film) else f"{name} has no images to film")
+        film = free_path(Path("runs/eval"), f"{path.resolve().stem}_{env}", ".mp4")
+        out.print(f"wrote {film}" if film_policy(policy, config, chosen, film) else f"{env} has no images to film")
 
 
+@command(app, "demo")
 def demo(
-    folder: Annotated[Path, option("The folder to write.", "--output-dir", "-o")] = Path("runs/demo"),
-    seed: Annotated[int, option("Seed of everything random.", min=0)] = 0,
+    *,
+    output_dir: Path = Path("runs/demo"),  # The folder to write.
+    seed: Count = 0,  # Seed of everything random.
 ) -> None:
     """Run the whole pipeline in small, in two to four minutes.
 
@@ -106,9 +97,9 @@ def demo(
     from plaudit.training.demo import MIN_SUCCESS_RATE, DemoDisplay, run_demo
 
     try:
-        result = run_demo(folder, DemoDisplay(out, progress, epochs_bar, training_bar), seed)
+        result = run_demo(output_dir, DemoDisplay(out, progress, epochs_bar, training_bar), seed)
     except (KeyboardInterrupt, TrainingInterrupted):
-        stop(f"stopped; resume with: plaudit demo --output-dir {folder} --seed {seed}")
+        stop(f"stopped; resume with: plaudit demo --output-dir {output_dir} --seed {seed}")
     if result.success_rate < MIN_SUCCESS_RATE:
         tell("problem", f"that is below {MIN_SUCCESS_RATE:.0%}")
         raise typer.Exit(1)

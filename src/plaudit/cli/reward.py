@@ -1,7 +1,7 @@
 """`plaudit train-reward` and `plaudit train-progress`."""
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -12,9 +12,8 @@ import typer
 from rich.text import Text
 
 from plaudit.cli.common import check_episodes, epochs_bar, out, progress, stop, store_and_keys, tell
-from plaudit.cli.config import Flag, config_command
-from plaudit.cli.data import StateOption
-from plaudit.cli.options import AllowCode, AllowHost, argument, option, split_names
+from plaudit.cli.data import StateColumns
+from plaudit.cli.options import Flag, Option, app, command, config_command, split_names
 from plaudit.errors import DataError
 
 if TYPE_CHECKING:
@@ -25,8 +24,31 @@ if TYPE_CHECKING:
     from plaudit.judges.classifier.train_job import RewardTrainJob
 
 _JOB = "plaudit.judges.classifier.train_job:RewardTrainJob"
+
+
+def _encoder(backbone: str) -> dict[str, Any]:
+    from plaudit.judges.classifier.train_job import encoder_of
+
+    return encoder_of(backbone)
+
+
+def _image_size(size: tuple[int, int, int]) -> tuple[int, int]:
+    if size[0] != 3:
+        raise DataError(f"--image-size takes channels, height and width; images have 3 channels, not {size[0]}")
+    return size[1:]
+
+
 _SHARED_FLAGS = (
     Flag("image_keys", "Camera to use; repeatable.", "--image-key", default="all cameras"),
+    Flag("label_sources", "Sources of the labels to train on, like 'human,cutoff'.", "--sources", "", str, split_names),
+    Flag(
+        "encoder",
+        "resnet10, efficientnet_lite0, small, keypoints, torchvision:NAME or transformers:NAME_OR_FOLDER.",
+        "--backbone",
+        "efficientnet_lite0; resnet10 for folders of .npy",
+        kind=str,
+        convert=_encoder,
+    ),
     Flag("epochs", "Maximum number of epochs. Training stops early when the validation loss stops falling."),
     Flag("ensemble_size", "Ensemble size; the lowest probability of its members counts.", "--members"),
     Flag("seed", "Random seed."),
@@ -42,6 +64,20 @@ _SHARED_FLAGS = (
 TrainRewardCommand = config_command(
     _JOB,
     *_SHARED_FLAGS,
+    Flag("output_checkpoint", "Also write the model as one .pt file.", kind=Path, convert=str),
+    Flag(
+        "freeze_encoder",
+        "Freeze the encoder, its first layers (stem) or nothing.",
+        kind=Literal["true", "stem", "false"],
+        convert=lambda value: {"true": True, "false": False}.get(value, "stem"),
+    ),
+    Flag(
+        "image_size",
+        "Resize images to this; not resized when not given.",
+        kind=tuple[int, int, int],
+        convert=_image_size,
+        metavar="C H W",
+    ),
     Flag("batch_size", "Frames in a batch, half of them successes."),
     Flag("lr", "Learning rate; follows a cosine schedule to zero."),
     Flag("hidden_dim", "Width of the classifier head."),
@@ -61,56 +97,32 @@ TrainProgressCommand = config_command(
     _JOB, *(replace(flag, default="3") if flag.key == "ensemble_size" else flag for flag in _SHARED_FLAGS)
 )
 
-WordsArgument = Annotated[
+Words = Annotated[
     list[str] | None,
-    argument(
-        "A store or a data set of another layout, then keys of the config, like augment.shift=0.1.",
+    Option(
         metavar="[STORE] [KEY=VALUE]...",
+        help="A store or a data set of another layout, then keys of the config, like augment.shift=0.1.",
     ),
 ]
-ConfigOption = Annotated[
-    Path | None, option("YAML or JSON: our keys, or the config of another stack (docs/reward_model.md).")
+JobFile = Annotated[
+    Path | None, Option(help="YAML or JSON: our keys, or the config of another stack (docs/reward_model.md).")
 ]
-BackboneOption = Annotated[
-    str | None,
-    option(
-        "resnet10, efficientnet_lite0, small, keypoints, torchvision:NAME or transformers:NAME_OR_FOLDER.",
-        show_default="efficientnet_lite0; resnet10 for folders of .npy",
-    ),
-]
-SourcesOption = Annotated[str | None, option("Sources of the labels to train on, like 'human,cutoff'.")]
 
 
+@command(app, "train-reward", reads_config=True, cls=TrainRewardCommand)
 def train_reward(
     context: typer.Context,
-    words: WordsArgument = None,
-    config: ConfigOption = None,
-    output_dir: Annotated[
-        Path | None, option("The folder to write; runs/reward_model when not given.", "--output-dir", "-o")
-    ] = None,
-    positive_dir: Annotated[
-        Path | None, option("A folder of successful .npy trajectories, instead of a store.")
-    ] = None,
-    negative_dir: Annotated[Path | None, option("A folder of failed .npy trajectories.")] = None,
-    output_checkpoint: Annotated[Path | None, option("Also write the model as one .pt file.")] = None,
-    backbone: BackboneOption = None,
-    pretrained_encoder_path: Annotated[
-        Path | None, option("Pretrained weights of the backbone; for resnet10, any of the published files.")
-    ] = None,
-    freeze_encoder: Annotated[
-        Literal["true", "stem", "false"] | None, option("Freeze the encoder, its first layers (stem) or nothing.")
-    ] = None,
-    image_size: Annotated[
-        tuple[int, int, int] | None, option("Resize images to this; not resized when not given.", metavar="C H W")
-    ] = None,
-    state: StateOption = None,
-    sources: SourcesOption = None,
-    visualize_positive: Annotated[
-        bool, option("Write every success frame as an image before training.", "--visualize-positive")
-    ] = False,
-    vis_output_dir: Annotated[Path, option("Folder of these images.")] = Path("positive_samples_vis"),
-    allow_code: AllowCode = None,
-    allow_host: AllowHost = None,
+    words: Words = None,
+    *,
+    config: JobFile = None,
+    output_dir: Path | None = None,  # The folder to write; runs/reward_model when not given.
+    positive_dir: Path | None = None,  # A folder of successful .npy trajectories, instead of a store.
+    negative_dir: Path | None = None,  # A folder of failed .npy trajectories.
+    # Pretrained weights of the backbone; for resnet10, any of the published files.
+    pretrained_encoder_path: Path | None = None,
+    state: StateColumns = None,
+    visualize_positive: bool = False,  # Write every success frame as an image before training.
+    vis_output_dir: Path = Path("positive_samples_vis"),  # Folder of these images.
 ) -> None:
     """Train a reward model: a success classifier, from labeled episodes.
 
@@ -122,20 +134,12 @@ def train_reward(
     store, overrides = store_and_keys(words or [])
     if positive_dir is not None and store is not None:
         raise DataError(f"name {store}, or --positive-dir and --negative-dir, not both")
-    flags = _flags(context, backbone, sources, [store, positive_dir, negative_dir])
-    for key, path in (("output_dir", output_dir), ("output_checkpoint", output_checkpoint)):
-        if path is not None:
-            flags[key] = str(path)
+    flags = dict(context.obj)
+    if output_dir is not None:
+        flags["output_dir"] = str(output_dir)
     if pretrained_encoder_path is not None:
         flags["encoder"] = {**flags.get("encoder", {}), "weights": str(pretrained_encoder_path)}
-    if freeze_encoder is not None:
-        flags["freeze_encoder"] = {"true": True, "false": False}.get(freeze_encoder, "stem")
-    if image_size is not None:
-        channels, *size = image_size
-        if channels != 3:
-            raise DataError(f"--image-size takes channels, height and width; images have 3 channels, not {channels}")
-        flags["image_size"] = size
-    job = _load_job(config, flags, overrides, folders=positive_dir is not None)
+    job = _load_job(config, flags, [store, positive_dir, negative_dir], overrides)
     try:
         with training_episodes(job, state or ()) as episodes:
             if visualize_positive:
@@ -146,17 +150,13 @@ def train_reward(
     _print_result(fitted, job)
 
 
+@command(app, "train-progress", reads_config=True, cls=TrainProgressCommand)
 def train_progress(
     context: typer.Context,
-    words: WordsArgument = None,
-    output: Annotated[Path, option("The folder to write; it must not exist.", "--output-dir", "-o")] = Path(
-        "runs/progress"
-    ),
-    config: ConfigOption = None,
-    backbone: BackboneOption = None,
-    sources: SourcesOption = None,
-    allow_code: AllowCode = None,
-    allow_host: AllowHost = None,
+    words: Words = None,
+    *,
+    config: JobFile = None,
+    output_dir: Path = Path("runs/progress"),  # The folder to write; it must not exist.
 ) -> None:
     """Train a progress judge, which returns a value from 0 to 1, from successful episodes alone.
 
@@ -164,8 +164,7 @@ def train_progress(
     success. Failures are left out. Ctrl-C stops at once; the same command resumes. All keys: docs/reward_model.md.
     """
     store, overrides = store_and_keys(words or [])
-    flags = _PROGRESS | {"output_dir": str(output)} | _flags(context, backbone, sources, [store])
-    job = _load_job(config, flags, overrides)
+    job = _load_job(config, _PROGRESS | {"output_dir": str(output_dir)} | context.obj, [store], overrides)
     try:
         with training_episodes(job) as episodes:
             fitted = train_job(episodes, job, context.meta["began"])
@@ -173,38 +172,25 @@ def train_progress(
         stop("interrupted; run the same command to resume")
     order = fitted.model.config.value_order
     out.print(
-        f"{output}: value order {order:.2f} on {len(fitted.predictions)} held-out episodes. This is the correlation of "
-        "its values with time up to the first success; 1 means that they only rise."
+        f"{output_dir}: value order {order:.2f} on {len(fitted.predictions)} held-out episodes. This is the "
+        "correlation of its values with time up to the first success; 1 means that they only rise."
     )
     for problem in fitted.model.config.problems:
         tell("problem", f"a negative control failed, {problem}")
-    out.print(f"the model is in {output}; look at {output / 'report.html'} first")
-    out.print(f"in plaudit train and online: judge.progress={output} reward.shaping=0.3")
-    out.print(f"in plaudit label and judge: --config {output}")
-
-
-def _flags(
-    context: typer.Context, backbone: str | None, sources: str | None, data: Sequence[str | Path | None]
-) -> dict[str, Any]:
-    """The flags that were given, by the keys of a RewardTrainJob."""
-    from plaudit.judges.classifier.train_job import encoder_of
-
-    flags = dict(context.obj)
-    if paths := [str(path) for path in data if path is not None]:
-        flags["data"] = paths
-    if sources is not None:
-        flags["label_sources"] = split_names(sources)
-    if backbone is not None:
-        flags["encoder"] = encoder_of(backbone)
-    return flags
+    out.print(f"the model is in {output_dir}; look at {output_dir / 'report.html'} first")
+    out.print(f"in plaudit train and online: judge.progress={output_dir} reward.shaping=0.3")
+    out.print(f"in plaudit label and judge: --config {output_dir}")
 
 
 def _load_job(
-    config: Path | None, flags: Mapping[str, Any], overrides: Sequence[str], folders: bool = False
+    config: Path | None, flags: dict[str, Any], data: Sequence[str | Path | None], overrides: Sequence[str]
 ) -> "RewardTrainJob":
+    """The job of the file, the flags and the overrides, checked. data: a store, or two folders of trajectories"""
     from plaudit.judges.classifier.train_job import load_reward_train_job
 
-    job, notes = load_reward_train_job(config, flags, overrides, folders=folders)
+    paths = [str(path) for path in data if path is not None]
+    flags |= {"data": paths} if paths else {}
+    job, notes = load_reward_train_job(config, flags, overrides, folders=len(paths) > 1)
     check_job(job)
     tell("note", *notes)
     return job

@@ -1,6 +1,5 @@
 """`plaudit run`: a policy drives a robot, and what happens is recorded."""
 
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -9,19 +8,22 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from plaudit.cli.common import out, stop, tell
+from plaudit.cli.common import open_or_create, out, stop, tell
 from plaudit.cli.options import (
     ALGORITHM,
     ALGORITHM_HELP,
     MAX_SEED,
-    AllowCode,
-    AllowHost,
+    POLICY_YAML,
+    ROBOTS,
     AllowUntrained,
     Auto,
+    Option,
+    Overrides,
+    Positive,
     RobotParams,
     RobotTopics,
-    argument,
-    option,
+    app,
+    command,
 )
 from plaudit.errors import RolloutError
 from plaudit.trust import check_code
@@ -29,31 +31,28 @@ from plaudit.trust import check_code
 INFERENCE = "policy.inference"  # keys below it are about the run; other keys of the policy belong to its file
 
 
+@command(app, "run", reads_config=True)
 def run_(
-    overrides: Annotated[
-        list[str] | None,
-        argument(
-            "Keys, like policy.device=cuda:1 or policy.inference.max_action_delta=0.05.", metavar="[KEY=VALUE]..."
-        ),
-    ] = None,
+    # Keys, like policy.device=cuda:1 or policy.inference.max_action_delta=0.05.
+    overrides: Overrides = None,
     *,
-    robot: Annotated[str, option("igris_b, igris_c, sim, lerobot, or my_module:MyConfig.")],
-    policy_yaml: Annotated[Path, option("The policy's file.", "--policy_yaml", "--policy-yaml")],
+    robot: Annotated[str, Option(help=ROBOTS)],
+    policy_yaml: Annotated[Path, Option(*POLICY_YAML)],  # The policy's file.
     algorithm: Annotated[
-        str | None, option(ALGORITHM_HELP, *ALGORITHM, show_default="rtc; sequential for single-action policies")
+        str | None,
+        Option(*ALGORITHM, help=ALGORITHM_HELP, show_default="rtc; sequential for single-action policies"),
     ] = None,
-    episodes: Annotated[int, option("Number of episodes.", min=1)] = 1,
-    steps: Annotated[int, option("Maximum number of steps of an episode.", min=1)] = 1000,
-    store: Annotated[Path, option("The store to record to; created if it does not exist.")] = Path("episodes"),
-    task: Annotated[str, option("The task text, recorded with each episode.")] = "",
-    seed: Annotated[int | None, option("Seed of the first episode, in a simulation.", min=0, max=MAX_SEED)] = None,
-    teleop: Annotated[str, option("keyboard, gamepad, topic, lerobot, none or my_module:MyConfig.")] = "none",
+    episodes: Positive = 1,  # Number of episodes.
+    steps: Positive = 1000,  # Maximum number of steps of an episode.
+    store: Path = Path("episodes"),  # The store to record to; created if it does not exist.
+    task: str = "",  # The task text, recorded with each episode.
+    # Seed of the first episode, in a simulation.
+    seed: Annotated[int | None, Option(min=0, max=MAX_SEED)] = None,
+    teleop: str = "none",  # keyboard, gamepad, topic, lerobot, none or my_module:MyConfig.
     auto: Auto = None,
     params: RobotParams = None,
     topics: RobotTopics = None,
     allow_untrained: AllowUntrained = False,
-    allow_code: AllowCode = None,
-    allow_host: AllowHost = None,
 ) -> None:
     """Run a policy on a robot and record what was sent and observed.
 
@@ -83,14 +82,21 @@ def run_(
         tell("warning", f"{fault}; the robot holds and is waited for, up to {patience_s:g} s")
 
     options = {"task": task, "seed": seed, "patience_s": patience_s, "on_fault": on_fault}
-    with _opened(store) as opened, nullcontext() if config.teleop is None else restore_terminal():
+    with open_or_create(store) as opened, nullcontext() if config.teleop is None else restore_terminal():
+        begun = False
         try:
-            with _start(config, policy) as engine:
-                _introduce(engine, engine.env_spec.max_steps, episodes)
+            with config.start(policy) as engine:
+                spec, begun = engine.env_spec, True
+                out.print(f"{spec.name}: {spec.fps:g} Hz, {spec.action_dim} joints, {len(spec.cameras)} cameras")
+                out.print(f"control has {engine.priority}")
+                if engine.inference_summary:
+                    out.print(f"inference: {engine.inference_summary}")
+                duration = f"{spec.max_steps:,} steps each: {spec.max_steps / spec.fps:.0f} s"
+                out.print(f"{episodes} episodes of at most {duration}")
                 with _summary(engine, opened):
                     _drive(engine, opened, config.robot, operator, episodes, **options)
         except RolloutError as error:
-            tell("error", f"{error}; the robot was told to hold")
+            tell("error", f"{error}; {'the robot was told to hold' if begun else 'no episode was begun'}")
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
             stop("interrupted; the robot was told to hold")
@@ -118,40 +124,6 @@ def _load(policy_yaml: Path, overrides: list[str], algorithm: str | None, **sett
     return config, policy
 
 
-@contextmanager
-def _opened(folder: Path) -> Iterator[Any]:
-    """The store to record into; a new one without an episode is removed again."""
-    from plaudit.data.store import Store, is_store
-
-    if is_store(folder):
-        with Store.open(folder, write=True) as store:
-            yield store
-        return
-    try:
-        with Store.create(folder) as store:
-            yield store
-    finally:
-        if is_store(folder) and not len(Store.open(folder)):
-            shutil.rmtree(folder)
-
-
-def _start(config: Any, policy: Any) -> Any:
-    try:
-        return config.start(policy)
-    except RolloutError as error:
-        tell("error", f"{error}; no episode was begun")
-        raise typer.Exit(1) from None
-
-
-def _introduce(engine: Any, steps: int, episodes: int) -> None:
-    spec = engine.env_spec
-    out.print(f"{spec.name}: {spec.fps:g} Hz, {spec.action_dim} joints, {len(spec.cameras)} cameras")
-    out.print(f"control has {engine.priority}")
-    if engine.inference_summary:
-        out.print(f"inference: {engine.inference_summary}")
-    out.print(f"{episodes} episodes of at most {steps:,} steps each: {steps / spec.fps:.0f} s")
-
-
 def _drive(engine: Any, store: Any, robot: Any, config: Any, count: int, **options: Any) -> None:
     from plaudit.cli.operator import make_operator
     from plaudit.rollout.operator import OperatorCommand, listen_at_robot, listen_at_terminal
@@ -165,39 +137,31 @@ def _drive(engine: Any, store: Any, robot: Any, config: Any, count: int, **optio
         for done in record_episodes(engine, store, count, operator=operator, **options):
             left -= done.mark != OperatorCommand.REPEAT
             where = f"discarded, kept as episode {done.id} of {done.store}" if done.discarded else f"episode {done.id}"
-            _tell_episode(where, done.episode, left)
+            more = f"; {left} to go" if left else ""
+            out.print(f"{where}: {done.episode.steps:,} steps, ended by: {done.episode.meta['ended']}{more}")
     if operator is not None and operator.status.stopped:
         stop("stopped by the operator")
-
-
-def _tell_episode(what: str, episode: Any, left: int) -> None:
-    more = f"; {left} to go" if left else ""
-    out.print(f"{what}: {episode.steps:,} steps, ended by: {episode.meta['ended']}{more}")
 
 
 @contextmanager
 def _summary(engine: Any, store: Any) -> Iterator[None]:
     """At the end, however it comes, print what was added to the store."""
+    from plaudit.rollout.recording import held_warning
+
     before = len(store)
     try:
         yield
     finally:
         if added := store.ids[before:]:
-            _print_timing(engine.latency)
+            table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+            for name, value in engine.latency.table():
+                table.add_row(name, value)
+            for name, count in engine.latency.histogram():
+                if count:
+                    table.add_row(f"  late {name}", f"{count:,}")
+            out.print(table)
+            if warning := held_warning(engine.latency.held_fraction):
+                tell("warning", warning)
             ends = ", ".join(sorted({str(store.entry(i).line["meta"]["ended"]) for i in added}))
             versions = sorted({store.entry(i).line["meta"]["weights"] for i in added})
             out.print(f"episodes added to {store.folder}: {len(added)}; ended by: {ends}; weights {versions}")
-
-
-def _print_timing(timing: Any) -> None:
-    from plaudit.rollout.recording import held_warning
-
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    for name, value in timing.table():
-        table.add_row(name, value)
-    for name, count in timing.histogram():
-        if count:
-            table.add_row(f"  late {name}", f"{count:,}")
-    out.print(table)
-    if warning := held_warning(timing.held_fraction):
-        tell("warning", warning)

@@ -16,7 +16,7 @@ from plaudit.cli.common import (
     tell,
     training_bar,
 )
-from plaudit.cli.options import AllowCode, AllowHost, argument, option
+from plaudit.cli.options import Option, Overrides, app, command
 from plaudit.errors import DataError, PlauditError, PolicyError, TargetNotEmpty, did_you_mean
 
 # The choices are repeated here because --help must not import the registries; a test compares the two.
@@ -38,18 +38,14 @@ ONLINE_HELP = _CHOICES.format(
 )
 
 
+@command(app, "train", reads_config=True, epilog=TRAIN_HELP)
 def train_(
-    overrides: Annotated[
-        list[str] | None,
-        argument("env=lift learner=sac demos.scripted=20 learner.lr=1e-3 ...", metavar="[KEY=VALUE]..."),
-    ] = None,
-    config: Annotated[Path | None, option("A YAML file to start from, like those in examples/configs.")] = None,
-    resume: Annotated[
-        Path | None, option("The folder of a run to resume; judge.model=MODEL continues with another.", metavar="RUN")
-    ] = None,
-    folder: Annotated[Path, option("The folder that run folders are written to.")] = Path("runs"),
-    allow_code: AllowCode = None,
-    allow_host: AllowHost = None,
+    overrides: Overrides = None,  # env=lift learner=sac demos.scripted=20 learner.lr=1e-3 ...
+    *,
+    config: Path | None = None,  # A YAML file to start from, like those in examples/configs.
+    # The folder of a run to resume; judge.model=MODEL continues with another.
+    resume: Annotated[Path | None, Option(metavar="RUN")] = None,
+    folder: Path = Path("runs"),  # The folder that run folders are written to.
 ) -> None:
     """Train a policy in simulation.
 
@@ -140,18 +136,16 @@ def _print_collected(config: Any) -> None:
         out.print(f"'plaudit data export {config.store} FOLDER --to npy' (or pkl) writes them as two folders")
 
 
+@command(app, "train-policy", reads_config=True)
 def train_policy(
-    store: Annotated[Path, argument("The folder of a store of demonstrations.")],
-    overrides: Annotated[
-        list[str] | None, argument("policy.horizon=16 fit.steps=5000 ...", metavar="[KEY=VALUE]...")
-    ] = None,
-    policy: Annotated[str, option("Type of policy: flow.")] = "flow",
-    camera: Annotated[list[str] | None, option("Camera to use; repeatable. All cameras when not given.")] = None,
-    no_cameras: Annotated[bool, option("Use the state alone.", "--no-cameras")] = False,
-    config: Annotated[Path | None, option("A YAML file with the same keys.")] = None,
-    output: Annotated[Path, option("The folder to write.", "--output-dir", "-o")] = Path("policy"),
-    allow_code: AllowCode = None,
-    allow_host: AllowHost = None,
+    store: Path,  # The folder of a store of demonstrations.
+    overrides: Overrides = None,  # policy.horizon=16 fit.steps=5000 ...
+    *,
+    policy: str = "flow",  # Type of policy: flow.
+    camera: list[str] | None = None,  # Camera to use; repeatable. All cameras when not given.
+    no_cameras: bool = False,  # Use the state alone.
+    config: Path | None = None,  # A YAML file with the same keys.
+    output_dir: Path = Path("policy"),  # The folder to write.
 ) -> None:
     """Train a policy on recorded episodes (behavior cloning).
 
@@ -168,8 +162,8 @@ def train_policy(
         raise PolicyError(
             f"a '{policy}' policy does not learn from a store; 'flow' does, and 'plaudit train' has others"
         )
-    if (output / "policy.yaml").exists():
-        raise TargetNotEmpty(f"{output} holds a policy already; name another folder with --output-dir")
+    if (output_dir / "policy.yaml").exists():
+        raise TargetNotEmpty(f"{output_dir} holds a policy already; name another folder with --output-dir")
     check_episodes(store)
     asked = load(TrainPolicyConfig, config, overrides or [])
     opened = open_episodes(store)
@@ -187,7 +181,7 @@ def train_policy(
             return watch((step, sum(losses[-100:]) / len(losses[-100:])))
 
         trainer = train_flow_from_store(built, opened, normalizer, callback=on_step, **asked.fit.model_dump())
-    path = save_policy(output, flow, trainer.weights(), normalizer)
+    path = save_policy(output_dir, flow, trainer.weights(), normalizer)
     size = sum(p.numel() for part in built.components.values() for p in part.parameters())
     ended = "stopped after" if stopped() else "learned for"
     last = sum(losses[-100:]) / len(losses[-100:])

@@ -60,8 +60,10 @@ def _env_info(name: str) -> EnvInfo:
 
 
 def env_config(name: str, settings: Sequence[str] = ()) -> Any:
-    """The config of an environment from its name and settings like "id=Pusher-v5"."""
-    return load(ENV_REGISTRY.get(name), overrides=[f"type={name}", *settings])
+    """The config of an environment from its name or dotted path, and settings like "id=Pusher-v5"."""
+    cls = ENV_REGISTRY.get(name)
+    named = ":" not in name and "type" in cls.model_fields
+    return load(cls, overrides=[*([f"type={name}"] if named else []), *settings])
 
 
 @dataclass(frozen=True)
