@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from pydantic import BaseModel
-
 from plaudit.cli.common import out
 from plaudit.cli.options import command, comments, group
 from plaudit.errors import DataError, TargetNotEmpty, UnknownName, did_you_mean
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from plaudit.registry import Registry
 
 config = group("config", "Show config keys and choices; copy example configs.")
@@ -87,11 +87,13 @@ def _registries() -> Mapping[str, "Registry"]:
     return {one.kind.split()[0]: one for one in registries}
 
 
-def _blocks() -> dict[str, tuple[type[BaseModel], BaseModel | None]]:
+def _blocks() -> "dict[str, tuple[type[BaseModel], BaseModel | None]]":
     """The class and the default of each block of a training config whose keys do not depend on a choice.
 
     Blocks that are off by default come last.
     """
+    from pydantic import BaseModel
+
     from plaudit.training.config import TrainingConfig
 
     on: dict[str, Any] = {}
@@ -105,8 +107,10 @@ def _blocks() -> dict[str, tuple[type[BaseModel], BaseModel | None]]:
     return on | off
 
 
-def _yaml(cls: type[BaseModel], indent: int, values: BaseModel | None = None) -> Iterator[str]:
+def _yaml(cls: "type[BaseModel]", indent: int, values: "BaseModel | None" = None) -> Iterator[str]:
     """The keys of a config class with their comments in the source. values: default: those of the class"""
+    from pydantic import BaseModel
+
     comments = _comments(cls)
     for name, field in cls.model_fields.items():
         value: Any = "???"

@@ -12,7 +12,6 @@ from rich.table import Column, Table
 from plaudit.data.failures import Failures
 from plaudit.data.formats.base import Dataset, ReadOptions, size_text
 from plaudit.data.store import Store
-from plaudit.rule import threshold_of
 from plaudit.types import Episode
 
 if TYPE_CHECKING:  # Gymnasium and the robots take longer to import than a table of a store does
@@ -71,6 +70,8 @@ def store_table(store: Store) -> list[Any]:
 
 def episode_table(store: Store, episode_id: int) -> list[Any]:
     """One episode and every version of its labels."""
+    from plaudit.rule import threshold_of
+
     episode, entry = store.episode(episode_id), store.entry(episode_id)
     values = {
         "task": episode.task or "-",
