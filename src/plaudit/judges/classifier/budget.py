@@ -28,6 +28,7 @@ from plaudit.files import read_json_object
 from plaudit.judges.calibration import NUM_FOLDS
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import RewardDataset, Size, Split, rows_to_learn
+from plaudit.judges.classifier.model import build_member
 from plaudit.judges.classifier.ood import FRAMES
 from plaudit.types import AnyArray, ProgressFn
 
@@ -189,7 +190,7 @@ class Speed:
 
 def measure_speed(config: RewardTrainConfig, table: RewardDataset) -> Speed:
     """Measured on a few images and one step; the first run of each is slower and does not count."""
-    model = config.build_member(config.classifier_config(table.cameras, table.state_dim), 0)
+    model = build_member(config, config.classifier_config(table.cameras, table.state_dim), 0)
     to_channels_last(model, torch.device("cpu")).eval()
     rows = np.linspace(0, len(table) - 1, SAMPLE).astype(int)
     frames = {camera: torch.from_numpy(table.images[camera][rows]) for camera in model.config.cameras}

@@ -1,17 +1,90 @@
-"""What a reward model is trained with. Defaults are for real camera images and a few dozen labeled episodes."""
+"""What a reward model is made of and trained with. Defaults are for real camera images and some dozens of episodes.
+
+This module does not import torch: `plaudit train-reward --help` reads its keys.
+"""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-import torch
 from pydantic import Field, model_validator
 
-from plaudit.config import Config, Hertz, LearningRate, PositiveFloat, PositiveInt, Seed, SmallInt
+from plaudit.config import Config, Edge, Hertz, LearningRate, Number, PositiveFloat, PositiveInt, Seed, SmallInt, Width
 from plaudit.errors import JudgeError
-from plaudit.judges.classifier.encoders.efficientnet import EfficientNetConfig
-from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, NetworkConfig
 from plaudit.judges.config import REFERENCE_SOURCES
 from plaudit.registry import ENCODER_REGISTRY
+
+Size = tuple[Edge, Edge]  # height, width
+Channels = tuple[Number, Number, Number]
+
+
+class NetworkConfig(Config):
+    """The size of the network, and what it sees and predicts besides the newest images."""
+
+    encoder: Annotated[Any, ENCODER_REGISTRY.field]
+    image_size: Size | None = None  # (height, width) that frames are resized to; None: as they are
+    hidden_dim: Width = 256
+    latent_dim: Width = 256  # of the embedding of one camera's image
+    num_spatial_blocks: Width = 8  # embeddings of each channel
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    num_history_frames: int = Field(default=0, ge=0, le=1000)  # frames before this one that it sees too
+    history_stride: int = Field(default=1, ge=1, le=10_000)  # steps between them; as many embeddings are kept
+    predict_progress: bool = False  # whether it also predicts how far the task has come, for shaping
+    predict_success: bool = True  # False: progress alone, learned from successes (training.py)
+    # Whether the grid is averaged to one cell first, as the recipes do with `use_pretrain: false`.
+    global_pool_features: bool = False
+    # What comes after the encoder: SERL's embeddings and head; or, of the averaged grid, Linear, ReLU, Linear ("mlp")
+    # or a single Linear ("linear"), as RLinf's ResNet has it.
+    head: Literal["serl", "mlp", "linear"] = "serl"
+
+    @model_validator(mode="after")
+    def _judges_single_frames_of_progress(self) -> Self:
+        if self.predict_success:
+            return self
+        if not self.predict_progress:
+            raise ValueError("predict_success=false leaves nothing to learn; set predict_progress=true")
+        if self.num_history_frames:
+            raise ValueError("progress alone is learned from single frames; set num_history_frames=0")
+        return self
+
+
+class ClassifierConfig(NetworkConfig):
+    """Everything needed to build the network."""
+
+    cameras: dict[str, Size]  # the frames that come in
+    state_dim: int = Field(default=0, ge=0, le=65_536)  # of the robot's state that it also sees; 0: none
+    # Whether the first part of the encoder is frozen and the rest learns. The grid between the two is then cached.
+    freeze_stem: bool = False
+    # Of models that were trained elsewhere. Frames of any size are taken: resized where `image_size` is set, as they
+    # are where it is not.
+    any_size: bool = False
+    resampling: Literal["antialias", "bilinear"] = "antialias"  # how frames are resized
+    # Mean and deviation of each camera's pixels, 0 to 255, in place of the encoder's own.
+    pixel_stats: dict[str, tuple[Channels, Channels]] | None = None
+
+    @model_validator(mode="after")
+    def _averaged(self) -> Self:
+        if self.any_size and self.image_size is None and not self.global_pool_features:
+            raise ValueError("any_size takes an image_size or an averaged grid: a kernel pools grids of one size")
+        if self.pixel_stats is not None and set(self.pixel_stats) != set(self.cameras):
+            raise ValueError(f"pixel_stats is of {sorted(self.pixel_stats)}, the cameras are {sorted(self.cameras)}")
+        if self.head != "serl" and (not self.global_pool_features or self.freeze_stem):
+            raise ValueError(f"head '{self.head}' takes an averaged grid; set global_pool_features, not freeze_stem")
+        return self
+
+    @property
+    def num_frames(self) -> int:
+        """Frames that it sees of each camera: this one and its history."""
+        return 1 + self.num_history_frames
+
+    @property
+    def outputs(self) -> int:
+        """Logits of a frame: of success first, of progress last."""
+        return self.predict_success + self.predict_progress
+
+    @property
+    def history_span(self) -> int:
+        """Frames before the newest that its history reaches back."""
+        return self.num_history_frames * self.history_stride
 
 
 class AugmentConfig(Config):
@@ -25,7 +98,9 @@ class AugmentConfig(Config):
 class RewardTrainConfig(NetworkConfig):
     """What a reward model is trained with."""
 
-    encoder: Annotated[Any, ENCODER_REGISTRY.field] = Field(default_factory=EfficientNetConfig)
+    encoder: Annotated[Any, ENCODER_REGISTRY.field] = Field(
+        default_factory=lambda: ENCODER_REGISTRY.get("efficientnet_lite0")()
+    )
     # What of the encoder is frozen: all of it, its first part ("stem") or nothing. None: the stem of a pretrained one,
     # all of it where it has no parts, and nothing of one with random weights.
     freeze_encoder: bool | Literal["stem"] | None = None
@@ -80,17 +155,6 @@ class RewardTrainConfig(NetworkConfig):
         own = {name: getattr(self, name) for name in NetworkConfig.model_fields}
         state_dim = state_dim if self.use_state else 0
         return ClassifierConfig(cameras=dict(cameras), freeze_stem=self.freezes_stem, state_dim=state_dim, **own)
-
-    def build_member(self, classifier: ClassifierConfig, number: int) -> BinaryRewardClassifier:
-        """A member of the ensemble before its first step. An encoder that does not learn is the same in all of them."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed if self.frozen else self.member_seed(number))
-            encoder = self.encoder.build()
-            torch.manual_seed(self.member_seed(number))
-            model = BinaryRewardClassifier(classifier, encoder)
-        if self.frozen:
-            model.freeze_encoder()
-        return model
 
     def member_seed(self, number: int) -> int:
         return self.seed + 1000 * number

@@ -25,7 +25,7 @@ from plaudit.devices import AdamW, autocast_bf16, resolve_device, to_channels_la
 from plaudit.files import read_json
 from plaudit.judges.classifier.config import AugmentConfig, RewardTrainConfig
 from plaudit.judges.classifier.dataset import RewardDataset, Split, rows_to_learn
-from plaudit.judges.classifier.model import BinaryRewardClassifier
+from plaudit.judges.classifier.model import BinaryRewardClassifier, build_member
 from plaudit.judges.epochs import KEEP_EVERY, EpochMetrics, EpochTrainer, StepMetrics, never_stop, train_epochs
 from plaudit.types import AnyArray, FloatArray
 
@@ -124,7 +124,7 @@ def cache_features(
     Resumes where an earlier run stopped.
     """
     device = resolve_device(config.device)
-    model = config.build_member(config.classifier_config(table.cameras, table.state_dim), 0)
+    model = build_member(config, config.classifier_config(table.cameras, table.state_dim), 0)
     to_channels_last(model, device).eval()
     rows = rows_to_learn(table, splits, config.train_fps, cross_fit=config.cross_fit)
     learned = np.unique(table.history_indices(rows, model.config.num_frames, model.config.history_stride))
@@ -219,7 +219,7 @@ class EnsembleMember(EpochTrainer):
         """rows: of the table, to learn from"""
         self.device = resolve_device(config.device)
         self.dropout_seed = config.member_seed(number)
-        model = config.build_member(config.classifier_config(table.cameras, table.state_dim), number)
+        model = build_member(config, config.classifier_config(table.cameras, table.state_dim), number)
         if model.config.state_dim:
             model.state_mean.copy_(torch.from_numpy(table.state.mean(axis=0)))
             model.state_std.copy_(torch.from_numpy(np.maximum(table.state.std(axis=0), 1e-3)))

@@ -19,13 +19,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plaudit.config import Config, Number
+from plaudit.config import Config
 from plaudit.data.formats.decoder import load_pickle
 from plaudit.data.weights import LEGACY, ZIP, read_safetensors, read_torch
 from plaudit.errors import BadFile, JudgeError
 from plaudit.files import Root, unreadable
-
-Channels = tuple[Number, Number, Number]
+from plaudit.judges.classifier.config import Channels
 
 IMAGENET_MEAN: Channels = (123.675, 116.28, 103.53)
 IMAGENET_STD: Channels = (58.395, 57.12, 57.375)
