@@ -40,7 +40,7 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests")]
 
 import glow  # noqa: E402 - of the tests: the lamp
 from bars import Bars  # noqa: E402
-from plaudit.cluster.run import workers_for  # noqa: E402
+from plaudit.cluster.connect import workers_for  # noqa: E402
 from plaudit.data.store import Store  # noqa: E402
 from plaudit.training.config import TrainingConfig  # noqa: E402
 from plaudit.training.config_file import load_training_config  # noqa: E402

@@ -194,13 +194,13 @@ def tell(**facts):
     print(json.dumps({"at": time.time(), **facts}), flush=True)
 
 seconds = float(sys.argv[1])
-with connected("auto") as cluster:
+with connected("auto") as placement:
     import ray
-    options = cluster.placement.options("env") | {"max_restarts": -1, "max_task_retries": int(sys.argv[2])}
+    options = placement.options("env") | {"max_restarts": -1, "max_task_retries": int(sys.argv[2])}
     counter = ray.remote(Counter).options(**options).remote()
     pid, _ = ray.get(counter.add.remote())
     tell(event="ready", pid=pid)
-    sink = ray.remote(Sink).options(**cluster.placement.options("replay")).remote()
+    sink = ray.remote(Sink).options(**placement.options("replay")).remote()
     pusher = ray.remote(Pusher).options(**options).remote()
     pushed = pusher.push.remote(sink, seconds)
     until = time.time() + seconds

@@ -37,7 +37,7 @@ from rich.console import Console  # noqa: E402
 
 import glow  # noqa: E402 - of the tests: the lamp
 from bars import Bars  # noqa: E402
-from plaudit.cluster.run import workers_for  # noqa: E402
+from plaudit.cluster.connect import workers_for  # noqa: E402
 from plaudit.data.store import Store  # noqa: E402
 from plaudit.envs.panda import PandaConfig  # noqa: E402
 from plaudit.rollout.scripted import record_demos  # noqa: E402
@@ -274,13 +274,13 @@ def sampling(bars: Bars, folder: Path, head: str, learners: Sequence[int], secon
 
     options = SampleOptions(source="classifier", gamma=0.95, cameras=("front",))
     rates: dict[tuple[str, int], float] = {}
-    with connected(head, ClusterConfig(num_learners=2)) as cluster:
+    with connected(head, ClusterConfig(num_learners=2)) as placement:
         import ray as typed  # it reads the environment that `connected` has set
 
         from plaudit.cluster.ray_workers import RayHandle, ReplayBufferActor
 
         ray: Any = typed
-        place = cluster.placement.options
+        place = placement.options
         keeper = ray.remote(ReplayBufferActor).options(**place("replay"), name="sampling").remote(folder)
         handle: Any = RayHandle("replay buffer", "sampling", 30.0)
         here = Sampling().run(handle, options, True, seconds / 2)

@@ -104,7 +104,7 @@ NASTY = [*" ".join([NUMBERS, MORE_NUMBERS, BRACKETS, PATHS, MORE_PATHS, NAMES, L
 # Imported once, before a child is made, so that what is timed is the command.
 NEEDED = ("torch", "plaudit.judges.classifier.rlinf", "plaudit.judges.labeling", "plaudit.report.tables")
 HEAVY = (
-    *("ray", "torch", "transformers", "openai", "plaudit.cluster.run", "plaudit.cluster.check"),
+    *("ray", "torch", "transformers", "openai", "plaudit.cluster.connect", "plaudit.cluster.check"),
     *("plaudit.training.online", "plaudit.training.trainer", "plaudit.training.evaluation"),
     *("plaudit.training.config_file", "plaudit.training.reward_model", "plaudit.judges.vlm.local"),
     *(

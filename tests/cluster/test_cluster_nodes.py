@@ -104,9 +104,9 @@ class EnvActor:
     def ready(self):
         return True
 
-with connected() as cluster:
+with connected() as placement:
     import ray
-    actor = ray.remote(EnvActor).options(**cluster.placement.options("env")).remote()
+    actor = ray.remote(EnvActor).options(**placement.options("env")).remote()
     assert ray.get(actor.ready.remote())
     (found,) = running_actors(cluster_nodes())
     os.kill(found.pid, 9)  # Ray would print what the process wrote last
@@ -120,23 +120,23 @@ with connected() as cluster:
 LOOP = """
 import json, os, sys
 
-from plaudit.cluster.connect import connected
+from plaudit.cluster.connect import cluster_nodes, connected
 class Part:
     def where(self):
         return os.environ["PLAUDIT_CLUSTER_DIR"], os.environ["CUDA_VISIBLE_DEVICES"]
 
-with connected() as cluster:
+with connected() as placement:
     import ray
-    parts = {p: ray.remote(Part).options(**cluster.placement.options(p)).remote() for p in sys.argv[1:]}
-    print(json.dumps([cluster.local, {p: ray.get(actor.where.remote()) for p, actor in parts.items()}]))
+    parts = {p: ray.remote(Part).options(**placement.options(p)).remote() for p in sys.argv[1:]}
+    print(json.dumps([len(cluster_nodes()), {p: ray.get(actor.where.remote()) for p, actor in parts.items()}]))
 """
 
 
 def test_each_part_of_a_loop_lands_on_the_machine_of_its_role(nodes):
     done = nodes.python("-c", LOOP, "learner", "env", "labeler", at="labeling")
     assert done.returncode == 0, done.stderr
-    local, where = json.loads(done.stdout)
-    assert not local
+    num_nodes, where = json.loads(done.stdout)
+    assert num_nodes == 3
     assert where == {
         "learner": [str(nodes.root / "training"), ""],
         "env": [str(nodes.root / "inference"), ""],

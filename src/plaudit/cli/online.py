@@ -73,7 +73,7 @@ def online(
     Ctrl-C lets the workers finish their current call; the same command resumes the run. Returns 1 when the run failed
     or an audit alarm stopped it.
     """
-    from plaudit.cluster.run import workers_for
+    from plaudit.cluster.connect import workers_for
     from plaudit.training.demos import open_demos
     from plaudit.training.normalization import check_trained, resolve_normalizer
     from plaudit.training.online import OnlineTrainer

@@ -72,12 +72,14 @@ class NodeProbe:
 
     def report(self) -> NodeReport:
         """What can be found out on the node itself."""
+        path = os.environ.get("RAY_AUTH_TOKEN_PATH", "")
+        secret = os.environ.get("RAY_AUTH_TOKEN") or (Path(path).read_text().strip() if path else "")
         return NodeReport(
             own_versions(),
             [*own_addresses(), *own_addresses(socket.AF_INET6)],
             listeners(members(os.getsid(0))),
             os.environ.get("RAY_AUTH_MODE", ""),
-            _token_hash(),
+            hashlib.sha256(secret.encode()).hexdigest() if secret else "",
         )
 
     def actors(self, address: str) -> list[ActorProcess]:
@@ -140,8 +142,12 @@ def running_actors(nodes: Sequence[Node]) -> list[ActorProcess]:
 
 def check(nodes: Sequence[Node], megabytes: int = 50) -> list[CheckResult]:
     """Check every node and measure the connections between them."""
+    results: list[CheckResult] = []
+    for role, resource in ClusterConfig().resources.model_dump().items():
+        names = [_name(node) for node in nodes if resource in node.resources]
+        problem = f"no node has this role; start one: plaudit cluster start --role {role} --head ADDRESS"
+        results.append(CheckResult("role", role, ", ".join(names) or "none", None if names else problem))
     probes = {node.id: _start_probe(node) for node in nodes}
-    results = _check_roles(nodes)
     reports: dict[str, NodeReport] = {}
     for node in nodes:
         try:
@@ -182,24 +188,15 @@ def _get(reference: Any) -> Any:
         ) from None
 
 
-def _check_roles(nodes: Sequence[Node]) -> list[CheckResult]:
-    results = []
-    for role, resource in ClusterConfig().resources.model_dump().items():
-        names = [_name(node) for node in nodes if resource in node.resources]
-        problem = f"no node has this role; start one: plaudit cluster start --role {role} --head ADDRESS"
-        results.append(CheckResult("role", role, ", ".join(names) or "none", None if names else problem))
-    return results
-
-
 def _check_software(node: Node, report: NodeReport) -> list[CheckResult]:
     mismatch = difference(own_versions(), report.versions)
-    versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     problem = mismatch and f"{mismatch}; install what this machine has and start it again"
-    gpus = CheckResult("GPUs", _name(node), str(len(node.gpu_ids)), None)
-    if node.gpu_ids and report.versions["torch"].endswith("+cpu"):
-        cpu_only = "it has a GPU and a torch that cannot use it; install the build for its CUDA"
-        gpus = CheckResult("GPUs", _name(node), str(len(node.gpu_ids)), cpu_only)
-    return [CheckResult("versions", _name(node), versions, problem), gpus]
+    cpu_only = bool(node.gpu_ids) and report.versions["torch"].endswith("+cpu")
+    no_gpu = "it has a GPU and a torch that cannot use it; install the build for its CUDA" if cpu_only else None
+    return [
+        CheckResult("versions", _name(node), _versions(report.versions), problem),
+        CheckResult("GPUs", _name(node), str(len(node.gpu_ids)), no_gpu),
+    ]
 
 
 def _check_clock(node: Node, probe: Any) -> CheckResult:
@@ -268,19 +265,20 @@ def _check_open_ports(node: Node, report: NodeReport, nodes: Sequence[Node], pro
     )
 
 
-def _token_hash() -> str:
-    path = os.environ.get("RAY_AUTH_TOKEN_PATH", "")
-    secret = os.environ.get("RAY_AUTH_TOKEN") or (Path(path).read_text().strip() if path else "")
-    return hashlib.sha256(secret.encode()).hexdigest() if secret else ""
-
-
 def _name(node: Node) -> str:
     return f"{_roles(node)} {node.address}"
 
 
 def _roles(node: Node) -> str:
-    roles = [role for role, resource in ClusterConfig().resources.model_dump().items() if resource in node.resources]
-    return "+".join(roles) or node.hostname
+    return "+".join(_role_names(node)) or node.hostname
+
+
+def _role_names(node: Node) -> list[str]:
+    return [role for role, resource in ClusterConfig().resources.model_dump().items() if resource in node.resources]
+
+
+def _versions(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
 def next_steps(node: NodeInfo) -> str:
@@ -304,15 +302,14 @@ def nodes_table(nodes: Sequence[Node]) -> Table:
     table = Table("node", "address", "roles", *right, "versions", "alive", box=None, pad_edge=False)
     for node in nodes:
         has = node.resources
-        roles = [role for role, resource in ClusterConfig().resources.model_dump().items() if resource in has]
         table.add_row(
             f"{node.hostname}{' (head)' if node.head else ''}",
             node.address,
-            ", ".join(roles) or "-",
+            ", ".join(_role_names(node)) or "-",
             f"{has.get('GPU', 0):.0f}",
             f"{has.get('CPU', 0):.0f}",
             f"{has.get('memory', 0) / 2**30:.1f} GiB",
-            ", ".join(f"{name} {version}" for name, version in node.versions.items()) or "unknown",
+            _versions(node.versions) or "unknown",
             "yes" if node.alive else "no",
         )
     return table

@@ -1,4 +1,4 @@
-"""Joining a cluster as a driver, or starting one in this process.
+"""Joining a cluster as a driver, or starting one in this process; the workers of a run.
 
 Ray waits for minutes when the head cannot be reached, and its errors are long tracebacks. So the head is called over
 plain TCP first, and Ray's refusals are translated into one sentence. A driver runs on a machine of the cluster, because
@@ -21,8 +21,7 @@ import socket
 import sys
 import threading
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import closing, contextmanager
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,9 @@ from plaudit.cluster.network import is_loopback
 from plaudit.cluster.placement import Node, Placement, gpus_of, need_ray, own_labels, own_versions, versions_of
 from plaudit.cluster.state import LOCAL, RAY, NodeInfo, default_folder, make_folder, running
 from plaudit.errors import ClusterError
+from plaudit.training.run_folder import RunFolder
 from plaudit.training.settings import ClusterConfig, WorkerName
+from plaudit.training.worker_group import LocalWorkerGroup, WorkerGroup
 from plaudit.trust import allowances
 
 PORT = 6379
@@ -53,36 +54,50 @@ _HOST = re.compile(r"\[[0-9a-fA-F:.]+\]|[A-Za-z0-9][A-Za-z0-9.-]{0,252}")  # an 
 LOCAL_STORE = 512 * 2**20  # bytes of shared memory of a cluster in this process, or less on a small machine
 
 
-@dataclass(frozen=True)
-class Cluster:
-    """A cluster that can run all workers of an online run."""
+@contextmanager
+def workers_for(folder: RunFolder, address: str | None, *, serial: bool = False) -> Iterator[WorkerGroup]:
+    """The workers of an online run: as actors of a cluster, or in this process.
 
-    placement: Placement
-    local: bool  # started by this process, and gone with it
+    address: of a cluster's head; "auto" for the cluster that this machine belongs to, or else one of its own; "local"
+        for one of its own; None for this process
+    serial: in this process, one call after the other
+    """
+    if address is None:
+        with closing(LocalWorkerGroup(folder, serial=serial)) as workers:
+            yield workers
+        return
+    config = folder.config
+    has_model = not config.judge.is_human and config.judge.config.requires_gpu
+    requires_gpu: list[WorkerName] = ["labeler"] if has_model else []
+    with connected(None if address == "auto" else address, config.cluster, requires_gpu) as placement:
+        from plaudit.cluster.ray_workers import RayWorkerGroup
+
+        with closing(RayWorkerGroup(folder, placement)) as workers:
+            yield workers
 
 
 @contextmanager
 def connected(
     address: str | None = None, config: ClusterConfig | None = None, requires_gpu: Collection[WorkerName] = ()
-) -> Iterator[Cluster]:
-    """A cluster and where the workers go in it; raises `ClusterError` before anything starts if they do not fit.
+) -> Iterator[Placement]:
+    """Join a cluster; where the workers go in it. Raises `ClusterError` before anything starts if they do not fit.
 
-        with connected("auto", config.cluster, requires_gpu=["labeler"]) as cluster:
-            EnvActor.options(**cluster.placement.options("env")).remote(...)
+        with connected("auto", config.cluster, requires_gpu=["labeler"]) as placement:
+            EnvActor.options(**placement.options("env")).remote(...)
 
     address: "host:port", "auto" for the one that this machine belongs to, "local" for one in this process, None for
         "auto" where this machine belongs to one and "local" otherwise
     """
     config = config or ClusterConfig()
-    with join_cluster(address, config) as local:
-        yield Cluster(Placement(config, cluster_nodes(), requires_gpu, own_versions()), local)
+    with join_cluster(address, config):
+        yield Placement(config, cluster_nodes(), requires_gpu, own_versions())
 
 
 @contextmanager
 def join_cluster(
     address: str | None = None, config: ClusterConfig | None = None, folder: Path | None = None
 ) -> Iterator[bool]:
-    """Join a cluster, whether or not the workers fit; yields whether it was started by this process.
+    """Join a cluster, whether or not the workers fit; yields whether this process started it.
 
     folder: of this machine's node
     """
@@ -125,7 +140,20 @@ def cluster_nodes() -> list[Node]:
     """All nodes of the cluster that this process has joined, also those that died; the head first."""
     import ray
 
-    return sorted(map(_node, ray.nodes()), key=lambda node: (not node.head, node.address, node.id))
+    nodes = [
+        Node(
+            id=entry["NodeID"],
+            address=entry["NodeManagerAddress"],
+            hostname=entry["NodeManagerHostname"],
+            resources=entry["Resources"],
+            versions=versions_of(entry["Labels"]),
+            gpu_ids=gpus_of(entry["Labels"], int(entry["Resources"].get("GPU", 0))),
+            head="node:__internal_head__" in entry["Resources"],
+            alive=entry["Alive"],
+        )
+        for entry in ray.nodes()
+    ]
+    return sorted(nodes, key=lambda node: (not node.head, node.address, node.id))
 
 
 @contextmanager
@@ -214,34 +242,20 @@ def check_answers(address: str) -> None:
         )
 
 
-def _node(entry: dict[str, Any]) -> Node:
-    """From an entry of `ray.nodes()`."""
-    resources, labels = entry["Resources"], entry["Labels"]
-    return Node(
-        id=entry["NodeID"],
-        address=entry["NodeManagerAddress"],
-        hostname=entry["NodeManagerHostname"],
-        resources=resources,
-        versions=versions_of(labels),
-        gpu_ids=gpus_of(labels, int(resources.get("GPU", 0))),
-        head="node:__internal_head__" in resources,
-        alive=entry["Alive"],
-    )
-
-
 def _start_local(config: ClusterConfig) -> None:
     import ray
 
-    resources = config.resources
-    make_folder(default_folder())
+    resources, folder, shared = config.resources, default_folder(), os.statvfs("/dev/shm")
+    make_folder(folder)
     for attempt in range(1, LOCAL_STARTS + 1):
         try:
             ray.init(
                 address="local",
-                **_node_options("127.0.0.1", default_folder() / LOCAL),
+                _node_ip_address="127.0.0.1",
+                _temp_dir=str(folder.absolute() / LOCAL),
                 resources={resources.training: 3.0, resources.inference: 1.0, resources.labeling: 1.0},
                 labels=own_labels(),
-                object_store_memory=_local_store_size(),
+                object_store_memory=max(80 * 2**20, min(LOCAL_STORE, shared.f_bavail * shared.f_frsize // 3)),
                 include_dashboard=False,
                 **_driver_options(),
             )
@@ -256,11 +270,6 @@ def _start_local(config: ClusterConfig) -> None:
                 ) from error
 
 
-def _node_options(address: str, folder: Path) -> dict[str, Any]:
-    """Arguments of `ray.init` for a driver: the address of its own node, and the folder that Ray's sockets are in."""
-    return {"_node_ip_address": address, "_temp_dir": str(folder.absolute())}
-
-
 def _join(address: str, token: Path, folder: Path, own_node: NodeInfo | None) -> None:
     """Through the node of this machine in `folder`, or through any that Ray finds."""
     import ray
@@ -268,12 +277,19 @@ def _join(address: str, token: Path, folder: Path, own_node: NodeInfo | None) ->
 
     check_reachable(address)
     check_answers(address)
-    through = _node_options(own_node.address, folder / RAY) if own_node else {}
+    through: dict[str, Any] = {}
+    if own_node is not None:
+        through = {"_node_ip_address": own_node.address, "_temp_dir": str((folder / RAY).absolute())}
     try:
         with _stderr_off():
             ray.init(address=address, **through, **_driver_options())
     except (RuntimeError, ConnectionError, RayError) as error:
-        raise ClusterError(refusal(address, token, _messages(error))) from error
+        messages: list[str] = []
+        cause: BaseException | None = error
+        while cause is not None:
+            messages.append(str(cause))
+            cause = cause.__cause__ or cause.__context__
+        raise ClusterError(refusal(address, token, "\n".join(messages))) from error
 
 
 def _driver_options() -> dict[str, Any]:
@@ -317,21 +333,6 @@ def _stderr_off() -> Iterator[None]:
         os.dup2(stderr, 2)
         os.close(stderr)
         os.close(null)
-
-
-def _messages(error: BaseException | None) -> str:
-    """Of an error and of its causes, a line each."""
-    messages = []
-    while error is not None:
-        messages.append(str(error))
-        error = error.__cause__ or error.__context__
-    return "\n".join(messages)
-
-
-def _local_store_size() -> int:
-    """Bytes; a third of the shared memory at most."""
-    shared = os.statvfs("/dev/shm")
-    return max(80 * 2**20, min(LOCAL_STORE, shared.f_bavail * shared.f_frsize // 3))
 
 
 DEFAULT = Path("~/.ray/auth_token")

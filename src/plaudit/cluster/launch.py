@@ -5,15 +5,12 @@ killed, the kernel ends them. All ports are fixed and counted from one, so that 
 client server, autoscaler, log monitor and usage statistics are off.
 
 Health checks are wider than Ray's defaults. A link that is down for 20 s costs nothing, and a lost machine is noticed
-within a minute. Ten checks take 30 s or 60 s, depending on how the network fails; Ray's own five take 15 s or 65 s.
-
-Connections live as long as that. With Ray's defaults, one side gives up on a silent link after 20 s and the other side
-only after seven minutes. A call in progress then hung for minutes after the link was back.
+within a minute. Connections live as long as that. With Ray's defaults, one side gives up on a silent link after 20 s
+and the other only after seven minutes. A call in progress then hung for minutes after the link was back.
 
 Ray's limits on the start of its own processes are raised for busy machines. If Ray still gives up, it is started again
-until `START_TIMEOUT_S` is over.
-
-The state of a node is written before Ray is up, so that `stop` ends whatever an interrupted `start` left behind.
+until `START_TIMEOUT_S` is over. The state of a node is written before Ray is up, so that `stop` ends whatever an
+interrupted `start` left behind.
 """
 
 import json
@@ -27,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from plaudit.cluster import network, state
 from plaudit.cluster.connect import (
     JOIN_TIMEOUTS,
     LOOPBACK,
@@ -40,30 +38,8 @@ from plaudit.cluster.connect import (
     token_file,
     with_port,
 )
-from plaudit.cluster.network import (
-    address_towards,
-    can_connect,
-    can_listen,
-    close_others,
-    is_loopback,
-    open_others,
-    own_addresses,
-)
 from plaudit.cluster.placement import need_ray, own_labels
-from plaudit.cluster.state import (
-    RAY,
-    NodeInfo,
-    began,
-    boot,
-    check_length,
-    make_folder,
-    members,
-    read_state,
-    running,
-    session_of,
-    signal_process,
-    write_state,
-)
+from plaudit.cluster.state import NodeInfo
 from plaudit.data.disk import defer_signals
 from plaudit.errors import ClusterError
 from plaudit.training.settings import Role
@@ -130,19 +106,29 @@ def start(options: NodeOptions, on_progress: Callable[[str], None] = lambda _: N
     """Start the node of this machine and wait until it has joined. If it is interrupted, nothing keeps running."""
     need_ray()
     _check(options)
-    ports, token = NodePorts(options.port), token_file(options.token)
+    is_head, ports, token = options.head is None, NodePorts(options.port), token_file(options.token)
     if options.head is not None:
         check_reachable(with_port(options.head))
     address = _own_address(options)
     head = f"{address}:{ports.first}" if options.head is None else with_port(options.head)
-    _check_ports(address, ports, is_head=options.head is None)
-    _prepare_token(token, head if options.head else None)
-    _check_loopback(options, address)
-    make_folder(options.folder)
+    needed = [ports.first] * is_head + list(ports.options.values())
+    taken = [port for port in needed if not network.can_listen(address, port)]
+    if taken:
+        raise ClusterError(
+            f"port {taken[0]} is in use on this machine; a node uses {ports.first} to {ports.last}; choose "
+            "another first port with --port"
+        )
+    _prepare_token(token, None if is_head else head)
+    if network.is_loopback(address) and (not is_head or len(options.roles) < len(RESOURCES)):
+        raise ClusterError(  # Ray joins no cluster at 127.0.0.1
+            f"a cluster at {address} has one node with all roles (--role training --role inference --role labeling); "
+            "for several nodes, start the head with another --address"
+        )
+    state.make_folder(options.folder)
     if options.firewall:
-        close_others(address, (ports.first, ports.last))
+        network.close_others(address, (ports.first, ports.last))
     log, deadline = options.folder / "start.log", time.monotonic() + START_TIMEOUT_S
-    environment = _environment(token, address, joins=options.head is not None)
+    environment = _environment(token, address, joins=not is_head)
     command = _command(options, address, head, ports)
     on_progress(f"starting Ray at {address}; its output is in {log}")
     try:
@@ -153,21 +139,25 @@ def start(options: NodeOptions, on_progress: Callable[[str], None] = lambda _: N
                 )
                 node = NodeInfo(
                     pid=process.pid,
-                    began=began(process.pid) or 0,
+                    began=state.began(process.pid) or 0,
                     head=head,
                     address=address,
                     roles=options.roles,
                     token=str(token),
-                    is_head=options.head is None,
+                    is_head=is_head,
                     ports=(ports.first, ports.last),
                     closed=options.firewall,
-                    boot=boot(),
+                    boot=state.boot(),
                 )
-                write_state(options.folder, node)
+                state.write_state(options.folder, node)
             if _wait_until_up(process, log, deadline, on_progress):
                 return node
-            if TIMED_OUT not in log.read_text():
-                raise ClusterError(_start_error(log, head, token))
+            text = log.read_text()
+            if "uthenticat" in text or "ersion mismatch" in text:
+                raise ClusterError(refusal(head, token, text))
+            if TIMED_OUT not in text:
+                last = ([line.strip() for line in text.splitlines() if line.strip()] or ["it printed nothing"])[-1]
+                raise ClusterError(f"Ray did not start: {last}; its output is in {log}")
             on_progress("Ray's processes were too slow to start; starting it again")
     except BaseException:
         on_progress("stopping what was started")
@@ -177,23 +167,23 @@ def start(options: NodeOptions, on_progress: Callable[[str], None] = lambda _: N
 
 def stop(folder: Path) -> NodeInfo | None:
     """Stop the node of this folder and nothing else; returns None if there is none."""
-    node = read_state(folder)
+    node = state.read_state(folder)
     if node is None:
         return None
     if node.alive:
         host, _, port = node.head.rpartition(":")
-        patience_s = STOP_TIMEOUT_S if can_connect(host, int(port)) else ORPHAN_STOP_TIMEOUT_S
-        signal_process(node.pid, node.began, signal.SIGTERM)
+        patience_s = STOP_TIMEOUT_S if network.can_connect(host, int(port)) else ORPHAN_STOP_TIMEOUT_S
+        state.signal_process(node.pid, node.began, signal.SIGTERM)
         _wait_until_gone(node.pid, patience_s)
     if node.closed:
-        open_others(node.ports)
+        network.open_others(node.ports)
     (folder / "node.json").unlink()
     return node
 
 
 def _check(options: NodeOptions) -> None:
-    check_length(options.folder)
-    node = running(options.folder)
+    state.check_length(options.folder)
+    node = state.running(options.folder)
     if node is not None:
         raise ClusterError(
             f"a node runs here already ({', '.join(node.roles)}, cluster at {node.head}); run: plaudit cluster stop"
@@ -206,15 +196,15 @@ def _check(options: NodeOptions) -> None:
 
 
 def _own_address(options: NodeOptions) -> str:
-    addresses = own_addresses()
+    addresses = network.own_addresses()
     if options.address is not None:
-        if options.address in ("", "0.0.0.0") or not can_listen(options.address):
+        if options.address in ("", "0.0.0.0") or not network.can_listen(options.address):
             raise ClusterError(
                 f"'{options.address}' is not an address of this machine; it has: {', '.join(addresses) or 'none'}"
             )
         return options.address
     if options.head is not None:
-        return address_towards(with_port(options.head))
+        return network.address_towards(with_port(options.head))
     if len(options.roles) == len(RESOURCES):
         return "127.0.0.1"  # with all roles here no other machine connects
     if len(addresses) != 1:
@@ -225,17 +215,8 @@ def _own_address(options: NodeOptions) -> str:
     return addresses[0]
 
 
-def _check_ports(address: str, ports: NodePorts, is_head: bool) -> None:
-    needed = [ports.first] * is_head + list(ports.options.values())
-    taken = [port for port in needed if not can_listen(address, port)]
-    if taken:
-        raise ClusterError(
-            f"port {taken[0]} is in use on this machine; a node uses {ports.first} to {ports.last}; choose "
-            "another first port with --port"
-        )
-
-
 def _prepare_token(token: Path, head: str | None) -> None:
+    """Make or check the token file, unless the environment has a token. head: to join; None for a new cluster"""
     if "RAY_AUTH_MODE" in os.environ or "RAY_AUTH_TOKEN" in os.environ:
         return
     if head is None:
@@ -247,22 +228,13 @@ def _prepare_token(token: Path, head: str | None) -> None:
     check_private(token)
 
 
-def _check_loopback(options: NodeOptions, address: str) -> None:
-    """Ray joins no cluster at 127.0.0.1, so such a cluster has one node, with all roles."""
-    if is_loopback(address) and (options.head is not None or len(options.roles) < len(RESOURCES)):
-        raise ClusterError(
-            f"a cluster at {address} has one node with all roles (--role training --role inference --role labeling); "
-            "for several nodes, start the head with another --address"
-        )
-
-
 def _environment(token: Path, address: str, joins: bool) -> dict[str, str]:
     settings = {
         "RAY_START_HOOK": START_HOOK,
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",  # otherwise `stop` waits half a minute for actors
         "PYTHONUNBUFFERED": "1",
     }
-    if is_loopback(address):
+    if network.is_loopback(address):
         settings |= LOOPBACK
     if joins:
         settings["RAY_NUM_REDIS_GET_RETRIES"] = JOIN_TIMEOUTS["RAY_NUM_REDIS_GET_RETRIES"]
@@ -278,7 +250,7 @@ def _command(options: NodeOptions, address: str, head: str, ports: NodePorts) ->
         "node-name": address,
         "resources": json.dumps({f"{role}_pc": RESOURCES[role] for role in options.roles}),
         "labels": ",".join(f"{name}={value}" for name, value in own_labels().items()),
-        "temp-dir": str(options.folder.absolute() / RAY),
+        "temp-dir": str(options.folder.absolute() / state.RAY),
         **ports.options,
         "min-worker-port": ports.first + 21,
         "max-worker-port": ports.last,
@@ -313,21 +285,13 @@ def _wait_until_up(
     return True
 
 
-def _start_error(log: Path, head: str, token: Path) -> str:
-    text = log.read_text()
-    if "uthenticat" in text or "ersion mismatch" in text:
-        return refusal(head, token, text)
-    lines = [line for line in text.splitlines() if line.strip()]
-    return f"Ray did not start: {lines[-1].strip() if lines else 'it printed nothing'}; its output is in {log}"
-
-
 def _wait_until_gone(session: int, patience_s: float) -> None:
     """Wait for the processes of a session to end, and kill those that take too long."""
     deadline = time.monotonic() + patience_s
-    while left := members(session):
+    while left := state.members(session):
         if time.monotonic() > deadline:
             for pid in left:
-                since = began(pid)
-                if since is not None and session_of(pid) == session:
-                    signal_process(pid, since, signal.SIGKILL)
+                since = state.began(pid)
+                if since is not None and state.session_of(pid) == session:
+                    state.signal_process(pid, since, signal.SIGKILL)
         time.sleep(0.1)

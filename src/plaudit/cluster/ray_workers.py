@@ -24,7 +24,7 @@ from ray import ObjectRef
 from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayError, RayTaskError
 from ray.util import get_node_ip_address
 
-from plaudit.cluster.connect import Cluster
+from plaudit.cluster.placement import Placement
 from plaudit.errors import PlauditError, StoreLocked, WorkerFailed, WorkerLost
 from plaudit.rollout.operator import OperatorCommand, OperatorStatus
 from plaudit.training.distributed import SINGLE, DistributedGroup, rendezvous_address
@@ -281,10 +281,10 @@ def first_of_all(calls: Sequence[Future[Any]], after: Sequence[Future[Any]] = ()
 class RayWorkerGroup(WorkerGroup):
     """The workers of a run as actors, all created at once, so that they start in parallel."""
 
-    def __init__(self, run: RunFolder, cluster: Cluster):
+    def __init__(self, run: RunFolder, placement: Placement):
         super().__init__()
         config, folder = run.config, run.path.absolute()
-        self._cluster, self._timeout_s = cluster, config.run.worker_timeout_s
+        self._placement, self._timeout_s = placement, config.run.worker_timeout_s
         self._run = uuid.uuid4().hex[:8]  # in the names of the actors, which are the cluster's
         self._actors: dict[str, Any] = {}
         self._create("replay", "replay", ReplayBufferActor, folder, **replay_options(run))
@@ -305,7 +305,7 @@ class RayWorkerGroup(WorkerGroup):
             self.labeler = self._slot("labeler", "labeler", ManualRewardLabelerActor, replay, config.judge.window)
 
         def make(rank: int) -> Any:
-            where = cluster.placement.options("learner", rank)
+            where = placement.options("learner", rank)
             return ray.remote(LearnerActor).options(**where, max_restarts=0).remote(config, folder, replay, state)
 
         self._learners = LearnerGroup(make, config.cluster.num_learners)
@@ -319,7 +319,7 @@ class RayWorkerGroup(WorkerGroup):
         worker: its name
         key: of its placement, in `cluster.workers`
         """
-        where = self._cluster.placement.options(key)
+        where = self._placement.options(key)
         # An env is stopped, operated and asked for its status in the middle of an episode.
         threads = {"max_concurrency": 4} if cls is EnvActor else {}
         options = {**where, **RESTART_FOREVER, **threads, "name": self._name(worker)}
