@@ -78,7 +78,7 @@ def test_a_learner_of_the_users_own_is_found_by_its_dotted_path_and_goes_on(lab)
 def test_a_learner_that_cannot_learn_from_replay_is_told_why(lab):
     mistakes = {
         "ppo": "learner 'ppo' does not learn from replay, and here labels come after the policy that acted was "
-        "updated; use an off-policy learner: sac, qchunk",
+        "updated. Use an off-policy learner: sac, qchunk",
         "own_learner:UnfinishedConfig": "learner 'own_learner:UnfinishedConfig' builds a Unfinished, which lacks "
         "act_fn, components, config",
     }

@@ -208,7 +208,7 @@ def _check_labels(store: Store, report: CheckReport) -> None:
     if store.ledger.last_id >= store.next_id:
         report.problems.append(
             f"{store.ledger.path} has labels of episode {store.ledger.last_id}, and the journal knows of none beyond "
-            f"{store.next_id - 1}: an older journal was put back, or its last lines are lost; restore the newest from "
+            f"{store.next_id - 1}: an older journal was put back, or its last lines are lost. Restore the newest from "
             "a backup (whoever writes next gives no id a second time)"
         )
     for episode_id in store.ids:

@@ -92,7 +92,7 @@ def open_or_import(
         return store, [f"{error}; it is used as it is now"]
     except StoreError as error:
         raise DataError(
-            f"the labels of {path} belong into a store, and none can be written there: {error}; import it to a folder "
+            f"the labels of {path} belong into a store, and none can be written there: {error}. Import it to a folder "
             f"that you may write to (plaudit data import {path} STORE) and name that store"
         ) from error
     count = len(report.ids) + report.already_imported

@@ -254,7 +254,7 @@ def calibrate(
     if min(successes, failures) < MIN_EPISODES:
         raise JudgeError(
             f"calibration needs at least {MIN_EPISODES} episodes that show success and {MIN_EPISODES} that show "
-            f"failure, and some 50 to be sure of the rate; of those with reference labels {successes} show success and "
+            f"failure, and some 50 to be sure of the rate. Of those with reference labels {successes} show success and "
             f"{failures} failure"
         )
     calibration, calibrated = _recalibrate(episodes)

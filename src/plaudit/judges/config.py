@@ -268,7 +268,7 @@ def uncalibrated_warning(config: JudgeConfig) -> str:
     keys = map(shlex.quote, _overrides(given))
     words = ["plaudit judge calibrate STORE --judge", JUDGE_REGISTRY.name_of(config), *keys, "--output judge.yaml"]
     return (
-        "this judge is not calibrated, and its threshold may let anything through; fit it on a store with about 50 "
+        "this judge is not calibrated, and its threshold may let anything through. Fit it on a store with about 50 "
         f"episodes that a human has labeled: {' '.join(words)}; then use judge.yaml as the judge"
     )
 

@@ -160,8 +160,8 @@ def check_both_classes(store: Store, targets: Mapping[int, FloatArray], num_unsc
     successes, failures = count_classes(targets.values())
     if min(successes, failures) < MIN_EPISODES:
         raise JudgeError(
-            f"an exam needs at least {MIN_EPISODES} episodes that show success and {MIN_EPISODES} that show failure; "
-            f"of the {len(targets)} in {store.folder} that this judge has not seen {successes} show success and "
+            f"an exam needs at least {MIN_EPISODES} episodes that show success and {MIN_EPISODES} that show failure. "
+            f"Of the {len(targets)} in {store.folder} that this judge has not seen {successes} show success and "
             f"{failures} failure{f' ({num_unscored} others could not be scored)' * bool(num_unscored)}; label more"
         )
 

@@ -226,7 +226,7 @@ def noise_of(precision: float, recall: float, success_share: float = 0.5) -> dic
     if false > 1:
         raise DataError(
             f"no judge has a precision of {precision:.0%} with a recall of {recall:.0%} where {success_share:.0%} of "
-            "the episodes succeed: it would call more failures a success than there are; check the two"
+            "the episodes succeed. It would call more failures a success than there are; check the two"
         )
     return {"false_positives": false, "misses": 1 - recall}
 

@@ -135,7 +135,7 @@ class PolicySpec(PolicyConfig):
             raise PolicyError(f"{untrained}; train it first, or say that you want this: {ALLOW_UNTRAINED}")
         if not scaled:
             raise PolicyError(
-                f"nothing says what this policy's actions are on {robot}, and they would be sent as they are; name "
+                f"nothing says what this policy's actions are on {robot}, and they would be sent as they are. Name "
                 "statistics (normalizer: in its file, or policy.inference.normalizer=, from plaudit data stats), or "
                 f"say that you want this: {ALLOW_UNTRAINED}"
             )

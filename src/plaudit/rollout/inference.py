@@ -70,7 +70,7 @@ class Warmup:
         return (
             f"{self.executed} steps of a chunk are executed ({EXECUTION_HORIZON}), the last of them "
             f"{last / self.fps:.1f} s after its observation, and commands are not sent after {stale_chunk_s:g} s "
-            "(robot.safety.stale_chunk_s); lower the first, or raise the second"
+            "(robot.safety.stale_chunk_s). Lower the first, or raise the second"
         )
 
     @property

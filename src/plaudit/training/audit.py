@@ -355,7 +355,7 @@ class Audit:
         }
         kinds = [kind for kind, evidence in (("false", false), ("missed", missed)) if evidence > max(false, missed) / 2]
         return (
-            f"in {self.num_episodes} audited episodes {'; '.join(texts[kind] for kind in kinds)}; look at them "
+            f"in {self.num_episodes} audited episodes {'; '.join(texts[kind] for kind in kinds)}. Look at them "
             f"(plaudit data sheet), label the {' and '.join(kinds)} successes (plaudit label) and train the judge "
             "again (plaudit train-reward), or calibrate a judge that is not trained (plaudit judge calibrate)"
         )

@@ -277,7 +277,7 @@ def _check_online(config: TrainingConfig) -> None:
     if not config.off_policy:
         raise ValueError(
             f"learner '{config.learner_name}' does not learn from replay, and here labels come after the policy that "
-            "acted was updated; use an off-policy learner: sac, qchunk, or one of your own whose config derives "
+            "acted was updated. Use an off-policy learner: sac, qchunk, or one of your own whose config derives "
             "from plaudit.learners.config.OffPolicyConfig"
         )
     if config.labels_late_by:

@@ -28,9 +28,9 @@ def unseen_success(successes: int, count: int) -> str:
     if 2 * successes >= count:
         return ""
     return (
-        f"the judge sees success in {successes or 'none'} of the {count} demonstrations; they may end with their first "
-        "frame of success, where a careful judge needs a few more (record them with --steps-after-success 10), its "
-        "rule may be too strict (judge.rule), or they show another task"
+        f"the judge sees success in {successes or 'none'} of the {count} demonstrations. They may end with their first "
+        "frame of success, where a careful judge needs a few more (record them with --steps-after-success 10). Or its "
+        "rule is too strict (judge.rule), or they show another task."
     )
 
 

@@ -51,7 +51,7 @@ def check_trained(config: TrainingConfig) -> None:
         load_policy(policy.path).check_trained(robot, scaled=policy.inference.normalizer is not None)
     elif policy.normalizer is None:
         raise TrainingError(
-            f"nothing says what actions from -1 to 1 are on {robot}, and they would be sent as they are; give it "
+            f"nothing says what actions from -1 to 1 are on {robot}, and they would be sent as they are. Give it "
             "demonstrations (demos.store=), or statistics (policy.normalizer=, from plaudit data stats --range), or "
             f"say that you want this: {ALLOW_UNTRAINED}"
         )
@@ -80,6 +80,6 @@ def _check_range(normalizer: Normalizer, demos: Store) -> None:
     if outside > MAX_OUT_OF_RANGE:
         raise TrainingError(
             f"{outside:.0%} of the actions in {demos.folder} lie outside of what the policy can express, which is -1 "
-            "to 1 of policy.normalizer; take the demonstrations' own range: plaudit data stats "
+            "to 1 of policy.normalizer. Take the demonstrations' own range: plaudit data stats "
             f"{demos.folder} --range, and write policy.normalizer=stats.json"
         )

@@ -166,7 +166,7 @@ class OnlineTrainer:
         if not writes_here(status, folder.policy):
             raise TrainingError(
                 f"the state manager does not write to {folder.policy} on this machine, so there would be no policy at "
-                "the end; give state and replay the role of the machine where this command runs (cluster.workers)"
+                "the end. Give state and replay the role of the machine where this command runs (cluster.workers)"
             )
         self.monitor = JudgeMonitor(folder, self._judge.source)
         self.schedule = OnlineSchedule(config, w, self.monitor, info, self.state)

@@ -103,7 +103,7 @@ def check_display() -> None:
         raise MissingExtra("PySide6", "gui")
     if not has_display():
         raise DisplayError(
-            "there is no screen for a window (neither DISPLAY nor WAYLAND_DISPLAY is set); run this on a desktop, "
+            "there is no screen for a window (neither DISPLAY nor WAYLAND_DISPLAY is set). Run this on a desktop, "
             "over 'ssh -X', or with QT_QPA_PLATFORM=vnc; 'plaudit data label' needs no screen"
         )
     reason = _probe_qt()

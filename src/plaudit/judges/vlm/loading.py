@@ -137,8 +137,8 @@ def _from_hub(config: VlmJudgeConfig, loader: Any, **options: Any) -> Any:
             reason = "it is no folder here, and not among the models that were downloaded before"
         raise JudgeError(
             f"transformers cannot load '{config.model}' ({reason}); name a folder with config.json, tokenizer and "
-            "weights, or set local_files_only: false for a model of the hub; models with code of their own are not "
-            "run, serve such a model with vLLM and set backend: openai"
+            "weights, or set local_files_only: false for a model of the hub. Models with code of their own are not "
+            "run; serve such a model with vLLM and set backend: openai"
         ) from error
 
 

@@ -153,7 +153,7 @@ class TransformersConfig(EncoderConfig):
             reason = str(error).split("\n")[0]
             raise JudgeError(
                 f"transformers cannot load '{self.name}' ({reason}); name a folder with config.json and weights, or "
-                "set local_files_only: false for a model of the hub; models that bring code of their own are not run"
+                "set local_files_only: false for a model of the hub. Models that bring code of their own are not run"
             ) from error
 
     def _preprocessing(self) -> tuple[Channels, Channels]:
