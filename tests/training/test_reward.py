@@ -223,7 +223,7 @@ def test_the_end_of_a_demonstration_that_the_model_does_not_see_ends_nothing(tmp
 
 def test_demonstrations_without_success_in_the_models_eyes_are_told(tmp_path: Path, model: Any):
     demos = demonstrations(tmp_path / "demos", up=-1.0)
-    with pytest.raises(JudgeError, match=r"sees success in none of the 3 demonstrations; .*--steps-after-success"):
+    with pytest.raises(JudgeError, match=r"sees success in none of the 3 demonstrations. .*--steps-after-success"):
         run(tmp_path / "run", f"{LEARNERS['sac']} judge={model(0.5)} demos.store={demos}")
 
 
@@ -236,7 +236,7 @@ def test_so_are_those_of_which_it_misses_most(tmp_path: Path, model: Any, dark: 
     words = f"{LEARNERS['sac']} judge={model(0.5)} demos.store={demos}"
     with Trainer(create(tmp_path / "run", words), lambda _: iter) as trainer:
         said = trainer.judge.warning
-    assert said.startswith("the judge sees success in 3 of the 7 demonstrations; ") if dark == 4 else not said
+    assert said.startswith("the judge sees success in 3 of the 7 demonstrations. ") if dark == 4 else not said
 
 
 # Shaping by progress
