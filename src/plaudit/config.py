@@ -51,6 +51,7 @@ MAX_NUMBER = 400  # characters of an unquoted YAML value that begins like a numb
 MAX_FILLED = 10_000  # values of a file that OmegaConf processes, a few seconds
 MOST_LETTERS = 16 << 20  # characters of all values with templates filled in
 
+_MISSING = object()
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _PLACE = re.compile(r"\$\{oc\.env:(" + "|".join(PLACES) + r")(,[\w./-]*)?\}")
 _OTHER_KEY = re.compile(r"\$\{([\w-]+(?:\.[\w-]+)*)\}")
@@ -97,65 +98,53 @@ def config_from_init(cls: type, context: tuple[str, ...] = ()) -> type[BaseModel
     An `__init__` with an argument `config: SomeConfig` gets the whole config instead, with the fields of that class.
     context: arguments of `__init__` that are not part of the config; `build()` takes them, in this order
     """
+    init = f"{cls.__qualname__}.__init__"
     try:
         hints = get_type_hints(cls.__init__, include_extras=True)
-        arguments = list(signature(cls).parameters.values())
+        arguments = signature(cls).parameters
     except (NameError, TypeError, ValueError) as error:
-        raise ContractError(f"the arguments of {cls.__qualname__}.__init__ cannot be read: {error}") from error
-    base, fields = Config, {}
-    for argument in arguments:
-        if argument.name in context:
+        raise ContractError(f"the arguments of {init} cannot be read: {error}") from error
+    base: type[Config] = Config
+    fields: dict[str, Any] = {}
+    for name, argument in arguments.items():
+        hint = hints.get(name)
+        if name in context:
             continue
-        hint = hints.get(argument.name)
-        if argument.name == "config" and isinstance(hint, type) and issubclass(hint, Config):
+        if name == "config" and isinstance(hint, type) and issubclass(hint, Config):
             base = hint
-        else:
-            fields[argument.name] = (_config_type(cls, argument, hint), _default(argument))
-    taken = tuple(name for name in context if name in {argument.name for argument in arguments})
+            continue
+        where = f"argument '{name}' of {init}"
+        if argument.kind not in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY):
+            raise ContractError(f"{where} has no name or no end; take arguments that a config file can set, one by one")
+        if hint is None:
+            raise ContractError(f"{where} has no type; write one, like {name}: int, so that a config is checked")
+        fields[name] = (hint, ... if argument.default is Parameter.empty else argument.default)
     if base is not Config and fields:
         raise ContractError(
-            f"{cls.__qualname__}.__init__ takes a config and '{next(iter(fields))}', which no config file could set; "
-            f"make it a field of {base.__name__}"
+            f"{init} takes a config and '{next(iter(fields))}', which no config file could set; make it a field of "
+            f"{base.__name__}"
         )
-    made = _create(cls, base, fields)
-
-    def build(self: BaseModel, *values: Any) -> Any:
-        given = {name: value for name, value in zip(context, values, strict=True) if name in taken}
-        own = {"config": self} if base is not Config else {name: getattr(self, name) for name in fields}
-        return cls(**given, **own)
-
-    def reduce(self: BaseModel) -> tuple[Any, ...]:
-        return _rebuild, (cls.__module__, cls.__qualname__, context, self.model_dump(mode="json"))
-
-    setattr(made, "build", build)  # noqa: B010 - of a model that pyright has no fields of
-    setattr(made, "__reduce__", reduce)  # noqa: B010 - a class that is made at run time is found by no import
-    return made
-
-
-def _config_type(cls: type, argument: Parameter, hint: Any) -> Any:
-    where = f"argument '{argument.name}' of {cls.__qualname__}.__init__"
-    if argument.kind not in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY):
-        raise ContractError(f"{where} has no name or no end; take arguments that a config file can set, one by one")
-    if hint is None:
-        raise ContractError(f"{where} has no type; write one, like {argument.name}: int, so that a config is checked")
-    return hint
-
-
-def _default(argument: Parameter) -> Any:
-    return ... if argument.default is Parameter.empty else argument.default
-
-
-def _create(cls: type, base: type[Config], fields: Mapping[str, Any]) -> type[BaseModel]:
     try:
         made: type[BaseModel] = create_model(cls.__name__, __base__=base, __module__=cls.__module__, **fields)
         made.model_json_schema()  # what has none cannot stand in a file
     except PydanticUserError as error:
         kinds = ", ".join(f"{name}: {getattr(kind, '__name__', kind)}" for name, (kind, _) in fields.items())
         raise ContractError(
-            f"{cls.__qualname__}.__init__ takes ({kinds}), of which a config file cannot give all; take numbers, text, "
-            "lists and config classes, or register a config class with build()"
+            f"{init} takes ({kinds}), of which a config file cannot give all; take numbers, text, lists and config "
+            "classes, or register a config class with build()"
         ) from error
+
+    def build(self: BaseModel, *values: Any) -> Any:
+        given = {name: value for name, value in zip(context, values, strict=True) if name in arguments}
+        own = {"config": self} if base is not Config else {name: getattr(self, name) for name in fields}
+        return cls(**given, **own)
+
+    def reduce(self: BaseModel) -> tuple[Any, ...]:
+        return _rebuild, (cls.__module__, cls.__qualname__, context, self.model_dump(mode="json"))
+
     made.__qualname__, made.__doc__ = cls.__qualname__, cls.__doc__
+    setattr(made, "build", build)  # noqa: B010 - of a model that pyright has no fields of
+    setattr(made, "__reduce__", reduce)  # noqa: B010 - a class that is made at run time is found by no import
     return made
 
 
@@ -199,25 +188,17 @@ def read_values(
     file_tree = read_yaml(Path(path), root) if path is not None else {}
     override_tree = _overrides(overrides)
     for block in typed:
-        _drop_if_retyped(file_tree, override_tree, block)
+        *above, name = block.split(".")
+        old, new = (_at(tree, above) for tree in (file_tree, override_tree))
+        chosen = _at(new, [name, "type"])
+        before = _at(old, [name, "type"]) if isinstance(_at(old, [name]), dict) else _at(old, [name])
+        if None not in (chosen, before) and chosen != before:
+            del old[name]
     try:
         merged: Any = merge_overrides(file_tree, override_tree)
     except _yaml_errors() as error:
         raise ConfigError([((), f"{path or 'command line'}: {first_line(error)}")]) from error
     return merged, override_tree
-
-
-def _drop_if_retyped(tree: dict[str, Any], overrides: dict[str, Any], block: str) -> None:
-    """Remove a block of the file if an override changes its `type`: its other keys belong to another class."""
-    *above, name = block.split(".")
-    for key in above:
-        tree, overrides = (t[key] if isinstance(t.get(key), dict) else {} for t in (tree, overrides))
-    old, new = tree.get(name), overrides.get(name)
-    chosen = new.get("type") if isinstance(new, dict) else None
-    if chosen is not None and old is not None:
-        before = old.get("type") if isinstance(old, dict) else old
-        if before is not None and before != chosen:
-            del tree[name]
 
 
 def _overrides(overrides: Sequence[str]) -> dict[str, Any]:
@@ -246,7 +227,8 @@ def _overrides(overrides: Sequence[str]) -> dict[str, Any]:
 
 def key_location(where: Location, path: str | Path | None, given: Mapping[str, Any]) -> str:
     """Where a key comes from: the file or the command line."""
-    return "command line" if path is None or _has(given, where) else str(path)
+    typed = bool(where) and _at(given, where, _MISSING) is not _MISSING
+    return "command line" if path is None or typed else str(path)
 
 
 def parse(cls: type[ModelT], values: Mapping[str, Any]) -> ModelT:
@@ -259,7 +241,10 @@ def parse(cls: type[ModelT], values: Mapping[str, Any]) -> ModelT:
         return cls.model_validate_json(text, strict=True)
     except ValidationError as error:
         details = _one_per_key(values, error.errors())
-        raise ConfigError(_first(p for detail in details for p in _problems(cls, detail))) from None
+        problems = [problem for detail in details for problem in _problems(cls, detail)]
+        more = len(problems) - MOST_PROBLEMS
+        left_out = [((), f"and {more:,} more like these")] if more > 0 else []
+        raise ConfigError([*problems[:MOST_PROBLEMS], *left_out]) from None
 
 
 def expand_type_override(override: str, short: Collection[str], like: str) -> str:
@@ -281,11 +266,12 @@ def reject_foreign_keys(tree: Mapping[str, Any], hints: Mapping[str, str]) -> No
     """
     # A list is one value, whatever it contains.
     locations = {tuple(takewhile(lambda step: isinstance(step, str), where)): None for where, _ in _leaves(tree)}
-    strange = [
-        (where, f"key '{'.'.join(map(str, where))}' goes by another name here; {hint}")
-        for where in locations
-        if (hint := _hint(".".join(map(str, where)), hints))
-    ]
+    strange = []
+    for where in locations:
+        key = ".".join(map(str, where))
+        fitting = [name for name in hints if key == name or key.startswith(f"{name.removesuffix('.')}.")]
+        if fitting:
+            strange.append((where, f"key '{key}' goes by another name here; {hints[max(fitting, key=len)]}"))
     if strange:
         raise ConfigError(strange)
 
@@ -297,11 +283,6 @@ def _leaves(tree: Any, where: Location = ()) -> Iterator[tuple[Location, Any]]:
             yield from _leaves(value, (*where, key if isinstance(key, int) else str(key)))
     else:
         yield where, tree
-
-
-def _hint(key: str, hints: Mapping[str, str]) -> str | None:
-    fitting = [name for name in hints if key == name or key.startswith(f"{name.removesuffix('.')}.")]
-    return hints[max(fitting, key=len)] if fitting else None
 
 
 def _yaml_errors() -> tuple[type[Exception], ...]:
@@ -402,18 +383,20 @@ def _letters(tree: Any, node: Any, sizes: dict[int, int]) -> int:
             sizes[id(node)] = 1 + sum(_letters(tree, part, sizes) for part in inner)
         else:
             named = _OTHER_KEY.findall(node) if isinstance(node, str) else []
-            sizes[id(node)] = len(str(node)) + sum(_letters(tree, _at(tree, key), sizes) for key in named)
+            sizes[id(node)] = len(str(node)) + sum(_letters(tree, _at(tree, key.split(".")), sizes) for key in named)
     return sizes[id(node)]
 
 
-def _at(tree: Any, key: str) -> Any:
-    for step in key.split("."):
-        if isinstance(tree, list) and step.isdecimal() and int(step) < len(tree):
-            tree = tree[int(step)]
-        elif isinstance(tree, dict):
-            tree = tree.get(step, tree.get(int(step)) if step.isdecimal() else None)
+def _at(tree: Any, steps: Iterable[str | int], missing: Any = None) -> Any:
+    """The value at a location in a tree."""
+    for step in steps:
+        number = int(step) if isinstance(step, int) or step.isdecimal() else None
+        if isinstance(tree, list) and number is not None and number < len(tree):
+            tree = tree[number]
+        elif isinstance(tree, dict) and (key := step if step in tree else number) in tree and key is not None:
+            tree = tree[key]
         else:
-            return None
+            return missing
     return tree
 
 
@@ -547,14 +530,6 @@ def _problems(cls: type[BaseModel], detail: ErrorDetails) -> list[tuple[Location
     return [(where, f"key '{key}' is {value}: {detail['msg'][:300].lower()}")]
 
 
-def _first(problems: Iterable[tuple[Location, str]]) -> list[tuple[Location, str]]:
-    """The first problems, and how many more there are."""
-    every = list(problems)
-    if len(every) <= MOST_PROBLEMS:
-        return every
-    return [*every[:MOST_PROBLEMS], ((), f"and {len(every) - MOST_PROBLEMS:,} more like these")]
-
-
 def _keys_at(cls: type[BaseModel], where: Location) -> list[str]:
     """The field names of the model that `where` points into, through optional fields, lists and dictionaries."""
     model: Any = cls
@@ -564,11 +539,3 @@ def _keys_at(cls: type[BaseModel], where: Location) -> list[str]:
         model = next((m for m in (model, *get_args(model)) if isinstance(m, type) and issubclass(m, BaseModel)), model)
     is_model = isinstance(model, type) and issubclass(model, BaseModel)
     return [field.alias or name for name, field in model.model_fields.items()] if is_model else []
-
-
-def _has(tree: Any, where: Location) -> bool:
-    for step in where:
-        if not isinstance(tree, dict) or step not in tree:
-            return False
-        tree = tree[step]
-    return bool(where)

@@ -67,9 +67,19 @@ class Registry:
 
         def add(cls: ClassT) -> ClassT:
             config = self._config_class(cls)
+            path = dotted_path(config)
+            field = config.model_fields.get("type")
+            choices = get_args(field.annotation) if field and get_origin(field.annotation) is Literal else names
             for name in names:
-                self._check_free(name, config)
-                self._check_type(name, config)
+                claims = [self._builtin.get(name), *(dotted_path(c) for n, c in self._registered.items() if n == name)]
+                for other in claims:
+                    if other not in (None, path):
+                        raise self._twice(name, str(other), path)
+                if name not in choices:
+                    raise ContractError(
+                        f"{path} is registered as '{name}', and its field 'type' allows only "
+                        f"{', '.join(map(repr, choices))}; make the two agree"
+                    )
             _set_type(config, names[0])
             for name in names:
                 self._registered[name] = config
@@ -80,48 +90,31 @@ class Registry:
 
     def _config_class(self, cls: type) -> type[BaseModel]:
         """The config class of a class; ContractError if it cannot work."""
-        if issubclass(cls, BaseModel):
-            self._check_build(cls)
-            return cls
-        missing = _missing_methods(cls, self._protocol)
-        if missing:
-            raise ContractError(
-                f"{dotted_path(cls)} cannot be a {self.kind}: it lacks {', '.join(f'{name}()' for name in missing)} "
-                f"of plaudit.protocols.{self._protocol.__name__ if self._protocol else ''}"
-            )
-        return config_from_init(cls, self._context or ())
-
-    def _check_build(self, cls: type[BaseModel]) -> None:
-        build = getattr(cls, "build", None)
-        wanted = f"build({', '.join(('self', *(self._context or ())))})"
+        path, context = dotted_path(cls), self._context or ()
+        if not issubclass(cls, BaseModel):
+            # Attributes are not checked: most are set by `__init__`.
+            methods = [name for name, value in vars(self._protocol or object).items() if isfunction(value)]
+            missing = [one for one in methods if not one.startswith("_") and not callable(getattr(cls, one, None))]
+            if missing and self._protocol is not None:
+                raise ContractError(
+                    f"{path} cannot be a {self.kind}: it lacks {', '.join(f'{name}()' for name in missing)} "
+                    f"of plaudit.protocols.{self._protocol.__name__}"
+                )
+            return config_from_init(cls, context)
+        build, wanted = getattr(cls, "build", None), f"build({', '.join(('self', *context))})"
         if not callable(build):
             raise ContractError(
-                f"{dotted_path(cls)} cannot be the config of a {self.kind}: it has no build(); add "
-                f"'def {wanted}', which returns the {self.kind}"
+                f"{path} cannot be the config of a {self.kind}: it has no build(); add 'def {wanted}', which returns "
+                f"the {self.kind}"
             )
-        if self._context is None:
-            return
-        try:
-            signature(build).bind(cls, *self._context)
-        except TypeError as error:
-            raise ContractError(
-                f"{dotted_path(cls)} cannot be the config of a {self.kind}: its build() is called as {wanted} ({error})"
-            ) from None
-
-    def _check_free(self, name: str, cls: type[BaseModel]) -> None:
-        claims = [self._builtin.get(name), dotted_path(self._registered[name]) if name in self._registered else None]
-        for path in claims:
-            if path is not None and path != dotted_path(cls):
-                raise self._twice(name, path, dotted_path(cls))
-
-    def _check_type(self, name: str, cls: type[BaseModel]) -> None:
-        """The field `type` of a config class must allow this name."""
-        annotation = cls.model_fields["type"].annotation if "type" in cls.model_fields else str
-        if get_origin(annotation) is Literal and name not in get_args(annotation):
-            raise ContractError(
-                f"{dotted_path(cls)} is registered as '{name}', and its field 'type' allows only "
-                f"{', '.join(map(repr, get_args(annotation)))}; make the two agree"
-            )
+        if self._context is not None:
+            try:
+                signature(build).bind(cls, *context)
+            except TypeError as error:
+                raise ContractError(
+                    f"{path} cannot be the config of a {self.kind}: its build() is called as {wanted} ({error})"
+                ) from None
+        return cls
 
     def names(self) -> list[str]:
         """All names that `get` accepts in addition to dotted paths."""
@@ -129,8 +122,9 @@ class Registry:
 
     def get(self, name: str) -> type[BaseModel]:
         """The config class of a name or a dotted path; a name that two classes have is refused."""
-        if ":" in name:
-            check_code(name, self._known_paths())
+        if ":" in name:  # a path that is built in, installed or registered needs no permission
+            registered = map(dotted_path, self._registered.values())
+            check_code(name, {*self._builtin.values(), *(point.value for point in self._points()), *registered})
         if name not in self._loaded:
             self._loaded[name] = self._load(name, name) if ":" in name else self._resolve(name)
         return self._loaded[name]
@@ -138,16 +132,13 @@ class Registry:
     def name_of(self, config: BaseModel) -> str:
         """The `type` that means this config's class in every process: an installed name, or its dotted path."""
         path, named = dotted_path(type(config)), getattr(config, "type", None)  # a field, or set by `register`
-        if not isinstance(named, str) or not self._is(named, type(config)):
+        try:
+            if not isinstance(named, str) or self.get(named) is not type(config):
+                return path
+        except UnknownName:  # no class has the name, or two have it, or its class cannot be loaded
             return path
         anywhere = named in self._builtin or bool(self._targets(named))
         return named if anywhere or path not in self._loaded else path
-
-    def _is(self, name: str, cls: type[BaseModel]) -> bool:
-        try:
-            return self.get(name) is cls
-        except UnknownName:  # no class has the name, or two have it, or its class cannot be loaded
-            return False
 
     def dump(self, config: BaseModel) -> dict[str, Any]:
         """Plain values that `parse` turns into the same config, here or in another process."""
@@ -173,11 +164,6 @@ class Registry:
     def optional_field(self) -> "RegistryField":
         """The same for a field that may be None."""
         return RegistryField(self, optional=True)
-
-    def _known_paths(self) -> set[str]:
-        """Paths that need no permission: built in, of installed packages, and registered by this process."""
-        registered = map(dotted_path, self._registered.values())
-        return {*self._builtin.values(), *(point.value for point in self._points()), *registered}
 
     def _points(self) -> EntryPoints:
         return _entry_points(f"plaudit.{self.kind.split()[0]}", tuple(sys.path))
@@ -265,12 +251,6 @@ def _set_type(cls: type[BaseModel], name: str) -> None:
     """Give a config class a `type`, if it has no such field: the name that it was first loaded by."""
     if "type" not in cls.model_fields and "type" not in vars(cls):
         setattr(cls, "type", name)  # noqa: B010 - a class attribute, which a model does not declare
-
-
-def _missing_methods(cls: type, protocol: type | None) -> list[str]:
-    """The methods of the protocol that a class lacks. Attributes are not checked: most are set by `__init__`."""
-    methods = [] if protocol is None else [name for name, value in vars(protocol).items() if isfunction(value)]
-    return [name for name in methods if not name.startswith("_") and not callable(getattr(cls, name, None))]
 
 
 ENV_REGISTRY = Registry(
