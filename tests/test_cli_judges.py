@@ -286,7 +286,7 @@ def test_nothing_is_written_over_and_nothing_is_made_of_too_little(run, store, t
     assert (tmp_path / "judge.yaml").read_text() == "mine"
     bright_store(tmp_path / "few", 1, 2).close()
     said = run("judge", "calibrate", "few", "--judge", NAME, "-o", "new.yaml", ok=False)
-    assert "of those with reference labels 1 show success and 3 failure" in said
+    assert "Of those with reference labels 1 show success and 3 failure" in said
     assert not (tmp_path / "new.yaml").exists()
 
 

@@ -100,7 +100,7 @@ def test_each_episode_is_asked_about_once_and_failures_are_told(tmp_path):
 
 
 def test_one_kind_of_episode_is_not_enough():
-    with pytest.raises(JudgeError, match="of those with reference labels 1 show success and 5 failure"):
+    with pytest.raises(JudgeError, match="Of those with reference labels 1 show success and 5 failure"):
         calibrate([one for one in judged(9) if one.episode % 2 == 0 or one.episode == 1][:5], DecisionRule(), 0.01)
 
 

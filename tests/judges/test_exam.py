@@ -266,7 +266,7 @@ def test_what_cannot_be_examined_is_one_sentence_and_nothing_is_written(judges):
     push_store(judges / "failures", 0, 4, first_seed=700)
     for words, problem in (
         (("overfit.yaml", "memory"), "nothing unseen is left; use other episodes\n"),
-        (("good.yaml", "failures"), "of the 4 in failures that this judge has not seen 0 show success and 4 failure"),
+        (("good.yaml", "failures"), "Of the 4 in failures that this judge has not seen 0 show success and 4 failure"),
         (("good.yaml",), "name a judge, or several, and then a store"),
         (("nobody", "episodes"), "there is no judge 'nobody'"),
     ):

@@ -147,12 +147,21 @@ def _stoppable_bar(total: int, describe: Callable[[Any], tuple[float, str]], end
         if ends:
             err.print(f"stopping after the current {ends}; Ctrl-C again stops at once")
 
-    before = signal.signal(signal.SIGINT, interrupt)
+    with on_ctrl_c(interrupt):
+        try:
+            yield watch, lambda: bool(asked)
+        finally:
+            bar.stop()
+
+
+@contextmanager
+def on_ctrl_c(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """Handle Ctrl-C in another way for a while."""
+    before = signal.signal(signal.SIGINT, handler)
     try:
-        yield watch, lambda: bool(asked)
+        yield
     finally:
         signal.signal(signal.SIGINT, before)
-        bar.stop()
 
 
 class ProgressLines:
@@ -175,21 +184,13 @@ class ProgressLines:
         if err.is_terminal or since < 10 or (tenth == self._printed_tenth and since < 60):
             return
         self._printed_at, self._printed_tenth = now, tenth
-        share = f"{int(done)} of {self._total} ({done / max(self._total, 1):.0%})"
-        parts = [share, words, f"{_clock(now - self._began)} elapsed", self._estimate(now, done)]
+        parts = [f"{int(done)} of {self._total} ({done / max(self._total, 1):.0%})", words]
+        parts.append(f"{timedelta(seconds=round(now - self._began))} elapsed")
+        then, before = self._first  # a resumed training starts with some of the work done
+        if done != before:
+            left_s = (now - then) / (done - before) * max(self._total - done, 0)
+            parts.append(f"about {timedelta(seconds=round(left_s))} left")
         err.print(f"{self._what}: {', '.join(filter(None, parts))}")
-
-    def _estimate(self, now: float, done: float) -> str:
-        """From the work since the first update: a resumed training starts with some of it done."""
-        assert self._first is not None
-        then, before = self._first
-        if done == before:
-            return ""
-        return f"about {_clock((now - then) / (done - before) * max(self._total - done, 0))} left"
-
-
-def _clock(seconds: float) -> str:
-    return str(timedelta(seconds=round(seconds)))
 
 
 def progress(what: str) -> Any:
@@ -206,17 +207,13 @@ def progress(what: str) -> Any:
             asked.append(number)
             raise KeyboardInterrupt
 
-        before = signal.signal(signal.SIGINT, interrupt)
-        try:
-            with _bar() as bar:
-                lines = ProgressLines(what, len(items))
-                for done, item in enumerate(bar.track(items, description=what)):
-                    if asked:
-                        raise KeyboardInterrupt
-                    lines.update(done)
-                    yield item
-        finally:
-            signal.signal(signal.SIGINT, before)
+        with on_ctrl_c(interrupt), _bar() as bar:
+            lines = ProgressLines(what, len(items))
+            for done, item in enumerate(bar.track(items, description=what)):
+                if asked:
+                    raise KeyboardInterrupt
+                lines.update(done)
+                yield item
 
     return track
 

@@ -28,10 +28,8 @@ from plaudit.errors import DataError, JudgeError, TargetNotEmpty, did_you_mean
 if TYPE_CHECKING:
     from plaudit.data.store import Store
     from plaudit.judges.certificate import Certificate
-    from plaudit.judges.config import JudgeConfig
     from plaudit.judges.evaluation import JudgeEvaluation
     from plaudit.judges.exam import Trace
-    from plaudit.protocols import Judge
 
 judge = group("judge", "Evaluate and calibrate judges; explanations of a vision-language model.")
 command(judge, "plan")(plan_)
@@ -77,47 +75,69 @@ def eval_(
     Writes report.html with the largest errors, and the metrics as JSON. A judge that predicts success on a negative
     control fails its checks. Episodes that were used to train the judge or to choose its threshold are left out.
     """
-    from plaudit.report.judge import save_evaluation
+    from plaudit.judges import evaluation
+    from plaudit.report import judge as report
 
     folder, overrides = named_store(words)
     if (name == "ledger") != (source is not None):
         raise DataError("--judge ledger and --source go together: --judge ledger --source human")
     check_output_path(output_dir)
-    asked = split_names(reference)
     if source is not None and any((config, model, decode, overrides, include_training)):
         raise DataError(
             "--judge ledger only reads labels: leave out --config, --model, --decode, --include-training, keys"
         )
     loaded = None if source is not None else load_judge(config, name, model, decode, overrides)
     store = open_episodes(folder)
-    ids = chosen_ids(store, episodes)
+    ids, wrong = chosen_ids(store, episodes), None
+    title = source if loaded is None else loaded[1].id.source
+    assert title is not None
+    sources = evaluation.resolve_reference(split_names(reference), title)
     try:
         if loaded is None:
-            assert source is not None
-            title, exam_name = source, ""
-            result, metadata = _evaluate_ledger(store, source, asked, ids)
+            result = _evaluate_ledger(store, title, sources, ids)
+            metadata = {"judge": f"labels of {source} in the ledger"}
         else:
             given, built = loaded
-            title, exam_name = built.id.source, str(config or model or name)
-            result, metadata = _evaluate_judge(store, given, built, asked, ids, wrong_task, controls, include_training)
+            unseen = evaluation.unseen_reference(store, given, built, sources, ids, include=include_training)
+            wrong, watch = evaluation.control_task(given.uses_task, wrong_task), progress("labeling")
+            options: dict[str, Any] = {"wrong_task": wrong, "with_controls": controls, "progress": watch}
+            result = evaluation.evaluate(store, built, unseen.targets, **options)
+            coverage = evaluation.describe_coverage(store, sources, ids, result.metrics.episodes, unseen.num_left_out)
+            result = replace(result, notes=[*unseen.notes, *result.notes, coverage])
             # As it was typed: values that its file takes from the environment may be secrets.
             typed = " ".join(str(word) for word in (name, config, model, *overrides) if word is not None)
-            metadata = {"judge": typed, **metadata}
+            metadata = {"judge": typed, "model": built.id.fingerprint or "-", "rule": built.rule.describe()}
     except KeyboardInterrupt:
         stop("interrupted; nothing was written")
+    metrics = result.metrics
+    metadata |= {
+        "store": str(store.folder),
+        "reference": ", ".join(sources),
+        "episodes compared": f"{metrics.episodes:,}",
+        "scored by": "probability" if result.has_probabilities else "binary labels",
+    }
+    metadata |= {"wrong task": wrong} if wrong else {}
     target = output_dir or free_path(Path("runs/judge_eval"), title)
-    save_evaluation(target, title, result, metadata, exam_name)
-    _print_evaluation(title, result, target)
+    report.save_evaluation(target, title, result, metadata, "" if source else str(config or model or name))
+    held = f"{title}: measured on {metrics.episodes:,} episodes, {metrics.frames:,} frames"
+    decoded = report.decode_table(report.decode_results(result))
+    out.print(report.judge_table(held, metrics, result.controls), "", decoded, sep="\n")
+    if metrics.first_frame_fp:
+        tell("warning", report.first_frame_warning(metrics))
+    tell("note", *result.notes)
+    tell("problem", *report.failed_control_warning(title, result), *result.failed_controls)
+    report_failures(result.failed)
+    out.print(f"see {target / 'report.html'}; the metrics are in {target / 'scores.json'}")
+    if result.failed:
+        raise typer.Exit(1)
 
 
-def _evaluate_ledger(
-    store: "Store", source: str, asked: Sequence[str] | None, ids: Sequence[int]
-) -> tuple["JudgeEvaluation", dict[str, str]]:
+def _evaluate_ledger(store: "Store", source: str, sources: Sequence[str], ids: Sequence[int]) -> "JudgeEvaluation":
+    """Compare the labels of a source with those of others."""
     from plaudit.judges.config import REFERENCE_SOURCES
-    from plaudit.judges.evaluation import compare_labels, describe_coverage, load_reference_labels, resolve_reference
+    from plaudit.judges.evaluation import compare_labels, describe_coverage, load_reference_labels
     from plaudit.rule import DecisionRule, threshold_of
 
-    sources = resolve_reference(asked, source)
     targets = load_reference_labels(store, sources, ids)
     labels = {i: own for i in targets if (own := store.ledger.labels(i, {source})) is not None}
     if not labels:
@@ -132,67 +152,7 @@ def _evaluate_ledger(
         "Negative controls were not run: they need a judge, not its stored labels.",
         *([] if source in REFERENCE_SOURCES else [LEDGER_NOTE]),
     ]
-    result = compare_labels(store, labels, targets, rule, notes=notes)
-    return result, {"judge": f"labels of {source} in the ledger", **_metadata(store, sources, result)}
-
-
-def _evaluate_judge(
-    store: "Store",
-    config: "JudgeConfig",
-    built: "Judge",
-    asked: Sequence[str] | None,
-    ids: Sequence[int],
-    wrong_task: str | None,
-    controls: bool,
-    include_training: bool,
-) -> tuple["JudgeEvaluation", dict[str, str]]:
-    from plaudit.judges.evaluation import (
-        control_task,
-        describe_coverage,
-        evaluate,
-        resolve_reference,
-        unseen_reference,
-    )
-
-    sources = resolve_reference(asked, built.id.source)
-    reference = unseen_reference(store, config, built, sources, ids, include=include_training)
-    wrong, watch = control_task(config.uses_task, wrong_task), progress("labeling")
-    result = evaluate(store, built, reference.targets, wrong_task=wrong, with_controls=controls, progress=watch)
-    coverage = describe_coverage(store, sources, ids, result.metrics.episodes, reference.num_left_out)
-    result = replace(result, notes=[*reference.notes, *result.notes, coverage])
-    metadata = {"model": built.id.fingerprint or "-", "rule": built.rule.describe()}
-    return result, metadata | _metadata(store, sources, result) | ({"wrong task": wrong} if wrong else {})
-
-
-def _metadata(store: "Store", sources: Sequence[str], result: "JudgeEvaluation") -> dict[str, str]:
-    return {
-        "store": str(store.folder),
-        "reference": ", ".join(sources),
-        "episodes compared": f"{result.metrics.episodes:,}",
-        "scored by": "probability" if result.has_probabilities else "binary labels",
-    }
-
-
-def _print_evaluation(title: str, result: "JudgeEvaluation", target: Path) -> None:
-    from plaudit.report.judge import (
-        decode_results,
-        decode_table,
-        failed_control_warning,
-        first_frame_warning,
-        judge_table,
-    )
-
-    metrics = result.metrics
-    held = f"{title}: measured on {metrics.episodes:,} episodes, {metrics.frames:,} frames"
-    out.print(judge_table(held, metrics, result.controls), "", decode_table(decode_results(result)), sep="\n")
-    if metrics.first_frame_fp:
-        tell("warning", first_frame_warning(metrics))
-    tell("note", *result.notes)
-    tell("problem", *failed_control_warning(title, result), *result.failed_controls)
-    report_failures(result.failed)
-    out.print(f"see {target / 'report.html'}; the metrics are in {target / 'scores.json'}")
-    if result.failed:
-        raise typer.Exit(1)
+    return compare_labels(store, labels, targets, rule, notes=notes)
 
 
 @command(judge, "calibrate", reads_config=True)

@@ -1,7 +1,6 @@
 """`plaudit online`, and the entry scripts that run it with other defaults."""
 
 import os
-import signal
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.live import Live
 
-from plaudit.cli.common import corrected_success, err, out, progress, run_app, stop, tell
+from plaudit.cli.common import corrected_success, err, on_ctrl_c, out, progress, run_app, stop, tell
 from plaudit.cli.options import (
     ALGORITHM,
     ALGORITHM_HELP,
@@ -82,7 +81,10 @@ def online(
     if address is not None:
         ray, serial = address, serial or address == "none"
     ray = None if ray == "none" else ray
-    _check_ray(ray, serial)
+    if ray is not None and serial:
+        raise DataError("--serial runs in this process and --ray on a cluster; give only one of them")
+    if ray is not None and find_spec("ray") is None:
+        raise ClusterError(f"{MissingExtra('ray', 'cluster')}; or run in this process: leave out --ray (or {RAY})")
     flags = {
         "robot": robot,
         "policy.inference": algorithm,
@@ -128,8 +130,7 @@ def _open_run(
         if not empty:
             raise DataError("--resume continues a run as it was configured; leave out the other arguments")
         run = RunFolder.reopen(resume, "online")
-        _check_calibrated(run.config)
-        _check_certificate(run.config)
+        _check_judge(run.config, is_new=False)
         return run
     if empty:
         raise DataError(
@@ -138,9 +139,7 @@ def _open_run(
         )
     robot_files = {key: str(path.absolute()) for key, path in files.items() if path is not None}
     wanted = load_training_config("online", config, overrides, robot_files=robot_files, flags=flags)
-    _check_judge(wanted)
-    _check_calibrated(wanted)
-    _check_certificate(wanted)
+    _check_judge(wanted, is_new=True)
     path = wanted.run.resume_dir
     return RunFolder.resume_named(path, wanted) if path else RunFolder.open(folder / wanted.run_name, wanted)
 
@@ -157,48 +156,32 @@ def _with_operator(config: Any, auto: bool | None, serial: bool) -> Any:
     return config.model_copy(update={"operator": operator})
 
 
-def _check_judge(config: Any) -> None:
-    """Validate the judge before anything is created: its model, its progress output and its retraining data."""
+def _check_judge(config: Any, *, is_new: bool) -> None:
+    """Validate the judge before anything is created. The workers check later that a certificate belongs to it.
+
+    A judge that is not calibrated, or has no certificate, is refused on a robot unless it is forced.
+    is_new: also load its model, its progress output and its retraining data
+    """
     from plaudit.data.store import Store
+    from plaudit.judges.certificate import certificate_status
     from plaudit.judges.classifier.judge import load_reward_model
     from plaudit.judges.classifier.judge_config import classifier_stage
-    from plaudit.training.rollout_judge import check_measures_progress
+    from plaudit.judges.config import uncalibrated_warning
+    from plaudit.training.rollout_judge import check_measures_progress, check_robot_judge
 
-    config.judge.config.build_progress("cpu")
-    judge, retrain = classifier_stage(config.judge.config), config.judge.retrain
-    if judge is not None:
-        check_measures_progress(load_reward_model(judge.model, "cpu", force=judge.force), config)
+    judge, classifier, retrain = config.judge.config, classifier_stage(config.judge.config), config.judge.retrain
+    if is_new:
+        judge.build_progress("cpu")
+    if is_new and classifier is not None:
+        check_measures_progress(load_reward_model(classifier.model, "cpu", force=classifier.force), config)
         for data in retrain.data if retrain is not None else ():
             Store.open(data)
-
-
-def _check_calibrated(config: Any) -> None:
-    """Warn about an uncalibrated judge, and refuse it on a robot unless it is forced."""
-    from plaudit.judges.config import uncalibrated_warning
-    from plaudit.training.rollout_judge import check_robot_judge
-
-    judge = config.judge.config
-    if not judge.needs_calibration:
-        return
-    warning = uncalibrated_warning(judge)
-    check_robot_judge(config, warning)
-    tell("warning", warning)
-
-
-def _check_certificate(config: Any) -> None:
-    """Refuse a judge without a certificate on a robot; the workers check later that it belongs to the judge."""
-    from plaudit.judges.certificate import certificate_status
-    from plaudit.training.rollout_judge import check_robot_judge
-
-    if config.judge.config.needs_certificate:
+    if judge.needs_calibration:
+        warning = uncalibrated_warning(judge)
+        check_robot_judge(config, warning)
+        tell("warning", warning)
+    if judge.needs_certificate:
         check_robot_judge(config, certificate_status(config.judge.certificate_path, None)[1])
-
-
-def _check_ray(ray: str | None, serial: bool) -> None:
-    if ray is not None and serial:
-        raise DataError("--serial runs in this process and --ray on a cluster; give only one of them")
-    if ray is not None and find_spec("ray") is None:
-        raise ClusterError(f"{MissingExtra('ray', 'cluster')}; or run in this process: leave out --ray (or {RAY})")
 
 
 def _train(run: Any, workers: Any, trainer: Any) -> None:
@@ -307,15 +290,14 @@ def _display(config: Any, workers: Any, events: Any) -> Iterator[Any]:
             raise KeyboardInterrupt
         asked.append(number)
 
-    before = signal.signal(signal.SIGINT, interrupt)
-    if err.is_terminal:
-        live.start()
-    try:
-        with operated.listen():
-            yield callback, lambda: bool(asked or by_operator)
-    finally:
-        signal.signal(signal.SIGINT, before)
-        live.stop()
+    with on_ctrl_c(interrupt):
+        if err.is_terminal:
+            live.start()
+        try:
+            with operated.listen():
+                yield callback, lambda: bool(asked or by_operator)
+        finally:
+            live.stop()
 
 
 def run_script(

@@ -69,7 +69,7 @@ def test_no_screen_is_one_clear_sentence(monkeypatch):
     for name in ("QT_QPA_PLATFORM", "DISPLAY", "WAYLAND_DISPLAY"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
-    with pytest.raises(DisplayError, match=r"there is no screen for a window .* run this on a desktop, over"):
+    with pytest.raises(DisplayError, match=r"there is no screen for a window .* Run this on a desktop, over"):
         check_display()
 
 
