@@ -146,7 +146,7 @@ def seen_keys(config: JudgeConfig, judge: Judge, *, calibrated: bool = True) -> 
             ) from error
     return frozenset(keys), [
         f"This judge's {what} does not say which episodes it was made with (an earlier version or another trainer made "
-        "it): the metrics hold only if it has seen none of these."
+        "it). The metrics hold only if it has seen none of these."
         for what, text in lists.items()
         if text is None
     ]

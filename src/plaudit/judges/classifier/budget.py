@@ -157,7 +157,7 @@ def _first_that_fits(
     if estimate.least_s > budget_s:
         raise JudgeError(
             f"max_minutes is {config.max_minutes:g}, and one epoch on this CPU with all around it would take about "
-            f"{_minutes(elapsed_s + estimate.least_s)}; nothing was trained: allow that (--minutes), or use fewer "
+            f"{_minutes(elapsed_s + estimate.least_s)}; nothing was trained. Allow that (--minutes), or use fewer "
             "episodes, a smaller image_size or train_fps, or a GPU"
         )
     epochs = int((budget_s - estimate.encode_s - estimate.score_s) / (EPOCHS * estimate.epoch_s))
