@@ -85,31 +85,33 @@ class Normalizer:
     @classmethod
     def of(cls, state: AnyArray, actions: AnyArray) -> Self:
         """Over arrays [..., S] and [..., A]; constant states as in `from_store`."""
-        rows = {STATE: state.reshape(-1, state.shape[-1]), ACTION: actions.reshape(-1, actions.shape[-1])}
-        stats = {
-            k: Stats(r.mean(0, np.float64).astype("f4"), r.std(0, np.float64).astype("f4")) for k, r in rows.items()
-        }
-        return cls({**stats, STATE: _unit_std_where_constant(stats[STATE])})
+        return cls({STATE: _unit_std_where_constant(_stats_over(state)), ACTION: _stats_over(actions)})
 
     @classmethod
     def from_store(cls, store: Store, eps: float = EPS, *, by_range: bool = False) -> Self:
-        """Over every observation and action of a store, in one pass.
+        """Over every observation and action of a store.
 
         The std of a state that never changed is 1: divided by almost 0, its first change would dominate all others.
         by_range: the smallest recorded action becomes -1, and the largest 1
         """
-        sums: dict[str, _Sums] = {}
+        rows: dict[str, list[FloatArray]] = {}
         for episode_id, episode in store:
-            for key, rows in ((STATE, episode.state[episode.observed]), (ACTION, episode.actions)):
-                if rows.shape[1]:
-                    sums.setdefault(key, _Sums(rows)).add(rows, f"{store.folder}, episode {episode_id}: '{key}'")
-        if not sums:
+            for key, values in ((STATE, episode.state[episode.observed]), (ACTION, episode.actions)):
+                rows.setdefault(key, []).append(values)
+                earlier = rows[key][0].shape[1]
+                if values.shape[1] != earlier:
+                    where = f"{store.folder}, episode {episode_id}: '{key}'"
+                    raise DataError(f"{where} has {values.shape[1]} values where earlier episodes have {earlier}")
+        stats = {key: _stats_over(np.concatenate(all_rows)) for key, all_rows in rows.items() if all_rows[0].shape[1]}
+        if not stats:
             raise DataError(f"{store.folder} has no states and no actions to compute statistics from")
-        meta = {"store": str(store.folder), "episodes": len(store)}
-        stats = {key: s.range() if by_range and key == ACTION else s.stats() for key, s in sums.items()}
         if STATE in stats:
             stats[STATE] = _unit_std_where_constant(stats[STATE])
-        return cls(stats, eps, meta)
+        if ACTION in stats and by_range:
+            actions = np.concatenate(rows[ACTION])
+            low, high = actions.min(axis=0).astype(np.float64), actions.max(axis=0).astype(np.float64)
+            stats[ACTION] = Stats(((low + high) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32))
+        return cls(stats, eps, {"store": str(store.folder), "episodes": len(store)})
 
     def widen(self, times: float) -> Self:
         """Map actions of this many standard deviations to [-1, 1]."""
@@ -152,33 +154,10 @@ class Normalizer:
             raise DataError(f"these are no statistics ({reason}); 'plaudit data stats' writes some") from error
 
 
-class _Sums:
-    """Streaming mean, variance and range; shifting by the first rows keeps the squares small."""
-
-    def __init__(self, first: FloatArray):
-        self.shift = first.mean(axis=0, dtype=np.float64)
-        self.count = 0
-        self.total = np.zeros_like(self.shift)
-        self.squares = np.zeros_like(self.shift)
-        self.low, self.high = first.min(axis=0), first.max(axis=0)
-
-    def add(self, rows: FloatArray, where: str) -> None:
-        if rows.shape[1] != len(self.shift):
-            raise DataError(f"{where} has {rows.shape[1]} values where earlier episodes have {len(self.shift)}")
-        moved = rows.astype(np.float64) - self.shift
-        self.count += len(rows)
-        self.total += moved.sum(axis=0)
-        self.squares += (moved**2).sum(axis=0)
-        self.low, self.high = np.minimum(self.low, rows.min(axis=0)), np.maximum(self.high, rows.max(axis=0))
-
-    def stats(self) -> Stats:
-        mean = self.total / self.count
-        variance = np.maximum(self.squares / self.count - mean**2, 0)
-        return Stats((self.shift + mean).astype(np.float32), np.sqrt(variance).astype(np.float32))
-
-    def range(self) -> Stats:
-        low, high = self.low.astype(np.float64), self.high.astype(np.float64)
-        return Stats(((low + high) / 2).astype(np.float32), ((high - low) / 2).astype(np.float32))
+def _stats_over(values: AnyArray) -> Stats:
+    rows = values.reshape(-1, values.shape[-1])
+    mean, std = rows.mean(axis=0, dtype=np.float64), rows.std(axis=0, dtype=np.float64)
+    return Stats(mean.astype(np.float32), std.astype(np.float32))
 
 
 def _unit_std_where_constant(stats: Stats) -> Stats:
@@ -200,7 +179,6 @@ def _from_pickle(tree: Any, path: Path) -> dict[str, Stats]:
         if f"{prefix}_mean" in tree and f"{prefix}_std" in tree:
             stats[key] = _stats_of({"mean": tree[f"{prefix}_mean"], "std": tree[f"{prefix}_std"]})
     if not stats:
-        raise BadFile(
-            path, f"no mean and std in this statistics file; it has: {', '.join(map(brief, list(tree)[:20]))}"
-        )
+        names = ", ".join(map(brief, list(tree)[:20]))
+        raise BadFile(path, f"no mean and std in this statistics file; it has: {names}")
     return stats
