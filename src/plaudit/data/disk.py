@@ -62,7 +62,7 @@ class Folder:
         """The descriptor of a regular file, for the caller to close. New files can be read by everybody."""
 
         def check(status: os.stat_result) -> None:
-            _check_regular(self.path / name, status.st_mode)
+            _check_regular(self.path, name, status.st_mode)
             if flags & (os.O_WRONLY | os.O_RDWR) and status.st_nlink > 1:
                 raise ForeignFile(
                     f"{self.path / name} has a second name somewhere (a hard link), where changes would show too; "
@@ -143,7 +143,7 @@ class Folder:
                 with suppress(FileNotFoundError):  # removed just now
                     mode = path.lstat().st_mode
                     if not stat.S_ISDIR(mode):
-                        _check_regular(path, mode)
+                        _check_regular(path.parent, path.name, mode)
 
     def mkdir(self, name: str) -> None:
         """Create a folder below."""
@@ -209,9 +209,10 @@ class Folder:
             ) from error
 
 
-def _check_regular(path: Path, mode: int) -> None:
+def _check_regular(folder: Path, name: str, mode: int) -> None:
     if not stat.S_ISREG(mode):
-        raise ForeignFile(f"{path} is {kind_of(mode)} and not a file; it was not opened: put the file itself there")
+        what = f"is {kind_of(mode)} and not a file; it was not opened: put the file itself there"
+        raise ForeignFile(f"{folder / name} {what}")
 
 
 def lock(root: Folder) -> ExitStack:

@@ -169,17 +169,20 @@ class Head:
     slot: int  # where this was read
 
 
-def read_head(folder: Folder, journal: str, flags: int = os.O_RDONLY) -> Head | None:
-    """The newer of the two slots; None if neither can be read.
+def read_head(folder: Folder, journal: str) -> Head | None:
+    """The newer of the two slots; None if neither can be read."""
+    try:
+        with folder.opened(journal + HEAD, os.O_RDONLY) as file:
+            return _read_open_head(file)
+    except FileNotFoundError:
+        return None
 
-    flags: with which the file is opened
-    """
-    heads: list[Head] = []
-    with suppress(FileNotFoundError), folder.opened(journal + HEAD, flags) as file:
-        for slot in (0, 1):
-            match = _SLOT.fullmatch(os.pread(file, SLOT, slot * SLOT))
-            if match and int(match[1], 16) == zlib.crc32(match[2]):
-                heads.append(Head(int(match[3]), int(match[4], 16), slot))
+
+def _read_open_head(file: int) -> Head | None:
+    data = os.pread(file, 2 * SLOT, 0)
+    matches = [_SLOT.fullmatch(data, slot * SLOT, (slot + 1) * SLOT) for slot in (0, 1)]
+    sound = [m for m in matches if m is not None and int(m[1], 16) == zlib.crc32(m[2])]
+    heads = [Head(int(m[3]), int(m[4], 16), m.start() // SLOT) for m in sound]
     return max(heads, key=lambda head: head.count, default=None)
 
 
@@ -261,9 +264,11 @@ class Journal:
         exclusive: raise if others have appended anything, before anything is written
         """
         self.folder.check_same()
-        with self._open_locked() as file:
-            # Opened for writing: a head that must not be written to raises before the lines are written.
-            self._head = read_head(self.folder, self.path.name, os.O_RDWR | os.O_CREAT)
+        with (
+            self._open_locked() as file,
+            self.folder.opened(self.path.name + HEAD, os.O_RDWR | os.O_CREAT) as head_file,
+        ):
+            self._head = _read_open_head(head_file)
             others = self._catch_up(file)
             if others and exclusive:
                 raise StoreError(f"{self.path}: another process wrote here; nothing was written, open the store again")
@@ -280,8 +285,8 @@ class Journal:
             own = self._catch_up(file)
             # A failed write is harmless: the lines are already synced, and the head may lag behind.
             slot = 1 - self._head.slot if self._head else 0
-            with suppress(OSError), self.folder.opened(self.path.name + HEAD, os.O_RDWR) as head:
-                write_at(head, memoryview(_encode_slot(self.count, self._chain)), slot * SLOT)
+            with suppress(OSError):
+                write_at(head_file, memoryview(_encode_slot(self.count, self._chain)), slot * SLOT)
             return others + own
 
     def recover_tail(self) -> tuple[list[Record], list[str]]:
