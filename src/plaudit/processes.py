@@ -129,19 +129,19 @@ class ForkServer:
 
     def __init__(self, name: str, target: str, environment: Mapping[str, str]):
         """
-        target: "module:function" that a fork runs with its descriptors as arguments
+        target: "module:function" that a fork runs with its descriptor as argument
         """
         self._name, self._target, self._environment = name, target, environment
         self._lock = threading.Lock()
         self._child: ChildProcess | None = None
         self._owner = 0
 
-    def fork(self, *descriptors: int, imports: str = "") -> int:
+    def fork(self, descriptor: int, imports: str = "") -> int:
         """Fork a process that runs the target; returns its pid. EOFError or OSError if that is not possible.
 
         imports: a module to import first, which later forks have too
         """
-        return self._ask(("fork", imports, len(descriptors)), *descriptors)
+        return self._ask(("fork", imports), descriptor)
 
     def wait(self, pid: int, kill: bool = False) -> int:
         """Wait until a forked process has ended; returns its exit code."""
@@ -169,19 +169,18 @@ def serve_forks(connection: Connection, target: str) -> None:
     function = getattr(importlib.import_module(module), name)
     while True:
         match receive(connection):
-            case ("fork", imports, count):
+            case ("fork", imports):
                 if imports:
                     importlib.import_module(imports)
-                descriptors = [recv_handle(connection) for _ in range(count)]
+                descriptor = recv_handle(connection)
                 pid = os.fork()
                 if pid == 0:
                     try:
                         connection.close()
-                        function(*descriptors)
+                        function(descriptor)
                     finally:
                         os._exit(1)
-                for descriptor in descriptors:
-                    os.close(descriptor)
+                os.close(descriptor)
                 connection.send(pid)
             case ("wait", pid, kill):
                 if kill:

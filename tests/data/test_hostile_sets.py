@@ -209,7 +209,7 @@ def test_a_process_that_dies_over_an_episode_costs_that_episode_alone(tmp_path):
     write_v21(tmp_path / "in", (3, 3, 3))
     with open_in_worker(tmp_path / "in") as dataset:
         first, _ = dataset.sources[0].load()
-        os.kill(dataset.sources[0].load.func.__self__._process._pid, 11)  # pyright: ignore
+        os.kill(dataset.sources[0].load.func.__self__.process._pid, 11)  # pyright: ignore
         with pytest.raises(BadFile, match=r"the process that read this was lost .*SIGSEGV"):
             dataset.sources[1].load()
         again, _ = dataset.sources[0].load()
@@ -217,14 +217,14 @@ def test_a_process_that_dies_over_an_episode_costs_that_episode_alone(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "answer", [b"[1]", b"{", b"{}", b'{"arrays": [["O", [1]]]}', b'{"arrays": [1]}', b"[" * 99999, None]
+    "answer", [b"[1]", b"{", b"[{}, []]", b'[{"array": ["O", [1], 0]}, [0]]', b"[1, [-1]]", b"[" * 99999, None]
 )
 def test_an_answer_that_makes_no_sense_ends_the_process_that_gave_it(tmp_path, answer):
     """A process that a hostile file has taken over may say anything, and need not end by itself."""
     write_v21(tmp_path / "in", (3, 3))
     with open_in_worker(tmp_path / "in") as dataset:
         reader = dataset.sources[0].load.func.__self__  # pyright: ignore
-        reader._process._connection, theirs = socket.socketpair()
+        reader.process._connection, theirs = socket.socketpair()
         theirs.sendall(struct.pack("!q", 1 << 60) if answer is None else struct.pack("!q", len(answer)) + answer)
         with pytest.raises(BadFile, match=r"the process that read this was lost \(its answer makes no sense\)"):
             dataset.sources[0].load()

@@ -17,7 +17,7 @@ from plaudit.data.cutoffs import After, frame_labels
 from plaudit.data.disk import disk_errors
 from plaudit.data.formats.base import ReadOptions, RewardFrame
 from plaudit.data.formats.decoder import WorkerProcess, open_in_worker
-from plaudit.data.formats.lerobot.relabel import CopyReport, EpisodeLabels, pack_labels
+from plaudit.data.formats.lerobot.relabel import CopyReport, EpisodeLabels
 from plaudit.data.store import Store
 from plaudit.data.transfer import check_new, new_folder
 from plaudit.errors import DataError
@@ -111,7 +111,6 @@ def write_labeled_copy(
             with suppress(DataError):
                 codecs = entry.codecs()
                 break
-    described, arrays = pack_labels(labels)
     with disk_errors(target.parent, "the copy was not written"), new_folder(target) as folder:
         message = {
             "op": "copy",
@@ -121,16 +120,16 @@ def write_labeled_copy(
             "reward_frame": reward_frame,
             "hard_links": hard_links,
             "follow_links": follow_links,
-            "codecs": codecs,
-            "labels": described,
+            "codecs": dict(codecs),
+            "labels": {number: one.pack() for number, one in labels.items()},
         }
         with closing(WorkerProcess(most=0)) as process:
             process.start()
             where = str(source)
-            begun, _ = process.ask(message, where, arrays)
+            begun = process.ask(message, where)
             for _ in progress(range(begun["files"])):
-                where = process.hear(where)[0]["file"]
-            return CopyReport(**process.hear(where)[0]["report"])
+                where = process.hear(where)["file"]
+            return CopyReport(**process.hear(where)["report"])
 
 
 def _tables_alone(follow_links: bool) -> ReadOptions:

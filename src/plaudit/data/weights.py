@@ -5,11 +5,10 @@
         network = config.build()                 # BadFile before it allocates more than its weights could fill
 
 A file of torch is a pickle, so a child process with limits reads it (`torch.load(weights_only=True)`) and returns dense
-tensors in shared memory. The safetensors library runs no code and checks sizes, so it maps a file in this process.
+tensors. The safetensors library runs no code and checks sizes, so it maps a file in this process.
 """
 
 import math
-import mmap
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,18 +46,17 @@ def read_torch(path: Path, root: Root | None = None) -> Any:
         return decode_file("torch", path, root, _unpack_tensor)
 
 
-def _unpack_tensor(memory: mmap.mmap, kind: str, value: Any) -> Any:
-    """A tensor or a dtype of `worker.Packer`."""
-    name, shape, offset = (value, (), 0) if kind == "dtype" else value
+def _unpack_tensor(kind: str, value: Any, buffers: Sequence[Any]) -> Any:
+    """A tensor or a dtype that the child process described."""
+    name, shape, number = (value, (), 0) if kind == "dtype" else value
     dtype = getattr(torch, name)
     if not isinstance(dtype, torch.dtype):
         raise ValueError(f"{name} is no type of numbers")
     if kind == "dtype":
         return dtype
-    count = math.prod(shape)
-    if not count:
+    if not math.prod(shape):
         return torch.zeros(shape, dtype=dtype)
-    return torch.frombuffer(memory, dtype=dtype, count=count, offset=offset).reshape(shape)
+    return torch.from_numpy(buffers[number]).view(dtype).reshape(shape)
 
 
 def read_safetensors(path: Path, message: str, root: Root | None = None) -> dict[str, Tensor]:

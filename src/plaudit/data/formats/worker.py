@@ -10,7 +10,6 @@ and forks a process for each data set or file.
 """
 
 import math
-import mmap
 import os
 import re
 import resource
@@ -18,30 +17,30 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from plaudit.data.formats import lerobot, npy, open_dataset, pkl
-from plaudit.data.formats.base import Dataset, ReadOptions, Source
-from plaudit.data.formats.decoder import receive, receive_arrays, send
-from plaudit.data.formats.lerobot.relabel import copy_with_labels, unpack_labels
+from plaudit.data.formats.base import ReadOptions, Source
+from plaudit.data.formats.decoder import FILE_COPIES, Message, encode, receive, send
+from plaudit.data.formats.lerobot.relabel import EpisodeLabels, copy_with_labels
 from plaudit.data.unpickle import ADMITTED, DAMAGED, Damaged, read_npy, resolve, unpickle
-from plaudit.errors import BadFile, DataError, PlauditError, UnsafeFile
+from plaudit.errors import BadFile, PlauditError, UnsafeFile
 from plaudit.files import Root, readable
-from plaudit.types import AnyArray, Episode, Labels
+from plaudit.types import AnyArray
 
 MEMORY = 768 << 20  # bytes above what the process has when it starts, in addition to the frames of an episode
 COPIES = 5  # of a table that is copied, in memory: compressed pages, itself (which grows by doubling), written pages
 SECONDS = 90  # of computing for any one request
 BYTES_A_SECOND = 20 << 20  # bytes of frames; each second of them adds one of computing
 FILE_MEMORY, FILE_SECONDS = 256 << 20, 10  # the same for a single file
-FILE_COPIES = 4  # of a single file, in memory
+# Of an episode, as they are.
+_FIELDS = ("state", "actions", "control_mode", "task", "fps", "robot", "terminated", "padded")
 
 # The audit events of Python that no reader of files causes.
 _REFUSED = (
@@ -61,11 +60,8 @@ class _NoPandas:
             raise ModuleNotFoundError(name)
 
 
-def serve(descriptor: int, file: int = -1, block: int = -1) -> None:
-    """In a fork: answer requests on a connection until it ends; never returns.
-
-    file, block: the single file to decode, and the memory for its arrays
-    """
+def serve(descriptor: int) -> None:
+    """In a fork: answer requests on a connection until it ends; never returns."""
     code = 1
     try:
         nothing = os.open(os.devnull, os.O_RDWR)
@@ -76,16 +72,14 @@ def serve(descriptor: int, file: int = -1, block: int = -1) -> None:
         sys.addaudithook(_refuse)
         sys.dont_write_bytecode = True
         request = receive(connection)
+        os.chdir(request["cwd"])  # so that paths in messages are as the user typed them
         if request["op"] == "copy":
             _copy(connection, request)
         else:
             resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write fails instead
             sys.addaudithook(_refuse_writing)
-            if request["op"] == "open":
-                _serve_dataset(connection, request)
-            else:
-                _decode_file(connection, request, file, block)
+            (_serve_dataset if request["op"] == "open" else _decode_file)(connection, request)
         code = 0
     finally:
         os._exit(code)
@@ -105,9 +99,14 @@ class _Limits:
     """The limits of this process, renewed for each request."""
 
     def __init__(self, memory: int = MEMORY, seconds: int = SECONDS) -> None:
-        self._base = _private_memory()
         self._memory, self._seconds = memory, seconds
+        self._base = 0  # bytes of this process that RLIMIT_DATA counts; 0 if the system does not say
+        status = Path("/proc/self/status")
+        if status.exists():
+            line = next(line for line in status.read_text().splitlines() if line.startswith("VmData:"))
+            self._base = int(line.split()[1]) << 10
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        self.renew(0)
 
     def renew(self, nbytes: int) -> None:
         """
@@ -120,72 +119,57 @@ class _Limits:
             resource.setrlimit(resource.RLIMIT_DATA, (most, resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
 
-def _private_memory() -> int:
-    """Bytes of this process that RLIMIT_DATA counts; 0 if the system does not say."""
-    status = Path("/proc/self/status")
-    if not status.exists():
-        return 0
-    line = next(line for line in status.read_text().splitlines() if line.startswith("VmData:"))
-    return int(line.split()[1]) << 10
-
-
 def _serve_dataset(connection: socket.socket, request: dict[str, Any]) -> None:
     """Open a data set and answer the requests that follow."""
-    limits = _Limits()
-    limits.renew(0)
-    os.chdir(request["cwd"])  # so that paths in messages are as the user typed them
-    work = partial(_open, request["path"], ReadOptions(**request["options"]))
-    answer, arrays, dataset = _catch_errors(work, request["path"])
-    while True:
-        send(connection, answer, arrays)
-        try:
+    limits, sources = _Limits(), []
+    notes: Collection[str] = ()
+
+    def open_folder() -> Message:
+        nonlocal notes
+        dataset = open_dataset(request["path"], ReadOptions(**request["options"]))
+        sources.extend(dataset.sources)
+        notes = dataset.notes
+        answer = {name: list(getattr(dataset, name)) for name in ("ignored", "problems", "notes")}
+        answer |= {"format": dataset.format, "metadata": dict(dataset.metadata), "sizes": dict(dataset.sizes)}
+        answer["sources"] = [(source.index, source.where, source.steps) for source in dataset.sources]
+        return encode(answer)
+
+    def read(what: str, source: Source) -> Message:
+        if what == "codecs":
+            return encode({"codecs": dict(source.codecs())})
+        limits.renew(source.nbytes())
+        if what == "digest":
+            return encode({"digest": source.digest()})
+        if what == "has_labels":
+            return encode({"has_labels": source.has_labels()})
+        episode, labels = source.load()
+        assert episode.origin is not None, "an episode of a data set has an origin"
+        fields = {name: getattr(episode, name) for name in _FIELDS}
+        fields |= {name: dict(getattr(episode, name)) for name in ("frames", "privileged", "meta")}
+        labeled = None if labels is None else (labels.targets, labels.judge.source)
+        return encode({"load": (fields, vars(episode.origin), labeled, list(notes))})
+
+    _answer(connection, open_folder, request["path"])
+    with suppress(EOFError):
+        while True:
             request = receive(connection)
-        except EOFError:
-            return
-        limits.renew(0)
-        assert dataset is not None
-        source = dataset.sources[request["number"]]
-        answer, arrays, _ = _catch_errors(partial(_read, request["op"], dataset, source, limits), source.where)
+            limits.renew(0)
+            source = sources[request["number"]]
+            _answer(connection, partial(read, request["op"], source), source.where)
 
 
-def _open(path: str, options: ReadOptions) -> "Answer":
-    dataset = open_dataset(path, options)
-    answer = {
-        "format": dataset.format,
-        "sources": [(source.index, source.where, source.steps) for source in dataset.sources],
-        "metadata": dict(dataset.metadata),
-        "ignored": list(dataset.ignored),
-        "problems": list(dataset.problems),
-        "notes": list(dataset.notes),
-        "sizes": {camera: list(size) for camera, size in dataset.sizes.items()},
-    }
-    return answer, (), dataset
-
-
-def _read(what: str, dataset: Dataset, source: Source, limits: _Limits) -> "Answer":
-    """What is asked about one episode."""
-    if what == "codecs":
-        return {"codecs": dict(source.codecs())}, (), None
-    limits.renew(source.nbytes())
-    if what == "digest":
-        return {"digest": source.digest()}, (), None
-    if what == "has_labels":
-        return {"has_labels": source.has_labels()}, (), None
-    answer, arrays = pack_episode(*source.load())
-    return {**answer, "notes": list(dataset.notes)}, arrays, None
-
-
-def _decode_file(connection: socket.socket, request: dict[str, Any], file: int, block: int) -> None:
-    """Decode one open file into a block of shared memory."""
-    packer, path = Packer(mmap.mmap(block, 0)), Path(request["path"])
+def _decode_file(connection: socket.socket, request: dict[str, Any]) -> None:
+    """Decode a single file."""
+    path, root = Path(request["path"]), Root(Path(request["root"]), request["follow_links"])
     load, message = _LOADERS[request["op"]]
-    _Limits(FILE_MEMORY, FILE_SECONDS).renew(FILE_COPIES * request["size"])
+    limits = _Limits(FILE_MEMORY, FILE_SECONDS)
 
-    def work() -> Answer:
-        with os.fdopen(file, "rb") as opened, readable(path, message):
-            return {"tree": packer.pack(load(opened, path)), "nbytes": packer.used}, (), None
+    def work() -> Message:
+        with readable(path, message), root.open(path) as file:
+            limits.renew(FILE_COPIES * os.fstat(file.fileno()).st_size)
+            return encode({"tree": load(file, path)}, request["most"], _TensorPacker())
 
-    send(connection, _catch_errors(work, request["path"])[0])
+    _answer(connection, work, request["path"])
 
 
 def _load_torch(file: BufferedReader, path: Path) -> Any:
@@ -214,60 +198,33 @@ _LOADERS: dict[str, tuple[Callable[[BufferedReader, Path], Any], str]] = {
 }
 
 
-class Packer:
-    """A tree of arrays, tensors and plain values as JSON, with the bytes of its arrays in a block of memory."""
+class _TensorPacker:
+    """Describes tensors, for `weights.unpack_tensor`."""
 
-    def __init__(self, block: mmap.mmap):
-        self._block, self.used = block, 0
-        self._tensors: dict[Any, int] = {}  # offsets; networks may share tensors
+    def __init__(self) -> None:
+        self._numbers: dict[Any, int] = {}  # of the buffers; networks may share tensors
 
-    def pack(self, value: Any) -> Any:
-        """JSON for `decoder`; a container is {its type: its items}."""
-        if value is None or (isinstance(value, bool | int | float | str) and not isinstance(value, np.generic)):
-            return value
-        if isinstance(value, dict):
-            return {"dict": [(self.pack(key), self.pack(item)) for key, item in value.items()]}
-        for kind in (list, tuple, set, frozenset):
-            if isinstance(value, kind):
-                return {kind.__name__: [self.pack(item) for item in value]}
-        if isinstance(value, np.ndarray | np.generic):
-            offset = self._write(np.ascontiguousarray(value))
-            return {"array" if isinstance(value, np.ndarray) else "scalar": (value.dtype.str, value.shape, offset)}
-        if isinstance(value, bytes | bytearray):
-            return {"bytes": value.hex()}
-        return self._pack_torch(value)
-
-    def _pack_torch(self, value: Any) -> Any:
-        torch = sys.modules.get("torch")
+    def __call__(self, value: Any, buffers: list[AnyArray]) -> Any:
+        torch: Any = sys.modules.get("torch")
         if torch is not None and isinstance(value, torch.Tensor):
             if value.layout is not torch.strided or value.device.type != "cpu" or value.is_quantized:
                 raise Damaged(f"a {value.layout} tensor on {value.device}; save dense tensors of plain numbers")
             key = (value.data_ptr(), value.dtype, value.shape, value.stride())
-            if key not in self._tensors:
-                self._tensors[key] = self._write(value.detach().contiguous().reshape(-1).view(torch.uint8).numpy())
-            return {"tensor": (str(value.dtype).removeprefix("torch."), tuple(value.shape), self._tensors[key])}
+            if key not in self._numbers:
+                self._numbers[key] = len(buffers)
+                buffers.append(value.detach().contiguous().reshape(-1).view(torch.uint8).numpy())
+            return {"tensor": (str(value.dtype).removeprefix("torch."), tuple(value.shape), self._numbers[key])}
         if torch is not None and isinstance(value, torch.dtype):
             return {"dtype": str(value).removeprefix("torch.")}
         if torch is not None and isinstance(value, torch.device):
             return str(value)
         raise Damaged(f"a {type(value).__name__} where data should be")
 
-    def _write(self, array: AnyArray) -> int:
-        """Append the bytes of an array; returns their offset."""
-        offset = -(-self.used // 64) * 64
-        self.used = offset + array.nbytes
-        if self.used > len(self._block):
-            raise Damaged("its arrays take many times its size")
-        if array.nbytes:
-            self._block[offset : self.used] = array.reshape(-1).view(np.uint8).data
-        return offset
-
 
 def _copy(connection: socket.socket, request: dict[str, Any]) -> None:
     """Write a copy of a data set with labels; reports each file before it is written."""
-    labels = unpack_labels(request["labels"], iter(receive_arrays(connection, request["arrays"], sys.maxsize)))
+    labels = {index: EpisodeLabels.unpack(*packed) for index, packed in request["labels"].items()}
     limits = _Limits()  # in addition to what the labels take
-    os.chdir(request["cwd"])
     current = request["path"]
 
     def report_files(files: Sequence[Path]) -> Iterator[Path]:
@@ -279,54 +236,39 @@ def _copy(connection: socket.socket, request: dict[str, Any]) -> None:
             limits.renew(0)
             yield file
 
-    def reserve(nbytes: int) -> None:
-        limits.renew(COPIES * nbytes)
-
-    def work() -> Answer:
-        limits.renew(0)
+    def work() -> Message:
         root, folder = Root(Path(request["path"]), request["follow_links"]), Path(request["folder"])
         how = {name: request[name] for name in ("reward_frame", "hard_links", "codecs")}
         try:
-            report = copy_with_labels(root, folder, labels, **how, reserve=reserve, progress=report_files)
+            report = copy_with_labels(
+                root,
+                folder,
+                labels,
+                **how,
+                reserve=lambda nbytes: limits.renew(COPIES * nbytes),
+                progress=report_files,
+            )
         except MemoryError as error:
             raise BadFile(current, "this takes more memory than its size promised; copy it again") from error
         except OSError as error:  # of the disk that is written to; files that cannot be read are a BadFile
-            return {"error": error.strerror or str(error), "kind": "OSError", "errno": error.errno or 0}, (), None
-        return {"report": asdict(report)}, (), None
+            return encode({"error": error.strerror or str(error), "kind": "OSError", "errno": error.errno or 0})
+        return encode({"report": asdict(report)})
 
-    send(connection, _catch_errors(work, request["path"])[0])
-
-
-Answer = tuple[dict[str, Any], Sequence[AnyArray], Dataset | None]
+    _answer(connection, work, request["path"])
 
 
-def _catch_errors(work: Callable[[], Answer], where: str) -> Answer:
-    """Any error of a decoder becomes an answer with one sentence."""
+def _answer(connection: socket.socket, work: Callable[[], Message], where: str) -> None:
+    """Send the result of `work`; any error of a decoder becomes an answer with one sentence."""
     try:
-        return work()
-    except PlauditError as error:
-        problem = error
-    except MemoryError:
-        problem = BadFile(where, "it takes more memory than a recording of its size does")
+        parts = work()
     except Exception as error:  # noqa: BLE001 - damage leads decoders anywhere
-        reason = f"{type(error).__name__}: {error}".strip()[:200]
-        problem = BadFile(where, f"this is damaged ({reason}); copy it again from its source")
-    path = {"path": str(problem.path)} if isinstance(problem, BadFile) else {}
-    return {"error": str(problem), "kind": type(problem).__name__, **path}, (), None
-
-
-def pack_episode(episode: Episode, labels: Labels | None) -> tuple[dict[str, Any], list[AnyArray]]:
-    """An episode and its labels as JSON values and arrays, for `decoder`."""
-    if episode.origin is None:
-        raise DataError("an episode of a data set knows where it comes from")
-    arrays = [*episode.frames.values(), episode.state, episode.actions, episode.control_mode]
-    arrays += [*episode.privileged.values(), *(() if labels is None else (labels.targets,))]
-    metadata = {name: getattr(episode, name) for name in ("task", "fps", "robot", "terminated", "padded")}
-    answer = {
-        "cameras": list(episode.frames),
-        "privileged": list(episode.privileged),
-        "metadata": {**metadata, "meta": dict(episode.meta)},
-        "origin": vars(episode.origin),
-        "labels": None if labels is None else {"source": labels.judge.source},
-    }
-    return answer, arrays
+        problem: Exception = error
+        if isinstance(error, MemoryError):
+            problem = BadFile(where, "it takes more memory than a recording of its size does")
+        elif not isinstance(error, PlauditError):
+            reason = f"{type(error).__name__}: {error}".strip()[:200]
+            problem = BadFile(where, f"this is damaged ({reason}); copy it again from its source")
+        path = {"path": str(problem.path)} if isinstance(problem, BadFile) else {}
+        parts = encode({"error": str(problem), "kind": type(problem).__name__, **path})
+    for part in parts:
+        connection.sendall(part)

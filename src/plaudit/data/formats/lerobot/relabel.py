@@ -72,27 +72,15 @@ class EpisodeLabels:
     terminated: bool | None = None  # whether the task ended there; None: nobody said
     actions: FloatArray | None = None  # [T, A] by which the episode is recognized; None: it is taken as the right one
 
+    def pack(self) -> tuple[Any, ...]:
+        """Plain values and arrays, for `unpack` in another process."""
+        labels = None if self.labels is None else (self.labels.targets, self.labels.judge.source)
+        return labels, self.id, self.terminated, self.actions
 
-def pack_labels(labels: Mapping[int, EpisodeLabels]) -> tuple[list[dict[str, Any]], list[AnyArray]]:
-    """As JSON values and arrays, for `unpack_labels` in another process."""
-    described, arrays = [], []
-    for index, one in labels.items():
-        source = None if one.labels is None else one.labels.judge.source
-        described.append({"index": index, "id": one.id, "terminated": one.terminated, "source": source})
-        described[-1]["actions"] = one.actions is not None
-        arrays += [] if one.labels is None else [one.labels.targets]
-        arrays += [] if one.actions is None else [one.actions]
-    return described, arrays
-
-
-def unpack_labels(described: Iterable[Mapping[str, Any]], arrays: Iterator[AnyArray]) -> dict[int, EpisodeLabels]:
-    """What `pack_labels` made of labels."""
-    found: dict[int, EpisodeLabels] = {}
-    for one in described:
-        labels = None if one["source"] is None else Labels.from_targets(next(arrays), one["source"])
-        actions = next(arrays) if one["actions"] else None
-        found[one["index"]] = EpisodeLabels(labels, one["id"], one["terminated"], actions)
-    return found
+    @classmethod
+    def unpack(cls, labels: tuple[Any, str] | None, *others: Any) -> "EpisodeLabels":
+        """The labels that `pack` packed."""
+        return cls(None if labels is None else Labels.from_targets(*labels), *others)
 
 
 def is_metadata(name: str) -> bool:
