@@ -86,8 +86,8 @@ class Bench:
 
     def restart_twin(self) -> None:
         """Power off and on again; each life of the twin has a log of its own."""
-        self.twin.process.kill()
-        self.twin.process.wait()
+        self.twin.send_signal(signal.SIGKILL)
+        self.twin.process.end()
         self.log.rename(self.folder / f"sent.{len(self.logs())}.jsonl")
         self.twin.start()
         _prefer(self.twin.process.pid)

@@ -18,11 +18,10 @@ import numpy as np
 from plaudit.data.normalize import ACTION, STATE, Normalizer
 from plaudit.errors import BadMessage, PlauditError, RobotError
 from plaudit.robots.config import ANYWHERE, UNLIMITED, RobotConfig, SafetyLimits
-from plaudit.robots.limits import Limited, LimitedRobot, connect_robot, joint_position
+from plaudit.robots.limits import LimitedRobot, connect_robot, joint_position
 from plaudit.robots.ros import RosRobotConfig
 from plaudit.robots.ros.params import RuntimeParams
 from plaudit.robots.ros.streams import Stream, camera_stream, joint_stream
-from plaudit.robots.transport import Transport
 from plaudit.robots.transport.messages import JOINT_STATE, decode_camera_image, decode_joint_state, warm_up
 from plaudit.types import AnyArray, Observation
 
@@ -60,7 +59,7 @@ def check_observations(config: RobotConfig, seconds: float) -> list[RobotCheck]:
         rate = (len(times) - 1) / (times[-1] - times[0])
         slow = f"too slow for {robot.fps:g} Hz" if robot.fps and rate < MIN_RATE_FRACTION * robot.fps else ""
         results = _sizes(robot, newest, f"{rate:.1f} Hz", slow)
-        return [*results, check_limits(robot.limiter.limits, _position(robot))]
+        return [*results, check_limits(robot.limiter.limits, joint_position(robot))]
 
 
 def check_limits(limits: SafetyLimits, position: AnyArray | None) -> RobotCheck:
@@ -87,12 +86,19 @@ def check_motion(config: RobotConfig) -> RobotCheck:
         limits = robot.limiter.limits
         if limits.relative:
             return _move_relative(robot)
-        start = _position(robot)
+        start = joint_position(robot)
         if start is None:
             return _motion("", "it does not say where its joints are (joint_position()), so it was not moved")
-        way = _way(limits, start)
-        moved = _there_and_back(robot, start, way)
-    farthest, left = np.abs(moved).max(axis=0), np.abs(moved[-1])
+        way, moved = _way(limits, start), []  # moved: how far each joint was from its start, at each tick
+        ticks = int(MOTION_S * robot.fps)
+        for tick in range(ticks + int(SETTLE_S * robot.fps)):
+            part = np.sin(np.pi * min(1.0, (tick + 1) / ticks)) ** 2
+            robot.act((start + way * part).astype(np.float32))
+            robot.observe()
+            position = joint_position(robot)
+            assert position is not None  # it was known at the start
+            moved.append(np.abs(position - start))
+    farthest, left = np.max(moved, axis=0), moved[-1]
     lazy, lost = np.flatnonzero(farthest < MIN_FOLLOWED * np.abs(way)), np.flatnonzero(left > np.abs(way) / 2)
     problem = ""
     if len(lazy):
@@ -102,31 +108,12 @@ def check_motion(config: RobotConfig) -> RobotCheck:
     return _motion(f"{np.abs(way).max():.3g} and back", problem, f"{farthest.max():.3g} and back")
 
 
-def _there_and_back(robot: LimitedRobot, start: AnyArray, way: AnyArray) -> AnyArray:
-    """[T, A] how far each joint was from its start, at each tick."""
-    ticks, moved = int(MOTION_S * robot.fps), []
-    for tick in range(ticks + int(SETTLE_S * robot.fps)):
-        part = np.sin(np.pi * min(1.0, (tick + 1) / ticks)) ** 2
-        robot.act((start + way * part).astype(np.float32))
-        robot.observe()
-        position = _position(robot)
-        assert position is not None  # it was known at the start
-        moved.append(position - start)
-    return np.array(moved)
-
-
-def _position(robot: LimitedRobot) -> AnyArray | None:
-    """[A] as measured; None for a robot that does not measure what it commands."""
-    own = robot.robot if isinstance(robot, Limited) else robot
-    return joint_position(own)
-
-
 def _sizes(robot: LimitedRobot, newest: Observation, rate: str, slow: str) -> list[RobotCheck]:
     size = len(newest.state)
-    wrong = "" if size == robot.state_dim else "it has another size"
-    results = [RobotCheck("state", "", f"{robot.state_dim} numbers", f"{size} numbers", rate, problem=slow or wrong)]
+    wrong, received = "" if size == robot.state_dim else "it has another size", f"{size} numbers"
     if not np.isfinite(newest.state).all():
-        results[0] = RobotCheck("state", "", results[0].expected, "NaN or infinity", rate, problem="it is not finite")
+        wrong, received = "it is not finite", "NaN or infinity"
+    results = [RobotCheck("state", "", f"{robot.state_dim} numbers", received, rate, problem=slow or wrong)]
     for camera, (height, width) in robot.cameras.items():
         shape = newest.images[camera].shape if camera in newest.images else (0, 0)
         wrong = "" if shape[:2] == (height, width) else "it has another size"
@@ -168,35 +155,34 @@ def _span(values: AnyArray, unit: str) -> str:
 
 
 class TopicMonitor:
-    """Subscribes to one topic and describes all its messages, beside a `Stream` that keeps the valid ones."""
+    """Describes all messages of one topic, beside a `Stream` that keeps the valid ones."""
 
     def __init__(
         self, stream: Stream[Any], msg_type: str, expected: str, depth_range: tuple[float, float] | None = None
     ):
         self.stream, self.msg_type, self.expected, self._depth_range = stream, msg_type, expected, depth_range
         self._descriptions: Counter[str] = Counter()
-        self._times: list[float] = []
+        self.times: list[float] = []  # at which messages arrived
 
-    @property
-    def has_messages(self) -> bool:
-        """Whether anything has arrived."""
-        return bool(self._times)
-
-    def subscribe(self, transport: Transport) -> None:
-        """Start to listen."""
-        transport.subscribe(self.stream.topic, self.msg_type, self._receive)
-
-    def _receive(self, data: bytes) -> None:
-        self._times.append(time.monotonic())
+    def receive(self, data: bytes) -> None:
+        """Take one message."""
+        self.times.append(time.monotonic())
         try:
-            self._descriptions[_describe(self.msg_type, data, self._depth_range)] += 1
+            self._descriptions[self._describe(data)] += 1
         except BadMessage as error:
             self._descriptions[str(error)] += 1
         self.stream.receive(data)
 
+    def _describe(self, data: bytes) -> str:
+        if self.msg_type == JOINT_STATE:
+            message = decode_joint_state(data)
+            return f"{len(message.names)} joints{'' if np.isfinite(message.position).all() else ', some NaN'}"
+        height, width, _ = decode_camera_image(self.msg_type, data, self._depth_range).pixels.shape
+        return f"{height}x{width}" if self._depth_range is None else f"{height}x{width}, depth"
+
     def result(self, hz: float, silent_after: float) -> RobotCheck:
         """What arrived, compared with a control rate of `hz` and a limit of `silent_after` seconds."""
-        times, dropped = self._times, self.stream.dropped
+        times, dropped = self.times, self.stream.dropped
         rate = (len(times) - 1) / (times[-1] - times[0]) if len(times) > 1 else 0.0
         problem = ""
         if not times:
@@ -215,16 +201,22 @@ class TopicMonitor:
 def check_topics(config: RosRobotConfig, seconds: float) -> list[RobotCheck]:
     """Listen for this long after the first message of every topic, which may take `first_message_s` to arrive."""
     params, topics = config.params(), config.topics()
-    monitors = _monitors(config)
+    joints = joint_stream("joints", params, topics)
+    monitors = [TopicMonitor(joints, JOINT_STATE, f"{len(params.joint_names)} joints")]
+    size = "{}x{}".format(*params.camera_size)
+    for camera in params.camera_names:
+        stream, depth_range = camera_stream(camera, camera, params, topics), params.depth_range(camera)
+        expected = size if depth_range is None else f"{size}, depth"
+        monitors.append(TopicMonitor(stream, topics.image_type(camera), expected, depth_range))
     commands: list[bytes] = []
     warm_up([monitor.msg_type for monitor in monitors])
     transport = config.transport.build()
     try:
         for monitor in monitors:
-            monitor.subscribe(transport)
+            transport.subscribe(monitor.stream.topic, monitor.msg_type, monitor.receive)
         transport.subscribe(topics.joint_commands, JOINT_STATE, commands.append)
         deadline = time.monotonic() + params.first_message_s
-        while not all(monitor.has_messages for monitor in monitors) and time.monotonic() < deadline:
+        while not all(monitor.times for monitor in monitors) and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(seconds)
         results = [monitor.result(params.HZ, 1e-3 * params.silent_after_ms) for monitor in monitors]
@@ -233,8 +225,7 @@ def check_topics(config: RosRobotConfig, seconds: float) -> list[RobotCheck]:
     problem = "another process sends commands; stop it first" if commands else ""
     received = f"{len(commands)} commands" if commands else "nothing"
     results.append(RobotCheck("commands", topics.joint_commands, "nothing", received, problem=problem))
-    joints = monitors[0].stream.newest
-    position = None if joints is None else joints.message.position
+    position = None if joints.newest is None else joints.newest.message.position
     results.append(check_limits(config.limits(params.action_dim), position))
     if params.norm_stats_file_path is not None:
         results.append(check_statistics(params))
@@ -254,24 +245,3 @@ def check_statistics(params: RuntimeParams) -> RobotCheck:
     received = ", ".join(f"{size} {key.rsplit('.', 1)[-1]}" for key, size in sizes.items()) or "nothing"
     problem = "" if sizes == {STATE: state, ACTION: action} else "they do not fit this robot"
     return RobotCheck("statistics", path, expected, received, problem=problem)
-
-
-def _monitors(config: RosRobotConfig) -> list[TopicMonitor]:
-    params, topics = config.params(), config.topics()
-    joints = joint_stream("joints", params, topics)
-    monitors = [TopicMonitor(joints, JOINT_STATE, f"{len(params.joint_names)} joints")]
-    height, width = params.camera_size
-    for camera in params.camera_names:
-        stream = camera_stream(camera, camera, params, topics)
-        depth_range = params.depth_range(camera)
-        expected = f"{height}x{width}" if depth_range is None else f"{height}x{width}, depth"
-        monitors.append(TopicMonitor(stream, topics.image_type(camera), expected, depth_range))
-    return monitors
-
-
-def _describe(msg_type: str, data: bytes, depth_range: tuple[float, float] | None) -> str:
-    if msg_type == JOINT_STATE:
-        message = decode_joint_state(data)
-        return f"{len(message.names)} joints{'' if np.isfinite(message.position).all() else ', some NaN'}"
-    height, width, _ = decode_camera_image(msg_type, data, depth_range).pixels.shape
-    return f"{height}x{width}" if depth_range is None else f"{height}x{width}, depth"

@@ -303,9 +303,10 @@ class LimitedRobot(Robot, Protocol):
 
 
 def joint_position(robot: Robot) -> FloatArray | None:
-    """[A] where the joints of a robot are that has a method of this name, in the order and units of commands; None: it
-    has none, or does not know."""
-    measure: Callable[[], FloatArray | None] | None = getattr(robot, "joint_position", None)
+    """[A] where the joints are, in the order and units of commands, by the robot's method of this name; None: it has
+    none, or does not know."""
+    own = robot.robot if isinstance(robot, Limited) else robot
+    measure: Callable[[], FloatArray | None] | None = getattr(own, "joint_position", None)
     return None if measure is None else measure()
 
 

@@ -2,7 +2,7 @@
 
 import io
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -79,7 +79,8 @@ def as_asked(dataset: Dataset, options: ReadOptions) -> Dataset:
     """The same data set with the cameras, the names and the size of `options`."""
     if not (options.cameras or options.resize):
         return dataset
-    names = _names(options)
+    cameras = [camera.removeprefix(LEROBOT_IMAGES) for camera in options.cameras]
+    names = {name: options.rename.get(camera, name) for name, camera in zip(cameras, options.cameras)}
     taken = list(names.values())
     twice = next((name for name in taken if taken.count(name) > 1), None)
     if twice is not None:
@@ -87,26 +88,9 @@ def as_asked(dataset: Dataset, options: ReadOptions) -> Dataset:
     if options.resize is not None and not all(1 <= edge <= MAX_EDGE for edge in options.resize):
         size = "x".join(map(str, options.resize))
         raise DataError(f"frames of {size} are not possible; 1 to {MAX_EDGE:,} pixels are")
-    sizes = {names.get(camera, camera): options.resize or size for camera, size in dataset.sizes.items()}
-    sources = [
-        replace(source, load=partial(_load, source, options), nbytes=_nbytes(source, dataset, options))
-        for source in dataset.sources
-    ]
-    return replace(dataset, sources=sources, sizes=sizes)
 
-
-def _names(options: ReadOptions) -> dict[str, str]:
-    """Cameras that were asked for, and what they are called from here on."""
-    return {
-        camera.removeprefix(LEROBOT_IMAGES): options.rename.get(camera, camera.removeprefix(LEROBOT_IMAGES))
-        for camera in options.cameras
-    }
-
-
-def _nbytes(source: Source, dataset: Dataset, options: ReadOptions) -> Callable[[], int]:
-    """With what the resized frames take beside the others."""
-
-    def nbytes() -> int:
+    def nbytes(source: Source) -> int:
+        """With what the resized frames take beside the others."""
         before = source.nbytes()
         if options.resize is None:
             return before
@@ -116,18 +100,18 @@ def _nbytes(source: Source, dataset: Dataset, options: ReadOptions) -> Callable[
         check_decoded_size(extra, extra, dataset.path, f"episode {source.index} at {height}x{width}", most)
         return before + 2 * extra
 
-    return nbytes
+    def load(source: Source) -> tuple[Episode, Labels | None]:
+        episode, labels = source.load()
+        chosen = choose(list(names), list(episode.frames), source.where)
+        frames = {name: episode.frames[camera] for name, camera in zip(names.values() or chosen, chosen, strict=True)}
+        if options.resize is not None:
+            height, width = options.resize
+            frames = {camera: resize(images, height, width) for camera, images in frames.items()}
+        return replace(episode, frames=frames), labels
 
-
-def _load(source: Source, options: ReadOptions) -> tuple[Episode, Labels | None]:
-    episode, labels = source.load()
-    names = _names(options)
-    chosen = choose(list(names), list(episode.frames), source.where)
-    frames = {name: episode.frames[camera] for name, camera in zip(names.values() or chosen, chosen, strict=True)}
-    if options.resize is not None:
-        height, width = options.resize
-        frames = {camera: resize(images, height, width) for camera, images in frames.items()}
-    return replace(episode, frames=frames), labels
+    sizes = {names.get(camera, camera): options.resize or size for camera, size in dataset.sizes.items()}
+    sources = [replace(one, load=partial(load, one), nbytes=partial(nbytes, one)) for one in dataset.sources]
+    return replace(dataset, sources=sources, sizes=sizes)
 
 
 def resize(frames: ByteArray, height: int, width: int) -> ByteArray:

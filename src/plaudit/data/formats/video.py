@@ -53,25 +53,24 @@ def read_frames(
         if context.height * context.width > (height + 128) * (width + 128):  # codecs round sizes up
             _check_size(path, context.height, context.width, height, width)
         frames = np.empty((len(times) + spare, height, width, 3), np.uint8)
-        found = 0
+        count = 0
         if times[0] > tolerance:
             container.seek(int((times[0] - tolerance) / stream.time_base), stream=stream)
         for frame in container.decode(stream):
             if frame.pts is None:
                 continue
             time = float(frame.pts * stream.time_base)
-            if time > times[found] + tolerance:
-                raise FramesMissing(path, f"this video lacks frame {found}, at {times[found]:.3f} s; encode it again")
-            if time < times[found] - tolerance:
+            if time > times[count] + tolerance:
+                raise FramesMissing(path, f"this video lacks frame {count}, at {times[count]:.3f} s; encode it again")
+            if time < times[count] - tolerance:
                 continue
             _check_size(path, frame.height, frame.width, height, width)
-            frames[found] = frame.to_ndarray(format="rgb24")
-            found += 1
-            if found == len(times):
+            frames[count] = frame.to_ndarray(format="rgb24")
+            count += 1
+            if count == len(times):
                 return frames
-    raise FramesMissing(
-        path, f"this video ends after {found} of {len(times)} frames; copy it again from the data set's source"
-    )
+    ended = f"this video ends after {count} of {len(times)} frames"
+    raise FramesMissing(path, f"{ended}; copy it again from the data set's source")
 
 
 def coded_frames(root: Root, path: Path) -> tuple[AnyArray, int]:
@@ -104,6 +103,10 @@ def codec_name(root: Root, path: Path) -> str:
 @contextmanager
 def _opened(root: Root, path: Path) -> Iterator[tuple[Any, Any]]:
     """The container and its video, read from an open file: no name of any kind reaches ffmpeg."""
+
+    def refuse(url: str, flags: int, options: Any) -> NoReturn:
+        raise ValueError("it refers to another file, which was not opened")
+
     message = "this video cannot be read ({}); copy it again from the data set's source"
     missing = "this video is missing; copy it from the data set's source"
     with (
@@ -115,7 +118,7 @@ def _opened(root: Root, path: Path) -> Iterator[tuple[Any, Any]]:
             options={"codec_whitelist": _DECODERS, "format_whitelist": _CONTAINERS, "protocol_whitelist": "none"},
             metadata_errors="replace",
             buffer_size=1 << 18,
-            io_open=_nothing_more,
+            io_open=refuse,
         ) as container,
     ):
         if not container.streams.video:
@@ -138,10 +141,6 @@ def _container(file: IO[bytes], path: Path) -> str:
     if start.startswith(_EBML):
         return "matroska"
     raise unreadable(path, "this video cannot be read (neither MP4 nor Matroska); copy it again from its source")
-
-
-def _nothing_more(url: str, flags: int, options: Any) -> NoReturn:
-    raise ValueError("it refers to another file, which was not opened")
 
 
 def _check_size(path: Path, height: int, width: int, said_height: int, said_width: int) -> None:
@@ -201,28 +200,26 @@ def _same_priorities() -> Iterator[None]:
     SVT-AV1, where it may, gives the highest real-time priority to all its threads and to the one that started it, for
     good: whatever else runs on the machine, a robot's control say, would wait for an export.
     """
-    tasks = Path("/proc/self/task")
-    if not tasks.exists():  # not Linux
+    if not Path("/proc/self/task").exists():  # not Linux
         yield
         return
-    own, before = _scheduling(0), {}
-    for thread in _numbers(tasks):
-        with suppress(ProcessLookupError):  # it has ended meanwhile
-            before[thread] = _scheduling(thread)
+    before = _scheduling()
+    own = os.sched_getscheduler(0), os.sched_getparam(0).sched_priority
     try:
         yield
     finally:
-        for thread in _numbers(tasks):
+        for thread, scheduling in _scheduling().items():
             policy, priority = before.get(thread, own)
             with suppress(ProcessLookupError):
-                if _scheduling(thread) != (policy, priority):
+                if scheduling != (policy, priority):
                     os.sched_setscheduler(thread, policy, os.sched_param(priority))
 
 
-def _numbers(tasks: Path) -> list[int]:
-    return [int(thread.name) for thread in tasks.iterdir()]
-
-
-def _scheduling(thread: int) -> tuple[int, int]:
-    """Policy and priority; of this thread for 0."""
-    return os.sched_getscheduler(thread), os.sched_getparam(thread).sched_priority
+def _scheduling() -> dict[int, tuple[int, int]]:
+    """Thread -> its policy and priority."""
+    threads: dict[int, tuple[int, int]] = {}
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(ProcessLookupError):  # it has ended meanwhile
+            thread = int(task.name)
+            threads[thread] = os.sched_getscheduler(thread), os.sched_getparam(thread).sched_priority
+    return threads

@@ -14,7 +14,7 @@ generator that the last seed started. Each environment of a `PandaGymVectorEnv` 
 through the same episodes as a `PandaGymEnv`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import gymnasium as gym
@@ -38,56 +38,38 @@ _RENDER_MODES = ("rgb_array",)
 
 
 class PandaGymEnv(gym.Env[Obs, FloatArray]):
-    """One environment of a built-in task."""
+    """One environment of a built-in task: a `PandaGymVectorEnv` of one."""
 
     metadata: dict[str, Any] = {"render_modes": list(_RENDER_MODES), "render_fps": PandaVecEnv.fps}  # noqa: RUF012
 
-    def __init__(
-        self,
-        task: str,
-        *,
-        reward: Literal["sparse", "dense"] = "sparse",
-        render_mode: str | None = None,
-        render_camera: str = "front",
-        render_size: tuple[int, int] = (256, 256),
-        num_threads: int = 1,
-        **options: Any,
-    ):
-        """
-        reward: "sparse" is 1 on success and 0 before, "dense" is in [0, 1] and 1 on success
-        render_camera, render_size: what `render()` draws
-        options: other keys of `PandaConfig`: obs, cameras, image_size, max_steps, randomize, render_backend
-        """
-        _check(reward, render_mode)
-        self._env = parse(PandaConfig, {"type": task, "num_threads": num_threads, **options}).build()
-        self._dense, self.render_mode, self._render = reward == "dense", render_mode, (render_camera, render_size)
-        self.task, self.fps, self.max_steps = self._env.task, self._env.fps, self._env.max_steps
-        self.observation_space = _observation_space(self._env)
-        self.action_space = spaces.Box(-1.0, 1.0, (self._env.action_dim,), np.float32)
-        self._steps = 0
+    def __init__(self, task: str, *, num_threads: int = 1, **options: Any):
+        """options: as for `PandaGymVectorEnv`"""
+        self._batch = batch = PandaGymVectorEnv(task, num_threads=num_threads, **options)
+        self._env, self.render_mode = batch._env, batch.render_mode
+        self.task, self.fps, self.max_steps = batch.task, batch.fps, batch.max_steps
+        self.observation_space, self.action_space = batch.single_observation_space, batch.single_action_space
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Obs, Info]:
         """Start an episode."""
         super().reset(seed=seed)
-        self._steps = 0
         start = _next_seed(self.np_random) if seed is None else seed
-        return _select(self._env.reset([start]), 0), {}
+        observation, info = self._batch.reset(seed=[start])
+        return {name: rows[0].copy() for name, rows in observation.items()}, info
 
     def step(self, action: FloatArray) -> tuple[Obs, float, bool, bool, Info]:
         """Make one control step."""
         if np.shape(action) != self.action_space.shape:
             raise InvalidAction(f"an action is [4] (dx, dy, dz, gripper), got {list(np.shape(action))}")
-        observation, privileged = self._env.step(np.asarray(action)[None])
-        self._steps += 1
-        success = bool(privileged["success"][0])
-        grasp, dense_reward = bool(privileged["grasp"][0]), float(privileged["reward"][0])
-        info = {"success": success, "grasp": grasp, "dense_reward": dense_reward}
-        reward = dense_reward if self._dense else float(success)
-        return _select(observation, 0), reward, success, self._steps >= self.max_steps, info
+        observation, reward, success, truncated, values = self._batch.advance(
+            np.asarray(action)[None], np.ones(1, bool)
+        )
+        info = {name: value[0].item() for name, value in values.items()}
+        return _select(observation, 0), float(reward[0]), bool(success[0]), bool(truncated[0]), info
 
     def render(self) -> ByteArray | None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The image [H, W, 3] of `render_camera`, with render_mode "rgb_array"."""
-        return self._env.render(*self._render)[0] if self.render_mode else None
+        images = self._batch.render()
+        return None if images is None else images[0]
 
     def close(self) -> None:
         """Close the cameras."""
@@ -113,16 +95,25 @@ class PandaGymVectorEnv(VectorEnv[Obs, FloatArray, AnyArray]):
         autoreset_mode: "NextStep": the step after the end of an episode starts the next one and ignores its action;
             "SameStep": the last step starts the next one and leaves the last observation in info["final_obs"];
             "Disabled": reset(options={"reset_mask": ...}) starts it
-        other arguments: as for `PandaGymEnv`
+        reward: "sparse" is 1 on success and 0 before, "dense" is in [0, 1] and 1 on success
+        render_camera, render_size: what `render()` draws
+        options: other keys of `PandaConfig`: obs, cameras, image_size, max_steps, randomize, render_backend
         """
-        _check(reward, render_mode)
+        modes = {member.value: member for member in AutoresetMode}
+        mode = autoreset_mode.value if isinstance(autoreset_mode, AutoresetMode) else autoreset_mode
+        _check_choice("reward", reward, ("sparse", "dense"))
+        _check_choice("autoreset_mode", mode, modes)
+        if render_mode is not None:
+            _check_choice("render_mode", render_mode, _RENDER_MODES)
         self._env = parse(PandaConfig, {"type": task, **options}).build(num_envs)
         self._dense, self.render_mode, self._render = reward == "dense", render_mode, (render_camera, render_size)
-        self._mode = _autoreset_mode(autoreset_mode)
+        self._mode = modes[mode]
         self.metadata = {**PandaGymEnv.metadata, "autoreset_mode": self._mode}
         self.num_envs, self.task, self.fps = num_envs, self._env.task, self._env.fps
         self.max_steps = self._env.max_steps
-        self.single_observation_space = _observation_space(self._env)
+        state = spaces.Box(-STATE_LIMIT, STATE_LIMIT, (self._env.state_dim,), np.float32)
+        images = {camera: spaces.Box(0, 255, (*size, 3), np.uint8) for camera, size in self._env.cameras.items()}
+        self.single_observation_space = spaces.Dict({"state": state, **images})
         self.single_action_space = spaces.Box(-1.0, 1.0, (self._env.action_dim,), np.float32)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
@@ -151,16 +142,7 @@ class PandaGymVectorEnv(VectorEnv[Obs, FloatArray, AnyArray]):
         elif self._done.any():
             finished = np.flatnonzero(self._done).tolist()
             raise EnvError(f"the episodes of environments {finished} are over; reset them before the next step")
-        observation, privileged = self._env.step(actions, active)
-        self._steps += active
-        success: BoolArray = privileged["success"] & active
-        truncated = active & (self._steps >= self.max_steps)
-        reward = np.where(active, privileged["reward"] if self._dense else success, 0.0).astype(np.float64)
-        values = {
-            "success": privileged["success"],
-            "grasp": privileged["grasp"],
-            "dense_reward": privileged["reward"].astype(float),
-        }
+        observation, reward, success, truncated, values = self.advance(actions, active)
         self._done = success | truncated
         if self._mode is AutoresetMode.SAME_STEP and self._done.any():
             done = self._done
@@ -170,6 +152,18 @@ class PandaGymVectorEnv(VectorEnv[Obs, FloatArray, AnyArray]):
             info = {"final_obs": final, "_final_obs": done, "final_info": _masked(values, done), "_final_info": done}
             return _to_dict(self._restart(done)), reward, success, truncated, info | _masked(values, ~done)
         return _to_dict(observation), reward, success, truncated, _masked(values, active)
+
+    def advance(
+        self, actions: AnyArray, active: BoolArray
+    ) -> tuple[Observation, AnyArray, BoolArray, BoolArray, Mapping[str, AnyArray]]:
+        """Step the environments that are active; returns observation, reward, success, truncation and info, [N] each."""
+        observation, privileged = self._env.step(actions, active)
+        self._steps += active
+        success: BoolArray = privileged["success"] & active
+        truncated = active & (self._steps >= self.max_steps)
+        reward = np.where(active, privileged["reward"] if self._dense else success, 0.0).astype(np.float64)
+        info = {name: privileged[name] for name in ("success", "grasp")}
+        return observation, reward, success, truncated, {**info, "dense_reward": privileged["reward"].astype(float)}
 
     def render(self) -> tuple[ByteArray, ...] | None:
         """One image of `render_camera` per environment, with render_mode "rgb_array"."""
@@ -192,25 +186,9 @@ class PandaGymVectorEnv(VectorEnv[Obs, FloatArray, AnyArray]):
         return self._env.reset(starts, None if len(ids) == self.num_envs else ids)
 
 
-def _check(reward: str, render_mode: str | None) -> None:
-    if reward not in ("sparse", "dense"):
-        raise EnvError(f"there is no reward '{reward}'; {did_you_mean(reward, ('sparse', 'dense'))}")
-    if render_mode is not None and render_mode not in _RENDER_MODES:
-        raise EnvError(f"there is no render_mode '{render_mode}'; {did_you_mean(render_mode, _RENDER_MODES)}")
-
-
-def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
-    if isinstance(mode, AutoresetMode):
-        return mode
-    modes = {member.value: member for member in AutoresetMode}
-    if mode not in modes:
-        raise EnvError(f"there is no autoreset_mode '{mode}'; {did_you_mean(mode, modes)}")
-    return modes[mode]
-
-
-def _observation_space(env: PandaVecEnv) -> spaces.Space[Any]:
-    images = {camera: spaces.Box(0, 255, (*size, 3), np.uint8) for camera, size in env.cameras.items()}
-    return spaces.Dict({"state": spaces.Box(-STATE_LIMIT, STATE_LIMIT, (env.state_dim,), np.float32), **images})
+def _check_choice(key: str, value: str, choices: Collection[str]) -> None:
+    if value not in choices:
+        raise EnvError(f"there is no {key} '{value}'; {did_you_mean(value, choices)}")
 
 
 def _next_seed(generator: np.random.Generator) -> int:

@@ -16,9 +16,8 @@ from typing import Annotated, Any, Literal, Protocol, Self
 
 from pydantic import Discriminator, Tag, field_validator
 
-from plaudit.config import Config
 from plaudit.errors import MissingExtra, RobotError
-from plaudit.robots.transport.cyclone import CycloneConfig
+from plaudit.robots.transport.cyclone import CycloneConfig, TransportConfig
 
 Callback = Callable[[bytes], None]
 
@@ -41,7 +40,7 @@ class Transport(Protocol):
         ...
 
 
-class MemoryConfig(Config):
+class MemoryConfig(TransportConfig):
     """A bus within this process, by its name."""
 
     type: Literal["memory"] = "memory"
@@ -50,10 +49,6 @@ class MemoryConfig(Config):
     def build(self) -> "MemoryTransport":
         """Join the bus."""
         return MemoryTransport(self.bus)
-
-    def peer(self) -> Self:
-        """The config of the robot's end."""
-        return self
 
 
 class MemoryTransport:
@@ -84,7 +79,7 @@ class MemoryTransport:
 DEFAULT_ENDPOINT = "tcp/127.0.0.1:7447"
 
 
-class ZenohConfig(Config):
+class ZenohConfig(TransportConfig):
     """A zenoh session with fixed endpoints."""
 
     type: Literal["zenoh"] = "zenoh"
@@ -128,8 +123,21 @@ class ZenohTransport:
         except ModuleNotFoundError as error:
             raise MissingExtra("eclipse-zenoh", "ros") from error
         self._zenoh = zenoh
+        values = {
+            "mode": "peer",
+            "connect/endpoints": list(config.connect),
+            "connect/exit_on_failure": False,  # endpoints that are not there yet are retried in the background
+            "connect/retry": {"period_init_ms": 100, "period_max_ms": 1000, "period_increase_factor": 2},
+            "listen/endpoints": list(config.listen),
+            "scouting/delay": 500 if config.scouting else 0,
+            "scouting/multicast/enabled": config.scouting,
+            "scouting/gossip/enabled": config.scouting,
+            # Off, because its segments outlive the process in /dev/shm, and a robot's messages are small.
+            "transport/shared_memory/enabled": False,
+            "adminspace/enabled": False,
+        }
         settings = zenoh.Config()
-        for key, value in _settings(config).items():
+        for key, value in values.items():
             settings.insert_json5(key, json.dumps(value))
         try:
             self._session = zenoh.open(settings)
@@ -152,11 +160,10 @@ class ZenohTransport:
 
     def subscribe(self, topic: str, msg_type: str, callback: Callable[[bytes], None]) -> None:
         """Call `callback` with each message, from a thread of zenoh's."""
-
-        def receive(sample: Any) -> None:
-            callback(sample.payload.to_bytes())
-
-        self._subscribers.append(self._session.declare_subscriber(zenoh_key(topic), receive))
+        subscriber = self._session.declare_subscriber(
+            zenoh_key(topic), lambda sample: callback(sample.payload.to_bytes())
+        )
+        self._subscribers.append(subscriber)
 
     def close(self) -> None:
         """Close the session."""
@@ -172,34 +179,14 @@ def zenoh_key(topic: str) -> str:
     return topic.removeprefix("/")
 
 
-def _settings(config: ZenohConfig) -> dict[str, Any]:
-    return {
-        "mode": "peer",
-        "connect/endpoints": list(config.connect),
-        "connect/exit_on_failure": False,  # endpoints that are not there yet are retried in the background
-        "connect/retry": {"period_init_ms": 100, "period_max_ms": 1000, "period_increase_factor": 2},
-        "listen/endpoints": list(config.listen),
-        "scouting/delay": 500 if config.scouting else 0,
-        "scouting/multicast/enabled": config.scouting,
-        "scouting/gossip/enabled": config.scouting,
-        # Off, because its segments outlive the process in /dev/shm, and a robot's messages are small.
-        "transport/shared_memory/enabled": False,
-        "adminspace/enabled": False,
-    }
-
-
 def _reason(error: Exception) -> str:
     """The part of zenoh's message that helps a user, without the positions in its source."""
     return str(error).split(" at /")[0].split("[")[-1].rstrip(".]")
-
-
-def _transport_type(value: Any) -> Any:
-    return value.get("type", "zenoh") if isinstance(value, dict) else value.type
 
 
 AnyTransport = Annotated[
     Annotated[ZenohConfig, Tag("zenoh")]
     | Annotated[CycloneConfig, Tag("cyclone")]
     | Annotated[MemoryConfig, Tag("memory")],
-    Discriminator(_transport_type),
+    Discriminator(lambda value: value.get("type", "zenoh") if isinstance(value, dict) else value.type),
 ]

@@ -25,7 +25,15 @@ MAX_WAIT_NS = 50_000_000  # between checks whether to stop
 MAX_SAMPLES = 32  # of one topic, taken at a time
 
 
-class CycloneConfig(Config):
+class TransportConfig(Config):
+    """Base of the configs of transports."""
+
+    def peer(self) -> Self:
+        """The config of the robot's end."""
+        return self
+
+
+class CycloneConfig(TransportConfig):
     """A DDS domain."""
 
     type: Literal["cyclone"] = "cyclone"
@@ -34,10 +42,6 @@ class CycloneConfig(Config):
     def build(self) -> "CycloneTransport":
         """Join the domain."""
         return CycloneTransport(self)
-
-    def peer(self) -> Self:
-        """The config of the robot's end."""
-        return self
 
 
 class CycloneTransport:
@@ -132,26 +136,14 @@ def raw_type(msg_type: str) -> type[Any]:
 
     time = struct("builtin_interfaces/msg/Time", {"sec": idl.int32, "nanosec": idl.uint32})
     header = struct("std_msgs/msg/Header", {"stamp": time, "frame_id": str})
-    doubles, pixels = idl.sequence[idl.float64], idl.sequence[idl.uint8]
-    size = {"height": idl.uint32, "width": idl.uint32}
+    pixels = idl.sequence[idl.uint8]
     members = {
         STRING: {"data": str},
         BOOL: {"data": bool},
-        JOINT_STATE: {
-            "header": header,
-            "name": idl.sequence[str],
-            "position": doubles,
-            "velocity": doubles,
-            "effort": doubles,
-        },
-        IMAGE: {
-            "header": header,
-            **size,
-            "encoding": str,
-            "is_bigendian": idl.uint8,
-            "step": idl.uint32,
-            "data": pixels,
-        },
+        JOINT_STATE: {"header": header, "name": idl.sequence[str]}
+        | dict.fromkeys(("position", "velocity", "effort"), idl.sequence[idl.float64]),
+        IMAGE: {"header": header, "height": idl.uint32, "width": idl.uint32, "encoding": str}
+        | {"is_bigendian": idl.uint8, "step": idl.uint32, "data": pixels},
         COMPRESSED_IMAGE: {"header": header, "format": str, "data": pixels},
     }
     cls = struct(msg_type, members[msg_type])

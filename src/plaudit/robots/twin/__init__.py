@@ -1,6 +1,6 @@
 """Twins: processes that behave like a robot on its own topics, so that everything can run without hardware.
 
-    python -m plaudit.robots.twin --robot igris_b --log sent.jsonl           # or: plaudit robot twin igris_b
+    plaudit robot twin igris_b --log sent.jsonl
     plaudit robot check igris_b
 
     with TwinProcess(config, Path("sent.jsonl")) as twin, config.build() as robot:       # in tests and benchmarks
@@ -12,19 +12,20 @@ A twin moves its joints towards the commands it receives, renders its cameras, a
 Images carry their stamp in their pixels, so that a recorded episode can be compared with that log, frame by frame.
 """
 
+import math
 import os
 import signal
-import subprocess
-import sys
 import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Self
 
 from plaudit.errors import RobotError
+from plaudit.processes import ChildProcess, exit_with_parent, send
 from plaudit.robots.ros import RosRobotConfig
 from plaudit.robots.transport.messages import STRING, encode_string
 from plaudit.robots.twin.log import last_entry, read_log
-from plaudit.robots.twin.twin import FAULT_TOPIC, Fault
+from plaudit.robots.twin.twin import FAULT_TOPIC, Fault, Twin
 
 TIMEOUT_S = 60.0
 
@@ -33,27 +34,23 @@ class TwinProcess:
     """A twin that runs from when this is made until `stop()`."""
 
     def __init__(self, config: RosRobotConfig, log: Path, *, watchdog_ms: float = 500.0):
-        self._log_path = log
-        config_path = log.with_suffix(".config.json")
-        config_path.write_text(config.model_dump_json())
-        cls = type(config)
-        args = ["--robot", f"{cls.__module__}:{cls.__qualname__}", "--config", str(config_path)]
-        args += ["--log", str(log), "--watchdog_ms", str(watchdog_ms)]
-        self._command = [sys.executable, "-m", "plaudit.robots.twin", *args]
+        self._config, self._log_path, self._watchdog_s = config, log, 1e-3 * watchdog_ms
         self._transport = config.transport.build()
         self.start()
 
     def start(self) -> None:
         """Start the process, again if it has ended."""
-        self.process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True)
-        assert self.process.stdout is not None
-        if not self.process.stdout.readline().startswith("the twin of"):
-            raise RobotError(f"the twin did not start; it ended with {self.process.wait()}")
+        arguments = (self._config, self._log_path, self._watchdog_s)
+        self.process = ChildProcess("twin", "plaudit.robots.twin:run_child", *arguments)
+        try:
+            self.process.connection.recv()
+        except EOFError:
+            raise RobotError(self.process.exit_reason()) from None
 
     def inject(self, fault: str) -> None:
         """Make the twin fail, and return once it does: `late=400`, `size=head`, `none`, ... (see `twin.py`)."""
         kind, deadline = Fault.parse(fault).kind, time.monotonic() + TIMEOUT_S
-        while self.process.poll() is None and last_entry(self._log_path).get("fault") != kind:
+        while self.process.alive and last_entry(self._log_path).get("fault") != kind:
             self._transport.publish(FAULT_TOPIC, STRING, encode_string(fault))
             time.sleep(0.02)
             if time.monotonic() > deadline:
@@ -73,12 +70,9 @@ class TwinProcess:
 
     def stop(self) -> None:
         """End the process."""
-        if self.process.poll() is None:
+        if self.process.alive:
             self.send_signal(signal.SIGCONT)
-            self.process.terminate()
-        self.process.wait(timeout=TIMEOUT_S)
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+        self.process.end()
         self._transport.close()
 
     def __enter__(self) -> Self:
@@ -86,3 +80,11 @@ class TwinProcess:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def run_child(connection: Connection, config: RosRobotConfig, log: Path, watchdog_s: float) -> None:
+    """The process of a `TwinProcess`."""
+    exit_with_parent(connection, 0.0)
+    twin = Twin(config, log=log, watchdog=watchdog_s)
+    send(connection, "ready")
+    twin.run(math.inf)

@@ -85,26 +85,18 @@ class Fault:
         if kind not in FAULTS:
             raise RobotError(f"a twin has no fault {brief(kind)}; {did_you_mean(kind[:60], FAULTS)}")
         try:
-            fault = cls(kind, value, _duration(at or "0"))
-            if kind in TIMED_FAULTS:
-                _duration(value)
+            durations = [float(part) for part in (at or "0", *([value] if kind in TIMED_FAULTS else ()))]
+            if not all(0 <= duration <= MAX_DURATION for duration in durations):
+                raise ValueError(f"a time is a number from 0 to {MAX_DURATION:,}")
         except ValueError as error:
             raise RobotError(
                 f"{brief(text)} is not a fault: {error}; write KIND[=VALUE][@SECONDS], like late=400@2.5"
             ) from error
-        return fault
+        return cls(kind, value, durations[0])
 
     def affects(self, stream: str, kind: str) -> bool:
         """Whether this is a fault of that kind, for that stream."""
         return self.kind == kind and (kind in TIMED_FAULTS or self.value in ("", stream))
-
-
-def _duration(text: str) -> float:
-    """A time in s or ms; ValueError for NaN, infinity and what is out of range."""
-    duration = float(text)
-    if not 0 <= duration <= MAX_DURATION:
-        raise ValueError(f"a time is a number from 0 to {MAX_DURATION:,}")
-    return duration
 
 
 class FaultyPublisher:

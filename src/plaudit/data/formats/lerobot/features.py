@@ -111,9 +111,9 @@ class Layout:
 
     def features(self, columns: dict[str, AnyArray], video: bool, codec: str) -> dict[str, Any]:
         """The `features` of info.json."""
-        found: dict[str, Any] = {}
+        features: dict[str, Any] = {}
         for camera, (height, width) in self.cameras.items():
-            feature = {"dtype": "video" if video else "image", "shape": [height, width, 3]}
+            feature: dict[str, Any] = {"dtype": "video" if video else "image", "shape": [height, width, 3]}
             feature["names"] = ["height", "width", "channels"]
             if video:
                 feature["info"] = {
@@ -126,11 +126,11 @@ class Layout:
                     "video.channels": 3,
                     "has_audio": False,
                 }
-            found[f"{IMAGES}{camera}"] = feature
+            features[f"{IMAGES}{camera}"] = feature
         names = {STATE: self.names.get("state_names"), ACTION: self.names.get("action_names")}
         for name, values in columns.items():
-            found[name] = {"dtype": values.dtype.name, "shape": [values[0].size], "names": names.get(name)}
-        return found
+            features[name] = {"dtype": values.dtype.name, "shape": [values[0].size], "names": names.get(name)}
+        return features
 
 
 def reward_columns(labels: Labels | None, steps: int, reward_frame: str) -> dict[str, AnyArray]:
@@ -139,6 +139,16 @@ def reward_columns(labels: Labels | None, steps: int, reward_frame: str) -> dict
         return {REWARD: np.full(steps, np.nan, np.float32), SUCCESS: np.zeros(steps, bool)}
     rows = slice(0, steps) if reward_frame == "same" else slice(1, steps + 1)
     return {REWARD: labels.targets[rows], SUCCESS: labels.success[rows]}
+
+
+def label_entry(labels: Labels | None, reward_frame: str) -> dict[str, Any]:
+    """What `meta/plaudit.parquet` says of an episode's labels."""
+    return {
+        "reward_frame": reward_frame,
+        "source": labels.judge.source if labels else None,
+        "start": float(labels.success[0]) if labels and labels.labeled[0] else None,
+        "final_success": float(labels.targets[-1]) if labels else None,
+    }
 
 
 def done_column(steps: int) -> AnyArray:

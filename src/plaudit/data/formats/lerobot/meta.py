@@ -13,7 +13,7 @@ once. A single missing file is not searched: a backup next to it would be taken 
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -25,14 +25,22 @@ import pyarrow as pa
 
 from plaudit.data.formats.base import MAX_EDGE, MAX_PIXELS, MAX_TEXT, MAX_WIDTH
 from plaudit.data.formats.lerobot.features import IMAGES, PLAUDIT_META
-from plaudit.data.formats.lerobot.tables import Features, count_rows, image_size, read_json_lines, read_table
+from plaudit.data.formats.lerobot.tables import (
+    MISSING,
+    Features,
+    count_rows,
+    image_size,
+    read_json_lines,
+    read_table,
+)
 from plaudit.errors import BadFile
-from plaudit.files import Root, brief
+from plaudit.files import Root, brief, read_json
 from plaudit.types import AnyArray, Padding
 
 MAX_FEATURES = 10_000
 MIN_FPS, MAX_FPS = 1e-3, 1e5
 MAX_INDEX = 1 << 40  # of an episode, a file, a frame
+MAX_NUMBER = 1e300
 MAX_NAME = 100  # characters of a camera, which becomes the name of a file
 
 FIELDS = ("episode_chunk", "episode_index", "chunk_index", "file_index", "video_key")
@@ -53,83 +61,57 @@ class DatasetInfo:
     chunks_size: int
 
 
-def parse_info(info: Any, path: Path) -> DatasetInfo:
-    """Refuses a description that no data set has, with what is wrong in it."""
+def read_info(root: Root) -> DatasetInfo:
+    """Read `meta/info.json`; BadFile for a description that no data set has."""
+    path = root.path / "meta/info.json"
+    info = read_json(path, root, MISSING)
     if not isinstance(info, dict):
         raise BadFile(path, f"this does not describe a LeRobot data set: it is {brief(info)} and no mapping")
     for key in ("codebase_version", "fps", "features"):
         if key not in info:
             raise BadFile(path, f"this does not describe a LeRobot data set: it lacks '{key}'")
-    version = info["codebase_version"]
+    version, fps, robot = info["codebase_version"], number(info["fps"]), info.get("robot_type")
     if not isinstance(version, str) or not version.startswith(("v2", "v3")) or len(version) > 20:
         raise BadFile(path, f"LeRobot {brief(version).strip(chr(39))} is not read; v2.0, v2.1 and v3.0 are")
-    fps = number(info["fps"])
     if fps is None or not MIN_FPS <= fps <= MAX_FPS:
         raise BadFile(path, f"'fps' is {brief(info['fps'])}, which is no rate of frames; correct it")
-    features = _features(info["features"], path)
-    images = {key: feature for key, feature in features.items() if feature["dtype"] in ("video", "image")}
-    sizes = {key: size for key, feature in images.items() if (size := image_size(feature)) is not None}
-    for key, size in sizes.items():
-        _check_camera(key, size, path)
-    robot = info.get("robot_type")
-    return DatasetInfo(
-        version=version,
-        fps=fps,
-        robot=robot[:MAX_NAME] if isinstance(robot, str) else "",
-        features=features,
-        sizes=sizes,
-        data_path=_template(info, "data_path", path),
-        video_path=_template(info, "video_path", path),
-        chunks_size=_chunks(info, path),
-    )
+    templates = {key: info.get(key) or None for key in ("data_path", "video_path")}
+    for key, template in templates.items():
+        if template is not None and (not isinstance(template, str) or len(template) > 1000):
+            raise BadFile(path, f"'{key}' is {brief(template)} and no path; correct it")
+    chunks_size = info.get("chunks_size") or 1000
+    if type(chunks_size) is not int or not 0 < chunks_size <= MAX_INDEX:
+        raise BadFile(path, f"'chunks_size' is {brief(chunks_size)}; it counts the episodes in a folder, correct it")
+    features, sizes = _check_features(info["features"], path)
+    robot = robot[:MAX_NAME] if isinstance(robot, str) else ""
+    return DatasetInfo(version, fps, robot, features, sizes, **templates, chunks_size=chunks_size)
 
 
-def _features(features: Any, path: Path) -> dict[str, dict[str, Any]]:
+def _check_features(features: Any, path: Path) -> tuple[Features, dict[str, tuple[int, int]]]:
+    """The features, and the height and width of those that are color images."""
     if not isinstance(features, dict) or len(features) > MAX_FEATURES:
         raise BadFile(path, f"'features' is {brief(features)} where it maps names of columns to what they are")
+    sizes: dict[str, tuple[int, int]] = {}
     for name, feature in features.items():
         if not isinstance(feature, dict) or not isinstance(feature.get("dtype"), str):
             raise BadFile(path, f"feature {brief(name)} has no 'dtype'; correct it")
-        shape = feature.get("shape")
-        shape = [] if shape is None else shape
+        shape = feature["shape"] = [] if feature.get("shape") is None else feature["shape"]
         sound = isinstance(shape, list) and len(shape) <= 8 and all(type(n) is int and n >= 0 for n in shape)
-        image = feature["dtype"] in ("video", "image")  # whose size is looked at by itself
-        if not sound or not (image or math.prod(shape) <= MAX_WIDTH):
-            raise BadFile(path, f"feature {brief(name)} has a 'shape' that no column has: {_shape(shape)}; correct it")
-        feature["shape"] = shape
-    return features
-
-
-def _shape(shape: Any) -> str:
-    return f"[{', '.join(brief(n) for n in shape[:8])}]" if isinstance(shape, list) else brief(shape)
-
-
-def _check_camera(key: str, size: tuple[int, int], path: Path) -> None:
-    height, width = size
-    if not (0 < height <= MAX_EDGE and 0 < width <= MAX_EDGE and height * width <= MAX_PIXELS):
-        raise BadFile(
-            path,
-            f"camera {brief(key)} has frames of {brief(height)}x{brief(width)}; at most {MAX_PIXELS:,} pixels are read",
-        )
-    name = key.removeprefix(IMAGES)
-    if not name or len(name.encode()) > MAX_NAME or "\0" in name:
-        raise BadFile(path, f"camera {brief(key)} has no name that a file can have; rename it")
-
-
-def _template(info: Mapping[str, Any], key: str, path: Path) -> str | None:
-    template = info.get(key)
-    if template is None or template == "":
-        return None
-    if not isinstance(template, str) or len(template) > 1000:
-        raise BadFile(path, f"'{key}' is {brief(template)} and no path; correct it")
-    return template
-
-
-def _chunks(info: Mapping[str, Any], path: Path) -> int:
-    size = info.get("chunks_size") or 1000
-    if type(size) is not int or not 0 < size <= MAX_INDEX:
-        raise BadFile(path, f"'chunks_size' is {brief(size)}; it counts the episodes in a folder, correct it")
-    return size
+        is_image = feature["dtype"] in ("video", "image")
+        if not sound or not (is_image or math.prod(shape) <= MAX_WIDTH):
+            text = f"[{', '.join(brief(n) for n in shape[:8])}]" if isinstance(shape, list) else brief(shape)
+            raise BadFile(path, f"feature {brief(name)} has a 'shape' that no column has: {text}; correct it")
+        size = image_size(feature) if is_image else None
+        if size is None:
+            continue
+        height, width = sizes[name] = size
+        if not (0 < height <= MAX_EDGE and 0 < width <= MAX_EDGE and height * width <= MAX_PIXELS):
+            frames = f"{brief(height)}x{brief(width)}"
+            raise BadFile(path, f"camera {brief(name)} has frames of {frames}; at most {MAX_PIXELS:,} pixels are read")
+        camera = name.removeprefix(IMAGES)
+        if not camera or len(camera.encode()) > MAX_NAME or "\0" in camera:
+            raise BadFile(path, f"camera {brief(name)} has no name that a file can have; rename it")
+    return features, sizes
 
 
 def fill(root: Root, template: str, fields: Mapping[str, Any]) -> Path:
@@ -158,19 +140,15 @@ def fill(root: Root, template: str, fields: Mapping[str, Any]) -> Path:
 
 def number(value: Any) -> float | None:
     """A finite number, or None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= MAX_NUMBER:
         return None
-    try:
-        found = float(value)
-    except OverflowError:
-        return None
-    return found if math.isfinite(found) else None
+    return float(value)
 
 
 def count(value: Any) -> int | None:
     """A whole number from 0 on, also where a table keeps it as a float; None for anything else."""
-    found = number(value)
-    return int(found) if found is not None and 0 <= found <= MAX_INDEX and found == int(found) else None
+    size = number(value)
+    return int(size) if size is not None and 0 <= size <= MAX_INDEX and size == int(size) else None
 
 
 # What LeRobot takes where info.json names no template.
@@ -241,17 +219,28 @@ def rows_in_table(row: Row, owner: AnyArray | None, total: int, listed: int) -> 
     return place
 
 
-def list_episodes(root: Root, info: DatasetInfo, video_keys: Sequence[str]) -> Listing:
-    """Every episode that `meta/` lists; a camera that it has no video of is not in the row's `videos`."""
-    lines = root.path / "meta/episodes.jsonl"
-    folder = root.path / "meta/episodes"
+def list_episodes(root: Root, info: DatasetInfo, video_keys: Sequence[str], notes: dict[str, str]) -> Listing:
+    """Every episode that `meta/` lists; a camera that it has no video of is not in the row's `videos`.
+
+    notes: filled in with where files were found that are not in their place
+    """
+    lines, folder = root.path / "meta/episodes.jsonl", root.path / "meta/episodes"
     tables = folder.is_dir() or (info.version.startswith("v3") and not root.is_file(lines))
-    entries = _table_entries(root, folder) if tables else read_json_lines(root, lines)
+    entries: list[dict[str, Any] | BadFile] = []
+    if tables:
+        files = root.files(folder, ".parquet")
+        if not files:
+            raise BadFile(folder, "this LeRobot v3.0 data set lists no episodes; copy it again")
+        for file in files:  # statistics are most of a table, and not needed
+            table = read_table(root, file, lambda name: not name.startswith(("stats/", "meta/")))
+            entries += entries_of(table, file)
+    else:
+        entries = read_json_lines(root, lines)
     reader = _Entries(root, info, video_keys, tables)
     rows = [reader.row(position, entry) for position, entry in enumerate(entries)]
     if rows and all(row.problem for row in rows):
         raise BadFile(rows[0].data, rows[0].problem)
-    return Listing(rows, reader.counts)
+    return _find_elsewhere(root, Listing(rows, reader.counts), notes)
 
 
 class _Entries:
@@ -282,7 +271,8 @@ class _Entries:
     def _row(self, index: int, entry: Mapping[str, Any]) -> Row:
         data = self._place(self._data_path, index, self._template_fields(entry, "data/"))
         length = self._length(entry, data)
-        tasks = [self._text(task) for task in _tasks(entry)]
+        tasks = entry.get("tasks", entry.get("task"))
+        tasks = [] if tasks is None else tasks if isinstance(tasks, list | tuple) else [tasks]
         videos = {}
         for key in self._video_keys:
             declared = self._template_fields(entry, f"videos/{key}/")
@@ -293,7 +283,7 @@ class _Entries:
                 raise BadFile(self._root.path / "meta", f"episode {index} begins at no time within its video '{key}'")
             video = self._place(self._video_path, index, {**declared, "video_key": key})
             videos[key] = Video(video, start, self.counts[video], number(entry.get(f"videos/{key}/to_timestamp")))
-        row = Row(index, length, tasks, data, self.counts[data], videos)
+        row = Row(index, length, [self._text(task) for task in tasks], data, self.counts[data], videos)
         for path in (data, *(video.path for video in videos.values())):
             self.counts[path] += length
         return row
@@ -334,30 +324,12 @@ class _Entries:
         return text
 
 
-def _table_entries(root: Root, folder: Path) -> Iterator[dict[str, Any]]:
-    files = root.files(folder, ".parquet")
-    if not files:
-        raise BadFile(folder, "this LeRobot v3.0 data set lists no episodes; copy it again")
-    for file in files:
-        # Statistics are most of the table and nothing here needs them.
-        table = read_table(root, file, lambda name: not name.startswith(("stats/", "meta/")))
-        yield from entries_of(table, file)
-
-
 def entries_of(table: pa.Table, where: Path) -> list[dict[str, Any]]:
     """A table's rows as Python's own values."""
     try:
         return table.to_pylist()
     except (pa.ArrowException, ValueError, OverflowError) as error:  # dates beyond the calendar, text that is none
         raise BadFile(where, f"a value of this table cannot be read ({str(error)[:100]}); copy it again") from error
-
-
-def _tasks(entry: Mapping[str, Any]) -> list[Any]:
-    """Texts or numbers of tasks; a list, or a single one."""
-    tasks = entry.get("tasks", entry.get("task"))
-    if tasks is None:
-        return []
-    return list(tasks) if isinstance(tasks, list | tuple) else [tasks]
 
 
 def task_names(root: Root) -> dict[int | None, str]:
@@ -398,30 +370,25 @@ def read_plaudit_meta(root: Root) -> dict[int, PlauditMeta]:
     path = root.path / PLAUDIT_META
     if not root.is_file(path):
         return {}
-    found: dict[int, PlauditMeta] = {}
+    metas: dict[int, PlauditMeta] = {}
     for entry in entries_of(read_table(root, path), path):
         index = count(entry.get("episode_index"))
         if index is None:
             raise BadFile(path, "a row of this table does not say which episode it is of; export the data set again")
-        found[index] = _extra(entry)
-    return found
-
-
-def _extra(entry: Mapping[str, Any]) -> PlauditMeta:
-    declared, source = entry.get("repeated"), entry.get("source")
-    state, terminated = entry.get("final_state"), entry.get("terminated")
-    sound = isinstance(state, list) and all(number(value) is not None for value in state)
-    images = {name.removeprefix(_FINAL): value for name, value in entry.items() if name.startswith(_FINAL)}
-    return PlauditMeta(
-        padded=next((known for known in get_args(Padding) if known == declared), "last"),
-        terminated=terminated if isinstance(terminated, bool) else None,
-        reward_frame=str(entry.get("reward_frame")),
-        source=source[:100] if isinstance(source, str) else "dataset",
-        start=number(entry.get("start")),
-        final_success=number(entry.get("final_success")),
-        final_state=state if sound else None,
-        images={camera: value for camera, value in images.items() if isinstance(value, bytes)},
-    )
+        source, state, terminated = entry.get("source"), entry.get("final_state"), entry.get("terminated")
+        is_state = isinstance(state, list) and all(number(value) is not None for value in state)
+        images = {name: value for name, value in entry.items() if name.startswith(_FINAL) and isinstance(value, bytes)}
+        metas[index] = PlauditMeta(
+            padded=next((padding for padding in get_args(Padding) if padding == entry.get("repeated")), "last"),
+            terminated=terminated if isinstance(terminated, bool) else None,
+            reward_frame=str(entry.get("reward_frame")),
+            source=source[:100] if isinstance(source, str) else "dataset",
+            start=number(entry.get("start")),
+            final_success=number(entry.get("final_success")),
+            final_state=state if is_state else None,
+            images={name.removeprefix(_FINAL): value for name, value in images.items()},
+        )
+    return metas
 
 
 _TABLES = (".parquet",)
@@ -429,69 +396,53 @@ _VIDEOS = (".mp4", ".mkv", ".webm", ".mov", ".m4v")
 _CHUNK = re.compile(r"chunk-\d+")
 
 
-def found_elsewhere(root: Root, listing: Listing, notes: dict[str, str]) -> Listing:
-    """The same episodes with the files that are there.
-
-    notes: filled in with where they were found
-    """
+def _find_elsewhere(root: Root, listing: Listing, notes: dict[str, str]) -> Listing:
+    """The same episodes with the files that are there. notes: as for `list_episodes`"""
     rows = [row for row in listing.rows if not row.problem]
     keys = sorted({key for row in rows for key in row.videos})
     expected = {"": {row.data for row in rows}} | {k: {r.videos[k].path for r in rows if k in r.videos} for k in keys}
     lost = [key for key, paths in expected.items() if paths and not any(root.is_file(path) for path in paths)]
     if not lost:
         return listing
-    files = _Files(root, taken={path for key, paths in expected.items() if key not in lost for path in paths})
+    in_place = {path for key, paths in expected.items() if key not in lost for path in paths}
+    by_stem: defaultdict[str, list[Path]] = defaultdict(list)
+    for path in root.files(root.path, (*_TABLES, *_VIDEOS)):
+        parts = path.relative_to(root.path).parts
+        if path not in in_place and parts[0] != "meta" and not any(part.startswith(".") for part in parts):
+            by_stem[path.stem].append(path)
     moved: dict[Path, Path] = {}
     for key in lost:
-        places = {path: files.find(path, key, alone=len(keys) == 1) for path in expected[key]}
-        found = {path: place for path, place in places.items() if place is not None}
-        taken = [*moved.values(), *found.values()]
-        if found and len(set(taken)) == len(taken):
-            moved |= found
-            first = min(found)
+        places = {path: _choose_file(by_stem[path.stem], path, key, only=len(keys) == 1) for path in expected[key]}
+        chosen = {path: place for path, place in places.items() if place is not None}
+        taken = [*moved.values(), *chosen.values()]
+        if chosen and len(set(taken)) == len(taken):
+            moved |= chosen
+            first = min(chosen)
             notes.setdefault(
                 f"elsewhere {key}",
                 f"meta/info.json names {first.relative_to(root.path)}, which is not there; "
-                f"{found[first].relative_to(root.path)} is read in its place, and so are the others",
+                f"{chosen[first].relative_to(root.path)} is read in its place, and so are the others",
             )
-    return Listing(
-        [_relocate(row, moved) for row in listing.rows], {moved.get(p, p): n for p, n in listing.counts.items()}
-    )
+
+    def relocate(row: Row) -> Row:
+        videos = {key: replace(video, path=moved.get(video.path, video.path)) for key, video in row.videos.items()}
+        return replace(row, data=moved.get(row.data, row.data), videos=videos)
+
+    return Listing([relocate(row) for row in listing.rows], {moved.get(p, p): n for p, n in listing.counts.items()})
 
 
-def _relocate(row: Row, moved: Mapping[Path, Path]) -> Row:
-    videos = {key: replace(video, path=moved.get(video.path, video.path)) for key, video in row.videos.items()}
-    return replace(row, data=moved.get(row.data, row.data), videos=videos)
+def _choose_file(paths: Sequence[Path], expected: Path, key: str, *, only: bool) -> Path | None:
+    """The one file that can be meant; None where there is none, or a choice.
 
-
-class _Files:
-    """The tables and videos that lie in a data set, by their names without an ending."""
-
-    def __init__(self, root: Root, taken: Collection[Path]):
-        """
-        taken: those that are in their place
-        """
-        self._by_stem: defaultdict[str, list[Path]] = defaultdict(list)
-        for path in root.files(root.path, (*_TABLES, *_VIDEOS)):
-            parts = path.relative_to(root.path).parts
-            if path not in taken and parts[0] != "meta" and not any(part.startswith(".") for part in parts):
-                self._by_stem[path.stem].append(path)
-
-    def find(self, expected: Path, key: str, *, alone: bool) -> Path | None:
-        """The one file that can be meant; None where there is none, or a choice.
-
-        key: the camera's feature, "" for a table
-        alone: no other camera could be meant
-        """
-        endings = _VIDEOS if key else _TABLES
-        found = [path for path in self._by_stem[expected.stem] if path.suffix in endings]
-        if key and (not alone or len(found) > 1):
-            found = [path for path in found if any(_same_camera(part, key) for part in path.parts[:-1])]
-        if len(found) > 1:
-            chunks = {part for part in expected.parts if _CHUNK.fullmatch(part)}
-            found = [path for path in found if chunks <= set(path.parts)]
-        return found[0] if len(found) == 1 else None
-
-
-def _same_camera(folder: str, key: str) -> bool:
-    return folder.rpartition(".")[2] == key.rpartition(".")[2]
+    paths: files of the same name, with any ending
+    key: the camera's feature, "" for a table
+    only: there is no other camera
+    """
+    chosen = [path for path in paths if path.suffix in (_VIDEOS if key else _TABLES)]
+    if key and (not only or len(chosen) > 1):
+        camera = key.rpartition(".")[2]
+        chosen = [path for path in chosen if any(part.rpartition(".")[2] == camera for part in path.parts[:-1])]
+    if len(chosen) > 1:
+        chunks = {part for part in expected.parts if _CHUNK.fullmatch(part)}
+        chosen = [path for path in chosen if chunks <= set(path.parts)]
+    return chosen[0] if len(chosen) == 1 else None

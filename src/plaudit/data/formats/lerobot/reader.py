@@ -12,7 +12,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -34,19 +33,16 @@ from plaudit.data.formats.lerobot.features import (
 )
 from plaudit.data.formats.lerobot.meta import (
     NO_META,
-    Listing,
     PlauditMeta,
     Row,
     Video,
-    found_elsewhere,
     list_episodes,
-    parse_info,
+    read_info,
     read_plaudit_meta,
     rows_in_table,
     task_names,
 )
 from plaudit.data.formats.lerobot.tables import (
-    MISSING,
     NUMBERS,
     candidates,
     chosen_columns,
@@ -59,13 +55,8 @@ from plaudit.data.formats.lerobot.tables import (
 )
 from plaudit.data.formats.video import FramesMissing, announced_frames, codec_name, coded_frames, read_frames
 from plaudit.errors import BadFile, DataError, InvalidEpisode
-from plaudit.files import Root, brief, read_json, unreadable
+from plaudit.files import Root, brief, unreadable
 from plaudit.types import AnyArray, ByteArray, Episode, Labels, Origin
-
-
-def video_codecs(root: Root, row: Row) -> dict[str, str]:
-    """The codec of an episode's videos, by feature."""
-    return {key: codec_name(root, video.path) for key, video in row.videos.items()}
 
 
 class Videos:
@@ -89,8 +80,15 @@ class Videos:
         late or follow the wall clock lead to a neighbor's frame, or beyond the end. A video of as many frames as rows
         leaves no doubt which belongs to which.
         """
-        self._check_coded(row, video, height, width)
-        self._tell_of_surplus(row, video)
+        nbytes, rows = row.length * height * width * 3, self._counts[video.path]
+        if nbytes > FREE:  # a file may be large because it was padded: padding holds no frames
+            coded, what = self._coded(video.path)[1], f"episode {row.index}"
+            check_decoded_size(nbytes, coded, video.path, what, self._max_bytes, source="bytes of coded frames")
+        if "surplus" not in self._notes and (count := announced_frames(self._root, video.path)) > rows:
+            self._notes["surplus"] = (
+                f"some videos have more frames than rows (first {video.path.name}, episode {row.index}: {count:,} for "
+                f"{rows:,}) and may belong to another episode; frames are taken by timestamp, look at some of them"
+            )
         tolerance = 0.5 / self._fps
         steady = times is not None and bool((np.abs(times - np.arange(len(times)) / self._fps) <= tolerance).all())
         if not steady and (frames := self._by_number(row, video, height, width)) is not None:
@@ -106,7 +104,7 @@ class Videos:
             if not steady:
                 raise BadFile(
                     video.path,
-                    f"this video has {len(self._coded(video.path)[0])} frames for {self._counts[video.path]} rows, "
+                    f"this video has {len(self._coded(video.path)[0])} frames for {rows} rows, "
                     f"and the rows' timestamps ({times[0]:.3f} to {times[-1]:.3f} s) do not follow its clock; write "
                     "either again",
                 ) from error
@@ -134,25 +132,6 @@ class Videos:
         )
         return frames
 
-    def _check_coded(self, row: Row, video: Video, height: int, width: int) -> None:
-        """Refuse an episode that is large only because its file was padded: padding holds no frames."""
-        nbytes = row.length * height * width * 3
-        if nbytes > FREE:
-            _, coded = self._coded(video.path)
-            what = f"episode {row.index}"
-            check_decoded_size(nbytes, coded, video.path, what, self._max_bytes, source="bytes of coded frames")
-
-    def _tell_of_surplus(self, row: Row, video: Video) -> None:
-        """A video with more frames than rows may belong to another episode; the timestamps alone do not show it."""
-        if "surplus" in self._notes:
-            return
-        count, rows = announced_frames(self._root, video.path), self._counts[video.path]
-        if count > rows:
-            self._notes["surplus"] = (
-                f"some videos have more frames than rows (first {video.path.name}, episode {row.index}: {count:,} for "
-                f"{rows:,}) and may belong to another episode; frames are taken by timestamp, look at some of them"
-            )
-
 
 def detect(path: Path) -> bool:
     return (path / "meta/info.json").is_file()
@@ -169,7 +148,7 @@ def read(root: Root, options: ReadOptions) -> Dataset:
             partial(folder.load, r),
             partial(folder.nbytes, r),
             r.length,
-            partial(video_codecs, root, r),
+            lambda row=r: {key: codec_name(root, video.path) for key, video in row.videos.items()},
             partial(folder.has_labels, r),
         )
         for r in rows
@@ -197,7 +176,7 @@ class _Folder:
     def __init__(self, root: Root, options: ReadOptions):
         self.root, self.path, self.options = root, root.path, options
         info = root.path / "meta/info.json"
-        self.info = parse_info(read_json(info, root, MISSING), info)
+        self.info = read_info(root)
         self.fps, self.features, self.sizes = self.info.fps, self.info.features, self.info.sizes
         known = {key.removeprefix(IMAGES): key for key in self.sizes}
         wanted = [camera.removeprefix(IMAGES) for camera in options.cameras]
@@ -209,13 +188,12 @@ class _Folder:
         self.action_keys = chosen_columns(self.features, ACTION, options.action, info)
         self._ask_for_columns(info)
         self._tell_of_shapes(info)
-        kept = {*self.state_keys, *self.action_keys, INTERVENTION, *LABELS, *BOOKKEEPING, *self.cameras.values()}
-        self._kept = kept
-        self.ignored = [k for k in self.features if k not in kept and not k.startswith(PRIVILEGED)]
+        self._kept = {*self.state_keys, *self.action_keys, *self.cameras.values(), INTERVENTION, *LABELS, *BOOKKEEPING}
+        self.ignored = [name for name in self.features if not self._is_kept(name)]
 
         self._video_keys = [key for key in self.cameras.values() if self.features[key]["dtype"] == "video"]
-        self.listing = found_elsewhere(root, list_episodes(root, self.info, self._video_keys), self.notes)
-        self._look_for_videos(info, self.listing)
+        self.listing = list_episodes(root, self.info, self._video_keys, self.notes)
+        self._look_for_videos(info)
         self._table: tuple[Path, pa.Table] | None = None
         self._videos = Videos(root, self.fps, self.listing.counts, options.max_episode_gb * GB, self.notes)
 
@@ -255,18 +233,20 @@ class _Folder:
             else:
                 self.problems.append(f"{info}: {what}; correct 'shape' of '{key}'{self._without([camera])}")
 
-    def _look_for_videos(self, info: Path, listing: Listing) -> None:
+    def _look_for_videos(self, info: Path) -> None:
         """One message for a camera without any video, with the option that excludes it."""
+        rows = [row for row in self.listing.rows if not row.problem]
         lost = [
             camera
             for camera, key in self.cameras.items()
             if key in self._video_keys
-            and any(not row.problem for row in listing.rows)
-            and not any(key in row.videos and self.root.is_file(row.videos[key].path) for row in listing.rows)
+            and rows
+            and not any(key in row.videos and self.root.is_file(row.videos[key].path) for row in rows)
         ]
         if lost:
+            names = ("camera " if len(lost) == 1 else "cameras ") + ", ".join(f"'{name}'" for name in lost)
             self.problems.append(
-                f"{info}: no episode has a video of {_cameras(lost)}; copy the videos from the data set's source"
+                f"{info}: no episode has a video of {names}; copy the videos from the data set's source"
                 f"{self._without(lost)}"
             )
 
@@ -310,44 +290,65 @@ class _Folder:
 
     def digest(self, row: Row) -> str:
         """Of what was recorded, not of its labels: a relabeled data set is the same data."""
-        found = hashlib.blake2b(digest_size=16)
-        table = self._rows_of(row)
-        for values in (
-            concat_columns(table, self.state_keys, row.data),
-            concat_columns(table, self.action_keys, row.data),
-            column(table, "timestamp", row.data, "f4"),
-        ):
-            found.update(b"" if values is None else values.tobytes())
+        digest, table = hashlib.blake2b(digest_size=16), self._rows_of(row)
+        for keys in (self.state_keys, self.action_keys):
+            digest.update(concat_columns(table, keys, row.data).tobytes())
+        times = column(table, "timestamp", row.data, "f4")
+        digest.update(b"" if times is None else times.tobytes())
         for key in sorted(set(self.cameras.values()) & set(table.column_names)):
             for entry in stored_images(table, key, row.data):
-                found.update(entry if isinstance(entry, bytes) else entry.encode())
+                digest.update(entry if isinstance(entry, bytes) else entry.encode())
         for key, video in sorted(row.videos.items()):
             size = self.root.size(video.path)
-            found.update(f"{key} {video.path.name} {size} {video.start:.6f}".encode())
-        return found.hexdigest()
+            digest.update(f"{key} {video.path.name} {size} {video.start:.6f}".encode())
+        return digest.hexdigest()
 
     def load(self, row: Row) -> tuple[Episode, Labels | None]:
         table = self._rows_of(row)
         extra = self._sidecar.get(row.index, NO_META)
-        final_state = extra.final_state if self.state_keys == [STATE] else None
+        state = concat_columns(table, self.state_keys, row.data)
+        has_last = self.state_keys == [STATE] and extra.final_state is not None
+        last_state = np.asarray([extra.final_state], state.dtype) if has_last else state[-1:]
+        mode = column(table, INTERVENTION, row.data, np.int64)
+        names = {"state_names": self.state_keys, "action_names": self.action_keys}
+        named = {role: column_names(self.features, keys) for role, keys in names.items()}
+        reward, success = self._reward_and_success(table, row.data)
+        done, terminated = column(table, DONE, row.data, np.bool_), extra.terminated
+        if terminated is None:  # `next.done` also marks a time limit; only an end in success is the task's own
+            has_end = done is not None and reward is not None and success is not None
+            terminated = bool(has_end and done[-1] and success[-1])
         try:
             episode = Episode.of(
                 frames={c: self._frames(row, table, c, key, extra) for c, key in self.cameras.items()},
-                state=_with_last(concat_columns(table, self.state_keys, row.data), final_state),
+                state=np.concatenate([state, last_state]),
                 actions=concat_columns(table, self.action_keys, row.data),
-                control_mode=_control_mode(table, row.data),
+                control_mode=None if mode is None else np.clip(mode, 0, 255).astype(np.uint8),
                 privileged=self._privileged(table, row.data),
                 task=self._task(row, table),
                 fps=self.fps,
                 robot=self.info.robot,
-                terminated=_is_terminated(table, row.data) if extra.terminated is None else extra.terminated,
+                terminated=terminated,
                 padded=extra.padded,
                 origin=Origin("lerobot", str(self.path), row.index, self.digest(row)),
-                meta=self._names(),
+                meta={role: values for role, values in named.items() if values is not None},
             )
         except InvalidEpisode as error:
             raise BadFile(row.data, f"episode {row.index}: {error}") from error
-        return episode, self._labels(table, row, extra)
+        if reward is None or success is None or np.isnan(reward).all():
+            return episode, None
+        if self._reward_frame == "same":
+            targets = np.append(reward, reward[-1] if extra.final_success is None else extra.final_success)
+        else:
+            start = np.nan if extra.start is None else extra.start
+            targets = np.append(start, np.where(np.isnan(reward), np.nan, success))
+        return episode, Labels.from_targets(targets, extra.source)
+
+    def _reward_and_success(self, table: pa.Table, where: Path) -> tuple[AnyArray | None, AnyArray | None]:
+        """`next.reward`; and `next.success`, or success by a sparse reward of 0 and 1: a dense one is not used."""
+        reward, success = column(table, REWARD, where, np.float32), column(table, SUCCESS, where, np.bool_)
+        if reward is not None and success is None:
+            success = (reward == 1) & np.isin(reward[~np.isnan(reward)], (0, 1)).all()
+        return reward, success
 
     def _task(self, row: Row, table: pa.Table) -> str:
         """By the list of episodes; else by the number in the first row; else what the user said."""
@@ -366,7 +367,12 @@ class _Folder:
             times = column(table, "timestamp", row.data, np.float64)
             frames = self._videos.frames(row, row.videos[key], times, height, width)
         elif key in table.column_names:
-            self._tell_of_times(row, table)
+            times = column(table, "timestamp", row.data, np.float64)
+            if times is not None and not (np.isfinite(times).all() and (np.diff(times) >= 0).all()):
+                self.notes.setdefault(
+                    "times",
+                    f"timestamps are NaN or go back (first in episode {row.index}); images are taken row by row",
+                )
             frames = np.empty((row.length + 1, height, width, 3), np.uint8)
             where, seen = f"{row.data}, episode {row.index}", 0
             for seen, entry in enumerate(stored_images(table, key, row.data), start=1):
@@ -397,48 +403,23 @@ class _Folder:
                 raise BadFile(where, str(error)) from error
             raise unreadable(self.path / entry, str(error)) from error
 
-    def _tell_of_times(self, row: Row, table: pa.Table) -> None:
-        times = column(table, "timestamp", row.data, np.float64)
-        if times is not None and not (np.isfinite(times).all() and (np.diff(times) >= 0).all()):
-            self.notes.setdefault(
-                "times", f"timestamps are NaN or go back (first in episode {row.index}); images are taken row by row"
-            )
-
     def _privileged(self, table: pa.Table, where: Path) -> dict[str, AnyArray]:
-        found: dict[str, AnyArray] = {}
+        values: dict[str, AnyArray] = {}
         for name in table.column_names:
             if name.startswith(PRIVILEGED):
                 dtype = self.features[name]["dtype"] if name in self.features else None
                 if dtype not in NUMBERS:
                     raise BadFile(where, f"'{name}' has a type that is no number in meta/info.json; correct it")
-                found[name.removeprefix(PRIVILEGED)] = numbers(table, name, where, dtype)
+                values[name.removeprefix(PRIVILEGED)] = numbers(table, name, where, dtype)
         reward = column(table, REWARD, where, np.float32)
         if reward is not None and not np.isin(reward[~np.isnan(reward)], (0, 1)).all():
-            found.setdefault("reward", np.nan_to_num(reward))  # a dense one says more than success does
-        return found
-
-    def _names(self) -> dict[str, Any]:
-        """Joint names, where the data set has them, flat."""
-        roles = (("state_names", self.state_keys), ("action_names", self.action_keys))
-        found = {role: column_names(self.features, keys) for role, keys in roles}
-        return {role: names for role, names in found.items() if names is not None}
+            values.setdefault("reward", np.nan_to_num(reward))  # a dense one says more than success does
+        return values
 
     def has_labels(self, row: Row) -> bool:
         """By the table alone."""
         reward = column(self._rows_of(row), REWARD, row.data, np.float32)
         return reward is not None and not np.isnan(reward).all()
-
-    def _labels(self, table: pa.Table, row: Row, extra: PlauditMeta) -> Labels | None:
-        reward = column(table, REWARD, row.data, np.float32)
-        if reward is None or np.isnan(reward).all():
-            return None
-        if self._reward_frame == "same":
-            last = extra.final_success
-            targets = np.append(reward, reward[-1] if last is None else last)
-            return Labels.from_targets(targets, extra.source)
-        success = _success(table, row.data, reward)
-        start = np.nan if extra.start is None else extra.start
-        return Labels.from_targets(np.append(start, np.where(np.isnan(reward), np.nan, success)), extra.source)
 
     @cached_property
     def _reward_frame(self) -> RewardFrame:
@@ -446,32 +427,3 @@ class _Folder:
             return self.options.reward_frame
         declared = {extra.reward_frame for extra in self._sidecar.values()}
         return "same" if declared == {"same"} else "next"
-
-
-def _success(table: pa.Table, where: Path, reward: AnyArray) -> AnyArray:
-    """`next.success`, or a sparse reward of 0 and 1; a dense reward is not used."""
-    declared = column(table, SUCCESS, where, np.bool_)
-    if declared is not None:
-        return declared
-    sparse = np.isin(reward[~np.isnan(reward)], (0, 1)).all()
-    return (reward == 1) & sparse
-
-
-def _is_terminated(table: pa.Table, where: Path) -> bool:
-    """`next.done` also marks a time limit; only an end in success is taken as the task's own."""
-    done, reward = column(table, DONE, where, np.bool_), column(table, REWARD, where, np.float32)
-    return bool(done is not None and reward is not None and done[-1] and _success(table, where, reward)[-1])
-
-
-def _control_mode(table: pa.Table, where: Path) -> AnyArray | None:
-    """Who acted; numbers that do not fit are left to the episode to refuse."""
-    mode = column(table, INTERVENTION, where, np.int64)
-    return None if mode is None else np.clip(mode, 0, 255).astype(np.uint8)
-
-
-def _with_last(rows: AnyArray, last: list[float] | None) -> AnyArray:
-    return np.concatenate([rows, rows[-1:] if last is None else np.asarray([last], rows.dtype)])
-
-
-def _cameras(names: Sequence[str]) -> str:
-    return ("camera " if len(names) == 1 else "cameras ") + ", ".join(f"'{name}'" for name in names)

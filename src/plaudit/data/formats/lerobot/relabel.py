@@ -12,9 +12,10 @@ import os
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -28,6 +29,7 @@ from plaudit.data.formats.lerobot.features import (
     REWARD,
     SUCCESS,
     done_column,
+    label_entry,
     reward_columns,
 )
 from plaudit.data.formats.lerobot.meta import (
@@ -35,13 +37,11 @@ from plaudit.data.formats.lerobot.meta import (
     Row,
     count,
     entries_of,
-    found_elsewhere,
     list_episodes,
-    parse_info,
+    read_info,
     rows_in_table,
 )
 from plaudit.data.formats.lerobot.tables import (
-    MISSING,
     column,
     count_rows,
     numbers,
@@ -53,10 +53,11 @@ from plaudit.data.formats.lerobot.tables import (
 )
 from plaudit.data.formats.lerobot.writer import describe
 from plaudit.errors import BadFile
-from plaudit.files import Root, brief, parse_json, read_json
+from plaudit.files import Root, brief, parse_json, read_json_object
 from plaudit.types import AnyArray, FloatArray, Labels, ProgressFn
 
 _INFO, _STATS, _LINES, _EPISODES = "meta/info.json", "meta/stats.json", "meta/episodes_stats.jsonl", "meta/episodes/"
+_WRITTEN = (_INFO, _STATS, _LINES, PLAUDIT_META)  # again, and so are the tables of meta/episodes
 _DTYPES = {REWARD: "float32", DONE: "bool", SUCCESS: "bool"}
 
 Reserve = Callable[[int], None]  # is told how many bytes the next table takes, before it is read
@@ -83,161 +84,6 @@ class EpisodeLabels:
         return cls(None if labels is None else Labels.from_targets(*labels), *others)
 
 
-def is_metadata(name: str) -> bool:
-    """Whether `write_metadata` writes this file of a data set, by its path within it."""
-    return name in (_INFO, _STATS, _LINES, PLAUDIT_META) or (name.startswith(_EPISODES) and name.endswith(".parquet"))
-
-
-def write_metadata(
-    root: Root,
-    folder: Path,
-    columns: Columns,
-    labels: Mapping[int, EpisodeLabels],
-    reward_frame: RewardFrame,
-    codecs: Mapping[str, str],
-    reserve: Reserve,
-) -> list[str]:
-    """The files of `is_metadata`, into a copy of the data set at `root`; returns what was put right in them.
-
-    codecs: of the videos, by feature
-    """
-    (folder / "meta").mkdir(exist_ok=True)
-    info = _object(root, _INFO)
-    notes = _correct_codecs(info["features"], codecs)
-    info["features"] |= {name: {"dtype": dtype, "shape": [1], "names": None} for name, dtype in _DTYPES.items()}
-    _write_json(folder / _INFO, info)
-    if root.is_file(root.path / _STATS):
-        stats = _object(root, _STATS)
-        joined = {name: np.concatenate([found[name] for found in columns.values()]) for name in _DTYPES}
-        _write_json(folder / _STATS, stats | _describe_columns(joined, _kinds_of(stats)))
-    if root.is_file(root.path / _LINES):
-        lines = (json.dumps(line, ensure_ascii=False) for line in _stats_lines(root, columns))
-        (folder / _LINES).write_text("".join(f"{line}\n" for line in lines))
-    tables = root.path / _EPISODES
-    for file in root.files(tables, ".parquet") if tables.is_dir() else ():
-        target = folder / file.relative_to(root.path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        reserve(sum(row_group_sizes(root, file)))
-        pq.write_table(_episode_table(root, file, columns), target)
-    pq.write_table(_sidecar(root, columns, labels, reward_frame), folder / PLAUDIT_META)
-    return notes
-
-
-def _correct_codecs(features: dict[str, Any], codecs: Mapping[str, str]) -> list[str]:
-    """Have each feature name the codec that its videos have, where it names another; says so in sentences."""
-    notes = []
-    for key, codec in codecs.items():
-        for block in ("info", "video_info"):  # since v2.1, and before
-            described = features[key].get(block)
-            stated = described.get("video.codec") if isinstance(described, dict) else None
-            if stated not in (None, codec):
-                described["video.codec"] = codec
-                notes.append(
-                    f"{_INFO} says that videos of {key} are {brief(stated)}; they are {codec}, as the copy says"
-                )
-    return notes
-
-
-def hub_metadata(metadata: Mapping[bytes, bytes] | None) -> dict[bytes, bytes]:
-    """A table's own, in which the `datasets` package finds the types of the columns of labels."""
-    found = dict(metadata or {})
-    try:
-        described = parse_json(found.get(b"huggingface", b"null"))
-        described["info"]["features"] |= {name: {"dtype": kind, "_type": "Value"} for name, kind in _DTYPES.items()}
-        found[b"huggingface"] = json.dumps(described).encode()
-    except (ValueError, TypeError, KeyError):
-        found.pop(
-            b"huggingface", None
-        )  # it has none, or one that describes nothing: the columns have types of their own
-    return found
-
-
-def _object(root: Root, name: str) -> dict[str, Any]:
-    tree = read_json(root.path / name, root)
-    if not isinstance(tree, dict):
-        raise BadFile(root.path / name, f"this is {brief(tree)} where names and values stand; copy it again")
-    return tree
-
-
-def _write_json(path: Path, tree: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(tree, indent=4, ensure_ascii=False))
-
-
-def _kinds_of(stats: Mapping[str, Any]) -> set[str]:
-    """Which statistics are kept: all ten, or four of them in old data sets."""
-    return {kind for found in stats.values() if isinstance(found, dict) for kind in found}
-
-
-def _describe_columns(columns: Mapping[str, AnyArray], kinds: Collection[str]) -> dict[str, dict[str, Any]]:
-    return {name: {k: v for k, v in describe(values).items() if k in kinds} for name, values in columns.items()}
-
-
-def _stats_lines(root: Root, columns: Columns) -> Iterable[dict[str, Any]]:
-    for line in read_json_lines(root, root.path / _LINES):
-        if isinstance(line, BadFile):
-            raise line
-        stats, index = line.get("stats"), count(line.get("episode_index"))
-        if not isinstance(stats, dict) or index is None:
-            raise BadFile(
-                root.path / _LINES, "a line has not the statistics of an episode; copy it again from its source"
-            )
-        new = _describe_columns(columns[index], _kinds_of(stats)) if index in columns else {}
-        yield {**line, "stats": stats | new}
-
-
-def _episode_table(root: Root, file: Path, columns: Columns) -> pa.Table:
-    """A table of the list of episodes, with the statistics of the labels where it has any."""
-    table = pa.concat_tables(row_groups(root, file))
-    kinds = {name.rpartition("/")[2] for name in table.column_names if name.startswith("stats/")}
-    if not kinds or "episode_index" not in table.column_names:
-        return table
-    indices = [count(value.as_py()) for value in table["episode_index"]]
-    found = [_describe_columns(columns[i], kinds) if i is not None and i in columns else {} for i in indices]
-    for name in _DTYPES:
-        for kind in sorted(kinds & set(describe(np.zeros(1)))):
-            values = [stats[name][kind] if name in stats else None for stats in found]
-            table = _set_column(table, f"stats/{name}/{kind}", values)
-    return table
-
-
-def _set_column(table: pa.Table, name: str, values: list[Any]) -> pa.Table:
-    """With this column; of the type that it had, where it had one that takes such values."""
-    at = table.schema.get_field_index(name)
-    if at < 0:
-        return table.append_column(name, pa.array(values))
-    kind = table.schema.field(at).type
-    if pa.types.is_list(kind) and pa.types.is_floating(kind.value_type):
-        values = [None if value is None else [float(number) for number in value] for value in values]
-        return table.set_column(at, name, pa.array(values, kind))
-    return table.set_column(at, name, pa.array(values))
-
-
-def _sidecar(root: Root, columns: Columns, labels: Mapping[int, EpisodeLabels], reward_frame: RewardFrame) -> pa.Table:
-    """What our reader is told beside the format; what our own export said of the recording stays."""
-    path = root.path / PLAUDIT_META
-    entries = entries_of(read_table(root, path), path) if root.is_file(path) else []
-    known = {count(entry.get("episode_index")): entry for entry in entries}
-    rows: list[dict[str, Any]] = []
-    for index in columns:
-        labeled = labels.get(index, EpisodeLabels(None))
-        given = labeled.labels
-        recorded = known.get(index, {"repeated": "last", "final_state": None})
-        terminated = recorded.get("terminated") if labeled.terminated is None else labeled.terminated
-        rows.append(
-            {
-                **recorded,
-                "episode_index": index,
-                "store_id": labeled.id,
-                "terminated": terminated,
-                "reward_frame": reward_frame,
-                "source": given.judge.source if given else None,
-                "start": float(given.success[0]) if given and given.labeled[0] else None,
-                "final_success": float(given.targets[-1]) if given else None,
-            }
-        )
-    return pa.Table.from_pylist(rows)
-
-
 SKIPPED = (".git", ".cache")  # folders beside the data: history, and what a hub's client keeps
 
 
@@ -249,7 +95,7 @@ class CopyReport:
     success: int = 0
     failure: int = 0
     unlabeled: int = 0
-    notes: list[str] = field(default_factory=list)  # what was put right in meta/
+    notes: list[str] = field(default_factory=list)  # what was corrected in meta/
 
 
 def copy_with_labels(
@@ -269,119 +115,98 @@ def copy_with_labels(
     codecs: of the videos, by feature, in place of those that info.json names
     hard_links: files that stay the same become second names of those at `root` and take no room
     """
-    path = root.path / "meta/info.json"
-    info = parse_info(read_json(path, root, MISSING), path)
-    listing = found_elsewhere(root, list_episodes(root, info, []), {})
-    copy = _Copy(root, listing, labels, reward_frame, widths_of(info.features), reserve)
-    tables = copy.tables()
+    info, report = read_info(root), CopyReport()
+    listing = list_episodes(root, info, [], {})
+    rows = [row for row in listing.rows if not row.problem]
+    columns = {row.index: _label_columns(row, labels.get(row.index), reward_frame, report) for row in rows}
+    tables: defaultdict[Path, list[Row]] = defaultdict(list)
+    for row in rows:
+        tables[row.data].append(row)
+    if (root.path / "data").is_dir():  # a table that no episode is listed in gets the same columns
+        for file in root.files(root.path / "data", ".parquet"):
+            tables[file] += []
+    writer = _TableWriter(root, listing, labels, columns, widths_of(info.features))
     for file in progress(sorted({*tables, *_files(root)})):
         name = file.relative_to(root.path)
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if file in tables:
-            copy.write_table(file, tables[file], target)
-        elif not is_metadata(name.as_posix()):
+            reserve(max(row_group_sizes(root, file), default=0))
+            writer.write(file, tables[file], target)
+        elif name.as_posix() not in _WRITTEN and not (
+            name.as_posix().startswith(_EPISODES) and name.suffix == ".parquet"
+        ):
             _same_bytes(root, file, target, hard_links)
-    copy.report.notes = write_metadata(root, folder, copy.columns, labels, reward_frame, codecs, reserve)
-    return copy.report
+    report.notes = _write_metadata(root, folder, columns, labels, reward_frame, codecs, reserve)
+    return report
 
 
-class _Copy:
-    def __init__(
-        self,
-        root: Root,
-        listing: Listing,
-        labels: Mapping[int, EpisodeLabels],
-        reward_frame: RewardFrame,
-        widths: Mapping[str, int],
-        reserve: Reserve,
-    ):
-        """
-        widths: numbers in a row of each column that has numbers
-        """
-        self._root, self._listing, self._labels, self._widths = root, listing, labels, widths
-        self._reserve = reserve
-        self.report = CopyReport()
-        self.columns = {row.index: self._columns_of(row, reward_frame) for row in listing.rows if not row.problem}
+def _label_columns(
+    row: Row, labeled: EpisodeLabels | None, reward_frame: RewardFrame, report: CopyReport
+) -> dict[str, AnyArray]:
+    """The three columns of an episode; its rows are counted in the report."""
+    if row.length > MAX_ROWS:
+        raise BadFile(row.data, f"episode {row.index} has {row.length:,} rows here, says meta/; correct that")
+    labels = None if labeled is None else labeled.labels
+    if labels is not None and labels.steps != row.length:
+        raise BadFile(
+            row.data,
+            f"episode {row.index} has {row.length} rows here and labels of {labels.steps}; it is another recording "
+            "than the one that was labeled, import it again",
+        )
+    columns = reward_columns(labels, row.length, reward_frame)
+    reward = columns[REWARD]
+    report.episodes += labels is not None
+    report.success += int((reward == 1).sum())
+    report.failure += int((reward == 0).sum())
+    report.unlabeled += int(np.isnan(reward).sum())
+    return {REWARD: reward, DONE: done_column(row.length), SUCCESS: columns[SUCCESS]}
 
-    def tables(self) -> dict[Path, list[Row]]:
-        """Every table of the data set, those too that no episode is listed in: all have the same columns."""
-        found: defaultdict[Path, list[Row]] = defaultdict(list)
-        for row in self._listing.rows:
-            if not row.problem:
-                found[row.data].append(row)
-        folder = self._root.path / "data"
-        for file in self._root.files(folder, ".parquet") if folder.is_dir() else ():
-            found[file] += []
-        return dict(found)
 
-    def write_table(self, path: Path, rows: list[Row], target: Path) -> None:
+@dataclass(frozen=True)
+class _TableWriter:
+    """Copies tables, a row group at a time, with the columns of labels."""
+
+    root: Root
+    listing: Listing
+    labels: Mapping[int, EpisodeLabels]
+    columns: Columns
+    widths: Mapping[str, int]  # numbers in a row of each column that has numbers
+
+    def write(self, path: Path, rows: list[Row], target: Path) -> None:
         """The table of these episodes, with its labels."""
-        self._reserve(max(row_group_sizes(self._root, path), default=0))
-        whole = self._columns_of_table(path, rows)
+        whole, start = self._label_columns(path, rows), 0
         writer: pq.ParquetWriter | None = None
-        start = 0
-        try:
-            for table in row_groups(self._root, path):
-                part = slice(start, start + table.num_rows)
-                table = _with_columns(table, {name: values[part] for name, values in whole.items()})
-                writer = writer or pq.ParquetWriter(target, table.schema)
-                writer.write_table(table, row_group_size=max(1, table.num_rows))
+        with ExitStack() as stack:
+            for table in row_groups(self.root, path):
+                labeled = _with_labels(table, whole, start)
+                writer = writer or stack.enter_context(pq.ParquetWriter(target, labeled.schema))
+                writer.write_table(labeled, row_group_size=max(1, table.num_rows))
                 start += table.num_rows
-        finally:
-            if writer is not None:
-                writer.close()
 
-    def _columns_of(self, row: Row, reward_frame: RewardFrame) -> dict[str, AnyArray]:
-        if row.length > MAX_ROWS:
-            raise BadFile(row.data, f"episode {row.index} has {row.length:,} rows here, says meta/; correct that")
-        found = self._labels.get(row.index)
-        labels = None if found is None else found.labels
-        if labels is not None and labels.steps != row.length:
-            raise BadFile(
-                row.data,
-                f"episode {row.index} has {row.length} rows here and labels of {labels.steps}; it is another recording "
-                "than the one that was labeled, import it again",
-            )
-        columns = reward_columns(labels, row.length, reward_frame)
-        reward = columns[REWARD]
-        self.report.episodes += labels is not None
-        self.report.success += int((reward == 1).sum())
-        self.report.failure += int((reward == 0).sum())
-        self.report.unlabeled += int(np.isnan(reward).sum())
-        return {REWARD: reward, DONE: done_column(row.length), SUCCESS: columns[SUCCESS]}
-
-    def _columns_of_table(self, path: Path, rows: list[Row]) -> dict[str, AnyArray]:
+    def _label_columns(self, path: Path, rows: list[Row]) -> dict[str, AnyArray]:
         """Of all rows of a table; rows that belong to no listed episode are not labeled."""
-        wanted = {"episode_index", *self._names_of_actions(rows)}
-        table = read_table(self._root, path, lambda name: name in wanted)
-        total = count_rows(self._root, path)
-        kinds = {
-            REWARD: np.full(total, np.nan, np.float32),
-            DONE: np.zeros(total, bool),
-            SUCCESS: np.zeros(total, bool),
-        }
+        known = [self.labels[row.index].actions for row in rows if row.index in self.labels]
+        widths = {actions.shape[1] for actions in known if actions is not None and actions.shape[1]}
+        wanted = {"episode_index", *(name for name, width in self.widths.items() if width in widths)}
+        table = read_table(self.root, path, lambda name: name in wanted)
+        total = count_rows(self.root, path)
+        reward = np.full(total, np.nan, np.float32)
+        columns = {REWARD: reward, DONE: np.zeros(total, bool), SUCCESS: np.zeros(total, bool)}
         owner = column(table, "episode_index", path, np.int64)
         for row in rows:
-            place = rows_in_table(row, owner, total, self._listing.counts[path])
+            place = rows_in_table(row, owner, total, self.listing.counts[path])
             self._check_recording(table, place, row)
             for name, values in self.columns[row.index].items():
-                kinds[name][place] = values
-        return kinds
-
-    def _names_of_actions(self, rows: list[Row]) -> set[str]:
-        """Columns that may be the actions of these episodes, by their width."""
-        known = [self._labels[row.index].actions for row in rows if row.index in self._labels]
-        widths = {actions.shape[1] for actions in known if actions is not None and actions.shape[1]}
-        return {name for name, width in self._widths.items() if width in widths}
+                columns[name][place] = values
+        return columns
 
     def _check_recording(self, table: pa.Table, place: slice, row: Row) -> None:
         """Refuse labels of another recording that goes by the same number."""
-        found = self._labels.get(row.index)
-        actions = None if found is None else found.actions
-        if actions is None or not actions.shape[1] or self._widths.get(ACTION) != actions.shape[1]:
+        actions = self.labels[row.index].actions if row.index in self.labels else None
+        if actions is None or not actions.shape[1] or self.widths.get(ACTION) != actions.shape[1]:
             return  # the store took its actions from somewhere else, or none at all
-        for name, width in self._widths.items():
+        for name, width in self.widths.items():
             if width == actions.shape[1] and name in table.column_names:
                 values = numbers(table, name, row.data, np.float32).reshape(table.num_rows, -1)
                 if np.array_equal(values[place], actions):
@@ -393,49 +218,154 @@ class _Copy:
         )
 
 
-def _with_columns(table: pa.Table, columns: Mapping[str, AnyArray]) -> pa.Table:
+def _with_labels(table: pa.Table, columns: Mapping[str, AnyArray], start: int) -> pa.Table:
+    """A table whose first row is row `start` of these columns, with the part of them that belongs to it."""
     for name, values in columns.items():
-        at = table.schema.get_field_index(name)
-        array = pa.array(values)
-        table = table.append_column(name, array) if at < 0 else table.set_column(at, name, array)
+        table = _set_column(table, name, pa.array(values[start : start + table.num_rows]))
     return table.replace_schema_metadata(hub_metadata(table.schema.metadata))
+
+
+def _set_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
+    at = table.schema.get_field_index(name)
+    return table.append_column(name, values) if at < 0 else table.set_column(at, name, values)
+
+
+def hub_metadata(metadata: Mapping[bytes, bytes] | None) -> dict[bytes, bytes]:
+    """A table's own, in which the `datasets` package finds the types of the columns of labels."""
+    found = dict(metadata or {})
+    try:
+        described = parse_json(found.get(b"huggingface", b"null"))
+        described["info"]["features"] |= {name: {"dtype": kind, "_type": "Value"} for name, kind in _DTYPES.items()}
+        found[b"huggingface"] = json.dumps(described).encode()
+    except (ValueError, TypeError, KeyError):  # it describes nothing: the columns have types of their own
+        found.pop(b"huggingface", None)
+    return found
 
 
 def _files(root: Root) -> Iterator[Path]:
     """Every file of the data set."""
     for where, folders, names in os.walk(root.path):
         folders[:] = sorted(name for name in folders if name not in SKIPPED)
-        for name in folders:
-            _check_folder(root, Path(where, name))
+        for folder in (Path(where, name) for name in folders):
+            if folder.is_symlink():
+                raise BadFile(folder, "this is a link to a folder, which a copy does not follow; copy the folder there")
         yield from (Path(where, name) for name in names)
 
 
-def _check_folder(root: Root, folder: Path) -> None:
-    if folder.is_symlink():
-        raise BadFile(folder, "this is a link to a folder, which a copy does not follow; copy the folder itself there")
-
-
 def _same_bytes(root: Root, file: Path, target: Path, hard_links: bool) -> None:
-    with _opened(root, file) as source:
-        if hard_links:
-            _hard_link(file, target)
-            return
-        with target.open("xb") as copy:
-            shutil.copyfileobj(source, copy, 1 << 20)
-
-
-def _opened(root: Root, file: Path) -> BinaryIO:
     try:
-        return root.open(file)
+        with root.open(file) as source:
+            if hard_links:
+                os.link(os.path.realpath(file), target)
+            else:
+                with target.open("xb") as copy:
+                    shutil.copyfileobj(source, copy, 1 << 20)
     except FileNotFoundError:
         raise BadFile(file, "this is a link to a file that is not there; remove it or copy the file there") from None
-
-
-def _hard_link(file: Path, target: Path) -> None:
-    try:
-        os.link(os.path.realpath(file), target)
     except OSError as error:
-        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP):
+        if not hard_links or error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP):
             raise
         reason = (error.strerror or str(error)).lower()
         raise BadFile(file, f"the copy cannot have a hard link to this ({reason}); leave out --hard-links") from error
+
+
+def _write_metadata(
+    root: Root,
+    folder: Path,
+    columns: Columns,
+    labels: Mapping[int, EpisodeLabels],
+    reward_frame: RewardFrame,
+    codecs: Mapping[str, str],
+    reserve: Reserve,
+) -> list[str]:
+    """Write the files of meta/ that describe labels; returns what was corrected in them.
+
+    codecs: of the videos, by feature
+    """
+    (folder / "meta").mkdir(exist_ok=True)
+    info, notes = read_json_object(root.path / _INFO, root), []
+    for key, codec in codecs.items():
+        for block in ("info", "video_info"):  # since v2.1, and before
+            described = info["features"][key].get(block)
+            stated = described.get("video.codec") if isinstance(described, dict) else None
+            if stated not in (None, codec):
+                described["video.codec"] = codec
+                notes.append(
+                    f"{_INFO} says that videos of {key} are {brief(stated)}; they are {codec}, as the copy says"
+                )
+    info["features"] |= {name: {"dtype": dtype, "shape": [1], "names": None} for name, dtype in _DTYPES.items()}
+    (folder / _INFO).write_text(json.dumps(info, indent=4, ensure_ascii=False))
+    if root.is_file(root.path / _STATS):
+        stats = read_json_object(root.path / _STATS, root)
+        joined = {name: np.concatenate([values[name] for values in columns.values()]) for name in _DTYPES}
+        stats |= _describe_columns(joined, _kinds_of(stats))
+        (folder / _STATS).write_text(json.dumps(stats, indent=4, ensure_ascii=False))
+    if root.is_file(root.path / _LINES):
+        lines = (json.dumps(line, ensure_ascii=False) for line in _stats_lines(root, columns))
+        (folder / _LINES).write_text("".join(f"{line}\n" for line in lines))
+    tables = root.path / _EPISODES
+    for file in root.files(tables, ".parquet") if tables.is_dir() else ():
+        target = folder / file.relative_to(root.path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        reserve(sum(row_group_sizes(root, file)))
+        pq.write_table(_episode_table(root, file, columns), target)
+    pq.write_table(_sidecar(root, columns, labels, reward_frame), folder / PLAUDIT_META)
+    return notes
+
+
+def _kinds_of(stats: Mapping[str, Any]) -> set[str]:
+    """Which statistics are kept: all ten, or four of them in old data sets."""
+    return {kind for values in stats.values() if isinstance(values, dict) for kind in values}
+
+
+def _describe_columns(columns: Mapping[str, AnyArray], kinds: Collection[str]) -> dict[str, dict[str, Any]]:
+    return {name: {k: v for k, v in describe(values).items() if k in kinds} for name, values in columns.items()}
+
+
+def _stats_lines(root: Root, columns: Columns) -> Iterable[dict[str, Any]]:
+    path = root.path / _LINES
+    for line in read_json_lines(root, path):
+        if isinstance(line, BadFile):
+            raise line
+        stats, index = line.get("stats"), count(line.get("episode_index"))
+        if not isinstance(stats, dict) or index is None:
+            raise BadFile(path, "a line has not the statistics of an episode; copy it again from its source")
+        new = _describe_columns(columns[index], _kinds_of(stats)) if index in columns else {}
+        yield {**line, "stats": stats | new}
+
+
+def _episode_table(root: Root, file: Path, columns: Columns) -> pa.Table:
+    """A table of the list of episodes, with the statistics of the labels where it has any."""
+    table = pa.concat_tables(row_groups(root, file))
+    kinds = {name.rpartition("/")[2] for name in table.column_names if name.startswith("stats/")}
+    if not kinds or "episode_index" not in table.column_names:
+        return table
+    indices = [count(value.as_py()) for value in table["episode_index"]]
+    described = [_describe_columns(columns[i], kinds) if i is not None and i in columns else {} for i in indices]
+    for name in _DTYPES:
+        for kind in sorted(kinds & set(describe(np.zeros(1)))):
+            values = [stats[name][kind] if name in stats else None for stats in described]
+            column_name = f"stats/{name}/{kind}"
+            at = table.schema.get_field_index(column_name)
+            kept = table.schema.field(at).type if at >= 0 else None
+            if kept is not None and pa.types.is_list(kept) and pa.types.is_floating(kept.value_type):
+                floats = [None if value is None else [float(number) for number in value] for value in values]
+                table = _set_column(table, column_name, pa.array(floats, kept))
+            else:
+                table = _set_column(table, column_name, pa.array(values))
+    return table
+
+
+def _sidecar(root: Root, columns: Columns, labels: Mapping[int, EpisodeLabels], reward_frame: RewardFrame) -> pa.Table:
+    """What our reader needs beside the format; what our own export said of the recording stays."""
+    path = root.path / PLAUDIT_META
+    entries = entries_of(read_table(root, path), path) if root.is_file(path) else []
+    before = {count(entry.get("episode_index")): entry for entry in entries}
+    rows: list[dict[str, Any]] = []
+    for index in columns:
+        labeled = labels.get(index, EpisodeLabels(None))
+        recorded = before.get(index, {"repeated": "last", "final_state": None})
+        terminated = recorded.get("terminated") if labeled.terminated is None else labeled.terminated
+        entry = {**recorded, "episode_index": index, "store_id": labeled.id, "terminated": terminated}
+        rows.append(entry | label_entry(labeled.labels, reward_frame))
+    return pa.Table.from_pylist(rows)

@@ -33,7 +33,7 @@ _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT64": 8, "DOUBLE": 8, "INT96
 
 def read_json_lines(root: Root, path: Path) -> list[dict[str, Any] | BadFile]:
     """A file of one JSON object a line; an invalid or empty line is returned as its error."""
-    found: list[dict[str, Any] | BadFile] = []
+    entries: list[dict[str, Any] | BadFile] = []
     with readable(path, "this file cannot be read ({}); copy it again from its source", MISSING):
         lines = root.read(path, MAX_JSON).rstrip().splitlines()
     for number, line in enumerate(lines, start=1):
@@ -42,28 +42,24 @@ def read_json_lines(root: Root, path: Path) -> list[dict[str, Any] | BadFile]:
                 entry = parse_json(line)
                 if not isinstance(entry, dict):
                     raise ValueError(f"{brief(entry)} and no object")
-            found.append(entry)
+            entries.append(entry)
         except BadFile as error:
-            found.append(error)
-    return found
+            entries.append(error)
+    return entries
 
 
 def read_table(root: Root, path: Path, wanted: Callable[[str], bool] = lambda name: True) -> pa.Table:
     """Those columns of a parquet file that are wanted, once their size is known."""
-
-    def read(file: pq.ParquetFile, nbytes: int) -> pa.Table:
+    with _open_parquet(root, path) as (file, nbytes):
         names = [name for name in file.schema_arrow.names if wanted(name)]
         _check_table(file, names, nbytes, path)
         return file.read(columns=names).select(names)
 
-    return _parquet(root, path, read)
-
 
 def row_groups(root: Root, path: Path) -> Iterator[pa.Table]:
     """All columns of a parquet file, as many rows at a time as it was written in; at least one table, if empty."""
-    with _readable(path), root.open(path) as opened:
-        file = pq.ParquetFile(opened, thrift_string_size_limit=_THRIFT)
-        _check_table(file, file.schema_arrow.names, os.fstat(opened.fileno()).st_size, path)
+    with _open_parquet(root, path) as (file, nbytes):
+        _check_table(file, file.schema_arrow.names, nbytes, path)
         if not file.num_row_groups:
             yield file.schema_arrow.empty_table()
         for group in range(file.num_row_groups):
@@ -72,14 +68,11 @@ def row_groups(root: Root, path: Path) -> Iterator[pa.Table]:
 
 def row_group_sizes(root: Root, path: Path) -> list[int]:
     """Bytes in memory of each table of `row_groups`, by the footer, as far as the file is large enough for it."""
-
-    def read(file: pq.ParquetFile, nbytes: int) -> list[int]:
+    with _open_parquet(root, path) as (file, nbytes):
         names = file.schema_arrow.names
         _check_table(file, names, nbytes, path)
         sizes = (_decoded_bytes(file, names, [group]) for group in range(file.num_row_groups))
         return [min(size, MAX_EXPANSION * nbytes) for size in sizes]
-
-    return _parquet(root, path, read)
 
 
 def _check_table(file: pq.ParquetFile, names: list[str], nbytes: int, path: Path) -> None:
@@ -96,7 +89,8 @@ def _check_table(file: pq.ParquetFile, names: list[str], nbytes: int, path: Path
 
 def count_rows(root: Root, path: Path) -> int:
     """How many rows a parquet file has, by its footer."""
-    return _parquet(root, path, lambda file, nbytes: file.metadata.num_rows)
+    with _open_parquet(root, path) as (file, _):
+        return file.metadata.num_rows
 
 
 def _decoded_bytes(file: pq.ParquetFile, names: list[str], groups: Iterable[int]) -> int:
@@ -113,17 +107,12 @@ def _decoded_bytes(file: pq.ParquetFile, names: list[str], groups: Iterable[int]
     return total
 
 
-def _parquet(root: Root, path: Path, read: Callable[[pq.ParquetFile, int], Any]) -> Any:
-    with _readable(path), root.open(path) as file:
-        nbytes = os.fstat(file.fileno()).st_size
-        return read(pq.ParquetFile(file, thrift_string_size_limit=_THRIFT), nbytes)
-
-
 @contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    with readable(path, _NOT_WHOLE, _NO_TABLE):
+def _open_parquet(root: Root, path: Path) -> Iterator[tuple[pq.ParquetFile, int]]:
+    """A parquet file, and its size in bytes."""
+    with readable(path, _NOT_WHOLE, _NO_TABLE), root.open(path) as file:
         try:
-            yield
+            yield pq.ParquetFile(file, thrift_string_size_limit=_THRIFT), os.fstat(file.fileno()).st_size
         except MemoryError as error:
             raise BadFile(path, "this table takes more memory than its size promised; copy it again") from error
 
@@ -166,16 +155,13 @@ def widths_of(features: Features) -> dict[str, int]:
 
 def concat_columns(table: pa.Table, names: Sequence[str], where: Path) -> AnyArray:
     """[T, D] of these columns side by side; D = 0 for none."""
-    parts = [_matrix(table, name, where) for name in names]
-    return np.concatenate([np.zeros((table.num_rows, 0), np.float32), *parts], axis=1)
-
-
-def _matrix(table: pa.Table, name: str, where: Path) -> AnyArray:
-    if name not in table.column_names:
-        raise BadFile(
-            where, f"column '{name}' is named in meta/info.json and missing here; name others with --state and --action"
-        )
-    return numbers(table, name, where, np.float32).reshape(table.num_rows, -1)
+    parts: list[AnyArray] = [np.zeros((table.num_rows, 0), np.float32)]
+    for name in names:
+        if name not in table.column_names:
+            problem = f"column '{name}' is named in meta/info.json and missing here"
+            raise BadFile(where, f"{problem}; name others with --state and --action")
+        parts.append(numbers(table, name, where, np.float32).reshape(table.num_rows, -1))
+    return np.concatenate(parts, axis=1)
 
 
 def numbers(table: pa.Table, name: str, where: Path, dtype: Any) -> AnyArray:
@@ -189,7 +175,7 @@ def numbers(table: pa.Table, name: str, where: Path, dtype: Any) -> AnyArray:
         if isinstance(values.type, pa.BaseExtensionType):
             values = values.storage
             continue
-        if not _is_list(values.type):
+        if not isinstance(values.type, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
             raise BadFile(where, f"'{name}' holds {str(values.type)[:60]} and no numbers; write it again")
         lengths = pc.call_function("min_max", [pc.call_function("list_value_length", [values])]).as_py()
         if values.null_count or lengths["min"] != lengths["max"]:
@@ -203,12 +189,12 @@ def numbers(table: pa.Table, name: str, where: Path, dtype: Any) -> AnyArray:
         raise BadFile(where, f"'{name}' has {values.null_count} rows without a value; write it again")
     if values.null_count:
         values = values.cast(pa.float64())
-    found = values.to_numpy(zero_copy_only=False)
-    if dtype.kind in "iub" and found.dtype.kind == "f" and not np.isfinite(found).all():
+    array = values.to_numpy(zero_copy_only=False)
+    if dtype.kind in "iub" and array.dtype.kind == "f" and not np.isfinite(array).all():
         raise BadFile(where, f"'{name}' holds NaN or infinity where whole numbers stand; write it again")
     with np.errstate(over="ignore", invalid="ignore"):  # too large a float becomes infinite, which an episode refuses
-        found = found.astype(dtype, copy=False)
-    return found.reshape(table.num_rows, -1) if vector else found.reshape(table.num_rows)
+        array = array.astype(dtype, copy=False)
+    return array.reshape(table.num_rows, -1) if vector else array.reshape(table.num_rows)
 
 
 def column(table: pa.Table, name: str, where: Path, dtype: Any) -> AnyArray | None:
@@ -234,10 +220,6 @@ def stored_images(table: pa.Table, name: str, where: Path) -> Iterator[bytes | s
         yield entry
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    return pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-
-
 def column_names(features: Features, columns: Sequence[str]) -> list[str] | None:
     """A name for each number of the joined columns; None where the data set has none."""
     named = {column: _flat(features[column].get("names")) for column in columns}
@@ -245,11 +227,8 @@ def column_names(features: Features, columns: Sequence[str]) -> list[str] | None
         return None
     if len(columns) == 1:
         return named[columns[0]]
-    return [
-        name
-        for column in columns
-        for name in named[column] or [f"{column}.{i}" for i in range(_width(features[column]))]
-    ]
+    widths = {column: range(_width(features[column])) for column in columns}
+    return [name for column in columns for name in named[column] or [f"{column}.{i}" for i in widths[column]]]
 
 
 def image_size(feature: Mapping[str, Any]) -> tuple[int, int] | None:

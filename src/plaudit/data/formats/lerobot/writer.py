@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from plaudit.data.formats.base import LabeledEpisode, WriteOptions
-from plaudit.data.formats.lerobot.features import IMAGES, PLAUDIT_META, Layout, whole
+from plaudit.data.formats.lerobot.features import IMAGES, PLAUDIT_META, Layout, label_entry, whole
 from plaudit.data.formats.video import VideoWriter
 from plaudit.types import AnyArray, ByteArray, ProgressFn
 
@@ -35,9 +35,9 @@ def describe(values: AnyArray) -> dict[str, Any]:
     if not len(numbers):
         numbers = np.zeros((1, values.shape[1]))
     low, high = (edge.astype(values.dtype).tolist() for edge in (numbers.min(axis=0), numbers.max(axis=0)))
-    found = {"min": low, "max": high, "mean": numbers.mean(axis=0).tolist(), "std": numbers.std(axis=0).tolist()}
+    stats = {"min": low, "max": high, "mean": numbers.mean(axis=0).tolist(), "std": numbers.std(axis=0).tolist()}
     quantiles = np.quantile(numbers, list(QUANTILES.values()), axis=0)
-    return found | {"count": [len(values)]} | {name: q.tolist() for name, q in zip(QUANTILES, quantiles)}
+    return stats | {"count": [len(values)]} | {name: q.tolist() for name, q in zip(QUANTILES, quantiles)}
 
 
 @dataclass
@@ -63,10 +63,10 @@ class ImageHistogram:
         std = np.sqrt(np.maximum(share @ level**2 - mean**2, 0))
         below = share.cumsum(axis=1)
         seen = self.counts > 0
-        found = {"min": level[seen.argmax(axis=1)], "max": level[255 - seen[:, ::-1].argmax(axis=1)]}
-        found |= {"mean": mean, "std": std}
-        found |= {name: level[(below >= q - 1e-12).argmax(axis=1)] for name, q in QUANTILES.items()}
-        shaped = {name: values.reshape(3, 1, 1).tolist() for name, values in found.items()}
+        stats = {"min": level[seen.argmax(axis=1)], "max": level[255 - seen[:, ::-1].argmax(axis=1)]}
+        stats |= {"mean": mean, "std": std}
+        stats |= {name: level[(below >= q - 1e-12).argmax(axis=1)] for name, q in QUANTILES.items()}
+        shaped = {name: values.reshape(3, 1, 1).tolist() for name, values in stats.items()}
         return shaped | {"count": [self.frames]}
 
 
@@ -96,78 +96,71 @@ def write(folder: Path, items: Sequence[LabeledEpisode], options: WriteOptions, 
         for video in videos.values():
             video.close()
     book.save(folder, videos=options.video, codec=options.codec)
-    known = {name: values.ndim for item in items for name, values in item.episode.privileged.items()}
-    lost = sorted(name for name in known if name not in layout.privileged)
+    lost = sorted({name for item in items for name in item.episode.privileged if name not in layout.privileged})
     return [f"privileged '{name}' was left out: the first episode has none, or it is no vector" for name in lost]
 
 
 class _Files:
-    """Numbers files into chunks, `chunk-000/file-000` and on."""
-
-    def __init__(self) -> None:
-        self.number = -1
-
-    def next(self) -> dict[str, int]:
-        self.number += 1
-        return self.place
-
-    @property
-    def place(self) -> dict[str, int]:
-        return {"chunk_index": self.number // FILES_PER_CHUNK, "file_index": self.number % FILES_PER_CHUNK}
-
-
-class _Tables:
-    """The data tables: one row group an episode, a new file beyond 100 MB."""
+    """The files of one kind, one after the other: `chunk-000/file-000` and on."""
 
     def __init__(self, folder: Path, layout: Layout):
         self._folder, self._layout = folder, layout
-        self._files = _Files()
-        self._writer: pq.ParquetWriter | None = None
-        self._path = folder
+        self._number, self._writer = -1, None
+
+    @property
+    def place(self) -> dict[str, int]:
+        """Chunk and number of the current file."""
+        return {"chunk_index": self._number // FILES_PER_CHUNK, "file_index": self._number % FILES_PER_CHUNK}
+
+    def next_path(self, template: str, **fields: str) -> Path:
+        """Close the current file and name the next one."""
+        self.close()
+        self._number += 1
+        path = self._folder / template.format(**fields, **self.place)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+
+class _Tables(_Files):
+    """The data tables: one row group an episode, a new file beyond 100 MB."""
+
+    _writer: pq.ParquetWriter | None
 
     def append(self, columns: dict[str, AnyArray], images: dict[str, ByteArray]) -> dict[str, Any]:
         arrays = {f"{IMAGES}{camera}": _png_column(frames) for camera, frames in images.items()}
         arrays |= {name: _arrow(values) for name, values in columns.items()}
         table = pa.table(arrays).replace_schema_metadata({"huggingface": json.dumps(_hub_features(arrays))})
-        if self._writer is not None and self._path.stat().st_size > DATA_MB << 20:
-            self.close()
-        if self._writer is None:
-            self._path = self._folder / DATA_PATH.format(**self._files.next())
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+        if self._writer is None or self._path.stat().st_size > DATA_MB << 20:
+            self._path = self.next_path(DATA_PATH)
             self._writer = pq.ParquetWriter(self._path, table.schema)
         self._writer.write_table(table)
-        return {f"data/{name}": value for name, value in self._files.place.items()}
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        return {f"data/{name}": value for name, value in self.place.items()}
 
 
-class _Videos:
+class _Videos(_Files):
     """The videos of one camera: episodes one after the other, a new file beyond 200 MB."""
 
+    _writer: VideoWriter | None
+
     def __init__(self, folder: Path, key: str, layout: Layout, options: WriteOptions):
-        self._folder, self._key, self._layout, self._options = folder, key, layout, options
-        self._files = _Files()
-        self._writer: VideoWriter | None = None
+        super().__init__(folder, layout)
+        self._key, self._options = key, options
 
     def append(self, frames: ByteArray) -> dict[str, Any]:
-        if self._writer is not None and self._writer.nbytes > VIDEO_MB << 20:
-            self.close()
-        if self._writer is None:
-            path = self._folder / VIDEO_PATH.format(video_key=self._key, **self._files.next())
+        fps, options = self._layout.fps, self._options
+        if self._writer is None or self._writer.nbytes > VIDEO_MB << 20:
+            path = self.next_path(VIDEO_PATH, video_key=self._key)
             size = self._layout.cameras[self._key.removeprefix(IMAGES)]
-            self._writer = VideoWriter(path, self._layout.fps, *size, self._options.codec, self._options.quality)
-        start = self._writer.count / self._layout.fps
+            self._writer = VideoWriter(path, fps, *size, options.codec, options.quality)
+        start = self._writer.count / fps
         self._writer.append(frames)
-        place = {**self._files.place, "from_timestamp": start, "to_timestamp": self._writer.count / self._layout.fps}
+        place = {**self.place, "from_timestamp": start, "to_timestamp": self._writer.count / fps}
         return {f"videos/{self._key}/{name}": value for name, value in place.items()}
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
 
 
 @dataclass
@@ -246,16 +239,13 @@ class _Book:
 
 
 def _sidecar(item: LabeledEpisode, index: int, layout: Layout) -> dict[str, Any]:
-    episode, labels = item.episode, item.labels
+    episode = item.episode
     entry: dict[str, Any] = {
         "episode_index": index,
         "store_id": item.id,
         "repeated": episode.padded,
         "terminated": episode.terminated,
-        "reward_frame": layout.reward_frame,
-        "source": labels.judge.source if labels else None,
-        "start": float(labels.success[0]) if labels and labels.labeled[0] else None,
-        "final_success": float(labels.targets[-1]) if labels else None,
+        **label_entry(item.labels, layout.reward_frame),
         "final_state": None,
     }
     if episode.padded != "last":
