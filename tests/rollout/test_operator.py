@@ -291,7 +291,7 @@ def test_messages_of_a_topic_are_commands(tmp_path, capfd):
     assert sent == ["start", "success"]
     assert "no command of an operator; known: start, end, success" in capfd.readouterr().err
     with (
-        pytest.raises(RolloutError, match="an operator's topic is for ROS 2 robots"),
+        pytest.raises(RolloutError, match="the topic 'operator' is for ROS 2 robots"),
         listen_at_robot(config, sent.append, PuppetConfig(log=tmp_path / "log")),
     ):
         pass

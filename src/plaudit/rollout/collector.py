@@ -165,9 +165,9 @@ class RewardDataCollector:
         """
         rows = self._selected(only)
         ids = self._save(rows)
-        images, states = self._read_obs(obs)
+        seen = self._read_obs(obs)
         for n in rows:
-            self._push(n, _Step(_copy_row(images, n), states[n].copy()))
+            self._push(n, _Step(*_copy_row(seen, n)))
         return ids
 
     def add_env_output(
@@ -209,16 +209,10 @@ class RewardDataCollector:
         last = current if final is None else self._read_obs(final)
         rows = self._selected(only)
         for n in rows:
-            images, states = last if dones[n] else current
-            step = _Step(
-                _copy_row(images, n),
-                states[n].copy(),
-                None if actions is None else actions[n].copy(),
-                float(success[n]),
-                bool(success_once[n]),
-                {name: values[n] for name, values in privileged.items()},
-            )
-            self._push(n, step)
+            action = None if actions is None else actions[n].copy()
+            values = {name: values[n] for name, values in privileged.items()}
+            seen = _copy_row(last if dones[n] else current, n)
+            self._push(n, _Step(*seen, action, float(success[n]), bool(success_once[n]), values))
         terminated = dones & (self._flags(env_output.get("terminations", success >= 0.5), "terminations") > 0)
         ids = self._save([n for n in rows if dones[n] or is_last_step], terminated)
         if final is not None and dones.any():
@@ -292,9 +286,9 @@ class RewardDataCollector:
         return list(range(self.num_envs)) if only is None else np.flatnonzero(self._flags(only, "only")).tolist()
 
 
-def _copy_row(images: Mapping[str, ByteArray], n: int) -> Mapping[str, ByteArray]:
-    """One environment's images; copies, because an environment may render the next step into the same memory."""
-    return {camera: frames[n].copy() for camera, frames in images.items()}
+def _copy_row(seen: tuple[Mapping[str, ByteArray], FloatArray], n: int) -> tuple[Mapping[str, ByteArray], FloatArray]:
+    """One environment's images and state; copies, because an environment may write the next step into that memory."""
+    return {camera: frames[n].copy() for camera, frames in seen[0].items()}, seen[1][n].copy()
 
 
 def _make_episode(steps: Sequence[_Step], **fields: Any) -> tuple[Episode, Labels]:
@@ -380,7 +374,10 @@ class Collection:
     """
 
     def __init__(self, config: CollectConfig, store: Store, run: Path):
-        self._run = _identity(run)
+        identity = run / "collect_id"
+        if not identity.exists():  # unique, even if the folder is removed and one of the same name is made
+            write_atomic(identity, f"{run.name} {token_hex(8)}".encode())
+        self._run = Folder(run).read(identity.name).decode()
         metas = {i: store.entry(i).line["meta"] for i in store.ids}
         own = {i: meta["seed"] for i, meta in metas.items() if meta.get("run") == self._run}
         for episode_id in own:
@@ -400,25 +397,16 @@ class Collection:
 
     def take(self, rollout: RolloutBatch, simulation: VecEnv) -> Mapping[str, float]:
         """Keep the episodes of a rollout that are needed; returns the counts, by the names in docs/metrics.md."""
-        if not self._quota.done:
-            episodes = (episode for episode, _ in rollout.episodes(simulation, SimulatorJudge(), run=self._run))
-            new = [self._chosen(episode) for episode in episodes if episode.meta["seed"] not in self._seeds]
-            self._quota.extend((episode, _simulator_labels(episode)) for episode in new)
+        cameras, new = self._config.cameras, []
+        for episode, _ in rollout.episodes(simulation, SimulatorJudge(), run=self._run) if not self._quota.done else ():
+            if episode.meta["seed"] in self._seeds:
+                continue
+            if cameras is not None:
+                chosen = {name: episode.frames[name_of_camera(name, episode.frames, cameras)] for name in cameras}
+                episode = replace(episode, frames=chosen)
+            new.append((episode, _simulator_labels(episode)))
+        self._quota.extend(new)
         return {f"collect/{kind}": self._quota.kept[kind] for kind in ("success", "failure")}
-
-    def _chosen(self, episode: Episode) -> Episode:
-        if self._config.cameras is None:
-            return episode
-        frames, cameras = episode.frames, self._config.cameras
-        return replace(episode, frames={name: frames[name_of_camera(name, frames, cameras)] for name in cameras})
-
-
-def _identity(run: Path) -> str:
-    """Unique to this run, even if its folder is removed and one of the same name is made."""
-    path = run / "collect_id"
-    if not path.exists():
-        write_atomic(path, f"{run.name} {token_hex(8)}".encode())
-    return Folder(run).read(path.name).decode()
 
 
 def _simulator_labels(episode: Episode) -> Labels:

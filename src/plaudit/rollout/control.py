@@ -104,15 +104,8 @@ def main(
     latch = EmergencyStop(emergency_stop)
     try:
         with ExitStack() as stack:
-            robot = connect_robot(robot_config, stack)
-            robot.limiter.emergency_stop = latch
-            stack.callback(robot.hold)
-            teleoperator = None if teleop is None else teleop.build(robot.action_dim)
-            if teleoperator is not None:
-                stack.callback(teleoperator.close)
+            robot, teleoperator = connect(robot_config, teleop, latch, stack, again)
             env_spec = robot_spec(robot, config)
-            if again:
-                await_observation(robot)
             control = ControlProcess(robot, teleoperator, env_spec, config, parent, ticks)
             send(parent, Ready(env_spec, set_realtime_priority(config.control_cpu)))
             control.serve()
@@ -123,6 +116,28 @@ def main(
 
 def _failed(error: Exception, privileged: dict[str, list[AnyArray]] | None = None) -> EpisodeDone:
     return EpisodeDone(error_message(error), True, isinstance(error, MAY_PASS), privileged=privileged or {})
+
+
+def connect(
+    robot_config: RobotConfig,
+    teleop: TeleopConfig | None,
+    emergency_stop: EmergencyStop,
+    stack: ExitStack,
+    again: bool,
+) -> tuple[LimitedRobot, Teleoperator | None]:
+    """Connect robot and teleoperator; when the stack is closed the robot holds, and both are closed.
+
+    again: after a fault, so that the robot must be heard first
+    """
+    robot = connect_robot(robot_config, stack)
+    robot.limiter.emergency_stop = emergency_stop
+    stack.callback(robot.hold)
+    teleoperator = None if teleop is None else teleop.build(robot.action_dim)
+    if teleoperator is not None:
+        stack.callback(teleoperator.close)
+    if again:
+        await_observation(robot)
+    return robot, teleoperator
 
 
 def hold(_: Connection, robot_config: RobotConfig) -> None:

@@ -28,7 +28,6 @@ import sys
 import termios
 import threading
 import tty
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -38,13 +37,12 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from plaudit.config import Config, NonNegativeInt
-from plaudit.errors import BadMessage, DataError, RolloutError
+from plaudit.errors import BadMessage, DataError
 from plaudit.robots.limits import EmergencyStop
-from plaudit.robots.ros import RosRobotConfig
 from plaudit.robots.sim import SimRobotConfig
 from plaudit.robots.transport import Transport
 from plaudit.robots.transport.messages import STRING, decode_string
-from plaudit.rollout.teleop import BUTTON, EVENT, KeyboardConfig, gamepad_events, open_gamepad
+from plaudit.rollout.teleop import BUTTON, EVENT, KeyboardConfig, gamepad_events, open_gamepad, robot_topic
 from plaudit.trust import print_plain
 from plaudit.types import OPERATOR, Episode
 
@@ -181,11 +179,9 @@ class Operator:
                 return "release: the emergency stop is not engaged, so nothing was done"
             self.emergency_stop.release()
             return "released; the robot moves again at the next start"
-        if command is OperatorCommand.START and command not in AVAILABLE[phase]:
-            reason = "an episode is running" if phase == "episode" else "the next episode is not ready yet"
-            reason = "the emergency stop is engaged; release it first" if phase == "held" else reason
-            return f"start: {reason}, so nothing was started"
         if command not in AVAILABLE[phase]:
+            if command is OperatorCommand.START:
+                return f"start: {_NOT_STARTED[phase]}, so nothing was started"
             if command is OperatorCommand.ESTOP:
                 return "estop: the emergency stop is engaged already"
             return f"{command}: no episode is running, so nothing was done"
@@ -210,6 +206,11 @@ class Operator:
             return self._status
 
 
+_NOT_STARTED: dict[Phase, str] = {
+    "idle": "the next episode is not ready yet",
+    "episode": "an episode is running",
+    "held": "the emergency stop is engaged; release it first",
+}
 _ENDINGS = {
     OperatorCommand.END: "the episode was ended; the judge decides about it",
     OperatorCommand.SUCCESS: "the episode was marked as a success",
@@ -246,8 +247,9 @@ class OperatorKeys(Config):
         for command, key in self:
             if len(key) != 1:
                 raise ValueError(f"operator.keys.{command} is '{key}'; it must be one key")
-        for key, count in Counter(key.lower() for _, key in self).items():
-            if count > 1:
+        keys = [key.lower() for _, key in self]
+        for key in keys:
+            if keys.count(key) > 1:
                 raise ValueError(f"operator.keys: '{key}' stands for two commands")
         return self
 
@@ -268,8 +270,9 @@ class OperatorButtons(Config):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for button, count in Counter(button for _, button in self).items():
-            if count > 1:
+        buttons = [button for _, button in self]
+        for button in buttons:
+            if buttons.count(button) > 1:
                 raise ValueError(f"operator.buttons: button {button} stands for two commands")
         return self
 
@@ -351,15 +354,15 @@ def listen_at_robot(config: OperatorConfig, send: Send, robot: Any) -> Iterator[
     """Send the commands of the sources that are at the robot: the gamepad, the topic."""
     with ExitStack() as stack:
         if "gamepad" in config.sources:
-            stack.enter_context(_listen_to_gamepad(config, send))
+            device = open_gamepad(config.device, "the operator's gamepad")
+            stack.callback(os.close, device)
+            stack.enter_context(_reading(device, *_gamepad_callbacks(config, send)))
         if "topic" in config.sources:
             stack.callback(_subscribe(send, robot).close)
         yield
 
 
-@contextmanager
-def _listen_to_gamepad(config: OperatorConfig, send: Send) -> Iterator[None]:
-    device = open_gamepad(config.device, "the operator's gamepad")
+def _gamepad_callbacks(config: OperatorConfig, send: Send) -> tuple[Callable[[bytes], None], Callable[[], None]]:
     commands = {button: OperatorCommand(command) for command, button in config.buttons}
 
     def receive(data: bytes) -> None:
@@ -371,20 +374,12 @@ def _listen_to_gamepad(config: OperatorConfig, send: Send) -> Iterator[None]:
         print_plain(f"{config.device}: the operator's gamepad is gone, so the robot pauses")
         send(OperatorCommand.PAUSE)
 
-    try:
-        with _reading(device, receive, lost):
-            yield
-    finally:
-        os.close(device)
+    return receive, lost
 
 
 def _subscribe(send: Send, robot: Any) -> Transport:
     """Send the commands of the robot's `operator` topic until the transport is closed."""
-    if not isinstance(robot, RosRobotConfig):
-        raise RolloutError("an operator's topic is for ROS 2 robots; this is not one")
-    topic = robot.topics().operator
-    if topic is None:
-        raise RolloutError("the robot's topics name none for the operator; add the key 'operator' to them")
+    topic = robot_topic(robot, "operator")
 
     def receive(data: bytes) -> None:
         try:

@@ -162,7 +162,13 @@ class ScriptedRollouts:
     def run(self, outcomes: Sequence[str]) -> list[Scripted]:
         """One rollout, with at most `num_envs` outcomes."""
         seeds = range(self._seed + self.num_episodes, self._seed + self.num_episodes + self.num_envs)
-        act = self._act_fn(outcomes, seeds[0])
+        expert = expert_act_fn(self._env, ["success" if o == RANDOM else o for o in outcomes], self._noise, seeds[0])
+        walk = random_walk_act_fn(self._env, seeds[0])
+        is_random = np.resize([outcome == RANDOM for outcome in outcomes], self.num_envs)[:, None]
+
+        def act(observation: Observation) -> FloatArray:
+            return np.where(is_random, walk(observation), expert(observation))
+
         rollout = collect_rollout(self._env, act, seeds, self._detector, steps_after_success=self._steps_after_success)
         self.num_episodes += self.num_envs
         episodes: list[Scripted] = []
@@ -175,14 +181,6 @@ class ScriptedRollouts:
     def close(self) -> None:
         """Close the environment."""
         self._env.close()
-
-    def _act_fn(self, outcomes: Sequence[str], seed: int) -> ActFn:
-        expert = expert_act_fn(self._env, ["success" if o == RANDOM else o for o in outcomes], self._noise, seed)
-        if RANDOM not in outcomes:
-            return expert
-        walk = random_walk_act_fn(self._env, seed)
-        is_random = np.resize([outcome == RANDOM for outcome in outcomes], self.num_envs)[:, None]
-        return lambda observation: np.where(is_random, walk(observation), expert(observation))
 
 
 def random_act_fn(env: VecEnv, seed: int) -> ActFn:

@@ -12,7 +12,8 @@ from plaudit.policies.config import PolicyConfig
 from plaudit.protocols import Policy
 from plaudit.registry import INFERENCE_REGISTRY
 from plaudit.robots.config import RobotConfig
-from plaudit.robots.limits import EmergencyStopped, connect_robot
+from plaudit.robots.limits import EmergencyStopped
+from plaudit.rollout.control import connect
 from plaudit.rollout.engine import (
     MAY_PASS,
     ControlStep,
@@ -21,7 +22,6 @@ from plaudit.rollout.engine import (
     NoRateLimiter,
     Outcome,
     RateLimiter,
-    await_observation,
     build_policy,
     error_message,
     gc_disabled,
@@ -56,16 +56,10 @@ class Sequential(EngineBase):
 
     def _connect(self, again: bool = False) -> None:
         """again: after a fault, so that the robot must be heard first"""
-        config, teleop = self._config, self._teleop
+        config = self._config
         with ExitStack() as stack:
-            self._robot = connect_robot(self._robot_config, stack)
-            self._robot.limiter.emergency_stop = self.emergency_stop
-            stack.callback(self._robot.hold)
-            teleoperator = None if teleop is None else teleop.build(self._robot.action_dim)
-            if teleoperator is not None:
-                stack.callback(teleoperator.close)
-            if again:
-                await_observation(self._robot)
+            parts = self._robot_config, self._teleop, self.emergency_stop
+            self._robot, teleoperator = connect(*parts, stack, again)
             self._control = ControlStep(self._robot, teleoperator, config)
             self.env_spec, self.priority = robot_spec(self._robot, config), "ordinary priority"
             self._normalizer = config.load_normalizer(self.env_spec)

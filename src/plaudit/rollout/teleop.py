@@ -70,8 +70,7 @@ class KeyboardTeleop:
     """Reads the terminal that the program was started from, without echo and without waiting for a line."""
 
     def __init__(self, config: KeyboardConfig, action_dim: int):
-        self.relative = config.relative
-        self._key_timeout_s = config.key_timeout_s
+        self.relative, self._key_timeout_s = config.relative, config.key_timeout_s
         self._moves = {" ": np.zeros(action_dim, np.float32)}
         for joint, (up, down) in enumerate(config.keys[: max(action_dim - config.first_joint, 0)], config.first_joint):
             for key, amount in ((up, config.step_size), (down, -config.step_size)):
@@ -120,8 +119,7 @@ class GamepadTeleop:
     """Reads Linux's joystick device directly: eight bytes per event."""
 
     def __init__(self, config: GamepadConfig, action_dim: int):
-        self.relative = config.relative
-        self._config, self._action_dim = config, action_dim
+        self.relative, self._config, self._action_dim = config.relative, config, action_dim
         self._sticks: dict[int, float] = {}
         self._held = False
         self._device = open_gamepad(config.device, "a gamepad")
@@ -171,12 +169,18 @@ class TopicConfig(TeleopConfig):
 
     def build(self, action_dim: int) -> "TopicTeleop":
         """Subscribe to the topic over the robot's transport."""
-        if not isinstance(self.robot, RosRobotConfig):
-            raise RolloutError("teleop by topic is for ROS 2 robots; this is not one")
-        topic, joints = self.robot.topics().teleop, self.robot.params().joint_names
-        if topic is None:
-            raise RolloutError("the robot's topics name none for teleop; add the key 'teleop' to them")
+        topic, joints = robot_topic(self.robot, "teleop"), self.robot.params().joint_names
         return TopicTeleop(self.robot.transport.build(), topic, joints, timeout_s=self.timeout_s)
+
+
+def robot_topic(robot: Any, key: Literal["teleop", "operator"]) -> str:
+    """The topic that a robot's topics have under this key."""
+    if not isinstance(robot, RosRobotConfig):
+        raise RolloutError(f"the topic '{key}' is for ROS 2 robots; this is not one")
+    topic = getattr(robot.topics(), key)
+    if topic is None:
+        raise RolloutError(f"the robot's topics have no '{key}'; add that key to them")
+    return topic
 
 
 class TopicTeleop:
@@ -258,7 +262,7 @@ class LeRobotTeleop:
                 f"{teleop} gives {len(self.names)} numbers ({', '.join(self.names)}) and the robot takes {action_dim}; "
                 "name the teleoperator that belongs to it"
             )
-        self._tells = callable(getattr(type(teleop), "get_teleop_events", None))
+        self._reports_interventions = callable(getattr(type(teleop), "get_teleop_events", None))
         self._call("connect", calibrate=False)
         if not teleop.is_calibrated:
             self.close()
@@ -266,18 +270,15 @@ class LeRobotTeleop:
 
     def command(self) -> FloatArray | None:
         """[A], or None while nobody intervenes."""
-        if self._tells and not self._intervenes(self._call("get_teleop_events")):
-            return None
+        if self._reports_interventions:
+            events = self._call("get_teleop_events").items()  # lerobot's keys are members of an enumeration of texts
+            if not any(value for key, value in events if getattr(key, "value", key) == "is_intervention"):
+                return None
         action = self._call("get_action")
         command = np.array([action[name] for name in self.names], np.float32)
         if not np.isfinite(command).all():
             raise RolloutError(f"{self._teleop} gives NaN or infinity; look at its calibration")
         return command
-
-    @staticmethod
-    def _intervenes(events: Mapping[Any, Any]) -> bool:
-        """lerobot's keys are members of an enumeration of texts."""
-        return any(bool(value) for key, value in events.items() if getattr(key, "value", key) == "is_intervention")
 
     def close(self) -> None:
         """Disconnect."""

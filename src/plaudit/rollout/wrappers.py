@@ -53,8 +53,8 @@ class DataCollectorWrapper(gym.Wrapper[Any, Any, Any, Any]):
         """
         super().__init__(env)
         self._reader = _Reader(env.observation_space, env.render_mode, success_key, info_keys)
-        about = _describe(env, task, fps)
-        self.collector = RewardDataCollector(store, 1, targets=targets, image_keys=image_keys, folders=folders, **about)
+        about = _describe(env, task, fps) | {"image_keys": image_keys, "folders": folders}
+        self.collector = RewardDataCollector(store, 1, targets=targets, **about)
 
     @property
     def done(self) -> bool:
@@ -87,10 +87,8 @@ class DataCollectorWrapper(gym.Wrapper[Any, Any, Any, Any]):
         super().close()
 
     def _read(self, observation: Any) -> Mapping[str, Any]:
-        if isinstance(observation, Mapping):
-            batch: Any = {name: np.asarray(value)[None] for name, value in observation.items()}
-        else:
-            batch = np.asarray(observation)[None]
+        is_dict = isinstance(observation, Mapping)
+        batch = {name: [value] for name, value in observation.items()} if is_dict else [observation]
         return self._reader.read(batch, lambda: (self.env.render(),))
 
 
@@ -172,8 +170,10 @@ class _Reader:
     def __init__(self, space: spaces.Space[Any], render_mode: str | None, success_key: str, info_keys: Sequence[str]):
         self._is_dict = isinstance(space, spaces.Dict)
         parts = space.spaces if isinstance(space, spaces.Dict) else {IMAGE: space}
-        self.cameras = [name for name, part in parts.items() if _is_image(part)]
-        self._numbers = [name for name, part in parts.items() if isinstance(part, spaces.Box) and len(part.shape) == 1]
+        boxes = {name: part for name, part in parts.items() if isinstance(part, spaces.Box)}
+        images = {name: box for name, box in boxes.items() if box.dtype == np.uint8 and len(box.shape) == 3}
+        self.cameras = [name for name, box in images.items() if 3 in (box.shape[0], box.shape[2])]
+        self._numbers = [name for name, box in boxes.items() if len(box.shape) == 1]
         self.info_keys = (success_key, *info_keys)
         if not self.cameras and render_mode != "rgb_array":
             raise EnvError("this environment observes no image; make it with render_mode='rgb_array'")
@@ -191,15 +191,6 @@ class _Reader:
             _check_key(info, name)
         success_key, *others = self.info_keys
         return {"success_frame": info[success_key], "privileged": {name: info[name] for name in others}}
-
-
-def _is_image(space: spaces.Space[Any]) -> bool:
-    return (
-        isinstance(space, spaces.Box)
-        and space.dtype == np.uint8
-        and len(space.shape) == 3
-        and 3 in (space.shape[0], space.shape[2])
-    )
 
 
 def _describe(env: gym.Env[Any, Any] | VectorEnv[Any, Any, Any], task: str, fps: float | None) -> dict[str, Any]:
