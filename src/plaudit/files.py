@@ -32,6 +32,7 @@ MAX_HEAD = 4 << 20  # bytes of a safetensors header; about 100 for each tensor
 
 _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 _STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+_OUTSIDE = re.compile(r"^[/\\~]|\0|://")
 _KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -92,8 +93,7 @@ def open_folder(folder: int, name: str) -> int:
 def open_file(folder: int, name: str, flags: int, check: Callable[[os.stat_result], None]) -> int:
     """The descriptor of a file below an open folder, reached through no link.
 
-    Every file inside a folder of somebody else is opened here. `check` gets the status of what has the name, before
-    and after it is opened, and raises unless it is a regular file.
+    `check` gets the status of what has the name, before and after it is opened, and raises unless it is a regular file.
     """
     above_name, _, last = name.rpartition("/")
     above = open_folder(folder, above_name) if above_name else folder
@@ -138,11 +138,9 @@ class Root:
         """The path of a file that a file of this folder names; nothing is opened."""
         if not isinstance(relative, str) or not relative or len(relative) > 1000:
             raise BadFile(self.path, f"{brief(relative)} is no path within this data set")
-        odd = relative.startswith(("/", "\\", "~")) or "\0" in relative or "://" in relative
-        if odd or ".." in re.split(r"[/\\]", relative):
-            raise BadFile(
-                self.path, f"its files name {brief(relative)}, which lies outside of this folder; it was not opened"
-            )
+        if _OUTSIDE.search(relative) or ".." in re.split(r"[/\\]", relative):
+            problem = f"its files name {brief(relative)}, which lies outside of this folder"
+            raise BadFile(self.path, f"{problem}; it was not opened")
         return self.path / relative
 
     def open(self, path: Path, most: int | None = None) -> io.BufferedReader:
@@ -217,7 +215,9 @@ class Root:
 
     def _locate(self, path: Path) -> tuple[Path, str]:
         """The folder to open first, and the name of the file below it."""
-        blobs = self._blobs()
+        home = Path(os.path.realpath(self.path, strict=True))
+        caches = [above.parent / "blobs" for above in home.parents if above.name == "snapshots"]
+        blobs = next((blobs for blobs in caches if blobs.parent.name.startswith("models--")), None)
         if self.follow_links or blobs is not None:
             real = Path(os.path.realpath(path, strict=True))
             if self.follow_links or real.parent == blobs:
@@ -228,14 +228,6 @@ class Root:
         if not path.is_relative_to(self.path) or ".." in path.relative_to(self.path).parts:
             raise BadFile(path, f"this lies outside of {self.path}; it was not opened")
         return path.relative_to(self.path).as_posix()
-
-    def _blobs(self) -> Path | None:
-        """The folder that the files of a model in the Hugging Face cache link to; None for other folders."""
-        home = Path(os.path.realpath(self.path, strict=True))
-        for snapshots in home.parents:
-            if snapshots.name == "snapshots" and snapshots.parent.name.startswith("models--"):
-                return snapshots.parent / "blobs"
-        return None
 
     @contextmanager
     def _refusals(self, path: Path) -> Iterator[None]:

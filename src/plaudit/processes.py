@@ -23,8 +23,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
@@ -75,13 +75,18 @@ class ChildProcess:
         ours, theirs = socket.socketpair()
         paths = json.dumps([path or str(Path.cwd()) for path in sys.path])
         python = [*(_SMALL_STACKS if small_stacks else ()), sys.executable, "-P"]  # -P: import nothing from the cwd
-        with theirs, _ignore_interrupts():
+        # A child ignores Ctrl-C, even while it imports; this process receives it afterwards.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
             self._process = subprocess.Popen(
                 [*python, "-c", BOOT, str(theirs.fileno()), paths],
                 pass_fds=(theirs.fileno(), *descriptors),
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, **(environment or {})},
             )
+        finally:
+            theirs.close()
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         self.pid = self._process.pid
         self.connection = Connection(ours.detach())
         self._lock = threading.Lock()
@@ -240,22 +245,25 @@ def print_error(error: BaseException) -> None:
         print_plain("".join(traceback.format_exception(error)).rstrip())
 
 
-@contextmanager
-def _ignore_interrupts() -> Iterator[None]:
-    """A process started in this block ignores Ctrl-C, even while it imports; this one receives it afterwards."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def set_realtime_priority(cpu: int | None = None) -> str:
     """Ask the kernel to run this process before others; returns what was granted, as text.
 
+    All its threads get the priority: one that waits for a camera holds Python's lock briefly when it wakes, and if
+    another program gets the CPU then, control waits for both.
+
     cpu: the core to pin it to
     """
-    granted = _raise_priority()
+    threads = [int(thread.name) for thread in Path("/proc/self/task").iterdir()]
+    granted = "ordinary priority (a real-time one was not permitted: ticks may be late on a busy machine)"
+    for name, raise_priority in (
+        ("real-time", lambda thread: os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(PRIORITY))),
+        ("high", lambda thread: os.setpriority(os.PRIO_PROCESS, thread, -15)),
+    ):
+        with suppress(PermissionError):
+            for thread in threads:
+                raise_priority(thread)
+            granted = f"{name} priority"
+            break
     if cpu is None:
         return granted
     try:
@@ -269,24 +277,6 @@ def set_high_priority() -> None:
     """Ahead of other programs where that is permitted, behind processes with real-time priority."""
     with suppress(PermissionError):
         os.nice(-10)
-
-
-def _raise_priority() -> str:
-    """Of all threads of this process: one that waits for a camera holds Python's lock briefly when it wakes, and if
-    another program gets the processor then, control waits for both."""
-    threads = [int(thread.name) for thread in Path("/proc/self/task").iterdir()]
-    try:
-        for thread in threads:
-            os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(PRIORITY))
-        return "real-time priority"
-    except PermissionError:
-        pass
-    try:
-        for thread in threads:
-            os.setpriority(os.PRIO_PROCESS, thread, -15)
-        return "high priority"
-    except PermissionError:
-        return "ordinary priority (a real-time one was not permitted: ticks may be late on a busy machine)"
 
 
 def keep_freed_memory() -> None:

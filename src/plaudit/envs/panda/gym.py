@@ -156,7 +156,7 @@ class PandaGymVectorEnv(VectorEnv[Obs, FloatArray, AnyArray]):
     def advance(
         self, actions: AnyArray, active: BoolArray
     ) -> tuple[Observation, AnyArray, BoolArray, BoolArray, Mapping[str, AnyArray]]:
-        """Step the environments that are active; returns observation, reward, success, truncation and info, [N] each."""
+        """Step the environments that are active; returns observation, reward, success, truncated and info."""
         observation, privileged = self._env.step(actions, active)
         self._steps += active
         success: BoolArray = privileged["success"] & active
