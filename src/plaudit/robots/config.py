@@ -23,6 +23,8 @@ from plaudit.types import AnyArray, FloatArray
 UNLIMITED = 1e12  # a speed or an acceleration; finite, so that arithmetic with it stays defined
 ANYWHERE = 1e7  # a position, either side of 0; small enough that sums with it are exact to a billionth
 
+_NO_LIMIT = {"lower": -ANYWHERE, "upper": ANYWHERE, "max_velocity": UNLIMITED, "max_acceleration": UNLIMITED}
+
 Positive = PositiveFloat | tuple[PositiveFloat, ...] | dict[str, PositiveFloat] | None  # all joints, each, or by name
 Position = Number | tuple[Number, ...] | dict[str, Number] | None
 Kinematics = Callable[[FloatArray], AnyArray]  # a command [A] -> the points [3] or [K, 3] that it moves to, in m
@@ -73,33 +75,25 @@ class SafetyLimits:
         cls, config: SafetyConfig, action_dim: int, *, names: Sequence[str] | None = None, relative: bool = False
     ) -> Self:
         """The block's limits for a robot of so many joints, with these names if they have any."""
-
-        def each(key: str, none: float) -> AnyArray:
-            return per_joint(f"safety.{key}", getattr(config, key), action_dim, names, none)
-
         limits = cls(
-            each("lower", -ANYWHERE),
-            each("upper", ANYWHERE),
-            each("max_velocity", UNLIMITED),
-            each("max_acceleration", UNLIMITED),
-            config.workspace,
-            config.stale_observation_s,
-            config.stale_chunk_s,
-            tuple(names or ()),
-            relative,
+            **{
+                key: per_joint(f"safety.{key}", getattr(config, key), action_dim, names, none)
+                for key, none in _NO_LIMIT.items()
+            },
+            workspace=config.workspace,
+            stale_observation_s=config.stale_observation_s,
+            stale_chunk_s=config.stale_chunk_s,
+            names=tuple(names or ()),
+            relative=relative,
         )
         limits.check()
         return limits
 
     def check(self) -> None:
         """Refuse a joint that could be nowhere."""
-        wrong = np.flatnonzero(self.lower >= self.upper)
-        if len(wrong):
-            joint = int(wrong[0])
-            raise RobotError(
-                f"{self.joint(joint)} may be nowhere: its lower limit is {self.lower[joint]:g}, its upper "
-                f"{self.upper[joint]:g}"
-            )
+        for joint in np.flatnonzero(self.lower >= self.upper).tolist():
+            limits = f"its lower limit is {self.lower[joint]:g}, its upper {self.upper[joint]:g}"
+            raise RobotError(f"{self.joint(joint)} may be nowhere: {limits}")
 
     def joint(self, index: int) -> str:
         """A joint in words."""
@@ -107,13 +101,8 @@ class SafetyLimits:
 
     def within(self, other: "SafetyLimits") -> "SafetyLimits":
         """The stricter of both, joint by joint; what is no number is this one's."""
-        return replace(
-            self,
-            lower=np.maximum(self.lower, other.lower),
-            upper=np.minimum(self.upper, other.upper),
-            max_velocity=np.minimum(self.max_velocity, other.max_velocity),
-            max_acceleration=np.minimum(self.max_acceleration, other.max_acceleration),
-        )
+        upper = {key: np.minimum(getattr(self, key), getattr(other, key)) for key in _NO_LIMIT if key != "lower"}
+        return replace(self, lower=np.maximum(self.lower, other.lower), **upper)
 
 
 def per_joint(key: str, value: Any, action_dim: int, names: Sequence[str] | None, none: float) -> AnyArray:

@@ -85,13 +85,7 @@ class EmergencyStop:
 
 
 POSITION, VELOCITY, ACCELERATION, WORKSPACE, STALE_CHUNK = 1, 2, 4, 8, 16  # bits of `limited`
-LIMIT_NAMES = {
-    POSITION: "position",
-    VELOCITY: "velocity",
-    ACCELERATION: "acceleration",
-    WORKSPACE: "workspace",
-    STALE_CHUNK: "stale chunk",
-}
+LIMIT_NAMES = {1: "position", 2: "velocity", 4: "acceleration", 8: "workspace", 16: "stale chunk"}
 ROUNDING = 1e-6  # of a step: commands are float32
 
 
@@ -216,7 +210,10 @@ class CommandLimiter:
         goal_step = np.minimum(np.maximum(goal_step, -most), most)
         rest = wanted - goal_step
         room = np.stack([self._upper - last, last - self._lower, np.abs(rest)])
-        up, down, gain = _stoppable(np.maximum(room, 0.0), change)
+        # The longest steps after which a joint, slowing down by `change` each step, still stops within the room.
+        room = np.maximum(room, 0.0)
+        steps = np.floor((np.sqrt(1.0 + 8.0 * room / change) - 1.0) / 2.0)
+        up, down, gain = room / (steps + 1.0) + change * steps / 2.0
         high = np.minimum(np.minimum(self._step + change, most), up)
         low = np.maximum(np.maximum(self._step - change, -most), -down)
         step = np.minimum(np.maximum(goal_step + np.copysign(gain, rest), low), high)
@@ -246,22 +243,11 @@ class CommandLimiter:
         return float(np.maximum(np.maximum(self._box[0] - points, points - self._box[1]), 0.0).max())
 
 
-def _stoppable(room: AnyArray, change: AnyArray) -> AnyArray:
-    """The longest step after which a joint, slowing down by `change` each step, still stops within the room."""
-    steps = np.floor((np.sqrt(1.0 + 8.0 * room / change) - 1.0) / 2.0)
-    return room / (steps + 1.0) + change * steps / 2.0
-
-
-def names_of(limited: int) -> list[str]:
-    """The limits whose bits are set."""
-    return [name for bit, name in LIMIT_NAMES.items() if limited & bit]
-
-
 def limited_steps(limited: Iterable[int]) -> dict[str, list[list[int]]]:
     """For an episode's meta: name of a limit -> [first, last] of the steps that it changed."""
     runs: dict[str, list[list[int]]] = {}
     for step, bits in enumerate(limited):
-        for name in names_of(bits):
+        for name in (name for bit, name in LIMIT_NAMES.items() if bits & bit):
             spans = runs.setdefault(name, [])
             if spans and spans[-1][1] == step - 1:
                 spans[-1][1] = step
@@ -356,9 +342,8 @@ class Limited:
 class Rate:
     """Keeps a control rate: a robot's `observe()` sleeps here, so that a plain loop around it runs in real time.
 
-    Ticks are due at multiples of the period after `reset()`, so there is no drift, and a loop that keeps the same rate
-    itself is never delayed. A tick that is late by more than a period starts a new schedule: lost time is not made up
-    by a burst of ticks.
+    Ticks are due at multiples of the period, so there is no drift. A tick that is late by more than a period starts a
+    new schedule: lost time is not made up by a burst of ticks.
     """
 
     def __init__(self, hz: float, *, realtime: bool = True):

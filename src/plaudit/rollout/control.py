@@ -15,17 +15,8 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
+from plaudit import processes
 from plaudit.errors import RobotSilent, RolloutError
-from plaudit.processes import (
-    GRACE_S,
-    ParentGone,
-    exit_with_parent,
-    print_error,
-    receive,
-    receive_block,
-    send,
-    set_realtime_priority,
-)
 from plaudit.protocols import Teleoperator
 from plaudit.robots.config import RobotConfig
 from plaudit.robots.limits import EmergencyStop, EmergencyStopped, LimitedRobot, connect_robot
@@ -97,7 +88,7 @@ def main(
     emergency_stop: the descriptor of the latch that it shares with the parent
     again: whether it takes the place of one that ended by a fault, so that the robot must be heard first
     """
-    exit_with_parent(parent, GRACE_S)
+    processes.exit_with_parent(parent, processes.GRACE_S)
     os.set_inheritable(ticks, False)
     os.set_blocking(ticks, False)
     os.set_inheritable(emergency_stop, False)
@@ -107,11 +98,11 @@ def main(
             robot, teleoperator = connect(robot_config, teleop, latch, stack, again)
             env_spec = robot_spec(robot, config)
             control = ControlProcess(robot, teleoperator, env_spec, config, parent, ticks)
-            send(parent, Ready(env_spec, set_realtime_priority(config.control_cpu)))
+            processes.send(parent, Ready(env_spec, processes.set_realtime_priority(config.control_cpu)))
             control.serve()
     except Exception as error:  # noqa: BLE001 - the parent reports it
-        print_error(error)
-        send(parent, _failed(error))
+        processes.print_error(error)
+        processes.send(parent, _failed(error))
 
 
 def _failed(error: Exception, privileged: dict[str, list[AnyArray]] | None = None) -> EpisodeDone:
@@ -170,14 +161,14 @@ class ControlProcess:
     def serve(self) -> None:
         """Until the parent closes its socket or an episode fails."""
         while True:
-            message = receive(self._parent)
+            message = processes.receive(self._parent)
             if isinstance(message, StopEpisode):
                 continue  # of an episode that ended by itself meanwhile
-            buffer = EpisodeBuffer.attach(receive_block(self._parent), self._env_spec, message.max_steps)
+            buffer = EpisodeBuffer.attach(processes.receive_block(self._parent), self._env_spec, message.max_steps)
             with gc_disabled():
                 done = self._run_episode(buffer, message.seed)
             self._notify(END_OF_EPISODE)
-            send(self._parent, done)
+            processes.send(self._parent, done)
             if done.failed:
                 return
 
@@ -188,7 +179,7 @@ class ControlProcess:
         except EmergencyStopped as stopped:  # no fault: the next episode begins when it is released
             return EpisodeDone(str(stopped), privileged=self._control.privileged)
         except Exception as error:  # noqa: BLE001 - of a robot's driver, which may raise anything
-            print_error(error)
+            processes.print_error(error)
             return _failed(error, self._control.privileged)
         finally:
             with suppress(Exception):  # what raised above may raise again; `main` calls hold() once more
@@ -235,8 +226,8 @@ class ControlProcess:
         if not self._messages.poll(0):
             return None
         try:
-            return receive(self._parent)
-        except ParentGone:
+            return processes.receive(self._parent)
+        except processes.ParentGone:
             return StopEpisode("the process that started this one is gone")
 
     def _notify(self, row: int) -> None:

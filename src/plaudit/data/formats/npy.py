@@ -11,18 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from plaudit.data.formats.base import (
-    GB,
-    Dataset,
-    EpisodeFile,
-    FileLayout,
-    LabeledEpisode,
-    ReadOptions,
-    WriteOptions,
-    check_not_repeated,
-    file_digest,
-    folder_of_files,
-)
+from plaudit.data.formats import base
 from plaudit.data.formats.images import choose, to_frames
 from plaudit.data.unpickle import DAMAGED, read_npy
 from plaudit.errors import BadFile, InvalidEpisode
@@ -41,12 +30,12 @@ def _files(path: Path) -> list[Path]:
     return [file for folder in (path / "positive", path / "negative", path) for file in sorted(folder.glob("*.npy"))]
 
 
-def read(root: Root, options: ReadOptions) -> Dataset:
+def read(root: Root, options: base.ReadOptions) -> base.Dataset:
     load = partial(_load, root, options)
-    return folder_of_files("npy", root, _files(root.path), FOLDERS, load, options.max_episode_gb * GB)
+    return base.folder_of_files("npy", root, _files(root.path), FOLDERS, load, options.max_episode_gb * base.GB)
 
 
-def _load(root: Root, options: ReadOptions, file: Path, index: int) -> tuple[Episode, Labels]:
+def _load(root: Root, options: base.ReadOptions, file: Path, index: int) -> tuple[Episode, Labels]:
     with readable(file, DAMAGED.format(".npy file", "{}")), root.open(file) as opened:
         tree = read_npy(opened, file)
     if not isinstance(tree, dict) or not isinstance(tree.get("images"), dict) or "labels" not in tree:
@@ -55,7 +44,7 @@ def _load(root: Root, options: ReadOptions, file: Path, index: int) -> tuple[Epi
     if not ((labels >= 0) & (labels <= 1)).all():
         raise BadFile(file, "labels must lie within [0, 1]")
     images = {str(camera): np.asarray(found) for camera, found in tree["images"].items()}
-    check_not_repeated(sum(found.nbytes for found in images.values()), root.size(file), file)
+    base.check_not_repeated(sum(found.nbytes for found in images.values()), root.size(file), file)
     frames = {camera: to_frames(found, file, camera) for camera, found in images.items()}
     if not frames:
         raise BadFile(file, "this trajectory has no camera")
@@ -68,7 +57,7 @@ def _load(root: Root, options: ReadOptions, file: Path, index: int) -> tuple[Epi
             actions=np.zeros((len(labels) - 1, 0)),
             task=options.task,
             fps=options.fps,
-            origin=Origin("npy", str(root.path), index, file_digest(root, file)),
+            origin=Origin("npy", str(root.path), index, base.file_digest(root, file)),
             meta={"folder": file.parent.name, "file": file.stem},
         )
     except (InvalidEpisode, ValueError) as error:
@@ -76,7 +65,7 @@ def _load(root: Root, options: ReadOptions, file: Path, index: int) -> tuple[Epi
     return episode, Labels.from_targets(labels, "dataset")
 
 
-def encode(item: LabeledEpisode, options: WriteOptions) -> EpisodeFile | None:
+def encode(item: base.LabeledEpisode, options: base.WriteOptions) -> base.EpisodeFile | None:
     """The file of one episode; None where a frame has no label."""
     episode = item.episode
     if item.labels is None or np.isnan(item.labels.targets[episode.observed]).any():
@@ -92,7 +81,7 @@ def encode(item: LabeledEpisode, options: WriteOptions) -> EpisodeFile | None:
     file = io.BytesIO()
     pickled = np.array(tree, dtype=object)  # the layout is a dictionary in an .npy file: it can only be a pickle
     np.save(file, pickled, allow_pickle=True)
-    return EpisodeFile(bool(tree["labels"].max() >= 0.5), file.getvalue())
+    return base.EpisodeFile(bool(tree["labels"].max() >= 0.5), file.getvalue())
 
 
-LAYOUT = FileLayout(*FOLDERS, "{:06d}.npy", counts_each_folder=True, encode=encode)
+LAYOUT = base.FileLayout(*FOLDERS, "{:06d}.npy", counts_each_folder=True, encode=encode)

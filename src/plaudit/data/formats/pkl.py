@@ -14,18 +14,7 @@ from typing import Any
 import numpy as np
 
 from plaudit.data.cameras import MAIN_CAMERAS, name_of_camera
-from plaudit.data.formats.base import (
-    GB,
-    Dataset,
-    EpisodeFile,
-    FileLayout,
-    LabeledEpisode,
-    ReadOptions,
-    WriteOptions,
-    check_not_repeated,
-    file_digest,
-    folder_of_files,
-)
+from plaudit.data.formats import base
 from plaudit.data.formats.images import choose, to_frames
 from plaudit.data.unpickle import DAMAGED, unpickle
 from plaudit.errors import BadFile, DataError
@@ -46,25 +35,25 @@ def _files(path: Path) -> list[Path]:
     return sorted(found, key=lambda file: (file.name, file.parent.name))
 
 
-def read(root: Root, options: ReadOptions) -> Dataset:
+def read(root: Root, options: base.ReadOptions) -> base.Dataset:
     load = partial(_load, root, options)
-    return folder_of_files("pkl", root, _files(root.path), FOLDERS, load, options.max_episode_gb * GB)
+    return base.folder_of_files("pkl", root, _files(root.path), FOLDERS, load, options.max_episode_gb * base.GB)
 
 
-def _load(root: Root, options: ReadOptions, file: Path, index: int) -> tuple[Episode, Labels]:
+def _load(root: Root, options: base.ReadOptions, file: Path, index: int) -> tuple[Episode, Labels]:
     with readable(file, DAMAGED.format("pickle", "{}")), root.open(file) as opened:
         tree = unpickle(opened, file)
     with readable(file, "this is not an episode of frames with obs, action, reward, done, success: {}"):
         return _convert(tree, root, file, index, options)
 
 
-def _convert(tree: Any, root: Root, file: Path, index: int, options: ReadOptions) -> tuple[Episode, Labels]:
+def _convert(tree: Any, root: Root, file: Path, index: int, options: base.ReadOptions) -> tuple[Episode, Labels]:
     steps = tree["frames"]
     seen = [_images(step["obs"]) for step in steps]
     if not seen[0]:
         raise BadFile(file, f"no camera in its observations; they have: {', '.join(map(str, steps[0]['obs']))}")
     nbytes = sum(np.asarray(image[camera]).nbytes for camera in seen[0] for image in seen)
-    check_not_repeated(nbytes, root.size(file), file)
+    base.check_not_repeated(nbytes, root.size(file), file)
     frames = {}
     for camera in seen[0]:
         images = to_frames(np.stack([_single(image[camera], 3) for image in seen]), file, camera)
@@ -85,7 +74,7 @@ def _convert(tree: Any, root: Root, file: Path, index: int, options: ReadOptions
         padded="first",
         task=options.task,
         fps=options.fps,
-        origin=Origin("pkl", str(root.path), index, file_digest(root, file)),
+        origin=Origin("pkl", str(root.path), index, base.file_digest(root, file)),
         meta={"folder": file.parent.name, "file": file.stem},
     )
     return episode, Labels.from_targets(np.append(np.nan, success), "simulator")
@@ -105,7 +94,7 @@ def _single(value: Any, ndim: int) -> AnyArray:
     return array[0] if array.ndim == ndim + 1 and len(array) == 1 else array
 
 
-def encode(item: LabeledEpisode, options: WriteOptions) -> EpisodeFile | None:
+def encode(item: base.LabeledEpisode, options: base.WriteOptions) -> base.EpisodeFile | None:
     """The file of one episode; None where nobody knows of a step whether it succeeded."""
     outcome = _outcome(item)
     if outcome is None:
@@ -119,13 +108,13 @@ def encode(item: LabeledEpisode, options: WriteOptions) -> EpisodeFile | None:
         "success": bool(success.any()),
         "label": int(success.any()),
     }
-    return EpisodeFile(bool(success.any()), pickle.dumps(tree, protocol=4))
+    return base.EpisodeFile(bool(success.any()), pickle.dumps(tree, protocol=4))
 
 
-LAYOUT = FileLayout(*FOLDERS, "episode_{:06d}.pkl", counts_each_folder=False, encode=encode)
+LAYOUT = base.FileLayout(*FOLDERS, "episode_{:06d}.pkl", counts_each_folder=False, encode=encode)
 
 
-def _outcome(item: LabeledEpisode) -> tuple[AnyArray, AnyArray] | None:
+def _outcome(item: base.LabeledEpisode) -> tuple[AnyArray, AnyArray] | None:
     """Reward and success of every step: by the newest labels, or what the simulator knew."""
     labels, success = item.labels, item.episode.success
     if labels is not None and labels.labeled[1:].all():

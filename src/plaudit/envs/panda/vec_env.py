@@ -11,24 +11,8 @@ from typing import Literal
 
 import numpy as np
 
+from plaudit.envs.panda import scene
 from plaudit.envs.panda.cameras import Appearance, Batch, GlCamera, Model, RayCamera, mujoco
-from plaudit.envs.panda.scene import (
-    ACTION_SCALE,
-    ARM_STATE,
-    CUBE_HALF_SIZE,
-    DISTANCE_SCALE,
-    FINGER_OPEN,
-    SCENE_STATE,
-    STATE_LIMIT,
-    SUBSTEPS,
-    TIMESTEP,
-    TIP_OFFSET,
-    WORKSPACE_HIGH,
-    WORKSPACE_LOW,
-    check_cameras,
-    check_size,
-    scene_xml,
-)
 from plaudit.envs.panda.tasks import TASKS, TaskState
 from plaudit.errors import EnvError, InvalidAction
 from plaudit.types import AnyArray, BoolArray, ByteArray, FloatArray, Observation
@@ -37,14 +21,14 @@ from plaudit.types import AnyArray, BoolArray, ByteArray, FloatArray, Observatio
 @cache
 def _scene_model() -> Model:
     """The compiled scene, shared by all environments: do not change it."""
-    return mujoco.MjModel.from_xml_string(scene_xml())
+    return mujoco.MjModel.from_xml_string(scene.scene_xml())
 
 
 class PandaVecEnv:
     """The vectorized environment of a built-in task."""
 
     action_dim = 4  # dx, dy, dz of the hand, gripper: 1 opens, -1 closes
-    fps = 1 / (SUBSTEPS * TIMESTEP)
+    fps = 1 / (scene.SUBSTEPS * scene.TIMESTEP)
 
     def __init__(
         self,
@@ -67,7 +51,7 @@ class PandaVecEnv:
             raise EnvError(f"num_envs is {num_envs}; it must be at least 1")
         self.num_envs, self.max_steps = num_envs, max_steps
         self._task, self.task_name, self.task = TASKS[task], task, TASKS[task].instruction
-        self.state_names = ARM_STATE + (SCENE_STATE if obs != "pixels" else ())
+        self.state_names = scene.ARM_STATE + (scene.SCENE_STATE if obs != "pixels" else ())
         self.state_dim = len(self.state_names)
         self.cameras: Mapping[str, tuple[int, int]] = {} if obs == "state" else dict.fromkeys(cameras, image_size)
         self._model, self._backend, self._randomize = _scene_model(), render_backend, randomize
@@ -94,7 +78,7 @@ class PandaVecEnv:
         for i, seed in zip(ids, seeds, strict=True):
             start = self._task.sample_start(np.random.default_rng(seed))
             x, y, yaw = start.cube
-            self._qpos[i, 9:] = (x, y, CUBE_HALF_SIZE, np.cos(yaw / 2), 0, 0, np.sin(yaw / 2))
+            self._qpos[i, 9:] = (x, y, scene.CUBE_HALF_SIZE, np.cos(yaw / 2), 0, 0, np.sin(yaw / 2))
             self._mocap[i, 1] = start.goal
             if self._randomize:
                 self._appearance.randomize(i, seed, self._model)
@@ -118,10 +102,10 @@ class PandaVecEnv:
         ids = self._all_ids if active is None else np.flatnonzero(active)
         tip = self._site[ids, 0]
         self._previous_tip[ids] = tip
-        target = np.clip(tip + ACTION_SCALE * actions[ids, :3], WORKSPACE_LOW, WORKSPACE_HIGH)
-        self._mocap[ids, 0] = target + (0, 0, TIP_OFFSET)
-        self._ctrl[ids, 0] = FINGER_OPEN * (actions[ids, 3] + 1) / 2
-        self._batch.step(ids, nstep=SUBSTEPS, stage=mujoco.mjtStage.mjSTAGE_VEL)
+        target = np.clip(tip + scene.ACTION_SCALE * actions[ids, :3], scene.WORKSPACE_LOW, scene.WORKSPACE_HIGH)
+        self._mocap[ids, 0] = target + (0, 0, scene.TIP_OFFSET)
+        self._ctrl[ids, 0] = scene.FINGER_OPEN * (actions[ids, 3] + 1) / 2
+        self._batch.step(ids, nstep=scene.SUBSTEPS, stage=mujoco.mjtStage.mjSTAGE_VEL)
         state = self.task_state()
         success = self._task.success(state)
         shaping = self._task.dense_reward(state)
@@ -131,7 +115,7 @@ class PandaVecEnv:
 
     def forward_kinematics(self, action: AnyArray) -> AnyArray:
         """[3] where an action [4] moves the finger tips of the first environment, in m."""
-        return self._site[0, 0] + ACTION_SCALE * action[:3]
+        return self._site[0, 0] + scene.ACTION_SCALE * action[:3]
 
     def task_state(self) -> TaskState:
         """The privileged state of all environments, as copies."""
@@ -147,8 +131,8 @@ class PandaVecEnv:
         """Images of all environments from any camera in any size, [N, H, W, 3], independent of the observations."""
         if not self._started:
             raise EnvError("there is nothing to render yet; call reset(seeds) first")
-        check_cameras([camera])
-        check_size(size)
+        scene.check_cameras([camera])
+        scene.check_size(size)
         if (camera, size) not in self._render_cameras:
             self._render_cameras[camera, size] = self._make_camera(camera, size)
             self._render_cameras[camera, size].refresh(self._all_ids)
@@ -201,16 +185,16 @@ class PandaVecEnv:
         """The values named in ARM_STATE and SCENE_STATE, in that order."""
         parts = [
             self._qpos[:, :7],
-            self._qpos[:, 7:8] / FINGER_OPEN,
+            self._qpos[:, 7:8] / scene.FINGER_OPEN,
             state.tip_pos,
-            (state.tip_pos - self._previous_tip) / ACTION_SCALE,
-            self._ctrl / FINGER_OPEN,
+            (state.tip_pos - self._previous_tip) / scene.ACTION_SCALE,
+            self._ctrl / scene.FINGER_OPEN,
             state.cube_pos,
-            (state.cube_pos - state.tip_pos) / DISTANCE_SCALE,
+            (state.cube_pos - state.tip_pos) / scene.DISTANCE_SCALE,
             state.goal_pos,
-            (state.goal_pos - state.cube_pos) / DISTANCE_SCALE,
+            (state.goal_pos - state.cube_pos) / scene.DISTANCE_SCALE,
             self._qpos[:, 12:16],
             state.is_grasped[:, None],
         ]
         vector = np.concatenate(parts, axis=1)[:, : self.state_dim]
-        return np.clip(vector, -STATE_LIMIT, STATE_LIMIT).astype(np.float32)
+        return np.clip(vector, -scene.STATE_LIMIT, scene.STATE_LIMIT).astype(np.float32)

@@ -19,14 +19,7 @@ import numpy as np
 from pydantic import Field
 
 from plaudit.config import CodeName, Hertz, Number, PositiveFloat
-from plaudit.errors import (
-    MissingPackage,
-    RobotError,
-    RobotSilent,
-    RolloutError,
-    UnknownName,
-    did_you_mean,
-)
+from plaudit.errors import MissingPackage, RobotError, RobotSilent, RolloutError, UnknownName, did_you_mean
 from plaudit.robots.config import Positive, RobotConfig, SafetyConfig, SafetyLimits
 from plaudit.robots.limits import ClosableRobot, CommandLimiter, Rate
 from plaudit.types import AnyArray, FloatArray, Observation

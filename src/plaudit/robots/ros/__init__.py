@@ -69,16 +69,14 @@ class RosRobotConfig(RobotConfig):
         return str(embedded) if isinstance(embedded := _embed(value), Path) else embedded
 
     def __getstate__(self) -> dict[Any, Any]:
+        """With all keys; a file that does not exist stays a path, which is reported later."""
         state = super().__getstate__()
-        files = {name: self._all_keys(own, getattr(self, name)) for name, own in _FILES.items()}
+        files: dict[str, Any] = {}
+        for name, own in _FILES.items():
+            keys, robot_file = _embed(getattr(self, name)) or {}, self.folder / own
+            if isinstance(keys, Mapping) and robot_file.is_file():
+                files[name] = {**read_values(robot_file, ())[0], **keys}
         return {**state, "__dict__": {**state["__dict__"], **files}}
-
-    def _all_keys(self, own: str, user: Path | Mapping[str, Any] | None) -> Path | Mapping[str, Any] | None:
-        """Of the robot's own file and the user's; `user` as it is where one does not exist, which is reported later."""
-        keys, robot_file = _embed(user) or {}, self.folder / own
-        return (
-            {**read_values(robot_file, ())[0], **keys} if isinstance(keys, Mapping) and robot_file.is_file() else user
-        )
 
 
 def _embed(file: Path | Mapping[str, Any] | None) -> Path | Mapping[str, Any] | None:

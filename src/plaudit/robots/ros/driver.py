@@ -219,11 +219,9 @@ class RosRobot(ClosableRobot):
         self._transport.close()
 
     def _on_emergency_stop(self, data: bytes) -> None:
+        stop = self.limiter.emergency_stop
         with suppress(BadMessage):
-            if decode_bool(data):
-                self.limiter.emergency_stop.engage("topic")
-            else:
-                self.limiter.emergency_stop.release("topic")
+            (stop.engage if decode_bool(data) else stop.release)("topic")
 
     def _send(self, position: FloatArray) -> None:
         low, high = self.params.limits

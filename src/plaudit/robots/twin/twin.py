@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -27,22 +28,7 @@ from plaudit.errors import RobotError, did_you_mean
 from plaudit.files import brief
 from plaudit.robots.limits import Rate
 from plaudit.robots.ros import RosRobotConfig
-from plaudit.robots.transport import Transport
-from plaudit.robots.transport.messages import (
-    COMPRESSED_IMAGE,
-    IMAGE,
-    JOINT_STATE,
-    STRING,
-    JointState,
-    decode_compressed,
-    decode_image,
-    decode_string,
-    encode_compressed,
-    encode_depth,
-    encode_image,
-    encode_joint_state,
-    warm_up,
-)
+from plaudit.robots.transport import Transport, messages
 from plaudit.robots.twin.joints import TwinJoints
 from plaudit.robots.twin.log import checksum, render_frame
 from plaudit.trust import print_plain
@@ -161,11 +147,11 @@ class Twin:
         self._log = None if log is None else log.open("w")
         self._scheduled = sorted(faults, key=lambda fault: fault.at)
         self._injected: SimpleQueue[Fault] = SimpleQueue()  # filled from any thread, emptied by `run`
-        warm_up((JOINT_STATE, IMAGE, COMPRESSED_IMAGE))
+        messages.warm_up((messages.JOINT_STATE, messages.IMAGE, messages.COMPRESSED_IMAGE))
         self._transport = config.transport.peer().build()
         self._publisher = FaultyPublisher(self._transport)
-        self._transport.subscribe(self._topics.joint_commands, JOINT_STATE, self._on_command)
-        self._transport.subscribe(FAULT_TOPIC, STRING, self._on_fault)
+        self._transport.subscribe(self._topics.joint_commands, messages.JOINT_STATE, self._on_command)
+        self._transport.subscribe(FAULT_TOPIC, messages.STRING, self._on_fault)
 
     def run(self, seconds: float) -> None:
         """Move and send at the robot's rate for this long, or until `stop()`."""
@@ -227,9 +213,9 @@ class Twin:
             names, position, velocity = names[:-1], position[:-1], velocity[:-1]
 
         def encode_joints(at: int) -> bytes:
-            return encode_joint_state(JointState(at, names, position, velocity))
+            return messages.encode_joint_state(messages.JointState(at, names, position, velocity))
 
-        self._publisher.publish("joints", self._topics.joint_states, JOINT_STATE, stamp, encode_joints)
+        self._publisher.publish("joints", self._topics.joint_states, messages.JOINT_STATE, stamp, encode_joints)
         for camera, (_, encode) in frames.items():
             topic, msg_type = self._topics.cameras[camera], self._topics.image_type(camera)
             self._publisher.publish(camera, topic, msg_type, stamp, encode)
@@ -243,10 +229,12 @@ class Twin:
         if depth_range is not None:
             near, far = depth_range
             meters = far - pixels[..., 0] / 255 * (far - near)
-            return decode_image(encode_depth(stamp, meters), depth_range).pixels, lambda at: encode_depth(at, meters)
-        if self._topics.image_type(camera) == IMAGE:
-            return pixels, lambda at: encode_image(at, pixels)
-        return decode_compressed(encode_compressed(stamp, pixels)).pixels, lambda at: encode_compressed(at, pixels)
+            encode = partial(messages.encode_depth, meters=meters)
+            return messages.decode_image(encode(stamp), depth_range).pixels, encode
+        if self._topics.image_type(camera) == messages.IMAGE:
+            return pixels, partial(messages.encode_image, pixels=pixels)
+        encode = partial(messages.encode_compressed, pixels=pixels)
+        return messages.decode_compressed(encode(stamp)).pixels, encode
 
     def _on_command(self, data: bytes) -> None:
         if self.fault.kind != "deaf":
@@ -254,7 +242,7 @@ class Twin:
 
     def _on_fault(self, data: bytes) -> None:
         try:
-            self.inject(Fault.parse(decode_string(data)))
+            self.inject(Fault.parse(messages.decode_string(data)))
         except RobotError as error:
             print_plain(f"ignored on {FAULT_TOPIC}: {error}")
 

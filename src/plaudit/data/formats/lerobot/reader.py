@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from plaudit.data.formats.base import FREE, GB, Dataset, ReadOptions, RewardFrame, Source, check_decoded_size
 from plaudit.data.formats.images import MAX_IMAGE, BadImage, choose, decode_image
+from plaudit.data.formats.lerobot import meta, tables
 from plaudit.data.formats.lerobot.features import (
     ACTION,
     BOOKKEEPING,
@@ -30,28 +31,6 @@ from plaudit.data.formats.lerobot.features import (
     REWARD,
     STATE,
     SUCCESS,
-)
-from plaudit.data.formats.lerobot.meta import (
-    NO_META,
-    PlauditMeta,
-    Row,
-    Video,
-    list_episodes,
-    read_info,
-    read_plaudit_meta,
-    rows_in_table,
-    task_names,
-)
-from plaudit.data.formats.lerobot.tables import (
-    NUMBERS,
-    candidates,
-    chosen_columns,
-    column,
-    column_names,
-    concat_columns,
-    numbers,
-    read_table,
-    stored_images,
 )
 from plaudit.data.formats.video import FramesMissing, announced_frames, codec_name, coded_frames, read_frames
 from plaudit.errors import BadFile, DataError, InvalidEpisode
@@ -71,7 +50,7 @@ class Videos:
         self._root, self._fps, self._counts, self._max_bytes, self._notes = root, fps, counts, max_bytes, notes
         self._coded = cache(partial(coded_frames, root))
 
-    def frames(self, row: Row, video: Video, times: AnyArray | None, height: int, width: int) -> ByteArray:
+    def frames(self, row: meta.Row, video: meta.Video, times: AnyArray | None, height: int, width: int) -> ByteArray:
         """The frames of an episode, one for each row, and a last one that is left for the caller to fill.
 
         times: the rows' timestamps
@@ -112,7 +91,7 @@ class Videos:
                 return frames
             raise
 
-    def _by_number(self, row: Row, video: Video, height: int, width: int) -> ByteArray | None:
+    def _by_number(self, row: meta.Row, video: meta.Video, height: int, width: int) -> ByteArray | None:
         """None where neither the file nor the episode's part of it has exactly one frame for each row."""
         times, _ = self._coded(video.path)
         if len(times) == self._counts[video.path]:
@@ -176,7 +155,7 @@ class _Folder:
     def __init__(self, root: Root, options: ReadOptions):
         self.root, self.path, self.options = root, root.path, options
         info = root.path / "meta/info.json"
-        self.info = read_info(root)
+        self.info = meta.read_info(root)
         self.fps, self.features, self.sizes = self.info.fps, self.info.features, self.info.sizes
         known = {key.removeprefix(IMAGES): key for key in self.sizes}
         wanted = [camera.removeprefix(IMAGES) for camera in options.cameras]
@@ -184,15 +163,15 @@ class _Folder:
 
         self.problems: list[str] = []
         self.notes: dict[str, str] = {}  # by kind: each is told once
-        self.state_keys = chosen_columns(self.features, STATE, options.state, info)
-        self.action_keys = chosen_columns(self.features, ACTION, options.action, info)
+        self.state_keys = tables.chosen_columns(self.features, STATE, options.state, info)
+        self.action_keys = tables.chosen_columns(self.features, ACTION, options.action, info)
         self._ask_for_columns(info)
         self._tell_of_shapes(info)
         self._kept = {*self.state_keys, *self.action_keys, *self.cameras.values(), INTERVENTION, *LABELS, *BOOKKEEPING}
         self.ignored = [name for name in self.features if not self._is_kept(name)]
 
         self._video_keys = [key for key in self.cameras.values() if self.features[key]["dtype"] == "video"]
-        self.listing = list_episodes(root, self.info, self._video_keys, self.notes)
+        self.listing = meta.list_episodes(root, self.info, self._video_keys, self.notes)
         self._look_for_videos(info)
         self._table: tuple[Path, pa.Table] | None = None
         self._videos = Videos(root, self.fps, self.listing.counts, options.max_episode_gb * GB, self.notes)
@@ -207,7 +186,7 @@ class _Folder:
             )
             if not keys and not asked
         }
-        free = candidates(self.features, {*self.state_keys, *self.action_keys})
+        free = tables.candidates(self.features, {*self.state_keys, *self.action_keys})
         if missing and free:
             lacking = " and no ".join(f"'{name}'" for name in missing.values())
             flags = " and ".join(f"--{role} KEY" for role in missing)
@@ -255,11 +234,11 @@ class _Folder:
         return f", or take the other cameras: {' '.join(f'--camera {c}' for c in others)}" if others else ""
 
     @cached_property
-    def _sidecar(self) -> Mapping[int, PlauditMeta]:
+    def _sidecar(self) -> Mapping[int, meta.PlauditMeta]:
         """What we wrote beside the format, by episode; {} for a data set of others."""
-        return read_plaudit_meta(self.root)
+        return meta.read_plaudit_meta(self.root)
 
-    def nbytes(self, row: Row) -> int:
+    def nbytes(self, row: meta.Row) -> int:
         """What reading it takes in memory, with a copy to spare; refused where that cannot be a recording."""
         if row.problem:
             raise BadFile(row.data, row.problem)
@@ -270,7 +249,7 @@ class _Folder:
         check_decoded_size(nbytes, on_disk, row.data, f"episode {row.index}", self.options.max_episode_gb * GB)
         return 2 * nbytes + 4 * self.root.size(row.data)
 
-    def _rows_of(self, row: Row) -> pa.Table:
+    def _rows_of(self, row: meta.Row) -> pa.Table:
         """The rows of one episode. Tables are kept while the next episode comes from the same file."""
         if self.problems:
             raise DataError(self.problems[0])
@@ -279,41 +258,41 @@ class _Folder:
             raise BadFile(row.data, f"episode {row.index} has no rows; leave it out of meta/")
         if self._table is None or self._table[0] != row.data:
             self._table = None  # which may be large: before the next is read, not after
-            self._table = (row.data, read_table(self.root, row.data, self._is_kept))
+            self._table = (row.data, tables.read_table(self.root, row.data, self._is_kept))
         table = self._table[1]
-        owner = column(table, "episode_index", row.data, np.int64)
-        place = rows_in_table(row, owner, table.num_rows, self.listing.counts[row.data])
+        owner = tables.column(table, "episode_index", row.data, np.int64)
+        place = meta.rows_in_table(row, owner, table.num_rows, self.listing.counts[row.data])
         return table.slice(place.start, row.length)
 
     def _is_kept(self, name: str) -> bool:
         return name in self._kept or name.startswith(PRIVILEGED)
 
-    def digest(self, row: Row) -> str:
+    def digest(self, row: meta.Row) -> str:
         """Of what was recorded, not of its labels: a relabeled data set is the same data."""
         digest, table = hashlib.blake2b(digest_size=16), self._rows_of(row)
         for keys in (self.state_keys, self.action_keys):
-            digest.update(concat_columns(table, keys, row.data).tobytes())
-        times = column(table, "timestamp", row.data, "f4")
+            digest.update(tables.concat_columns(table, keys, row.data).tobytes())
+        times = tables.column(table, "timestamp", row.data, "f4")
         digest.update(b"" if times is None else times.tobytes())
         for key in sorted(set(self.cameras.values()) & set(table.column_names)):
-            for entry in stored_images(table, key, row.data):
+            for entry in tables.stored_images(table, key, row.data):
                 digest.update(entry if isinstance(entry, bytes) else entry.encode())
         for key, video in sorted(row.videos.items()):
             size = self.root.size(video.path)
             digest.update(f"{key} {video.path.name} {size} {video.start:.6f}".encode())
         return digest.hexdigest()
 
-    def load(self, row: Row) -> tuple[Episode, Labels | None]:
+    def load(self, row: meta.Row) -> tuple[Episode, Labels | None]:
         table = self._rows_of(row)
-        extra = self._sidecar.get(row.index, NO_META)
-        state = concat_columns(table, self.state_keys, row.data)
+        extra = self._sidecar.get(row.index, meta.NO_META)
+        state = tables.concat_columns(table, self.state_keys, row.data)
         has_last = self.state_keys == [STATE] and extra.final_state is not None
         last_state = np.asarray([extra.final_state], state.dtype) if has_last else state[-1:]
-        mode = column(table, INTERVENTION, row.data, np.int64)
+        mode = tables.column(table, INTERVENTION, row.data, np.int64)
         names = {"state_names": self.state_keys, "action_names": self.action_keys}
-        named = {role: column_names(self.features, keys) for role, keys in names.items()}
+        named = {role: tables.column_names(self.features, keys) for role, keys in names.items()}
         reward, success = self._reward_and_success(table, row.data)
-        done, terminated = column(table, DONE, row.data, np.bool_), extra.terminated
+        done, terminated = tables.column(table, DONE, row.data, np.bool_), extra.terminated
         if terminated is None:  # `next.done` also marks a time limit; only an end in success is the task's own
             has_end = done is not None and reward is not None and success is not None
             terminated = bool(has_end and done[-1] and success[-1])
@@ -321,7 +300,7 @@ class _Folder:
             episode = Episode.of(
                 frames={c: self._frames(row, table, c, key, extra) for c, key in self.cameras.items()},
                 state=np.concatenate([state, last_state]),
-                actions=concat_columns(table, self.action_keys, row.data),
+                actions=tables.concat_columns(table, self.action_keys, row.data),
                 control_mode=None if mode is None else np.clip(mode, 0, 255).astype(np.uint8),
                 privileged=self._privileged(table, row.data),
                 task=self._task(row, table),
@@ -345,29 +324,30 @@ class _Folder:
 
     def _reward_and_success(self, table: pa.Table, where: Path) -> tuple[AnyArray | None, AnyArray | None]:
         """`next.reward`; and `next.success`, or success by a sparse reward of 0 and 1: a dense one is not used."""
-        reward, success = column(table, REWARD, where, np.float32), column(table, SUCCESS, where, np.bool_)
+        reward = tables.column(table, REWARD, where, np.float32)
+        success = tables.column(table, SUCCESS, where, np.bool_)
         if reward is not None and success is None:
             success = (reward == 1) & np.isin(reward[~np.isnan(reward)], (0, 1)).all()
         return reward, success
 
-    def _task(self, row: Row, table: pa.Table) -> str:
+    def _task(self, row: meta.Row, table: pa.Table) -> str:
         """By the list of episodes; else by the number in the first row; else what the user said."""
         if row.tasks:
             return row.tasks[0]
-        numbers = column(table, "task_index", row.data, np.int64)
-        return self.options.task if numbers is None else self._task_names.get(int(numbers[0]), self.options.task)
+        indices = tables.column(table, "task_index", row.data, np.int64)
+        return self.options.task if indices is None else self._task_names.get(int(indices[0]), self.options.task)
 
     @cached_property
     def _task_names(self) -> Mapping[int | None, str]:
-        return task_names(self.root)
+        return meta.task_names(self.root)
 
-    def _frames(self, row: Row, table: pa.Table, camera: str, key: str, extra: PlauditMeta) -> ByteArray:
+    def _frames(self, row: meta.Row, table: pa.Table, camera: str, key: str, extra: meta.PlauditMeta) -> ByteArray:
         height, width = self.sizes[key]
         if key in row.videos:
-            times = column(table, "timestamp", row.data, np.float64)
+            times = tables.column(table, "timestamp", row.data, np.float64)
             frames = self._videos.frames(row, row.videos[key], times, height, width)
         elif key in table.column_names:
-            times = column(table, "timestamp", row.data, np.float64)
+            times = tables.column(table, "timestamp", row.data, np.float64)
             if times is not None and not (np.isfinite(times).all() and (np.diff(times) >= 0).all()):
                 self.notes.setdefault(
                     "times",
@@ -375,7 +355,7 @@ class _Folder:
                 )
             frames = np.empty((row.length + 1, height, width, 3), np.uint8)
             where, seen = f"{row.data}, episode {row.index}", 0
-            for seen, entry in enumerate(stored_images(table, key, row.data), start=1):
+            for seen, entry in enumerate(tables.stored_images(table, key, row.data), start=1):
                 frames[seen - 1] = self._image(where, camera, height, width, entry)
             if seen != row.length:
                 raise BadFile(where, f"camera '{camera}' has {seen} images for {row.length} rows; copy it again")
@@ -408,17 +388,17 @@ class _Folder:
         for name in table.column_names:
             if name.startswith(PRIVILEGED):
                 dtype = self.features[name]["dtype"] if name in self.features else None
-                if dtype not in NUMBERS:
+                if dtype not in tables.NUMBERS:
                     raise BadFile(where, f"'{name}' has a type that is no number in meta/info.json; correct it")
-                values[name.removeprefix(PRIVILEGED)] = numbers(table, name, where, dtype)
-        reward = column(table, REWARD, where, np.float32)
+                values[name.removeprefix(PRIVILEGED)] = tables.numbers(table, name, where, dtype)
+        reward = tables.column(table, REWARD, where, np.float32)
         if reward is not None and not np.isin(reward[~np.isnan(reward)], (0, 1)).all():
             values.setdefault("reward", np.nan_to_num(reward))  # a dense one says more than success does
         return values
 
-    def has_labels(self, row: Row) -> bool:
+    def has_labels(self, row: meta.Row) -> bool:
         """By the table alone."""
-        reward = column(self._rows_of(row), REWARD, row.data, np.float32)
+        reward = tables.column(self._rows_of(row), REWARD, row.data, np.float32)
         return reward is not None and not np.isnan(reward).all()
 
     @cached_property

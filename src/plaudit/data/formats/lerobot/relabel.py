@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plaudit.data.formats.base import MAX_ROWS, RewardFrame
+from plaudit.data.formats.lerobot import meta
 from plaudit.data.formats.lerobot.features import (
     ACTION,
     DONE,
@@ -31,15 +32,6 @@ from plaudit.data.formats.lerobot.features import (
     done_column,
     label_entry,
     reward_columns,
-)
-from plaudit.data.formats.lerobot.meta import (
-    Listing,
-    Row,
-    count,
-    entries_of,
-    list_episodes,
-    read_info,
-    rows_in_table,
 )
 from plaudit.data.formats.lerobot.tables import (
     column,
@@ -115,11 +107,11 @@ def copy_with_labels(
     codecs: of the videos, by feature, in place of those that info.json names
     hard_links: files that stay the same become second names of those at `root` and take no room
     """
-    info, report = read_info(root), CopyReport()
-    listing = list_episodes(root, info, [], {})
+    info, report = meta.read_info(root), CopyReport()
+    listing = meta.list_episodes(root, info, [], {})
     rows = [row for row in listing.rows if not row.problem]
     columns = {row.index: _label_columns(row, labels.get(row.index), reward_frame, report) for row in rows}
-    tables: defaultdict[Path, list[Row]] = defaultdict(list)
+    tables: defaultdict[Path, list[meta.Row]] = defaultdict(list)
     for row in rows:
         tables[row.data].append(row)
     if (root.path / "data").is_dir():  # a table that no episode is listed in gets the same columns
@@ -142,7 +134,7 @@ def copy_with_labels(
 
 
 def _label_columns(
-    row: Row, labeled: EpisodeLabels | None, reward_frame: RewardFrame, report: CopyReport
+    row: meta.Row, labeled: EpisodeLabels | None, reward_frame: RewardFrame, report: CopyReport
 ) -> dict[str, AnyArray]:
     """The three columns of an episode; its rows are counted in the report."""
     if row.length > MAX_ROWS:
@@ -168,12 +160,12 @@ class _TableWriter:
     """Copies tables, a row group at a time, with the columns of labels."""
 
     root: Root
-    listing: Listing
+    listing: meta.Listing
     labels: Mapping[int, EpisodeLabels]
     columns: Columns
     widths: Mapping[str, int]  # numbers in a row of each column that has numbers
 
-    def write(self, path: Path, rows: list[Row], target: Path) -> None:
+    def write(self, path: Path, rows: list[meta.Row], target: Path) -> None:
         """The table of these episodes, with its labels."""
         whole, start = self._label_columns(path, rows), 0
         writer: pq.ParquetWriter | None = None
@@ -184,7 +176,7 @@ class _TableWriter:
                 writer.write_table(labeled, row_group_size=max(1, table.num_rows))
                 start += table.num_rows
 
-    def _label_columns(self, path: Path, rows: list[Row]) -> dict[str, AnyArray]:
+    def _label_columns(self, path: Path, rows: list[meta.Row]) -> dict[str, AnyArray]:
         """Of all rows of a table; rows that belong to no listed episode are not labeled."""
         known = [self.labels[row.index].actions for row in rows if row.index in self.labels]
         widths = {actions.shape[1] for actions in known if actions is not None and actions.shape[1]}
@@ -195,13 +187,13 @@ class _TableWriter:
         columns = {REWARD: reward, DONE: np.zeros(total, bool), SUCCESS: np.zeros(total, bool)}
         owner = column(table, "episode_index", path, np.int64)
         for row in rows:
-            place = rows_in_table(row, owner, total, self.listing.counts[path])
+            place = meta.rows_in_table(row, owner, total, self.listing.counts[path])
             self._check_recording(table, place, row)
             for name, values in self.columns[row.index].items():
                 columns[name][place] = values
         return columns
 
-    def _check_recording(self, table: pa.Table, place: slice, row: Row) -> None:
+    def _check_recording(self, table: pa.Table, place: slice, row: meta.Row) -> None:
         """Refuse labels of another recording that goes by the same number."""
         actions = self.labels[row.index].actions if row.index in self.labels else None
         if actions is None or not actions.shape[1] or self.widths.get(ACTION) != actions.shape[1]:
@@ -327,7 +319,7 @@ def _stats_lines(root: Root, columns: Columns) -> Iterable[dict[str, Any]]:
     for line in read_json_lines(root, path):
         if isinstance(line, BadFile):
             raise line
-        stats, index = line.get("stats"), count(line.get("episode_index"))
+        stats, index = line.get("stats"), meta.count(line.get("episode_index"))
         if not isinstance(stats, dict) or index is None:
             raise BadFile(path, "a line has not the statistics of an episode; copy it again from its source")
         new = _describe_columns(columns[index], _kinds_of(stats)) if index in columns else {}
@@ -340,7 +332,7 @@ def _episode_table(root: Root, file: Path, columns: Columns) -> pa.Table:
     kinds = {name.rpartition("/")[2] for name in table.column_names if name.startswith("stats/")}
     if not kinds or "episode_index" not in table.column_names:
         return table
-    indices = [count(value.as_py()) for value in table["episode_index"]]
+    indices = [meta.count(value.as_py()) for value in table["episode_index"]]
     described = [_describe_columns(columns[i], kinds) if i is not None and i in columns else {} for i in indices]
     for name in _DTYPES:
         for kind in sorted(kinds & set(describe(np.zeros(1)))):
@@ -359,8 +351,8 @@ def _episode_table(root: Root, file: Path, columns: Columns) -> pa.Table:
 def _sidecar(root: Root, columns: Columns, labels: Mapping[int, EpisodeLabels], reward_frame: RewardFrame) -> pa.Table:
     """What our reader needs beside the format; what our own export said of the recording stays."""
     path = root.path / PLAUDIT_META
-    entries = entries_of(read_table(root, path), path) if root.is_file(path) else []
-    before = {count(entry.get("episode_index")): entry for entry in entries}
+    entries = meta.entries_of(read_table(root, path), path) if root.is_file(path) else []
+    before = {meta.count(entry.get("episode_index")): entry for entry in entries}
     rows: list[dict[str, Any]] = []
     for index in columns:
         labeled = labels.get(index, EpisodeLabels(None))
