@@ -1,9 +1,9 @@
 """Reading files that came from somebody else.
 
 A data set, a label file or a config from others may name any path, claim any size and nest to any depth. Paths are
-confined to the folder that the user named, only regular files are opened, and text is measured before it is parsed,
-because a parser may not return. A bad file raises `BadFile`, a bad text `ValueError`. Files that need a decoder
-(pickles, images, videos, tables) are read in a child process instead: `plaudit.data.formats.decoder`.
+confined to the folder that the user named, only regular files are opened, and text is measured before it is parsed. A
+bad file raises `BadFile`, a bad text `ValueError`. Files that need a decoder (pickles, images, videos, tables) are read
+in a child process: `plaudit.data.formats.decoder`.
 """
 
 import errno

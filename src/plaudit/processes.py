@@ -1,12 +1,9 @@
 """Child processes: how they are started, how they end with their parent, how blocks of memory are sent to them.
 
 A child is a fresh interpreter that runs one function of this package and receives messages over a socket. (Rejected:
-`multiprocessing`, which imports the caller's main script in each child. A script that trains imports torch, and the
-process that controls a robot must not. It also leaves a process of its own behind when the parent is killed.)
-Where starting an interpreter takes too long, `ForkServer` starts one that imports modules and forks the others.
-
-When the parent dies, its end of the socket closes, and a thread in the child sees that even while the child computes.
-A child ignores Ctrl-C, which its parent handles; it keeps the terminal, at which a human may be typing.
+`multiprocessing`, which imports the caller's main script, perhaps torch, in each child.) `ForkServer` is for children
+that must start quickly. When the parent dies, its end of the socket closes, and a thread in the child sees that even
+while the child computes. A child ignores Ctrl-C, which its parent handles.
 """
 
 import atexit

@@ -1,17 +1,15 @@
 """Permissions: what a file may make this process do, and how text from others is shown.
 
-A config, a model's description, a policy's or a judge's file may come from somebody else. It may not import code, read
-an environment variable or call another machine unless the user allows it: by typing the same value on the command line,
-with `--allow-code PACKAGE` and `--allow-host HOST`, or in Python with `allow_code` and `allow_host`.
+A file from somebody else may not import code, read an environment variable or call another machine unless the user
+allows it: by typing the same value on the command line, with `--allow-code PACKAGE` and `--allow-host HOST`, or in
+Python with `allow_code` and `allow_host`.
 
     with from_file("model.json"):
         check_code("my_package.nets:Net")     # raises; "... if you trust it, add --allow-code my_package"
 
 A value that does not come from a file is the caller's own. It is allowed and remembered in the environment, so that
-child processes inherit it. (Rejected: a list of allowed packages in a config file, which is a file itself.)
-
-A task, a camera's name or a note may contain characters that control a terminal or reverse the direction of text.
-`plain` escapes them, and hides passwords in URLs, wherever Plaudit writes to a terminal, a page or a log.
+child processes inherit it. `plain` escapes characters that control a terminal, and hides passwords in URLs, wherever
+Plaudit writes to a terminal, a page or a log.
 """
 
 import os

@@ -1,10 +1,8 @@
 """Rendering with MuJoCo: which OpenGL library is used, and several cameras in one process.
 
-MuJoCo reads the variable MUJOCO_GL once, while it is imported, and uses a windowing library where it is unset. On a
-machine without a display this fails at the first image, with a message about a missing context. So every module that
-imports MuJoCo calls `choose_backend` first. A user's own MUJOCO_GL always wins. Where it is unset and there is no
-display, the first headless library of this machine is written into MUJOCO_GL, for this process and its children, and
-logged. (Rejected: setting it on `import plaudit`, which would affect programs that never render an image.)
+MuJoCo reads the variable MUJOCO_GL once, while it is imported, and uses a windowing library where it is unset, which
+fails without a display. So every module that imports MuJoCo calls `choose_backend` first: where MUJOCO_GL is unset and
+there is no display, it is set to the first headless library of this machine, for this process and its children.
 """
 
 import ctypes

@@ -1,10 +1,9 @@
 """`plaudit robot check`: rates, sizes and limits of what a robot sends and, on request, a small motion.
 
-A ROS 2 robot is checked topic by topic, and nothing is published. A topic passes when its messages are valid (size,
-joints, numbers, increasing stamps), arrive at nearly the control rate or faster, and the newest is fresh. The command
-topic passes when nobody else sends commands, the limits when the joints are within them. Any other robot is connected
-and observed at its own rate; nothing is sent to it. The motion goes through the robot's limits like any command: every
-joint moves a little and returns.
+A ROS 2 robot is checked topic by topic. A topic passes when its messages are valid (size, joints, numbers, increasing
+stamps), arrive at nearly the control rate or faster, and the newest is fresh. The command topic passes when nobody else
+sends commands, the limits when the joints are within them. Any other robot is connected and observed at its own rate.
+Nothing is sent, except the motion: every joint moves a little and returns, within the robot's limits.
 """
 
 import time

@@ -3,7 +3,6 @@
 limiter = CommandLimiter(limits, hz)
 limiter.restart(measured)                    # the first commands ramp from the measured position of the joints
 command = limiter.limit(command)             # once per tick, in the robot's process
-limiter.limited                              # which limits changed it: VELOCITY | POSITION, ...
 
 stop = EmergencyStop()                       # in the process that starts the others, which get `descriptor`
 EmergencyStop(stop.descriptor)               # the same latch in another process

@@ -3,12 +3,9 @@
     d <= s        an inference is done before the next is due
     s <= H - d    the next chunk is there before this one has run out
 
-This is what real-time chunking asks for (arXiv 2506.07339). Otherwise the robot stops at the end of every chunk, and a
-chunk that has run out cannot be continued, so nothing is driven like that. It is asked twice: when a config is read,
-with a delay of one step, and with the measured one before the first episode.
-
-A learner whose critics value h actions of a chunk needs s >= h: otherwise the next inference replaces actions that the
-backup counts as executed.
+This is what real-time chunking asks for (arXiv 2506.07339). Otherwise the robot stops at the end of every chunk, so
+nothing is driven like that. It is checked when a config is read, with a delay of one step, and with the measured one
+before the first episode. A learner whose critics value h actions of a chunk needs s >= h.
 """
 
 from plaudit.errors import ConfigError

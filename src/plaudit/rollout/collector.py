@@ -7,10 +7,8 @@
             collector.add_env_output({"obs": {"images": {"front": images}}, "actions": actions,
                                       "success_frame": success, "dones": dones}, {"success_once": once})
 
-`EpisodeQuota` decides which episodes a store still needs. Everything that collects uses it: `RewardDataCollector`, the
-Gymnasium wrappers (rollout/wrappers.py), scripted episodes (rollout/scripted.py) and training runs (`Collection`).
-Episodes that are in the store count, so all of them continue where they stopped. The folders of RLinf's layouts may
-follow the store (data/episode_folders.py); what was collected is read from the store alone.
+`EpisodeQuota` decides which episodes a store still needs. Everything that collects uses it. Episodes that are in the
+store count, so all of them continue where they stopped.
 """
 
 from collections import Counter

@@ -3,9 +3,8 @@
     every tick:  observe -> record -> notify inference -> take a new chunk if there is one -> send a command
 
 The commands of a chunk are numbered by steps, from the observation it was inferred from, so a chunk that arrives late
-is entered where it belongs and not at its beginning. Where there is no command for a step, the idle action is sent.
-
-An episode begins with the first chunk: until then the robot stays where its reset left it, and no time is counted.
+is entered where it belongs. Where there is no command for a step, the idle action is sent. An episode begins with the
+first chunk: until then the robot stays where its reset left it, and no time is counted.
 """
 
 import os

@@ -3,12 +3,10 @@
 This is the loop of real-time chunking (arXiv 2506.07339): wait until `execution_horizon` steps of the current chunk
 have run, take the newest observation, infer with the steps in mind that will have run by then, publish. How many those
 will be is measured: every command is recorded with the chunk it came from, so the delay of a chunk is the number of its
-first command. The next one is expected to take as long as the slowest of the last few, or of the warm-up.
+first command. The next one is expected to take as long as the slowest of the last few, or of the warm-up. Steps are
+counted from the episode's first observation in both processes.
 
-Steps are counted from the episode's first observation in both processes, so nothing has to be renumbered under the lock
-when a chunk replaces another.
-
-Torch is imported here, if the policy does, and nowhere else; this module has none of it.
+Torch is imported here, if the policy does, and nowhere else.
 """
 
 import os

@@ -7,17 +7,13 @@
         ...                                      # an episode, until operator.end_reason()
         episode = operator.finish(episode)
 
-    with listen_at_terminal(config, operator.send), listen_at_robot(config, operator.send, robot_config):
-        ...                                      # each source sends from a thread of its own
+Before each episode there is a gate: nothing moves until the operator says that the scene is ready. A command that is
+not available now is answered with a sentence and dropped. A pause ends the episode, which is kept, and closes the gate:
+a robot that holds in the middle of an episode would record steps that no policy chose. An emergency stop does the same
+at once, and the gate stays closed until it is released.
 
-Before each episode there is a gate: nothing moves, not even to the start pose, until the operator says that the scene
-is ready. A command that is not available now is answered with a sentence and dropped, so that a key pressed too early
-never starts a robot. A pause ends the episode, which is kept, and closes the gate: a robot that holds in the middle of
-an episode would record steps that no policy chose. An emergency stop does the same at once, and the gate stays closed
-until it is released.
-
-Commands come from single keys of the terminal where the command was started, or from a gamepad or a ROS 2 topic at the
-robot, which may be another machine. Ctrl-C still interrupts.
+Commands come from single keys of the terminal where the command was started (`listen_at_terminal`), or from a gamepad
+or a ROS 2 topic at the robot, which may be another machine (`listen_at_robot`).
 """
 
 import os

@@ -4,14 +4,11 @@
     inference process  reads frames as views of the same bytes; writes the newest chunk and its latencies
     parent             allocates the block and returns it as an `Episode` that owns it
 
-A row is written once and never changed, so a reader that was notified of row n may use it at any time: no ring buffer
-overtakes it, no slot is pinned, and the only copy is the one out of the camera's buffer. Nothing is allocated while the
-robot moves: the block has room for the longest episode, and its pages are mapped before the first tick (a copy of three
-240x320 frames takes 0.04 ms into mapped pages, 0.4 ms into others).
-
-The memory has no name: it is an anonymous file (memfd) whose descriptor is sent over a socket. It disappears with its
-last process, however that process ended. (Rejected: `multiprocessing.shared_memory`, whose names outlive a SIGKILL; a
-ring of slots, which needs pins and a second copy to record from.)
+A row is written once and never changed, so a reader that was notified of row n may use it at any time, and the only
+copy is the one out of the camera's buffer. Nothing is allocated while the robot moves: the block has room for the
+longest episode, and its pages are mapped before the first tick. The memory is an anonymous file (memfd) whose
+descriptor is sent over a socket, so it disappears with its last process. (Rejected: `multiprocessing.shared_memory`,
+whose names outlive a SIGKILL; a ring of slots, which needs pins and a second copy to record from.)
 
 Each number has one writer. A reader may rely on what was written before a message that it received: a row's number on
 the pipe of ticks, or the lock of the chunk slot. The system call in between makes that hold on every CPU.

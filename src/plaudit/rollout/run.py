@@ -5,10 +5,8 @@
         for done in record_episodes(engine, store, 10, operator=operator):
             print(done.id, done.mark)
 
-A mark (success or failure) is stored in the episode's meta, so that it travels with the episode, and becomes a label of
-source "operator". Such a label has priority over a model's, and a label that a person gave frame by frame has priority
-over it (data/label_order.py). Success starts at the last frame. A discarded episode goes to a store of its own, which
-nothing learns from, labels or counts.
+A mark (success or failure) is stored in the episode's meta, and becomes a label of source "operator", whose success
+starts at the last frame. A discarded episode goes to a store of its own, which nothing learns from, labels or counts.
 """
 
 import time

@@ -1,11 +1,9 @@
 """Scripted episodes of the built-in tasks: demonstrations for a policy, successes and failures for a judge.
 
-`record_demos` records episodes with given outcomes. Noise makes them different, and sometimes gives one another outcome
-than was planned; such an episode is dropped and tried again from another seed.
-
-`collect_scripted` fills a store with successes, near misses and random walks until its targets are reached. Here an
-episode with another outcome than planned is kept: it is labeled by the simulator. Successes continue for a few steps,
-so that a judge has more than one frame of success to learn from; failures run to the time limit.
+`record_demos` records episodes with given outcomes. Noise sometimes gives one another outcome than planned; it is
+dropped and tried again from another seed. `collect_scripted` fills a store with successes, near misses and random walks
+until its targets are reached, and keeps an episode with another outcome than planned. Successes continue for a few
+steps, so that a judge has more than one frame of success to learn from; failures run to the time limit.
 """
 
 from collections import Counter, deque

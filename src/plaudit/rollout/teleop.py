@@ -3,9 +3,7 @@
     teleop = KeyboardConfig().build(action_dim)
     command = teleop.command()        # every tick; None: the policy's command is sent
 
-The process that controls the robot asks for a command at every tick, so a teleoperator must not wait: it reads what has
-come in since and answers. `control_mode` records who acted, step by step, and the episode continues.
-
+A teleoperator must not wait: it is asked for a command at every tick. `control_mode` records who acted, step by step.
 A new kind is a config class with `build(action_dim)` under a name of `TELEOP_REGISTRY`, or a dotted path.
 """
 

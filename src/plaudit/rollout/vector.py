@@ -1,8 +1,7 @@
 """Rollouts of a vectorized environment: N episodes side by side, from one reset to the end of the last.
 
-An episode that ends early waits for the others. That costs a few idle environments and gives exact resumption: a
-rollout depends only on its seeds, so a run that stopped between two of them continues exactly as it would have, with
-any simulator; and an episode is complete when it is labeled, stored and learned from. (Rejected: resetting each
+An episode that ends early waits for the others. That costs a few idle environments, and a rollout depends only on its
+seeds, so a run that stopped between two of them resumes exactly, with any simulator. (Rejected: resetting each
 environment as its episode ends, which needs the state of every simulator in every checkpoint.)
 """
 

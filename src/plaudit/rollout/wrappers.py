@@ -4,8 +4,8 @@
     while not env.done:
         ...                                  # step and reset it as usual; the wrapper changes nothing
 
-Frames are the images of the observation; without any, those of `render()` with `render_mode="rgb_array"`. An episode
-that `close()` or a reset cuts short is kept if it has a step.
+Frames are the images of the observation, or those of `render()`. An episode that `close()` or a reset cuts short is
+kept if it has a step.
 """
 
 from collections.abc import Mapping, Sequence

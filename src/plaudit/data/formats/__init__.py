@@ -1,7 +1,7 @@
 """Data set formats, read and written: LeRobot, `.npy` and `.pkl` folders. One file or folder a format.
 
 A format is read as a `Dataset`: its metadata and a list of `Source`s, each of which loads one episode and fails alone.
-It is written by a function that takes episodes one at a time. Reading opens files for reading and nothing else.
+It is written by a function that takes episodes one at a time.
 """
 
 from pathlib import Path

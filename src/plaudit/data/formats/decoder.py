@@ -1,13 +1,12 @@
 """Files from others, decoded by a child process with limits.
 
     with open_in_worker("somebody's data", ReadOptions()) as dataset:
-        episode, labels = dataset.sources[0].load()          # decoded in the child; arrays are checked here
+        episode, labels = dataset.sources[0].load()
     statistics = load_pickle("stats.pkl")                    # a single file
 
-A file that crashes its decoder, takes too long or takes too much memory ends that process
-(`plaudit.data.formats.worker` has the limits). Only the episode that it was reading is lost; another process reads the
-next one. Messages are JSON followed by the bytes of arrays: nothing is unpickled here, and answers are checked like a
-foreign file, because a hostile file may control the child.
+A file that crashes its decoder, takes too long or takes too much memory ends that process. Only the episode that it was
+reading is lost; another process reads the next one. Messages are JSON followed by the bytes of arrays: nothing is
+unpickled here, and answers are checked like a foreign file, because a hostile file may control the child.
 """
 
 import json

@@ -1,8 +1,7 @@
 """Trajectories of images and success labels: `positive/000000.npy`, `negative/000000.npy`.
 
-Each file is a dictionary that `np.save` pickled: `{"images": {camera: float [T, 3, H, W] in [0, 1]}, "labels":
-[T]}`. A label belongs to the frame beside it, so T frames become T-1 steps with T labels. There
-are no actions and no states in this layout, only what an image classifier needs.
+Each file is a dictionary that `np.save` pickled: `{"images": {camera: float [T, 3, H, W] in [0, 1]}, "labels": [T]}`.
+T frames become T-1 steps with T labels. There are no actions and no states.
 """
 
 import io

@@ -1,9 +1,8 @@
 """Episodes of the ManiSkill collectors: `success/episode_000000.pkl`, `failure/episode_000001.pkl`.
 
 `{"frames": [{"obs": {"main_images", "states"}, "action", "reward", "done", "grasp", "success"}, ...], "success",
-"label"}`. A frame is written after its step, so its observation is what its action led to and the first observation
-of the episode is not there: T frames become T steps with `padded="first"`. Read through the unpickler that runs
-nothing.
+"label"}`. A frame is written after its step, so the first observation of the episode is missing: T frames become T
+steps with `padded="first"`.
 """
 
 import pickle  # noqa: TID251 - for writing only

@@ -1,12 +1,9 @@
 """The process that decodes files from others, with limits on memory and computing.
 
-Decoders of images, videos and tables are large, written in C, and not all of them were written for hostile files. So
-this process opens a data set and returns episodes as plain arrays, or the content of a single file. It writes no file,
-starts no program and opens no connection. Another one writes a copy of a data set with labels, under the same limits.
-`plaudit.data.formats.decoder` is the other side.
-
-Importing the decoders takes a second, so a server (`plaudit.processes.ForkServer`) imports them once, reads no data,
-and forks a process for each data set or file.
+Decoders are large, written in C, and not all of them were written for hostile files. So this process opens a data set
+and returns episodes as plain arrays, or the content of a single file. It writes no file, starts no program and opens no
+connection. Another one writes a copy of a data set with labels, under the same limits. Importing the decoders takes a
+second, so a server (`plaudit.processes.ForkServer`) imports them once and forks a process for each data set or file.
 """
 
 import math

@@ -5,11 +5,9 @@
     observation, reward, terminated, truncated, info = env.step(env.action_space.sample())
     info["success"], env.task, env.fps, env.max_steps
 
-A config class imports its simulator only in `make()`, so that reading a config file needs none of them.
-
-`AdaptedEnv` is an environment of its own, not a `gymnasium.Wrapper`, because `unwrapped` of a wrapper would skip our
-observations and actions. An adapter provides a function that reads one observation of the simulator. `AdaptedEnv`
-copies, casts, scales actions and sets `info["success"]`.
+A config class imports its simulator only in `make()`. An adapter provides a function that reads one observation of the
+simulator; `AdaptedEnv` copies, casts, scales actions and sets `info["success"]`. (It is no `gymnasium.Wrapper`, because
+`unwrapped` would skip our observations and actions.)
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,9 +1,8 @@
 """Any Gymnasium environment with continuous actions, by its id.
 
-Observations may be an array or a dictionary, nested or not: numbers are concatenated into "state", images in it (uint8
-[H, W, 3]) become cameras named by their key, or "front" where the observation is nothing but an image. For an
-environment without images in its observations, `render()` gives one camera, under the one name in `cameras`. Which of
-the two applies is set in the config (`images_from`), since an environment may offer both.
+Numbers of a (nested) observation are concatenated into "state"; its images (uint8 [H, W, 3]) become cameras named by
+their key, or "front" where the observation is nothing but an image. For an environment without images, `render()` gives
+one camera, under the one name in `cameras`. Which of the two applies is set in the config (`images_from`).
 """
 
 import sys

@@ -1,8 +1,7 @@
 """Cameras of the built-in tasks, without OpenGL (`RayCamera`) or with it (`GlCamera`), and what they show.
 
-This is the only module of the package that imports MuJoCo. MuJoCo reads MUJOCO_GL while it is imported, so the backend
-is chosen first. Ray casting needs no OpenGL, so a machine without it only fails when a `GlCamera` is built. The
-built-in tasks need `mujoco.batch`, which is new in MuJoCo 4.
+This is the only module of the package that imports MuJoCo, which reads MUJOCO_GL while it is imported, so the backend
+is chosen first. The built-in tasks need `mujoco.batch`, which is new in MuJoCo 4.
 """
 
 import colorsys

@@ -1,17 +1,13 @@
 """The built-in tasks as Gymnasium environments, one at a time and many together.
 
-    import gymnasium as gym
     import plaudit.envs                                   # registers them
 
     env = gym.make("plaudit/Lift-v0", obs="both", cameras=("front", "wrist"))
     envs = gym.make_vec("plaudit/Lift-v0", num_envs=8)    # one batch, not eight processes
 
 Observations are {"state": f32 [S], camera: u8 [H, W, 3], ...}, actions [4] in -1..1. An episode terminates on success
-and is truncated after `max_steps`. `info` has the privileged values success, grasp and dense_reward.
-
-An episode starts from the seed it is given, as in `PandaVecEnv.reset`; without one, from the next number of the
-generator that the last seed started. Each environment of a `PandaGymVectorEnv` has a generator of its own, so it goes
-through the same episodes as a `PandaGymEnv`.
+and is truncated after `max_steps`. `info` has the privileged values success, grasp and dense_reward. An episode starts
+from the seed it is given; without one, from the next number of the generator that the last seed started.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -3,10 +3,7 @@
 Link lengths and joint axes are those of the real arm; its covers are capsules and boxes, so there is nothing to
 download and a ray meets a surface in closed form. A weld to a mocap body holds the hand, which always points down: an
 action moves that body, and the solver moves the joints. (Rejected: inverse kinematics and joint servos in Python, which
-cost more than the physics.) Gravity acts on the cube alone, because the real arm's controller compensates its own
-weight.
-
-Only pairs that can meet have contacts: fingers and hand with the cube and the table, the cube with the table.
+cost more than the physics.) Gravity acts on the cube alone. Only pairs that can meet have contacts.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,7 @@
 """N environments of a built-in task, stepped together by MuJoCo's batch API on native threads; the rest is numpy.
 
 Every environment draws its start and its appearance from its own seed, so an episode is the same, bit for bit, alone or
-among a thousand others and with any number of threads. Nothing here ends an episode: `step` reports success, and the
-caller decides what to do with it.
+among a thousand others. Nothing here ends an episode: `step` reports success, and the caller decides.
 """
 
 from collections.abc import Mapping, Sequence

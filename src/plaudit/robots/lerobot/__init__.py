@@ -5,8 +5,7 @@
                  "cameras": {"front": {"type": "opencv", "index_or_path": 0, "width": 640, "height": 480, "fps": 30}}}}
 
 `options` are the settings under `--robot.` in lerobot's own commands. The numbers of its observation become the state,
-in lerobot's order, and the arrays [H, W, 3] the cameras; an action has one number for each of its action features.
-Calibrate with lerobot's own command first: a robot that is not calibrated is refused.
+in lerobot's order, and the arrays [H, W, 3] the cameras. A robot that is not calibrated is refused.
 """
 
 import math

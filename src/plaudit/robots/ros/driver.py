@@ -1,12 +1,12 @@
 """The driver of a ROS 2 robot: joint states and images in, joint commands out.
 
-    with RosRobot("igris_b", params, topics, transport) as robot:
+    with RosRobot("igris_b", params, topics, transport, limits) as robot:
         observation = robot.reset()
         robot.act(action)                      # kept within the limits, published
         observation = robot.observe()          # the newest valid message of every topic
 
-When a topic falls silent `observe()` raises `RobotSilent`. The driver does not go on with older images and sends no
-commands by itself; the caller calls `hold()`, keeps the episode so far, and may `reset()` when the robot is back.
+When a topic falls silent `observe()` raises `RobotSilent`. The driver sends no commands by itself; the caller calls
+`hold()`, keeps the episode so far, and may `reset()` when the robot is back.
 """
 
 import math

@@ -1,8 +1,7 @@
 """The description of a ROS 2 robot: `inference_runtime_params.json` and `inference_runtime_topics.json`.
 
 Each robot's folder has both. Files of a user's own (`--inference_runtime_params_config`,
-`--inference_runtime_topics_config`) replace them key by key, so they may hold all keys or only those that differ. The
-error for an unknown key, a value of the wrong type or values that contradict each other names the key and the file.
+`--inference_runtime_topics_config`) replace them key by key. An error names the key and the file.
 """
 
 import math

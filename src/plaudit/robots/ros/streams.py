@@ -1,10 +1,9 @@
 """The newest valid message of a topic, and why the others were dropped.
 
-Messages are decoded and checked where they arrive, in the transport's thread, so that the newest one that is kept is
-always valid. A message that cannot be decoded, has another size, other joints or a NaN is dropped and counted by its
-reason. So is one whose stamp is not newer than the last (out of order, or a camera that repeats itself), and one that
-is late: its transit took longer than the fastest so far by more than a limit. Comparing transit times needs no
-synchronized clocks; the fastest one ages by 200 millionths of the time that passes, because no two clocks run alike.
+Messages are decoded and checked in the transport's thread. One that cannot be decoded, has another size, other joints
+or a NaN is dropped and counted by its reason. So is one whose stamp is not newer than the last, and one that is late:
+its transit took longer than the fastest so far by more than a limit. Comparing transit times needs no synchronized
+clocks; the fastest one ages by 200 millionths of the time that passes, because no two clocks run alike.
 """
 
 import threading

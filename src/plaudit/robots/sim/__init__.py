@@ -1,11 +1,10 @@
 """A simulated task as a robot: one environment of `plaudit.envs`, stepped at wall-clock rate.
 
     ROBOT_REGISTRY.parse({"type": "sim", "env": {"type": "lift", "obs": "both"}}).build()
-    ROBOT_REGISTRY.parse({"type": "sim", "env": {"type": "gymnasium", "id": "Pusher-v5"}, "realtime": False}).build()
 
-Actions are within [-1, 1], as for every environment here. Time only passes with actions: `observe()` makes one step
-with the last `act()`, and without one it returns the same observation again. No action means "stay" in every
-environment, so that is what `hold()` does. An environment that has reported `failure` is not stepped until `reset()`.
+Actions are within [-1, 1]. Time only passes with actions: `observe()` makes one step with the last `act()`, and without
+one it returns the same observation again, so `hold()` drops the action. An environment that has reported `failure` is
+not stepped until `reset()`.
 """
 
 from collections.abc import Mapping

@@ -4,10 +4,9 @@
     transport.subscribe("/igris_b/joint_states", JOINT_STATE, messages.append)    # called from the transport's thread
     transport.publish("/igris_b/joint_commands", JOINT_STATE, encode_joint_state(command))
 
-The bytes are CDR, the encoding of ROS 2 (`messages.py`), so one driver works over any of them: `zenoh` (installed by
-pip; it reaches a ROS 2 system through zenoh-bridge-ros2dds), `cyclone` (Cyclone DDS, which talks to ROS 2 nodes
-directly) and `memory` (within one process, for tests). (Rejected: rclpy, which needs a ROS installation of one Ubuntu
-release and its Python.)
+The bytes are CDR, the encoding of ROS 2, so one driver works over any of them: `zenoh` (reaches a ROS 2 system through
+zenoh-bridge-ros2dds), `cyclone` (Cyclone DDS, which talks to ROS 2 nodes directly) and `memory` (within one process,
+for tests). (Rejected: rclpy, which needs a ROS installation of one Ubuntu release and its Python.)
 """
 
 import json

@@ -1,12 +1,9 @@
 """Messages over Cyclone DDS, which ROS 2 nodes use themselves: no bridge, one domain, discovery by multicast.
 
-`pip install 'plaudit[dds]'` installs it where there is a wheel (x86_64). ROS 2 maps a topic `/a/b` to the DDS topic
-`rt/a/b` and names its type `sensor_msgs::msg::dds_::JointState_`; the members are declared below because DDS needs the
-type, but samples are written and read as the CDR of `messages.py`. (Cyclone's own Python decoder reads the pixels of an
-image one by one.)
-
-Readers request best effort, which matches every writer; writers offer reliability, which matches every reader, and keep
-one message, so that a frozen reader does not block them.
+ROS 2 maps a topic `/a/b` to the DDS topic `rt/a/b` and names its type `sensor_msgs::msg::dds_::JointState_`. DDS needs
+the members of a type, but samples are written and read as the CDR of `messages.py`. (Cyclone's own Python decoder reads
+the pixels of an image one by one.) Readers request best effort, which matches every writer; writers offer reliability,
+which matches every reader, and keep one message, so that a frozen reader does not block them.
 """
 
 import threading

@@ -1,11 +1,9 @@
 """ROS 2 messages as bytes: sensor_msgs/JointState, Image and CompressedImage, in CDR as ROS 2 Humble writes it.
 
-The encoding is done by `rosbags`, which generates its code for a type when the type is first used (about 20 ms each;
-`warm_up` does it before anything moves). It reads the pixels of an Image as a view of the bytes and writes them with
-one copy: 240x320 takes about 0.03 ms each way, a JointState of 24 joints 0.05 ms. Decoded messages are checked and in
-our own terms: stamps as integers in nanoseconds, pixels as uint8 [H, W, 3] RGB in memory of their own, whatever the
-encoding, padding and byte order were. A depth image becomes gray: from 255 at the near end of a range and closer to 1
-at its far end and beyond, 0 where nothing was measured.
+`rosbags` does the encoding. It generates its code for a type when the type is first used (about 20 ms each; `warm_up`
+does it before anything moves). Decoded messages are checked: stamps are integers in nanoseconds, pixels uint8 [H, W, 3]
+RGB in memory of their own. A depth image becomes gray: from 255 at the near end of a range and closer to 1 at its far
+end and beyond, 0 where nothing was measured.
 """
 
 import io

@@ -9,7 +9,6 @@
     entries = twin.log()                       # what it sent, for plaudit.robots.twin.log.compare_episode
 
 A twin moves its joints towards the commands it receives, renders its cameras, and logs every message before sending it.
-Images carry their stamp in their pixels, so that a recorded episode can be compared with that log, frame by frame.
 """
 
 import math

@@ -1,8 +1,7 @@
 """The joints of a twin, and a monitor of the commands it receives.
 
 Each joint moves towards its command, faster the farther it is, up to a maximum speed. Without a command for a while
-they hold (the watchdog), as a robot should when its driver has died. The watchdog counts the twin's own steps, so a
-machine that was suspended does not trigger it.
+they hold (the watchdog). The watchdog counts the twin's own steps, so a suspended machine does not trigger it.
 """
 
 import math

@@ -4,13 +4,11 @@
      "commands": 12, "skipped": 0, "violations": 0, "violated": [], "cameras": {"head": 3735928559, ...},
      "fault": "none"}
 
-`commands` counts those so far, `skipped` the ticks between two of them that had none, `violations` those that were
-outside the robot's limits (joints.py); `violated` describes those since the last line. `cameras` has the CRC-32 of each
-image as a receiver decodes it, after compression if there is any.
+`skipped` counts the ticks between two commands that had none, `violations` the commands outside the robot's limits
+(joints.py). `cameras` has the CRC-32 of each image as a receiver decodes it.
 
-An image shows bars for the joints on a background in the camera's own color. Its top rows encode the stamp, 64 bits in
-black and white blocks of 4x4 pixels, which survive JPEG. The rest is a function of stamp and joints alone, so an image
-can be rendered again and compared.
+An image shows bars for the joints. Its top rows encode the stamp, 64 bits in black and white blocks of 4x4 pixels,
+which survive JPEG. The rest is a function of stamp and joints alone, so an image can be rendered again and compared.
 """
 
 import json

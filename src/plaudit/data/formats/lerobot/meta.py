@@ -1,13 +1,12 @@
 """What `meta/` of a LeRobot data set says: the features, the episodes, and the files of each episode.
 
 v2 keeps a table and a video per camera for each episode, v3 many episodes in a file. Both say where by path templates
-in `meta/info.json`. Data sets in the wild mix their fields (a v3.0 folder with a file per episode, a template without
-chunks), so a template is filled with whatever fields it asks for. Where a file holds several episodes, they lie in it
-one after the other in the order of the list.
+in `meta/info.json`. Data sets mix their fields, so a template is filled with whatever fields it asks for. Where a file
+holds several episodes, they lie in it one after the other in the order of the list.
 
-Folders are renamed, converted to another container and unpacked a level deeper, and info.json stays as it was. If none
-of the files of a camera (or none of the tables) is in its place, they are searched by name: each must exist exactly
-once. A single missing file is not searched: a backup next to it would be taken instead.
+Folders are renamed, converted and unpacked a level deeper, and info.json stays as it was. If none of the files of a
+camera (or none of the tables) is in its place, they are searched by name: each must exist exactly once. A single
+missing file is not searched: a backup next to it would be taken instead.
 """
 
 import math

@@ -1,11 +1,9 @@
-"""LeRobot data sets, v2.0, v2.1 and v3.0, read straight from their parquet, JSON and video files.
+"""LeRobot data sets, v2.0, v2.1 and v3.0, read from their parquet, JSON and video files.
 
-Not through the lerobot package: given a name, its loader may download over a local folder, and it installs on few
-machines. A row holds an observation, the action taken on it and what the action led to (`next.reward`); what the
-last action led to is not recorded, so T rows become T steps with `padded="last"`. Which frame `next.reward`
-judges is a matter of dispute in the wild: by its name the next one (the default), while data sets labeled by hand
-often mean the row's own (`reward_frame = "same"`). A data set that we wrote says which, and keeps in
-`meta/plaudit.parquet` what the format has no place for.
+Not through the lerobot package, whose loader may download over a local folder. A row holds an observation, the action
+taken on it and what the action led to (`next.reward`); the last observation is not recorded, so T rows become T steps
+with `padded="last"`. By its name `next.reward` judges the next frame (the default); data sets labeled by hand often
+mean the row's own (`reward_frame = "same"`). A data set that we wrote says which, in `meta/plaudit.parquet`.
 """
 
 import hashlib

@@ -1,9 +1,8 @@
 """A copy of a LeRobot data set with other labels: `next.reward`, `next.done` and `next.success`, and nothing else new.
 
-Its videos, and whatever else lies in the folder, are the same bytes. Its tables are written again, a row group at a
-time, because parquet has no place for another column; the values of all other columns are those that were there. What
-meta/ says of the three columns (features, statistics) is written with them, in the terms of the version that it has.
-`meta/plaudit.parquet` says which frame `next.reward` is about and who labeled, so that our own reader need not be told.
+Videos and other files are the same bytes. Tables are written again, a row group at a time, because parquet has no place
+for another column; all other columns keep their values. What meta/ says of the three columns (features, statistics) is
+written with them. `meta/plaudit.parquet` says which frame `next.reward` is about and who labeled.
 """
 
 import errno

@@ -1,9 +1,8 @@
 """Writing LeRobot v3.0: tables and videos that hold many episodes each, and the metadata that finds them again.
 
-What the format has no place for (the observation after the last action, who labeled, whether the task ended) goes
-into `meta/plaudit.parquet`, one row an episode; LeRobot does not look at it and our reader does, so nothing is lost
-on a round trip but what the codec takes. (Image statistics come from exact histograms: lerobot 0.4.4 itself writes
-a standard deviation of 0 there, from squares that overflow a byte.)
+What the format has no place for (the observation after the last action, who labeled, whether the task ended) goes into
+`meta/plaudit.parquet`, one row an episode, which LeRobot ignores and our reader uses. Image statistics come from exact
+histograms: lerobot 0.4.4 writes a standard deviation of 0, from squares that overflow a byte.
 """
 
 import io
