@@ -331,10 +331,7 @@ def check_json(data: bytes, values: int) -> int:
 
 
 def read_json(path: Path, root: Root | None = None, missing: str = "there is no such file") -> Any:
-    """Read a JSON file; BadFile if it is not one.
-
-    root: the folder that it is in; None: its parent
-    """
+    """Read a JSON file; BadFile if it is not one. root: the folder that it is in; None: its parent"""
     with readable(path, "this is not valid JSON ({}); copy it again from its source", missing):
         return parse_json((root or Root(path.parent)).read(path, MAX_JSON))
 

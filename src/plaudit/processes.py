@@ -130,9 +130,7 @@ class ForkServer:
     """A child that imports a module once and forks a process for each request, which takes milliseconds."""
 
     def __init__(self, name: str, target: str, environment: Mapping[str, str]):
-        """
-        target: "module:function" that a fork runs with its descriptor as argument
-        """
+        """target: "module:function" that a fork runs with its descriptor as argument"""
         self._name, self._target, self._environment = name, target, environment
         self._lock = threading.Lock()
         self._child: ChildProcess | None = None

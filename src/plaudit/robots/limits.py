@@ -98,10 +98,7 @@ class CommandLimiter:
     """
 
     def __init__(self, limits: SafetyLimits, hz: float, kinematics: Kinematics | None = None):
-        """
-        hz: commands a second
-        kinematics: where a command moves the robot's hand or hands
-        """
+        """hz: commands a second. kinematics: where a command moves the robot's hand or hands"""
         if limits.workspace is not None and kinematics is None:
             raise RobotError(
                 "safety.workspace needs forward kinematics, and those of this robot are not known; leave it out, or "

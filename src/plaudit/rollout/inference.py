@@ -160,10 +160,7 @@ class InferenceFailed:
 
 
 def main(parent: Connection, ticks: int, policy_config: PolicyConfig, config: InferenceConfig) -> None:
-    """The inference process.
-
-    ticks: a pipe's end, from which the numbers of recorded rows are read
-    """
+    """The inference process. ticks: a pipe's end, from which the numbers of recorded rows are read"""
     exit_with_parent(parent, GRACE_S)
     os.set_inheritable(ticks, False)
     os.set_blocking(ticks, False)

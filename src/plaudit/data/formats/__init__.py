@@ -15,10 +15,7 @@ from plaudit.files import Root
 
 
 def open_dataset(path: str | Path, options: ReadOptions | None = None) -> Dataset:
-    """Detect the layout of a folder and list its episodes.
-
-    It is decoded in this process; `plaudit.data.formats.worker` does the same in a process with limits.
-    """
+    """Detect the layout of a folder and list its episodes, which are decoded in this process."""
     from plaudit.data.formats.images import as_asked
 
     path, options = Path(path), options or ReadOptions()

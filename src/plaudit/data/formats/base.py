@@ -162,10 +162,9 @@ def check_decoded_size(
 ) -> None:
     """Refuse an episode that is too large, or much larger than the bytes that it is decoded from.
 
-    nbytes: its size in memory, known before it is decoded
-    compressed: the number of bytes that it is decoded from
+    nbytes: its size in memory
+    compressed: the number of bytes that it is decoded from; source: what these are, for the message
     most: the limit in bytes
-    source: what these bytes are, for the message
     """
     if nbytes > most:
         raise BadFile(
@@ -208,10 +207,7 @@ def folder_of_files(
     load: Callable[[Path, int], tuple[Episode, Labels | None]],
     most: float,
 ) -> Dataset:
-    """A data set of one file an episode, sorted into a folder a kind.
-
-    most: bytes that a file may have
-    """
+    """A data set of one file an episode, sorted into a folder a kind. most: bytes that a file may have"""
 
     def nbytes(file: Path) -> int:
         size = root.size(file)

@@ -88,10 +88,7 @@ class WorkerProcess:
     """A child process that may crash or be killed, and the messages to and from it."""
 
     def __init__(self, most: int, tensor: UnpackTensor | None = None):
-        """
-        most: bytes of arrays that an answer may have
-        tensor: as for `decode_file`
-        """
+        """most: bytes of arrays that an answer may have. tensor: as for `decode_file`"""
         self._most, self._tensor = most, tensor
         self._connection: socket.socket | None = None
         self._pid = 0

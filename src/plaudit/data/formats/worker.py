@@ -106,9 +106,7 @@ class _Limits:
         self.renew(0)
 
     def renew(self, nbytes: int) -> None:
-        """
-        nbytes: memory that the request needs
-        """
+        """nbytes: memory that the request needs"""
         seconds = math.ceil(time.process_time() + self._seconds + nbytes / BYTES_A_SECOND)
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.getrlimit(resource.RLIMIT_CPU)[1]))
         if self._base:

@@ -121,9 +121,7 @@ class BatchVecEnv:
     """
 
     def __init__(self, simulator: gym.Env[Any, Any], config: ManiSkillConfig, num_envs: int):
-        """
-        simulator: of `num_envs` environments
-        """
+        """simulator: of `num_envs` environments"""
         inner: Any = simulator.unwrapped
         self._simulator, self._config, self.num_envs = simulator, config, num_envs
         self._low, self._high = action_bounds(inner.single_action_space, config.id)

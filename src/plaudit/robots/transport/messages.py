@@ -121,10 +121,7 @@ def encode_depth(stamp: int, meters: AnyArray, encoding: DepthEncoding = "16UC1"
 
 
 def decode_image(data: bytes, depth_range: tuple[float, float] | None = None) -> CameraImage:
-    """Decode an Image; raises `BadMessage`.
-
-    depth_range: near and far in meters, of a camera that sends depth
-    """
+    """Decode an Image; raises `BadMessage`. depth_range: near and far in meters, of a camera that sends depth"""
     read = _decode(data, IMAGE)
     supported = CHANNELS if depth_range is None else DEPTH_ENCODINGS
     if read.encoding not in supported:

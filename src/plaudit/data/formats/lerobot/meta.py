@@ -246,9 +246,7 @@ class _Entries:
     """Entries of the list, one after the other, into rows."""
 
     def __init__(self, root: Root, info: DatasetInfo, video_keys: Sequence[str], tables: bool):
-        """
-        tables: the list is v3's, in tables
-        """
+        """tables: the list is v3's, in tables"""
         default_data, default_video = (_V3_DATA, _V3_VIDEO) if tables else (_V2_DATA, _V2_VIDEO)
         self._root, self._video_keys, self._tables = root, video_keys, tables
         self._data_path, self._video_path = info.data_path or default_data, info.video_path or default_video
