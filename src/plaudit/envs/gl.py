@@ -112,9 +112,8 @@ FREE_CAMERA = "free"  # the view that the simulator's authors chose
 class MujocoCameras(gym.Wrapper[Any, Any, Any, Any]):
     """Renders several cameras of one simulator, next to other simulators in the same process.
 
-    Gymnasium's MuJoCo renderer supports one simulator per process. OpenGL has one current context, which the renderer
-    takes only once, and Python frees its buffers in whichever context is current at that time. Two simulators would
-    render into each other's images, so this class makes its own context current before it renders and frees.
+    Gymnasium's MuJoCo renderer supports one simulator per process: two would render into each other's images. This
+    class makes its own OpenGL context current before it renders and frees.
     """
 
     def __init__(self, env: gym.Env[Any, Any], cameras: Mapping[str, str]):

@@ -35,10 +35,9 @@ class EmergencyStopped(RobotError):
 class EmergencyStop:
     """A latch that every process of a run sees at once, and that stays engaged until it is released.
 
-    While it is engaged no command passes `CommandLimiter`, and the robot holds. The latch is one byte per source in
-    shared memory, so reading it costs nothing and no message can be lost. A topic releases only what it engaged: a node
-    that keeps sending "false" does not overrule a person. One more byte counts, so that a stop is noticed even after
-    its release.
+    While it is engaged no command passes `CommandLimiter`, and the robot holds. It is one byte per source in shared
+    memory. A topic releases only what it engaged: a node that keeps sending "false" does not overrule a person. One
+    more byte counts, so that a stop is noticed even after its release.
     """
 
     def __init__(self, descriptor: int | None = None):

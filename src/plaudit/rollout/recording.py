@@ -194,9 +194,8 @@ class ActionChunk:
 class ChunkSlot:
     """The newest chunk, from inference to control, behind a lock on which neither can hang.
 
-    It is a record lock on the block's own descriptor: the kernel releases it when its process dies, which no lock in
-    memory can do, and a reader may try it without waiting. The writer waits for microseconds at most. The reader does
-    not wait: it continues with its current chunk and tries again at its next tick. A writer that was killed while
+    It is a record lock on the block's own descriptor, which the kernel releases when its process dies. The writer waits
+    for microseconds at most. The reader does not wait: it tries again at its next tick. A writer that was killed while
     writing leaves `begun` ahead of `done`, and its chunk is not taken.
     """
 

@@ -111,12 +111,10 @@ def collect_scripted(
 ) -> EpisodeQuota:
     """Add the episodes that a store needs to reach its targets, after each rollout; returns the counts.
 
-    It gives up, and the counts are not `done`, where next to no episode is of a kind that is missing.
+    It gives up, and the counts are not `done`, where next to no episode is of a kind that is missing. Other arguments
+    are as for `record_demos`.
 
-    outcomes: to plan; successes and failures each in turn
-    noise: standard deviation of the noise on actions, whose largest value is 1
     random_fraction: of the failures that are random walks
-    steps_after_success: before an episode ends
     seed: of the first episode, or the first one after those in the store
     """
     check_targets(env, targets, outcomes, noise, random_fraction)

@@ -182,10 +182,7 @@ def robot_topic(robot: Any, key: Literal["teleop", "operator"]) -> str:
 
 
 class TopicTeleop:
-    """Subscribes to JointState messages with positions of the robot's joints; closes its transport with itself.
-
-    A command is valid for `timeout_s` seconds after it arrived; the policy acts again when no more arrive.
-    """
+    """JointState messages with positions of the robot's joints, each valid for `timeout_s` seconds."""
 
     relative = False  # commands are absolute joint positions
 

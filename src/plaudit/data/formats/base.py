@@ -58,10 +58,7 @@ class Dataset:
     sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)  # camera -> (H, W), where that is known already
 
     def store_bytes(self, max_episode_gb: float) -> int:
-        """What the frames of the episodes take in a store, which keeps them uncompressed; 0 where loading must tell.
-
-        max_episode_gb: larger episodes are not imported
-        """
+        """What the frames of the episodes within the limit take in a store; 0 where loading must tell."""
         frame = sum(height * width * 3 for height, width in self.sizes.values())
         episodes = ((source.steps + 1) * frame for source in self.sources if source.steps)
         return sum(nbytes for nbytes in episodes if nbytes <= max_episode_gb * GB)

@@ -49,8 +49,7 @@ def decode_image(data: bytes, camera: str, height: int, width: int) -> ByteArray
 def to_frames(images: AnyArray, where: str | Path, camera: str) -> ByteArray:
     """[T, H, W, 3] uint8 from uint8 or floats in [0, 1], channels first or last.
 
-    Floats beyond 1 are refused, not clamped: a 0-255 image clamped to [0, 1] is a white one, and a reward model
-    trained on white images scores well until the robot moves.
+    Floats beyond 1 are refused, not clamped: a 0-255 image would become white.
     """
     if images.ndim != 4 or 3 not in (images.shape[1], images.shape[3]):
         raise BadFile(where, f"camera '{camera}' must be [T, 3, H, W] or [T, H, W, 3], got {list(images.shape)}")

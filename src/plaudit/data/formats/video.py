@@ -74,10 +74,7 @@ def read_frames(
 
 
 def coded_frames(root: Root, path: Path) -> tuple[AnyArray, int]:
-    """When each frame is shown, in seconds and in order, and how many bytes they have together; nothing is decoded.
-
-    What a file was padded with is not among the bytes.
-    """
+    """When each frame is shown, in s and in order, and the bytes of all without padding; nothing is decoded."""
     shown: list[int] = []
     size = 0
     with _opened(root, path) as (container, stream):
@@ -195,10 +192,9 @@ class VideoWriter:
 
 @contextmanager
 def _same_priorities() -> Iterator[None]:
-    """Keep the scheduling of this process's threads as it is, and new ones as the one that makes them.
+    """Keep the scheduling of this process's threads as it is.
 
-    SVT-AV1, where it may, gives the highest real-time priority to all its threads and to the one that started it, for
-    good: whatever else runs on the machine, a robot's control say, would wait for an export.
+    SVT-AV1, where it may, gives the highest real-time priority to its threads and to the one that started it, for good.
     """
     if not Path("/proc/self/task").exists():  # not Linux
         yield

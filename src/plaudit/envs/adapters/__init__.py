@@ -129,8 +129,8 @@ class AdaptedEnv(gym.Env[dict[str, Any], FloatArray]):
 class SyncVecEnv:
     """N environments, stepped one after the other, as one vectorized environment.
 
-    In one process and in order, because their renderers hold a context of the thread that made them, and most of their
-    physics engines are not made for threads. An environment whose episode is over is not stepped until the next reset.
+    Their renderers hold a context of the thread that made them, and most physics engines are not made for threads. An
+    environment whose episode is over is not stepped until the next reset.
     """
 
     def __init__(self, envs: Sequence[AdaptedEnv]):

@@ -142,11 +142,7 @@ def split_space(space: gym.Space[Any], name: str, path: KeyPath = ()) -> tuple[d
 
 
 def uses_mujoco(simulator: gym.Env[Any, Any]) -> bool:
-    """Whether it renders with Gymnasium's MuJoCo renderer.
-
-    An environment that does has imported that module already; it is not imported here, since it needs packages that
-    other environments do without.
-    """
+    """Whether it renders with Gymnasium's MuJoCo renderer; one that does has imported that module already."""
     module = sys.modules.get("gymnasium.envs.mujoco")
     return module is not None and isinstance(simulator.unwrapped, module.MujocoEnv)
 

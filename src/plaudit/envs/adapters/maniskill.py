@@ -113,11 +113,9 @@ class ManiSkillConfig(AdapterConfig):
 
 
 class BatchVecEnv:
-    """N environments that ManiSkill steps together on a GPU.
+    """N environments that ManiSkill steps together on a GPU, those whose episode is over along with the others.
 
-    It simulates those whose episode is over along with the others; what they show is not looked at any more. A list of
-    seeds starts the same episodes again, but a task draws the places of its things for the whole batch at once: the
-    same seed among other seeds may start another episode.
+    A list of seeds starts the same episodes again, but the same seed among other seeds may start another episode.
     """
 
     def __init__(self, simulator: gym.Env[Any, Any], config: ManiSkillConfig, num_envs: int):

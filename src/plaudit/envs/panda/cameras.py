@@ -46,9 +46,8 @@ _CAMERA_SHIFT, _CAMERA_TURN = 0.02, 0.04  # m, rad
 class Appearance:
     """Colors, light and camera poses of N environments. All arrays may be written in place.
 
-    Randomization uses a generator of its own, derived from the environment's seed, so the physics of a seed are the
-    same with and without it. The cube stays red and the marker green, because the instruction names these colors.
-    Everything else gets a muted color of about its own brightness.
+    Randomization uses a generator of its own, so the physics of a seed are the same with and without it. The cube stays
+    red and the marker green, because the instruction names these colors.
     """
 
     color: AnyArray  # [N, ngeom, 3] in 0..1
@@ -342,10 +341,7 @@ def _make_spheres(model: Model, group: int, cover: Callable[[int, AnyArray], tup
 
 
 def _cover(geom_type: int, size: AnyArray) -> tuple[AnyArray, float]:
-    """Centers [n, 3], in the geom's frame, and the radius of spheres that together contain a geom.
-
-    A capsule gets a chain of spheres; a box is cut into near-cubes with a sphere around each.
-    """
+    """Centers [n, 3], in the geom's frame, and the radius of spheres that together contain a geom."""
     types = mujoco.mjtGeom
     if geom_type in (types.mjGEOM_SPHERE, types.mjGEOM_CAPSULE):
         radius, half = size[0], size[1] if geom_type == types.mjGEOM_CAPSULE else 0.0
@@ -374,8 +370,7 @@ def _cover_corners(geom_type: int, size: AnyArray) -> tuple[AnyArray, float]:
 class GlCamera:
     """One camera of a batch of environments, rendered with OpenGL: smooth edges, one environment at a time.
 
-    On a CPU it is no faster than ray casting. It is the reference that ray casting is tested against, and useful for
-    large images on a machine with a GPU.
+    Ray casting is tested against it. It is useful for large images on a machine with a GPU.
     """
 
     def __init__(self, model: Model, name: str, size: tuple[int, int], batch: Batch, appearance: Appearance):

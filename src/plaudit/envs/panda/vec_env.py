@@ -68,10 +68,7 @@ class PandaVecEnv:
         self._started = False
 
     def reset(self, seeds: Sequence[int], ids: AnyArray | None = None) -> Observation:
-        """Start episodes in the environments `ids` (all by default) from their seeds.
-
-        Returns the observation of all environments.
-        """
+        """Start episodes in these environments (all by default) from their seeds; returns the observation of all."""
         ids = self._check_reset(seeds, ids)
         self._batch.reset(ids, keyframe=0, stage=mujoco.mjtStage.mjSTAGE_NONE)
         for i, seed in zip(ids, seeds, strict=True):

@@ -57,11 +57,7 @@ class LeRobotConfig(RobotConfig):
 
 
 def make_device(kind: str, name: str, options: Mapping[str, Any], module: str | None) -> Any:
-    """Make lerobot's object of this name, not connected yet.
-
-    kind: "robot" or "teleoperator"
-    module: imported first
-    """
+    """Make lerobot's "robot" or "teleoperator" of this name, not connected yet. module: imported first"""
     try:
         draccus, devices, cameras = (import_module(part) for part in ("draccus", f"lerobot.{kind}s", "lerobot.cameras"))
     except ModuleNotFoundError as error:
@@ -80,10 +76,7 @@ def make_device(kind: str, name: str, options: Mapping[str, Any], module: str | 
 
 
 def import_choice(package: Any, base: Any, name: str, kind: str) -> None:
-    """Import subpackages of lerobot until one has registered this name: each registers its own class on import.
-
-    One after the other, because some of them need packages that only their own robot needs.
-    """
+    """Import subpackages of lerobot until one has registered this name: each registers its own class on import."""
     for module in iter_modules(package.__path__):
         if name in base.get_known_choices():
             return

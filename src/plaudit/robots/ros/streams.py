@@ -140,10 +140,7 @@ def camera_stream(name: str, camera: str, params: RuntimeParams, topics: Runtime
 
 
 def joint_state_decoder(names: Sequence[str], fields: Sequence[str]) -> Callable[[bytes], JointReading]:
-    """A decoder of JointState for these joints and fields.
-
-    Joints are matched by name: a robot may send them in any order, and others beside them.
-    """
+    """A decoder of JointState for these joints, in any order and among others, and these fields."""
     order_of: dict[tuple[str, ...], list[int]] = {}  # a robot's names hardly ever change, so their order is cached
 
     def decode(data: bytes) -> JointReading:

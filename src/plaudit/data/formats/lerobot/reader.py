@@ -196,10 +196,7 @@ class _Folder:
             self.notes["columns"] = f"this data set has no {' and no '.join(missing)}; its episodes come without"
 
     def _tell_of_shapes(self, info: Path) -> None:
-        """A camera that is no color image is not imported: a depth camera with a note, any other with an error.
-
-        Cameras that the user did not ask for are not mentioned.
-        """
+        """A camera that is no color image is not imported: a depth camera with a note, any other with an error."""
         for key, feature in self.features.items():
             camera, shape = key.removeprefix(IMAGES), feature["shape"]
             if feature["dtype"] not in ("video", "image") or key in self.sizes or self.options.cameras:
