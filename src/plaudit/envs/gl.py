@@ -9,6 +9,7 @@ import ctypes
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -27,6 +28,7 @@ HEADLESS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "osmesa": (("libOSMesa.so.8", "libOSMesa.so.6"), "libosmesa6"),
 }
 
+_GL_MODULES = ("OpenGL", "mujoco.egl", "mujoco.osmesa", "mujoco.glfw", "mujoco.render")
 _log = logging.getLogger(__name__)
 
 
@@ -62,7 +64,8 @@ def explain_errors() -> Iterator[None]:
     try:
         yield
     except Exception as error:  # each backend fails with a class of its own, some of them private
-        if not _is_gl_error(error):
+        innermost = list(traceback.walk_tb(error.__traceback__))[-1][0]
+        if not innermost.f_globals.get("__name__", "").startswith(_GL_MODULES):
             raise
         backend = os.environ.get("MUJOCO_GL", "glfw")
         hint = f"run: apt-get install {HEADLESS[backend][1]}" if backend in HEADLESS else "set MUJOCO_GL=egl"
@@ -76,16 +79,6 @@ def _set_backend(backend: str, *, needs_images: bool) -> None:
         return
     os.environ["MUJOCO_GL"] = backend
     _log.info("MUJOCO_GL was unset; it is now '%s' for this process and its children", backend)
-
-
-def _is_gl_error(error: Exception) -> bool:
-    """Whether the innermost frame of the traceback is in OpenGL or in MuJoCo's use of it."""
-    module = ""
-    trace = error.__traceback__
-    while trace is not None:
-        module = trace.tb_frame.f_globals.get("__name__", "")
-        trace = trace.tb_next
-    return module.startswith(("OpenGL", "mujoco.egl", "mujoco.osmesa", "mujoco.glfw", "mujoco.render"))
 
 
 def _install_hint(backend: str) -> str:

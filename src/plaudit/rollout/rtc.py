@@ -201,7 +201,11 @@ class Rtc(EngineBase):
     def _run_episode(self, task: str, seed: int | None) -> Outcome:
         if self._closed:
             raise RolloutError("this engine is closed; make a new one")
-        control, inference = self._ready_processes()
+        if self._policy is None:
+            raise RolloutError(NO_POLICY)
+        control, inference = self._control, self._inference
+        if control is None or inference is None:
+            raise RolloutFault("a fault has ended a process of this engine; recover() comes first")
         buffer = EpisodeBuffer.allocate(self.env_spec, self.env_spec.max_steps)
         inference.send(StartInference(self.env_spec, buffer.max_steps), buffer.block.descriptor)
         control.send(StartEpisode(buffer.max_steps, seed), buffer.block.descriptor)
@@ -220,13 +224,6 @@ class Rtc(EngineBase):
             buffer, done.privileged, task=task, seed=seed, ended=done.ended, terminated=done.terminated
         )
         return episode, failure
-
-    def _ready_processes(self) -> tuple[ChildProcess, ChildProcess]:
-        if self._policy is None:
-            raise RolloutError(NO_POLICY)
-        if self._control is None or self._inference is None:
-            raise RolloutFault("a fault has ended a process of this engine; recover() comes first")
-        return self._control, self._inference
 
     def _await_done(self, control: ChildProcess) -> EpisodeDone:
         stop_sent = False

@@ -57,7 +57,11 @@ class GymnasiumConfig(AdapterConfig):
         rendered = bool(self.images) and self.images_from == "render"
         simulator = self._make_simulator(rendered)
         numbers, own_images = split_space(simulator.observation_space, self.id)
-        self._check_images(rendered, own_images)
+        if rendered and len(self.cameras) > 1:
+            raise EnvError(f"{self.id} renders one view; name one camera, not {', '.join(self.cameras)}")
+        for camera in self.images if not rendered else ():
+            if camera not in own_images:
+                raise UnknownName(f"{self.id} has no image '{camera}' to observe; {did_you_mean(camera, own_images)}")
         if rendered and self.obs == "pixels":
             numbers = {}
 
@@ -106,13 +110,6 @@ class GymnasiumConfig(AdapterConfig):
             return np.asarray(simulator.render())
         except gym.error.DependencyNotInstalled as error:  # rendering may need more packages than making
             raise EnvError(f"{self.id} cannot be rendered: {error}") from error
-
-    def _check_images(self, rendered: bool, own_images: Mapping[str, KeyPath]) -> None:
-        if rendered and len(self.cameras) > 1:
-            raise EnvError(f"{self.id} renders one view; name one camera, not {', '.join(self.cameras)}")
-        for camera in self.images if not rendered else ():
-            if camera not in own_images:
-                raise UnknownName(f"{self.id} has no image '{camera}' to observe; {did_you_mean(camera, own_images)}")
 
     def _is_success(self, info: Mapping[str, Any]) -> bool:
         if self.success_key is not None:

@@ -70,7 +70,18 @@ class CommandMonitor:
         """Check one command [J]. stamp: ns, of the sender's clock"""
         ticks = self._ticks_until(stamp)
         self.skipped += ticks - 1
-        problems = [*self._outside(command), *self._too_fast(command, ticks), *self._too_many()]
+        low, high = self._limits.lower, self._limits.upper
+        outside = np.flatnonzero((command < low - ROUNDING) | (command > high + ROUNDING)).tolist()
+        problems = [
+            f"position: {self._names[j]} to {command[j]:.4f}, outside {low[j]:g} to {high[j]:g}" for j in outside
+        ]
+        problems += self._too_fast(command, ticks)
+        now = self._clock()
+        self._arrivals.append(now)
+        while self._arrivals[0] < now - WINDOW_S:
+            self._arrivals.popleft()
+        if len(self._arrivals) > int((WINDOW_S + BURST_S) * self._hz) + 5:
+            problems.append(f"rate: {len(self._arrivals)} commands in {WINDOW_S:g} s at {self._hz:g} Hz")
         self.count += bool(problems)
         self._new.extend(problems)
 
@@ -83,11 +94,6 @@ class CommandMonitor:
         elif ticks:  # a pause, or ticks that were left out: those that follow may be due at other moments
             self._due = stamp
         return ticks if 1 <= ticks <= LOST_S * self._hz else 1
-
-    def _outside(self, command: FloatArray) -> list[str]:
-        low, high = self._limits.lower, self._limits.upper
-        wrong = np.flatnonzero((command < low - ROUNDING) | (command > high + ROUNDING)).tolist()
-        return [f"position: {self._names[j]} to {command[j]:.4f}, outside {low[j]:g} to {high[j]:g}" for j in wrong]
 
     def _too_fast(self, command: FloatArray, since: int) -> list[str]:
         """since: ticks that the sender let pass after the command before"""
@@ -117,15 +123,6 @@ class CommandMonitor:
             f"after {since} ticks"
             for j in np.flatnonzero(~accepted).tolist()
         ]
-
-    def _too_many(self) -> list[str]:
-        now = self._clock()
-        self._arrivals.append(now)
-        while self._arrivals[0] < now - WINDOW_S:
-            self._arrivals.popleft()
-        most = int((WINDOW_S + BURST_S) * self._hz) + 5
-        many = len(self._arrivals)
-        return [f"rate: {many} commands in {WINDOW_S:g} s at {self._hz:g} Hz"] if many > most else []
 
 
 GAIN = 12.0  # rad/s per radian of distance
