@@ -12,7 +12,7 @@ from plaudit.robots.twin import TwinProcess
 from plaudit.robots.twin.log import compare_episode, read_stamp, render_frame
 from slow import slow_but
 from twins import Waves, wait_for_silence, zenoh_config
-from waiting import stretch, wait_until
+from waiting import wait_until
 
 
 @pytest.fixture(scope="module")
