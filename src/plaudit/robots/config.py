@@ -113,9 +113,8 @@ def per_joint(key: str, value: Any, action_dim: int, names: Sequence[str] | None
         result = np.full(action_dim, none)
         for name, number in value.items():
             if name not in names:
-                raise RobotError(
-                    f"{key} names joint '{name}', which this robot does not have; {did_you_mean(name, names)}"
-                )
+                hint = did_you_mean(name, names)
+                raise RobotError(f"{key} names joint '{name}', which this robot does not have; {hint}")
             result[names.index(name)] = number
         return result
     numbers = np.asarray(none if value is None else value, np.float64)

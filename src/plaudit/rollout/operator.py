@@ -438,9 +438,8 @@ class Cue:
         self._kind = kind
         self._program = next(filter(None, map(shutil.which, SPEAKERS)), None)
         if kind == "speech" and self._program is None:
-            raise DataError(
-                f"operator.cue=speech needs one of {', '.join(SPEAKERS)}; install one, or use operator.cue=bell"
-            )
+            programs = ", ".join(SPEAKERS)
+            raise DataError(f"operator.cue=speech needs one of {programs}; install one, or use operator.cue=bell")
 
     def give(self, words: str) -> None:
         """Do not wait for it."""

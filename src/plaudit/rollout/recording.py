@@ -52,9 +52,8 @@ class SharedBlock:
             os.posix_fallocate(descriptor, 0, size)
         except OSError as error:
             os.close(descriptor)
-            raise RolloutError(
-                f"there is no memory for {size / 1e9:.1f} GB ({error.strerror}); make episodes of fewer steps"
-            ) from error
+            problem = f"there is no memory for {size / 1e9:.1f} GB ({error.strerror})"
+            raise RolloutError(f"{problem}; make episodes of fewer steps") from error
         return cls(descriptor, size)
 
     def array(self, shape: tuple[int, ...], dtype: Any) -> AnyArray:

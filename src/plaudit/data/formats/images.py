@@ -38,9 +38,8 @@ def decode_image(data: bytes, camera: str, height: int, width: int) -> ByteArray
     except BadImage:
         raise
     except UnidentifiedImageError as error:
-        raise BadImage(
-            f"an image of camera '{camera}' cannot be read: it is no {', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
-        ) from error
+        kinds = f"{', '.join(FORMATS[:-1])} or {FORMATS[-1]}"
+        raise BadImage(f"an image of camera '{camera}' cannot be read: it is no {kinds}") from error
     except Exception as error:  # Pillow's readers raise whatever a damaged file leads them to
         reason = str(error)[:100] or type(error).__name__
         raise BadImage(f"an image of camera '{camera}' cannot be read ({reason})") from error

@@ -114,9 +114,8 @@ class GymnasiumConfig(AdapterConfig):
     def _is_success(self, info: Mapping[str, Any]) -> bool:
         if self.success_key is not None:
             if self.success_key not in info:
-                raise EnvError(
-                    f"the info of {self.id} has no '{self.success_key}'; {did_you_mean(self.success_key, info)}"
-                )
+                hint = did_you_mean(self.success_key, info)
+                raise EnvError(f"the info of {self.id} has no '{self.success_key}'; {hint}")
             return bool(info[self.success_key])
         return next((bool(info[key]) for key in SUCCESS_KEYS if key in info), False)
 

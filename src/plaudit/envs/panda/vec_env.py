@@ -149,9 +149,8 @@ class PandaVecEnv:
         elif not self._started:
             raise EnvError("the first reset starts all environments; leave out ids")
         if np.any(np.diff(ids) < 1) or not np.isin(ids, self._all_ids).all():
-            raise EnvError(
-                f"ids are {np.asarray(ids).tolist()}; they must be ascending numbers from 0 to {self.num_envs - 1}"
-            )
+            numbers = np.asarray(ids).tolist()
+            raise EnvError(f"ids are {numbers}; they must be ascending numbers from 0 to {self.num_envs - 1}")
         if len(seeds) != len(ids):
             raise EnvError(f"{len(seeds)} seeds for {len(ids)} environments; give one each")
         if min(seeds, default=0) < 0:
@@ -161,9 +160,8 @@ class PandaVecEnv:
     def _check_actions(self, actions: AnyArray) -> AnyArray:
         actions = np.asarray(actions, np.float64)
         if actions.shape != (self.num_envs, self.action_dim):
-            raise InvalidAction(
-                f"actions must be [{self.num_envs}, {self.action_dim}] (dx, dy, dz, gripper), got {list(actions.shape)}"
-            )
+            expected = f"[{self.num_envs}, {self.action_dim}] (dx, dy, dz, gripper)"
+            raise InvalidAction(f"actions must be {expected}, got {list(actions.shape)}")
         if not np.isfinite(actions).all():
             bad = int(np.flatnonzero(~np.isfinite(actions).all(axis=1))[0])
             raise InvalidAction(f"the action of environment {bad} contains NaN or infinity: {actions[bad].tolist()}")

@@ -120,9 +120,8 @@ class LeRobotRobot(ClosableRobot):
         self.state_dim, self.action_dim, self.fps = len(self.state_names), len(self.action_names), fps
         for name in start_pose or {}:
             if name not in actions:
-                raise RobotError(
-                    f"start_pose names '{name}', which {robot.name} does not take; {did_you_mean(name, actions)}"
-                )
+                hint = did_you_mean(name, actions)
+                raise RobotError(f"start_pose names '{name}', which {robot.name} does not take; {hint}")
         self.limiter = CommandLimiter(SafetyLimits.of(safety, self.action_dim, names=self.action_names), fps)
         self._robot, self._rate = robot, Rate(fps, realtime=realtime)
         self._start_pose, self._start_seconds = start_pose, start_seconds

@@ -172,9 +172,7 @@ class RosRobot(ClosableRobot):
         if self.last_command is None:
             position = self.sensors.last_joint_position()
             if position is None:
-                raise InvalidCommand(
-                    f"the joint positions of {self.name} are unknown, so it is not moved; reset() first"
-                )
+                raise InvalidCommand(f"the joint positions of {self.name} are unknown; reset() first")
             self.limiter.restart(position)
         elif self._paused:
             # Joints that follow are at the last command or on the way there, and a measurement may be older than it.

@@ -151,10 +151,8 @@ def _image_rows(read: Any, pixel_bytes: int) -> AnyArray:
     """The bytes [H, W x pixel_bytes] of an Image, without padding."""
     height, width, step = read.height, read.width, read.step
     if not height or not width or step < width * pixel_bytes or len(read.data) != height * step:
-        raise BadMessage(
-            f"an Image of {height}x{width} {read.encoding} has {len(read.data)} bytes in rows of {step}; these do not "
-            "fit together"
-        )
+        size = f"{len(read.data)} bytes in rows of {step}"
+        raise BadMessage(f"an Image of {height}x{width} {read.encoding} has {size}; these do not fit together")
     return read.data.reshape(height, step)[:, : width * pixel_bytes]
 
 

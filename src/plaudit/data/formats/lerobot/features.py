@@ -42,16 +42,12 @@ class Layout:
         first = items[0].episode
         fps = first.fps or options.fps
         if not fps:
-            raise DataError(
-                f"episode {items[0].id} does not know its frames per second, which LeRobot needs; give --fps"
-            )
+            raise DataError(f"episode {items[0].id} has no frames per second, which LeRobot needs; give --fps")
         cameras = choose(options.cameras, list(first.frames), f"episode {items[0].id}")
         for camera in cameras:
             if file_name(camera) != camera:
-                raise DataError(
-                    f"camera {brief(camera)} is no name that a folder of a LeRobot data set can have; take others with "
-                    "--camera"
-                )
+                problem = f"camera {brief(camera)} is no name that a folder of a LeRobot data set can have"
+                raise DataError(f"{problem}; take others with --camera")
         return cls(
             cameras={c: first.frames[c].shape[1:3] for c in cameras},
             state_dim=first.state.shape[1],
@@ -66,24 +62,17 @@ class Layout:
         )
 
     def check(self, item: LabeledEpisode) -> None:
-        episode = item.episode
+        episode, apart = item.episode, "export them apart with --episodes"
         for camera, size in self.cameras.items():
             if camera not in episode.frames:
-                raise DataError(
-                    f"episode {item.id} has no camera '{camera}', others do; export them apart with --episodes, "
-                    "or name the cameras they share with --camera"
-                )
+                raise DataError(f"episode {item.id} has no camera '{camera}', others do; {apart}, or give --camera")
             if episode.frames[camera].shape[1:3] != size:
-                raise DataError(
-                    f"episode {item.id} has camera '{camera}' of {episode.frames[camera].shape[1:3]}, others of "
-                    f"{size}; a LeRobot data set has one size: export them apart with --episodes"
-                )
+                own = episode.frames[camera].shape[1:3]
+                raise DataError(f"episode {item.id} has camera '{camera}' of {own}, others of {size}; {apart}")
         dims = (episode.state.shape[1], episode.actions.shape[1])
         if dims != (self.state_dim, self.action_dim):
-            raise DataError(
-                f"episode {item.id} has state and action of {dims}, others {(self.state_dim, self.action_dim)}; "
-                "export them apart with --episodes"
-            )
+            expected = (self.state_dim, self.action_dim)
+            raise DataError(f"episode {item.id} has state and action of {dims}, others {expected}; {apart}")
         if episode.fps not in (0, self.fps):
             raise DataError(f"episode {item.id} runs at {episode.fps} frames per second, others at {self.fps}")
 

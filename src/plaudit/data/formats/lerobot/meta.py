@@ -127,10 +127,8 @@ def fill(root: Root, template: str, fields: Mapping[str, Any]) -> Path:
         if name is None:
             continue
         if name not in fields:
-            raise BadFile(
-                info,
-                f"the path '{template[:200]}' asks for {brief(name)}, which meta/ does not say; correct the path",
-            )
+            problem = f"the path '{template[:200]}' asks for {brief(name)}, which meta/ does not say"
+            raise BadFile(info, f"{problem}; correct the path")
         plain = name in FIELDS and not conversion
         if not plain or (spec and (name == "video_key" or not _SPEC.fullmatch(spec))):
             raise BadFile(info, f"the path {brief(template)} does more than name its fields; correct the path")
@@ -206,15 +204,11 @@ def rows_in_table(row: Row, owner: AnyArray | None, total: int, listed: int) -> 
         wrong = np.flatnonzero(owner[place] != row.index)
         if len(wrong):
             at = first + int(wrong[0])
-            raise BadFile(
-                row.data,
-                f"row {at} belongs to episode {owner[at]} by its 'episode_index' and to episode {row.index} by meta/; "
-                "copy the data set again from its source, or correct either",
-            )
+            by_meta = f"and to episode {row.index} by meta/; copy it again from its source, or correct either"
+            raise BadFile(row.data, f"row {at} belongs to episode {owner[at]} by its 'episode_index' {by_meta}")
         if (found := int((owner == row.index).sum())) != row.length:
-            raise BadFile(
-                row.data, f"episode {row.index} has {found} rows where meta/ says {row.length}; copy it again"
-            )
+            problem = f"episode {row.index} has {found} rows where meta/ says {row.length}"
+            raise BadFile(row.data, f"{problem}; copy it again")
     return place
 
 

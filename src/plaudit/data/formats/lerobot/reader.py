@@ -71,20 +71,15 @@ class Videos:
         if not steady and (frames := self._by_number(row, video, height, width)) is not None:
             return frames
         if times is None:
-            raise BadFile(
-                row.data,
-                f"there is no 'timestamp' in this table, and {video.path} has not one frame a row; correct either",
-            )
+            problem = f"there is no 'timestamp' in this table, and {video.path} has not one frame a row"
+            raise BadFile(row.data, f"{problem}; correct either")
         try:
             return read_frames(self._root, video.path, video.start + times, tolerance, height, width, spare=1)
         except FramesMissing as error:
             if not steady:
-                raise BadFile(
-                    video.path,
-                    f"this video has {len(self._coded(video.path)[0])} frames for {rows} rows, "
-                    f"and the rows' timestamps ({times[0]:.3f} to {times[-1]:.3f} s) do not follow its clock; write "
-                    "either again",
-                ) from error
+                span = f"the rows' timestamps ({times[0]:.3f} to {times[-1]:.3f} s) do not follow its clock"
+                problem = f"this video has {len(self._coded(video.path)[0])} frames for {rows} rows, and {span}"
+                raise BadFile(video.path, f"{problem}; write either again") from error
             if (frames := self._by_number(row, video, height, width)) is not None:
                 return frames
             raise

@@ -49,6 +49,7 @@ from plaudit.types import AnyArray, FloatArray, Labels, ProgressFn
 
 _INFO, _STATS, _LINES, _EPISODES = "meta/info.json", "meta/stats.json", "meta/episodes_stats.jsonl", "meta/episodes/"
 _WRITTEN = (_INFO, _STATS, _LINES, PLAUDIT_META)  # again, and so are the tables of meta/episodes
+_OTHER_RECORDING = "it is another recording than the one that was labeled, import it again"
 _DTYPES = {REWARD: "float32", DONE: "bool", SUCCESS: "bool"}
 
 Reserve = Callable[[int], None]  # is told how many bytes the next table takes, before it is read
@@ -140,11 +141,8 @@ def _label_columns(
         raise BadFile(row.data, f"episode {row.index} has {row.length:,} rows here, says meta/; correct that")
     labels = None if labeled is None else labeled.labels
     if labels is not None and labels.steps != row.length:
-        raise BadFile(
-            row.data,
-            f"episode {row.index} has {row.length} rows here and labels of {labels.steps}; it is another recording "
-            "than the one that was labeled, import it again",
-        )
+        problem = f"episode {row.index} has {row.length} rows here and labels of {labels.steps}"
+        raise BadFile(row.data, f"{problem}; {_OTHER_RECORDING}")
     columns = reward_columns(labels, row.length, reward_frame)
     reward = columns[REWARD]
     report.episodes += labels is not None
@@ -202,11 +200,8 @@ class _TableWriter:
                 values = numbers(table, name, row.data, np.float32).reshape(table.num_rows, -1)
                 if np.array_equal(values[place], actions):
                     return
-        raise BadFile(
-            row.data,
-            f"episode {row.index} has other actions here than in the store; it is another recording than the one that "
-            "was labeled, import it again",
-        )
+        problem = f"episode {row.index} has other actions here than in the store"
+        raise BadFile(row.data, f"{problem}; {_OTHER_RECORDING}")
 
 
 def _with_labels(table: pa.Table, columns: Mapping[str, AnyArray], start: int) -> pa.Table:
