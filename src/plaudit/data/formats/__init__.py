@@ -23,16 +23,16 @@ def open_dataset(path: str | Path, options: ReadOptions | None = None) -> Datase
 
 
 def layout_of(path: Path) -> Any:
-    """The module that reads a folder, by what is in it; nothing is decoded."""
+    """What has the function `read` for a folder, by what is in it; nothing is decoded."""
     from plaudit.data.formats import lerobot, npy, pkl
 
     if not path.exists():
         raise UnknownFormat(f"{path} does not exist")
     if not path.is_dir():
         raise UnknownFormat(f"{path} is a file; name the folder of the data set")
-    for module in (lerobot, npy, pkl):
-        if module.detect(path):
-            return module
+    for layout in (lerobot, npy.LAYOUT, pkl.LAYOUT):
+        if layout.detect(path):
+            return layout
     raise UnknownFormat(
         f"{path} is no store and none of the layouts we read: LeRobot (meta/info.json), "
         "positive/ and negative/ folders of .npy, success/ and failure/ folders of .pkl"

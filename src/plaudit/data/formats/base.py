@@ -1,6 +1,7 @@
 """What all formats share: a data set as it is read, the options of reading and writing, and a folder of files."""
 
 import hashlib
+import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -111,17 +112,47 @@ class EpisodeFile:
 
 @dataclass(frozen=True)
 class FileLayout:
-    """A layout of one file an episode, in a folder of successes and one of failures."""
+    """A layout of one file an episode, in a folder of successes and one of failures, or without these folders."""
 
+    format: FormatName
     success_folder: str
     failure_folder: str
     file_name: str  # with a place for the number
     counts_each_folder: bool  # or the numbers go on over both
+    load: Callable[[Root, ReadOptions, Path, int], tuple[Episode, Labels | None]]
     encode: Callable[[LabeledEpisode, WriteOptions], EpisodeFile | None]  # None: not all of it is labeled
 
     @property
     def folders(self) -> tuple[str, str]:
         return self.success_folder, self.failure_folder
+
+    def detect(self, path: Path) -> bool:
+        """Whether a folder has files of this layout."""
+        return bool(self._files(path))
+
+    def read(self, root: Root, options: ReadOptions) -> Dataset:
+        """List the episodes of a folder."""
+
+        def nbytes(file: Path) -> int:
+            size = root.size(file)
+            check_decoded_size(size, size, file, "this file", options.max_episode_gb * GB)
+            return 8 * size  # bytes, then arrays, then images of them, floats on the way
+
+        files = self._files(root.path)
+        sources = [
+            Source(
+                i, str(f), partial(file_digest, root, f), partial(self.load, root, options, f, i), partial(nbytes, f)
+            )
+            for i, f in enumerate(files)
+        ]
+        counts = {kind: sum(file.parent.name == kind for file in files) for kind in self.folders}
+        return Dataset(self.format, root.path, sources, metadata={"episodes": len(files), **counts})
+
+    def _files(self, path: Path) -> list[Path]:
+        """In the order of their numbers; successes first, where each folder has numbers of its own."""
+        pattern = re.sub(r"{.*}", "*", self.file_name)
+        files = [file for name in (*self.folders, ".") for file in sorted((path / name).glob(pattern))]
+        return files if self.counts_each_folder else sorted(files, key=lambda file: (file.name, file.parent.name))
 
     def write(
         self, folder: Path, items: Sequence[LabeledEpisode], options: WriteOptions, progress: ProgressFn
@@ -194,26 +225,3 @@ def file_digest(root: Root, path: Path) -> str:
             return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
     except FileNotFoundError:
         raise BadFile(path, "there is no such file") from None
-
-
-def folder_of_files(
-    format: FormatName,
-    root: Root,
-    files: Sequence[Path],
-    kinds: Sequence[str],
-    load: Callable[[Path, int], tuple[Episode, Labels | None]],
-    most: float,
-) -> Dataset:
-    """A data set of one file an episode, sorted into a folder a kind. most: bytes that a file may have"""
-
-    def nbytes(file: Path) -> int:
-        size = root.size(file)
-        check_decoded_size(size, size, file, "this file", most)
-        return 8 * size  # bytes, then arrays, then images of them, floats on the way
-
-    sources = [
-        Source(i, str(f), partial(file_digest, root, f), partial(load, f, i), partial(nbytes, f))
-        for i, f in enumerate(files)
-    ]
-    counts = {kind: sum(file.parent.name == kind for file in files) for kind in kinds}
-    return Dataset(format, root.path, sources, metadata={"episodes": len(files), **counts})

@@ -5,7 +5,6 @@ T frames become T-1 steps with T labels. There are no actions and no states.
 """
 
 import io
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,22 +16,6 @@ from plaudit.errors import BadFile, InvalidEpisode
 from plaudit.files import Root, readable
 from plaudit.types import Episode, Labels, Origin
 
-FOLDERS = ("positive", "negative")
-
-
-def detect(path: Path) -> bool:
-    return bool(_files(path))
-
-
-def _files(path: Path) -> list[Path]:
-    """Positives first, each folder in order; a folder of `.npy` files alone is also taken."""
-    return [file for folder in (path / "positive", path / "negative", path) for file in sorted(folder.glob("*.npy"))]
-
-
-def read(root: Root, options: base.ReadOptions) -> base.Dataset:
-    load = partial(_load, root, options)
-    return base.folder_of_files("npy", root, _files(root.path), FOLDERS, load, options.max_episode_gb * base.GB)
-
 
 def _load(root: Root, options: base.ReadOptions, file: Path, index: int) -> tuple[Episode, Labels]:
     with readable(file, DAMAGED.format(".npy file", "{}")), root.open(file) as opened:
@@ -42,9 +25,9 @@ def _load(root: Root, options: base.ReadOptions, file: Path, index: int) -> tupl
     labels = np.asarray(tree["labels"], np.float32).reshape(-1)
     if not ((labels >= 0) & (labels <= 1)).all():
         raise BadFile(file, "labels must lie within [0, 1]")
-    images = {str(camera): np.asarray(found) for camera, found in tree["images"].items()}
-    base.check_not_repeated(sum(found.nbytes for found in images.values()), root.size(file), file)
-    frames = {camera: to_frames(found, file, camera) for camera, found in images.items()}
+    images = {str(camera): np.asarray(values) for camera, values in tree["images"].items()}
+    base.check_not_repeated(sum(values.nbytes for values in images.values()), root.size(file), file)
+    frames = {camera: to_frames(values, file, camera) for camera, values in images.items()}
     if not frames:
         raise BadFile(file, "this trajectory has no camera")
     for camera, images in frames.items():
@@ -83,4 +66,4 @@ def encode(item: base.LabeledEpisode, options: base.WriteOptions) -> base.Episod
     return base.EpisodeFile(bool(tree["labels"].max() >= 0.5), file.getvalue())
 
 
-LAYOUT = base.FileLayout(*FOLDERS, "{:06d}.npy", counts_each_folder=True, encode=encode)
+LAYOUT = base.FileLayout("npy", "positive", "negative", "{:06d}.npy", True, _load, encode)

@@ -6,7 +6,6 @@ steps with `padded="first"`.
 """
 
 import pickle  # noqa: TID251 - for writing only
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +19,7 @@ from plaudit.errors import BadFile, DataError
 from plaudit.files import Root, readable
 from plaudit.types import AnyArray, Episode, Labels, Origin
 
-FOLDERS = ("success", "failure")
 SUFFIX, MAIN = "_images", "main"
-
-
-def detect(path: Path) -> bool:
-    return bool(_files(path))
-
-
-def _files(path: Path) -> list[Path]:
-    """By file name, whichever folder: the collectors count over both."""
-    found = [file for folder in (*(path / f for f in FOLDERS), path) for file in folder.glob("episode_*.pkl")]
-    return sorted(found, key=lambda file: (file.name, file.parent.name))
-
-
-def read(root: Root, options: base.ReadOptions) -> base.Dataset:
-    load = partial(_load, root, options)
-    return base.folder_of_files("pkl", root, _files(root.path), FOLDERS, load, options.max_episode_gb * base.GB)
 
 
 def _load(root: Root, options: base.ReadOptions, file: Path, index: int) -> tuple[Episode, Labels]:
@@ -110,9 +93,6 @@ def encode(item: base.LabeledEpisode, options: base.WriteOptions) -> base.Episod
     return base.EpisodeFile(bool(success.any()), pickle.dumps(tree, protocol=4))
 
 
-LAYOUT = base.FileLayout(*FOLDERS, "episode_{:06d}.pkl", counts_each_folder=False, encode=encode)
-
-
 def _outcome(item: base.LabeledEpisode) -> tuple[AnyArray, AnyArray] | None:
     """Reward and success of every step: by the newest labels, or what the simulator knew."""
     labels, success = item.labels, item.episode.success
@@ -145,3 +125,6 @@ def _steps(episode: Episode, cameras: list[str], reward: AnyArray, success: AnyA
         }
         for t in range(episode.steps)
     ]
+
+
+LAYOUT = base.FileLayout("pkl", "success", "failure", "episode_{:06d}.pkl", False, _load, encode)

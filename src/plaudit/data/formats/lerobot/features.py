@@ -42,7 +42,7 @@ class Layout:
         first = items[0].episode
         fps = first.fps or options.fps
         if not fps:
-            raise DataError(f"episode {items[0].id} has no frames per second, which LeRobot needs; give --fps")
+            raise DataError(f"episode {items[0].id} does not know its frames per second; give --fps")
         cameras = choose(options.cameras, list(first.frames), f"episode {items[0].id}")
         for camera in cameras:
             if file_name(camera) != camera:
