@@ -109,11 +109,7 @@ def _failed(error: Exception, privileged: dict[str, list[AnyArray]] | None = Non
 
 
 def connect(
-    robot_config: RobotConfig,
-    teleop: TeleopConfig | None,
-    emergency_stop: EmergencyStop,
-    stack: ExitStack,
-    again: bool,
+    robot_config: RobotConfig, teleop: TeleopConfig | None, emergency_stop: EmergencyStop, stack: ExitStack, again: bool
 ) -> tuple[LimitedRobot, Teleoperator | None]:
     """Connect robot and teleoperator; when the stack is closed the robot holds, and both are closed.
 

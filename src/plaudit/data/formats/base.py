@@ -180,13 +180,7 @@ def size_text(nbytes: int) -> str:
 
 
 def check_decoded_size(
-    nbytes: int,
-    compressed: int,
-    where: Path,
-    what: str,
-    most: float,
-    ratio: int = RATIO,
-    source: str = "bytes on disk",
+    nbytes: int, compressed: int, where: Path, what: str, most: float, ratio: int = RATIO, source: str = "bytes on disk"
 ) -> None:
     """Refuse an episode that is too large, or much larger than the bytes that it is decoded from.
 

@@ -236,12 +236,7 @@ def _copy(connection: socket.socket, request: dict[str, Any]) -> None:
         how = {name: request[name] for name in ("reward_frame", "hard_links", "codecs")}
         try:
             report = copy_with_labels(
-                root,
-                folder,
-                labels,
-                **how,
-                reserve=lambda nbytes: limits.renew(COPIES * nbytes),
-                progress=report_files,
+                root, folder, labels, **how, reserve=lambda nbytes: limits.renew(COPIES * nbytes), progress=report_files
             )
         except MemoryError as error:
             raise BadFile(current, "this takes more memory than its size promised; copy it again") from error

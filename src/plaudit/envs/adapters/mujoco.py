@@ -141,10 +141,7 @@ class FetchConfig(MujocoConfig):
     state contains it. The cameras in the robot's head and hand show the inside of its covers and are not offered.
     """
 
-    available_cameras: ClassVar[Mapping[str, str]] = {
-        "front": "external_camera_0",
-        "side": FREE_CAMERA,
-    }
+    available_cameras: ClassVar[Mapping[str, str]] = {"front": "external_camera_0", "side": FREE_CAMERA}
 
     type: Literal["fetch"] = "fetch"
     id: str = "FetchPickAndPlace-v4"

@@ -36,11 +36,7 @@ class CommandMonitor:
     """
 
     def __init__(
-        self,
-        limits: SafetyLimits,
-        names: Sequence[str],
-        hz: float,
-        clock: Callable[[], float] = time.monotonic,
+        self, limits: SafetyLimits, names: Sequence[str], hz: float, clock: Callable[[], float] = time.monotonic
     ):
         self._limits, self._names, self._hz, self._clock = limits, names, hz, clock
         self._max_step = (1 + TOLERANCE) * limits.max_velocity / hz + ROUNDING

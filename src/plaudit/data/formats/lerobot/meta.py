@@ -24,14 +24,7 @@ import pyarrow as pa
 
 from plaudit.data.formats.base import MAX_EDGE, MAX_PIXELS, MAX_TEXT, MAX_WIDTH
 from plaudit.data.formats.lerobot.features import IMAGES, PLAUDIT_META
-from plaudit.data.formats.lerobot.tables import (
-    MISSING,
-    Features,
-    count_rows,
-    image_size,
-    read_json_lines,
-    read_table,
-)
+from plaudit.data.formats.lerobot.tables import MISSING, Features, count_rows, image_size, read_json_lines, read_table
 from plaudit.errors import BadFile
 from plaudit.files import Root, brief, read_json
 from plaudit.types import AnyArray, Padding
