@@ -27,6 +27,7 @@ from plaudit.protocols import VecEnv
 from plaudit.types import AnyArray, BoolArray, FloatArray, Observation
 
 Size = tuple[int, int]  # H, W
+INFO = {"success": bool, "failure": bool, "reward": np.float32}  # of each environment
 ReadFn = Callable[[Any], tuple[Any, Mapping[str, AnyArray]]]  # a simulator's observation -> state, images by camera
 
 
@@ -146,11 +147,7 @@ class SyncVecEnv:
     def reset(self, seeds: Sequence[int]) -> Observation:
         """Start an episode in every environment."""
         self._observations = [env.reset(seed=int(seed))[0] for env, seed in zip(self._envs, seeds, strict=True)]
-        self._info = {
-            "success": np.zeros(self.num_envs, bool),
-            "failure": np.zeros(self.num_envs, bool),
-            "reward": np.zeros(self.num_envs, np.float32),
-        }
+        self._info = {name: np.zeros(self.num_envs, dtype) for name, dtype in INFO.items()}
         return self._observation()
 
     def step(self, actions: AnyArray, active: BoolArray) -> tuple[Observation, Mapping[str, AnyArray]]:

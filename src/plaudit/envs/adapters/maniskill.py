@@ -12,6 +12,7 @@ import gymnasium as gym
 import numpy as np
 
 from plaudit.envs.adapters import (
+    INFO,
     AdaptedEnv,
     AdapterConfig,
     action_bounds,
@@ -135,8 +136,7 @@ class BatchVecEnv:
         """Start an episode in every environment."""
         raw, _ = self._simulator.reset(seed=[int(seed) for seed in seeds])  # type: ignore[arg-type] # one for each
         self._observation = self._read(raw)
-        names = {"success": bool, "failure": bool, "reward": np.float32}
-        self._info = {name: np.zeros(self.num_envs, kind) for name, kind in names.items()}
+        self._info = {name: np.zeros(self.num_envs, dtype) for name, dtype in INFO.items()}
         return self._observation
 
     def step(self, actions: AnyArray, active: BoolArray) -> tuple[Observation, Mapping[str, AnyArray]]:

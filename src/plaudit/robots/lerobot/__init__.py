@@ -46,14 +46,7 @@ class LeRobotConfig(RobotConfig):
 
     def build(self) -> "LeRobotRobot":
         """Connect to the robot: its motors hold, its cameras run."""
-        return LeRobotRobot(
-            make_device("robot", self.robot_type, self.options, self.module),
-            fps=self.fps,
-            start_pose=self.start_pose,
-            start_seconds=self.start_seconds,
-            realtime=self.realtime,
-            safety=self.safety,
-        )
+        return LeRobotRobot(make_device("robot", self.robot_type, self.options, self.module), self)
 
 
 def make_device(kind: str, name: str, options: Mapping[str, Any], module: str | None) -> Any:
@@ -95,36 +88,23 @@ SETTLE_S = 3.0  # more than `start_seconds` that a motion to the start pose may 
 class LeRobotRobot(ClosableRobot):
     """A `Robot` that lerobot drives; connected from the start."""
 
-    def __init__(
-        self,
-        robot: Any,
-        *,
-        fps: float,
-        start_pose: Mapping[str, float] | None = None,
-        start_seconds: float = 3.0,
-        realtime: bool = True,
-        safety: SafetyConfig = SafetyConfig(),  # noqa: B008 - frozen
-    ):
-        """
-        robot: lerobot's object
-        start_pose: action feature -> where `reset()` moves to within `start_seconds`; None: it stays
-        realtime: whether `observe()` keeps the rate; False where the caller does
-        safety: limits of commands
-        """
+    def __init__(self, robot: Any, config: LeRobotConfig):
+        """robot: lerobot's object"""
         features, actions = robot.observation_features, robot.action_features
         self.cameras: Mapping[str, tuple[int, int]] = {
             name: (shape[0], shape[1]) for name, shape in features.items() if isinstance(shape, tuple)
         }
         self.state_names = [name for name in features if name not in self.cameras]
         self.action_names = list(actions)
-        self.state_dim, self.action_dim, self.fps = len(self.state_names), len(self.action_names), fps
-        for name in start_pose or {}:
+        self.state_dim, self.action_dim, self.fps = len(self.state_names), len(self.action_names), config.fps
+        for name in config.start_pose or {}:
             if name not in actions:
                 hint = did_you_mean(name, actions)
                 raise RobotError(f"start_pose names '{name}', which {robot.name} does not take; {hint}")
-        self.limiter = CommandLimiter(SafetyLimits.of(safety, self.action_dim, names=self.action_names), fps)
-        self._robot, self._rate = robot, Rate(fps, realtime=realtime)
-        self._start_pose, self._start_seconds = start_pose, start_seconds
+        limits = SafetyLimits.of(config.safety, self.action_dim, names=self.action_names)
+        self.limiter = CommandLimiter(limits, config.fps)
+        self._robot, self._rate = robot, Rate(config.fps, realtime=config.realtime)
+        self._start_pose, self._start_seconds = config.start_pose, config.start_seconds
         self._measured: dict[str, float] = {}
         self._sent: dict[str, float] = {}
         self._call("connect", calibrate=False)
