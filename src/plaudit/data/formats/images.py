@@ -32,8 +32,8 @@ def decode_image(data: bytes, camera: str, height: int, width: int) -> ByteArray
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             image = Image.open(io.BytesIO(data), formats=FORMATS)
         if image.size != (width, height):
-            found = f"{image.size[1]}x{image.size[0]}"
-            raise BadImage(f"camera '{camera}' has {found} frames, not {height}x{width}; correct either")
+            size = f"{image.size[1]}x{image.size[0]}"
+            raise BadImage(f"camera '{camera}' has {size} frames, not {height}x{width}; correct either")
         return np.asarray(image.convert("RGB"))
     except BadImage:
         raise
@@ -64,13 +64,13 @@ def to_frames(images: AnyArray, where: str | Path, camera: str) -> ByteArray:
     return np.rint(images * 255).astype(np.uint8)
 
 
-def choose(cameras: Sequence[str], known: Sequence[str], where: str) -> list[str]:
-    """The cameras asked for by their names there, all of them when none were; an unknown one is an error."""
-    chosen = [name_of_camera(camera, known, cameras) for camera in cameras]
+def choose(cameras: Sequence[str], available: Sequence[str], where: str) -> list[str]:
+    """The available cameras that were asked for, all of them when none were; any other is an error."""
+    chosen = [name_of_camera(camera, available, cameras) for camera in cameras]
     for camera, name in zip(cameras, chosen, strict=True):
-        if name not in known:
-            raise DataError(f"camera '{camera}' is not in {where}; it has: {', '.join(known) or 'none'}")
-    return chosen or list(known)
+        if name not in available:
+            raise DataError(f"camera '{camera}' is not in {where}; it has: {', '.join(available) or 'none'}")
+    return chosen or list(available)
 
 
 def as_asked(dataset: Dataset, options: ReadOptions) -> Dataset:

@@ -199,8 +199,8 @@ def rows_in_table(row: Row, owner: AnyArray | None, total: int, listed: int) -> 
             at = first + int(wrong[0])
             by_meta = f"and to episode {row.index} by meta/; copy it again from its source, or correct either"
             raise BadFile(row.data, f"row {at} belongs to episode {owner[at]} by its 'episode_index' {by_meta}")
-        if (found := int((owner == row.index).sum())) != row.length:
-            problem = f"episode {row.index} has {found} rows where meta/ says {row.length}"
+        if (rows := int((owner == row.index).sum())) != row.length:
+            problem = f"episode {row.index} has {rows} rows where meta/ says {row.length}"
             raise BadFile(row.data, f"{problem}; copy it again")
     return place
 
@@ -286,10 +286,10 @@ class _Entries:
 
     def _check_int(self, entry: Mapping[str, Any], key: str, default: int = 0) -> int:
         value = entry.get(key, default)
-        found = count(value)
-        if found is None:
+        number = count(value)
+        if number is None:
             raise BadFile(self._root.path / "meta", f"the list of episodes says '{key}' is {brief(value)}; correct it")
-        return found
+        return number
 
     def _length(self, entry: Mapping[str, Any], data: Path) -> int:
         if entry.get("length") is not None:

@@ -150,9 +150,9 @@ class _Folder:
         info = root.path / "meta/info.json"
         self.info = meta.read_info(root)
         self.fps, self.features, self.sizes = self.info.fps, self.info.features, self.info.sizes
-        known = {key.removeprefix(IMAGES): key for key in self.sizes}
+        available = {key.removeprefix(IMAGES): key for key in self.sizes}
         wanted = [camera.removeprefix(IMAGES) for camera in options.cameras]
-        self.cameras = {camera: known[camera] for camera in choose(wanted, list(known), str(root.path))}
+        self.cameras = {camera: available[camera] for camera in choose(wanted, list(available), str(root.path))}
 
         self.problems: list[str] = []
         self.notes: dict[str, str] = {}  # by kind: each is told once

@@ -175,8 +175,8 @@ class _TableWriter:
 
     def _label_columns(self, path: Path, rows: list[meta.Row]) -> dict[str, AnyArray]:
         """Of all rows of a table; rows that belong to no listed episode are not labeled."""
-        known = [self.labels[row.index].actions for row in rows if row.index in self.labels]
-        widths = {actions.shape[1] for actions in known if actions is not None and actions.shape[1]}
+        recorded = [self.labels[row.index].actions for row in rows if row.index in self.labels]
+        widths = {actions.shape[1] for actions in recorded if actions is not None and actions.shape[1]}
         wanted = {"episode_index", *(name for name, width in self.widths.items() if width in widths)}
         table = read_table(self.root, path, lambda name: name in wanted)
         total = count_rows(self.root, path)
@@ -218,14 +218,14 @@ def _set_column(table: pa.Table, name: str, values: pa.Array) -> pa.Table:
 
 def hub_metadata(metadata: Mapping[bytes, bytes] | None) -> dict[bytes, bytes]:
     """A table's own, in which the `datasets` package finds the types of the columns of labels."""
-    found = dict(metadata or {})
+    result = dict(metadata or {})
     try:
-        described = parse_json(found.get(b"huggingface", b"null"))
+        described = parse_json(result.get(b"huggingface", b"null"))
         described["info"]["features"] |= {name: {"dtype": kind, "_type": "Value"} for name, kind in _DTYPES.items()}
-        found[b"huggingface"] = json.dumps(described).encode()
+        result[b"huggingface"] = json.dumps(described).encode()
     except (ValueError, TypeError, KeyError):  # it describes nothing: the columns have types of their own
-        found.pop(b"huggingface", None)
-    return found
+        result.pop(b"huggingface", None)
+    return result
 
 
 def _files(root: Root) -> Iterator[Path]:

@@ -201,7 +201,7 @@ class _Book:
                 "dataset_from_index": self.frames,
                 "dataset_to_index": self.frames + item.episode.steps,
                 **place,
-                **{f"stats/{name}/{stat}": value for name, found in stats.items() for stat, value in found.items()},
+                **{f"stats/{name}/{stat}": value for name, values in stats.items() for stat, value in values.items()},
                 "meta/episodes/chunk_index": 0,
                 "meta/episodes/file_index": 0,
             }
