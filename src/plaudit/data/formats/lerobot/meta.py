@@ -286,10 +286,10 @@ class _Entries:
 
     def _check_int(self, entry: Mapping[str, Any], key: str, default: int = 0) -> int:
         value = entry.get(key, default)
-        number = count(value)
-        if number is None:
+        index = count(value)
+        if index is None:
             raise BadFile(self._root.path / "meta", f"the list of episodes says '{key}' is {brief(value)}; correct it")
-        return number
+        return index
 
     def _length(self, entry: Mapping[str, Any], data: Path) -> int:
         if entry.get("length") is not None:
