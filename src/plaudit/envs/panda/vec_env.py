@@ -6,6 +6,7 @@ among a thousand others. Nothing here ends an episode: `step` reports success, a
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -20,7 +21,7 @@ from plaudit.types import AnyArray, BoolArray, ByteArray, FloatArray, Observatio
 @cache
 def _scene_model() -> Model:
     """The compiled scene, shared by all environments: do not change it."""
-    return mujoco.MjModel.from_xml_string(scene.scene_xml())
+    return mujoco.MjModel.from_xml_path(str(Path(__file__).with_name("scene.xml")))
 
 
 class PandaVecEnv:
