@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("plaudit.envs.panda.cameras", exc_type=ImportError)  # the tests below need MuJoCo 4
 
-from plaudit.envs.panda import PandaConfig
+from plaudit.envs.panda import PandaConfig, scene
 from plaudit.envs.panda.scene import ARM_STATE, CUBE_HALF_SIZE, SCENE_STATE
 from plaudit.envs.panda.vec_env import PandaVecEnv
 from plaudit.errors import ConfigError, EnvError, InvalidAction, UnknownName
@@ -26,6 +26,15 @@ def same(one, other, count):
     return np.array_equal(one.state[:count], other.state[:count]) and all(
         np.array_equal(one.images[camera][:count], other.images[camera][:count]) for camera in one.images
     )
+
+
+def test_the_scene_has_the_sizes_that_the_code_counts_on():
+    model = PandaVecEnv("lift")._model
+    assert model.opt.timestep == scene.TIMESTEP and model.vis.global_.offwidth == scene.MAX_IMAGE_SIZE
+    assert np.array_equal(model.geom("cube").size, np.full(3, scene.CUBE_HALF_SIZE))
+    assert model.actuator("grip").ctrlrange[1] == scene.FINGER_OPEN and model.site("tip").pos[2] == scene.TIP_OFFSET
+    assert {model.camera(i).name for i in range(model.ncam)} == set(scene.CAMERAS)
+    assert (model.geom("table").group, model.geom("cube").group) == (scene.FIXED_GROUP, scene.MOVING_GROUP)
 
 
 @pytest.mark.parametrize("task", TASKS)
