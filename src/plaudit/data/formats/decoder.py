@@ -26,7 +26,7 @@ import numpy as np
 
 from plaudit.data.formats.base import GB, Dataset, ReadOptions, Source
 from plaudit.errors import BadFile, DataError, UnknownFormat, UnsafeFile
-from plaudit.files import Root
+from plaudit.files import Root, understood
 from plaudit.processes import ForkServer
 from plaudit.types import AnyArray, ByteArray, Episode, Labels, Origin
 
@@ -135,9 +135,9 @@ class WorkerProcess:
                 raise TypeError("an answer that is no mapping")
         if "error" not in reply:
             return reply
-        kind, message = reply["kind"], str(reply["error"])
+        kind, message = reply.get("kind"), str(reply["error"])
         if kind == "OSError":  # of the disk that it writes to
-            raise OSError(int(reply["errno"]), message)
+            raise OSError(reply.get("errno"), message)
         if kind in _ERRORS and "path" in reply:
             raise _ERRORS[kind](reply["path"], message.removeprefix(f"{reply['path']}: "))
         raise UnknownFormat(message) if kind == "UnknownFormat" else DataError(message)
@@ -202,11 +202,12 @@ class _Reader:
         return self.process.ask({"op": what, "number": number}, where)[what]
 
     def _load(self, number: int, where: str) -> tuple[Episode, Labels | None]:
-        """An episode of `worker.pack_episode`; the constructor checks it again."""
-        fields, origin, labels, notes = self._ask("load", number, where)
-        self._notes += [note for note in notes if note not in self._notes]
-        episode = Episode.of(**fields, origin=Origin(**origin))
-        return episode, None if labels is None else Labels.from_targets(*labels)
+        """An episode as the worker sent it; the constructor checks it again."""
+        with understood(Path(where)):
+            fields, origin, labels, notes = self._ask("load", number, where)
+            self._notes += [note for note in notes if note not in self._notes]
+            episode = Episode.of(**fields, origin=Origin(**origin))
+            return episode, None if labels is None else Labels.from_targets(*labels)
 
 
 # Messages, in both directions: a length, JSON, and the bytes of arrays

@@ -171,14 +171,9 @@ class _Folder:
 
     def _ask_for_columns(self, info: Path) -> None:
         """States and actions go by many names; which column is which is for the user to say."""
-        missing = {
-            role: name
-            for role, name, keys, asked in (
-                ("state", STATE, self.state_keys, self.options.state),
-                ("action", ACTION, self.action_keys, self.options.action),
-            )
-            if not keys and not asked
-        }
+        roles = {"state": (STATE, self.state_keys), "action": (ACTION, self.action_keys)}
+        asked = {"state": self.options.state, "action": self.options.action}
+        missing = {role: name for role, (name, keys) in roles.items() if not keys and not asked[role]}
         free = tables.candidates(self.features, {*self.state_keys, *self.action_keys})
         if missing and free:
             lacking = " and no ".join(f"'{name}'" for name in missing.values())
