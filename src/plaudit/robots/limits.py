@@ -90,10 +90,9 @@ ROUNDING = 1e-6  # of a step: commands are float32
 class CommandLimiter:
     """The limits of one robot, and the position of its last command.
 
-    A sequence of commands within the limits passes unchanged. Any other is followed as closely as the limits allow: a
-    joint speeds up and brakes with its acceleration, brakes in time for its position limits, and approaches a goal that
-    is too far away so that it can stop there. Limits are counted in ticks, not in seconds: a late tick does not become
-    a larger step.
+    Commands within the limits pass unchanged. Others are followed as closely as the limits allow: a joint speeds up and
+    brakes with its acceleration, brakes in time for its position limits, and approaches a goal that is too far away so
+    that it can stop there. Limits are counted in ticks: a late tick does not become a larger step.
     """
 
     def __init__(self, limits: SafetyLimits, hz: float, kinematics: Kinematics | None = None):

@@ -6,9 +6,8 @@
             engine.push(learner.weights())               # the next episode acts with them
 
 `Rtc` (rollout/rtc.py) infers in one process while another controls. `Sequential` (rollout/sequential.py) alternates
-between the two in one process, and its robot waits during inference. Both validate a chunk before it is used, accept
-teleoperation, keep commands within the robot's limits, record what was really sent, and make the robot hold however an
-episode ends.
+between the two in one process. Both validate a chunk before it is used, accept teleoperation, keep commands within the
+robot's limits, record what was really sent, and make the robot hold however an episode ends.
 """
 
 import gc
@@ -115,9 +114,8 @@ class RateLimiter:
     """Ticks at a fixed rate: late, missed = rate_limiter.wait()
 
     A tick has an absolute deadline, so that a late tick does not delay the next ones. `wait` sleeps until just before
-    the deadline and polls the clock for the rest: a sleep ends some tens of microseconds late at best, and a
-    millisecond late on a machine that saves power. A deadline that passed a whole period ago is counted as missed and
-    skipped: a robot that had to wait must not receive the lost commands in a burst.
+    the deadline and polls the clock for the rest, because a sleep ends late. A deadline that passed a whole period ago
+    is counted as missed and skipped: a robot that had to wait must not receive the lost commands in a burst.
     """
 
     def __init__(self, hz: float):

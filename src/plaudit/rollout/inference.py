@@ -39,10 +39,9 @@ NUM_INFERENCES = 5  # that are timed, after one that is not
 class Warmup:
     """How long a policy's inferences take on a robot's observations, and whether its chunks fit.
 
-    The first inferences of a network are slow, on a GPU by seconds, so the policy infers a few times from blank
-    observations before the robot moves, in the process and the memory that it will infer in. The slowest inference is
-    the first estimate of the delay. The fastest decides whether chunks fit: a machine that was busy for a moment is no
-    reason to refuse.
+    The first inferences of a network are slow, so the policy infers a few times from blank observations before the
+    robot moves. The slowest inference is the first estimate of the delay. The fastest decides whether chunks fit: a
+    machine that was busy for a moment is no reason to refuse.
     """
 
     fps: float  # control steps per second

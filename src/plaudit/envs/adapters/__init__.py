@@ -200,11 +200,7 @@ def load_simulator(module: str, extra: str) -> ModuleType:
 
 
 def check_mujoco(package: str, extra: str, *, upto: str, below: str) -> None:
-    """Raise `EnvError` for a MuJoCo that `package`, up to its release `upto`, does not work with.
-
-    Checked by version, because the failure itself comes late or is misleading: a missing attribute in the middle of a
-    step, an assertion about joint types.
-    """
+    """Raise `EnvError` for a MuJoCo that `package`, up to its release `upto`, does not work with."""
     installed, mujoco = version(package), version("mujoco")
     if _version_tuple(installed) <= _version_tuple(upto) and _version_tuple(mujoco) >= _version_tuple(below):
         raise EnvError(

@@ -112,14 +112,11 @@ _GROUPS = {group: np.arange(mujoco.mjNGROUP) == group for group in (FIXED_GROUP,
 class RayCamera:
     """One camera of a batch of environments, rendered by ray casting.
 
-    Most of an image is static. The background (everything that cannot move) is cast once and cached, as colors and as
-    depths. A new image casts only the rays that could hit a moving geom, against the moving geoms alone, and draws the
-    hits over the background where they are nearer. Which rays those are is decided per block of pixels: every moving
-    geom is covered by a few spheres, and a block is cast if the cone around it touches one. A camera on the hand moves
-    relative to the background, so its background is cast again for each image.
-
-    All environments are rendered together: one call to the batch, one shading of all hits. Shading is ambient plus
-    Lambert from one distant light, without textures or shadows.
+    The background (everything that cannot move) is cast once and cached, as colors and as depths. A new image casts
+    only the rays that could hit a moving geom, and draws the hits over the background where they are nearer. Which rays
+    those are is decided per block of pixels: every moving geom is covered by a few spheres, and a block is cast if the
+    cone around it touches one. A camera on the hand moves, so its background is cast again for each image. Shading is
+    ambient plus Lambert from one distant light, without textures or shadows.
     """
 
     def __init__(self, model: Model, name: str, size: tuple[int, int], batch: Batch, appearance: Appearance):

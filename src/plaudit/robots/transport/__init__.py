@@ -106,14 +106,11 @@ class ZenohConfig(TransportConfig):
 class ZenohTransport:
     """One zenoh session: a peer with the endpoints of the config.
 
-    A topic's key is its ROS name without the leading slash, and the payload is the CDR message with its header of four
-    bytes, as in zenoh-bridge-ros2dds: a bridge that listens where we connect gives access to a whole ROS 2 system.
-    Nothing listens anywhere else, and there is no discovery by multicast or gossip unless `scouting` is set. A lost
-    connection is retried forever. Messages to a slow subscriber are dropped (`CongestionControl.DROP`), because a
-    frozen peer must not block the process that controls the robot.
-
-    Anyone who reaches an endpoint may send commands: zenoh has no authentication by default. On a machine with other
-    users, `unixsock-stream//PATH` in a private folder keeps them out.
+    A topic's key is its ROS name without the leading slash, and the payload is the CDR message, as in
+    zenoh-bridge-ros2dds. Nothing listens anywhere else, and there is no discovery unless `scouting` is set. A lost
+    connection is retried forever. Messages to a slow subscriber are dropped, because a frozen peer must not block the
+    process that controls the robot. Anyone who reaches an endpoint may send commands: zenoh has no authentication by
+    default. `unixsock-stream//PATH` in a private folder keeps other users out.
     """
 
     def __init__(self, config: ZenohConfig):

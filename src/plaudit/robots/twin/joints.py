@@ -29,10 +29,10 @@ BURST_S = 1.0  # of commands that the network may hold back and deliver at once
 class CommandMonitor:
     """Whether commands keep the robot's limits: position, speed, acceleration, and their number.
 
-    Commands are compared one after the other, one step each, as the robot's side limits them. Their stamps show whether
-    one was lost in between, which is not a jump; the twin's own clock limits how many may arrive. Network jitter is not
-    a violation. Neither is a command to stay: at a position that the twin has sent within the last seconds, or one step
-    of acceleration away. Robots hold and start again this way. Called from the thread that receives commands.
+    Commands are compared one after the other, one step each. Their stamps show whether one was lost in between, which
+    is not a jump; the twin's own clock limits how many may arrive. A command to stay is no violation: at a position
+    that the twin has sent within the last seconds, or one step of acceleration away. Robots hold and start again this
+    way. Called from the thread that receives commands.
     """
 
     def __init__(

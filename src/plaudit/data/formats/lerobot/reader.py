@@ -51,11 +51,8 @@ class Videos:
     def frames(self, row: meta.Row, video: meta.Video, times: AnyArray | None, height: int, width: int) -> ByteArray:
         """The frames of an episode, one for each row, and a last one that is left for the caller to fill.
 
-        times: the rows' timestamps
-
-        A row's frame is the one shown at its timestamp; by number where the two clocks differ. Timestamps that begin
-        late or follow the wall clock lead to a neighbor's frame, or beyond the end. A video of as many frames as rows
-        leaves no doubt which belongs to which.
+        A row's frame is the one shown at its timestamp; by number where the two clocks differ and the video has as many
+        frames as rows. times: the rows' timestamps
         """
         nbytes, rows = row.length * height * width * 3, self._counts[video.path]
         if nbytes > FREE:  # a file may be large because it was padded: padding holds no frames
