@@ -125,7 +125,7 @@ def _way(limits: SafetyLimits, start: AnyArray) -> AnyArray:
     """[A] how far each joint is moved: towards the middle of its range."""
     limited = (limits.max_velocity < UNLIMITED) | (limits.upper - limits.lower < ANYWHERE)
     if not limited.all():
-        raise RobotError("a motion is as long as the limits make it; set safety.max_velocity first")
+        raise RobotError("the limits decide how far to move, and this robot has none; set safety.max_velocity first")
     way = np.minimum(SPEED_FRACTION * limits.max_velocity, RANGE_FRACTION * (limits.upper - limits.lower))
     return np.where(start > (limits.lower + limits.upper) / 2, -way, way)
 
