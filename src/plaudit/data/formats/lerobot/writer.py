@@ -83,7 +83,7 @@ def write(folder: Path, items: Sequence[LabeledEpisode], options: WriteOptions, 
         for index, item in enumerate(progress(items)):
             layout.check(item)
             episode, rows = item.episode, slice(0, item.episode.steps)
-            task_index = book.task(episode.task)
+            task_index = book.tasks.setdefault(episode.task, len(book.tasks))
             columns = layout.columns(item, index, book.frames, task_index)
             images = {} if options.video else {c: episode.frames[c][rows] for c in layout.cameras}
             place = tables.append(columns, images)
@@ -131,7 +131,11 @@ class _Tables(_Files):
     _writer: pq.ParquetWriter | None
 
     def append(self, columns: dict[str, AnyArray], images: dict[str, ByteArray]) -> dict[str, Any]:
-        arrays = {f"{IMAGES}{camera}": _png_column(frames) for camera, frames in images.items()}
+        kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+        arrays: dict[str, pa.Array] = {}
+        for camera, frames in images.items():
+            entries = [{"bytes": _png(image), "path": f"frame-{i:06d}.png"} for i, image in enumerate(frames)]
+            arrays[f"{IMAGES}{camera}"] = pa.array(entries, type=kind)
         arrays |= {name: _arrow(values) for name, values in columns.items()}
         table = pa.table(arrays).replace_schema_metadata({"huggingface": json.dumps(_hub_features(arrays))})
         if self._writer is None or self._path.stat().st_size > DATA_MB << 20:
@@ -174,9 +178,6 @@ class _Book:
     columns: list[dict[str, AnyArray]] = field(default_factory=list)
     histograms: dict[str, ImageHistogram] = field(default_factory=dict)
 
-    def task(self, text: str) -> int:
-        return self.tasks.setdefault(text, len(self.tasks))
-
     def add(
         self,
         item: LabeledEpisode,
@@ -206,7 +207,13 @@ class _Book:
                 "meta/episodes/file_index": 0,
             }
         )
-        self.sidecar.append(_sidecar(item, index, self.layout))
+        episode = item.episode
+        entry: dict[str, Any] = {"episode_index": index, "store_id": item.id, "repeated": episode.padded}
+        entry |= {"terminated": episode.terminated, **label_entry(item.labels, self.layout.reward_frame)}
+        entry["final_state"] = None if episode.padded == "last" else episode.state[-1].tolist()
+        if episode.padded != "last":
+            entry |= {f"final/{camera}": _png(episode.frames[camera][-1]) for camera in self.layout.cameras}
+        self.sidecar.append(entry)
         self.columns.append(columns)
         self.frames += item.episode.steps
 
@@ -237,31 +244,10 @@ class _Book:
         (meta / "info.json").write_text(json.dumps(info, indent=4))
 
 
-def _sidecar(item: LabeledEpisode, index: int, layout: Layout) -> dict[str, Any]:
-    episode = item.episode
-    entry: dict[str, Any] = {
-        "episode_index": index,
-        "store_id": item.id,
-        "repeated": episode.padded,
-        "terminated": episode.terminated,
-        **label_entry(item.labels, layout.reward_frame),
-        "final_state": None,
-    }
-    if episode.padded != "last":
-        entry["final_state"] = episode.state[-1].tolist()
-        entry |= {f"final/{camera}": _png(episode.frames[camera][-1]) for camera in layout.cameras}
-    return entry
-
-
 def _png(image: ByteArray) -> bytes:
     out = io.BytesIO()
     Image.fromarray(image).save(out, format="PNG", compress_level=3)
     return out.getvalue()
-
-
-def _png_column(frames: ByteArray) -> pa.Array:
-    entries = [{"bytes": _png(image), "path": f"frame-{i:06d}.png"} for i, image in enumerate(frames)]
-    return pa.array(entries, type=pa.struct({"bytes": pa.binary(), "path": pa.string()}))
 
 
 def _arrow(values: AnyArray) -> pa.Array:
