@@ -58,13 +58,6 @@ class OpenpiPolicy(FixedPolicy):
 
     def predict(self, observation: Observation, normalizer: Normalizer) -> FloatArray:
         """A chunk of actions [H, A], from the server."""
-        return self._chunk(self.client.infer(self._message(observation)))
-
-    def warmup(self) -> None:
-        """Connect; the server's own first inference comes with the first observation."""
-        _ = self.client.metadata
-
-    def _message(self, observation: Observation) -> dict[str, Any]:
         config = self.config
         message: dict[str, Any] = {}
         for camera, key in config.image_keys.items():
@@ -76,14 +69,10 @@ class OpenpiPolicy(FixedPolicy):
             message[config.state_key] = observation.state
         if config.prompt_key is not None:
             message[config.prompt_key] = config.prompt
-        return message
-
-    def _chunk(self, answer: Mapping[str, Any]) -> FloatArray:
-        config = self.config
+        answer = self.client.infer(message)
         if config.action_key not in answer:
-            raise PolicyError(
-                f"the server's answer has no '{config.action_key}'; {did_you_mean(config.action_key, answer)}"
-            )
+            names = did_you_mean(config.action_key, answer)
+            raise PolicyError(f"the server's answer has no '{config.action_key}'; {names}")
         actions = np.asarray(answer[config.action_key])
         horizon = config.horizon or (len(actions) if actions.ndim else 0)
         if actions.ndim != 2 or len(actions) < max(horizon, 1) or actions.shape[1] < config.action_dim:
@@ -93,6 +82,10 @@ class OpenpiPolicy(FixedPolicy):
         if not np.isfinite(chunk).all():
             raise PolicyError("the server sent actions that hold NaN or infinity")
         return chunk
+
+    def warmup(self) -> None:
+        """Connect; the server's own first inference comes with the first observation."""
+        _ = self.client.metadata
 
 
 def resize_with_pad(image: ByteArray, size: tuple[int, int]) -> ByteArray:

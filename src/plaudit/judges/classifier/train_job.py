@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, create_model, field_validator, model_validator
+from pydantic import Field, create_model, model_validator
 
 from plaudit.config import (
     BatchSize,
@@ -82,21 +82,14 @@ def _ignored(names: str) -> type[Config]:
 class ManiskillTraining(Config):
     """The block `reward_training`."""
 
-    enabled: bool = True
-    only: bool = True  # train the reward model and nothing else
+    enabled: Literal[True] = True
+    only: Literal[True] = True  # train the reward model and nothing else
     data_path: Path  # folders success/ and failure/ of .pkl; any data set will do
     epochs: PositiveInt = 100
     micro_batch_size: BatchSize | None = None
     global_batch_size: int = Field(default=64, ge=2, le=65_536)
     lr: LearningRate = 1e-4
     save_dir: Path
-
-    @field_validator("enabled", "only")
-    @classmethod
-    def _wanted(cls, value: bool) -> bool:
-        if not value:
-            raise ValueError("this command trains a reward model and nothing else; write true")
-        return value
 
 
 class ManiskillRecipe(Config):
@@ -147,7 +140,7 @@ class LerobotClassifier(_ignored(f"{_CLASSIFIER_KEYS} n_obs_steps")):
     type: Literal["reward_classifier"]
     model_name: str = PUBLISHED[0]
     num_cameras: SmallInt | None = None
-    num_classes: SmallInt = 2
+    num_classes: Literal[2] = 2  # success or not
     hidden_dim: Width = 256
     latent_dim: Width = 256
     dropout_rate: Fraction = 0.1
@@ -162,13 +155,6 @@ class LerobotClassifier(_ignored(f"{_CLASSIFIER_KEYS} n_obs_steps")):
     grad_clip_norm: Any = None
     push_to_hub: Any = None
     pretrained_path: Any = None
-
-    @field_validator("num_classes")
-    @classmethod
-    def _two(cls, value: int) -> int:
-        if value != 2:
-            raise ValueError(f"a reward is for success or not, which is 2 classes and not {value}")
-        return value
 
     @property
     def encoder(self) -> Tree:

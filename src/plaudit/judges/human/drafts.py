@@ -173,7 +173,11 @@ class DraftStore:
     def open(cls, store: Path, name: str = "") -> Self:
         """Continue with the drafts that this person left in a store, or start without any."""
         with disk_errors(store, "drafts cannot be kept there"):
-            folder = _drafts_folder(Folder(store))
+            with suppress(FileExistsError):
+                Folder(store).mkdir("drafts")
+            if not Folder(store).is_folder("drafts"):  # drafts stay inside the store
+                raise ForeignFile(f"{store / 'drafts'} is no folder of this store, a link say; remove it to label here")
+            folder = Folder(store / "drafts")
             earlier: list[Self] = []
             for key in _keys(folder.path):
                 lock = _try_lock(folder, key)
@@ -276,15 +280,6 @@ def is_being_labeled(store: Path) -> bool:
     """Whether a session is open on a store, in any process of this machine."""
     folder = store / "drafts"
     return folder.is_dir() and any(True for _ in _live_keys(Folder(folder)))
-
-
-def _drafts_folder(store: Folder) -> Folder:
-    """Create it if needed. A link is refused: drafts stay inside the store."""
-    with suppress(FileExistsError):
-        store.mkdir("drafts")
-    if not store.is_folder("drafts"):
-        raise ForeignFile(f"{store.path / 'drafts'} is no folder of this store, a link say; remove it to label here")
-    return Folder(store.path / "drafts")
 
 
 def _keys(folder: Path) -> list[str]:

@@ -25,7 +25,7 @@ from plaudit.judges.human import style
 from plaudit.judges.human.camera_view import ASSUMED_FPS, Player
 from plaudit.judges.human.session import ACTIONS, GROUPS, Session
 
-SIGNS = {
+SIGNS = {  # of keys, as people see them on a keyboard
     "Left": "←",
     "Right": "→",
     "Shift+Left": "⇧ ←",
@@ -35,11 +35,6 @@ SIGNS = {
     "PgUp": "Page ↑",
     "-": "−",
 }
-
-
-def sign(key: str) -> str:
-    """A key as people see it on a keyboard."""
-    return SIGNS.get(key, key)
 
 
 ROWS = (
@@ -58,7 +53,7 @@ class ActionButton(QPushButton):
         self.setFocusPolicy(Qt.FocusPolicy.NoFocus)
         self.setMinimumHeight(height)
         self.setSizePolicy(QSizePolicy.Policy.Expanding, QSizePolicy.Policy.Expanding)
-        self.title, key = QLabel(ACTIONS[name].title), QLabel(sign(ACTIONS[name].keys[0]))
+        self.title, key = QLabel(ACTIONS[name].title), QLabel(SIGNS.get(ACTIONS[name].keys[0], ACTIONS[name].keys[0]))
         self.title.setObjectName("title")
         key.setObjectName("key")
         row = self._row = QHBoxLayout(self)
@@ -230,7 +225,7 @@ def _key_table() -> str:
         rows = [f"<tr><th colspan=2 align=left style='color: {style.TEXT_MUTED}'>{title.upper()}</th></tr>"]
         for action in actions:
             keys = "&nbsp; ".join(
-                f"<b style='background-color: {style.SURFACE_RAISED}'>&nbsp;{escape(sign(key))}&nbsp;</b>"
+                f"<b style='background-color: {style.SURFACE_RAISED}'>&nbsp;{escape(SIGNS.get(key, key))}&nbsp;</b>"
                 for key in action.keys[:2]
             )
             rows.append(f"<tr><td>{keys}</td><td>{escape(action.description)}</td></tr>")

@@ -34,11 +34,8 @@ def size_of(shape: Sequence[int], edge: int) -> Size:
     """
     _, height, width, _ = shape
     scale = edge / math.sqrt(height * width)
-    return _whole(height * scale), _whole(width * scale)
-
-
-def _whole(pixels: float) -> int:
-    return max(1, round(pixels / TOKEN)) * TOKEN
+    rows, columns = (max(1, round(pixels * scale / TOKEN)) for pixels in (height, width))
+    return rows * TOKEN, columns * TOKEN
 
 
 def resize_frames(prompt: FramePrompt, edge: int) -> dict[str, ByteArray]:

@@ -43,21 +43,16 @@ class ProcessorBackend(VlmBackend):
     def _score(self, episode: Episode) -> FloatArray | PlauditError:
         try:
             prompt = build_prompt(self.config, episode)
-            with memory_errors(self.device):
-                logits = self._forward(prompt).cpu().numpy()
+            with memory_errors(self.device), torch.inference_mode():
+                images = self._images(prompt)
+                inputs = self._inputs(conversation(prompt, prompt.num_frames, image), images)
+                answers = self._answer_positions(prompt, images, inputs["input_ids"][0].tolist())
+                keep = torch.tensor(answers, device=self.device)
+                words = self.model(**inputs, logits_to_keep=keep, use_cache=False).logits[0].float()
+                logits = words[:, self._yes].logsumexp(1) - words[:, self._no].logsumexp(1)
         except PlauditError as error:
             return error
-        return check_finite(prompt, logits)
-
-    @torch.inference_mode()
-    def _forward(self, prompt: FramePrompt) -> Tensor:
-        """[F] logits of the frames that are shown."""
-        images = self._images(prompt)
-        inputs = self._inputs(conversation(prompt, prompt.num_frames, image), images)
-        answers = self._answer_positions(prompt, images, inputs["input_ids"][0].tolist())
-        keep = torch.tensor(answers, device=self.device)
-        logits = self.model(**inputs, logits_to_keep=keep, use_cache=False).logits[0].float()
-        return logits[:, self._yes].logsumexp(1) - logits[:, self._no].logsumexp(1)
+        return check_finite(prompt, logits.cpu().numpy())
 
     def _answer_positions(self, prompt: FramePrompt, images: Sequence[Any], ids: list[int]) -> list[int]:
         """The token after which each answer is read: each chat has to begin with the one that is a frame shorter."""

@@ -24,7 +24,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from pydantic import Field
 from torch import nn
 from torch.nn import functional as F
@@ -219,7 +218,14 @@ class Tuner(EpochTrainer):
             others = [task for task in self.tasks if task != episode.task] or OTHER_TASKS
             episode = replace(episode, task=others[rng.integers(len(others))])
         prompt = build_prompt(judge, episode)
-        shown = self._shown_frames(way, target, rng)
+        # Which frames are shown, in order.
+        last = len(target) - 1
+        late = not way and last > 0 and rng.random() < self.config.late_start
+        shown = np.union1d(np.arange(int(rng.integers(last)) if late else 0, last, judge.frame_stride), last)
+        if way == "still":
+            shown = np.full_like(shown, rng.choice(np.flatnonzero(~np.isnan(target))))
+        elif way == "backwards":
+            shown = shown[::-1].copy()
         prompt = self._augment(replace(prompt, frame_indices=shown), rng)
         if way == "blank":  # one picture that shows nothing, in place of every frame
             blank = {c: blank_images(rng, 16, f.shape[1:])[rng.integers(16)] for c, f in prompt.frames.items()}
@@ -227,16 +233,6 @@ class Tuner(EpochTrainer):
             prompt = replace(prompt, frames=frames)
         seen = np.where(np.isnan(target), target, 0) if way in ("blank", "other task") else target
         return self.backend.pack_prompt(episode_id, prompt), seen[shown].astype(np.float32)
-
-    def _shown_frames(self, way: str, target: FloatArray, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Numbers of the frames that are shown, in order."""
-        last = len(target) - 1
-        late = not way and last > 0 and rng.random() < self.config.late_start
-        begin = int(rng.integers(last)) if late else 0
-        shown = np.union1d(np.arange(begin, last, self.backend.config.frame_stride), last)
-        if way == "still":
-            return np.full_like(shown, rng.choice(np.flatnonzero(~np.isnan(target))))
-        return shown[::-1].copy() if way == "backwards" else shown
 
     def _augment(self, prompt: FramePrompt, rng: np.random.Generator) -> FramePrompt:
         """Apply one random change to all frames of a camera, at the size that the model sees."""
