@@ -270,11 +270,11 @@ def _changed(tree: dict[str, Any], block: str, **changes: Any) -> dict[str, Any]
         ({"output_checkpoint": "m.pt", "ensemble_size": 3}, "a .pt file holds one network, and ensemble_size is 3"),
         (
             _changed(MANISKILL, "reward_training", enabled=False),
-            "key 'reward_training.enabled' is false: input should be True",
+            "reward_training.enabled' is false: input should be true",
         ),
         (
             _changed(MANISKILL, "reward_training", only=False),
-            "key 'reward_training.only' is false: input should be True",
+            "reward_training.only' is false: input should be true",
         ),
         (_changed(MANISKILL, "reward_training", data="x"), "unknown key 'reward_training.data'; did you mean 'data_p"),
         (_changed(MANISKILL, "reward_training", save_dir="left out"), "key 'reward_training.save_dir' is missing"),
