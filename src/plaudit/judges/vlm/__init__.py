@@ -1,10 +1,9 @@
 """A vision-language model that judges episodes frame by frame, in this process or behind a server.
 
 config.py        what a user sets, and how the judge is built from it
-judge.py         the judge: logits to calibrated scores
+judge.py         the judge, and what it needs of a backend: score frames, explain episodes
 prompt.py        what is asked, as a chat; the same for all backends
 images.py        frames to the size the model sees, to patches, to data: URLs
-backend.py       what a backend does: score frames, explain episodes
 
 local.py         a Qwen3-VL in this process: batches by tokens, out of memory, explanations
   loading.py       a folder of the hub to weights, tokenizer and fingerprint

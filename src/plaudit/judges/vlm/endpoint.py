@@ -18,9 +18,9 @@ import numpy as np
 from pydantic import AliasPath, BaseModel, Field, ValidationError
 
 from plaudit.errors import JudgeError, JudgeUnavailable, PlauditError, import_extra
-from plaudit.judges.vlm.backend import VlmBackend
 from plaudit.judges.vlm.config import VlmJudgeConfig
 from plaudit.judges.vlm.images import data_url, resize_frames
+from plaudit.judges.vlm.judge import VlmBackend
 from plaudit.judges.vlm.prompt import (
     ANSWER_TOKENS,
     FramePrompt,

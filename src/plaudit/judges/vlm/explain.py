@@ -11,7 +11,7 @@ from pathlib import Path
 
 from plaudit.data.failures import Failures
 from plaudit.data.store import Store
-from plaudit.judges.vlm.backend import VlmBackend
+from plaudit.judges.vlm.judge import VlmBackend
 from plaudit.judges.vlm.prompt import Explanation
 
 SOURCE = "vlm_explanation"  # in the record of failures; not the name of a judge, since it labels nothing

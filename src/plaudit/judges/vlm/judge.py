@@ -1,16 +1,50 @@
-"""A vision-language model as a judge: its logits of yes against no, frame by frame, calibrated."""
+"""A vision-language model as a judge, and what it needs of where the model runs: in this process or behind a server.
 
+The judge calibrates a backend's logits of yes against no, frame by frame.
+"""
+
+import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
 
 from plaudit.errors import PlauditError
 from plaudit.judges.calibration import PlattScaling, fingerprint_of
-from plaudit.judges.vlm.backend import VlmBackend
+from plaudit.judges.vlm.config import VlmJudgeConfig
+from plaudit.judges.vlm.prompt import Explanation, FramePrompt, build_prompt, parse_answer, prompt_fingerprint
 from plaudit.rule import DecisionRule
 from plaudit.types import Episode, FloatArray, JudgeId, Scores
 
 SOURCE = "vlm"
+
+
+class VlmBackend(ABC):
+    """A model that scores frames and explains episodes: local.py, processor.py, endpoint.py."""
+
+    warnings: tuple[str, ...] = ()  # what a user should know before its labels are used
+    trained_on: str = ""  # keys of the episodes that an adapter learned from (data/episode_keys.py)
+
+    def __init__(self, config: VlmJudgeConfig, *model: str):
+        """model: what decides its answers besides the prompt: weights, template, precision"""
+        self.config = config
+        parts = [*model, prompt_fingerprint(config)]
+        self.fingerprint = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+    @abstractmethod
+    def score(self, episodes: Sequence[Episode]) -> Sequence[FloatArray | PlauditError]:
+        """The logit of success of each observed frame; an error where an episode cannot be scored."""
+
+    @abstractmethod
+    def generate(self, prompt: FramePrompt) -> str:
+        """The model's words about all frames of an episode."""
+
+    def explain(self, episode: Episode) -> Explanation:
+        """What the model says of an episode in words, ending with yes or no about its last frame."""
+        try:
+            return parse_answer(self.generate(build_prompt(self.config, episode)))
+        except PlauditError as error:
+            return Explanation("", None, str(error))
 
 
 class VlmJudge:
@@ -26,12 +60,12 @@ class VlmJudge:
 
     def score(self, episodes: Sequence[Episode]) -> Sequence[Scores | PlauditError]:
         """Every frame of each episode, many episodes in one pass."""
-        return [
-            answer if isinstance(answer, PlauditError) else self._scores(episode, answer)
-            for episode, answer in zip(episodes, self.backend.score(episodes), strict=True)
-        ]
-
-    def _scores(self, episode: Episode, logits: FloatArray) -> Scores:
-        prob = np.full(episode.steps + 1, np.nan, np.float32)
-        prob[episode.observed] = self._calibration(logits)
-        return Scores(prob)
+        answers: list[Scores | PlauditError] = []
+        for episode, logits in zip(episodes, self.backend.score(episodes), strict=True):
+            if isinstance(logits, PlauditError):
+                answers.append(logits)
+                continue
+            prob = np.full(episode.steps + 1, np.nan, np.float32)
+            prob[episode.observed] = self._calibration(logits)
+            answers.append(Scores(prob))
+        return answers

@@ -21,10 +21,10 @@ from torch import Tensor
 from plaudit.errors import JudgeError, PlauditError
 from plaudit.judges.images import resize_images
 from plaudit.judges.vlm.adapter import load_adapted
-from plaudit.judges.vlm.backend import VlmBackend
 from plaudit.judges.vlm.chat_template import ChatTemplate, IntArray, Layout, image
 from plaudit.judges.vlm.config import VlmJudgeConfig
 from plaudit.judges.vlm.images import PATCH, Size, patches, size_of
+from plaudit.judges.vlm.judge import VlmBackend
 from plaudit.judges.vlm.loading import (
     LoadedVlm,
     answer_token_ids,

@@ -15,10 +15,10 @@ from PIL import Image as PilImage
 from torch import Tensor
 
 from plaudit.errors import JudgeError, PlauditError
-from plaudit.judges.vlm.backend import VlmBackend
 from plaudit.judges.vlm.chat_template import UNSTABLE_TEMPLATE, image
 from plaudit.judges.vlm.config import VlmJudgeConfig
 from plaudit.judges.vlm.images import resize_frames
+from plaudit.judges.vlm.judge import VlmBackend
 from plaudit.judges.vlm.loading import LoadedVlm, answer_token_ids
 from plaudit.judges.vlm.prompt import FramePrompt, Message, build_prompt, conversation, explanation_prompt
 from plaudit.types import Episode, FloatArray
