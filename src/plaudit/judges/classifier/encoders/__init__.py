@@ -146,12 +146,7 @@ class SameMaxPool2d(nn.Module):
         self.kernel, self.stride = kernel, stride
 
     def forward(self, x: Tensor) -> Tensor:
-        padding = [same_padding(size, self.kernel, self.stride) for size in x.shape[2:]]
-        if all(before == after for before, after in padding):  # torch pads these itself, without a copy
-            return F.max_pool2d(x, self.kernel, self.stride, [before for before, _ in padding])
-        if all(pair == (0, 1) for pair in padding):  # a last window that reaches one cell out: no copy either
-            return F.max_pool2d(x, self.kernel, self.stride, ceil_mode=True)
-        rows, columns = padding
+        rows, columns = (same_padding(size, self.kernel, self.stride) for size in x.shape[2:])
         return F.max_pool2d(F.pad(x, (*columns, *rows), value=-math.inf), self.kernel, self.stride)
 
 
