@@ -23,9 +23,9 @@ import numpy as np
 
 from bars import Bars
 from plaudit.data.store import Store
+from plaudit.encoders.small import SmallConfig
 from plaudit.envs.panda import PandaConfig
 from plaudit.judges.classifier.config import RewardTrainConfig
-from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.report.plots import line_chart
 from plaudit.rollout.collector import EpisodeTargets
 from plaudit.rollout.scripted import collect_scripted

@@ -25,10 +25,10 @@ from plaudit.contracts import check_robot
 from plaudit.data.formats import WriteOptions
 from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset, import_dataset
+from plaudit.encoders.efficientnet import EfficientNetConfig
+from plaudit.encoders.resnet import Resnet10Config
 from plaudit.errors import PlauditError
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig
-from plaudit.judges.classifier.encoders.efficientnet import EfficientNetConfig
-from plaudit.judges.classifier.encoders.resnet import Resnet10Config
 from plaudit.judges.classifier.judge import load_reward_model
 from plaudit.judges.classifier.lerobot import save_lerobot_classifier
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig

@@ -18,10 +18,10 @@ from rich.console import Console
 
 from bars import Bars
 from plaudit.data.store import Store
+from plaudit.encoders.small import SmallConfig
 from plaudit.judges.calibration import calibrate
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
-from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.fit import train_reward_model
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.evaluation import JudgeEvaluation, evaluate, load_reference_labels, score_episodes

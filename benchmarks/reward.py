@@ -26,10 +26,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bars import Bars
 from plaudit.data.store import Store
+from plaudit.encoders import normalize
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, TrainingDataInfo
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import RewardDataset, split
-from plaudit.judges.classifier.encoders import normalize
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.judges.classifier.training import EnsembleMember, OnlineFeatures, cache_features
 from plaudit.judges.classifier.worker import RewardWorker, RewardWorkerConfig

@@ -16,9 +16,9 @@ import torch
 from plaudit.config import Config
 from plaudit.data.store import Store
 from plaudit.data.transfer import new_folder
+from plaudit.encoders.small import SmallConfig
 from plaudit.errors import JudgeError
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, TrainingDataInfo
-from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig

@@ -24,6 +24,7 @@ ROOMS = [
     "registry",
     "devices",
     "data",
+    "encoders",
     "contracts",
     "envs",
     "robots",

@@ -20,7 +20,7 @@ from command import plaudit
 from plaudit.data.formats import WriteOptions
 from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset
-from plaudit.judges.classifier.encoders.resnet import ResNetEncoderWrapper
+from plaudit.encoders.resnet import ResNetEncoderWrapper
 from plaudit.judges.classifier.judge import load_reward_model
 from slow import slow_but
 from waiting import stretch, wait_until

@@ -21,12 +21,12 @@ from plaudit.data.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
 from plaudit.data.transfer import import_dataset
+from plaudit.encoders.others import TransformersConfig
+from plaudit.encoders.resnet import Resnet10Config
+from plaudit.encoders.small import SmallConfig
 from plaudit.errors import DataError, PlauditError
 from plaudit.judges.certificate import load_certificate
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig
-from plaudit.judges.classifier.encoders.others import TransformersConfig
-from plaudit.judges.classifier.encoders.resnet import Resnet10Config
-from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.lerobot import load_lerobot_classifier, save_lerobot_classifier
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.judges.classifier.train_job import LerobotClassifier

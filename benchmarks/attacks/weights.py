@@ -24,9 +24,9 @@ from attacks.tally import Tally, sample
 from attacks.torch_files import HEADS, hostile_archives
 from plaudit.data.checkpoint import load_checkpoint, save_checkpoint
 from plaudit.data.normalize import Normalizer
+from plaudit.encoders import read_state_dict
+from plaudit.encoders.small import SmallConfig
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, TrainingDataInfo
-from plaudit.judges.classifier.encoders import read_state_dict
-from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.judge import load_reward_model
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.learners.config import SacConfig

@@ -72,6 +72,7 @@ BatchSize = Annotated[int, Field(gt=0, le=65_536)]
 Width = Annotated[int, Field(gt=0, le=65_536)]  # numbers in a vector: units of a layer, joints
 Edge = Annotated[int, Field(gt=0, le=16_384)]  # pixels of an image
 Number = Annotated[float, Field(ge=-1e9, le=1e9)]
+Channels = tuple[Number, Number, Number]  # red, green, blue
 PositiveFloat = Annotated[float, Field(gt=0, le=1e9)]
 NonNegativeFloat = Annotated[float, Field(ge=0, le=1e9)]
 Fraction = Annotated[float, Field(ge=0, le=1)]

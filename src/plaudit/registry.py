@@ -338,12 +338,12 @@ LEARNER_REGISTRY = Registry(
 ENCODER_REGISTRY = Registry(
     "encoder",
     builtin={
-        "small": "plaudit.judges.classifier.encoders.small:SmallConfig",
-        "keypoints": "plaudit.judges.classifier.encoders.small:KeypointsConfig",
-        "resnet10": "plaudit.judges.classifier.encoders.resnet:Resnet10Config",
-        "resnet": "plaudit.judges.classifier.encoders.resnet:ResnetConfig",
-        "efficientnet_lite0": "plaudit.judges.classifier.encoders.efficientnet:EfficientNetConfig",
-        "torchvision": "plaudit.judges.classifier.encoders.others:TorchvisionConfig",
-        "transformers": "plaudit.judges.classifier.encoders.others:TransformersConfig",
+        "small": "plaudit.encoders.small:SmallConfig",
+        "keypoints": "plaudit.encoders.small:KeypointsConfig",
+        "resnet10": "plaudit.encoders.resnet:Resnet10Config",
+        "resnet": "plaudit.encoders.resnet:ResnetConfig",
+        "efficientnet_lite0": "plaudit.encoders.efficientnet:EfficientNetConfig",
+        "torchvision": "plaudit.encoders.others:TorchvisionConfig",
+        "transformers": "plaudit.encoders.others:TransformersConfig",
     },
 )

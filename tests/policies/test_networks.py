@@ -3,6 +3,7 @@ import torch
 from torch.distributions import Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
+from plaudit.policies.config import ImageEncoderConfig
 from plaudit.policies.networks import CriticEnsemble, Encoder, Linear, ObsTensors, TanhGaussian, random_shift
 from plaudit.types import EnvSpec
 
@@ -58,7 +59,7 @@ def test_a_shift_moves_each_image_whole_and_repeats_its_edge():
 @pytest.mark.parametrize("size", [(64, 64), (33, 50), (128, 96)])
 def test_an_encoder_takes_cameras_of_any_size(size):
     env_spec = EnvSpec(3, 4, {"front": size, "wrist": (16, 16)})
-    encoder = Encoder(env_spec, features=10)
+    encoder = Encoder(env_spec, ImageEncoderConfig(features=10))
     images = {
         "front": torch.zeros(2, *size, 3, dtype=torch.uint8),
         "wrist": torch.zeros(2, 16, 16, 3, dtype=torch.uint8),

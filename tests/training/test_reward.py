@@ -17,10 +17,10 @@ from glow import GlowConfig, bewildered, bright_model, saved
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.rewards import RewardConfig
 from plaudit.data.store import Store
+from plaudit.encoders.small import SmallConfig
 from plaudit.errors import BadFile, JudgeError, PlauditError
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
-from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.fit import train_reward_model
 from plaudit.judges.classifier.judge import load_reward_model
 from plaudit.judges.classifier.judge_config import classifier_stage

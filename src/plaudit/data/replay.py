@@ -25,6 +25,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from plaudit.data.batch import Allocate, BufferPool, cuda_available, pinned_empty, to_tensordict, to_torch
+from plaudit.data.features import FeatureCache
 from plaudit.data.rewards import RewardConfig
 from plaudit.data.segments import STEPS, camera_column
 from plaudit.data.step_table import Returns, StepTable
@@ -62,6 +63,7 @@ class ReplaySampler:
         terminate_on_success: bool = True,
         trust_terminated: Sequence[bool] = (),
         hold_back: Sequence[int] = (),
+        features: FeatureCache | None = None,
         seed: int | None = None,
         threads: int | None = None,
         allocate: Allocate | None = None,
@@ -76,6 +78,7 @@ class ReplaySampler:
         trust_terminated: of each store, whether an episode that was recorded as ended has no future even where the
             judge sees no success; () for yes
         hold_back: of each store, how many of its newest labeled episodes are not sampled yet; () for none
+        features: of frames, which batches hold instead of the frames
         threads: that copy frames at once; None for one a core, four at most
         """
         if not stores:
@@ -91,7 +94,8 @@ class ReplaySampler:
         if len(whose) != len(stores) or any(isinstance(names, str) for names in whose):
             raise DataError(f"sources must be one set of names a store, got {sources} for {len(stores)} stores")
         held = hold_back or [0] * len(stores)
-        self._tables = [StepTable(*each, cameras) for each in zip(stores, returns, whose, held, strict=True)]
+        self._tables = [StepTable(*each, cameras, features) for each in zip(stores, returns, whose, held, strict=True)]
+        self._image_dtype = np.uint8 if features is None else np.float32
         self._horizon = horizon
         self._allocate = allocate or BufferPool().empty
         self._workers = threads or min(MAX_THREADS, os.cpu_count() or 1)
@@ -192,13 +196,13 @@ class ReplaySampler:
         horizon = self._horizon or 1
         new = self._allocate
         batch: Batch[AnyArray] = Batch(
-            images={c: new((size, *shapes[c]), np.uint8) for c in cameras},
+            images={c: new((size, *shapes[c]), self._image_dtype) for c in cameras},
             state=new((size, *shapes["state"]), np.float32),
             actions=new((size, horizon, *shapes["action"]), np.float32),
             action_mask=new((size, horizon), np.bool_),
             reward=new((size,), np.float32),
             discount=new((size,), np.float32),
-            next_images={c: new((size, *shapes[c]), np.uint8) for c in cameras},
+            next_images={c: new((size, *shapes[c]), self._image_dtype) for c in cameras},
             next_state=new((size, *shapes["state"]), np.float32),
             episode=new((size,), np.int64),
             step=new((size,), np.int64),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from plaudit.data.catalog import EpisodeEntry
+from plaudit.data.features import FeatureCache
 from plaudit.data.rewards import Decisions, RewardConfig, learning_signal
 from plaudit.data.segments import STEPS, MappedColumn, camera_column
 from plaudit.data.store import Store
@@ -55,6 +56,7 @@ class StepTable:
         sources: Collection[str] | None,
         hold_back: int,
         cameras: Collection[str] | None,
+        cache: FeatureCache | None = None,
     ):
         """See `ReplaySampler`."""
         self.store = store
@@ -62,6 +64,8 @@ class StepTable:
         self.sources = sources
         self.hold_back = hold_back
         self.cameras = cameras
+        self._cache = cache
+        self._features: dict[int, dict[str, FloatArray]] = {}  # segment -> column -> features of its rows
         self._maps: dict[int, dict[str, MappedColumn]] = {}  # segment -> column -> map; outlives an eviction
         self.shapes: dict[str, tuple[int, ...]] = {}  # column or "state", "action" -> shape of one row
         self._rows = np.zeros(0, _ROW)
@@ -87,6 +91,8 @@ class StepTable:
             alive = set(self.store.ids)
             for episode_id in self._blocks.keys() - alive:
                 self._rows["valid"][self._blocks.pop(episode_id)] = False
+                if self._cache is not None:
+                    self._cache.forget(self.store, episode_id)
             changed = ledger.changed_since(start) | (set() if start else self._blocks.keys())
             for episode_id in sorted(changed & alive):
                 with suppress(EpisodeNotFound):  # evicted while this loop runs
@@ -128,12 +134,15 @@ class StepTable:
         for number in set(picked["segment"].tolist()):
             rows = picked[picked["segment"] == number]
             ends[number] = int((rows["row"] + rows["left"]).max()) + 1  # the row after the episode's last one
-        return {n: {name: self._maps[n][name].checked(end) for name in self._columns} for n, end in ends.items()}
+        return {
+            n: {name: self._maps[n][name].checked(end) for name in self._columns} | self._features.get(n, {})
+            for n, end in ends.items()
+        }
 
     @property
     def _columns(self) -> list[str]:
         """Those that a batch is made of."""
-        return [STEPS, *(camera_column(c) for c in self.shapes if c not in ("state", "action"))]
+        return [STEPS, *(camera_column(c) for c in self.shapes if c not in ("state", "action") and not self._cache)]
 
     def _label(self, episode_id: int) -> None:
         entry = self.store.entry(episode_id)
@@ -189,7 +198,21 @@ class StepTable:
         block["row"] = entry.row + block["step"]
         block["left"] = entry.steps - block["step"]
         self._used = rows.stop
+        if self._cache is not None:
+            self._encode(episode_id, entry, self._cache)
         return rows
+
+    def _encode(self, episode_id: int, entry: EpisodeEntry, cache: FeatureCache) -> None:
+        """Put the features of an episode's frames where its rows are."""
+        columns = self._features.setdefault(entry.segment, {})
+        end = entry.row + entry.rows
+        for camera, values in cache.features(self.store, episode_id).items():
+            column = columns.get(camera_column(camera), np.zeros((0, *cache.shapes[camera]), np.float32))
+            if end > len(column):
+                grown = np.zeros((max(end, 2 * len(column)), *column.shape[1:]), np.float32)
+                grown[: len(column)] = column
+                columns[camera_column(camera)] = column = grown
+            column[entry.row : end] = values
 
     def _map(self, episode_id: int, entry: EpisodeEntry) -> None:
         """Hold on to the columns of an episode's segment, so that an eviction can't take them from under a sample."""
@@ -203,6 +226,8 @@ class StepTable:
         if missing:
             has = ", ".join(c for c, _, _ in segment.schema.cameras) or "none"
             raise DataError(f"{self.store.folder}: episode {episode_id} has no camera '{min(missing)}'; it has: {has}")
+        if self._cache is not None:
+            shapes = dict(self._cache.shapes)
         shapes |= {"state": (segment.schema.state_dim,), "action": (segment.schema.action_dim,)}
         self.shapes = self.shapes or shapes
         if shapes != self.shapes:
@@ -223,6 +248,7 @@ class StepTable:
         self._valid = None
         alive = set(np.unique(self._rows["segment"]).tolist())
         self._maps = {number: maps for number, maps in self._maps.items() if number in alive}
+        self._features = {number: columns for number, columns in self._features.items() if number in alive}
 
 
 def n_step_returns(reward: FloatArray, done: BoolArray, returns: Returns) -> tuple[FloatArray, FloatArray, AnyArray]:

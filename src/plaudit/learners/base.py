@@ -6,18 +6,31 @@ too, or implement `plaudit.protocols.Learner` without it.
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from plaudit.data.checkpoint import Stateful
 from plaudit.devices import Adam
-from plaudit.policies.networks import ObsTensors, random_shift, seeded, weights_of
-from plaudit.types import EnvSpec, PolicyWeights
+from plaudit.policies.config import ImageEncoderConfig
+from plaudit.policies.networks import Encoder, ObsTensors, obs_to_tensors, random_shift, seeded, weights_of
+from plaudit.types import EnvSpec, Observation, PolicyWeights
+
+if TYPE_CHECKING:
+    from plaudit.policies.pretrained import FrozenEncoder
 
 # Called with the parameters whose gradients are about to be used, so that data-parallel workers average theirs.
 GradSync = Callable[[list[nn.Parameter]], None]
+
+
+@dataclass(frozen=True)
+class EncoderSpec:
+    """The image encoder of a learner: its config, and the frozen part where there is one."""
+
+    config: ImageEncoderConfig = field(default_factory=ImageEncoderConfig)
+    frozen: "FrozenEncoder | None" = None
 
 
 class LearnerBase(Stateful):
@@ -26,8 +39,9 @@ class LearnerBase(Stateful):
     on_policy = False
     pretrain_updates = 0  # with demonstrations alone, where there are some, before the first episode
 
-    def __init__(self, env_spec: EnvSpec, seed: int, device: str):
+    def __init__(self, env_spec: EnvSpec, seed: int, device: str, encoder: "EncoderSpec | None"):
         self.env_spec, self.seed, self.device = env_spec, seed, torch.device(device)
+        self.encoder = encoder or EncoderSpec()
         self.version = 0  # updates made
         self.sync: GradSync | None = None
         self.rng = torch.Generator(device).manual_seed(seed)
@@ -35,6 +49,20 @@ class LearnerBase(Stateful):
     def seeded(self) -> AbstractContextManager[None]:
         """Networks that are made meanwhile have initial weights by this learner's seed; torch's own state stays."""
         return seeded(self.seed)
+
+    def make_encoder(self) -> Encoder:
+        """An image encoder as the run's config describes it."""
+        return Encoder(self.env_spec, self.encoder.config, self.encoder.frozen, pretrained=True)
+
+    def tensors(self, observation: Observation) -> ObsTensors:
+        """Observations of N environments, as the encoders take them."""
+        return obs_to_tensors(observation, self.env_spec, self.device, self.encoder.frozen)
+
+    def augment(self, images: Mapping[str, Tensor], state: Tensor, pad: int) -> ObsTensors:
+        """Observations with images shifted at random by up to `pad` pixels; features of images stay as they are."""
+        if self.encoder.frozen is not None:
+            return ObsTensors(images, state)
+        return ObsTensors({camera: random_shift(image, self.rng, pad) for camera, image in images.items()}, state)
 
     @property
     def components(self) -> Mapping[str, nn.Module]:
@@ -95,8 +123,3 @@ def torch_threads(count: int | None, *, images: bool) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def augment(images: Mapping[str, Tensor], state: Tensor, rng: torch.Generator, pad: int) -> ObsTensors:
-    """Observations with images shifted at random by up to `pad` pixels."""
-    return ObsTensors({camera: random_shift(image, rng, pad) for camera, image in images.items()}, state)

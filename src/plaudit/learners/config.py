@@ -41,10 +41,10 @@ class LearnerConfig(Config):
         """Actions of a chunk that a backup spans; a robot has to execute as many before the next inference."""
         return self.action_horizon
 
-    def build(self, env_spec: EnvSpec, seed: int, device: str) -> Any:
-        """The `Learner` of an env or a robot."""
+    def build(self, env_spec: EnvSpec, seed: int, device: str, **encoder: Any) -> Any:
+        """The `Learner` of an env or a robot. encoder: an `EncoderSpec`, if it is not the default"""
         module, _, name = self.learner_class.partition(":")
-        return getattr(import_module(module), name)(self, env_spec, seed, device)
+        return getattr(import_module(module), name)(self, env_spec, seed, device, **encoder)
 
 
 class OffPolicyConfig(LearnerConfig):

@@ -7,7 +7,7 @@ are near those ManiSkill's PickCube is run with; the details follow "The 37 impl
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from plaudit.learners.base import LearnerBase, augment, make_adam
+from plaudit.learners.base import EncoderSpec, LearnerBase, make_adam
 from plaudit.learners.config import PpoConfig
 from plaudit.policies.config import ActorConfig, GaussianConfig
-from plaudit.policies.networks import Encoder, Linear, ObsTensors, gaussian_actor, mlp, obs_to_tensors
+from plaudit.policies.networks import Encoder, Linear, ObsTensors, gaussian_actor, mlp
 from plaudit.rollout.vector import ActFn, RolloutBatch
 from plaudit.types import Batch, EnvSpec, FloatArray, Observation
 
@@ -28,11 +28,17 @@ class ActorCritic(nn.Module):
     """A Gaussian policy and a value that share nothing: an untrained value would spoil the encoder of a policy that
     was pretrained on demonstrations."""
 
-    def __init__(self, env_spec: EnvSpec, hidden_dims: tuple[int, ...], log_std_init: float):
+    def __init__(
+        self,
+        env_spec: EnvSpec,
+        hidden_dims: tuple[int, ...],
+        log_std_init: float,
+        make_encoder: Callable[[], Encoder],
+    ):
         super().__init__()
-        self.actor_encoder = Encoder(env_spec)
+        self.actor_encoder = make_encoder()
         self.actor = gaussian_actor(self.actor_encoder.size, env_spec.action_dim, hidden_dims)
-        self.critic_encoder = Encoder(env_spec)
+        self.critic_encoder = make_encoder()
         size = self.critic_encoder.size
         self.critic = nn.Sequential(mlp([size, *hidden_dims], nn.Tanh), Linear(hidden_dims[-1], 1))
         self.log_std = nn.Parameter(torch.full((env_spec.action_dim,), log_std_init))
@@ -53,11 +59,18 @@ class Ppo(LearnerBase):
 
     on_policy = True
 
-    def __init__(self, config: PpoConfig, env_spec: EnvSpec, seed: int = 0, device: str = "cpu"):
-        super().__init__(env_spec, seed, device)
+    def __init__(
+        self,
+        config: PpoConfig,
+        env_spec: EnvSpec,
+        seed: int = 0,
+        device: str = "cpu",
+        encoder: EncoderSpec | None = None,
+    ):
+        super().__init__(env_spec, seed, device, encoder)
         self.config, self.pretrain_updates = config, config.pretrain_updates
         with self.seeded():
-            self.net = ActorCritic(env_spec, config.hidden_dims, config.log_std_init).to(self.device)
+            self.net = ActorCritic(env_spec, config.hidden_dims, config.log_std_init, self.make_encoder).to(self.device)
         self.optimizer = make_adam(config.lr, self.net, eps=1e-5)
         self.optimizers = {"all": self.optimizer}
 
@@ -73,7 +86,7 @@ class Ppo(LearnerBase):
     def act(self, observation: Observation, *, explore: bool) -> FloatArray:
         """Actions [N, A] for N observations."""
         with torch.inference_mode():
-            mean = self.net.actor(self.net.actor_encoder(obs_to_tensors(observation, self.env_spec, self.device)))
+            mean = self.net.actor(self.net.actor_encoder(self.tensors(observation)))
             if explore:
                 noise = torch.randn(mean.shape, generator=self.rng, device=self.device)
                 mean = mean + self.net.log_std.exp() * noise
@@ -97,7 +110,7 @@ class Ppo(LearnerBase):
 
     def bc_update(self, batch: Batch[Tensor]) -> float:
         """One step of behavior cloning, without which a sparse reward is rarely found at all; returns the loss."""
-        obs = augment(batch.images, batch.state, self.rng, self.config.random_shift_pad)
+        obs = self.augment(batch.images, batch.state, self.config.random_shift_pad)
         self.net.bc_pretrained.fill_(True)
         density, _ = self.net(obs, batch.actions.clamp(-1, 1))
         loss = -density.mean()
@@ -125,13 +138,17 @@ class Ppo(LearnerBase):
     def policy_config(self, *, explore: bool = False) -> GaussianConfig:
         """The config of the policy that acts with these weights, without exploration: it has no standard deviation."""
         actor = ActorConfig(kind="plain", hidden_dims=self.config.hidden_dims)
-        return GaussianConfig(**self.env_spec.policy_fields(), actor=actor)
+        return GaussianConfig(**self.env_spec.policy_fields(), encoder=self.encoder.config, actor=actor)
 
     def _prepare(self, rollout: RolloutBatch) -> "_RolloutTensors":
         """Values, advantages and old densities of every step, in one pass over the rollout."""
         steps = len(rollout.reward)
         state = torch.from_numpy(rollout.state).to(self.device)
         images = {c: torch.from_numpy(rollout.images[c]).to(self.device) for c in self.env_spec.cameras}
+        if (frozen := self.encoder.frozen) is not None:
+            shape = rollout.state.shape[:2]
+            features = frozen.encode({c: rollout.images[c].reshape(-1, *rollout.images[c].shape[2:]) for c in images})
+            images = {c: torch.from_numpy(f).to(self.device).unflatten(0, shape) for c, f in features.items()}
         actions = torch.from_numpy(rollout.actions).to(self.device)
         with torch.no_grad():
             outputs = []

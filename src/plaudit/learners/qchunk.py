@@ -13,18 +13,18 @@ cut short; they do from one in which the episode terminated. As in RLPD, each ba
 own experience, and critics have LayerNorm.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from plaudit.errors import DataError
-from plaudit.learners.base import LearnerBase, augment, make_adam, optimizer_step, sample_critics, soft_update
+from plaudit.learners.base import EncoderSpec, LearnerBase, make_adam, optimizer_step, sample_critics, soft_update
 from plaudit.learners.config import QChunkConfig
 from plaudit.policies.config import CriticConfig, QChunkPolicyConfig
 from plaudit.policies.flow import VelocityNet, integrate, matching_loss
-from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors, obs_to_tensors
+from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors
 from plaudit.policies.qchunk import best_of_n, clip_actions
 from plaudit.rollout.vector import ActFn
 from plaudit.types import Batch, EnvSpec, FloatArray, Observation
@@ -35,9 +35,9 @@ EVAL_SEED = 0  # of the noise in evaluations: two of them differ in nothing but 
 class QChunkNet(nn.Module):
     """All that is trained. The flow and the critics have an image encoder each."""
 
-    def __init__(self, env_spec: EnvSpec, config: QChunkConfig):
+    def __init__(self, env_spec: EnvSpec, config: QChunkConfig, make_encoder: Callable[[], Encoder]):
         super().__init__()
-        self.encoder, self.critic_encoder, self.target_critic_encoder = (Encoder(env_spec) for _ in range(3))
+        self.encoder, self.critic_encoder, self.target_critic_encoder = (make_encoder() for _ in range(3))
         size, horizon, actions = self.encoder.size, config.horizon, env_spec.action_dim
         net = config.velocity_net
         self.velocity_net = VelocityNet(size, horizon, actions, net.width, net.depth)
@@ -54,11 +54,18 @@ class QChunk(LearnerBase):
 
     net: QChunkNet
 
-    def __init__(self, config: QChunkConfig, env_spec: EnvSpec, seed: int = 0, device: str = "cpu"):
-        super().__init__(env_spec, seed, device)
+    def __init__(
+        self,
+        config: QChunkConfig,
+        env_spec: EnvSpec,
+        seed: int = 0,
+        device: str = "cpu",
+        encoder: EncoderSpec | None = None,
+    ):
+        super().__init__(env_spec, seed, device, encoder)
         self.config, self.pretrain_updates = config, config.pretrain_updates
         with self.seeded():
-            self.net = QChunkNet(env_spec, config).to(self.device)
+            self.net = QChunkNet(env_spec, config, self.make_encoder).to(self.device)
         self.optimizers = {
             "critic": make_adam(config.lr, self.net.critic_encoder, self.net.critic),
             "flow": make_adam(config.lr, self.net.encoder, self.net.velocity_net),
@@ -88,7 +95,7 @@ class QChunk(LearnerBase):
     def plan(self, observation: Observation, rng: torch.Generator) -> FloatArray:
         """Chunks [N, H, A] for N observations."""
         with torch.inference_mode():
-            return self._best(obs_to_tensors(observation, self.env_spec, self.device), rng).cpu().numpy()
+            return self._best(self.tensors(observation), rng).cpu().numpy()
 
     def _best(self, obs: ObsTensors, rng: torch.Generator) -> Tensor:
         """For each of B observations the best of N chunks, [B, H, A]."""
@@ -107,8 +114,8 @@ class QChunk(LearnerBase):
         """
         self._check(batch)
         self.version += 1
-        obs = augment(batch.images, batch.state, self.rng, self.config.random_shift_pad)
-        next_obs = augment(batch.next_images, batch.next_state, self.rng, self.config.random_shift_pad)
+        obs = self.augment(batch.images, batch.state, self.config.random_shift_pad)
+        next_obs = self.augment(batch.next_images, batch.next_state, self.config.random_shift_pad)
         # Critics.
         critic_loss, q_mean = self._critic_loss(batch, obs, next_obs)
         optimizer_step(self.optimizers["critic"], critic_loss, self.sync)
@@ -160,6 +167,7 @@ class QChunk(LearnerBase):
         config = self.config
         return QChunkPolicyConfig(
             **self.env_spec.policy_fields(),
+            encoder=self.encoder.config,
             seed=self.seed if explore else EVAL_SEED,
             horizon=config.horizon,
             critic_horizon=config.critic_horizon,

@@ -8,7 +8,7 @@ alone: `target = reward + discount * value`. With `bc_weight` the actor also clo
 1709.10089): it learns sooner, and stays near them where a judge could be fooled.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -16,21 +16,22 @@ import torch
 from torch import Tensor, nn
 
 from plaudit.devices import Adam
-from plaudit.learners.base import LearnerBase, augment, make_adam, optimizer_step, sample_critics, soft_update
+from plaudit.learners.base import EncoderSpec, LearnerBase, make_adam, optimizer_step, sample_critics, soft_update
 from plaudit.learners.config import SacConfig
 from plaudit.policies.config import ActorConfig, GaussianConfig
-from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors, TanhGaussian, obs_to_tensors
+from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors, TanhGaussian
 from plaudit.rollout.vector import ActFn
 from plaudit.types import Batch, EnvSpec, FloatArray, Observation
 
 
 class SacNet(nn.Module):
-    """All that is trained. Actor and critics have an image encoder each."""
+    """All that is trained. Actor and critics have an image encoder each, or share that of the critics."""
 
-    def __init__(self, env_spec: EnvSpec, config: SacConfig):
+    def __init__(self, env_spec: EnvSpec, config: SacConfig, make_encoder: Callable[[], Encoder], *, shared: bool):
         super().__init__()
-        self.actor_encoder, self.critic_encoder, self.target_critic_encoder = (Encoder(env_spec) for _ in range(3))
-        size, actions = self.actor_encoder.size, env_spec.action_dim
+        self.own_actor_encoder = None if shared else make_encoder()
+        self.critic_encoder, self.target_critic_encoder = make_encoder(), make_encoder()
+        size, actions = self.critic_encoder.size, env_spec.action_dim
         self.actor = TanhGaussian(size, actions, config.hidden_dims)
         self.critic, self.target_critic = (
             CriticEnsemble(config.num_critics, size + actions, config.hidden_dims) for _ in range(2)
@@ -39,21 +40,32 @@ class SacNet(nn.Module):
         self.target_critic.load_state_dict(self.critic.state_dict())
         self.target_critic_encoder.load_state_dict(self.critic_encoder.state_dict())
 
+    @property
+    def actor_encoder(self) -> Encoder:
+        return self.own_actor_encoder or self.critic_encoder
+
 
 class Sac(LearnerBase):
     """A `Learner` of batches from replay."""
 
     net: SacNet
 
-    def __init__(self, config: SacConfig, env_spec: EnvSpec, seed: int = 0, device: str = "cpu"):
-        super().__init__(env_spec, seed, device)
-        self.config = config
+    def __init__(
+        self,
+        config: SacConfig,
+        env_spec: EnvSpec,
+        seed: int = 0,
+        device: str = "cpu",
+        encoder: EncoderSpec | None = None,
+    ):
+        super().__init__(env_spec, seed, device, encoder)
+        self.config, self._shared = config, self.encoder.config.shared
         with self.seeded():
-            self.net = SacNet(env_spec, config).to(self.device)
+            self.net = SacNet(env_spec, config, self.make_encoder, shared=self._shared).to(self.device)
         self.target_entropy = config.target_entropy if config.target_entropy is not None else -env_spec.action_dim / 2
         self.optimizers = {
             "critic": make_adam(config.lr, self.net.critic_encoder, self.net.critic),
-            "actor": make_adam(config.lr, self.net.actor_encoder, self.net.actor),
+            "actor": make_adam(config.lr, *([] if self._shared else [self.net.actor_encoder]), self.net.actor),
             "temperature": Adam([self.net.log_temperature], lr=config.lr),
         }
 
@@ -70,7 +82,7 @@ class Sac(LearnerBase):
     def act(self, observation: Observation, *, explore: bool) -> FloatArray:
         """Actions [N, A] for N observations."""
         with torch.inference_mode():
-            features = self.net.actor_encoder(obs_to_tensors(observation, self.env_spec, self.device))
+            features = self.net.actor_encoder(self.tensors(observation))
             if explore:
                 actions, _ = self.net.actor(features, self._noise(len(features)))
             else:
@@ -83,15 +95,15 @@ class Sac(LearnerBase):
         Metrics stay on the device: reading a number waits for the GPU.
         """
         self.version += 1
-        obs = augment(batch.images, batch.state, self.rng, self.config.random_shift_pad)
-        next_obs = augment(batch.next_images, batch.next_state, self.rng, self.config.random_shift_pad)
+        obs = self.augment(batch.images, batch.state, self.config.random_shift_pad)
+        next_obs = self.augment(batch.next_images, batch.next_state, self.config.random_shift_pad)
         # Critics.
         critic_loss, q_mean = self._critic_loss(batch, obs, next_obs)
         optimizer_step(self.optimizers["critic"], critic_loss, self.sync)
         metrics = {"loss/critic": critic_loss, "critic/q_mean": q_mean}
         # Actor and temperature.
         if self.version % self.config.policy_update_freq == 0:
-            features = self.net.actor_encoder(obs)
+            features = self._actor_features(obs)
             actor_loss, entropy = self._actor_loss(features, obs)
             if self.config.bc_weight:
                 bc_loss = self._bc_loss(features, batch)
@@ -116,11 +128,16 @@ class Sac(LearnerBase):
         values = self.net.critic(self.net.critic_encoder(obs), batch.actions.clamp(-1, 1))
         return (values - target).square().mean(dim=1).sum(), values.detach().mean()
 
+    def _actor_features(self, obs: ObsTensors) -> Tensor:
+        """The loss of the actor does not train a shared encoder."""
+        with torch.set_grad_enabled(not self._shared):
+            return self.net.actor_encoder(obs)
+
     def _actor_loss(self, features: Tensor, obs: ObsTensors) -> tuple[Tensor, Tensor]:
         """features: the actor's, of these observations"""
         actions, log_density = self.net.actor(features, self._noise(len(obs.state)))
         with torch.no_grad():
-            critic_features = self.net.critic_encoder(obs)
+            critic_features = features if self._shared else self.net.critic_encoder(obs)
         value = self.net.critic(critic_features, actions).mean(dim=0)
         temperature = self.net.log_temperature.exp().detach()
         return (temperature * log_density - value).mean(), -log_density.detach().mean()
@@ -140,7 +157,9 @@ class Sac(LearnerBase):
         """The config of the policy that acts with these weights."""
         actor = ActorConfig(kind="squashed", hidden_dims=self.config.hidden_dims)
         seed = self.seed if explore else 0  # of the noise
-        return GaussianConfig(**self.env_spec.policy_fields(), actor=actor, stochastic=explore, seed=seed)
+        return GaussianConfig(
+            **self.env_spec.policy_fields(), encoder=self.encoder.config, actor=actor, stochastic=explore, seed=seed
+        )
 
     def _noise(self, count: int) -> Tensor:
         return torch.randn(count, self.env_spec.action_dim, generator=self.rng, device=self.device)

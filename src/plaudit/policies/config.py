@@ -10,7 +10,20 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from plaudit.config import Config, Edge, KeyVariable, PositiveFloat, Seed, ServerUrl, SmallInt, Width
+from plaudit.config import (
+    BatchSize,
+    Config,
+    Edge,
+    KeyVariable,
+    PositiveFloat,
+    PositiveInt,
+    Seed,
+    ServerUrl,
+    SmallInt,
+    Width,
+)
+from plaudit.errors import UnknownName
+from plaudit.registry import ENCODER_REGISTRY
 
 Guidance = Literal["vjp", "identity", "blend"]
 
@@ -36,10 +49,50 @@ class PolicyConfig(Config):
         return getattr(import_module(module), name)(self)
 
 
-class ImageEncoderConfig(Config):
-    """The encoder of images."""
+CNN, CLONED = "cnn", "cloned"
 
-    features: Width = 64  # that each camera is reduced to
+
+class ImageEncoderConfig(Config):
+    """What turns images into features for the actor and the critics.
+
+    `cnn` is a small network per camera that is trained with the policy. `cloned` is trained by behavior cloning on the
+    demonstrations before the run and then frozen. All others are the encoders that judges have, with their weights.
+    """
+
+    type: str = CNN  # cnn, cloned, resnet10, efficientnet_lite0, or another of the encoders of judges
+    options: dict[str, Any] = Field(default_factory=dict)  # of an encoder of judges: {weights: resnet10.safetensors}
+    frozen: bool = True  # whether an encoder of judges keeps its weights; False: it is fine-tuned
+    pooling: Literal["spatial_embeddings", "spatial_softmax"] = "spatial_embeddings"  # of an encoder of judges
+    features: Width = 64  # numbers per camera that are passed on; `cloned` passes on all of its own
+    shared: bool = False  # actor and critics share one encoder, trained by the critic loss; False: one each
+    clone_updates: PositiveInt = 180  # of `cloned`
+    clone_batch_size: BatchSize = 64  # of `cloned`
+
+    @model_validator(mode="after")
+    def _check_type(self) -> Self:
+        if self.type in (CNN, CLONED):
+            if self.options:
+                raise ValueError(f"encoder '{self.type}' takes no options")
+            return self
+        try:
+            config = self.pretrained_config()
+        except UnknownName as error:
+            raise ValueError(f"{error}; or {CNN}, or {CLONED}") from None
+        if self.frozen and not config.pretrained:
+            raise ValueError(
+                f"encoder '{self.type}' has no pretrained weights, so it must not stay frozen; name weights in "
+                f"options, set frozen: false, or use {CLONED}"
+            )
+        return self
+
+    def pretrained_config(self) -> Any:
+        """The config of an encoder of judges."""
+        return ENCODER_REGISTRY.parse({"type": self.type, **self.options})
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether no update changes the part that sees pixels."""
+        return self.type == CLONED or (self.type != CNN and self.frozen)
 
 
 class NetworkPolicyConfig(PolicyConfig):

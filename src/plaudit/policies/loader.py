@@ -9,6 +9,7 @@
       state_dim: 24
       action_dim: 24
     weights: model.safetensors         # beside this one; leave it out for an untrained policy
+    frozen: frozen.safetensors         # beside this one, of a frozen image encoder
     normalizer: normalizer.json        # leave it out for a policy in the robot's own units
 
 The result, a `PolicySpec`, is plain data, so that another process can build the policy.
@@ -54,7 +55,7 @@ def read_weights(path: str | Path) -> PolicyWeights:
         raise BadFile(path, f"this is not a file of weights: {str(error)[:200]}") from error
 
 
-POLICY_FILE, WEIGHTS_FILE = "policy.yaml", "model.safetensors"  # of a policy's folder
+POLICY_FILE, WEIGHTS_FILE, FROZEN_FILE = "policy.yaml", "model.safetensors", "frozen.safetensors"  # in its folder
 
 ALLOW_UNTRAINED = "--allow-untrained (policy.inference.allow_untrained=true)"
 
@@ -73,6 +74,7 @@ class PolicyFile(Config):
     model: ModelBlock = Field(default_factory=ModelBlock)
     policy: dict[str, Any]  # `type`, and the keys of that config class
     weights: Path | None = None
+    frozen: Path | None = None  # weights of a frozen image encoder
     normalizer: Path | None = None
 
 
@@ -81,6 +83,7 @@ class PolicySpec(PolicyConfig):
 
     policy: dict[str, Any]  # with its components
     weights: Path | None = None  # absolute
+    frozen: Path | None = None  # absolute
     normalizer: Path | None = None  # absolute
 
     @classmethod
@@ -149,9 +152,13 @@ class PolicySpec(PolicyConfig):
             from plaudit.data.weights import UNTAUGHT, fitting, numbers_at_most  # it needs torch, as such a policy does
 
             # A network that is larger than its weights is refused before it is allocated.
-            most = UNTAUGHT if self.weights is None else fitting(safetensors_shapes(self.weights).values())
+            files = [path for path in (self.weights, self.frozen) if path is not None]
+            shapes = [shape for path in files for shape in safetensors_shapes(path).values()]
+            most = fitting(shapes) if files else UNTAUGHT
             with numbers_at_most(most, self.weights or Path("policy")):
                 policy = config.build()
+        if self.frozen is not None:
+            policy.load_frozen(read_weights(self.frozen))
         if self.weights is not None:
             policy.load_weights(read_weights(self.weights))
         return policy
@@ -171,7 +178,7 @@ def load_policy(path: str | Path, overrides: Sequence[str] = ()) -> PolicySpec:
         _check_components(path, cls, file)
         files = {name: _resolve(path, where) for name, where in file.model.component_config_paths.items()}
         components = {name: read_values(where, (), root=Root(where.parent))[0] for name, where in files.items()}
-        own = {"weights": file.weights, "normalizer": file.normalizer}
+        own = {"weights": file.weights, "frozen": file.frozen, "normalizer": file.normalizer}
         others = {name: None if where is None else _resolve(path, where) for name, where in own.items()}
         spec = PolicySpec(policy={**file.policy, **components}, **others)
         try:
@@ -195,6 +202,8 @@ def save_policy_file(folder: Path, config: BaseModel, normalizer: Normalizer | N
     """The same without the weights; the caller writes them beside it as `WEIGHTS_FILE`."""
     tree: dict[str, Any] = {"policy": POLICY_REGISTRY.dump(config), "weights": WEIGHTS_FILE}
     folder.mkdir(parents=True, exist_ok=True)
+    if (folder / FROZEN_FILE).exists():
+        tree["frozen"] = FROZEN_FILE
     if normalizer is not None:
         normalizer.save(folder / "normalizer.json")
         tree["normalizer"] = "normalizer.json"

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,10 +19,13 @@ from torch.nn import functional as F
 from plaudit.data.normalize import Normalizer as AffineNormalizer
 from plaudit.devices import resolve_device
 from plaudit.errors import PolicyError, did_you_mean
-from plaudit.policies.config import GaussianConfig, NetworkPolicyConfig
+from plaudit.policies.config import CLONED, CNN, GaussianConfig, ImageEncoderConfig, NetworkPolicyConfig
 from plaudit.policies.guidance import blend_with_previous
 from plaudit.protocols import Normalizer
 from plaudit.types import AnyArray, EnvSpec, FloatArray, Observation, PolicyWeights
+
+if TYPE_CHECKING:
+    from plaudit.policies.pretrained import FrozenEncoder
 
 
 @dataclass(frozen=True)
@@ -35,9 +39,13 @@ class ObsTensors:
         return ObsTensors({c: images[rows] for c, images in self.images.items()}, self.state[rows])
 
 
-def obs_to_tensors(observation: Observation, env_spec: EnvSpec, device: torch.device) -> ObsTensors:
-    """The cameras and states of N environments that a learner uses."""
-    images = {camera: torch.from_numpy(observation.images[camera]).to(device) for camera in env_spec.cameras}
+def obs_to_tensors(
+    observation: Observation, env_spec: EnvSpec, device: torch.device, frozen: "FrozenEncoder | None" = None
+) -> ObsTensors:
+    """The cameras and states of N environments that a learner uses. frozen: encodes each frame once"""
+    frames = {camera: observation.images[camera] for camera in env_spec.cameras}
+    inputs = frames if frozen is None else frozen.encode(frames)
+    images = {camera: torch.from_numpy(array).to(device) for camera, array in inputs.items()}
     return ObsTensors(images, torch.from_numpy(observation.state).to(device))
 
 
@@ -68,27 +76,65 @@ def mlp(sizes: Sequence[int], activation: type[nn.Module], *, norm: bool = False
 
 
 class Encoder(nn.Module):
-    """Observations to features: the state as it is, each camera through a small convolutional network of its own."""
+    """Observations to features: the state as it is, each camera through a network of its own.
 
-    def __init__(self, env_spec: EnvSpec, features: int = 64):
-        """features: that each camera is reduced to"""
+    With a frozen encoder in front, a camera's network takes features instead of frames. Frames are encoded first.
+    """
+
+    frozen: "FrozenEncoder | None"
+
+    def __init__(
+        self,
+        env_spec: EnvSpec,
+        config: ImageEncoderConfig | None = None,
+        frozen: "FrozenEncoder | None" = None,
+        *,
+        pretrained: bool = False,
+    ):
+        """pretrained: whether an encoder to fine-tune starts with its pretrained weights"""
         super().__init__()
-        self.env_spec = env_spec
+        self.env_spec, config = env_spec, config or ImageEncoderConfig()
+        self.__dict__["frozen"] = frozen  # no submodule: it is neither trained nor sent to the robot with new weights
         self.cameras = nn.ModuleDict(
-            {camera: _image_encoder(size, features) for camera, size in sorted(env_spec.cameras.items())}
+            {
+                camera: _camera_net(config, size, frozen.shapes[camera] if frozen else None, pretrained=pretrained)
+                for camera, size in sorted(env_spec.cameras.items())
+            }
         )
-        self.size = env_spec.state_dim + features * len(self.cameras)
+        sizes = [frozen.shapes[c][0] if frozen and config.type == CLONED else config.features for c in self.cameras]
+        self.size = env_spec.state_dim + sum(sizes)
 
     def forward(self, seen: ObsTensors) -> Tensor:
-        """Features [B, size] of images as they are stored."""
-        return self.normalized({camera: seen.images[camera].float() / 255 for camera in self.cameras}, seen.state)
+        """Features [B, size] of frames as they are stored, or of what the frozen encoder has made of them."""
+        if any(image.dtype == torch.uint8 for image in seen.images.values()):
+            return self.normalized({camera: seen.images[camera].float() / 255 for camera in self.cameras}, seen.state)
+        return self._heads(seen.images, seen.state)
 
     def normalized(self, images: Mapping[str, Tensor], state: Tensor) -> Tensor:
-        """The same of images in [0, 1] and a normalized state, as policies have them."""
+        """The same of frames in [0, 1] and a normalized state, as policies have them."""
+        if self.frozen is not None:
+            return self._heads(self.frozen({camera: 255 * images[camera] for camera in self.cameras}), state)
+        return self._heads({camera: images[camera].permute(0, 3, 1, 2) - 0.5 for camera in self.cameras}, state)
+
+    def _heads(self, inputs: Mapping[str, Tensor], state: Tensor) -> Tensor:
         if not self.cameras:
             return state
-        features = [net(images[camera].permute(0, 3, 1, 2) - 0.5) for camera, net in self.cameras.items()]
-        return torch.cat([*features, state], dim=1)
+        return torch.cat([*(net(inputs[camera]) for camera, net in self.cameras.items()), state], dim=1)
+
+
+def _camera_net(
+    config: ImageEncoderConfig, size: tuple[int, int], shape: tuple[int, ...] | None, *, pretrained: bool
+) -> nn.Module:
+    """The trained network of one camera. shape: of its input, if a frozen encoder is in front"""
+    if config.type == CNN:
+        return _image_encoder(size, config.features)
+    if config.type == CLONED:
+        return nn.Identity()
+    from plaudit.policies.pretrained import FineTunedEncoder, projection
+
+    if shape is None:
+        return FineTunedEncoder(config, size, pretrained=pretrained)
+    return projection(shape, config.features)
 
 
 def _image_encoder(size: tuple[int, int], features: int) -> nn.Module:
@@ -227,6 +273,20 @@ def load_components(components: Mapping[str, nn.Module], weights: PolicyWeights)
             tensor.copy_(torch.from_numpy(np.array(weights.tensors[name])))
 
 
+FROZEN = "frozen"  # component of a frozen encoder's weights
+
+
+def frozen_encoder(
+    config: ImageEncoderConfig, cameras: Mapping[str, tuple[int, int]], device: torch.device
+) -> "FrozenEncoder | None":
+    """The frozen image encoder of a policy, with random weights; None for a policy that has none."""
+    if not config.is_frozen or not cameras:
+        return None
+    from plaudit.policies.pretrained import FrozenEncoder
+
+    return FrozenEncoder(config, cameras, pretrained=False).to(device)
+
+
 class NetworkPolicy:
     """A `Policy`; a derived class makes `components` and implements `predict` and `guided_inference`."""
 
@@ -235,6 +295,7 @@ class NetworkPolicy:
     def __init__(self, config: NetworkPolicyConfig):
         self.device = resolve_device(config.device)
         self.env_spec = EnvSpec(config.state_dim, config.action_dim, config.cameras)
+        self.frozen = frozen_encoder(config.encoder, config.cameras, self.device)
         self.rng = torch.Generator(self.device).manual_seed(config.seed)
 
     def predict(self, observation: Observation, normalizer: Normalizer) -> FloatArray:
@@ -266,6 +327,12 @@ class NetworkPolicy:
         """Load all components at once, or raise and load none."""
         load_components(self.components, weights)
 
+    def load_frozen(self, weights: PolicyWeights) -> None:
+        """Load the frozen image encoder. It is part of no later `load_weights`."""
+        if self.frozen is None:
+            raise PolicyError("this policy has no frozen encoder, but its file names weights of one (frozen)")
+        load_components({FROZEN: self.frozen}, weights)
+
     @contextmanager
     def _preserve_rng(self) -> Iterator[None]:
         """What is sampled in this block does not change the noise of later chunks."""
@@ -288,7 +355,7 @@ class GaussianPolicy(NetworkPolicy):
         self.config = config
         outputs = config.horizon * config.action_dim
         with seeded(config.seed):
-            self.encoder = Encoder(self.env_spec, config.encoder.features).to(self.device)
+            self.encoder = Encoder(self.env_spec, config.encoder, self.frozen).to(self.device)
             make = TanhGaussian if config.actor.kind == "squashed" else gaussian_actor
             self.actor = make(self.encoder.size, outputs, config.actor.hidden_dims).to(self.device)
         self.components = {"encoder": self.encoder, "actor": self.actor}

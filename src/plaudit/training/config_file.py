@@ -29,7 +29,8 @@ from plaudit.training.settings import PolicySettings
 
 Tree = dict[str, Any]
 
-TYPED = ("env", "robot", "learner", "judge", "teleop", "policy.inference")  # blocks whose `type` names a class
+# Blocks whose `type` names a class.
+TYPED = ("env", "robot", "learner", "judge", "teleop", "policy.inference", "policy.encoder")
 ROBOT_FILES = ("inference_runtime_params_config", "inference_runtime_topics_config")
 REWARD_MODEL_BLOCKS = ("reward_model", "resnet")  # the recipes' names for it
 NETWORK_KEYS = ("image_size", "image_keys", "arch", "normalize")  # that a checkpoint of RLinf does not contain
@@ -132,9 +133,9 @@ def load_training_config(
 def _with_types(tree: Tree) -> Tree:
     """`learner: sac` in a file is `learner: {type: sac}`."""
     tree = {key: {"type": value} if key in TYPED and isinstance(value, str) else value for key, value in tree.items()}
-    policy = tree.get("policy")
-    if isinstance(policy, dict) and isinstance(policy.get("inference"), str):
-        tree["policy"] = {**policy, "inference": {"type": policy["inference"]}}
+    if isinstance(policy := tree.get("policy"), dict):
+        named = {key: {"type": policy[key]} for key in ("inference", "encoder") if isinstance(policy.get(key), str)}
+        tree["policy"] = {**policy, **named}
     return tree
 
 

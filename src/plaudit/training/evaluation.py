@@ -34,7 +34,7 @@ from plaudit.report.video import EpisodeClip, save_grid_video
 from plaudit.rollout.engine import build_policy, validate_chunk
 from plaudit.rollout.vector import ActFn, RolloutBatch, collect_rollout
 from plaudit.training.config import EVAL_SEEDS, TEST_SEEDS, TrainingConfig
-from plaudit.training.learner_setup import build_learner, learner_env_spec, learner_threads
+from plaudit.training.learner_setup import build_learner, frozen_encoder_of_run, learner_env_spec, learner_threads
 from plaudit.training.retrain import current_judge
 from plaudit.training.run_folder import RunFolder
 from plaudit.types import AnyArray, BoolArray, ByteArray, EnvSpec, FloatArray, Observation
@@ -193,7 +193,7 @@ def _open(folder: RunFolder, num_envs: int, stack: ExitStack) -> tuple[VecEnv, A
     env = stack.enter_context(closing(config.simulation.build(num_envs)))
     env_spec = learner_env_spec(config, env)
     stack.enter_context(learner_threads(config, env_spec))
-    return env, build_learner(config, env_spec)
+    return env, build_learner(config, env_spec, frozen_encoder_of_run(folder, env_spec, None, lambda _: iter))
 
 
 def _load_newest(folder: RunFolder, learner: Any) -> None:

@@ -1,16 +1,27 @@
 """Building the learner of a run, wherever it learns."""
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from plaudit.contracts import missing_members
+from plaudit.data.features import FeatureCache
+from plaudit.data.store import Store
 from plaudit.devices import resolve_device
 from plaudit.errors import ContractError, TrainingError
-from plaudit.learners.base import torch_threads
+from plaudit.learners.base import EncoderSpec, torch_threads
+from plaudit.policies.config import CLONED
+from plaudit.policies.loader import FROZEN_FILE, read_weights, write_weights
+from plaudit.policies.networks import FROZEN, load_components, weights_of
 from plaudit.protocols import Learner, VecEnv
 from plaudit.robots.config import RobotConfig
 from plaudit.training.config import TrainingConfig
-from plaudit.types import EnvSpec
+from plaudit.training.run_folder import RunFolder
+from plaudit.types import AnyArray, Batch, EnvSpec, PolicyWeights
+
+if TYPE_CHECKING:
+    from plaudit.policies.pretrained import FrozenEncoder
 
 
 def learner_env_spec(config: TrainingConfig, env: VecEnv | EnvSpec) -> EnvSpec:
@@ -39,9 +50,59 @@ def _check_stale_chunks(config: TrainingConfig, robot: EnvSpec) -> None:
         )
 
 
-def build_learner(config: TrainingConfig, env_spec: EnvSpec) -> Any:
-    """The run's learner as its seed makes it."""
-    learner = config.learner.build(env_spec, config.run.seed, str(resolve_device(config.run.device)))
+def frozen_encoder(
+    config: TrainingConfig,
+    env_spec: EnvSpec,
+    saved: PolicyWeights | None,
+    demos: Store | None,
+    progress_bar: Callable[[str], Any],
+    prepare: Callable[[Batch[AnyArray]], Batch[AnyArray]] = lambda batch: batch,
+) -> "FrozenEncoder | None":
+    """The frozen part of the policy's image encoder; None if it has none.
+
+    saved: its weights, in a run that is resumed; None: it is trained on the demonstrations, or its file is loaded
+    prepare: normalizes a batch
+    """
+    encoder = config.policy.encoder
+    if not encoder.is_frozen or not env_spec.cameras:
+        return None
+    from plaudit.learners.clone import clone_encoder
+    from plaudit.policies.pretrained import FrozenEncoder
+
+    device = resolve_device(config.run.device)
+    if saved is not None:
+        frozen = FrozenEncoder(encoder, env_spec.cameras, pretrained=False).to(device)
+        load_components({FROZEN: frozen}, saved)
+        return frozen
+    if encoder.type != CLONED:
+        return FrozenEncoder(encoder, env_spec.cameras).to(device)
+    if demos is None:
+        raise TrainingError(
+            "policy.encoder is cloned, and there are no demonstrations to clone; set demos.scripted or demos.store, or "
+            "choose another encoder"
+        )
+    track = progress_bar("cloning demonstrations")
+    return clone_encoder(encoder, env_spec, demos, prepare, seed=config.run.seed, device=device, track=track)
+
+
+def frozen_encoder_of_run(
+    folder: RunFolder, env_spec: EnvSpec, demos: Store | None, progress_bar: Callable[[str], Any]
+) -> "FrozenEncoder | None":
+    """The same of a run in a folder, which keeps the weights."""
+    path = folder.policy / FROZEN_FILE
+    saved = read_weights(path) if path.exists() else None
+    frozen = frozen_encoder(folder.config, env_spec, saved, demos, progress_bar)
+    if frozen is not None and saved is None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_weights(path, weights_of(0, {FROZEN: frozen}))
+    return frozen
+
+
+def build_learner(config: TrainingConfig, env_spec: EnvSpec, frozen: "FrozenEncoder | None" = None) -> Any:
+    """The run's learner as its seed makes it. frozen: the frozen part of its image encoder"""
+    spec = EncoderSpec(config.policy.encoder, frozen)
+    options = {} if spec == EncoderSpec() else {"encoder": spec}
+    learner = config.learner.build(env_spec, config.run.seed, str(resolve_device(config.run.device)), **options)
     missing = missing_members(learner, Learner)
     if missing:
         raise ContractError(
@@ -51,6 +112,16 @@ def build_learner(config: TrainingConfig, env_spec: EnvSpec) -> Any:
     return learner
 
 
+def feature_cache(learner: Any, folder: Path | None) -> FeatureCache | None:
+    """What encodes frames for the replay of a learner with a frozen encoder; None for others.
+
+    folder: where features are kept; None: nowhere
+    """
+    encoder = getattr(learner, "encoder", None)
+    frozen = encoder.frozen if isinstance(encoder, EncoderSpec) else None
+    return None if frozen is None else FeatureCache(frozen, folder)
+
+
 def learner_threads(config: TrainingConfig, env_spec: EnvSpec) -> AbstractContextManager[None]:
     """Threads of torch, for as long as the learner computes."""
-    return torch_threads(config.run.num_threads, images=bool(env_spec.cameras))
+    return torch_threads(config.run.num_threads, images=bool(env_spec.cameras) and not config.policy.encoder.is_frozen)

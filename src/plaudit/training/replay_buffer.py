@@ -31,6 +31,7 @@ import numpy as np
 
 from plaudit.config import Config, Fraction, Seed, SmallInt
 from plaudit.data.failures import Failure, Failures
+from plaudit.data.features import FeatureCache
 from plaudit.data.ledger import Ledger, counted_sources
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.rewards import RewardConfig
@@ -336,10 +337,10 @@ class RemoteSampler:
         return self._buffer.call(ReplayBuffer.sample, size, self._options, self._rejected)
 
 
-def make_sampler(where: StoreLocation, options: SampleOptions) -> ReplaySampler:
-    """From the files, mapped into this process."""
+def make_sampler(where: StoreLocation, options: SampleOptions, features: FeatureCache | None = None) -> ReplaySampler:
+    """From the files, mapped into this process. features: see `ReplaySampler`"""
     names = ("gamma", "n_step", "horizon", "cameras", "reward", "terminate_on_success", "seed")
-    shared: dict[str, Any] = {name: getattr(options, name) for name in names}
+    shared: dict[str, Any] = {"features": features, **{name: getattr(options, name) for name in names}}
     online, trusted = Store.open(where.episodes), counted_sources(options.source)
     if where.demos is None:
         return ReplaySampler(online, sources=(trusted,), **shared)

@@ -7,6 +7,7 @@ runs/lift_sac_0/
   tensorboard/         the metrics as event files
   checkpoints/         of the learner: the last two, each complete
   episodes/  demos/    stores
+  features/            of frames, by the frozen image encoder of the policy; may be deleted
   demo_labels          the judge's labels of the demonstrations
   policy/              the newest policy, as `plaudit run --policy_yaml` takes it; online: versions/, those that acted
   judge/               versions of a judge that is retrained, and why each was promoted or rejected
@@ -57,6 +58,7 @@ class RunFolder:
         self.episodes = path / "episodes"  # a store
         self.demo_labels = path / "demo_labels"  # the judge's labels of the demonstrations
         self.policy = path / "policy"  # the newest
+        self.features = path / "features"  # of frames, by a frozen encoder
         self.judge = path / "judge"  # its versions
         self._checkpoints = path / CHECKPOINTS
         self._tensorboard = TensorBoard(path / "tensorboard")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from plaudit.data.disk import disk_error, write_atomic
 from plaudit.files import Root, read_json_object
-from plaudit.policies.loader import WEIGHTS_FILE, read_weights, write_weights
+from plaudit.policies.loader import FROZEN_FILE, WEIGHTS_FILE, read_weights, write_weights
 from plaudit.types import PolicyWeights
 
 STARTS = ".starts.json"  # reader -> how often it has started
@@ -72,6 +72,18 @@ class StateManager:
     @property
     def version(self) -> int:
         return 0 if self._newest is None else self._newest.version
+
+    def publish_frozen(self, weights: PolicyWeights) -> None:
+        """Keep the weights of the policy's frozen part, which no version contains."""
+        try:
+            write_weights(self._folder / FROZEN_FILE, weights)
+        except OSError as error:
+            raise disk_error(error, self._folder, "the frozen encoder was not written") from error
+
+    def get_frozen(self) -> PolicyWeights | None:
+        """The weights of the policy's frozen part; None while there are none."""
+        path = self._folder / FROZEN_FILE
+        return read_weights(path) if path.exists() else None
 
     def publish(self, weights: PolicyWeights) -> int:
         """The version that these weights got; it is on disk."""

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from plaudit.data.batch import to_torch
+from plaudit.data.features import FeatureCache
 from plaudit.data.ledger import counted_sources
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store, is_store
@@ -31,7 +32,13 @@ from plaudit.training.audit import Audit, true_success
 from plaudit.training.config import TrainingConfig, train_seed
 from plaudit.training.demos import check_demos, open_demos
 from plaudit.training.evaluation import evaluate_learner, make_eval_env
-from plaudit.training.learner_setup import build_learner, learner_env_spec, learner_threads
+from plaudit.training.learner_setup import (
+    build_learner,
+    feature_cache,
+    frozen_encoder_of_run,
+    learner_env_spec,
+    learner_threads,
+)
 from plaudit.training.rollout_judge import RolloutJudge, describe_judge
 from plaudit.training.run_folder import RunFolder
 
@@ -111,7 +118,9 @@ class Trainer:
         stack.enter_context(learner_threads(config, env_spec))
         if horizon > self.env.max_steps:
             raise DataError(f"learner.horizon is {horizon}, and an episode is over after {self.env.max_steps} steps")
-        self.learner = build_learner(config, env_spec)
+        demos = open_demos(folder, self._progress_bar)
+        frozen = frozen_encoder_of_run(folder, env_spec, demos, self._progress_bar)
+        self.learner = build_learner(config, env_spec, frozen)
         self.eval_env = stack.enter_context(closing(make_eval_env(config, self.learner)))
         self.judge = RolloutJudge(config, self.env)
         self.audit = Audit(config.audit, config.run.seed)
@@ -121,13 +130,13 @@ class Trainer:
             stack.callback(self.episodes.store.close)
             self.episodes.evict()  # what was stored after the checkpoint
             self.judge.relabel(self.episodes.store, self._progress_bar)
-        demos = open_demos(folder, self._progress_bar)
         if demos is not None:
             demos = self.judge.label_demos(demos, folder.demo_labels, self._progress_bar)
+        features = feature_cache(self.learner, folder.features)
         if self.episodes is not None and config.off_policy:
-            self.updates = OffPolicyUpdates(config, self.learner, self.episodes, demos, self.judge)
+            self.updates = OffPolicyUpdates(config, self.learner, self.episodes, demos, self.judge, features)
         else:
-            self.updates = OnPolicyUpdates(self.learner, self.episodes, demos, config.run.seed)
+            self.updates = OnPolicyUpdates(self.learner, self.episodes, demos, features, config.run.seed)
         self.collection = stack.enter_context(collecting(config.collect, folder.path))
 
     def run(self, callback: Callback, should_stop: ShouldStop = lambda: False) -> RunState:
@@ -306,8 +315,16 @@ class RunEpisodes:
 class OnPolicyUpdates:
     """PPO: each rollout is used once, and stored only when asked for. Demonstrations are cloned first."""
 
-    def __init__(self, learner: Any, episodes: RunEpisodes | None, demos: Store | None, seed: int):
+    def __init__(
+        self,
+        learner: Any,
+        episodes: RunEpisodes | None,
+        demos: Store | None,
+        features: FeatureCache | None,
+        seed: int,
+    ):
         self._learner, self._episodes, self._demos, self._seed = learner, episodes, demos, seed
+        self._features = features
         self._rollout: RolloutBatch | None = None
 
     def pretrain(self, progress_bar: ProgressBar) -> bool:
@@ -315,7 +332,7 @@ class OnPolicyUpdates:
         if self._demos is None:
             return False
         config, cameras = self._learner.config, tuple(self._learner.env_spec.cameras)
-        replay = ReplaySampler(self._demos, cameras=cameras, seed=self._seed)
+        replay = ReplaySampler(self._demos, cameras=cameras, features=self._features, seed=self._seed)
         for _ in progress_bar("pretraining on demonstrations")(range(config.pretrain_updates)):
             self._learner.bc_update(to_torch(replay.sample(config.pretrain_batch_size), self._learner.device))
         return config.pretrain_updates > 0
@@ -361,11 +378,13 @@ class OffPolicyUpdates:
         episodes: RunEpisodes,
         demos: Store | None,
         judge: RolloutJudge,
+        features: FeatureCache | None,
     ):
         self._learner, self._episodes, self._demos = learner, episodes, demos
         seed = config.run.seed
         options = {
             **learner.replay_options,
+            "features": features,
             "reward": config.reward,
             "terminate_on_success": config.reward.terminates,
             "seed": seed,

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 from bright_square import square_store
+from plaudit.encoders.resnet import Resnet10Config
+from plaudit.encoders.small import SmallConfig
 from plaudit.errors import JudgeError
 from plaudit.judges.classifier import budget
 from plaudit.judges.classifier.budget import (
@@ -20,8 +22,6 @@ from plaudit.judges.classifier.budget import (
 )
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import RewardDataset, split
-from plaudit.judges.classifier.encoders.resnet import Resnet10Config
-from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.fit import train_reward_model
 from plaudit.judges.classifier.train_job import RewardTrainJob
 from plaudit.judges.epochs import never_stop

@@ -9,10 +9,10 @@ import pytest
 
 from bright_square import CUTOFF, square_store
 from plaudit.data.store import Store
+from plaudit.encoders.small import SmallConfig
 from plaudit.judges.calibration import by_others_thresholds
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import RewardDataset, add_blank_negatives, split, subsample
-from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.fit import Scale, TrainResult, fold_splits
 from plaudit.judges.epochs import StepMetrics, TrainingInterrupted
 from plaudit.judges.metrics import EpisodePrediction

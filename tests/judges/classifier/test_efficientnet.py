@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from plaudit.config import parse
+from plaudit.encoders import feature_map_size
+from plaudit.encoders.efficientnet import EfficientNetConfig, EfficientNetLite0, imagenet_weights
 from plaudit.errors import BadFile, MissingPackage
-from plaudit.judges.classifier.encoders import feature_map_size
-from plaudit.judges.classifier.encoders.efficientnet import EfficientNetConfig, EfficientNetLite0, imagenet_weights
 
 
 @pytest.fixture(scope="module")

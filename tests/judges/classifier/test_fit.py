@@ -13,6 +13,8 @@ from bright_square import CUTOFF, STEPS, square_episode, square_store
 from glow import saved
 from plaudit.data.episode_keys import episode_keys, unpack_keys
 from plaudit.data.store import Store
+from plaudit.encoders.resnet import Resnet10Config
+from plaudit.encoders.small import SmallConfig
 from plaudit.errors import BadFile, JudgeError, PlauditError, TargetNotEmpty
 from plaudit.judges import epochs
 from plaudit.judges.calibration import PlattScaling
@@ -20,8 +22,6 @@ from plaudit.judges.classifier import training
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import SPLITS, RewardDataset, add_blank_negatives, split, subsample
-from plaudit.judges.classifier.encoders.resnet import Resnet10Config
-from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.fit import RememberingModel, TrainResult
 from plaudit.judges.classifier.judge import ClassifierJudge, load_reward_model
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig

@@ -6,9 +6,9 @@ from torch import nn
 
 from plaudit.config import parse
 from plaudit.devices import Adam
+from plaudit.encoders import feature_map_size
+from plaudit.encoders.small import KeypointsConfig
 from plaudit.errors import ConfigError
-from plaudit.judges.classifier.encoders import feature_map_size
-from plaudit.judges.classifier.encoders.small import KeypointsConfig
 
 SIDE = 32
 

@@ -12,10 +12,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from command import plaudit
+from plaudit.encoders.resnet import Resnet10Config
+from plaudit.encoders.small import SmallConfig
 from plaudit.errors import BadFile, JudgeError
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig
-from plaudit.judges.classifier.encoders.resnet import Resnet10Config
-from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.judge import load_reward_model
 from plaudit.judges.classifier.lerobot import load_lerobot_classifier, save_lerobot_classifier
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
@@ -138,7 +138,7 @@ def test_ours_is_a_folder_of_which_transformers_builds_the_encoder(tmp_path, mon
 
 
 def test_resnet10_of_the_hub_is_known_by_its_tensors(tmp_path):
-    from plaudit.judges.classifier.encoders.resnet import _helper2424
+    from plaudit.encoders.resnet import _helper2424
 
     model = ours(encoder=Resnet10Config(normalize="unit"))
     (tmp_path / "out").mkdir()

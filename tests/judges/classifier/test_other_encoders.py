@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from plaudit.config import parse
+from plaudit.encoders import feature_map_size
+from plaudit.encoders.others import TorchvisionConfig, TransformersConfig
+from plaudit.encoders.small import SmallConfig
 from plaudit.errors import JudgeError, MissingExtra, MissingPackage, UnknownName
-from plaudit.judges.classifier.encoders import feature_map_size
-from plaudit.judges.classifier.encoders.others import TorchvisionConfig, TransformersConfig
-from plaudit.judges.classifier.encoders.small import SmallConfig
 
 PREPROCESSING = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.2, 0.2], "rescale_factor": 1 / 255}
 TINY: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 32}

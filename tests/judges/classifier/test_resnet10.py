@@ -11,9 +11,9 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from plaudit.config import parse
+from plaudit.encoders import SameConv2d, SameMaxPool2d, feature_map_size, same_padding
+from plaudit.encoders.resnet import Resnet10Config, ResNetEncoderWrapper, load_pretrained_resnet10
 from plaudit.errors import BadFile, UnsafeFile
-from plaudit.judges.classifier.encoders import SameConv2d, SameMaxPool2d, feature_map_size, same_padding
-from plaudit.judges.classifier.encoders.resnet import Resnet10Config, ResNetEncoderWrapper, load_pretrained_resnet10
 
 State = dict[str, Tensor]
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from bright_square import square_store
+from plaudit.encoders import feature_map_size
+from plaudit.encoders.resnet import Resnet10Config, ResNetEncoderWrapper
+from plaudit.encoders.small import SmallConfig
 from plaudit.errors import BadFile, ConfigError, JudgeError, UnsafeFile
 from plaudit.judges.classifier.config import RewardTrainConfig
-from plaudit.judges.classifier.encoders import feature_map_size
-from plaudit.judges.classifier.encoders.resnet import Resnet10Config, ResNetEncoderWrapper
-from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.fit import TrainResult, train_reward_model
 from plaudit.judges.classifier.judge import load_reward_model
 from plaudit.judges.classifier.rlinf import load_rlinf_checkpoint, save_rlinf_checkpoint

@@ -10,10 +10,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from plaudit.encoders.resnet import Resnet10Config, ResnetConfig
+from plaudit.encoders.small import SmallConfig
 from plaudit.errors import BadFile, JudgeError, TargetNotEmpty
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig
-from plaudit.judges.classifier.encoders.resnet import Resnet10Config, ResnetConfig
-from plaudit.judges.classifier.encoders.small import SmallConfig
 from plaudit.judges.classifier.judge import load_reward_model
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
 from plaudit.judges.classifier.rlinf import export_rlinf, load_rlinf_checkpoint

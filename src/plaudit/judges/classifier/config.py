@@ -8,13 +8,23 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from plaudit.config import Config, Edge, Hertz, LearningRate, Number, PositiveFloat, PositiveInt, Seed, SmallInt, Width
+from plaudit.config import (
+    Channels,
+    Config,
+    Edge,
+    Hertz,
+    LearningRate,
+    PositiveFloat,
+    PositiveInt,
+    Seed,
+    SmallInt,
+    Width,
+)
 from plaudit.errors import JudgeError
 from plaudit.judges.config import REFERENCE_SOURCES
 from plaudit.registry import ENCODER_REGISTRY
 
 Size = tuple[Edge, Edge]  # height, width
-Channels = tuple[Number, Number, Number]
 
 
 class NetworkConfig(Config):

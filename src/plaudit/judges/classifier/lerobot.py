@@ -20,12 +20,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from plaudit.data.weights import read_safetensors
+from plaudit.encoders import Channels
+from plaudit.encoders.others import TransformersConfig
+from plaudit.encoders.resnet import Resnet10Config, rename_resnet10
 from plaudit.errors import BadFile, JudgeError
 from plaudit.files import Root, read_json_object
 from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, build_classifier
-from plaudit.judges.classifier.encoders import Channels
-from plaudit.judges.classifier.encoders.others import TransformersConfig
-from plaudit.judges.classifier.encoders.resnet import Resnet10Config, rename_resnet10
 from plaudit.judges.classifier.model import ClassifierConfig, module_name
 from plaudit.judges.classifier.rlinf import (
     UNMEASURED,

@@ -8,38 +8,21 @@ are methods of their own: the feature maps of a frozen encoder are computed once
 with a short history keeps the embeddings of the last frames instead of encoding them again.
 """
 
-import math
 from collections.abc import Mapping
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
+from plaudit.encoders import SpatialLearnedEmbeddings, SplitEncoder, feature_map_size, normalize
 from plaudit.errors import JudgeError
 from plaudit.judges.classifier.config import ClassifierConfig, RewardTrainConfig, Size
-from plaudit.judges.classifier.encoders import SplitEncoder, feature_map_size, normalize
 from plaudit.judges.images import resize_images
 
 
 def module_name(camera: str) -> str:
     """A camera's name as that of a module, which cannot have dots."""
     return camera.replace(".", "/")
-
-
-class SpatialLearnedEmbeddings(nn.Module):
-    """F weighted sums over the grid, learned for each channel: [B, C, h, w] to [B, C * F]."""
-
-    def __init__(self, channels: int, grid: tuple[int, int], features: int):
-        super().__init__()
-        cells = grid[0] * grid[1]
-        spread = 1 / math.sqrt(channels * cells)  # lecun normal, as flax counts the fan-in of this kernel
-        self.kernel = nn.Parameter(torch.randn(channels, *grid, features) * spread)
-
-    def forward(self, x: Tensor) -> Tensor:
-        channels, cells = x.shape[1], x.shape[2] * x.shape[3]
-        # One small product a channel: [C, B, cells] x [C, cells, F].
-        sums = x.reshape(len(x), channels, cells).transpose(0, 1) @ self.kernel.reshape(channels, cells, -1)
-        return sums.transpose(0, 1).reshape(len(x), -1)
 
 
 class BinaryRewardClassifier(nn.Module):

@@ -28,11 +28,11 @@ from torch import Tensor
 from plaudit.config import parse
 from plaudit.data.disk import write_atomic
 from plaudit.data.weights import read_safetensors, read_torch
+from plaudit.encoders.resnet import BLOCKS, Arch, Resnet10Config, ResnetConfig
 from plaudit.errors import BadFile, ConfigError, JudgeError, TargetNotEmpty
 from plaudit.files import Root
 from plaudit.judges.calibration import PlattScaling, logit
 from plaudit.judges.classifier.checkpoint import ANOTHER, RewardModel, RewardModelConfig, build_classifier
-from plaudit.judges.classifier.encoders.resnet import BLOCKS, Arch, Resnet10Config, ResnetConfig
 from plaudit.judges.classifier.judge_config import RLinfRewardConfig
 from plaudit.judges.classifier.model import ClassifierConfig, module_name
 from plaudit.judges.epochs import EpochMetrics

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 from zlib import crc32
 
@@ -23,7 +24,8 @@ import numpy as np
 
 from plaudit.data.store import Store, is_store
 from plaudit.errors import PlauditError, RolloutError, RolloutFault, WorkerLost
-from plaudit.policies.loader import PolicySpec
+from plaudit.policies.config import NetworkPolicyConfig
+from plaudit.policies.loader import FROZEN_FILE, PolicySpec, write_weights
 from plaudit.protocols import InferenceEngine
 from plaudit.rollout.operator import Operator, OperatorCommand, OperatorStatus, listen_at_robot
 from plaudit.rollout.run import attend, attended_episode, is_discarded
@@ -184,13 +186,24 @@ class EnvWorker:
             return self._engine.inference_summary
         if self._follows:
             start = self._state.call(StateManager.count_start, self._reader)
-            policy = _explores_anew(policy, self._reader, start)
+            policy = self._with_frozen(_explores_anew(policy, self._reader, start))
         if self._engine is None:
             self._engine = self._connect(policy)
         else:
             self._engine.load_policy(policy)
         self._has_policy = True
         return self._engine.inference_summary
+
+    def _with_frozen(self, policy: PolicySpec) -> PolicySpec:
+        """The learner's policy with a file of its frozen encoder, which new weights do not contain."""
+        config = policy.config
+        if not isinstance(config, NetworkPolicyConfig) or not config.encoder.is_frozen or not config.cameras:
+            return policy
+        path = Path(self._open.enter_context(TemporaryDirectory())) / FROZEN_FILE
+        weights = self._state.call(StateManager.get_frozen)
+        assert weights is not None  # published before the learner is set up
+        write_weights(path, weights)
+        return policy.model_copy(update={"frozen": path})
 
     def close(self) -> None:
         """The robot holds."""

@@ -17,14 +17,15 @@ from plaudit.data.batch import to_torch
 from plaudit.data.checkpoint import dump_checkpoint, load_dumped
 from plaudit.data.normalize import Normalizer
 from plaudit.data.replay import ReplaySampler
+from plaudit.data.store import Store
 from plaudit.errors import PolicyError, did_you_mean
 from plaudit.policies.loader import PolicySpec, load_policy, read_weights
-from plaudit.policies.networks import load_components
+from plaudit.policies.networks import FROZEN, load_components, weights_of
 from plaudit.training.config import TrainingConfig
 from plaudit.training.distributed import SINGLE, DistributedGroup
 from plaudit.training.evaluation import evaluate_learner, make_eval_env
 from plaudit.training.handles import Handle
-from plaudit.training.learner_setup import build_learner, learner_threads
+from plaudit.training.learner_setup import build_learner, feature_cache, frozen_encoder, learner_threads
 from plaudit.training.replay_buffer import RemoteSampler, ReplayBuffer, SampleOptions, make_sampler
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.state_manager import StateManager
@@ -79,7 +80,7 @@ class LearnerWorker:
         """
         config, self._group = self._config, group
         self._threads = partial(learner_threads, config, env_spec)
-        self.learner = build_learner(config, env_spec)
+        self.learner = build_learner(config, env_spec, self._frozen_encoder(env_spec))
         check_policy_fits(config, self.learner)
         self._sampler = self._make_sampler(source)
         # The first rank reads what there is, and all have the same then.
@@ -98,6 +99,25 @@ class LearnerWorker:
         policy = self.learner.policy_config
         return LearnerInfo(self.updates, self.learner.pretrain_updates, policy(), policy(explore=True))
 
+    def _frozen_encoder(self, env_spec: EnvSpec) -> Any:
+        """The first worker trains or loads the frozen part of the policy's image encoder; all have the same then."""
+        config, demos = self._config, None
+        if not config.policy.encoder.is_frozen:
+            return None
+        if self._group.rank:
+            self._group.broadcast(None)
+        saved = self._state.call(StateManager.get_frozen)
+        if saved is None:
+            where = self._replay.call(ReplayBuffer.location)
+            demos = None if where.demos is None else Store.open(where.demos)
+        prepare = partial(normalize_batch, normalizer=self._normalizer)
+        frozen = frozen_encoder(config, env_spec, saved, demos, lambda _: iter, prepare)
+        if self._group.rank == 0:
+            if frozen is not None and saved is None:
+                self._state.call(StateManager.publish_frozen, weights_of(0, {FROZEN: frozen}))
+            self._group.broadcast(b"published")
+        return frozen
+
     def _make_sampler(self, source: str) -> ReplaySampler | RemoteSampler:
         where, learner, sampling = self._replay.call(ReplayBuffer.location), self.learner, self._config.run.sampling
         options = SampleOptions(
@@ -110,7 +130,8 @@ class LearnerWorker:
             seed=self._config.run.seed * 1009 + self._group.rank,
         )
         local = where.is_here if sampling == "auto" else sampling == "local"
-        return make_sampler(where, options) if local else RemoteSampler(self._replay, options)
+        self._features = feature_cache(learner, self._folder.features if where.is_here else None)
+        return make_sampler(where, options, self._features) if local else RemoteSampler(self._replay, options)
 
     @property
     def updates(self) -> int:
@@ -165,13 +186,19 @@ class LearnerWorker:
             begun = time.monotonic()
             if made and begun >= until:
                 break
-            batch = normalize_batch(self._sampler.sample(self._batch), self._normalizer)
-            batch = to_torch(batch, self.learner.device)
+            batch = to_torch(self._sample(), self.learner.device)
             waited += time.monotonic() - begun
             for name, number in self.learner.update(batch).items():
                 totals.setdefault(name, []).append(number)
         means = {name: float(sum(numbers) / len(numbers)) for name, numbers in totals.items()}  # waits for the GPU once
         return means, waited
+
+    def _sample(self) -> Batch[AnyArray]:
+        batch = normalize_batch(self._sampler.sample(self._batch), self._normalizer)
+        if self._features is None or isinstance(self._sampler, ReplaySampler):
+            return batch
+        encode = self._features.encoder.encode
+        return replace(batch, images=encode(batch.images), next_images=encode(batch.next_images))
 
     def evaluate(self) -> float:
         """True success rate on eval seeds, of the policy as it is now."""

@@ -13,8 +13,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from plaudit.errors import BadFile
-from plaudit.judges.classifier.encoders import (
+from plaudit.encoders import (
     NORMALIZATIONS,
     EncoderConfig,
     Normalization,
@@ -25,6 +24,7 @@ from plaudit.judges.classifier.encoders import (
     read_state_dict,
     select_tensors,
 )
+from plaudit.errors import BadFile
 
 Arch = Literal["resnet18", "resnet34", "resnet50", "resnet101", "resnet152"]
 Conv = Callable[[int, int, int, int], nn.Module]  # channels in and out, kernel, stride

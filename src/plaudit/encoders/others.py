@@ -21,9 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from plaudit.config import LocalFilesOnly
+from plaudit.encoders import IMAGENET_MEAN, IMAGENET_STD, Channels, EncoderConfig, features_of
 from plaudit.errors import JudgeError, MissingPackage, UnknownName, did_you_mean, import_extra
 from plaudit.files import Root, read_json_object
-from plaudit.judges.classifier.encoders import IMAGENET_MEAN, IMAGENET_STD, Channels, EncoderConfig, features_of
 
 # What torchvision calls the parts that come after the last map.
 TORCHVISION_HEADS = ("avgpool", "classifier", "fc", "heads")

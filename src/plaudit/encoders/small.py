@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plaudit.config import Width
-from plaudit.judges.classifier.encoders import Channels, EncoderConfig
+from plaudit.encoders import Channels, EncoderConfig
 
 
 class SmallConfig(EncoderConfig):

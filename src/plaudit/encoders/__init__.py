@@ -19,12 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from plaudit.config import Config
+from plaudit.config import Channels, Config
 from plaudit.data.formats.decoder import load_pickle
 from plaudit.data.weights import LEGACY, ZIP, read_safetensors, read_torch
 from plaudit.errors import BadFile, JudgeError
 from plaudit.files import Root, unreadable
-from plaudit.judges.classifier.config import Channels
 
 IMAGENET_MEAN: Channels = (123.675, 116.28, 103.53)
 IMAGENET_STD: Channels = (58.395, 57.12, 57.375)
@@ -115,6 +114,22 @@ def features_of(encoder: Any, size: tuple[int, int]) -> tuple[int, ...]:
             return tuple(encoder(torch.zeros(1, 3, *size)).shape)
     finally:
         encoder.train(training)
+
+
+class SpatialLearnedEmbeddings(nn.Module):
+    """F weighted sums over the grid, learned for each channel: [B, C, h, w] to [B, C * F]."""
+
+    def __init__(self, channels: int, grid: tuple[int, int], features: int):
+        super().__init__()
+        cells = grid[0] * grid[1]
+        spread = 1 / math.sqrt(channels * cells)  # lecun normal, as flax counts the fan-in of this kernel
+        self.kernel = nn.Parameter(torch.randn(channels, *grid, features) * spread)
+
+    def forward(self, x: Tensor) -> Tensor:
+        channels, cells = x.shape[1], x.shape[2] * x.shape[3]
+        # One small product a channel: [C, B, cells] x [C, cells, F].
+        sums = x.reshape(len(x), channels, cells).transpose(0, 1) @ self.kernel.reshape(channels, cells, -1)
+        return sums.transpose(0, 1).reshape(len(x), -1)
 
 
 def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int]:

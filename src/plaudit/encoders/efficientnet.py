@@ -10,8 +10,7 @@ from typing import ClassVar, Literal, Self
 
 from torch import Tensor, nn
 
-from plaudit.errors import MissingPackage
-from plaudit.judges.classifier.encoders import (
+from plaudit.encoders import (
     Channels,
     EncoderConfig,
     SameConv2d,
@@ -19,6 +18,7 @@ from plaudit.judges.classifier.encoders import (
     read_state_dict,
     select_tensors,
 )
+from plaudit.errors import MissingPackage
 
 # Of each group of blocks: how many, kernel, stride of the first, how far it widens inside, channels in and out.
 GROUPS = (

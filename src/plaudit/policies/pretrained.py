@@ -1,0 +1,150 @@
+"""Image encoders of policies that were trained before the policy, frozen or fine-tuned.
+
+    frozen = FrozenEncoder(config.encoder, cameras)
+    features = frozen.encode({"front": frames})          # uint8 [N, H, W, 3] to f32 [N, ...], once for each frame
+
+A frozen encoder turns a frame into features once. Acting and replay share the result, and updates read features
+instead of pixels.
+"""
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from plaudit.encoders import SpatialLearnedEmbeddings, features_of, normalize
+from plaudit.encoders.small import KeypointsEncoder
+from plaudit.errors import PolicyError
+from plaudit.policies.config import CLONED, ImageEncoderConfig
+from plaudit.types import ByteArray, FloatArray
+
+KEYPOINT_WIDTHS = (32, 48, 32)  # channels of an encoder that is trained by cloning; the last is the keypoints'
+SPATIAL_BLOCKS = 8  # weighted sums over the grid for each channel, as in HIL-SERL
+MAX_BATCH = 256  # frames at a time
+MAX_REMEMBERED = 64_000_000  # bytes of features of the newest frames
+
+
+class FrozenEncoder(nn.Module):
+    """Encodes the images of each camera. `cloned` has a network per camera, all others share one."""
+
+    def __init__(self, config: ImageEncoderConfig, cameras: Mapping[str, tuple[int, int]], *, pretrained: bool = True):
+        """pretrained: False: random weights, to be loaded"""
+        super().__init__()
+        self.config, self.image_sizes = config, dict(sorted(cameras.items()))
+        if config.type == CLONED:
+            self.networks = nn.ModuleDict({camera: KeypointsEncoder(KEYPOINT_WIDTHS) for camera in self.image_sizes})
+        else:
+            self.networks = nn.ModuleDict({"all": config.pretrained_config().build(pretrained=pretrained)})
+        self.shapes = {camera: self._shape(camera) for camera in self.image_sizes}  # of the features of one frame
+        # What makes features of the demonstrations zero on average, with a deviation of one.
+        self.offset = nn.ParameterDict({camera: torch.zeros(shape) for camera, shape in self.shapes.items()})
+        self.scale = nn.ParameterDict({camera: torch.ones(shape) for camera, shape in self.shapes.items()})
+        self.requires_grad_(False).eval()
+        self._remembered: OrderedDict[tuple[str, bytes], FloatArray] = OrderedDict()
+
+    def _network(self, camera: str) -> nn.Module:
+        return self.networks[camera if self.config.type == CLONED else "all"]
+
+    def _shape(self, camera: str) -> tuple[int, ...]:
+        _, channels, height, width = features_of(self._network(camera), self.image_sizes[camera])
+        if height * width == 1:
+            return (channels,)
+        return (2 * channels,) if self.config.pooling == "spatial_softmax" else (channels, height, width)
+
+    def forward(self, images: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Features of frames uint8 [B, H, W, 3] of each camera."""
+        return {camera: self._features(camera, images[camera]) for camera in self.shapes}
+
+    def _features(self, camera: str, images: Tensor) -> Tensor:
+        size = self.image_sizes[camera]
+        if tuple(images.shape[1:]) != (*size, 3):
+            height, width = images.shape[1:3]
+            raise PolicyError(
+                f"camera '{camera}' gives images of {height}x{width}, and the policy's encoder takes "
+                f"{size[0]}x{size[1]}; set that size"
+            )
+        network = self._network(camera)
+        mean, std = (torch.tensor(value, device=images.device) for value in (network.mean, network.std))
+        features = network(normalize(images, mean, std))
+        if len(self.shapes[camera]) == 1:
+            features = features.flatten(1) if features.shape[2:].numel() == 1 else spatial_softmax(features)
+        return (features - self.offset[camera]) / self.scale[camera]
+
+    def encode(self, frames: Mapping[str, ByteArray]) -> dict[str, FloatArray]:
+        """Features of frames uint8 [N, H, W, 3] of each camera. Features of the newest frames are remembered."""
+        return {camera: self._encode(camera, frames[camera]) for camera in self.shapes}
+
+    def _encode(self, camera: str, frames: ByteArray) -> FloatArray:
+        keys = [(camera, hashlib.blake2b(frame.tobytes(), digest_size=16).digest()) for frame in frames]
+        new = list({key: n for n, key in enumerate(keys) if key not in self._remembered}.items())
+        for start in range(0, len(new), MAX_BATCH):
+            part = new[start : start + MAX_BATCH]
+            images = torch.from_numpy(frames[[n for _, n in part]]).to(self.device)
+            with torch.inference_mode():
+                features = self._features(camera, images).cpu().numpy()
+            self._remembered |= {key: row for (key, _), row in zip(part, features, strict=True)}
+        encoded = np.stack([self._remembered[key] for key in keys])
+        while len(self._remembered) > max(MAX_REMEMBERED // encoded[0].nbytes, 1):
+            self._remembered.popitem(last=False)
+        return encoded
+
+    def forget(self) -> None:
+        """Drop the features that are remembered, after the weights have changed."""
+        self._remembered.clear()
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    @property
+    def fingerprint(self) -> str:
+        """Of its config, its inputs and its weights. Features of encoders with another fingerprint differ."""
+        about = [self.config.model_dump(mode="json", include={"type", "pooling"}), self.image_sizes]
+        digest = hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=8)
+        for name, tensor in sorted(self.state_dict().items()):
+            digest.update(name.encode())
+            digest.update(tensor.cpu().contiguous().numpy().tobytes())
+        return digest.hexdigest()
+
+
+class FineTunedEncoder(nn.Module):
+    """A pretrained encoder of judges that is trained further, and a projection."""
+
+    def __init__(self, config: ImageEncoderConfig, size: tuple[int, int], *, pretrained: bool):
+        super().__init__()
+        self.encoder: Any = config.pretrained_config().build(pretrained=pretrained)
+        mean, std = (torch.tensor(value)[:, None, None] / 255 for value in (self.encoder.mean, self.encoder.std))
+        self.mean, self.std = nn.Buffer(mean - 0.5, persistent=False), nn.Buffer(std, persistent=False)
+        shape = features_of(self.encoder, size)[1:]
+        self._softmax = config.pooling == "spatial_softmax" and shape[1:] != (1, 1)
+        flat = (2 * shape[0],) if self._softmax else (shape[0],) if shape[1:] == (1, 1) else shape
+        self.projection = projection(flat, config.features)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """images: pixels minus 0.5, [B, 3, H, W]"""
+        features = self.encoder((images - self.mean) / self.std)
+        if self._softmax:
+            features = spatial_softmax(features)
+        return self.projection(features.flatten(1) if features.shape[2:].numel() == 1 else features)
+
+
+def projection(shape: tuple[int, ...], features: int) -> nn.Sequential:
+    """From features of a pretrained encoder, a vector or a map, to a few numbers."""
+    pool: list[nn.Module] = []
+    if len(shape) == 3:
+        pool = [SpatialLearnedEmbeddings(shape[0], shape[1:], SPATIAL_BLOCKS)]
+        shape = (shape[0] * SPATIAL_BLOCKS,)
+    return nn.Sequential(*pool, nn.Linear(shape[0], features), nn.LayerNorm(features), nn.Tanh())
+
+
+def spatial_softmax(features: Tensor) -> Tensor:
+    """Where each channel is strongest: x and y in [-1, 1], [B, C, h, w] to [B, 2 * C]."""
+    height, width = features.shape[2:]
+    share = features.flatten(2).softmax(dim=2).unflatten(2, (height, width))
+    x, y = (torch.linspace(-1, 1, count, device=features.device, dtype=features.dtype) for count in (width, height))
+    return torch.cat([(share.sum(2) * x).sum(2), (share.sum(3) * y).sum(2)], dim=1)

@@ -1,0 +1,94 @@
+"""Runs whose policy sees cameras through a frozen image encoder."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from plaudit.data.normalize import Normalizer
+from plaudit.errors import ConfigError, TrainingError
+from plaudit.policies.loader import load_policy
+from plaudit.training.config_file import load_training_config
+from plaudit.training.demos import open_demos
+from plaudit.training.evaluation import evaluate_run
+from plaudit.training.online import OnlineTrainer
+from plaudit.training.run_folder import RunFolder
+from plaudit.training.worker_group import LocalWorkerGroup
+from plaudit.types import Observation
+from training_runs import create, train
+
+CAMERAS = "env=lift env.obs=pixels env.cameras=[front,wrist] env.image_size=[24,24] demos.scripted=2 "
+CLONED = CAMERAS + "policy.encoder=cloned policy.encoder.clone_updates=3 policy.encoder.clone_batch_size=8 "
+IMAGENET = CAMERAS.replace("24,24", "32,32") + "policy.encoder=efficientnet_lite0 policy.encoder.features=8 "
+SAC = "learner=sac learner.hidden_dims=[16] learner.utd_ratio=0.1 learner.batch_size=16 learner.random_steps=0 "
+RUN = "run.num_envs=1 run.max_steps=120 run.checkpoint_freq=40 evaluation.freq=1000 evaluation.episodes=1 "
+PPO = "learner=ppo learner.hidden_dims=[16] learner.update_epochs=1 learner.pretrain_updates=2 "
+
+
+def actions_of(folder: Path) -> np.ndarray:
+    """What the policy in a folder does about a gray image."""
+    spec = load_policy(folder / "policy.yaml")
+    config = spec.config
+    images = {camera: np.full((*size, 3), 100, np.uint8) for camera, size in config.cameras.items()}
+    observation = Observation(images, np.ones(config.state_dim, np.float32))
+    return spec.build().predict(observation, Normalizer.identity(config.state_dim, config.action_dim))
+
+
+@pytest.mark.parametrize(
+    "words", [CLONED + SAC, IMAGENET + SAC, CLONED + PPO], ids=["cloned", "efficientnet_lite0", "ppo"]
+)
+def test_a_run_is_resumed_exactly_and_its_policy_is_complete(tmp_path: Path, words: str):
+    train(create(tmp_path / "whole", words + RUN))
+    create(tmp_path / "parts", words + RUN)
+    train(RunFolder.reopen(tmp_path / "parts"), lambda _: False)  # stopped after the first rollout
+    train(RunFolder.reopen(tmp_path / "parts"))
+    whole, parts = (load_file(tmp_path / name / "policy/model.safetensors") for name in ("whole", "parts"))
+    assert all(np.array_equal(whole[name], parts[name]) for name in whole)
+    frozen = load_file(tmp_path / "whole/policy/frozen.safetensors")
+    assert frozen and not [name for name in whole if name.startswith("frozen")]
+    shutil.copytree(tmp_path / "whole/policy", tmp_path / "robot")
+    assert np.isfinite(actions_of(tmp_path / "robot")).all()
+    assert evaluate_run(RunFolder.reopen(tmp_path / "whole"), 1).episodes == 1
+
+
+def test_a_cloned_encoder_needs_demonstrations(tmp_path: Path):
+    words = CLONED.replace("demos.scripted=2", "") + SAC + RUN
+    with pytest.raises(TrainingError, match="there are no demonstrations to clone"):
+        train(create(tmp_path / "run", words))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("policy.encoder=small", "encoder 'small' has no pretrained weights, so it must not stay frozen"),
+        ("policy.encoder=resnet11", "did you mean 'resnet10'"),
+        ("policy.encoder.options.weights=x", "encoder 'cnn' takes no options"),
+    ],
+)
+def test_an_encoder_that_cannot_work_is_refused(words: str, message: str):
+    with pytest.raises(ConfigError, match=message):
+        load_training_config("train", None, [*CAMERAS.split(), *SAC.split(), words])
+
+
+@pytest.mark.parametrize("sampling", ["local", "remote"])
+def test_an_online_run_acts_and_learns_with_a_frozen_encoder(tmp_path: Path, sampling: str):
+    words = f"{CLONED} {SAC} judge=simulator run.max_episodes=4 run.sampling={sampling} run.seed=1 evaluation.freq=1000"
+    config = load_training_config("online", None, words.split())
+    for episodes in (2, 4):  # the second session loads what the first has trained
+        folder = RunFolder.open(tmp_path / "run", config)
+        open_demos(folder, lambda _: iter)
+        workers = LocalWorkerGroup(folder, serial=True)
+        try:
+            end = OnlineTrainer(folder, workers).run(lambda now, episodes=episodes: now.episodes < episodes)
+        finally:
+            workers.close()
+            folder.close()
+        assert not end.errors and end.episodes >= episodes
+        frozen = load_file(tmp_path / "run/policy/frozen.safetensors")
+        if episodes == 2:
+            first = frozen
+    assert all(np.array_equal(first[name], frozen[name]) for name in first) and end.updates > 0
+    assert not [name for name in load_file(tmp_path / "run/policy/model.safetensors") if name.startswith("frozen")]
+    assert np.isfinite(actions_of(tmp_path / "run/policy")).all()
