@@ -14,14 +14,15 @@ It sees the whole episode, so it is for annotating data sets; anything live refu
 """
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
-from pydantic import PlainSerializer, model_validator
+from pydantic import PlainSerializer, ValidationError, model_validator
 
 from plaudit.config import Config, FrameOffset, PositiveFloat, SmallInt
 from plaudit.errors import JudgeError
-from plaudit.types import TRUSTED, AnyArray, BoolArray, Episode, FloatArray, JudgeId, Labels, RuleId, Scores
+from plaudit.types import TRUSTED, AnyArray, BoolArray, Episode, FloatArray, JudgeId, Labels, Scores
 
 Decode = Literal["per_frame", "k_of_n", "cutoff"]
 OodAction = Literal["pay", "audit", "skip", "escalate"]
@@ -77,14 +78,20 @@ class DecisionRule(Config):
             )
         return DecisionTracker(self, num_envs)
 
-    def key(self, ood_detector: str = "") -> RuleId:
-        """All that decides: rules of equal keys give equal labels.
-
-        ood_detector: a fingerprint of what the judge detects out-of-distribution episodes by
-        """
+    def key(self) -> Self:
+        """The rule without what is not in use: rules of equal keys give equal labels."""
         used = {"k_of_n": ("k", "n"), "per_frame": (), "cutoff": ("cutoff_offset",)}[self.decode]
-        ood = {"ood": self.ood or "", "ood_detector": ood_detector} if self.withholds else {}
-        return RuleId(**{name: getattr(self, name) for name in ("threshold", "decode", *used)}, **ood)
+        ood = ("ood",) if self.withholds else ()
+        return type(self)(**{name: getattr(self, name) for name in ("threshold", "decode", *used, *ood)})
+
+    @classmethod
+    @lru_cache(maxsize=256)
+    def parse(cls, text: str) -> "DecisionRule | None":
+        """From JSON; None if it is empty, or no rule of this version."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError:
+            return None
 
     def describe(self) -> str:
         """For people."""
@@ -182,13 +189,10 @@ def release(labels: Labels, rule: DecisionRule | None = None) -> Labels:
 
     rule: of the judge; None: as its id has it
     """
-    if not labels.withheld or labels.scores is None:
+    rule = rule or labels.judge.rule
+    if rule is None or not labels.withheld or labels.scores is None:
         return labels
     prob = labels.scores.success_prob
-    key = labels.judge.rule
-    if rule is None and key is not None:
-        rule = DecisionRule(**{name: getattr(key, name) for name in ("threshold", "decode", "k", "n", "cutoff_offset")})
-    assert rule is not None
     success = rule.decide(prob) & ~np.isnan(prob)
     return replace(labels, success=success, labeled=~np.isnan(prob), time=0.0)
 
@@ -200,7 +204,8 @@ def awaits_audit(labels: Labels) -> bool:
 
 def without_ood(judge: JudgeId) -> JudgeId:
     """The same judge, whatever it does with out-of-distribution episodes."""
-    return replace(judge, rule=judge.rule and replace(judge.rule, ood="", ood_detector=""))
+    rule = None if judge.rule is None else judge.rule.model_copy(update={"ood": None})
+    return replace(judge, rule=rule, ood_detector="")
 
 
 def threshold_of(judge: JudgeId) -> float | None:

@@ -20,7 +20,6 @@ no transition through it, and nobody judges it.
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from functools import lru_cache
 from typing import Any, Generic, Literal, Self, TypeVar
 
 import numpy as np
@@ -205,50 +204,14 @@ class CascadeResult:
 
 
 @dataclass(frozen=True)
-class RuleId:
-    """All that a decision rule decides by, see `DecisionRule.key`: rules of equal ids give equal labels."""
-
-    threshold: float | None = None  # None: unknown
-    decode: str = ""
-    k: int = 2
-    n: int = 3
-    cutoff_offset: int = 0
-    ood: str = ""  # what happens to out-of-distribution episodes; "": they are labeled like others
-    ood_detector: str = ""  # its fingerprint, if some are not
-
-    @classmethod
-    @lru_cache(maxsize=256)
-    def parse(cls, text: str) -> "RuleId | None":
-        """What `str` returned; None for an empty text. Any other text is an id that equals none of today."""
-        if not text:
-            return None
-        try:
-            tree = json.loads(text)
-            ood, _, detector = tree.pop("ood", tree.pop("unlike", "")).partition(" ")
-            if not isinstance(tree["threshold"], float | int):
-                raise TypeError("the threshold is no number")
-            rule = cls(**tree, ood=ood, ood_detector=detector)
-            hash(rule)
-        except (ValueError, TypeError, KeyError, AttributeError):
-            return cls(decode=text)
-        return rule
-
-    def __str__(self) -> str:
-        """As JSON in full precision, for files."""
-        used = {"k_of_n": ("k", "n"), "cutoff": ("cutoff_offset",)}.get(self.decode, ())
-        tree = {name: getattr(self, name) for name in ("threshold", "decode", *used)}
-        ood = {"ood": f"{self.ood} {self.ood_detector}".strip()} if self.ood else {}
-        return json.dumps({**tree, **ood}, sort_keys=True)
-
-
-@dataclass(frozen=True)
 class JudgeId:
     """Who labeled: labels with equal ids are the same labels."""
 
     source: str  # "classifier", "vlm", "simulator", "human", "dataset", "cutoff", or a plugin's name
     fingerprint: str = ""  # of weights, preprocessing, prompt, precision and calibration; "" for a person or a file
-    rule: RuleId | None = None  # `DecisionRule.key()`; None where nothing was decided by a rule
+    rule: Any = None  # the `DecisionRule` (plaudit.rule) in use, its `key()`; None: nothing was decided by a rule
     progress: str = ""  # fingerprint of the model whose progress stands in the scores; "": none, or the judge's own
+    ood_detector: str = ""  # its fingerprint, where the rule withholds out-of-distribution episodes
 
     @property
     def model(self) -> str:

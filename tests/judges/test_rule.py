@@ -11,7 +11,7 @@ from conftest import counting_episode
 from plaudit.config import parse
 from plaudit.errors import ConfigError, JudgeError
 from plaudit.rule import DecisionRule, labels_from_scores, release, threshold_of, without_ood
-from plaudit.types import JudgeId, RuleId, Scores
+from plaudit.types import JudgeId, Scores
 
 PROBS = st.lists(st.floats(0, 1, width=32) | st.just(float("nan")), min_size=1, max_size=30)
 RULES = st.builds(
@@ -87,25 +87,21 @@ def test_a_rule_that_can_never_be_met_is_refused():
 
 def test_a_key_has_all_that_decides_in_full_precision_and_nothing_else():
     rule = DecisionRule(threshold=0.1 + 0.2)
-    assert json.loads(str(rule.key())) == {"decode": "k_of_n", "k": 2, "n": 3, "threshold": 0.1 + 0.2}
+    assert json.loads(rule.key().model_dump_json())["threshold"] == 0.1 + 0.2
     assert rule.key() != DecisionRule(threshold=0.3).key()
     assert rule.key() == DecisionRule(threshold=0.1 + 0.2, cutoff_offset=5).key()  # which a cutoff alone would use
     assert threshold_of(JudgeId("vlm", "abc", rule.key())) == 0.1 + 0.2 and threshold_of(JudgeId("human")) is None
 
 
-@pytest.mark.parametrize(
-    "rule", [{}, {"decode": "cutoff", "cutoff_offset": 3}, {"decode": "per_frame", "ood": "audit"}]
-)
+@pytest.mark.parametrize("rule", [{"k": 1}, {"decode": "cutoff", "cutoff_offset": 3}, {"ood": "audit"}])
 def test_a_key_is_read_back_from_a_file(rule):
-    key = DecisionRule(**rule).key("a detector")
-    assert RuleId.parse(str(key)) == key
-    assert RuleId.parse(str(key).replace('"ood"', '"unlike"')) == key  # of an earlier version
+    key = DecisionRule(**rule).key()
+    assert DecisionRule.parse(key.model_dump_json(exclude_none=True)) == key
 
 
-@pytest.mark.parametrize("text", ["7 of 9", "[1]", '{"threshold": [1]}', '{"threshold": 1, "k": []}', '{"ood": 1}'])
-def test_a_key_that_somebody_wrote_by_hand_equals_none_of_ours(text):
-    found = RuleId.parse(text)
-    assert found is not None and found.threshold is None and hash(found) and found != DecisionRule().key()
+@pytest.mark.parametrize("text", ["", "7 of 9", "[1]", '{"threshold": [1]}', '{"threshold": 1, "k": []}', '{"ood": 1}'])
+def test_a_key_that_somebody_wrote_by_hand_is_none(text):
+    assert DecisionRule.parse(text) is None
 
 
 # Labels

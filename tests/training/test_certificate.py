@@ -35,7 +35,7 @@ def lab(tmp_path) -> Path:
 
 
 def give(lab: Path, certificate: Certificate, judge: JudgeId) -> None:
-    owner = {"source": judge.source, "fingerprint": judge.fingerprint, "rule": str(judge.rule)}
+    owner = {"source": judge.source, "fingerprint": judge.fingerprint, "rule": judge.rule.model_dump_json()}
     certificate.model_copy(update=owner).save(lab / "judge" / "certificate.json")
 
 
@@ -95,6 +95,6 @@ def test_the_certificate_beside_a_judges_file_is_found(lab, passed):
     (lab / "strict.yaml").write_text(f"{{type: classifier, model: {lab}/judge, rule: {{threshold: 0.9}}}}")
     words = ["env=glow", "learner=ppo", f"judge={lab / 'strict.yaml'}"]
     judge = judge_of(lab, threshold=0.9)
-    owner = {"source": judge.id.source, "fingerprint": judge.id.fingerprint, "rule": str(judge.id.rule)}
+    owner = {"source": judge.id.source, "fingerprint": judge.id.fingerprint, "rule": judge.id.rule.model_dump_json()}
     passed.model_copy(update=owner).save(lab / "strict.certificate.json")
     assert describe_judge(load_training_config("train", None, words))[1].startswith(f"certificate: {LINE}")

@@ -19,6 +19,7 @@ from plaudit.data.batch import to_torch
 from plaudit.data.normalize import Normalizer as AffineNormalizer
 from plaudit.errors import ContractError, PlauditError
 from plaudit.protocols import Judge, Learner, LiveJudge, Normalizer, Policy, Robot, VecEnv
+from plaudit.rule import DecisionRule
 from plaudit.types import (
     AnyArray,
     Batch,
@@ -28,7 +29,6 @@ from plaudit.types import (
     JudgeId,
     Observation,
     PolicyWeights,
-    RuleId,
     Scores,
 )
 
@@ -440,7 +440,7 @@ def _check_id(judge_id: Any) -> JudgeId:
         raise ContractError(f"id must be a JudgeId, got {type(judge_id).__name__}")
     if not judge_id.source or not all(isinstance(part, str) for part in (judge_id.source, judge_id.fingerprint)):
         raise ContractError(f"{judge_id} needs a source, and source and fingerprint must be text")
-    if not isinstance(judge_id.rule, RuleId | None):
+    if not isinstance(judge_id.rule, DecisionRule | None):
         raise ContractError(f"id.rule is {judge_id.rule!r}; it is rule.key(), or None")
     return judge_id
 

@@ -28,7 +28,8 @@ from plaudit.data.journal import MAX_ID, Journal, JournalFile, Record, damage_er
 from plaudit.data.label_order import LabelOrder
 from plaudit.errors import DataError, Replaced, StoreError
 from plaudit.files import brief
-from plaudit.types import PEOPLE, CascadeResult, JudgeId, Labels, RuleId, Scores
+from plaudit.rule import DecisionRule
+from plaudit.types import PEOPLE, CascadeResult, JudgeId, Labels, Scores
 
 FORMAT = 2  # of a line
 MAX_VERSIONS = 0xFFFFFFFE  # of an episode
@@ -268,6 +269,9 @@ def is_label_line(line: Record) -> bool:
     )
 
 
+_MORE_IDS = ("progress", "ood_detector")  # of a judge; a line has those that are not empty
+
+
 def encode_labels(episode_id: int, labels: Labels, restored_from: int | None) -> Record:
     """The line of an episode's labels."""
     scores = labels.scores
@@ -280,7 +284,7 @@ def encode_labels(episode_id: int, labels: Labels, restored_from: int | None) ->
         "episode": episode_id,
         "source": labels.judge.source,
         "model": labels.judge.fingerprint,
-        "rule": str(labels.judge.rule or ""),
+        "rule": "" if labels.judge.rule is None else labels.judge.rule.model_dump_json(exclude_none=True),
         "time": labels.time,
         "note": labels.note,
         "restored": restored_from,
@@ -288,7 +292,7 @@ def encode_labels(episode_id: int, labels: Labels, restored_from: int | None) ->
         "scores": 0 if scores is None else 1 if scores.progress is None else 2,  # arrays
         "data": base64.b64encode(zlib.compress(b"".join(parts))).decode(),
         **({"ood": scores.ood} if scores is not None and scores.ood else {}),
-        **({"progress_model": labels.judge.progress} if labels.judge.progress else {}),
+        **{name: value for name in _MORE_IDS if (value := getattr(labels.judge, name))},
         **({"review": True} if labels.review else {}),
         **({"cascade": vars(scores.cascade)} if scores is not None and scores.cascade else {}),
     }
@@ -319,11 +323,11 @@ def decode_labels(line: Record) -> Labels:
         scores=Scores(arrays[0], *arrays[1:], ood=ood, cascade=cascade) if arrays else None,
         time=line["time"],
         note=line["note"],
-        review=bool(line.get("review", line["note"] == "success from the first frame on, to be reviewed")),
+        review=bool(line.get("review")),
     )
 
 
 def parse_judge_id(line: Record) -> JudgeId:
     """Whose labels a line has."""
-    rule = RuleId.parse(str(line.get("rule", "")))
-    return JudgeId(line["source"], line["model"], rule, str(line.get("progress_model", "")))
+    more = {name: str(line.get(name, "")) for name in _MORE_IDS}
+    return JudgeId(line["source"], line["model"], DecisionRule.parse(str(line.get("rule", ""))), **more)

@@ -23,8 +23,8 @@ from plaudit.errors import BadFile, JudgeError
 from plaudit.files import Root
 from plaudit.judges.config import JUDGE_FILE, own_kind
 from plaudit.judges.stats import Interval
-from plaudit.rule import without_ood
-from plaudit.types import JudgeId, RuleId
+from plaudit.rule import DecisionRule, without_ood
+from plaudit.types import JudgeId
 
 CERTIFICATE_FILE = "certificate.json"
 MAX_BYTES = 1 << 20
@@ -132,7 +132,7 @@ class Certificate(Config):
     @property
     def judge(self) -> JudgeId:
         """Whose certificate it is."""
-        return JudgeId(self.source, self.fingerprint, RuleId.parse(self.rule))
+        return JudgeId(self.source, self.fingerprint, DecisionRule.parse(self.rule))
 
     @property
     def passed(self) -> bool:

@@ -111,7 +111,7 @@ def examine(
         name=name,
         source=judge.id.source,
         fingerprint=judge.id.fingerprint,
-        rule=str(judge.id.rule or ""),
+        rule="" if judge.id.rule is None else judge.id.rule.model_dump_json(exclude_none=True),
         rule_text=judge.rule.describe(),
         data=ExamData(
             store=str(store.folder),

@@ -177,12 +177,9 @@ def expected_rewards(
 def begins_with_success(labels: Labels) -> bool:
     """Whether success was decided as soon as the judge's rule could decide anything."""
     rule = labels.judge.rule
-    if rule is None:
-        return False
-    first = rule.k if rule.decode == "k_of_n" else 1
-    return bool(labels.success[labels.labeled][:first].any())
+    return rule is not None and bool(labels.success[labels.labeled][: rule.window[0]].any())
 
 
 def _withholds_ood(labels: Labels) -> bool:
     """Whether the judge found an episode out of distribution, and its rule pays none of those."""
-    return bool(labels.ood) and labels.judge.rule is not None and bool(labels.judge.rule.ood)
+    return bool(labels.ood) and labels.judge.rule is not None and labels.judge.rule.withholds

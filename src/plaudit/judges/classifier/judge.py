@@ -47,8 +47,9 @@ class ClassifierJudge:
             self.warnings = (*self.warnings, CANNOT_TELL)
         self.uncalibrated = model.fingerprint
         self.trained_on = model.config.data.seen
-        detector = "" if model.ood is None else model.ood.fingerprint
-        self.id = JudgeId(_source_of(model), fingerprint_of(model.fingerprint, calibration), self.rule.key(detector))
+        detector = model.ood.fingerprint if model.ood is not None and self.rule.withholds else ""
+        fingerprint = fingerprint_of(model.fingerprint, calibration)
+        self.id = JudgeId(_source_of(model), fingerprint, self.rule.key(), ood_detector=detector)
 
     def score(self, episodes: Sequence[Episode]) -> Sequence[Scores | PlauditError]:
         """Every frame of each episode; an error for one whose cameras or sizes are not the model's."""
