@@ -12,6 +12,8 @@ says with `left_out`.
 """
 
 import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 
 class Bars:
@@ -48,3 +50,15 @@ class Bars:
 
     def _add(self, name: str, figure: float, goal: str, passed: bool) -> None:
         self._lines.append(f"BAR {name} {figure:.4g} {goal} {'pass' if passed else 'miss'}")
+
+
+def line_charts(panels: Sequence[Mapping[str, Any]], *, columns: int = 2, size: tuple[int, int]) -> str:
+    """Several line charts of one size in one drawing; a panel has the arguments of `line_chart`."""
+    from plaudit.report.plots import line_chart  # matplotlib takes a second to import
+
+    width, height = columns * size[0], -(-len(panels) // columns) * size[1]
+    drawing = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}">']
+    for number, panel in enumerate(panels):
+        x, y = number % columns * size[0], number // columns * size[1]
+        drawing.append(line_chart(**panel, size=size).replace("<svg ", f'<svg x="{x}" y="{y}" ', 1))
+    return "\n".join([*drawing, "</svg>"])

@@ -22,12 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from bars import Bars
+from bars import Bars, line_charts
 from plaudit.data.store import Store
 from plaudit.envs.panda import PandaConfig
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
-from plaudit.report.plots import line_charts
 from plaudit.rollout.scripted import record_demos
 from plaudit.rollout.vector import collect_rollout
 from plaudit.training.config import EVAL_SEEDS, demo_seed

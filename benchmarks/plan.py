@@ -22,7 +22,7 @@ import numpy as np
 import plaudit.judges
 from bars import Bars
 from plaudit.judges.plan import TABLE_FILE, NoiseRun, PlanTable
-from plaudit.report.plan import markdown_table
+from plaudit.report.plan import BOTH, describe_noise, describe_prediction
 from plaudit.training.noise_runs import LEVELS, Setting, make_runs, recipe, settings_to_run
 
 TASKS = ("lift", "push", "pick_place")
@@ -40,6 +40,13 @@ WITHIN = 0.05  # of predicted and achieved success
 PACKAGED = Path(plaudit.judges.__file__).with_name(TABLE_FILE)
 DOCS = Path(__file__).parent.parent / "docs" / "judges.md"
 BEGIN, END = "<!-- made by benchmarks/plan.py -->\n", "<!-- end -->"
+DOCS_ROWS: list[dict[str, float]] = [
+    {},
+    *({kind: level} for kind in BOTH for level in (0.1, 0.2, 0.4, 0.8)),
+    *(dict.fromkeys(BOTH, level) for level in (0.1, 0.2, 0.4)),
+    *({"tricks": level} for level in (0.2, 0.5, 1.0)),
+    {"late_by": 64},
+]
 QUICK = ("run.max_steps=1500", "learner.pretrain_updates=100", "run.num_envs=16", "demos.scripted=4")
 
 
@@ -118,6 +125,17 @@ def write_docs(table: PlanTable) -> None:
     before, rest = text.split(BEGIN)
     _, after = rest.split(END, 1)
     DOCS.write_text(before + BEGIN + markdown_table(table) + END + after)
+
+
+def markdown_table(table: PlanTable) -> str:
+    """For docs: success of all tasks, and what 90% needs."""
+    plans = [table.plan(env) for env in table.recipes]
+    rows: list[Sequence[str]] = [("the judge is wrong", *(f"`{plan.env}`" for plan in plans))]
+    rows.append(["---"] * (len(plans) + 1))
+    for noise in DOCS_ROWS:
+        cells = [describe_prediction(p.predict(noise)) if set(noise) <= set(p.curves) else "-" for p in plans]
+        rows.append((describe_noise(noise), *cells))
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 if __name__ == "__main__":

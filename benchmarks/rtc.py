@@ -24,12 +24,11 @@ from pathlib import Path
 
 import numpy as np
 
-from bars import Bars
+from bars import Bars, line_charts
 from plaudit.data.normalize import Normalizer
 from plaudit.errors import RolloutError
 from plaudit.learners.bc import train_flow
 from plaudit.policies.loader import PolicySpec, load_policy, save_policy
-from plaudit.report.plots import line_charts
 from plaudit.rollout.engine import InferenceConfig
 from plaudit.rollout.recording import LatencyStats
 from plaudit.rollout.rtc import Rtc

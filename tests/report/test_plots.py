@@ -15,7 +15,6 @@ from plaudit.report.plots import (
     histogram,
     interval_chart,
     line_chart,
-    line_charts,
     outcome_strip,
     score_timeline,
 )
@@ -53,9 +52,6 @@ CHARTS = {
     "long names": lambda: line_chart({f"{n}{'name' * 20}": [WIDE] for n in range(9)}, title="t", x="x", size=SMALL),
     "close events": lambda: line_chart(
         {"": [WIDE]}, title="t", x="x", events=[EventMarker(1000 * n, f"judge v{n}") for n in range(45, 55)]
-    ),
-    "panels": lambda: line_charts(
-        [{"title": LONG, "lines": {"judge": [WIDE], "simulator": [WIDE]}, "x": "x", "y": "y"}] * 3, size=SMALL
     ),
     "intervals": lambda: interval_chart({f"{'a judge ' * 20}": (0.1, 0, 0.3)}, [True], title=LONG * 3, mark=None),
     "a histogram": lambda: histogram(

@@ -1,12 +1,12 @@
 """The output of `plaudit judge plan`: tables of expected success, and what a judge needs for it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from rich.table import Table
 
 from plaudit.errors import DataError
-from plaudit.judges.plan import Noise, Plan, PlanTable, Prediction, precision_of
+from plaudit.judges.plan import Noise, Plan, Prediction, precision_of
 from plaudit.judges.stats import episodes_needed, upper_bound
 from plaudit.report.text import format_count
 
@@ -18,13 +18,6 @@ WORDS = {
     "late_by": "episodes late",
 }
 BOTH = ("false_positives", "misses")
-DOCS_ROWS: list[dict[str, float]] = [
-    {},
-    *({kind: level} for kind in BOTH for level in (0.1, 0.2, 0.4, 0.8)),
-    *(dict.fromkeys(BOTH, level) for level in (0.1, 0.2, 0.4)),
-    *({"tricks": level} for level in (0.2, 0.5, 1.0)),
-    {"late_by": 64},
-]
 
 
 def describe_noise(noise: Noise) -> str:
@@ -62,22 +55,15 @@ def _rows(plan: Plan) -> list[dict[str, float]]:
 def needs_table(plan: Plan, success: float) -> Table:
     """The precision that a judge of each recall needs."""
     table = Table("recall", "precision", "false positives", box=None, pad_edge=False)
-    for recall, false, most in _needs(plan, success):
-        precision = f"{precision_of(false, 1 - recall):.0%}"
-        table.add_row(f"{recall:.0%}", precision, f"{false:.0%}{' or more' if false >= most else ''}")
+    most, most_missed = (float(plan.curves[kind].levels[-1]) for kind in BOTH)  # that were run
+    for recall in RECALLS:
+        if 1 - recall > most_missed + 1e-9:
+            continue
+        false = plan.highest(success, "false_positives", given={"misses": 1 - recall})
+        if false is not None:
+            precision = f"{precision_of(false, 1 - recall):.0%}"
+            table.add_row(f"{recall:.0%}", precision, f"{false:.0%}{' or more' if false >= most else ''}")
     return table
-
-
-def _needs(plan: Plan, success: float) -> list[tuple[float, float, float]]:
-    """Recall, the false-positive rate that it allows, and the highest that was run."""
-    top = float(plan.curves["false_positives"].levels[-1])
-    worst = 1 - float(plan.curves["misses"].levels[-1])
-    allowed = [
-        (recall, plan.highest(success, "false_positives", given={"misses": 1 - recall}))
-        for recall in RECALLS
-        if recall >= worst - 1e-9
-    ]
-    return [(recall, false, top) for recall, false in allowed if false is not None]
 
 
 def needs_sentences(plan: Plan, success: float, confidence: float) -> list[str]:
@@ -93,10 +79,15 @@ def needs_sentences(plan: Plan, success: float, confidence: float) -> list[str]:
         ]
     rate = plan.highest(success, *BOTH)
     assert rate is not None
-    lines = [_trick_sentence(plan, success)] if "tricks" in plan.curves else []
+    lines = []
+    if "tricks" in plan.curves:
+        share, top = plan.highest(success, "tricks"), float(plan.curves["tricks"].levels[-1])
+        most = "all" if share == top == 1 else f"up to {share or 0:.0%}"
+        lines.append(f"of near successes {most} may pass for a success, where it makes no other error")
     if rate <= 0:
         return [*lines, f"for {success:.0%} the judge has to be right about every episode, which nothing proves"]
-    each = [_proof(rate, confidence, actual) for actual in (0.0, rate / 2)]
+    # Episodes of one kind. Both rates are to hold at once, so each has half of the doubt.
+    each = [episodes_needed(rate, (1 + confidence) / 2, actual) for actual in (0.0, rate / 2)]
     worst = min(plan.curves[kind].levels[-1] for kind in BOTH)
     capped = ", and no run was worse than that" if rate >= worst else ""
     return [
@@ -109,18 +100,6 @@ def needs_sentences(plan: Plan, success: float, confidence: float) -> list[str]:
         "the number of training episodes that it needs is not predicted: train it, examine it (plaudit judge exam), "
         "label more of what it gets wrong, and repeat",
     ]
-
-
-def _proof(rate: float, confidence: float, actual: float) -> int:
-    """Episodes of one kind; both rates are to hold at once, so each has half of the doubt."""
-    return episodes_needed(rate, (1 + confidence) / 2, actual)
-
-
-def _trick_sentence(plan: Plan, success: float) -> str:
-    share = plan.highest(success, "tricks")
-    top = float(plan.curves["tricks"].levels[-1])
-    most = "all" if share == top == 1 else f"up to {share or 0:.0%}"
-    return f"of near successes {most} may pass for a success, where it makes no other error"
 
 
 def labels_sentence(plan: Plan, labels: int, confidence: float) -> str:
@@ -147,14 +126,3 @@ def judge_sentences(plan: Plan, cases: Mapping[str, Noise]) -> list[str]:
             kinds = " and ".join(kind.replace("_", " ") for kind in prediction.beyond)
             lines.append(f"no run had so many {kinds}: it may be far less; measure it (--measure)")
     return lines
-
-
-def markdown_table(table: PlanTable) -> str:
-    """For docs: success of all tasks, and what 90% needs."""
-    plans = [table.plan(env) for env in table.recipes]
-    rows: list[Sequence[str]] = [("the judge is wrong", *(f"`{plan.env}`" for plan in plans))]
-    rows.append(["---"] * (len(plans) + 1))
-    for noise in DOCS_ROWS:
-        cells = [describe_prediction(p.predict(noise)) if set(noise) <= set(p.curves) else "-" for p in plans]
-        rows.append((describe_noise(noise), *cells))
-    return "".join(f"| {' | '.join(row)} |\n" for row in rows)

@@ -3,7 +3,7 @@
 Figures are made without pyplot: it keeps global state and picks a backend, and reports are written by threads of a
 running loop. Text stays text, so that a browser can search it; `$` is no formula, since names come from data.
 
-`fit_margins` places the texts around a chart so that they neither overlap nor leave the figure. It measures them in
+`_fit_margins` places the texts around a chart so that they neither overlap nor leave the figure. It measures them in
 DejaVu Sans, which comes with matplotlib and is wider than most browser fonts. (Rejected: the layouts of matplotlib,
 which draw everything to measure it and take as long as the chart itself.)
 """
@@ -13,8 +13,8 @@ import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
-from itertools import pairwise
-from typing import Any, Concatenate, Literal, NamedTuple, ParamSpec
+from itertools import cycle, pairwise
+from typing import Any, Concatenate, NamedTuple, ParamSpec
 
 import matplotlib
 import numpy as np
@@ -71,6 +71,7 @@ _RC = {
     "legend.columnspacing": 1.2,
 }
 
+_DASHED: dict[str, Any] = {"color": "#444444", "linestyle": "--", "linewidth": 1}
 P = ParamSpec("P")
 Series = Sequence[tuple[float, float]]  # x, y
 Band = Sequence[tuple[float, float, float]]  # x, low, high
@@ -95,7 +96,10 @@ def chart(width: int, height: int) -> Callable[[Callable[Concatenate[Axes, P], N
         def make(*args: Any, title: str, size: tuple[int, int] = (width, height), **kwargs: Any) -> Markup:
             with matplotlib.rc_context(_RC):  # type: ignore[arg-type]
                 figure = Figure((size[0] / DPI, size[1] / DPI), dpi=DPI)
-                draw(_add_axes(figure, title), *args, **kwargs)
+                axes = figure.add_subplot()
+                axes.set_title(plain(title))
+                axes.locator_params(nbins=5)  # matplotlib takes as long for every number on an axis as for a curve
+                draw(axes, *args, **kwargs)
                 return to_svg(figure)
 
         return make
@@ -103,18 +107,8 @@ def chart(width: int, height: int) -> Callable[[Callable[Concatenate[Axes, P], N
     return decorate
 
 
-def line_charts(panels: Sequence[Mapping[str, Any]], *, columns: int = 2, size: tuple[int, int] = LARGE) -> Markup:
-    """Several line charts of one size in one drawing; a panel has a `title` and the arguments of `plot_lines`."""
-    rows = -(-len(panels) // columns)
-    with matplotlib.rc_context(_RC):  # type: ignore[arg-type]
-        figure = Figure((columns * size[0] / DPI, rows * size[1] / DPI), dpi=DPI)
-        for number, panel in enumerate(panels, 1):
-            axes = _add_axes(figure, panel["title"], rows, columns, number)
-            plot_lines(axes, **{name: value for name, value in panel.items() if name != "title"})
-        return to_svg(figure, columns)
-
-
-def plot_lines(
+@chart(*LARGE)
+def line_chart(
     axes: Axes,
     lines: Mapping[str, Sequence[Series]],
     *,
@@ -132,7 +126,7 @@ def plot_lines(
     marks: heights of dashed horizontal lines
     bands: intervals around the curves of a name
     """
-    for (name, curves), color in zip(lines.items(), _cycle(len(lines))):
+    for (name, curves), color in zip(lines.items(), cycle(COLORS)):
         for number, curve in enumerate(curves):
             xs, ys = [point[0] for point in curve], [point[1] for point in curve]
             marker = "o" if len(curve) <= _MAX_MARKED_POINTS else ""
@@ -142,7 +136,7 @@ def plot_lines(
             xs, low, high = zip(*band, strict=True)
             axes.fill_between(xs, low, high, color=color, alpha=0.15, linewidth=0, gid="interval")
     for mark in marks:
-        axes.axhline(mark, color="#444444", linestyle="--", linewidth=1)
+        axes.axhline(mark, **_DASHED)
     if percent or y_range is not None:
         axes.set_ylim(*(y_range or (0, 1)))
     for event in events:
@@ -157,10 +151,8 @@ def plot_lines(
     if all(float(point[0]).is_integer() for curves in lines.values() for curve in curves for point in curve):
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))  # there is no frame 2.5
     # One number for each height. The default formatter writes a common factor above the axis, over the title.
-    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0) if percent else FuncFormatter(_format_height))
-
-
-line_chart = chart(*LARGE)(plot_lines)
+    heights = FuncFormatter(lambda value, _: f"{value:,.6g}".replace("-", "\N{MINUS SIGN}"))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0) if percent else heights)
 
 
 @chart(380, 320)
@@ -169,15 +161,15 @@ def calibration_chart(axes: Axes, predicted: Sequence[float], observed: Sequence
 
     The line from a dot to the diagonal is the error there; the area of a dot grows with its number of frames.
     """
-    axes.plot([0, 1], [0, 1], color="#444444", linestyle="--", linewidth=1)
+    axes.plot([0, 1], [0, 1], **_DASHED)
     bins = [(p, o, n) for p, o, n in zip(predicted, observed, count, strict=True) if n]
     most = max((n for _, _, n in bins), default=1)
     for p, o, n in bins:
         axes.plot([p, p], [p, o], color=COLORS[1], linewidth=1.6)
         axes.scatter([p], [o], s=20 + 180 * n / most, color=COLORS[0], alpha=0.85, zorder=3, gid=f"bin-{n}")
     axes.set(xlim=(-0.04, 1.04), ylim=(-0.04, 1.04), xlabel="predicted P(success)", ylabel="fraction of successes")
-    _percent_axis(axes, "x")
-    _percent_axis(axes, "y")
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
 
 
 @chart(380, 320)
@@ -203,9 +195,9 @@ def histogram(
     axes.set_ylim(0, 1.5 * max(10, *(n for counts in bars.values() for n in counts)))
     axes.yaxis.set_major_formatter(ScalarFormatter())
     axes.set(xlim=(0, 1), xlabel=x, ylabel="frames")
-    _percent_axis(axes, "x")
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     if mark is not None:
-        axes.axvline(mark[0], color="#444444", linestyle="--", linewidth=1, label=mark[1])
+        axes.axvline(mark[0], **_DASHED, label=mark[1])
 
 
 @chart(595, 66)
@@ -225,8 +217,8 @@ def interval_chart(
     axes.set_yticks(range(len(rows)), [_short(name) for name in reversed(list(rows))])
     axes.set(xlim=(-0.02, 1.02), ylim=(-0.6, len(rows) - 0.4))
     if mark is not None:
-        axes.axvline(mark, color="#444444", linestyle="--", linewidth=1)
-    _percent_axis(axes, "x")
+        axes.axvline(mark, **_DASHED)
+    axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
 
 
 @chart(390, 140)
@@ -238,7 +230,7 @@ def score_timeline(axes: Axes, success_prob: Sequence[float], target: Sequence[f
     scores = np.where(np.isnan(np.asarray(target, float)), np.nan, np.asarray(success_prob, float))
     frames = np.arange(len(scores))
     axes.plot(frames, scores, color=COLORS[0], linewidth=1.5, gid="score")
-    axes.axhline(min(threshold, 1), color="#444444", linestyle="--", linewidth=1)
+    axes.axhline(min(threshold, 1), **_DASHED)
     for first, last, value in _runs(target):
         axes.barh(-0.22, last - first, 0.16, first - 0.5, color=_outcome_color(value), gid="target")
     axes.set(xlim=(-0.5, len(scores) - 0.5), ylim=(-0.32, 1.05), xlabel="frame")
@@ -264,13 +256,6 @@ def outcome_strip(axes: Axes, rows: Mapping[str, Sequence[float]], *, x: str, fi
     axes.spines["left"].set_visible(False)
 
 
-def _add_axes(figure: Figure, title: str, rows: int = 1, columns: int = 1, number: int = 1) -> Axes:
-    axes = figure.add_subplot(rows, columns, number)
-    axes.set_title(plain(title))
-    axes.locator_params(nbins=5)  # matplotlib takes as long for every number on an axis as for a curve
-    return axes
-
-
 def _grow(axes: Axes, pixels: int) -> None:
     """Make the figure of a chart with one line per row higher."""
     figure = axes.get_figure(root=True)
@@ -278,12 +263,9 @@ def _grow(axes: Axes, pixels: int) -> None:
     figure.set_figheight(figure.get_figheight() + pixels / DPI)
 
 
-def to_svg(figure: Figure, columns: int = 1) -> Markup:
-    """The SVG element alone, in pixels, in the font of the page.
-
-    columns: of axes in the figure
-    """
-    fit_margins(figure, columns)
+def to_svg(figure: Figure) -> Markup:
+    """The SVG element alone, in pixels, in the font of the page."""
+    _fit_margins(figure)
     file = io.StringIO()
     figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     svg = file.getvalue()
@@ -298,20 +280,8 @@ def _short(name: str) -> str:
     return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 3]}..."
 
 
-def _format_height(value: float, _: int | None = None) -> str:
-    return f"{value:,.6g}".replace("-", "\N{MINUS SIGN}")
-
-
-def _percent_axis(axes: Axes, which: Literal["x", "y"]) -> None:
-    (axes.xaxis if which == "x" else axes.yaxis).set_major_formatter(PercentFormatter(1.0, decimals=0))
-
-
 def _outcome_color(value: float) -> str:
     return UNKNOWN if np.isnan(value) else SUCCESS if value else FAILURE
-
-
-def _cycle(count: int) -> list[str]:
-    return [COLORS[number % len(COLORS)] for number in range(count)]
 
 
 def _runs(values: Sequence[float]) -> list[tuple[int, int, float]]:
@@ -321,34 +291,28 @@ def _runs(values: Sequence[float]) -> list[tuple[int, int, float]]:
     return [(first, last, values[first]) for first, last in pairwise(edges) if last > first]
 
 
-def fit_margins(figure: Figure, columns: int = 1) -> None:
-    """Place each axes so that the texts around it fit into its cell of the figure, which has so many columns."""
-    rows = -(-len(figure.axes) // columns)
-    width, height = figure.bbox.width / columns, figure.bbox.height / rows
-    margins = [(*_side_margins(axes), _place_header(axes, width)) for axes in figure.axes]
-    height = max(height, *(bottom + top + _MIN_HEIGHT for _, bottom, top in margins))
-    figure.set_figheight(rows * height / DPI)
-    for place, (axes, (left, bottom, top)) in enumerate(zip(figure.axes, margins, strict=True)):
-        x, y = place % columns * width + left, (rows - 1 - place // columns) * height + bottom
-        pixels = Bbox.from_bounds(x, y, width - left - 3 * _LETTER, height - bottom - top)
-        axes.set_position(pixels.transformed(figure.transFigure.inverted()))
-        _place_events(axes)
-
-
-def _side_margins(axes: Axes) -> tuple[int, int]:
-    """Pixels on the left and below."""
+def _fit_margins(figure: Figure) -> None:
+    """Place the axes so that the texts around it fit into the figure."""
+    (axes,) = figure.axes
     numbers = axes.yaxis.get_major_formatter().format_ticks(axes.yaxis.get_majorticklocs().tolist())
     left = 18 + _LETTER * max(map(len, numbers), default=0) + (_LINE if axes.get_ylabel() else 0)
-    return left, 12 + _LINE + (_LINE if axes.get_xlabel() else 0)
+    bottom, room = 12 + _LINE + (_LINE if axes.get_xlabel() else 0), figure.bbox.width - left - 3 * _LETTER
+    top = _place_header(axes, room)
+    height = max(figure.bbox.height, bottom + top + _MIN_HEIGHT)
+    figure.set_figheight(height / DPI)
+    pixels = Bbox.from_bounds(left, bottom, room, height - bottom - top)
+    axes.set_position(pixels.transformed(figure.transFigure.inverted()))
+    _place_events(axes)
 
 
-def _place_header(axes: Axes, width: float) -> int:
+def _place_header(axes: Axes, room: float) -> int:
     """Title and legend above the axes; returns their height in pixels.
 
     The legend, if there is more than one name, is on the right of the title where both fit in a line. Otherwise it is
     below the title, in as many columns as fit.
+
+    room: width of the axes, in pixels
     """
-    room = width - _side_margins(axes)[0] - 3 * _LETTER
     lines, names = _wrap(axes.get_title(loc="left"), room), axes.get_legend_handles_labels()[1]
     rows = 0
     if len(names) > 1:
