@@ -34,7 +34,7 @@ from plaudit.trust import from_file
 HUMAN, CASCADE = "human", "cascade"  # the sources of a human's labels, and of a cascade's
 REFERENCE_SOURCES = (HUMAN, "simulator", "dataset", "cutoff")  # whose labels a model may learn from
 JUDGE_FILE, MODEL_FILE, ADAPTER_FILE = "judge.yaml", "model.json", "adapter.json"  # of a judge's own folder
-JUDGE_FILES = (".yaml", ".yml", ".json")
+JUDGE_FILES, _WEIGHTS = (".yaml", ".yml", ".json"), (".pt", ".safetensors")
 _OWN_FOLDERS = {MODEL_FILE: "classifier", ADAPTER_FILE: "vlm"}  # the description that a folder is known by -> its type
 
 
@@ -145,7 +145,17 @@ def load_judge_config(
     kind = tree.get("type", name)
     if name is not None and kind != name:
         raise ConfigError([(("type",), f"{path} describes a '{kind}', not a '{name}'; name one of the two")])
-    _check_kind(kind, path)
+    names = sorted(one for one in JUDGE_REGISTRY.names() if ":" not in one)
+    if not isinstance(kind, str):
+        where = "with --judge" if path is None else f"with --judge, or as 'type' in {path}"
+        raise UnknownName(f"name a judge {where}; known: {', '.join(names)}")
+    if kind == HUMAN:
+        raise UnknownName(
+            "a person is asked in a window: plaudit label STORE --judge human; measure a person's labels with: "
+            "plaudit judge eval STORE --judge ledger --source human"
+        )
+    if ":" not in kind and kind not in names:
+        raise UnknownName(f"there is no judge '{kind}'; {did_you_mean(kind, names)}")
     typed, flags = [given, name, dict(flags or {})], {**(flags or {}), "type": kind}
     try:
         with from_file(path, typed):
@@ -165,25 +175,18 @@ def load_judge_config(
 def load_named_judge(name: str, overrides: Sequence[str] = ()) -> JudgeConfig:
     """From a folder or a file of any kind, or a name (or dotted path) of the registry."""
     path = Path(name)
-    if not path.exists():
-        return load_judge_config(None, name, None, overrides)
-    if _is_foreign_model(path):
-        return load_judge_config(None, "classifier", {"model": name}, overrides)
-    return load_judge_config(path, None, None, overrides)
-
-
-def _is_foreign_model(path: Path) -> bool:
-    """Whether this is a reward model of RLinf or lerobot without a description of ours."""
-    if path.suffix in (".pt", ".safetensors"):
-        return True
-    return is_lerobot_classifier(path) and not (path / MODEL_FILE).is_file()
+    given = (path, None) if path.exists() else (None, name)
+    return load_judge_config(*given, None, overrides)
 
 
 def _own_judge(path: Path | None) -> tuple[Path | None, dict[str, Any], Root | None]:
-    """The judge's file that a path names; the keys that follow from a judge's own folder, which is its model; and that
-    folder, or None if the user named the file."""
+    """The judge's file that a path names; the keys that follow from a judge's own folder, which is its model, or from a
+    reward model of RLinf or lerobot; and the own folder, or None if the user named the file."""
     if path is None:
         return None, {}, None
+    has_description = (path / MODEL_FILE).is_file()
+    if path.suffix in _WEIGHTS or (is_lerobot_classifier(path) and not has_description):
+        return None, {"type": "classifier", "model": str(path)}, None
     folder = path if path.is_dir() else path.parent
     kind = own_kind(folder)
     if kind is None or path not in (folder, folder / JUDGE_FILE):
@@ -201,17 +204,15 @@ def is_judge_path(name: str) -> bool:
     """Whether a judge is named by a file or a folder, and not by its type or a dotted path."""
     if ":" in name or name in JUDGE_REGISTRY.names():
         return False
-    return "/" in name or Path(name).suffix in (*JUDGE_FILES, ".pt", ".safetensors") or Path(name).exists()
+    return "/" in name or Path(name).suffix in (*JUDGE_FILES, *_WEIGHTS) or Path(name).exists()
 
 
 def judge_tree(path: Path) -> dict[str, Any]:
     """The keys of the judge that a path names: its own folder, a reward model's file, lerobot's folder, or a judge's
     file."""
-    if _is_foreign_model(path):
-        return {"type": "classifier", "model": str(path)}
-    if path.is_dir() and own_kind(path) is None:
-        raise BadFile(path, f"this is not a reward model: it has no {MODEL_FILE}")
     file, own, root = _own_judge(path)
+    if path.is_dir() and not own:
+        raise BadFile(path, f"this is not a reward model: it has no {MODEL_FILE}")
     return {**own, **({} if file is None else read_values(file, (), root=root)[0])}
 
 
@@ -222,7 +223,7 @@ def is_lerobot_classifier(folder: Path) -> bool:
 
 
 def save_own_judge(folder: Path, rule: DecisionRule, *, kind: str = "classifier") -> None:
-    """The `judge.yaml` of a reward model's folder: every command that is handed the folder decides by this rule."""
+    """Write the `judge.yaml` of a reward model's folder: every command that gets the folder decides by this rule."""
     tree = {"type": kind, "rule": rule.model_dump(mode="json")}
     write_atomic(folder / JUDGE_FILE, dump_yaml(tree).encode())
 
@@ -233,33 +234,18 @@ def save_rights(folder: Path, rights: Rights) -> None:
     write_atomic(folder / JUDGE_FILE, dump_yaml(tree).encode())
 
 
-def _check_kind(kind: Any, path: Path | None) -> None:
-    names = sorted(name for name in JUDGE_REGISTRY.names() if ":" not in name)
-    if not isinstance(kind, str):
-        where = "with --judge" if path is None else f"with --judge, or as 'type' in {path}"
-        raise UnknownName(f"name a judge {where}; known: {', '.join(names)}")
-    if kind == HUMAN:
-        raise UnknownName(
-            "a person is asked in a window: plaudit label STORE --judge human; what one said before is measured with: "
-            "plaudit judge eval STORE --judge ledger --source human"
-        )
-    if ":" not in kind and kind not in names:
-        raise UnknownName(f"there is no judge '{kind}'; {did_you_mean(kind, names)}")
-
-
 def judge_warnings(config: JudgeConfig, judge: Judge) -> list[str]:
     """What to know of a judge before its labels are used."""
     warnings: list[str] = list(getattr(judge, "warnings", ()))
     if config.needs_calibration:
         warnings.append(uncalibrated_warning(config))
-    record = config.resolved().calibration_record
-    if record is None or record.fingerprint == (now := getattr(judge, "uncalibrated", judge.id.fingerprint)):
-        return warnings
-    return [
-        *warnings,
-        f"this judge's rule was fitted on {record.fingerprint} and it is {now} now: its threshold may let anything "
-        "through; run plaudit judge calibrate again",
-    ]
+    record, now = config.resolved().calibration_record, getattr(judge, "uncalibrated", judge.id.fingerprint)
+    if record is not None and record.fingerprint != now:
+        warnings.append(
+            f"this judge's rule was fitted on {record.fingerprint} and it is {now} now: its threshold may let anything "
+            "through; run plaudit judge calibrate again"
+        )
+    return warnings
 
 
 def uncalibrated_warning(config: JudgeConfig) -> str:
