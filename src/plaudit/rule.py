@@ -15,7 +15,7 @@ It sees the whole episode, so it is for annotating data sets; anything live refu
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from pydantic import PlainSerializer, ValidationError, model_validator
@@ -103,12 +103,8 @@ class DecisionRule(Config):
         return f"{how[self.decode]} at {self.threshold:.4g}"
 
 
-def _set_fields(rule: DecisionRule) -> dict[str, Any]:
-    return rule.model_dump(mode="json", exclude_unset=True)
-
-
 # A rule in a config: what was not set is the judge's own, and is still not set when the config is written and read.
-PartialRule = Annotated[DecisionRule, PlainSerializer(_set_fields)]
+PartialRule = Annotated[DecisionRule, PlainSerializer(lambda rule: rule.model_dump(mode="json", exclude_unset=True))]
 
 
 class DecisionTracker:
@@ -143,8 +139,8 @@ def decode_cutoff(success_prob: AnyArray, offset: int = 0, threshold: float = 0.
     """The cutoff that makes the probabilities most likely: failure before it, success from it on; None for never.
 
     Moving the cutoff one frame earlier turns log(1 - p) of that frame into log p, so the best one has the largest sum
-    of log-odds from it on, if any sum is positive. Where success ends before the episode does, give it the part before.
-    Of two that are alike it is the later. A frame that was not scored, NaN, speaks for neither.
+    of log-odds from it on, if any sum is positive; of two equal ones it is the later. NaN counts for neither. Where
+    success ends before the episode does, pass the part before.
 
     offset: frames that this judge's cutoffs are late by
     threshold: the probability that speaks neither for success nor against it; a strict judge has a high one

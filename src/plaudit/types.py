@@ -7,18 +7,17 @@ Time runs like this, for an episode of T actions:
     action     0       1       2  ...            T actions
     reward     0       1       2  ...            reward[t] is for frame t+1, what action t led to
 
-A judge looks at frames, a learner wants rewards of actions; the two are off by one, and every bug of this kind that
-we have seen came from a format that left the question open. So it is answered once, here: what a judge says of frames
+A judge looks at frames, a learner wants rewards of actions, and the two are off by one. So what a judge says of frames
 is `[T+1]` (`Scores`, `Labels`), what belongs to actions is `[T]`, and `success[t+1]` is what action t led to.
 
-Some data sets record one observation less than that. LeRobot keeps T rows of (observation, action) and not what the
-last action led to; the pickles of the ManiSkill collectors keep T rows of (action, observation after it) and not
-the first. The missing observation is filled with its neighbor and the episode says so in `padded`: replay uses
-no transition through it, and nobody judges it.
+Some data sets record one observation less. LeRobot keeps T rows of (observation, action) and not what the last action
+led to; the pickles of the ManiSkill collectors keep T rows of (action, observation after it) and not the first. The
+missing observation is filled with its neighbor, and the episode says so in `padded`: replay uses no transition through
+it, and no judge scores it.
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, Literal, Self, TypeVar
 
@@ -106,54 +105,51 @@ class Episode:
         **rest: Any,
     ) -> Self:
         actions = np.ascontiguousarray(actions, dtype=np.float32)
-        steps = len(actions)
+        state = np.zeros((len(actions) + 1, 0)) if state is None else state
+        mode = np.full(len(actions), POLICY) if control_mode is None else control_mode
         return cls(
             frames=dict(frames),
             actions=actions,
-            state=np.ascontiguousarray(np.zeros((steps + 1, 0)) if state is None else state, dtype=np.float32),
-            control_mode=np.ascontiguousarray(
-                np.full(steps, POLICY) if control_mode is None else control_mode, dtype=np.uint8
-            ),
+            state=np.ascontiguousarray(state, dtype=np.float32),
+            control_mode=np.ascontiguousarray(mode, dtype=np.uint8),
             privileged={name: np.asarray(values) for name, values in (privileged or {}).items()},
             **rest,
         )
 
     def __post_init__(self) -> None:
-        steps = len(self.actions)
-        if self.actions.ndim != 2:
-            raise InvalidEpisode(f"actions must be [T, A], got {list(self.actions.shape)}")
-        if steps == 0:
-            raise InvalidEpisode("an episode needs at least one action and two observations")
-        for camera, frames in self.frames.items():
-            if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[3] != 3:
-                raise InvalidEpisode(
-                    f"camera '{camera}' must be uint8 [T+1, H, W, 3], got {frames.dtype} {list(frames.shape)}"
-                )
-            if len(frames) != steps + 1:
-                raise InvalidEpisode(
-                    f"camera '{camera}' has {len(frames)} frames for {steps} actions; it needs {steps + 1}"
-                )
-            if 0 in frames.shape:
-                raise InvalidEpisode(f"camera '{camera}' has empty frames: {list(frames.shape)}")
-        if self.state.ndim != 2 or len(self.state) != steps + 1:
-            raise InvalidEpisode(f"state must be [{steps + 1}, S] for {steps} actions, got {list(self.state.shape)}")
-        if self.control_mode.shape != (steps,) or self.control_mode.max() > HUMAN:
-            raise InvalidEpisode(f"control_mode must be [{steps}] of {POLICY} (policy) and {HUMAN} (person)")
-        for name, values in self.privileged.items():
-            if len(values) != steps:
-                raise InvalidEpisode(f"privileged '{name}' must have one row an action: {len(values)} for {steps}")
-            if values.dtype.kind not in "biuf":
-                raise InvalidEpisode(f"privileged '{name}' must be numbers or booleans, got {values.dtype}")
+        if problem := next(self._problems(), ""):
+            raise InvalidEpisode(problem)
         try:
             json.dumps(dict(self.meta))
         except (TypeError, ValueError) as error:
             raise InvalidEpisode(f"meta must hold what JSON can: {error}") from error
+
+    def _problems(self) -> Iterator[str]:
+        steps = len(self.actions)
+        if self.actions.ndim != 2:
+            yield f"actions must be [T, A], got {list(self.actions.shape)}"
+        if steps == 0:
+            yield "an episode needs at least one action and two observations"
+        for camera, frames in self.frames.items():
+            if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[3] != 3:
+                yield f"camera '{camera}' must be uint8 [T+1, H, W, 3], got {frames.dtype} {list(frames.shape)}"
+            if len(frames) != steps + 1:
+                yield f"camera '{camera}' has {len(frames)} frames for {steps} actions; it needs {steps + 1}"
+            if 0 in frames.shape:
+                yield f"camera '{camera}' has empty frames: {list(frames.shape)}"
+        if self.state.ndim != 2 or len(self.state) != steps + 1:
+            yield f"state must be [{steps + 1}, S] for {steps} actions, got {list(self.state.shape)}"
+        if self.control_mode.shape != (steps,) or self.control_mode.max() > HUMAN:
+            yield f"control_mode must be [{steps}] of {POLICY} (policy) and {HUMAN} (person)"
+        for name, values in self.privileged.items():
+            if len(values) != steps:
+                yield f"privileged '{name}' must have one row an action: {len(values)} for {steps}"
+            if values.dtype.kind not in "biuf":
+                yield f"privileged '{name}' must be numbers or booleans, got {values.dtype}"
         for name, values in (("actions", self.actions), ("state", self.state)):
             bad = np.flatnonzero(~np.isfinite(values).all(axis=1))
             if len(bad):
-                raise InvalidEpisode(
-                    f"{name} hold NaN or infinity at step {bad[0]} ({len(bad)} in all); cut it there or leave it out"
-                )
+                yield f"{name} hold NaN or infinity at step {bad[0]} ({len(bad)} in all); cut it there or leave it out"
 
     @property
     def steps(self) -> int:

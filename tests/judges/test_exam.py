@@ -17,7 +17,8 @@ from plaudit.data.store import Store
 from plaudit.errors import BadFile, JudgeError
 from plaudit.judges import stats
 from plaudit.judges.certificate import FIGURES, Certificate, certificate_beside, certificate_status, load_certificate
-from plaudit.judges.exam import KeepingJudge, Trace, examine, rank
+from plaudit.judges.exam import KeepingJudge, examine, rank
+from plaudit.judges.metrics import EpisodePrediction
 from plaudit.report.exam import write_exam_report
 from plaudit.types import Episode, JudgeId, Labels, ProgressFn, Scores
 
@@ -47,7 +48,7 @@ def test_five_judges_come_in_their_order_and_the_clock_is_named(certificates, tm
     assert [one.name for one in ranked] == list(KINDS)
     assert [one.passed for one in ranked] == [True, True, False, False, False]
     assert {one.name: one.shortcut for one in ranked if one.shortcut} == {"clock": "clock-like", "constant": "constant"}
-    write_exam_report(tmp_path / "report.html", [(one, []) for one in ranked])
+    write_exam_report(tmp_path / "report.html", [(one, {}) for one in ranked])
     page = (tmp_path / "report.html").read_text()
     assert "clock did not pass: it is clock-like (its values rise with time, whatever happens)" in page
     assert all(f">{about}" in page for about in FIGURES.values())
@@ -55,8 +56,8 @@ def test_five_judges_come_in_their_order_and_the_clock_is_named(certificates, tm
 
 def test_the_page_says_what_its_intervals_cover_and_no_texts_overlap(lab, certificates, tmp_path, monkeypatch):
     figures = drawn_figures(monkeypatch)
-    trace = Trace("standing still", np.linspace(0, 1, 21, dtype=np.float32), np.zeros(21, np.float32))
-    traces = [replace(trace, name=name) for name in ("standing still", "failure", "success")]
+    trace = EpisodePrediction(np.linspace(0, 1, 21), np.zeros(21), 0)
+    traces = dict.fromkeys(("standing still", "failure", "success"), trace)
     write_exam_report(tmp_path / "report.html", [(one, traces) for one in certificates.values()])
     assert (
         "episodes that are independent and recorded like those of this store" in (tmp_path / "report.html").read_text()

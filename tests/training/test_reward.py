@@ -111,7 +111,7 @@ def test_ood_episodes_are_told(tmp_path: Path):
     line = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-2])
     labels = Store.open(tmp_path / "run/episodes").ledger.labels(0)
     assert line["judge/ood_share"] == 1
-    assert "its frames look like none" in labels.ood and labels.withheld
+    assert "its frames look like no training frames" in labels.ood and labels.withheld
 
 
 @pytest.mark.parametrize("learner", slow_but("sac", of=LEARNERS))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from plaudit.data.store import Store
     from plaudit.judges.certificate import Certificate
     from plaudit.judges.evaluation import JudgeEvaluation
-    from plaudit.judges.exam import Trace
+    from plaudit.judges.exam import Traces
 
 judge = group("judge", "Evaluate and calibrate judges; explanations of a vision-language model.")
 command(judge, "plan")(plan_)
@@ -335,7 +335,7 @@ def exam_(
     # The last part of each name, or all of it where two are alike.
     short = [Path(word).stem if Path(word).is_file() else Path(word).name for word in judges]
     names = [word if short.count(one) > 1 or not one else one for one, word in zip(short, judges)]
-    results: list[tuple[Certificate, list[Trace]]] = []
+    results: list[tuple[Certificate, Traces]] = []
     scores: list[Path] = []  # of judges whose exam may be interrupted
     for word, name, config in zip(judges, names, configs, strict=True):
         built = config.build()

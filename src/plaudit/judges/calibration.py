@@ -150,22 +150,19 @@ class ThresholdChoice:
     target: float  # that was asked for
 
     @classmethod
-    def of(cls, episodes: Sequence[EpisodePrediction], value: float, target: float, seed: int = 0) -> Self:
+    def of(cls, episodes: Sequence[EpisodePrediction], value: float, target: float) -> Self:
         """A threshold with its rate on these episodes."""
-        rate = false_positive_rate(episodes, value, seed)
+        rate = false_positive_rate(episodes, value)
         return cls(value=value, fpr=rate.value, low=rate.low, high=rate.high, target=target)
 
 
 def choose_threshold(
-    episodes: Sequence[EpisodePrediction], target_fpr: float = 0.01, floor: float = _FLOOR, seed: int = 0
+    episodes: Sequence[EpisodePrediction], target_fpr: float = 0.01, floor: float = _FLOOR
 ) -> ThresholdChoice:
     """A threshold, `floor` or more, at which at most `target_fpr` of the failure frames are predicted a success.
 
-    It lies midway between the first failure frame that must not pass and the next higher score of any frame: scores of
-    one frame differ in their last digits from one device to the next, and a threshold right above one of them would let
-    it through elsewhere.
-
-    It was chosen to look good on these episodes: the rate to report is `false_positive_rate` of others.
+    It lies midway between the first failure frame that must not pass and the next higher score of any frame, because
+    scores of one frame differ in their last digits between devices. The rate to report is that of other episodes.
     """
     failures = np.concatenate([e.success_prob[e.target == 0] for e in episodes] or [np.zeros(0, np.float32)])
     if not len(failures):
@@ -173,12 +170,11 @@ def choose_threshold(
             "no frame of these episodes shows failure; a threshold is chosen by how many of those get through"
         )
     allowed = int(target_fpr * len(failures) + 1e-9)
+    highest = np.sort(failures)[::-1][allowed] if allowed < len(failures) else 0.0  # the first that must not pass
     value = float(floor)
-    if allowed < len(failures):
-        highest = np.sort(failures)[::-1][allowed]  # the first one that must not pass
-        if highest > floor - _NOISE:
-            value = max(value, midway(highest, np.concatenate([e.success_prob[e.has_target] for e in episodes])))
-    return ThresholdChoice.of(episodes, value, target_fpr, seed)
+    if highest > floor - _NOISE:
+        value = max(value, midway(highest, np.concatenate([e.success_prob[e.has_target] for e in episodes])))
+    return ThresholdChoice.of(episodes, value, target_fpr)
 
 
 def guaranteed_threshold(
@@ -189,18 +185,17 @@ def guaranteed_threshold(
 
     labeled: how many episodes there are in all, where these are some of them
     """
-    promise = make_guarantee(episodes, target_fpr, confidence, labeled=labeled, floor=_FLOOR)
-    if promise.threshold is None:
-        return choose_threshold(episodes, target_fpr), promise
-    return ThresholdChoice.of(episodes, promise.threshold, target_fpr), promise
+    guarantee = make_guarantee(episodes, target_fpr, confidence, labeled=labeled, floor=_FLOOR)
+    if guarantee.threshold is None:
+        return choose_threshold(episodes, target_fpr), guarantee
+    return ThresholdChoice.of(episodes, guarantee.threshold, target_fpr), guarantee
 
 
 def fit_cutoff_offset(episodes: Sequence[EpisodePrediction], threshold: float = 0.5) -> int:
     """How many frames late decoded cutoffs will be, by the median of these episodes; below 0 for early.
 
-    A robot lingers before a grasp and is quick after it, so there are more frames that look almost like success than
-    frames that are only just one, and a judge that is right about most of them turns a few frames late; a strict one
-    turns later. So it belongs to one threshold. A median of a few episodes is taken with caution: of E, as E / (E + 1).
+    A robot lingers before a grasp and is quick after it, so most frames near the onset look almost like success, and
+    a judge turns a few frames late; a strict one turns later. A median of E episodes is shrunk by E / (E + 1).
     """
     errors = [error for error in offline_metrics(episodes, threshold=threshold).errors if error is not None]
     return round(float(np.median(errors)) * len(errors) / (len(errors) + 1)) if errors else 0
@@ -247,9 +242,9 @@ class CrossValResult:
 
 
 def calibrate(
-    episodes: Sequence[EpisodePrediction], rule: DecisionRule, target_fpr: float, confidence: float = 0.9, seed: int = 0
+    episodes: Sequence[EpisodePrediction], rule: DecisionRule, target_fpr: float, confidence: float = 0.9
 ) -> tuple[Fit, CrossValResult]:
-    """The rule of all episodes, and what such rules are worth on others; confidence: of the promise about these."""
+    """The rule of all episodes, and what such rules are worth on others; confidence: of the guarantee about these."""
     successes, failures = count_classes(one.target for one in episodes)
     if min(successes, failures) < MIN_EPISODES:
         raise JudgeError(
@@ -258,11 +253,11 @@ def calibrate(
             f"{failures} failure"
         )
     calibration, calibrated = _recalibrate(episodes)
-    chosen, promise = guaranteed_threshold(calibrated, target_fpr, confidence)
+    chosen, guarantee = guaranteed_threshold(calibrated, target_fpr, confidence)
     # A fifth fewer episodes may prove nothing: the rules of the folds are as strict as the proven threshold is on all.
-    cross_val = cross_validate(episodes, rule, chosen.fpr if promise.kept else target_fpr, seed)
-    fit = Fit(_with_threshold(rule, calibrated, chosen.value), calibration, promise.with_bound(cross_val.losses))
-    return fit, cross_val
+    cross_val = cross_validate(episodes, rule, chosen.fpr if guarantee.kept else target_fpr)
+    fitted = _with_threshold(rule, calibrated, chosen.value)
+    return Fit(fitted, calibration, guarantee.with_bound(cross_val.losses)), cross_val
 
 
 def count_classes(targets: Iterable[FloatArray]) -> tuple[int, int]:
@@ -299,9 +294,7 @@ def fit_rule(episodes: Sequence[EpisodePrediction], rule: DecisionRule, target_f
 def _recalibrate(episodes: Sequence[EpisodePrediction]) -> tuple[PlattScaling, list[EpisodePrediction]]:
     prob, target = (np.concatenate([getattr(one, name) for one in episodes]) for name in ("success_prob", "target"))
     calibration = fit_platt(logit(prob), target)
-    return calibration, [
-        EpisodePrediction(calibration.recalibrate(one.success_prob), one.target, one.episode) for one in episodes
-    ]
+    return calibration, [replace(one, success_prob=calibration.recalibrate(one.success_prob)) for one in episodes]
 
 
 def _with_threshold(rule: DecisionRule, calibrated: Sequence[EpisodePrediction], threshold: float) -> DecisionRule:
@@ -309,27 +302,24 @@ def _with_threshold(rule: DecisionRule, calibrated: Sequence[EpisodePrediction],
     return DecisionRule(**{**rule.model_dump(), **fitted})
 
 
-def cross_validate(
-    episodes: Sequence[EpisodePrediction], rule: DecisionRule, target_fpr: float, seed: int = 0
-) -> CrossValResult:
+def cross_validate(episodes: Sequence[EpisodePrediction], rule: DecisionRule, target_fpr: float) -> CrossValResult:
     """Fit on four folds, try on the fifth, in turn; the predictions of all fifths are counted together."""
     from sklearn.metrics import recall_score
 
     frames: list[EpisodePrediction] = []  # by single frames
     decoded: list[EpisodePrediction] = []  # by cutoffs
-    for others, held_out in folds(episodes, seed):
+    for others, held_out in folds(episodes):
         fit = fit_rule(others, rule, target_fpr)
         cutoff_rule = fit.rule.model_copy(update={"decode": "cutoff"})
         for one in held_out:
             prob = fit.calibration.recalibrate(one.success_prob)
-            above, from_cutoff = above_threshold(prob, fit.rule.threshold), cutoff_rule.decide(prob)
-            frames.append(EpisodePrediction(above.astype(np.float32), one.target, one.episode))
-            decoded.append(EpisodePrediction(from_cutoff.astype(np.float32), one.target, one.episode))
+            frames.append(replace(one, success_prob=above_threshold(prob, fit.rule.threshold)))
+            decoded.append(replace(one, success_prob=cutoff_rule.decide(prob)))
     target, predicted = drop_unlabeled(
         np.concatenate([one.target for one in frames]), np.concatenate([one.success_prob for one in frames])
     )
     recall = float(recall_score(target, predicted))
-    fpr, losses = false_positive_rate(frames, 0.5, seed), episode_losses(frames, 0.5)
+    fpr, losses = false_positive_rate(frames, 0.5), episode_losses(frames, 0.5)
     return CrossValResult(fpr, losses, recall, causal_metrics(decoded, _PER_FRAME))
 
 
@@ -343,15 +333,13 @@ def by_others_thresholds(
     moved: list[EpisodePrediction] = []
     for others, held_out in folds(episodes, seed):
         shift = float(logit(threshold) - logit(choose_threshold(others, target_fpr).value))
-        for one in held_out:
-            moved.append(
-                EpisodePrediction(PlattScaling(bias=shift).recalibrate(one.success_prob), one.target, one.episode)
-            )
+        scaling = PlattScaling(bias=shift)
+        moved += [replace(one, success_prob=scaling.recalibrate(one.success_prob)) for one in held_out]
     return sorted(moved, key=lambda one: one.episode)
 
 
 def folds(
-    episodes: Sequence[EpisodePrediction], seed: int
+    episodes: Sequence[EpisodePrediction], seed: int = 0
 ) -> list[tuple[list[EpisodePrediction], list[EpisodePrediction]]]:
     """(the others, held out) of each fold: dealt by episode, successes and failures alike."""
     rng = np.random.default_rng(seed)

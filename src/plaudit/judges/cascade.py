@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, Self
 
 import numpy as np
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from plaudit.config import Number
 from plaudit.data.episode_keys import pack_keys
@@ -72,16 +72,6 @@ class CascadeConfig(JudgeConfig):
     budget: Number | None = None  # minutes of a human an hour; None: no limit
     check: float = Field(default=0.05, ge=0, lt=1)  # of the episodes, that go to the human by lot
 
-    @field_validator("budget")
-    @classmethod
-    def _check_budget(cls, budget: float | None) -> float | None:
-        if budget is not None and not 0 < budget <= 60:
-            raise ValueError(
-                f"{budget:g} minutes of a human an hour is no budget; write one above 0, up to 60, or leave the stage "
-                "'human' out"
-            )
-        return budget
-
     @model_validator(mode="after")
     def _check_stages(self) -> Self:
         kinds = [JUDGE_REGISTRY.name_of(stage) for stage in self.stages]
@@ -91,6 +81,11 @@ class CascadeConfig(JudgeConfig):
             raise ValueError("a stage of a cascade is no cascade; list its stages instead")
         if any(isinstance(stage, HumanJudgeConfig) for stage in self.stages[:-1]):
             raise ValueError("a human is the last stage of a cascade: nobody knows better")
+        if self.budget is not None and not 0 < self.budget <= 60:
+            raise ValueError(
+                f"{self.budget:g} minutes of a human an hour is no budget; write one above 0, up to 60, or leave the "
+                "stage 'human' out"
+            )
         if self.budget is not None and self.human is None:
             raise ValueError("budget is a human's time, and no stage is human; add one, or leave it out")
         if self.budget is not None and self.human is not None and 60 * self.budget < self.human.cost_s:
@@ -182,20 +177,19 @@ class Cascade:
         self.id = JudgeId(CASCADE, fingerprint, self.rule.key())
 
     def _rights(self, name: str, config: JudgeConfig, judge: Judge) -> Rights | None:
-        """Those of its file, where they are of this very judge; warns where there are none."""
+        """The rights in its file if they are of this very judge; a warning if there are none."""
         if not judge.rule.causal:
             raise JudgeError(f"stage '{name}' decides by one cutoff; set its rule.decode to k_of_n or per_frame")
         self.warnings += [f"{name}: {warning}" for warning in judge_warnings(config, judge)]
-        rights, again = config.resolved().rights, "run plaudit judge calibrate on episodes that it has not seen"
-        if rights is None:
-            why = "nothing is proven of it"
-        elif (rights.fingerprint, rights.k, rights.n) != (judge.id.fingerprint, *judge.rule.window):
-            why = "what is proven is of another model, calibration or rule"
-        elif not rights.any:
+        rights, why = config.resolved().rights, "nothing is proven about it"
+        if rights is not None:
             why = rights.describe()
-        else:
-            return rights
-        self.warnings.append(f"stage '{name}' decides nothing alone: {why}; {again}, and name the file as the stage")
+            if (rights.fingerprint, rights.k, rights.n) != (judge.id.fingerprint, *judge.rule.window):
+                why = "what is proven is of another model, calibration or rule"
+            elif rights.any:
+                return rights
+        again = "run plaudit judge calibrate on episodes that it has not seen, and name the file as the stage"
+        self.warnings.append(f"stage '{name}' decides nothing alone: {why}; {again}")
         return None
 
     def score(self, episodes: Sequence[Episode]) -> Sequence[Scores | PlauditError | None]:

@@ -133,12 +133,14 @@ def control_makers(episodes: Labeled, seed: int = 0, task: str | None = None) ->
 
 
 def shift_makers(episodes: Labeled, seed: int = 0) -> list[ControlMaker]:
-    """Of the same episodes as `control_makers`, with changed images, for an exam."""
+    """Of the same episodes as `control_makers`, with changed images, for an exam: what shows failure still does."""
     chosen = choose_successes(episodes, np.random.default_rng(seed))
     cameras = sorted({camera for episode, _ in chosen for camera in episode.frames})
     dark = cameras if len(cameras) > 1 else []  # with the only one dark, it is a blank
-    makers = [partial(dark_camera, *one, camera) for camera in dark for one in chosen]
-    return [*makers, *(partial(shift_images, *one, name) for name in SHIFTS for one in chosen)]
+    makers = [
+        partial(_changed_images, f"{camera} dark", np.zeros_like, camera, *one) for camera in dark for one in chosen
+    ]
+    return [*makers, *(partial(_changed_images, name, SHIFTS[name], None, *one) for name in SHIFTS for one in chosen)]
 
 
 def choose_successes(episodes: Labeled, rng: np.random.Generator) -> Labeled:
@@ -221,15 +223,7 @@ def another_task(store: Store, episode_id: int, task: str | None) -> NegativeCon
     return NegativeControl("another task", shown, _observed_mask(episode))
 
 
-# Changed images: what shows failure still does.
-
-
-def dark_camera(episode: Episode, target: FloatArray, camera: str) -> NegativeControl | None:
-    """One of several cameras shows black."""
-    if camera not in episode.frames:
-        return None
-    frames = {**episode.frames, camera: np.zeros_like(episode.frames[camera])}
-    return _changed_images(f"{camera} dark", replace(episode, frames=frames), target)
+# Changed images
 
 
 def _scale_brightness(frames: ByteArray, factor: float) -> ByteArray:
@@ -253,17 +247,19 @@ SHIFTS: Mapping[str, Callable[[ByteArray], ByteArray]] = {
 }
 
 
-def shift_images(episode: Episode, target: FloatArray, name: str) -> NegativeControl | None:
-    """All cameras with one of `SHIFTS`."""
-    frames = {camera: SHIFTS[name](images) for camera, images in episode.frames.items()}
-    return _changed_images(name, replace(episode, frames=frames), target)
-
-
-def _changed_images(name: str, episode: Episode, target: FloatArray) -> NegativeControl | None:
+def _changed_images(
+    name: str, change: Callable[[ByteArray], ByteArray], camera: str | None, episode: Episode, target: FloatArray
+) -> NegativeControl | None:
+    """camera: the one that changes; None: all of them"""
+    changed = episode.frames if camera is None else [camera]
+    if not set(changed) <= set(episode.frames):
+        return None
+    frames = {**episode.frames, **{one: change(episode.frames[one]) for one in changed}}
     first, mask = _first_success(episode, target), _failure_mask(episode, target)
     assert first is not None
     mask[max(first - ONSET_MARGIN, 0) : first] = False
-    return NegativeControl(name, episode, mask, _observed_mask(episode) & (target == 1)) if mask.any() else None
+    shows = _observed_mask(episode) & (target == 1)
+    return NegativeControl(name, replace(episode, frames=frames), mask, shows) if mask.any() else None
 
 
 def _pick(episode: Episode, frames: np.ndarray, *, padded: str) -> Episode:

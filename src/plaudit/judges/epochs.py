@@ -56,7 +56,7 @@ class TrainingInterrupted(Exception):
 
 
 def never_stop(_: object) -> bool:
-    """As a callback: what it is told of goes on."""
+    """A callback that lets a training continue."""
     return True
 
 
@@ -75,11 +75,10 @@ class EpochTrainer(Stateful):
         members: int = 1,
     ):
         """
-        epochs: at most
-        patience: epochs without a better loss on validation episodes before it stops
+        patience: epochs without a better validation loss before it stops
         steps: gradient steps of an epoch
-        warmup: of these, steps until the learning rate is what it should be; then it falls along a cosine
-        number: of the member that is trained, of so many
+        warmup: steps until the learning rate is reached; then it falls along a cosine
+        number: of the member that is trained
         """
         self.optimizer, self.optimizers = optimizer, {"all": optimizer}
         self.epochs, self.patience, self.steps, self.warmup = epochs, patience, steps, warmup
@@ -135,8 +134,8 @@ class EpochTrainer(Stateful):
         return EpochMetrics(self.number, self.version, loss, accuracy, held_out, best, self.seconds)
 
     def save(self, folder: Path, history: list[EpochMetrics]) -> None:
-        """Among the checkpoints in a folder; it replaces those before it."""
-        path, before = folder / f"{self.step:09d}", _checkpoints(folder)
+        """Write a checkpoint into a folder; it replaces those before it."""
+        path, before = folder / f"{self.step:09d}", sorted(folder.glob("[0-9]*"))
         if path in before:
             return
         state = {name: getattr(self, name) for name in _STATE}
@@ -146,26 +145,21 @@ class EpochTrainer(Stateful):
 
     def load(self, folder: Path) -> list[EpochMetrics]:
         """The newest checkpoint of a folder; returns the history so far, [] where there is none."""
-        found = _checkpoints(folder)
-        if not found:
+        checkpoints = sorted(folder.glob("[0-9]*"))
+        if not checkpoints:
             return []
-        state = load_checkpoint(found[-1], self)
+        state = load_checkpoint(checkpoints[-1], self)
         for name in _STATE:
             setattr(self, name, state[name])
         return [EpochMetrics(**epoch) for epoch in state["history"]]
 
 
-# Of a trainer, beside its tensors.
+# Of a trainer, besides its tensors.
 _STATE = ("best_loss", "best_epoch", "epoch_step", "loss_sum", "right_sum", "seconds")
 
 
-def _checkpoints(folder: Path) -> list[Path]:
-    return sorted(folder.glob("[0-9]*"))
-
-
 def prepare_work(work_dir: Path, key: Mapping[str, Any]) -> None:
-    """Keep what an earlier training of the same key, its config and data, left in its folder; delete what another
-    left."""
+    """Keep the folder of an earlier training with the same key (its config and data); delete that of another one."""
     data, path = json.dumps(key, sort_keys=True).encode(), work_dir / "resume_key.json"
     if work_dir.exists():
         folder = Folder(work_dir)

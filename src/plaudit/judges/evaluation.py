@@ -6,14 +6,14 @@
     evaluation.metrics, evaluation.label_metrics, evaluation.controls, evaluation.failed
 
 A judge is measured by its labels, so a person, a simulator and last month's labels in the ledger are measured like a
-model. If the labels have probabilities of one judge, frames are scored by these; otherwise by yes and no. Three ways
-lead from frames to an episode's first success, and each is measured: the labels; k of n frames at the threshold, as
-decided live; and one cutoff, decoded from the whole episode.
+model. If the labels have probabilities of one judge, frames are scored by these; otherwise by yes and no. An episode's
+first success is measured in three ways: by the labels; by k of n frames at the threshold, as decided live; and by one
+cutoff, decoded from the whole episode.
 
-A model looks nearly perfect on its training episodes. So a reward model's or an adapter's description has the keys of
-its training and validation episodes (data/episode_keys.py), and a calibration's record those that it was fitted on. A
-judge of your own declares the same in an attribute `trained_on`: a text of such keys, "" for none (the default), None
-if they are not known. `plaudit judge exam` (exam.py) is this evaluation with more controls and a certificate.
+A model looks nearly perfect on its training episodes. So a reward model or an adapter has the keys of its training and
+validation episodes (data/episode_keys.py), and a calibration's record those that it was fitted on. A judge of your own
+declares them in an attribute `trained_on`: a text of such keys, "" for none (the default), None if they are not known.
+`plaudit judge exam` (exam.py) is this evaluation with more controls and a certificate.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -78,8 +78,7 @@ def load_reference_labels(
         check_covers(store, episode_id, episode, labels)
         target = np.full(episode.steps + 1, np.nan, np.float32)
         target[episode.observed] = labels.targets[episode.observed]
-        if not np.isnan(target).all():
-            targets[episode_id] = target
+        targets |= {} if np.isnan(target).all() else {episode_id: target}
     if not targets:
         raise JudgeError(
             f"{store.folder} has no labels of {', '.join(sources)} to compare with; label some episodes first (plaudit "
@@ -102,8 +101,7 @@ def describe_coverage(
 ) -> str:
     """Which new episodes the intervals hold for.
 
-    ids: the episodes to choose from
-    episodes: how many of them were compared
+    ids, episodes: the episodes to choose from, and how many of them were compared
     left_out: how many were left out because the judge learned from them
     """
     which = "all" if set(ids) >= set(store.ids) else "those chosen with --episodes"
@@ -197,7 +195,6 @@ class JudgeEvaluation:
 
     metrics: JudgeMetrics
     label_metrics: EpisodeMetrics  # of its labels
-    calibration_curve: CalibrationCurve
     has_probabilities: bool  # if not, it was scored by yes and no
     labels: Mapping[int, Labels]  # of the episodes that were compared
     predictions: Sequence[EpisodePrediction]
@@ -214,7 +211,7 @@ class JudgeEvaluation:
     def to_json(self) -> dict[str, Any]:
         """All but labels, predictions and images."""
         columns = ("success_prob", "success_rate", "count")
-        bins = zip(*(getattr(self.calibration_curve, name).tolist() for name in columns))
+        bins = zip(*(getattr(CalibrationCurve.of(self.predictions), name).tolist() for name in columns))
         return {
             "scores": self.metrics.to_json(),
             "label_metrics": nan_to_none(asdict(self.label_metrics)),
@@ -267,9 +264,8 @@ def evaluate(
         note = "Controls are made from episodes that succeed, and no reference episode does: none was run."
         return replace(evaluation, notes=[*evaluation.notes, note])
     episodes = [(store.episode(i), target) for i, target in targets.items()]
-    controls, failures = run_controls(
-        judge, episodes, evaluation.metrics.threshold, wrong_task=wrong_task, batch_size=batch_size, progress=progress
-    )
+    options: dict[str, Any] = {"wrong_task": wrong_task, "batch_size": batch_size, "progress": progress}
+    controls, failures = run_controls(judge, episodes, evaluation.metrics.threshold, **options)
     note = [f"{len(failures)} controls could not be scored: {failures[0]}."] if failures else []
     return replace(evaluation, controls=controls, notes=[*evaluation.notes, *note])
 
@@ -328,7 +324,6 @@ def compare_labels(
     return JudgeEvaluation(
         metrics,
         causal_metrics(binary, BINARY_RULE),
-        CalibrationCurve.of(predictions),
         has_probabilities,
         labels,
         predictions,

@@ -15,7 +15,6 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -30,7 +29,7 @@ from plaudit.judges import controls, stats
 from plaudit.judges.calibration import MIN_EPISODES, count_classes
 from plaudit.judges.certificate import AGAIN, FIGURES, MAX_FPR, Certificate, ControlFigure, ExamData
 from plaudit.judges.config import JudgeConfig
-from plaudit.judges.controls import ControlMaker, ScoredControl
+from plaudit.judges.controls import ScoredControl
 from plaudit.judges.evaluation import JudgeEvaluation, control_task, describe_coverage, evaluate, unseen_reference
 from plaudit.judges.guarantee import episode_score
 from plaudit.judges.metrics import (
@@ -52,13 +51,7 @@ RECALL = 0.95  # at which `fpr_at_95_recall` is measured
 _SAME = 0.01  # range of probabilities that are as good as equal
 
 
-@dataclass(frozen=True, eq=False)
-class Trace:
-    """A judge's P(success) over one episode, for the page."""
-
-    name: str  # "success", "failure", "standing still"
-    success_prob: FloatArray
-    target: FloatArray
+Traces = dict[str, EpisodePrediction]  # "success", "failure", "standing still" -> P(success) to look at
 
 
 def examine(
@@ -73,7 +66,7 @@ def examine(
     wrong_task: str | None = None,
     kept: Path | None = None,
     progress: Callable[[str], ProgressFn] = lambda _: iter,
-) -> tuple[Certificate, list[Trace]]:
+) -> tuple[Certificate, Traces]:
     """The certificate of a judge, and a few of its scores to look at.
 
     sources, ids: whose reference labels, and of which episodes; those that the judge has seen are left out
@@ -92,7 +85,13 @@ def examine(
     num_unscored = len(reference.targets) - len(targets)
     check_both_classes(store, targets, num_unscored)
     # Score the controls.
-    makers = _makers(store, targets, control_task(config.uses_task, wrong_task), other_task)
+    wrong_task = control_task(config.uses_task, wrong_task)
+    episodes = [(store.episode(i), target) for i, target in targets.items()]
+    makers = [*controls.control_makers(episodes, task=wrong_task), *controls.shift_makers(episodes)]
+    if other_task is not None:  # with this task's text, for a judge that uses it
+        task = None if wrong_task is None else episodes[0][0].task
+        others = np.random.default_rng(0).permutation(list(other_task.ids))[: controls.MAX_EPISODES].tolist()
+        makers += [partial(controls.another_task, other_task, i, task) for i in others]
     watch = progress("scoring controls, part 2 of 2")
     scored, failures = controls.score_controls(scorer, makers, batch_size=BATCH, progress=watch)
     # Compute the figures and decide.
@@ -174,19 +173,6 @@ def data_fingerprint(store: Store, targets: Mapping[int, FloatArray]) -> str:
 
 
 # Controls
-
-
-def _makers(
-    store: Store, targets: Mapping[int, FloatArray], wrong_task: str | None, other: Store | None
-) -> list[ControlMaker]:
-    """wrong_task: for a judge that uses the task text; episodes of another task then get this task's text"""
-    episodes = [(store.episode(i), target) for i, target in targets.items()]
-    makers = [*controls.control_makers(episodes, task=wrong_task), *controls.shift_makers(episodes)]
-    if other is None:
-        return makers
-    task = None if wrong_task is None else episodes[0][0].task
-    ids = np.random.default_rng(0).permutation(list(other.ids))[: controls.MAX_EPISODES].tolist()
-    return [*makers, *(partial(controls.another_task, other, i, task) for i in ids)]
 
 
 def _control_figures(scored: Sequence[ScoredControl], threshold: float, fpr: float) -> list[ControlFigure]:
@@ -347,15 +333,15 @@ def _problems(
     return problems
 
 
-def _traces(evaluation: JudgeEvaluation, scored: Sequence[ScoredControl]) -> list[Trace]:
+def _traces(evaluation: JudgeEvaluation, scored: Sequence[ScoredControl]) -> Traces:
     """The first frame of a success standing still, a failure, a success."""
-    still = [one.labels.frame_probs for one in scored if one.name == "frozen frame"][:1]
-    traces = [Trace("standing still", prob, np.zeros(len(prob), np.float32)) for prob in still]
+    still = [np.nan_to_num(one.labels.frame_probs) for one in scored if one.name == "frozen frame"]
+    traces = [("standing still", EpisodePrediction(prob, np.zeros(len(prob)), 0)) for prob in still[:1]]
     measured = [one for one in evaluation.predictions if one.has_target.any()]
     for name, succeeds in (("failure", False), ("success", True)):
         of_kind = [one for one in measured if (one.first_success is not None) == succeeds]
-        traces += [Trace(name, one.success_prob, one.target) for one in of_kind[:1]]
-    return traces
+        traces += [(name, one) for one in of_kind[:1]]
+    return dict(traces)
 
 
 # Resuming
@@ -371,7 +357,7 @@ class KeepingJudge:
     def __init__(self, judge: Judge, path: Path):
         """path: the file, created if it does not exist; one of another judge is replaced"""
         self.judge, self.id, self.rule, self._path = judge, judge.id, judge.rule, path
-        owner = json.dumps(asdict(judge.id))
+        owner = json.dumps(str(judge.id))
         self._scores = _read_scores(path, owner)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, f"{owner}\n{_to_lines(self._scores)}".encode())

@@ -4,7 +4,7 @@
     forecast.figures["fpr"]      # measured, and its 95% prediction interval
 
 A confidence interval (metrics.py) is about the rate over all possible episodes. The rate of ten new episodes varies
-more, and that is what a user sees who tries a judge on ten episodes. Both count episodes, never frames.
+more, and that is what a user sees who tries a judge on ten episodes.
 
 New episodes are drawn one after the other from the measured ones, and each drawn episode is put back twice (Pólya's
 urn), so rates that are not known well vary more from draw to draw. The urn also holds one episode unlike all others:
@@ -74,7 +74,6 @@ def make_forecast(
     cross_fitted: int = 0,
     why_not: str = "",
     ahead: int = AHEAD,
-    seed: int = 0,
 ) -> Forecast:
     """Of episodes that the judge did not learn from, at its rule.
 
@@ -89,15 +88,15 @@ def make_forecast(
         cross_fitted=cross_fitted,
         why_not="" if cross_fitted else why_not,
         ahead=ahead,
-        figures=_forecast(tables, longest, ahead, seed),
-        with_twice=_forecast(np.concatenate([tables, tables], axis=1), longest, ahead, seed),
+        figures=_forecast(tables, longest, ahead),
+        with_twice=_forecast(np.concatenate([tables, tables], axis=1), longest, ahead),
     )
 
 
-def _forecast(tables: AnyArray, longest: int, ahead: int, seed: int) -> dict[str, Interval]:
+def _forecast(tables: AnyArray, longest: int, ahead: int) -> dict[str, Interval]:
     """tables: [V, E, 6] of the same episodes, counted in V ways"""
-    drawn = draw_others(tables.shape[1], ahead, seed)
-    way = np.random.default_rng([seed, 1]).integers(len(tables), size=len(drawn))
+    drawn = draw_others(tables.shape[1], ahead)
+    way = np.random.default_rng([0, 1]).integers(len(tables), size=len(drawn))
     # [V, 6] an episode with the lowest figures, and one with the highest: every frame is predicted a success, and the
     # errors are as long as the longest episode.
     lowest = np.zeros((len(tables), 6))
@@ -108,13 +107,19 @@ def _forecast(tables: AnyArray, longest: int, ahead: int, seed: int) -> dict[str
     low, high = (
         _figures(np.concatenate([tables, edge[:, None]], axis=1)[way[:, None], drawn]) for edge in (lowest, highest)
     )
-    measured = _figures(tables[:1])
-    return {name: _figure(float(measured[name][0]), low[name], high[name]) for name in FIGURES}
+    figures: dict[str, Interval] = {}
+    for name, (value,) in _figures(tables[:1]).items():
+        figures[name] = NOT_MEASURED
+        if not math.isnan(value):  # the ends are draws, the outer ones
+            lowest = min(value, float(np.nanquantile(low[name], (1 - LEVEL) / 2, method="lower")))
+            highest = max(value, float(np.nanquantile(high[name], (1 + LEVEL) / 2, method="higher")))
+            figures[name] = Interval(float(value) if math.isfinite(value) else math.nan, float(lowest), highest)
+    return figures
 
 
-def draw_others(known: int, ahead: int, seed: int = 0) -> AnyArray:
+def draw_others(known: int, ahead: int) -> AnyArray:
     """[D, ahead] which of the known episodes others are like; `known` where they are like none of them."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     drawn = np.empty((_DRAWS, ahead), int)
     for number in range(ahead):
         ball = rng.integers(known + 1 + number, size=_DRAWS)
@@ -134,7 +139,7 @@ def _table(episodes: Sequence[EpisodePrediction], rule: DecisionRule) -> AnyArra
     rows = []
     for one in episodes:
         above = one.predicted(rule.threshold)
-        counts = [float(n) for kind in (0, 1) for n in (above[one.target == kind].sum(), (one.target == kind).sum())]
+        counts = [n for kind in (0, 1) for n in (above[one.target == kind].sum(), (one.target == kind).sum())]
         errors = [causal_metrics([one], live), offline_metrics([one], rule.cutoff_offset, rule.threshold)]
         rows.append([*counts, *(decode.onset_median for decode in errors)])  # the median of a single episode
     return np.array(rows, float).reshape(-1, 6)
@@ -145,17 +150,10 @@ def _figures(drawn: AnyArray) -> dict[str, AnyArray]:
     passed, failures, found, successes, onset, cutoff = np.moveaxis(drawn, -1, 0)
     has_success = successes.sum(axis=1) > 0
     with np.errstate(invalid="ignore"):
-        rates = {
-            "fpr": passed.sum(axis=1) / failures.sum(axis=1),
-            "recall": found.sum(axis=1) / successes.sum(axis=1),
-        }
-    errors = {
-        "onset_median": _quantile(onset, 0.5),
-        "onset_p90": _quantile(onset, 0.9),
-        "offline_onset_median": _quantile(cutoff, 0.5),
-        "offline_onset_p90": _quantile(cutoff, 0.9),
-    }
-    return rates | {name: np.where(has_success & np.isnan(error), np.inf, error) for name, error in errors.items()}
+        rates = [passed.sum(axis=1) / failures.sum(axis=1), found.sum(axis=1) / successes.sum(axis=1)]
+    errors = [_quantile(values, q) for values in (onset, cutoff) for q in (0.5, 0.9)]
+    unbounded = [np.where(has_success & np.isnan(error), np.inf, error) for error in errors]
+    return dict(zip(FIGURES, [*rates, *unbounded], strict=True))
 
 
 def _quantile(values: AnyArray, q: float) -> AnyArray:
@@ -165,13 +163,3 @@ def _quantile(values: AnyArray, q: float) -> AnyArray:
     below = np.floor(place).astype(int)
     rows, above = np.arange(len(values)), np.ceil(place).astype(int)
     return ordered[rows, below] + (place - below) * (ordered[rows, above] - ordered[rows, below])
-
-
-def _figure(measured: float, low: AnyArray, high: AnyArray) -> Interval:
-    """low, high: [D] with the lowest and with the highest that others may have; the ends are draws, the outer ones."""
-    if math.isnan(measured):
-        return NOT_MEASURED
-    tail = (1 - LEVEL) / 2
-    lowest = min(measured, float(np.nanquantile(low, tail, method="lower")))
-    highest = max(measured, float(np.nanquantile(high, 1 - tail, method="higher")))
-    return Interval(measured if math.isfinite(measured) else math.nan, lowest, highest)

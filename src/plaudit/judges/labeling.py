@@ -3,11 +3,10 @@
     label_episodes(judge, episodes)                        # one answer per episode
     LabelRunner(judge, StoreQueue(store)).run()            # all stale episodes of a store, into its ledger
 
-A queue lists the episodes without a label of this judge, and keeps labels and failures. Labels are written batch by
-batch, so a run that is stopped loses at most one batch, and the same call resumes: an episode whose newest label of
-this source has the judge's id is not stale. An episode that the judge fails on stays unlabeled and is tried again; the
-reason is kept next to the ledger (data/failures.py). An episode without an answer yet stays stale, which is all that a
-human judge needs.
+Labels are written batch by batch, so a run that is stopped loses at most one batch, and the same call resumes: an
+episode whose newest label of this source has the judge's id is not stale. An episode that the judge fails on stays
+unlabeled and is tried again; the reason is kept next to the ledger (data/failures.py). An episode without an answer yet
+stays stale, which is all that a human judge needs.
 """
 
 import math
@@ -115,19 +114,12 @@ def label_mapping(
     read = {key: episode for key, episode in episodes.items() if isinstance(episode, Episode)}
     answers: dict[KeyT, Answer] = {key: error for key, error in episodes.items() if isinstance(error, PlauditError)}
     answers |= dict(zip(read, label_episodes(judge, list(read.values())), strict=True))
-    return (
-        {key: answer for key, answer in answers.items() if isinstance(answer, Labels)},
-        {key: answer for key, answer in answers.items() if isinstance(answer, PlauditError)},
-    )
+    labels = {key: answer for key, answer in answers.items() if isinstance(answer, Labels)}
+    return labels, {key: answer for key, answer in answers.items() if isinstance(answer, PlauditError)}
 
 
 def stale_episodes(
-    ledger: Ledger,
-    judge: JudgeId,
-    ids: Sequence[int],
-    *,
-    skip_labeled: bool = False,
-    newest_only: bool = False,
+    ledger: Ledger, judge: JudgeId, ids: Sequence[int], *, skip_labeled: bool = False, newest_only: bool = False
 ) -> list[int]:
     """Of these episodes, those without a label of this very judge; for a cascade, those that a human has labeled are
     decided.
@@ -139,12 +131,8 @@ def stale_episodes(
         return [i for i in ids if ledger.newest(i) is None]
     if judge.source == CASCADE:
         ids = [i for i in ids if ledger.newest(i, {HUMAN}) is None]
-    stale = []
-    for i in ids:
-        version = ledger.newest(i, None if newest_only else {judge.source})
-        if version is None or version.source != judge.source or version.judge != judge:
-            stale.append(i)
-    return stale
+    newest = {i: ledger.newest(i, None if newest_only else {judge.source}) for i in ids}
+    return [i for i, one in newest.items() if one is None or one.source != judge.source or one.judge != judge]
 
 
 def read_episodes(store: Store, ids: Iterable[int]) -> dict[int, Episode | PlauditError]:
@@ -177,20 +165,12 @@ class LabelQueue(ABC, Generic[KeyT]):
 class StoreQueue(LabelQueue[int]):
     """The episodes of a store, by their ids."""
 
-    def __init__(
-        self,
-        store: Store,
-        ids: Sequence[int] | None = None,
-        *,
-        skip_labeled: bool = False,
-        newest_only: bool = False,
-    ):
+    def __init__(self, store: Store, ids: Sequence[int] | None = None, **options: bool):
         """
         ids: which of them; None: all
-        skip_labeled, newest_only: see `stale_episodes`
+        options: skip_labeled, newest_only: see `stale_episodes`
         """
-        self.store, self._ids = store, ids
-        self._options = {"skip_labeled": skip_labeled, "newest_only": newest_only}
+        self.store, self._ids, self._options = store, ids, options
 
     def stale(self, judge: JudgeId) -> Sequence[int]:
         ids = self.store.ids if self._ids is None else self._ids

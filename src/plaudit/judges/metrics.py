@@ -37,15 +37,15 @@ class EpisodePrediction:
         prob, target = np.asarray(self.success_prob, np.float32), np.asarray(self.target, np.float32)
         object.__setattr__(self, "success_prob", prob)
         object.__setattr__(self, "target", target)
-        where = f"episode {self.episode}"
+        problem = ""
         if prob.ndim != 1 or prob.shape != target.shape:
-            raise JudgeError(
-                f"{where}: success_prob and target must be [F], got {list(prob.shape)} and {list(target.shape)}"
-            )
-        if not ((prob >= 0) & (prob <= 1)).all():
-            raise JudgeError(f"{where}: a probability is NaN or outside [0, 1]; apply PlattScaling to logits first")
-        if not np.isin(target[~np.isnan(target)], (0, 1)).all():
-            raise JudgeError(f"{where}: a target must be 1, 0 or NaN")
+            problem = f"success_prob and target must be [F], got {list(prob.shape)} and {list(target.shape)}"
+        elif not ((prob >= 0) & (prob <= 1)).all():
+            problem = "a probability is NaN or outside [0, 1]; apply PlattScaling to logits first"
+        elif not np.isin(target[~np.isnan(target)], (0, 1)).all():
+            problem = "a target must be 1, 0 or NaN"
+        if problem:
+            raise JudgeError(f"episode {self.episode}: {problem}")
 
     @property
     def has_target(self) -> BoolArray:
@@ -91,14 +91,10 @@ class FramePrediction:
 def hstack_images(images: Sequence[ByteArray]) -> ByteArray:
     """[..., H, W, 3] of several cameras side by side, on white where one is lower than the others."""
     height = max(image.shape[-3] for image in images)
-    padded = [
-        np.pad(
-            image,
-            [*[(0, 0)] * (image.ndim - 3), (0, height - image.shape[-3]), (0, 0), (0, 0)],
-            constant_values=255,
-        )
-        for image in images
-    ]
+    padded = []
+    for image in images:
+        below = [*[(0, 0)] * (image.ndim - 3), (0, height - image.shape[-3]), (0, 0), (0, 0)]
+        padded.append(np.pad(image, below, constant_values=255))
     return np.concatenate(padded, axis=-2)
 
 
@@ -132,19 +128,16 @@ def drop_unlabeled(target: AnyArray, values: AnyArray) -> tuple[AnyArray, AnyArr
 # Frames and episodes
 
 
-def frame_rate(episodes: Sequence[EpisodePrediction], threshold: float, target: int, seed: int = 0) -> Interval:
+def frame_rate(episodes: Sequence[EpisodePrediction], threshold: float, target: int) -> Interval:
     """The share of frames with this target that are predicted a success: the recall for 1, the false-positive rate for
     0. The interval is over episodes."""
-    counts = [
-        (int(e.predicted(threshold)[e.target == target].sum()), int((e.target == target).sum())) for e in episodes
-    ]
-    count, total = np.array(counts, float).reshape(-1, 2).T
-    return episode_rate(count, total, seed)
+    counts = [(e.predicted(threshold)[e.target == target].sum(), (e.target == target).sum()) for e in episodes]
+    return episode_rate(*np.array(counts, float).reshape(-1, 2).T)
 
 
-def false_positive_rate(episodes: Sequence[EpisodePrediction], threshold: float, seed: int = 0) -> Interval:
+def false_positive_rate(episodes: Sequence[EpisodePrediction], threshold: float) -> Interval:
     """The share of failure frames predicted a success."""
-    return frame_rate(episodes, threshold, 0, seed)
+    return frame_rate(episodes, threshold, 0)
 
 
 @dataclass(frozen=True)
@@ -179,7 +172,7 @@ class EpisodeMetrics:
 
 
 def causal_metrics(episodes: Sequence[EpisodePrediction], rule: DecisionRule) -> EpisodeMetrics:
-    """By a rule as it decides live; a prediction on a frame without a target is passed over."""
+    """By a rule as it decides live; a prediction on a frame without a target does not count."""
     return EpisodeMetrics.of(episodes, lambda e: first_true(rule.decide(e.success_prob) & e.has_target))
 
 
@@ -292,10 +285,10 @@ class JudgeMetrics:
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Self:
         """What `to_json` returned."""
-        values = _none_to_nan(tree)
+        values: dict[str, Any] = {name: math.nan if value is None else value for name, value in tree.items()}
         for name in ("causal", "offline"):
-            episodes: dict[str, Any] = {**_none_to_nan(values[name]), "errors": tuple(values[name]["errors"])}
-            values[name] = EpisodeMetrics(**episodes)
+            episodes = {key: math.nan if value is None else value for key, value in tree[name].items()}
+            values[name] = EpisodeMetrics(**episodes | {"errors": tuple(tree[name]["errors"])})
         return cls(**values)
 
 
@@ -319,13 +312,9 @@ def nan_to_none(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def _none_to_nan(tree: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: math.nan if value is None else value for name, value in tree.items()}
-
-
-def compute_metrics(episodes: Sequence[EpisodePrediction], rule: DecisionRule, seed: int = 0) -> JudgeMetrics:
+def compute_metrics(episodes: Sequence[EpisodePrediction], rule: DecisionRule) -> JudgeMetrics:
     """Frames at the rule's threshold; episodes as the rule decides live, and by one cutoff."""
-    from sklearn.metrics import accuracy_score, precision_score, recall_score, roc_auc_score
+    from sklearn.metrics import accuracy_score, precision_score, roc_auc_score
 
     threshold = rule.threshold
     live = rule if rule.causal else rule.model_copy(update={"decode": "k_of_n"})
@@ -337,8 +326,7 @@ def compute_metrics(episodes: Sequence[EpisodePrediction], rule: DecisionRule, s
     predicted = above_threshold(prob, threshold)
     undefined: Any = math.nan  # of a share of nothing, which scikit-learn takes and its types do not say
     calibration = calibration_curve(prob, target)
-    fpr = false_positive_rate(episodes, threshold, seed)
-    recall = frame_rate(episodes, threshold, 1, seed)
+    fpr, recall = (frame_rate(episodes, threshold, kind) for kind in (0, 1))
     starts = [e.target[e.has_target][0] for e in episodes if e.predicted(threshold)[e.has_target][0]]
     return JudgeMetrics(
         episodes=len(episodes),
@@ -348,7 +336,7 @@ def compute_metrics(episodes: Sequence[EpisodePrediction], rule: DecisionRule, s
         k=live.window[0],
         n=live.window[1],
         precision=float(precision_score(target, predicted, zero_division=undefined)),
-        recall=float(recall_score(target, predicted, zero_division=undefined)),
+        recall=recall.value,
         accuracy=float(accuracy_score(target, predicted)),
         roc_auc=float(roc_auc_score(target, prob)) if 0 < target.sum() < len(target) else math.nan,
         brier=calibration.brier,

@@ -6,15 +6,14 @@
     plan.allowed(0.9)                    # how often it may be wrong of both kinds for 90% true success
     noise_of(precision=0.9, recall=0.8)  # the noise of a judge that is described so
 
-The model has nothing of its own: for each kind of error it goes through the mean success of the runs that were made
-(judges/simulator.py, training/noise_runs.py), straight from level to level, never rising with more errors. Errors of
-several kinds cost what each costs alone, as shares of what is left. Between the levels that were run it interpolates;
-beyond them it says so and keeps the last value, which is the best that can be true. All of it holds for one task, one
-recipe and one length of run; errors that were run with another learner (late labels need replay) enter as the share of
-its own success that they leave.
+For each kind of error, a prediction interpolates the mean success of the runs that were made (judges/simulator.py,
+training/noise_runs.py); it never rises with more errors. Errors of several kinds cost what each costs alone, as shares
+of what is left. Beyond the levels that were run it keeps the last value, which is the best that can be true, and says
+so. All of it holds for one task, one recipe and one length of run. Errors that were run with another learner (late
+labels need replay) enter as the share of its own success that they leave.
 
 Precision depends on how often the policy succeeds, and a false-positive rate does not. So a precision here is that
-among episodes of which half succeed, unless it is known to be of others.
+among episodes of which half succeed, unless stated otherwise.
 """
 
 import math
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 
 from plaudit.config import Config, NonNegativeFloat, Seed
 from plaudit.data.checked_json import decode_checked, encode_checked
@@ -34,11 +33,11 @@ from plaudit.errors import BadFile, DataError, did_you_mean
 from plaudit.files import read_own
 from plaudit.judges.certificate import Certificate
 from plaudit.judges.simulator import KINDS
+from plaudit.judges.stats import halve
 from plaudit.types import AnyArray
 
 TABLE_FILE = "plan_table.json"
 MAX_BYTES = 1 << 22
-_HALVINGS = 30  # of a bisection
 Noise = Mapping[str, float]  # kind -> level, of KINDS; what is not named is 0
 
 
@@ -76,9 +75,9 @@ class PlanTable(Config):
             return cls.model_validate(decode_checked(read_own(path, MAX_BYTES)))
         except FileNotFoundError:
             raise BadFile(path, "there is no such table; plaudit judge plan --measure makes one") from None
-        except (ValidationError, ValueError) as error:
-            if isinstance(error, BadFile):
-                raise
+        except BadFile:
+            raise
+        except ValueError as error:
             raise BadFile(path, "this is no table of plaudit judge plan --measure; name another file") from error
 
     def save(self, path: Path) -> None:
@@ -116,7 +115,6 @@ class Curve:
     levels: AnyArray  # [L] ascending, the first 0
     means: AnyArray  # [L] of the runs at each level, never rising
     spreads: AnyArray  # [L] standard deviations
-    counts: AnyArray  # [L] runs
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,38 +128,35 @@ class Plan:
     @cached_property
     def curves(self) -> dict[str, Curve]:
         """Of each kind of error that was run alone."""
-        return {kind: _curve(levels) for kind in KINDS if len(levels := self._levels(kind)) > 1}
+        curves: dict[str, Curve] = {}
+        for kind in KINDS:
+            # level -> success of the runs with this kind of error alone, or with none, of the same learner
+            levels: dict[float, list[float]] = {}
+            learner = next((run.learner for run in self.runs if set(run.noise) == {kind}), None)
+            for run in self.runs:
+                if run.learner == learner and set(run.noise) <= {kind}:
+                    levels.setdefault(run.noise.get(kind, 0.0), []).append(run.success)
+            if len(levels) > 1:
+                curves[kind] = _curve(dict(sorted(levels.items())))
+        return curves
 
-    def _levels(self, kind: str) -> dict[float, list[float]]:
-        """level -> success of the runs with this kind of error alone, or with none, of the same learner."""
-        learner = next((run.learner for run in self.runs if set(run.noise) == {kind}), None)
-        levels: dict[float, list[float]] = {}
-        for run in self.runs:
-            if run.learner == learner and set(run.noise) <= {kind}:
-                levels.setdefault(run.noise.get(kind, 0.0), []).append(run.success)
-        return dict(sorted(levels.items()))
-
-    @property
-    def clean(self) -> list[float]:
-        """Success of the main learner's runs where the judge is never wrong."""
-        return [run.success for run in self.runs if not run.noise and run.learner == self.runs[0].learner]
-
+    @cached_property
     def _by_noise(self) -> dict[str, list[float]]:
         """noise -> success of the main learner's runs with it, those without any first."""
-        groups: dict[str, list[float]] = {"{}": self.clean}
+        groups: dict[str, list[float]] = {"{}": []}
         for run in self.runs:
-            if run.noise and run.learner == self.runs[0].learner:
+            if run.learner == self.runs[0].learner:
                 groups.setdefault(str(run.noise), []).append(run.success)
         return groups
 
     @property
     def best(self) -> float:
-        """Its mean."""
-        return float(np.mean(self.clean))
+        """Mean success of the main learner where the judge is never wrong."""
+        return float(np.mean(self._by_noise["{}"]))
 
     def predict(self, noise: Noise) -> Prediction:
         """Success under errors of one kind or several."""
-        kept, spreads, beyond = 1.0, [float(_spreads(list(self._by_noise().values()))[0])], []
+        kept, spreads, beyond = 1.0, [float(_spreads(list(self._by_noise.values()))[0])], []
         for kind, level in noise.items():
             if not level:
                 continue
@@ -184,15 +179,10 @@ class Plan:
         def enough(level: float) -> bool:
             return self.predict({**(given or {}), **dict.fromkeys(kinds, level)}).success >= success - 1e-9
 
-        low, high = 0.0, float(min(self.curves[kind].levels[-1] for kind in kinds))
-        if not enough(low):
+        most = float(min(self.curves[kind].levels[-1] for kind in kinds))
+        if not enough(0.0):
             return None
-        if enough(high):
-            return high
-        for _ in range(_HALVINGS):
-            middle = (low + high) / 2
-            low, high = (middle, high) if enough(middle) else (low, middle)
-        return low
+        return most if enough(most) else halve(enough, most, 0.0, halvings=30)
 
 
 def _curve(levels: Mapping[float, Sequence[float]]) -> Curve:
@@ -200,7 +190,7 @@ def _curve(levels: Mapping[float, Sequence[float]]) -> Curve:
 
     counts = np.array([len(runs) for runs in levels.values()])
     means = isotonic_regression([np.mean(runs) for runs in levels.values()], sample_weight=counts, increasing=False)
-    return Curve(np.array(list(levels)), means, _spreads(list(levels.values())), counts)
+    return Curve(np.array(list(levels)), means, _spreads(list(levels.values())))
 
 
 def _spreads(groups: Sequence[Sequence[float]]) -> AnyArray:

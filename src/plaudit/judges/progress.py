@@ -7,7 +7,6 @@ The judge alone says what succeeded; the model, which `plaudit train-progress` m
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -32,8 +31,13 @@ class JudgeWithProgress:
 
     def score(self, episodes: Sequence[Episode]) -> Sequence[Scores | PlauditError | None]:
         """The first error of the two where one of them has one."""
-        values = self.progress.score(episodes)
-        return [_together(one, value) for one, value in zip(self.judge.score(episodes), values, strict=True)]
+        answers: list[Scores | PlauditError | None] = []
+        for one, value in zip(self.judge.score(episodes), self.progress.score(episodes), strict=True):
+            if isinstance(one, Scores) and isinstance(value, Scores):
+                answers.append(replace(one, progress=value.progress))
+            else:
+                answers.append(value if isinstance(one, Scores) else one)
+        return answers
 
     def stream(self, num_envs: int) -> "StreamWithProgress":
         if not isinstance(self.judge, LiveJudge):
@@ -53,12 +57,6 @@ class StreamWithProgress:
 
     def step(self, observation: Observation, info: Mapping[str, AnyArray]) -> Scores:
         return replace(self._judge.step(observation, info), progress=self._progress.step(observation, {}).progress)
-
-
-def _together(scores: Any, value: Any) -> Scores | PlauditError | None:
-    if isinstance(scores, Scores) and isinstance(value, Scores):
-        return replace(scores, progress=value.progress)
-    return scores if not isinstance(scores, Scores) else value
 
 
 def describe_progress(values: FloatArray) -> str:

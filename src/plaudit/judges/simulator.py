@@ -118,21 +118,21 @@ class NoisyJudge:
         self._truth = SimulatorJudge()
 
     def score(self, episodes: Sequence[Episode]) -> Sequence[Scores | PlauditError]:
-        """What it says of each episode; an error for one that no simulator recorded."""
-        return [self._score(episode, true) for episode, true in zip(episodes, self._truth.score(episodes), strict=True)]
+        """The answer about each episode; an error for one that no simulator recorded."""
+        answers: list[Scores | PlauditError] = []
+        for episode, true in zip(episodes, self._truth.score(episodes), strict=True):
+            answers.append(true)
+            if isinstance(true, Scores):
+                frames, lots = np.arange(1, episode.steps + 1), self.draw(episode.observation(0))[None]
+                try:
+                    success = self.decide(lots, frames, true.success_prob[1:] == 1, episode.privileged)
+                    answers[-1] = Scores(np.concatenate([[0], success]).astype(np.float32))
+                except JudgeError as error:
+                    answers[-1] = DataError(str(error))
+        return answers
 
     def stream(self, num_envs: int) -> "NoisyStream":
         return NoisyStream(self, num_envs)
-
-    def _score(self, episode: Episode, true: Scores | PlauditError) -> Scores | PlauditError:
-        if isinstance(true, PlauditError):
-            return true
-        frames, lots = np.arange(1, episode.steps + 1), self.draw(episode.observation(0))[None]
-        try:
-            success = self.decide(lots, frames, true.success_prob[1:] == 1, episode.privileged)
-        except JudgeError as error:
-            return DataError(str(error))
-        return Scores(np.concatenate([[0], success]).astype(np.float32))
 
     def draw(self, first: Observation) -> AnyArray:
         """[4] uniform numbers that decide which errors an episode meets, from its first frame."""

@@ -8,22 +8,23 @@
 Frames of an episode are right or wrong together, so every interval counts episodes, never frames.
 
 The betting test (Waudby-Smith and Ramdas, "Estimating means of bounded random variables by betting") bets against a
-claim about a mean. While the claim is true, no bet gains on average, so the capital reaches 1 / alpha in at most a
-fraction alpha of all data sets, however long they are (Ville's inequality). Bets of several sizes are averaged: large
-ones win where hardly anything is wrong, small ones where single episodes are wrong as a whole. Without a single mistake
-it takes 50 episodes to prove 5% at a confidence of 90%, and 254 for 1%.
+claim about a mean. While the claim is true, the capital reaches 1 / alpha in at most a fraction alpha of all data sets,
+however long they are (Ville's inequality). Bets of several sizes are averaged: large ones win where hardly anything is
+wrong, small ones where single episodes are wrong as a whole. Without a single mistake it takes 50 episodes to prove 5%
+at a confidence of 90%, and 254 for 1%.
 
 scipy is imported where it is used. It takes as long to import as torch, and most worker processes need none of it.
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Annotated, Any, ClassVar, Self
 
 import numpy as np
-from pydantic import ConfigDict, Field, PlainSerializer, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import ConfigDict, Field, PlainSerializer, WrapValidator
 
 from plaudit.types import AnyArray, FloatArray
 
@@ -31,11 +32,9 @@ DRAWS = 1000  # of a bootstrap
 RUN_ALPHA = 0.05  # chance of any wrong decision in a whole run
 
 
-def _read_bound(missing: float) -> WrapValidator:
-    def read(value: Any, handler: ValidatorFunctionWrapHandler) -> float:
-        return missing if value is None else handler(value)
-
-    return WrapValidator(read)
+def _missing(value: float) -> WrapValidator:
+    """What None in JSON means."""
+    return WrapValidator(lambda given, handler: value if given is None else handler(given))
 
 
 _limits = Field(ge=-1e9, le=1e9, allow_inf_nan=False)
@@ -48,9 +47,9 @@ class Interval:
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
-    value: Annotated[float, _limits, _read_bound(math.nan), _to_json]  # NaN: not measured
-    low: Annotated[float, _limits, _read_bound(math.nan), _to_json]
-    high: Annotated[float, _limits, _read_bound(math.inf), _to_json]
+    value: Annotated[float, _limits, _missing(math.nan), _to_json]  # NaN: not measured
+    low: Annotated[float, _limits, _missing(math.nan), _to_json]
+    high: Annotated[float, _limits, _missing(math.inf), _to_json]
 
     def __post_init__(self) -> None:
         ends = [end for end in (self.low, self.value, self.high) if not math.isnan(end)]
@@ -96,15 +95,14 @@ def wilson(count: int, total: int) -> Interval:
 
 
 def is_more_often(pairs: Iterable[tuple[float, float]], confidence: float) -> tuple[bool, int, int]:
-    """One-sided exact sign test: whether the first of a pair is larger significantly more often than the second.
-
-    Also returns in how many pairs it is larger, and in how many the two differ.
-    """
-    from scipy.special import bdtrc
+    """One-sided exact sign test: whether the first of a pair is larger significantly more often than the second; also
+    in how many pairs it is larger, and in how many the two differ."""
+    from scipy.stats import binomtest
 
     different = [first > second for first, second in pairs if first != second]
     larger, total = sum(different), len(different)
-    return bool(total) and float(bdtrc(larger - 1, total, 0.5)) <= 1 - confidence, larger, total
+    significant = bool(total) and binomtest(larger, total, alternative="greater").pvalue <= 1 - confidence
+    return bool(significant), larger, total
 
 
 def quantile(values: Sequence[float], q: float) -> Interval:
@@ -135,19 +133,18 @@ def bootstrap(
     *,
     limits: tuple[float, float] = (0.0, 1.0),
     deciding: int | None = None,
-    seed: int = 0,
 ) -> Interval:
     """A figure with its percentile interval over resampled episodes.
 
-    Percentiles are too narrow with few episodes, as a normal interval is compared with Student's t. They are widened by
-    the same factor, within the limits. Draws in which the figure is undefined are left out.
+    Percentiles are too narrow with few episodes, so they are widened by the ratio of Student's t to a normal interval,
+    within the limits. Draws in which the figure is undefined are left out.
 
     statistic: from how often each episode counts in each draw, [D, E], to the figure of each draw, [D]
     deciding: episodes that decide the figure; None: all
     """
     from scipy.special import ndtri, stdtrit
 
-    resampled = np.random.default_rng(seed).multinomial(episodes, np.full(episodes, 1 / episodes), size=DRAWS)
+    resampled = np.random.default_rng(0).multinomial(episodes, np.full(episodes, 1 / episodes), size=DRAWS)
     with np.errstate(invalid="ignore"):
         value, *draws = statistic(np.concatenate([np.ones((1, episodes)), resampled])).tolist()
     defined = [draw for draw in draws if not math.isnan(draw)]
@@ -161,7 +158,7 @@ def bootstrap(
     return Interval(value, float(max(min(low, value), limits[0])), float(min(max(high, value), limits[1])))
 
 
-def episode_rate(count: AnyArray, total: AnyArray, seed: int = 0) -> Interval:
+def episode_rate(count: AnyArray, total: AnyArray) -> Interval:
     """A share of frames, with an interval over episodes.
 
     A bootstrap alone is too narrow if few episodes have a mistake, and [0, 0] if none has. So the interval is at least
@@ -173,23 +170,23 @@ def episode_rate(count: AnyArray, total: AnyArray, seed: int = 0) -> Interval:
     count, total = count[total > 0], total[total > 0]
     if not len(total):
         return Interval(math.nan, 0.0, 1.0)
-    rate = bootstrap(lambda weights: (weights @ count) / (weights @ total), len(total), seed=seed)
+    rate = bootstrap(lambda weights: (weights @ count) / (weights @ total), len(total))
     low, high = 1 - upper_bound(1 - count / total, 0.975), upper_bound(count / total, 0.975)
     return Interval(rate.value, min(rate.low, low), max(rate.high, high))
 
 
-def mean_correlation(values: Sequence[float], seed: int = 0) -> Interval:
+def mean_correlation(values: Sequence[float]) -> Interval:
     """The mean of one correlation per episode."""
     if not len(values):
         return NOT_MEASURED
     mean = np.asarray(values, float) / len(values)
-    return bootstrap(lambda weights: weights @ mean, len(values), limits=(-1.0, 1.0), seed=seed)
+    return bootstrap(lambda weights: weights @ mean, len(values), limits=(-1.0, 1.0))
 
 
 # ROC AUC
 
 
-def auc(concordant: AnyArray, pairs: AnyArray, seed: int = 0) -> Interval:
+def auc(concordant: AnyArray, pairs: AnyArray) -> Interval:
     """ROC AUC from pairs of a success frame of one episode and a failure frame of another.
 
     The lower end is at most 1 minus Wilson's upper end for the share of episodes with a wrong pair, times the share of
@@ -201,23 +198,21 @@ def auc(concordant: AnyArray, pairs: AnyArray, seed: int = 0) -> Interval:
     def weighted(weights: AnyArray, matrix: AnyArray) -> AnyArray:
         return np.einsum("de,de->d", weights @ matrix, weights)
 
-    def wrong_share(axis: int) -> float:
+    def ratio(weights: AnyArray) -> AnyArray:
+        return weighted(weights, concordant) / weighted(weights, pairs)
+
+    deciding = min(int((pairs.sum(axis) > 0).sum()) for axis in (0, 1))
+    area = bootstrap(ratio, len(pairs), deciding=deciding)
+    if math.isnan(area.value):
+        return area
+    low = area.low
+    for axis in (0, 1):
         wrong, total = (pairs - concordant).sum(axis), pairs.sum(axis)
         wrong, total = wrong[total > 0], total[total > 0]
         hit = wrong > 0
         share = wrong[hit].sum() / total[hit].sum() if hit.any() else 0.5
-        return float(share * wilson(int(hit.sum()), len(hit)).high)
-
-    deciding = min(int((pairs.sum(axis) > 0).sum()) for axis in (0, 1))
-    area = bootstrap(
-        lambda weights: weighted(weights, concordant) / weighted(weights, pairs),
-        len(pairs),
-        deciding=deciding,
-        seed=seed,
-    )
-    if math.isnan(area.value):
-        return area
-    return Interval(area.value, min(area.low, *(1 - wrong_share(axis) for axis in (0, 1))), area.high)
+        low = min(low, float(1 - share * wilson(int(hit.sum()), len(hit)).high))
+    return Interval(area.value, low, area.high)
 
 
 def count_pairs(success: Sequence[FloatArray], failure: Sequence[FloatArray]) -> tuple[AnyArray, AnyArray]:
@@ -259,22 +254,22 @@ def _log_factors(losses: AnyArray, rate: float) -> AnyArray:
         return np.log1p(_BETS[:, None] * (rate - np.asarray(losses, np.float64)) / (1 - rate))
 
 
-def _log_capital(log_weights: AnyArray, log_factors: AnyArray) -> float:
-    return float(np.logaddexp.reduce(log_weights + log_factors))
-
-
 def p_value(losses: AnyArray, rate: float) -> float:
     """P-value of losses [E] in [0, 1] under the claim that their mean is `rate` or more."""
-    return float(min(1.0, np.exp(-_log_capital(np.log(_WEIGHTS), _log_factors(losses, rate).sum(axis=1)))))
+    return float(min(1.0, np.exp(-np.logaddexp.reduce(np.log(_WEIGHTS) + _log_factors(losses, rate).sum(axis=1)))))
+
+
+def halve(holds: Callable[[float], bool], fails: float, high: float, halvings: int = 40) -> float:
+    """The bound of the values at which a condition holds, between one at which it fails and one at which it holds."""
+    for _ in range(halvings):
+        middle = (fails + high) / 2
+        fails, high = (fails, middle) if holds(middle) else (middle, high)
+    return high
 
 
 def upper_bound(losses: AnyArray, confidence: float) -> float:
     """Upper confidence bound of the mean loss."""
-    low, high = 0.0, 1.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (low, middle) if p_value(losses, middle) <= 1 - confidence else (middle, high)
-    return high
+    return halve(lambda rate: p_value(losses, rate) <= 1 - confidence, 0.0, 1.0)
 
 
 def episodes_needed(rate: float, confidence: float, actual: float = 0.0) -> int:
@@ -284,15 +279,12 @@ def episodes_needed(rate: float, confidence: float, actual: float = 0.0) -> int:
     def enough(episodes: int) -> bool:
         mistakes = math.ceil(actual * episodes)
         factors = (episodes - mistakes) * right + (mistakes * wrong if mistakes else 0.0)
-        return _log_capital(np.log(_WEIGHTS), factors) >= -math.log(1 - confidence)
+        return bool(np.logaddexp.reduce(np.log(_WEIGHTS) + factors) >= -math.log(1 - confidence))
 
-    low, high = 0, 1  # not enough, enough
-    while not enough(high):
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return high
+    most = 1
+    while not enough(most):
+        most *= 2
+    return bisect_left(range(most), True, key=enough)
 
 
 # The betting test of a run: are errors more frequent than allowed?
@@ -307,8 +299,7 @@ class ErrorTest:
 
     Half of the stake is on fixed bets, which detect an error rate that is too high from the start. The other half
     follows the newest errors and bets nothing while they are rare, so it is still there when errors begin late.
-    Detectors that restart (Shiryaev-Roberts, CUSUM) detect late errors slightly sooner, but they guarantee only a mean
-    time between false alarms, so they stop every honest run sooner or later.
+    (Rejected: Shiryaev-Roberts and CUSUM, which stop every honest run sooner or later.)
     """
 
     def __init__(self, allowed: float):
@@ -319,7 +310,7 @@ class ErrorTest:
     @property
     def log_evidence(self) -> float:
         """Log of the stake, which starts at 1. It ever exceeds log(1/alpha) with probability at most alpha."""
-        return _log_capital(self._log_stakes, np.zeros(1))
+        return float(np.logaddexp.reduce(self._log_stakes))
 
     def add(self, error: bool, weight: float = 1.0) -> None:
         """Add one checked answer.
@@ -379,9 +370,9 @@ STRENGTHS = np.geomspace(0.02, 8, 40)  # of s in `Checks.bounds`, as a multiple 
 class Checks:
     """Answers, some of them drawn for a check with a known probability; bounds the number of errors among all.
 
-    Nothing is assumed about the errors, only that the draws are random. For every s, the product over all errors of
+    The draws must be random; nothing is assumed about the errors. For every s, the product over all errors of
     exp(s drawn/p) / (1 - p + p exp(s/p)) is 1 on average at every moment. Counts for which the mean of these products
-    over fixed values of s exceeds 1/alpha are ruled out. Checks with probability 1 count as they are and cost nothing.
+    over fixed values of s exceeds 1/alpha are ruled out. Checks with probability 1 count as they are.
     """
 
     answers: int = 0
@@ -417,10 +408,10 @@ class Checks:
 
     def merge(self, other: "Checks") -> "Checks":
         """Both together."""
-        own, more = asdict(self), asdict(other)
-        both: dict[str, Any] = {key: own[key] + more[key] for key in own}
-        both["least"] = min(self.least, other.least)
-        return Checks(**both)
+        more = asdict(other)
+        both = Checks(**{key: value + more[key] for key, value in asdict(self).items()})
+        both.least = min(self.least, other.least)
+        return both
 
     @property
     def checked(self) -> int:
@@ -429,11 +420,8 @@ class Checks:
 
     @property
     def errors(self) -> float:
-        """Estimated number of errors among all answers; 0 before anything is checked.
-
-        The errors that are known count as they are. The rest has the error rate of the randomly drawn checks, or of all
-        checks while there are none.
-        """
+        """Estimated number of errors among all answers; 0 before anything is checked. Answers that are not checked
+        have the error rate of the randomly drawn checks, or of all checks while there are none."""
         if not self.checked:
             return 0.0
         rate = self.weighted_errors / self.weighted if self.drawn else self.sure_errors / self.sure

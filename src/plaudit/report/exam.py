@@ -16,12 +16,12 @@ from markupsafe import Markup
 from plaudit.data.transfer import new_folder
 from plaudit.files import file_name
 from plaudit.judges.certificate import CERTIFICATE_FILE, CORRELATIONS, FIGURES, IN_FRAMES, Certificate, ControlFigure
-from plaudit.judges.exam import Trace
+from plaudit.judges.exam import Traces
 from plaudit.judges.stats import Interval
 from plaudit.report import page, plots
 from plaudit.report.text import format_count, format_frames_interval, format_percent
 
-Examined = Sequence[tuple[Certificate, Sequence[Trace]]]  # the best first
+Examined = Sequence[tuple[Certificate, Traces]]  # the best first
 
 _RANKED = {  # heading -> figure
     "ROC AUC, same frame": "same_time_roc_auc",
@@ -171,10 +171,10 @@ def _interval_charts(certificates: Sequence[Certificate]) -> list[Markup]:
     return charts
 
 
-def _trace_chart(certificate: Certificate, traces: Sequence[Trace]) -> Markup:
-    lines = {trace.name: [list(enumerate(trace.success_prob.tolist()))] for trace in traces}
-    starts = [int((trace.target == 1).argmax()) for trace in traces if (trace.target == 1).any()]
-    events = [plots.EventMarker(start, "", bad=False) for start in starts]
+def _trace_chart(certificate: Certificate, traces: Traces) -> Markup:
+    lines = {name: [list(enumerate(trace.success_prob.tolist()))] for name, trace in traces.items()}
+    starts = [trace.first_success for trace in traces.values()]
+    events = [plots.EventMarker(start, "", bad=False) for start in starts if start is not None]
     size, y_range = plots.SMALL, (-0.03, 1.03)
     return page.chart(
         plots.line_chart(lines, title=certificate.name, x="frame", y_range=y_range, size=size, events=events)

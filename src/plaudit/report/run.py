@@ -195,7 +195,7 @@ def _tiles(run: RunData, rates: SuccessRates) -> dict[str, str]:
 
 def _warnings(run: RunData) -> list[Markup]:
     alarms = [event["message"] for event in run.events if event["event"] == "alarm"]
-    line = run.first_alarm()
+    line = next((line for line in run.metrics if line.get("audit/alarm")), None)  # the first
     if line is not None and not alarms:
         errors = "the judge was wrong about too many audited episodes"
         if _MISSED in line:

@@ -82,10 +82,6 @@ class RunData:
         """The metrics whose name begins so."""
         return sorted({name for line in self.metrics for name in line if name.startswith(prefixes)})
 
-    def first_alarm(self) -> dict[str, Any] | None:
-        """The line of the first audit alarm."""
-        return next((line for line in self.metrics if line.get("audit/alarm")), None)
-
     def markers(self) -> list[EventMarker]:
         """Alarms and promotions of a judge, for a chart over env steps."""
         markers: list[EventMarker] = []

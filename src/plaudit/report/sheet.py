@@ -59,15 +59,9 @@ def contact_sheet(
             draw.rectangle([x, y, x + cell_width - 1, y + cell - 1], fill=_color(float(label[t])))
             image.paste(picture, (x + _EDGE, y + _EDGE))
             y += cell + _GAP // 2
-    _strip(
-        draw,
-        label[episode.observed],
-        _curve(episode, labels),
-        None if target is None else target[episode.observed],
-        _MARGIN,
-        height - _STRIP - _MARGIN + 14,
-        width - _MARGIN,
-    )
+    scores = None if labels is None or labels.scores is None else labels.scores.success_prob
+    curve, reference = (None if one is None else one[episode.observed] for one in (scores, target))
+    _strip(draw, label[episode.observed], curve, reference, height - _STRIP - _MARGIN + 14, width - _MARGIN)
     return image
 
 
@@ -82,34 +76,21 @@ def _header(draw: ImageDraw.ImageDraw, episode: Episode, labels: Labels | None, 
     metadata = f"{episode.steps} steps{seconds}  ·  cameras: {', '.join(episode.frames) or 'none'}"
     draw.text((_MARGIN, 12), title, font=_font(17), fill=_TEXT)
     draw.text((_MARGIN, 36), metadata, font=_font(12), fill=_MUTED)
-    summary = "not labeled" if labels is None else _summary(episode, labels)
+    summary = "not labeled"
+    if labels is not None:  # `success from frame 31  ·  labels by human`
+        frames = labels.targets[episode.observed]
+        hits, unlabeled = np.flatnonzero(frames == 1), int(np.isnan(frames).sum())
+        outcome = f"success from frame {hits[0]}" if len(hits) else "no success"
+        outcome += f", {unlabeled} frames not labeled" if unlabeled else ""
+        summary = f"{outcome}  ·  labels by {labels.judge.source}"
     draw.text((width - _MARGIN, 36), summary, font=_font(12), fill=_TEXT, anchor="ra")
 
 
-def _summary(episode: Episode, labels: Labels) -> str:
-    """`success from frame 31  ·  labels by human`"""
-    frames = labels.targets[episode.observed]
-    hits = np.flatnonzero(frames == 1)
-    outcome = f"success from frame {hits[0]}" if len(hits) else "no success"
-    unlabeled = int(np.isnan(frames).sum())
-    return f"{outcome}{f', {unlabeled} frames not labeled' if unlabeled else ''}  ·  labels by {labels.judge.source}"
-
-
-def _curve(episode: Episode, labels: Labels | None) -> FloatArray | None:
-    if labels is None or labels.scores is None:
-        return None
-    return labels.scores.success_prob[episode.observed]
-
-
 def _strip(
-    draw: ImageDraw.ImageDraw,
-    label: FloatArray,
-    curve: FloatArray | None,
-    target: FloatArray | None,
-    x0: int,
-    y0: int,
-    x1: int,
+    draw: ImageDraw.ImageDraw, label: FloatArray, curve: FloatArray | None, target: FloatArray | None, y0: int, x1: int
 ) -> None:
+    """All frames as stripes, and the legend below. curve: P(success); y0, x1: its top and its right end"""
+    x0 = _MARGIN
     edges = np.linspace(x0, x1, len(label) + 1)
     tall = 30 if target is None else 20
     for i, value in enumerate(label):
@@ -163,6 +144,9 @@ def visualize_positives(
         if labels is None:
             continue
         first = episode.observed.start or 0  # frames are counted as they were recorded
+        name, file, kind = f"positive_{episode_id:06d}", episode.meta.get("file"), episode.meta.get("folder")
+        if isinstance(file, str):
+            name = file_name(f"{kind}_{file.removeprefix('episode_')}")
         for frame in np.flatnonzero(labels.targets[episode.observed] == 1):
             for camera in cameras:
                 images = episode.frames.get(name_of_camera(camera, episode.frames, cameras))
@@ -171,14 +155,7 @@ def visualize_positives(
                         f"episode {episode_id} has no camera '{camera}'; {did_you_mean(camera, episode.frames)}"
                     )
                 tail = f"_{file_name(camera)}" if len(cameras) > 1 else ""
-                path = folder / f"{_name(episode, episode_id)}_frame{frame:03d}{tail}.png"
+                path = folder / f"{name}_frame{frame:03d}{tail}.png"
                 Image.fromarray(np.ascontiguousarray(images[first + frame])).save(path)
                 count += 1
     return count
-
-
-def _name(episode: Episode, episode_id: int) -> str:
-    named, kind = episode.meta.get("file"), episode.meta.get("folder")
-    if not isinstance(named, str):
-        return f"positive_{episode_id:06d}"
-    return file_name(f"{kind}_{named.removeprefix('episode_')}")

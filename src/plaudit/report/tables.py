@@ -12,7 +12,6 @@ from rich.table import Column, Table
 from plaudit.data.failures import Failures
 from plaudit.data.formats.base import Dataset, ReadOptions, size_text
 from plaudit.data.store import Store
-from plaudit.types import Episode
 
 if TYPE_CHECKING:  # Gymnasium and the robots take longer to import than a table of a store does
     from plaudit.envs.commands import EnvInfo, Throughput
@@ -56,15 +55,8 @@ def store_table(store: Store) -> list[Any]:
     for (schema, fps, robot), count in kinds.most_common():
         cameras = ", ".join(f"{c} {h}x{w}" for c, h, w in schema.cameras)
         privileged = ", ".join(name for name, _, _ in schema.privileged)
-        table.add_row(
-            str(count),
-            cameras or "-",
-            str(schema.state_dim),
-            str(schema.action_dim),
-            privileged or "-",
-            f"{fps:g}",
-            robot or "-",
-        )
+        sizes = str(schema.state_dim), str(schema.action_dim)
+        table.add_row(str(count), cameras or "-", *sizes, privileged or "-", f"{fps:g}", robot or "-")
     return [key_value_table(f"{store.folder}: plaudit store", values), table]
 
 
@@ -73,12 +65,13 @@ def episode_table(store: Store, episode_id: int) -> list[Any]:
     from plaudit.rule import threshold_of
 
     episode, entry = store.episode(episode_id), store.entry(episode_id)
+    end = "terminated" if episode.terminated else "truncated"
     values = {
         "task": episode.task or "-",
         "steps": episode.steps,
         "recorded": _when(entry.line["time"]),
         "cameras": ", ".join(f"{c} {f.shape[1]}x{f.shape[2]}" for c, f in episode.frames.items()) or "-",
-        "end": _end_of(episode),
+        "end": f"{end}: {reason}" if (reason := episode.meta.get("ended")) else end,
         "by a person": f"{int(episode.control_mode.sum())} steps",
         "origin": f"{episode.origin.path}, episode {episode.origin.index}" if episode.origin else "recorded here",
         **{
@@ -99,13 +92,6 @@ def episode_table(store: Store, episode_id: int) -> list[Any]:
         counts = "yes" if current is not None and version.number == current.number else "-"
         history.add_row(str(version.number), counts, labels.judge.source, _when(labels.time), outcome, threshold, note)
     return [key_value_table(f"{store.folder}: episode {episode_id}", values), history]
-
-
-def _end_of(episode: Episode) -> str:
-    """`truncated: camera 'front' has been silent for 0.6 s`; imported episodes have no reason."""
-    kind = "terminated" if episode.terminated else "truncated"
-    reason = episode.meta.get("ended")
-    return f"{kind}: {reason}" if reason else kind
 
 
 def env_table(envs: "Sequence[EnvInfo]") -> list[Any]:

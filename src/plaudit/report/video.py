@@ -46,7 +46,18 @@ def save_grid_video(path: Path, clips: Sequence[EpisodeClip], fps: float, column
     """Several episodes of one size at once."""
     clips = [replace(clip, frames=_enlarge(clip.frames, _GRID_HEIGHT)) for clip in clips]
     num_frames = max(len(clip.frames) for clip in clips) + round(_HOLD_S * fps)
-    _write(path, (_grid(clips, t, columns) for t in range(num_frames)), fps, _GRID_CRF)
+    height, width = clips[0].frames.shape[1] + CAPTION_HEIGHT, clips[0].frames.shape[2]
+    rows = -(-len(clips) // columns)
+
+    def grid(t: int) -> ByteArray:
+        """Frame t of all clips: uint8 [H, W, 3]."""
+        image = np.zeros((rows * (height + GAP) - GAP, columns * (width + GAP) - GAP, 3), np.uint8)
+        for number, clip in enumerate(clips):
+            top, left = number // columns * (height + GAP), number % columns * (width + GAP)
+            image[top : top + height, left : left + width] = draw_tile(clip, min(t, len(clip.frames) - 1))
+        return image
+
+    _write(path, map(grid, range(num_frames)), fps, _GRID_CRF)
 
 
 def _write(path: Path, frames: Iterable[ByteArray], fps: float, crf: int | None) -> None:
@@ -66,17 +77,6 @@ def _write(path: Path, frames: Iterable[ByteArray], fps: float, crf: int | None)
 def _enlarge(frames: ByteArray, height: int) -> ByteArray:
     factor = max(1, height // frames.shape[1])
     return frames.repeat(factor, axis=1).repeat(factor, axis=2)
-
-
-def _grid(clips: Sequence[EpisodeClip], t: int, columns: int) -> ByteArray:
-    """Frame t of all clips: uint8 [H, W, 3]."""
-    height, width = clips[0].frames.shape[1] + CAPTION_HEIGHT, clips[0].frames.shape[2]
-    rows = -(-len(clips) // columns)
-    image = np.zeros((rows * (height + GAP) - GAP, columns * (width + GAP) - GAP, 3), np.uint8)
-    for number, clip in enumerate(clips):
-        top, left = number // columns * (height + GAP), number % columns * (width + GAP)
-        image[top : top + height, left : left + width] = draw_tile(clip, min(t, len(clip.frames) - 1))
-    return image
 
 
 def draw_tile(clip: EpisodeClip, t: int) -> ByteArray:

@@ -72,10 +72,10 @@ def test_an_episode_in_distribution_is_not_flagged(detector, view):
 @pytest.mark.parametrize(
     ("strange", "why"),
     [
-        ({"shift": 1.0}, "its frames look like none"),
-        ({"start": 10}, "it starts with something where nothing like it was"),
+        ({"shift": 1.0}, "its frames look like no training frames"),
+        ({"start": 10}, "it starts with something in a new place"),
         ({"disagreement": 0.9}, "its members disagree"),
-        ({"start_prob": 0.95}, "it starts like success"),
+        ({"start_prob": 0.95}, "it looks successful from the first frame"),
     ],
 )
 def test_an_ood_episode_is_flagged_and_it_is_said_why(detector, view, strange, why):
@@ -84,12 +84,12 @@ def test_an_ood_episode_is_flagged_and_it_is_said_why(detector, view, strange, w
 
 def test_a_start_like_success_is_nothing_new_where_known_ones_begin_with_success(view):
     known = [view(start_prob=0.97) for _ in range(20)]
-    assert "like success" not in OodDetector.fit(known, (), 0.8, begun=[3]).reason(view(start_prob=0.96))
+    assert "successful" not in OodDetector.fit(known, (), 0.8, begun=[3]).reason(view(start_prob=0.96))
 
 
 def test_a_known_start_that_the_model_is_wrong_about_excuses_no_other(view):
     known = [view(start_prob=0.97) for _ in range(20)]
-    assert "it starts like success" in OodDetector.fit(known, (), 0.8).reason(view(start_prob=0.96))
+    assert "it looks successful from the first frame" in OodDetector.fit(known, (), 0.8).reason(view(start_prob=0.96))
 
 
 def test_members_that_know_their_training_episodes_by_heart_set_no_limit(view):
@@ -158,9 +158,9 @@ def test_a_trained_model_flags_another_ground_and_a_start_like_success(folder):
     known = scored(judge, *(square_episode(seed % 2 == 0, 100 + seed) for seed in range(20)))
     assert len(known) == 20 and sum(bool(scores.ood) for scores in known) <= 1
     (scores,) = scored(judge, brighter(square_episode(True, 200)))
-    assert "its frames look like none" in scores.ood
+    assert "its frames look like no training frames" in scores.ood
     (scores,) = scored(judge, starting_done(300))
-    assert "it starts like success" in scores.ood and scores.success_prob[0] > judge.rule.threshold
+    assert "it looks successful from the first frame" in scores.ood and scores.success_prob[0] > judge.rule.threshold
 
 
 def test_what_is_flagged_is_withheld_where_the_setting_says_so(folder):
@@ -178,12 +178,16 @@ def test_label_says_how_many_are_ood_and_what_became_of_them(folder, tmp_path):
             store.append(episode)
     words = ("label", "s", "--judge", "classifier", "--model", folder, "force=true")
     said = " ".join(plaudit(*words, cwd=tmp_path).split())
-    assert "1 episode is out of distribution (1); of episode 1: its frames look like none" in said
+    assert "1 episode is out of distribution (1); of episode 1: its frames look like no training frames" in said
     assert "they are labeled as others are; ood=skip leaves them out" in said
     said = " ".join(plaudit(*words, "ood=skip", cwd=tmp_path).split())
     assert "they have no labels" in said and "2 episodes of s labeled by classifier" in said
     ledger = Store.open(tmp_path / "s").ledger
-    assert ledger.labels(1).withheld and "look like none" in ledger.labels(1).note and ledger.labels(0).labeled.all()
+    assert (
+        ledger.labels(1).withheld
+        and "look like no training frames" in ledger.labels(1).note
+        and ledger.labels(0).labeled.all()
+    )
 
 
 def test_a_model_of_an_earlier_version_flags_nothing_and_says_so_where_it_is_asked_to(folder, tmp_path):

@@ -65,7 +65,7 @@ class EpisodeView:
 
 
 def compared_frames(num_frames: int) -> AnyArray:
-    """Of an episode of so many frames: some of all, the first and the last among them."""
+    """The frames of an episode that are compared, the first and the last among them."""
     return np.linspace(0, num_frames - 1, min(FRAMES, num_frames)).astype(int)
 
 
@@ -85,7 +85,7 @@ def first_steps(episode: Episode) -> Episode:
 
 def pooled(grid: Tensor) -> Tensor:
     """A camera's feature maps [B, C, h, w] as [B, at most WIDTH] numbers: cells are averaged, then summed up with
-    random signs, which keeps distances as they are, nearly."""
+    random signs, which nearly keeps distances."""
     rows, columns = min(grid.shape[2], CELLS), min(grid.shape[3], CELLS)
     flat = F.adaptive_avg_pool2d(grid.float(), (rows, columns)).flatten(1)
     if flat.shape[1] <= WIDTH:
@@ -111,10 +111,9 @@ class OodDetector:
         cls, views: Sequence[EpisodeView], held_out: Sequence[int], threshold: float, begun: Sequence[int] = ()
     ) -> Self:
         """
-        held_out: of these views, those that no member learned from: where members agree by heart says nothing
+        held_out: of these views, those that no member learned from: only there does disagreement mean something
         threshold: from which P(success) on a frame is called a success
-        begun: of these views, those that begin with success by their labels: only they excuse others that look so, and
-            not known starts that the model is wrong about
+        begun: of these views, those that begin with success by their labels
         """
         fold = np.arange(len(views)) % FOLDS
         starts, kept = np.stack([view.start for view in views]).astype(np.float32), _spread(len(views), REFERENCES)
@@ -158,19 +157,18 @@ class OodDetector:
         frames = self._frame_distance(view)
         start = _strangest(_cell_distances(view.start.astype(np.float32), self.starts) / self.cell_units)
         far, outside, disagreement, begun = self.limits.tolist()
-        signs = {
-            f"it starts like success (P {view.start_prob:.2f}), and none is that it learned from": (
-                view.start_prob > begun
-            ),
-            f"its frames look like none that it learned from ({frames / far:.1f} times as far as they may be)": (
-                frames > far
-            ),
-            f"it starts with something where nothing like it was ({start / outside:.1f} times as far as it may be)": (
-                start > outside
-            ),
-            f"its members disagree on success (by {view.disagreement:.2f})": view.disagreement > disagreement,
-        }
-        return "; ".join(sentence for sentence, holds in signs.items() if holds)
+        signs = []
+        if view.start_prob > begun:
+            signs.append(
+                f"it looks successful from the first frame (P = {view.start_prob:.2f}); no training episode does"
+            )
+        if frames > far:
+            signs.append(f"its frames look like no training frames (distance {frames / far:.1f} times the limit)")
+        if start > outside:
+            signs.append(f"it starts with something in a new place (distance {start / outside:.1f} times the limit)")
+        if view.disagreement > disagreement:
+            signs.append(f"its members disagree on success (by {view.disagreement:.2f})")
+        return "; ".join(signs)
 
     def tensors(self) -> dict[str, Tensor]:
         """To be saved; references in few bytes."""
@@ -198,7 +196,7 @@ class OodDetector:
 
 
 def _spread(count: int, most: int) -> AnyArray:
-    """Of so many numbers, at most so many, evenly spread."""
+    """At most `most` of the numbers below `count`, evenly spread."""
     return np.unique(np.linspace(0, count - 1, most).astype(int))
 
 
@@ -208,8 +206,8 @@ def _cell_distances(start: FloatArray, known: FloatArray) -> FloatArray:
 
 
 def _cell_units(distances: FloatArray) -> FloatArray:
-    """[C] by which distances [N, C] of known starts are divided, so that those of all cells are alike: where nothing
-    ever lies, little is strange. At least a level of 255, and a quarter of what is usual."""
+    """[C] the usual distances [N, C] of known starts, to divide by; at least 1 of 255 levels, and a quarter of the
+    mean."""
     usual = np.sqrt(np.square(distances).mean(axis=0))
     return np.maximum(usual + 0.25 * usual.mean(), 1.0)
 
