@@ -4,7 +4,6 @@ import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,7 +16,6 @@ from plaudit.cli.options import Flag, Option, app, command, config_command, spli
 from plaudit.errors import DataError
 
 if TYPE_CHECKING:
-    from plaudit.data.formats import ReadOptions
     from plaudit.data.store import Store
     from plaudit.judges.classifier.budget import Choice
     from plaudit.judges.classifier.fit import TrainResult
@@ -140,13 +138,7 @@ def train_reward(
     if pretrained_encoder_path is not None:
         flags["encoder"] = {**flags.get("encoder", {}), "weights": str(pretrained_encoder_path)}
     job = _load_job(config, flags, [store, positive_dir, negative_dir], overrides)
-    try:
-        with training_episodes(job, state or ()) as episodes:
-            if visualize_positive:
-                _visualize(episodes, job, vis_output_dir)
-            fitted = train_job(episodes, job, context.meta["began"])
-    except KeyboardInterrupt:
-        stop("interrupted; run the same command to resume")
+    fitted = _train(job, context.meta["began"], state or (), vis_output_dir if visualize_positive else None)
     _print_result(fitted, job)
 
 
@@ -165,11 +157,7 @@ def train_progress(
     """
     store, overrides = store_and_keys(words or [])
     job = _load_job(config, _PROGRESS | {"output_dir": str(output_dir)} | context.obj, [store], overrides)
-    try:
-        with training_episodes(job) as episodes:
-            fitted = train_job(episodes, job, context.meta["began"])
-    except KeyboardInterrupt:
-        stop("interrupted; run the same command to resume")
+    fitted = _train(job, context.meta["began"])
     order = fitted.model.config.value_order
     out.print(
         f"{output_dir}: value order {order:.2f} on {len(fitted.predictions)} held-out episodes. This is the "
@@ -187,19 +175,11 @@ def _load_job(
 ) -> "RewardTrainJob":
     """The job of the file, the flags and the overrides, checked. data: a store, or two folders of trajectories"""
     from plaudit.judges.classifier.train_job import load_reward_train_job
+    from plaudit.training.reward_model import check_output_path
 
     paths = [str(path) for path in data if path is not None]
     flags |= {"data": paths} if paths else {}
     job, notes = load_reward_train_job(config, flags, overrides, folders=len(paths) > 1)
-    check_job(job)
-    tell("note", *notes)
-    return job
-
-
-def check_job(job: "RewardTrainJob") -> None:
-    """Refuse, before anything is decoded, outputs that exist and inputs that do not."""
-    from plaudit.training.reward_model import check_output_path
-
     check_output_path(job.output_dir, "--output-dir")
     if job.output_checkpoint is not None:
         check_output_path(job.output_checkpoint, "--output-checkpoint")
@@ -208,11 +188,56 @@ def check_job(job: "RewardTrainJob") -> None:
     for path in job.data:
         check_episodes(path)
     job.encoder.build()  # its weights are there and fit
+    tell("note", *notes)
+    return job
+
+
+def _train(
+    job: "RewardTrainJob", begun: float, state: Sequence[str] = (), drawn_to: Path | None = None
+) -> "TrainResult":
+    """Train and save, with a progress bar; a stop ends the command.
+
+    begun: when the command began, by the monotonic clock: `--minutes` counts from there
+    drawn_to: a folder for images of all success frames
+    """
+    from plaudit.judges.classifier.dataset import check_labels
+    from plaudit.judges.classifier.rlinf import save_rlinf_checkpoint
+    from plaudit.judges.epochs import TrainingInterrupted
+    from plaudit.report.sheet import visualize_positives
+    from plaudit.training.reward_model import train_and_save, work_folder
+
+    def tell_choice(choice: "Choice") -> None:
+        how = "--minutes limits the time"
+        if job.training.enforce_max_minutes and job.max_minutes and choice.seconds > 60 * job.max_minutes:
+            how = f"it ends after {job.max_minutes:g}, with the best epoch so far"
+        tell("note", f"training on the CPU with {choice}; {how}")
+        if choice.settings.get("freeze_encoder"):
+            tell("note", "on a GPU, freeze_encoder=false --members 3 trains the encoder too, and is better")
+
+    try:
+        with _training_episodes(job, state) as store, epochs_bar(job.epochs) as (watch, _):
+            shares = (job.seed, job.val_fraction, job.test_fraction)
+            check_labels(store, job.label_sources, *shares, demonstrations=not job.predict_success)
+            cameras = sorted(store.episode(store.ids[0]).frames) if len(store) else []
+            if drawn_to is not None:
+                chosen = job.image_keys or cameras
+                count = visualize_positives(store, drawn_to, chosen, job.label_sources, progress("drawing"))
+                out.print(f"{drawn_to} shows {count} success frames")
+            if cameras:
+                job.check_cameras(cameras)
+            fitted = train_and_save(store, job.output_dir, job.training, watch, progress, watch, tell_choice, begun)
+    except TrainingInterrupted:
+        stop(f"stopped; run the same command to resume from {work_folder(job.output_dir)}")
+    except KeyboardInterrupt:
+        stop("interrupted; run the same command to resume")
+    if job.output_checkpoint is not None:
+        save_rlinf_checkpoint(job.output_checkpoint, fitted.model, fitted.history, fitted.optimizers[0])
+    return fitted
 
 
 @contextmanager
-def training_episodes(job: "RewardTrainJob", state: Sequence[str] = ()) -> Iterator["Store"]:
-    """The store; a data set of another layout as one that is there for as long as it is needed."""
+def _training_episodes(job: "RewardTrainJob", state: Sequence[str]) -> Iterator["Store"]:
+    """The store; a data set of another layout is imported into one that is there for as long as it is needed."""
     from plaudit.data.store import Store, is_store
     from plaudit.judges.classifier.fit import existing_parent
 
@@ -220,62 +245,54 @@ def training_episodes(job: "RewardTrainJob", state: Sequence[str] = ()) -> Itera
     if stores and len(job.data) > 1:
         raise DataError(f"{stores[0]} is a store, and one store at a time is learned from; name it alone")
     if stores:
-        yield _with_labels(Store.open(stores[0]), job)
+        yield Store.open(stores[0])
         return
     scratch = existing_parent(job.output_dir) / f".{job.output_dir.name}.import"
     shutil.rmtree(scratch, ignore_errors=True)  # of a command that was killed
     try:
-        yield _with_labels(_imported(job, state, scratch), job)
+        yield _imported(job, state, scratch)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-
-
-def _with_labels(store: "Store", job: "RewardTrainJob") -> "Store":
-    """The store, if its labels are such that a model can learn from them."""
-    from plaudit.judges.classifier.dataset import check_labels
-
-    shares = (job.seed, job.val_fraction, job.test_fraction)
-    check_labels(store, job.label_sources, *shares, demonstrations=not job.predict_success)
-    return store
 
 
 def _imported(job: "RewardTrainJob", state: Sequence[str], scratch: Path) -> "Store":
     """Into a folder under the first source's name, which is what messages call it; no more than is learned from."""
     from plaudit.data.formats import ReadOptions
+    from plaudit.data.formats.decoder import open_in_worker
     from plaudit.data.store import Store
     from plaudit.data.transfer import import_dataset
 
-    sources = job.data
     columns = state if job.use_state else ("none",)
     options = ReadOptions(job.reward_frame, state=columns, action=("none",), cameras=job.image_keys or ())
-    folder, labeled = scratch / sources[0].name, 0
-    if job.predict_success and not any(_has_labels(source, options, job) for source in sources):
-        raise DataError(_no_labels(sources[0]))
+
+    def has_labels(source: Path) -> bool:
+        """No image is decoded. What cannot be read is left to the import, which reports it."""
+        with open_in_worker(source, options) as dataset:
+            try:
+                return any(entry.has_labels() for entry in dataset.sources if job.takes(entry.index))
+            except DataError:
+                return True
+
+    if job.predict_success and not any(map(has_labels, job.data)):
+        raise DataError(_no_labels(job.data[0]))
+    folder, labeled = scratch / job.data[0].name, 0
     imported: dict[Path, Sequence[int]] = {}
-    for source in sources:
+    for source in job.data:
         report = import_dataset(source, folder, options, progress(f"importing {source.name}"), takes=job.takes)
         imported[source] = report.ids
         labeled += report.labeled
         tell("note", *report.notes)
         tell("warning", *report.failed)
     if not labeled and job.predict_success:
-        raise DataError(_no_labels(sources[0]))
+        raise DataError(_no_labels(job.data[0]))
     store = Store.open(folder)
     for source, ids in imported.items():
-        _print_directory(source, store, ids)
+        labels = [one for i in ids if (one := store.ledger.labels(i)) is not None]
+        yes, frames = sum(int(one.success.sum()) for one in labels), sum(int(one.labeled.sum()) for one in labels)
+        out.print(
+            f"{source}: {len(ids):,} trajectories, {frames:,} frames; label=1: {yes:,}, label=0: {frames - yes:,}"
+        )
     return store
-
-
-def _has_labels(source: Path, options: "ReadOptions", job: "RewardTrainJob") -> bool:
-    """Whether an episode of a data set has labels; no image is decoded. What cannot be read is left to the import,
-    which reports it."""
-    from plaudit.data.formats.decoder import open_in_worker
-
-    with open_in_worker(source, options) as dataset:
-        try:
-            return any(entry.has_labels() for entry in dataset.sources if job.takes(entry.index))
-        except DataError:
-            return True
 
 
 def _no_labels(source: Path) -> str:
@@ -286,55 +303,6 @@ def _no_labels(source: Path) -> str:
     if is_store(store):
         return f"{source} has no labels of its own; those that were given to it here are in {store}, so name that store"
     return f"{source} has no labels; label it (plaudit label {source} --judge human), then name {store}"
-
-
-def _print_directory(source: Path, store: "Store", ids: Sequence[int]) -> None:
-    """How many trajectories and frames a folder had, and how many of each label."""
-    labels = [one for i in ids if (one := store.ledger.labels(i)) is not None]
-    success = sum(int(one.success.sum()) for one in labels)
-    frames = sum(int(one.labeled.sum()) for one in labels)
-    out.print(
-        f"{source}: {len(ids):,} trajectories, {frames:,} frames; label=1: {success:,}, label=0: {frames - success:,}"
-    )
-
-
-def _visualize(episodes: "Store", job: "RewardTrainJob", folder: Path) -> None:
-    from plaudit.report.sheet import visualize_positives
-
-    cameras = job.image_keys or sorted(episodes.episode(episodes.ids[0]).frames)
-    count = visualize_positives(episodes, folder, cameras, job.label_sources, progress("drawing"))
-    out.print(f"{folder} shows {count} success frames")
-
-
-def train_job(episodes: "Store", job: "RewardTrainJob", begun: float) -> "TrainResult":
-    """Train and save, with a progress bar; a stop ends the command.
-
-    begun: when the command began, by the monotonic clock: `--minutes` counts from there
-    """
-    from plaudit.judges.classifier.rlinf import save_rlinf_checkpoint
-    from plaudit.judges.epochs import TrainingInterrupted
-    from plaudit.training.reward_model import train_and_save, work_folder
-
-    if len(episodes):
-        job.check_cameras(sorted(episodes.episode(episodes.ids[0]).frames))
-    try:
-        with epochs_bar(job.epochs) as (watch, _):
-            tell_choice = partial(_tell_choice, job)
-            fitted = train_and_save(episodes, job.output_dir, job.training, watch, progress, watch, tell_choice, begun)
-    except TrainingInterrupted:
-        stop(f"stopped; run the same command to resume from {work_folder(job.output_dir)}")
-    if job.output_checkpoint is not None:
-        save_rlinf_checkpoint(job.output_checkpoint, fitted.model, fitted.history, fitted.optimizers[0])
-    return fitted
-
-
-def _tell_choice(job: "RewardTrainJob", choice: "Choice") -> None:
-    how = "--minutes limits the time"
-    if job.training.enforce_max_minutes and job.max_minutes and choice.seconds > 60 * job.max_minutes:
-        how = f"it ends after {job.max_minutes:g}, with the best epoch so far"
-    tell("note", f"training on the CPU with {choice}; {how}")
-    if choice.settings.get("freeze_encoder"):
-        tell("note", "on a GPU, freeze_encoder=false --members 3 trains the encoder too, and is better")
 
 
 def _print_result(fitted: "TrainResult", job: "RewardTrainJob") -> None:
