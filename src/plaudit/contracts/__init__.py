@@ -246,39 +246,29 @@ class _Spy:
     def __init__(self, inner: Normalizer, answers: Mapping[str, float] | None = None):
         self._inner, self._answers = inner, answers or {}
         self.called: set[str] = set()
-        places = (vars(inner), vars(sys.modules[type(inner).__module__]))
-        strange = [name for place in places for name, value in place.items() if _of_torch(value)]
-        if strange:
-            raise ContractError(
-                f"the normalizer {type(inner).__name__} is to use numpy alone; '{strange[0]}' is torch's"
-            )
+        values = {**vars(inner), **vars(sys.modules[type(inner).__module__])}
+        for name, value in values.items():
+            module = value.__name__ if isinstance(value, ModuleType) else type(value).__module__
+            if module.split(".")[0] == "torch":
+                raise ContractError(f"the normalizer {type(inner).__name__} is to use numpy alone; '{name}' is torch's")
 
-    def normalize_state(self, state: FloatArray) -> FloatArray:
-        return self._answer("normalize_state", self._inner.normalize_state, state)
+    def __getattr__(self, method: str) -> Callable[[AnyArray], FloatArray]:
+        """A method of the normalizer."""
 
-    def normalize_image(self, image: AnyArray) -> FloatArray:
-        return self._answer("normalize_image", self._inner.normalize_image, image)
+        def answer(array: AnyArray) -> FloatArray:
+            self.called.add(method)
+            if not isinstance(array, np.ndarray):
+                raise ContractError(
+                    f"the policy gave normalizer.{method}() a {type(array).__name__}, not a numpy array"
+                )
+            result = getattr(self._inner, method)(array)
+            if not isinstance(result, np.ndarray):
+                raise ContractError(f"normalizer.{method}() returned a {type(result).__name__}, not a numpy array")
+            return np.full_like(result, self._answers[method]) if method in self._answers else result
 
-    def normalize_action(self, action: FloatArray) -> FloatArray:
-        return self._answer("normalize_action", self._inner.normalize_action, action)
-
-    def denormalize_action(self, action: FloatArray) -> FloatArray:
-        return self._answer("denormalize_action", self._inner.denormalize_action, action)
-
-    def _answer(self, method: str, ask: Callable[[AnyArray], FloatArray], array: AnyArray) -> FloatArray:
-        self.called.add(method)
-        if not isinstance(array, np.ndarray):
-            raise ContractError(f"the policy gave normalizer.{method}() a {type(array).__name__}, not a numpy array")
-        result = ask(array)
-        if not isinstance(result, np.ndarray):
-            raise ContractError(f"normalizer.{method}() returned a {type(result).__name__}, not a numpy array")
-        return np.full_like(result, self._answers[method]) if method in self._answers else result
-
-
-def _of_torch(value: Any) -> bool:
-    """Torch itself, or something it made; without importing it."""
-    name = value.__name__ if isinstance(value, ModuleType) else type(value).__module__
-    return name.split(".")[0] == "torch"
+        if method.startswith("_"):
+            raise AttributeError(method)
+        return answer
 
 
 def _check_chunk(chunk: Any, action_dim: int, where: str) -> None:
@@ -427,8 +417,15 @@ def check_judge(judge: Any, episodes: Sequence[Episode]) -> None:
     episode, scores = scored[0]
     _check_causal(judge, episode, scores)
     if judge.id.source not in PRIVILEGED:
-        _check_not_privileged(judge, episode, scores)
-    _check_rule(judge, scores)
+        flipped = np.ones(episode.steps, bool) if episode.success is None else ~episode.success
+        (answer,) = _answers(judge, [replace(episode, privileged={**episode.privileged, "success": flipped})])
+        if not isinstance(answer, Scores) or not _close(answer.success_prob, scores.success_prob):
+            raise ContractError("score() depends on what only the simulator knows (privileged); only its own judge may")
+    if judge.rule.causal:
+        tracker, prob = judge.rule.tracker(1), scores.success_prob
+        live = np.array([tracker.update(prob[t : t + 1])[0] for t in range(len(prob))])
+        if not np.array_equal(live, judge.rule.decide(prob)):
+            raise ContractError("the rule decides otherwise live than afterwards")
     if isinstance(judge, LiveJudge):
         _check_stream(judge, episode, scores)
     if judge.id != before:
@@ -476,23 +473,6 @@ def _check_causal(judge: Judge, episode: Episode, scores: Scores) -> None:
     (answer,) = _answers(judge, [cut])
     if isinstance(answer, Scores) and not _close(answer.success_prob, scores.success_prob[: steps + 1]):
         raise ContractError("score() of the first frames changed when the last one was taken away: it is not causal")
-
-
-def _check_not_privileged(judge: Judge, episode: Episode, scores: Scores) -> None:
-    flipped = np.ones(episode.steps, bool) if episode.success is None else ~episode.success
-    (answer,) = _answers(judge, [replace(episode, privileged={**episode.privileged, "success": flipped})])
-    if not isinstance(answer, Scores) or not _close(answer.success_prob, scores.success_prob):
-        raise ContractError("score() depends on what only the simulator knows (privileged); only its own judge may")
-
-
-def _check_rule(judge: Judge, scores: Scores) -> None:
-    if not judge.rule.causal:
-        return
-    tracker = judge.rule.tracker(1)
-    prob = scores.success_prob
-    live = np.array([tracker.update(prob[t : t + 1])[0] for t in range(len(prob))])
-    if not np.array_equal(live, judge.rule.decide(prob)):
-        raise ContractError("the rule decides otherwise live than afterwards")
 
 
 def _check_stream(judge: LiveJudge, episode: Episode, scores: Scores) -> None:
