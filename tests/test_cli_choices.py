@@ -1,6 +1,8 @@
 """What `--help` says about choices is what can be chosen."""
 
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -48,6 +50,13 @@ def test_a_flag_of_a_config_class_has_the_type_and_the_bounds_of_its_key():
     assert (options["--members"].min, options["--members"].max) == (1, 1000)  # SmallInt: 0 < n <= 1000
     assert options["--members"].show_default == str(RewardTrainJob.model_fields["ensemble_size"].default)
     assert options["--use-state"].is_flag and options["--image-key"].multiple
+
+
+def test_the_help_of_a_training_command_does_not_wait_for_torch():
+    program = "import sys; from plaudit.cli.commands import app; app(['train-reward', '--help'], standalone_mode=False)"
+    check = "assert not {'torch', 'scipy'} & sys.modules.keys(), sorted(sys.modules)"
+    done = subprocess.run([sys.executable, "-c", f"{program}; {check}"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def _commands(command):

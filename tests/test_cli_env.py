@@ -1,5 +1,7 @@
 """The commands on environments, as a user types them."""
 
+from pathlib import Path
+
 import av
 import pytest
 from PIL import Image
@@ -23,6 +25,12 @@ def test_view_draws_a_sheet_or_a_video(tmp_path):
     assert "the episode succeeds" in plaudit("env", "view", "lift", *words, cwd=tmp_path)
     with av.open(str(tmp_path / "film.mp4")) as film:
         assert (film.streams.video[0].height, film.streams.video[0].width) == (320, 800)
+
+
+def test_an_environment_is_named_by_its_dotted_path(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "examples/plugins"))
+    said = plaudit("env", "view", "my_env:LampEnvConfig", "--size", 16, "--output", "lamp.png", cwd=tmp_path)
+    assert "lamp.png shows" in said and "steps of my_env:LampEnvConfig" in said
 
 
 def test_bench_measures_with_and_without_images(tmp_path):

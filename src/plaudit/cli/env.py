@@ -206,7 +206,15 @@ def collect_(
     With --config, a policy trains as in 'plaudit train' and its episodes are kept.
     """
     if config is not None:
-        _train_and_collect(context, config)
+        from plaudit.training.config_file import load_training_config
+
+        sources = {name: context.get_parameter_source(name) for name in context.params}
+        given = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+        if given - {"allow_code", "allow_host"} != {"config"}:
+            raise DataError("--config takes no other flags; to change a key: plaudit train --config FILE KEY=VALUE")
+        if load_training_config("train", config, []).collect is None:
+            raise DataError(f"{config} does not say where to collect; add a block: collect: {{store: data}}")
+        train_(config=config)
         return
     if store is None:
         raise DataError("name a store to add to, or a training run with --config")
@@ -250,15 +258,3 @@ def _check_cameras(store: Any, env: Any) -> None:
             f"the episodes in {store.folder} have the cameras {cameras or 'none'}; give the same with --camera and "
             "--image-size, or collect into another store"
         )
-
-
-def _train_and_collect(context: typer.Context, config: Path) -> None:
-    from plaudit.training.config_file import load_training_config
-
-    sources = {name: context.get_parameter_source(name) for name in context.params}
-    given = [name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"]
-    if set(given) - {"allow_code", "allow_host"} != {"config"}:
-        raise DataError("--config takes no other flags; to change a key, run: plaudit train --config FILE KEY=VALUE")
-    if load_training_config("train", config, []).collect is None:
-        raise DataError(f"{config} does not say where to collect; add a block: collect: {{store: data}}")
-    train_(config=config)

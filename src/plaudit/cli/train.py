@@ -167,7 +167,15 @@ def train_policy(
     check_episodes(store)
     asked = load(TrainPolicyConfig, config, overrides or [])
     opened = open_episodes(store)
-    flow = asked.flow(**_spaces(opened, [] if no_cameras else camera))
+    if not opened.ids:
+        raise DataError(f"{opened.folder} has no episodes")
+    first = opened.episode(opened.ids[0])
+    for name in camera or ():
+        if name not in first.frames:
+            raise DataError(f"camera '{name}' is not in {opened.folder}; {did_you_mean(name, first.frames)}")
+    chosen = [] if no_cameras else first.frames if camera is None else camera
+    sizes = {name: first.frames[name].shape[1:3] for name in chosen}
+    flow = asked.flow(state_dim=first.state.shape[1], action_dim=first.actions.shape[1], cameras=sizes)
     out.print(Demonstrations.of(opened, include_failures=asked.fit.include_failures).summary)
 
     from plaudit.learners.bc import train_flow_from_store  # imports torch, which takes seconds, after the checks above
@@ -186,19 +194,3 @@ def train_policy(
     ended = "stopped after" if stopped() else "learned for"
     last = sum(losses[-100:]) / len(losses[-100:])
     out.print(f"{path}: {size:,} parameters, {ended} {trainer.version:,} steps, loss {losses[0]:.3f} -> {last:.3f}")
-
-
-def _spaces(store: Any, cameras: list[str] | None) -> dict[str, Any]:
-    """The sizes of states, actions and images in a store, as keys of a policy config."""
-    if not store.ids:
-        raise DataError(f"{store.folder} has no episodes")
-    episode = store.episode(store.ids[0])
-    for camera in cameras or ():
-        if camera not in episode.frames:
-            raise DataError(f"camera '{camera}' is not in {store.folder}; {did_you_mean(camera, episode.frames)}")
-    chosen = episode.frames if cameras is None else cameras
-    return {
-        "state_dim": episode.state.shape[1],
-        "action_dim": episode.actions.shape[1],
-        "cameras": {camera: episode.frames[camera].shape[1:3] for camera in chosen},
-    }

@@ -80,17 +80,13 @@ def listeners(pids: Iterable[int]) -> list[Listener]:
         try:
             process = psutil.Process(pid)
             open_ports = [one.laddr for one in process.net_connections("tcp") if one.status == psutil.CONN_LISTEN]
-            sockets |= {Listener(_unmapped(ip), port, process.name()) for ip, port in open_ports}
+            for ip, port in open_ports:  # an IPv4 address may be written as an IPv6 one
+                address = ipaddress.ip_address(ip)
+                mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+                sockets.add(Listener(str(mapped or address), port, process.name()))
         except psutil.Error:
             continue
     return sorted(sockets, key=lambda one: one.port)
-
-
-def _unmapped(address: str) -> str:
-    """An IPv4 address that is written as an IPv6 one, as IPv4."""
-    parsed = ipaddress.ip_address(address)
-    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
-    return str(mapped or parsed)
 
 
 PortRange = tuple[int, int]  # first and last
@@ -98,7 +94,7 @@ PortRange = tuple[int, int]  # first and last
 
 def firewall_rules(address: str, ports: PortRange) -> str:
     """nftables syntax, in a table of the node's own."""
-    table = _table(ports)
+    table = f"inet plaudit_{ports[0]}"
     drop = f"add rule {table} input tcp dport {ports[0]}-{ports[1]}"
     return (
         f"add table {table}; add chain {table} input {{ type filter hook input priority 0; }}; "
@@ -127,11 +123,7 @@ def close_others(address: str, ports: PortRange) -> None:
 def open_others(ports: PortRange) -> None:
     """Remove the rule, if there is one."""
     if shutil.which("nft") is not None:
-        _nft(f"delete table {_table(ports)}")
-
-
-def _table(ports: PortRange) -> str:
-    return f"inet plaudit_{ports[0]}"
+        _nft(f"delete table inet plaudit_{ports[0]}")
 
 
 def _nft(script: str) -> str:

@@ -73,11 +73,20 @@ class Placement:
     ):
         self.config = config
         self.nodes = sorted((n for n in nodes if n.alive), key=lambda n: (not n.head, n.address, n.id))
-        if versions is not None:
-            _check_versions(self.nodes, versions)
+        texts = {} if versions is None else {node.name: difference(versions, node.versions) for node in self.nodes}
+        if any(texts.values()):
+            names = "; ".join(f"{name} has {text}" for name, text in texts.items() if text)
+            raise ClusterError(f"{names}; install the same versions on all machines and start that node again")
         self._places = self._by_role() if config.component_placement is None else self._by_number()
         for worker in requires_gpu:
-            self._check_gpu(worker)
+            place = self._places[worker, 0]
+            if place.gpu is None:
+                pin = next(iter(place.resources), "")
+                where = ", ".join(n.name for n in self.nodes if pin in n.resources or n.id == place.node_id)
+                raise ClusterError(
+                    f"the {worker} needs a GPU and there is none on {where}; start that node on a machine with one, "
+                    "or use judge.device=cpu or a judge behind an endpoint"
+                )
 
     def options(self, worker: WorkerName, rank: int = 0) -> dict[str, Any]:
         """Keyword arguments for `Actor.options`."""
@@ -158,24 +167,6 @@ class Placement:
             f"--role {role} --head ADDRESS; the cluster has: {', '.join(offered) or 'none of the roles'}"
         )
 
-    def _check_gpu(self, worker: WorkerName) -> None:
-        place = self._places[worker, 0]
-        if place.gpu is None:
-            pin = next(iter(place.resources), "")
-            where = ", ".join(n.name for n in self.nodes if pin in n.resources or n.id == place.node_id)
-            raise ClusterError(
-                f"the {worker} needs a GPU and there is none on {where}; start that node on a machine with one, "
-                "or use judge.device=cpu or a judge behind an endpoint"
-            )
-
-
-def _check_versions(nodes: Sequence[Node], versions: Mapping[str, str]) -> None:
-    mismatches = [f"{node.name} has {text}" for node in nodes if (text := difference(versions, node.versions))]
-    if mismatches:
-        raise ClusterError(
-            f"{'; '.join(mismatches)}; install the same versions on all machines and start that node again"
-        )
-
 
 PACKAGES = ("python", "ray", "torch", "plaudit")
 
@@ -219,9 +210,6 @@ def difference(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str | None
     Builds of one torch release (2.13.0+cpu, 2.13.0+cu130) are equal. An unknown version is accepted: a node that was
     started by hand has no labels, and `plaudit cluster check` reads its versions.
     """
-    differing = [name for name in PACKAGES if name in theirs and not _same_release(theirs[name], ours[name])]
-    return ", ".join(f"{name} {theirs[name]} instead of {ours[name]}" for name in differing) or None
-
-
-def _same_release(one: str, other: str) -> bool:
-    return one.partition("+")[0] == other.partition("+")[0]
+    pairs = {name: (theirs[name], ours[name]) for name in PACKAGES if name in theirs}
+    differing = {name: pair for name, pair in pairs.items() if len({one.partition("+")[0] for one in pair}) > 1}
+    return ", ".join(f"{name} {one} instead of {other}" for name, (one, other) in differing.items()) or None
