@@ -6,6 +6,7 @@ loads only the rows on the screen, because a store can hold 100,000 episodes.
 """
 
 import time
+from collections.abc import Callable
 from html import escape
 from itertools import cycle
 from pathlib import Path
@@ -163,21 +164,32 @@ class LabelWindow(QWidget):
 
     def act(self, name: str) -> None:
         """Do one of the actions, and show the result."""
-        action, session = ACTIONS[name], self.session
-        before = session.episode_id, session.annotation
+        action = ACTIONS[name]
+        if action.do is None:
+            self._change(lambda: self._act_on_window(name))
+            return
+        self.player.pause()
+        log, do = self._log, action.do
+        self._change(lambda: do(self.session) if log is None else log.do(self.session, action))
+
+    def _change(self, change: Callable[[], None]) -> None:
+        """Change the session and draw only what has changed: most actions move one frame."""
+        session = self.session
+        before, annotation = session.episode_id, session.annotation
         session.status = ""
         try:
-            if action.do is None:
-                self._act_on_window(name)
-            else:
-                self.player.pause()
-                action.do(session) if self._log is None else self._log.do(session, action)
+            change()
         except PlauditError as error:
             self.status.tell(str(error), problem=True)
         else:
             if session.status:
                 self.status.tell(session.status)
-        self._draw_changes(before)
+        if session.episode_id != before:
+            self._draw_episode()
+        elif session.annotation is not annotation:
+            self._draw_annotation()
+        else:
+            self._draw_place()
 
     def keyPressEvent(self, event: QKeyEvent) -> None:
         action = BY_KEY.get(key_name(event))
@@ -238,15 +250,9 @@ class LabelWindow(QWidget):
         self._draw_place()
 
     def _choose(self, episode_id: int) -> None:
-        before = self.session.episode_id, self.session.annotation
-        if episode_id == self.session.episode_id:
-            return
-        self.player.pause()
-        try:
-            self.session.open_episode(episode_id)
-        except PlauditError as error:
-            self.status.tell(str(error), problem=True)
-        self._draw_changes(before)
+        if episode_id != self.session.episode_id:
+            self.player.pause()
+            self._change(lambda: self.session.open_episode(episode_id))
 
     def _poll(self) -> None:
         before = self.session.episode_id
@@ -264,16 +270,6 @@ class LabelWindow(QWidget):
         self._draw_episode()
         if self.session.status:
             self.status.tell(self.session.status)
-
-    def _draw_changes(self, before: tuple[int | None, FrameAnnotation]) -> None:
-        """Only what an action has changed: most move one frame."""
-        episode_id, annotation = before
-        if self.session.episode_id != episode_id:
-            self._draw_episode()
-        elif self.session.annotation is not annotation:
-            self._draw_annotation()
-        else:
-            self._draw_place()
 
     def _draw_episode(self) -> None:
         session = self.session
