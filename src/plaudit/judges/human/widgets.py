@@ -224,10 +224,9 @@ def _key_table() -> str:
     for title, actions in GROUPS.items():
         rows = [f"<tr><th colspan=2 align=left style='color: {style.TEXT_MUTED}'>{title.upper()}</th></tr>"]
         for action in actions:
-            keys = "&nbsp; ".join(
-                f"<b style='background-color: {style.SURFACE_RAISED}'>&nbsp;{escape(SIGNS.get(key, key))}&nbsp;</b>"
-                for key in action.keys[:2]
-            )
+            signs: list[str] = [SIGNS.get(key, key) for key in action.keys[:2]]
+            box = f"<b style='background-color: {style.SURFACE_RAISED}'>&nbsp;"
+            keys = "&nbsp; ".join(f"{box}{escape(sign)}&nbsp;</b>" for sign in signs)
             rows.append(f"<tr><td>{keys}</td><td>{escape(action.description)}</td></tr>")
         columns.append(f"<td><table cellpadding=5>{''.join(rows)}</table></td>")
     return f"<table align=center cellpadding=14><tr>{''.join(columns)}</tr></table>"
