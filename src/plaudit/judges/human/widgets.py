@@ -25,7 +25,7 @@ from plaudit.judges.human import style
 from plaudit.judges.human.camera_view import ASSUMED_FPS, Player
 from plaudit.judges.human.session import ACTIONS, GROUPS, Session
 
-SIGNS = {  # of keys, as people see them on a keyboard
+SIGNS: dict[str, str] = {  # of keys, as people see them on a keyboard
     "Left": "←",
     "Right": "→",
     "Shift+Left": "⇧ ←",
@@ -224,7 +224,7 @@ def _key_table() -> str:
     for title, actions in GROUPS.items():
         rows = [f"<tr><th colspan=2 align=left style='color: {style.TEXT_MUTED}'>{title.upper()}</th></tr>"]
         for action in actions:
-            signs: list[str] = [SIGNS.get(key, key) for key in action.keys[:2]]
+            signs = [SIGNS.get(key) or key for key in action.keys[:2]]
             box = f"<b style='background-color: {style.SURFACE_RAISED}'>&nbsp;"
             keys = "&nbsp; ".join(f"{box}{escape(sign)}&nbsp;</b>" for sign in signs)
             rows.append(f"<tr><td>{keys}</td><td>{escape(action.description)}</td></tr>")
