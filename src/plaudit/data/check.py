@@ -6,6 +6,7 @@ corrects single flipped bits, restores lost files from their second copy, and dr
 checksum, so that nothing is trained on them; their bytes stay where they are.
 """
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,12 +52,17 @@ def check(folder: str | Path, *, repair: bool = False, progress: ProgressFn = it
     root, report = Folder(folder), CheckReport()
     with disk_errors(folder, "the check did not get to its end"):
         try:
-            if repair:
-                with lock(root):  # nobody else may write while files are mended
-                    _repair_files(root, report)
-                    report.lines = sum(len(inspect_journal(path).good) for path in _journals(root))
-            else:
-                _check_files(root, report)
+            with lock(root) if repair else nullcontext():  # nobody else may write while files are repaired
+                if repair:
+                    report.repaired += _repair_files(root)
+                try:
+                    read_settings(root)
+                except StoreError as error:
+                    report.problems.append(str(error))
+                for path in _journals(root):
+                    inspection = inspect_journal(path)
+                    report.problems += inspection.problems
+                    report.lines += len(inspection.good)
             if not report.problems:
                 _check_contents(root, report, repair, progress)
             report.aside = list(quarantined(root).values())
@@ -84,28 +90,17 @@ def _journals(root: Folder) -> list[Path]:
     return [root.path / "journal", root.path / "labels", *([failures] if there else [])]
 
 
-def _check_files(root: Folder, report: CheckReport) -> None:
-    try:
-        read_settings(root)
-    except StoreError as error:
-        report.problems.append(str(error))
-    for path in _journals(root):
-        inspection = inspect_journal(path)
-        report.problems += inspection.problems
-        report.lines += len(inspection.good)
-
-
-def _repair_files(root: Folder, report: CheckReport) -> None:
-    report.repaired += _repair_settings(root)
+def _repair_files(root: Folder) -> list[str]:
+    messages = _repair_settings(root)
     try:
         settings = read_settings(root)
-    except StoreError as error:
-        report.problems.append(str(error))
-        return
+    except StoreError:  # the check that follows reports it
+        return messages
     journal, *others = _journals(root)
-    report.repaired += repair_journal(journal, header=settings.to_json(), closing=_skip_lost)
+    messages += repair_journal(journal, header=settings.to_json(), closing=_skip_lost)
     for path in others:
-        report.repaired += repair_journal(path, header={"id": settings.id})
+        messages += repair_journal(path, header={"id": settings.id})
+    return messages
 
 
 def _repair_settings(root: Folder) -> list[str]:

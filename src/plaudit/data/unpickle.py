@@ -1,12 +1,11 @@
 """Loading pickles and `.npy` files without running them.
 
-A pickle is a program: loading one from somebody else may run anything. The layouts of other stacks are pickles all the
-same (`.pkl` episodes, statistics files, `.npy` of dictionaries), so an unpickler loads them that admits numpy arrays
-and plain containers, and refuses every other name.
+A pickle is a program: loading one from somebody else may run anything. Other stacks store pickles all the same (`.pkl`
+episodes, statistics files, `.npy` of dictionaries), so this unpickler admits only numpy arrays and plain containers.
 
-Numpy's own constructors are not called either: `dtype.__setstate__` believes a file that declares floats to be object
-pointers, and the interpreter follows them. The names that numpy writes lead to the stand-ins below, which keep what the
-file says. Arrays are made from it with `np.frombuffer`, after checks.
+Numpy's own constructors are not called either: `dtype.__setstate__` accepts a file that declares floats to be object
+pointers. The names that numpy writes lead to the stand-ins below, and arrays are made with `np.frombuffer`, after
+checks.
 
 A file can still ask for more memory, time or stack than there is, so these functions run only in the process of
 `plaudit.data.formats.worker`, which has limits. Use `plaudit.data.formats.decoder.load_pickle` elsewhere.
@@ -99,10 +98,6 @@ def _array(data: Any, dtype: Any, shape: Any, order: str) -> AnyArray:
     return np.frombuffer(bytearray(data), real).reshape(shape, order="F" if order == "F" else "C")
 
 
-def _scalar(dtype: Any, data: Any) -> Any:
-    return _array(data, dtype, (), "C")[()]
-
-
 def _encode(text: Any, encoding: Any) -> bytes:
     """Protocols up to 2 write bytes in this way."""
     if not isinstance(text, str) or encoding != "latin1":
@@ -112,7 +107,10 @@ def _encode(text: Any, encoding: Any) -> bytes:
 
 ADMITTED: dict[tuple[str, str], Any] = {
     **{(f"numpy.{core}.multiarray", "_reconstruct"): lambda kind, shape, code: _Array() for core in ("core", "_core")},
-    **{(f"numpy.{core}.multiarray", "scalar"): _scalar for core in ("core", "_core")},
+    **{
+        (f"numpy.{core}.multiarray", "scalar"): lambda dtype, data: _array(data, dtype, (), "C")[()]
+        for core in ("core", "_core")
+    },
     **{(f"numpy.{core}.numeric", "_frombuffer"): _array for core in ("core", "_core")},
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Dtype,
