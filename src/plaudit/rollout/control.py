@@ -19,16 +19,7 @@ from plaudit.errors import RobotSilent, RolloutError
 from plaudit.protocols import Teleoperator
 from plaudit.robots.config import RobotConfig
 from plaudit.robots.limits import EmergencyStop, EmergencyStopped, LimitedRobot, connect_robot
-from plaudit.rollout.engine import (
-    MAY_PASS,
-    ControlStep,
-    InferenceConfig,
-    RateLimiter,
-    await_observation,
-    error_message,
-    gc_disabled,
-    robot_spec,
-)
+from plaudit.rollout import engine
 from plaudit.rollout.recording import ActionChunk, EpisodeBuffer
 from plaudit.rollout.teleop import TeleopConfig
 from plaudit.types import AnyArray, EnvSpec
@@ -77,7 +68,7 @@ def main(
     ticks: int,
     emergency_stop: int,
     robot_config: RobotConfig,
-    config: InferenceConfig,
+    config: engine.InferenceConfig,
     teleop: TeleopConfig | None,
     again: bool,
 ) -> None:
@@ -95,7 +86,7 @@ def main(
     try:
         with ExitStack() as stack:
             robot, teleoperator = connect(robot_config, teleop, latch, stack, again)
-            env_spec = robot_spec(robot, config)
+            env_spec = engine.robot_spec(robot, config)
             control = ControlProcess(robot, teleoperator, env_spec, config, parent, ticks)
             processes.send(parent, Ready(env_spec, processes.set_realtime_priority(config.control_cpu)))
             control.serve()
@@ -105,7 +96,9 @@ def main(
 
 
 def _failed(error: Exception, privileged: dict[str, list[AnyArray]] | None = None) -> EpisodeDone:
-    return EpisodeDone(error_message(error), True, isinstance(error, MAY_PASS), privileged=privileged or {})
+    return EpisodeDone(
+        engine.error_message(error), True, isinstance(error, engine.MAY_PASS), privileged=privileged or {}
+    )
 
 
 def connect(
@@ -122,7 +115,7 @@ def connect(
     if teleoperator is not None:
         stack.callback(teleoperator.close)
     if again:
-        await_observation(robot)
+        engine.await_observation(robot)
     return robot, teleoperator
 
 
@@ -131,7 +124,7 @@ def hold(_: Connection, robot_config: RobotConfig) -> None:
     with ExitStack() as stack:
         robot = connect_robot(robot_config, stack)
         with suppress(RobotSilent):
-            await_observation(robot)  # a robot that was just connected has not measured its position yet
+            engine.await_observation(robot)  # a robot that was just connected has not measured its position yet
         robot.hold()
 
 
@@ -143,12 +136,12 @@ class ControlProcess:
         robot: LimitedRobot,
         teleop: Teleoperator | None,
         env_spec: EnvSpec,
-        config: InferenceConfig,
+        config: engine.InferenceConfig,
         parent: Connection,
         ticks: int,
     ):
         self._robot, self._env_spec, self._config = robot, env_spec, config
-        self._control = ControlStep(robot, teleop, config)
+        self._control = engine.ControlStep(robot, teleop, config)
         self._parent, self._ticks = parent, ticks
         self._messages = select.poll()  # of the parent; polled at every tick, so it has to be cheap
         self._messages.register(parent.fileno(), select.POLLIN)
@@ -160,7 +153,7 @@ class ControlProcess:
             if isinstance(message, StopEpisode):
                 continue  # of an episode that ended by itself meanwhile
             buffer = EpisodeBuffer.attach(processes.receive_block(self._parent), self._env_spec, message.max_steps)
-            with gc_disabled():
+            with engine.gc_disabled():
                 done = self._run_episode(buffer, message.seed)
             self._notify(END_OF_EPISODE)
             processes.send(self._parent, done)
@@ -189,7 +182,7 @@ class ControlProcess:
         chunk = self._first_chunk(buffer)
         if isinstance(chunk, StopEpisode):
             return chunk.reason, False
-        rate_limiter = RateLimiter(self._env_spec.fps)
+        rate_limiter = engine.RateLimiter(self._env_spec.fps)
         for step in range(buffer.max_steps + 1):
             self._control.begin_tick(*rate_limiter.wait())
             if step:

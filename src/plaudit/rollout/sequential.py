@@ -13,35 +13,22 @@ from plaudit.protocols import Policy
 from plaudit.registry import INFERENCE_REGISTRY
 from plaudit.robots.config import RobotConfig
 from plaudit.robots.limits import EmergencyStopped
+from plaudit.rollout import engine
 from plaudit.rollout.control import connect
-from plaudit.rollout.engine import (
-    MAY_PASS,
-    ControlStep,
-    EngineBase,
-    InferenceConfig,
-    NoRateLimiter,
-    Outcome,
-    RateLimiter,
-    build_policy,
-    error_message,
-    gc_disabled,
-    robot_spec,
-    validate_chunk,
-)
 from plaudit.rollout.recording import ActionChunk, EpisodeBuffer
 from plaudit.rollout.teleop import TeleopConfig
 from plaudit.types import PolicyWeights
 
 
 @INFERENCE_REGISTRY.register("sequential")
-class Sequential(EngineBase):
+class Sequential(engine.EngineBase):
     """An `InferenceEngine` in the process that makes it."""
 
     def __init__(
         self,
         robot: RobotConfig,
         policy: PolicyConfig | None,
-        config: InferenceConfig = InferenceConfig(),  # noqa: B008 - frozen
+        config: engine.InferenceConfig = engine.InferenceConfig(),  # noqa: B008 - frozen
         teleop: TeleopConfig | None = None,
     ):
         super().__init__()
@@ -60,8 +47,8 @@ class Sequential(EngineBase):
         with ExitStack() as stack:
             parts = self._robot_config, self._teleop, self.emergency_stop
             self._robot, teleoperator = connect(*parts, stack, again)
-            self._control = ControlStep(self._robot, teleoperator, config)
-            self.env_spec, self.priority = robot_spec(self._robot, config), "ordinary priority"
+            self._control = engine.ControlStep(self._robot, teleoperator, config)
+            self.env_spec, self.priority = engine.robot_spec(self._robot, config), "ordinary priority"
             self._normalizer = config.load_normalizer(self.env_spec)
             self._open = stack.pop_all()
 
@@ -75,13 +62,13 @@ class Sequential(EngineBase):
             self._connect(again=True)
             if self._policy is not None:
                 self._policy.warmup()
-        except MAY_PASS as error:
+        except engine.MAY_PASS as error:
             raise RolloutFault(str(error)) from error
         self._faulty = False
 
     def load_policy(self, policy: PolicyConfig) -> None:
         """Build the policy and run it once."""
-        self._policy = build_policy(policy)
+        self._policy = engine.build_policy(policy)
 
     def push(self, weights: PolicyWeights, now: bool = False) -> None:
         """New weights for the next episode, or with `now` for the next chunk."""
@@ -91,7 +78,7 @@ class Sequential(EngineBase):
         """The robot holds and is closed; calling it twice does nothing."""
         self._open.close()
 
-    def _run_episode(self, task: str, seed: int | None) -> Outcome:
+    def _run_episode(self, task: str, seed: int | None) -> engine.Outcome:
         policy = self._policy
         if policy is None:
             raise RolloutError("this engine has no policy yet; load_policy() comes first")
@@ -99,18 +86,18 @@ class Sequential(EngineBase):
         buffer = EpisodeBuffer.allocate(self.env_spec, self.env_spec.max_steps)
         terminated, failure = False, None
         try:
-            with gc_disabled() if self._config.realtime else nullcontext():
+            with engine.gc_disabled() if self._config.realtime else nullcontext():
                 ended, terminated = self._drive(policy, buffer, seed)
         except KeyboardInterrupt as error:
             ended, failure = "interrupted", error
         except EmergencyStopped as stopped:  # no fault: the next episode begins when it is released
             ended = str(stopped)
         except Exception as error:  # noqa: BLE001 - of a robot or a policy, which may raise anything
-            ended, failure = error_message(error), _rollout_error(error)
+            ended, failure = engine.error_message(error), _rollout_error(error)
         finally:
             hold_error = self._hold()
         if hold_error is not None:
-            ended = f"{ended}; and the robot could not be told to hold: {error_message(hold_error)}"
+            ended = f"{ended}; and the robot could not be told to hold: {engine.error_message(hold_error)}"
             if not isinstance(failure, KeyboardInterrupt):
                 failure = _rollout_error(hold_error, ended)
         self._faulty = isinstance(failure, RolloutFault)
@@ -132,7 +119,7 @@ class Sequential(EngineBase):
             return reason, False
         self._control.begin(buffer, seed)
         chunk = self._infer(policy, buffer, 0)
-        rate_limiter = RateLimiter(self.env_spec.fps) if self._config.realtime else NoRateLimiter()
+        rate_limiter = engine.RateLimiter(self.env_spec.fps) if self._config.realtime else engine.NoRateLimiter()
         for step in range(buffer.max_steps + 1):
             self._control.begin_tick(*rate_limiter.wait())
             if step and (flag := self._control.observe(step)):
@@ -153,7 +140,7 @@ class Sequential(EngineBase):
         began = time.monotonic()
         actions = policy.predict(buffer.observation(row), self._normalizer)
         buffer.add_inference(row, began - buffer.observed_at[row], time.monotonic() - began, self._version)
-        return ActionChunk(validate_chunk(actions, self.env_spec.action_dim), row)
+        return ActionChunk(engine.validate_chunk(actions, self.env_spec.action_dim), row)
 
     def _load_pushed(self, policy: Policy, *, between_episodes: bool) -> None:
         if self._pushed is not None and (between_episodes or self._pushed[1]):
@@ -163,7 +150,7 @@ class Sequential(EngineBase):
 
 
 def _rollout_error(cause: Exception, message: str | None = None) -> RolloutError:
-    kind = RolloutFault if isinstance(cause, MAY_PASS) else RolloutError
-    error = kind(message or error_message(cause))
+    kind = RolloutFault if isinstance(cause, engine.MAY_PASS) else RolloutError
+    error = kind(message or engine.error_message(cause))
     error.__cause__ = cause
     return error

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from plaudit.data.formats.base import MAX_ROWS, RewardFrame
-from plaudit.data.formats.lerobot import meta
+from plaudit.data.formats.lerobot import meta, tables
 from plaudit.data.formats.lerobot.features import (
     ACTION,
     DONE,
@@ -31,16 +31,6 @@ from plaudit.data.formats.lerobot.features import (
     done_column,
     label_entry,
     reward_columns,
-)
-from plaudit.data.formats.lerobot.tables import (
-    column,
-    count_rows,
-    numbers,
-    read_json_lines,
-    read_table,
-    row_group_sizes,
-    row_groups,
-    widths_of,
 )
 from plaudit.data.formats.lerobot.writer import describe
 from plaudit.errors import BadFile
@@ -111,20 +101,20 @@ def copy_with_labels(
     listing = meta.list_episodes(root, info, [], {})
     rows = [row for row in listing.rows if not row.problem]
     columns = {row.index: _label_columns(row, labels.get(row.index), reward_frame, report) for row in rows}
-    tables: defaultdict[Path, list[meta.Row]] = defaultdict(list)
+    rows_of: defaultdict[Path, list[meta.Row]] = defaultdict(list)  # table -> its episodes
     for row in rows:
-        tables[row.data].append(row)
+        rows_of[row.data].append(row)
     if (root.path / "data").is_dir():  # a table that no episode is listed in gets the same columns
         for file in root.files(root.path / "data", ".parquet"):
-            tables[file] += []
-    writer = _TableWriter(root, listing, labels, columns, widths_of(info.features))
-    for file in progress(sorted({*tables, *_files(root)})):
+            rows_of[file] += []
+    writer = _TableWriter(root, listing, labels, columns, tables.widths_of(info.features))
+    for file in progress(sorted({*rows_of, *_files(root)})):
         name = file.relative_to(root.path)
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        if file in tables:
-            reserve(max(row_group_sizes(root, file), default=0))
-            writer.write(file, tables[file], target)
+        if file in rows_of:
+            reserve(max(tables.row_group_sizes(root, file), default=0))
+            writer.write(file, rows_of[file], target)
         elif name.as_posix() not in _WRITTEN and not (
             name.as_posix().startswith(_EPISODES) and name.suffix == ".parquet"
         ):
@@ -167,7 +157,7 @@ class _TableWriter:
         whole, start = self._label_columns(path, rows), 0
         writer: pq.ParquetWriter | None = None
         with ExitStack() as stack:
-            for table in row_groups(self.root, path):
+            for table in tables.row_groups(self.root, path):
                 labeled = _with_labels(table, whole, start)
                 writer = writer or stack.enter_context(pq.ParquetWriter(target, labeled.schema))
                 writer.write_table(labeled, row_group_size=max(1, table.num_rows))
@@ -178,11 +168,11 @@ class _TableWriter:
         recorded = [self.labels[row.index].actions for row in rows if row.index in self.labels]
         widths = {actions.shape[1] for actions in recorded if actions is not None and actions.shape[1]}
         wanted = {"episode_index", *(name for name, width in self.widths.items() if width in widths)}
-        table = read_table(self.root, path, lambda name: name in wanted)
-        total = count_rows(self.root, path)
+        table = tables.read_table(self.root, path, lambda name: name in wanted)
+        total = tables.count_rows(self.root, path)
         reward = np.full(total, np.nan, np.float32)
         columns = {REWARD: reward, DONE: np.zeros(total, bool), SUCCESS: np.zeros(total, bool)}
-        owner = column(table, "episode_index", path, np.int64)
+        owner = tables.column(table, "episode_index", path, np.int64)
         for row in rows:
             place = meta.rows_in_table(row, owner, total, self.listing.counts[path])
             self._check_recording(table, place, row)
@@ -197,7 +187,7 @@ class _TableWriter:
             return  # the store took its actions from somewhere else, or none at all
         for name, width in self.widths.items():
             if width == actions.shape[1] and name in table.column_names:
-                values = numbers(table, name, row.data, np.float32).reshape(table.num_rows, -1)
+                values = tables.numbers(table, name, row.data, np.float32).reshape(table.num_rows, -1)
                 if np.array_equal(values[place], actions):
                     return
         problem = f"episode {row.index} has other actions here than in the store"
@@ -289,11 +279,11 @@ def _write_metadata(
     if root.is_file(root.path / _LINES):
         lines = (json.dumps(line, ensure_ascii=False) for line in _stats_lines(root, columns))
         (folder / _LINES).write_text("".join(f"{line}\n" for line in lines))
-    tables = root.path / _EPISODES
-    for file in root.files(tables, ".parquet") if tables.is_dir() else ():
+    lists = root.path / _EPISODES
+    for file in root.files(lists, ".parquet") if lists.is_dir() else ():
         target = folder / file.relative_to(root.path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        reserve(sum(row_group_sizes(root, file)))
+        reserve(sum(tables.row_group_sizes(root, file)))
         pq.write_table(_episode_table(root, file, columns), target)
     pq.write_table(_sidecar(root, columns, labels, reward_frame), folder / PLAUDIT_META)
     return notes
@@ -310,7 +300,7 @@ def _describe_columns(columns: Mapping[str, AnyArray], kinds: Collection[str]) -
 
 def _stats_lines(root: Root, columns: Columns) -> Iterable[dict[str, Any]]:
     path = root.path / _LINES
-    for line in read_json_lines(root, path):
+    for line in tables.read_json_lines(root, path):
         if isinstance(line, BadFile):
             raise line
         stats, index = line.get("stats"), meta.count(line.get("episode_index"))
@@ -322,7 +312,7 @@ def _stats_lines(root: Root, columns: Columns) -> Iterable[dict[str, Any]]:
 
 def _episode_table(root: Root, file: Path, columns: Columns) -> pa.Table:
     """A table of the list of episodes, with the statistics of the labels where it has any."""
-    table = pa.concat_tables(row_groups(root, file))
+    table = pa.concat_tables(tables.row_groups(root, file))
     kinds = {name.rpartition("/")[2] for name in table.column_names if name.startswith("stats/")}
     if not kinds or "episode_index" not in table.column_names:
         return table
@@ -345,7 +335,7 @@ def _episode_table(root: Root, file: Path, columns: Columns) -> pa.Table:
 def _sidecar(root: Root, columns: Columns, labels: Mapping[int, EpisodeLabels], reward_frame: RewardFrame) -> pa.Table:
     """What our reader needs beside the format; what our own export said of the recording stays."""
     path = root.path / PLAUDIT_META
-    entries = meta.entries_of(read_table(root, path), path) if root.is_file(path) else []
+    entries = meta.entries_of(tables.read_table(root, path), path) if root.is_file(path) else []
     before = {meta.count(entry.get("episode_index")): entry for entry in entries}
     rows: list[dict[str, Any]] = []
     for index in columns:
