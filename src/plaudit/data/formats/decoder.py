@@ -220,10 +220,10 @@ def send(connection: socket.socket, tree: Any) -> None:
 
 
 def encode(tree: Any, most: float = math.inf, tensor: PackTensor | None = None) -> Message:
-    """The parts of a message.
+    """The parts of a message of plain values, arrays and containers of these.
 
     most: bytes that all arrays may have; ValueError for more
-    tensor: describes a value that is none of the above as {kind: content}, and appends its bytes to the buffers
+    tensor: describes any other value as {kind: content}, and appends its bytes to the buffers
     """
     buffers: list[AnyArray] = []
 
