@@ -7,8 +7,8 @@ import pytest
 from command import plaudit
 from conftest import counting_episode
 from plaudit.data.formats import WriteOptions
-from plaudit.data.label_order import DEFAULT_ORDER, LabelOrder, parse_order
 from plaudit.data.replay import ReplaySampler
+from plaudit.data.settings import DEFAULT_ORDER, LabelOrder, parse_order
 from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset, import_dataset
 from plaudit.errors import DataError, StoreDamaged

@@ -272,7 +272,7 @@ def order_(
 
     Sources that are not named come last. Among equals the newest label counts. No label is changed or lost.
     """
-    from plaudit.data.label_order import LabelOrder, parse_order, unknown_sources
+    from plaudit.data.settings import LabelOrder, parse_order, unknown_sources
     from plaudit.data.store import Store
 
     tiers = None if order is None else parse_order(order)

@@ -2,7 +2,7 @@
 
 Labels come minutes or days after their episode, from several judges, and may be revised. So nothing is overwritten: new
 labels are a new version, and restoring an old version appends it again. Which version counts is decided when labels are
-read: people's before those of models, the newest of equals (data/label_order.py). The file is a journal
+read: people's before those of models, the newest of equals (data/settings.py). The file is a journal
 (data/journal.py); several processes may append at once, each under a short lock, so a person can label while the robot
 records and a classifier judges. Arrays are stored in the line, compressed and base64-encoded: a hundred bytes for a
 clear-cut episode of 50 steps, two kilobytes for 400 steps with a probability each.
@@ -25,7 +25,7 @@ import numpy as np
 
 from plaudit.data.disk import Folder, defer_signals, disk_errors
 from plaudit.data.journal import MAX_ID, Journal, JournalFile, Record, damage_error, is_int_in, is_time
-from plaudit.data.label_order import LabelOrder
+from plaudit.data.settings import LabelOrder
 from plaudit.errors import DataError, Replaced, StoreError
 from plaudit.files import brief
 from plaudit.rule import DecisionRule

@@ -1,26 +1,89 @@
-"""`store.json`: which store this is, how large it may become, whose labels count, and how its files are read.
+"""`store.json`: the id of a store, its format version, its capacity, and whose labels count.
 
-It carries a checksum (data/checked_json.py): one flipped bit in a capacity would evict episodes. The same
-settings are in the journal's header, from which a lost `store.json` is restored.
+It carries a checksum (data/checked_json.py): one flipped bit in a capacity would evict episodes. The same settings are
+in the journal's header, from which a lost `store.json` is restored.
+
+    human+cutoff,operator,simulator+dataset    # the default order of label sources; all others, the models, are last
+
+A person's correction must not be overruled by a model that labels the episode again. So sources have an order, and
+among equal ones the newest label counts. It is the same for replay, export, training of a judge and evaluation. The
+ledger keeps every version. Labels of a single source are its newest.
 """
 
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from plaudit.data.checked_json import Tree, decode_checked, encode_checked
 from plaudit.data.disk import Folder
-from plaudit.data.label_order import DEFAULT_ORDER, Tiers, check_tiers
-from plaudit.errors import StoreDamaged, StoreError
+from plaudit.errors import DataError, StoreDamaged, StoreError
 from plaudit.files import brief
 
 VERSION = 2
 MARKER = "store.json"
 FORMAT = "plaudit store"
 MAX_CAPACITY = 1 << 62  # episodes or bytes
+Tiers = tuple[tuple[str, ...], ...]  # sources of equal standing together, the ones that count most first
+
+DEFAULT_ORDER: Tiers = (("human", "cutoff"), ("operator",), ("simulator", "dataset"))
+NEWEST, DEFAULT = "newest", "default"  # names of the empty order, where the newest label counts, and of DEFAULT_ORDER
+MAX_NAMES, MAX_LENGTH = 64, 100
+
+
+class LabelOrder:
+    """Ranks sources; 0 counts most. Sources that are not in `ranks` come last."""
+
+    def __init__(self, tiers: Tiers = DEFAULT_ORDER):
+        self.tiers = tiers
+        self.ranks = {source: rank for rank, tier in enumerate(tiers) for source in tier}
+
+    def __str__(self) -> str:
+        return ",".join("+".join(tier) for tier in self.tiers) or NEWEST
+
+    def describe(self) -> str:
+        """As in "human or cutoff, then operator, then others"."""
+        if not self.tiers:
+            return "the newest label counts, whoever gave it"
+        return ", then ".join([*(" or ".join(tier) for tier in self.tiers), "others"]) + "; the newest of equals"
+
+
+def parse_order(text: str) -> Tiers:
+    """Parse an order like 'human+cutoff,simulator', 'newest' or 'default'."""
+    if text == DEFAULT:
+        return DEFAULT_ORDER
+    if text == NEWEST:
+        return ()
+    try:
+        return check_tiers([[name.strip() for name in tier.split("+")] for tier in text.split(",")])
+    except ValueError as error:
+        raise DataError(
+            f"'{text[:100]}' is no order of sources ({error}); write those that count most first, with a + between "
+            f"equals, like {LabelOrder()}, or '{NEWEST}', or '{DEFAULT}'"
+        ) from error
+
+
+def check_tiers(tiers: Any) -> Tiers:
+    """Tiers from JSON; ValueError if they are invalid."""
+    if not isinstance(tiers, list | tuple) or not all(isinstance(tier, list | tuple) and tier for tier in tiers):
+        raise ValueError(f"its label order is {brief(tiers)}")
+    names = [name for tier in tiers for name in tier]
+    for name in names:
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_LENGTH or not name.isprintable() or " " in name:
+            raise ValueError(f"{brief(name)} is no name of a source")
+        if names.count(name) > 1:
+            raise ValueError(f"'{name}' is named twice")
+    if len(names) > MAX_NAMES:
+        raise ValueError(f"{len(names)} sources are more than {MAX_NAMES}")
+    return tuple(tuple(tier) for tier in tiers)
+
+
+def unknown_sources(order: LabelOrder, labeled: Iterable[str]) -> list[str]:
+    """Names in an order that are neither ours nor among these sources of a ledger."""
+    ours = {source for tier in DEFAULT_ORDER for source in tier} | {"classifier", "progress", "vlm"}
+    return [source for tier in order.tiers for source in tier if source not in {*ours, *labeled}]
 
 
 @dataclass(frozen=True)

@@ -31,11 +31,10 @@ from typing import Self
 from plaudit.data.catalog import Catalog, EpisodeEntry, episode_line, segment_line
 from plaudit.data.disk import Folder, defer_signals, disk_error, disk_errors, lock, sync
 from plaudit.data.journal import Journal, Record
-from plaudit.data.label_order import LabelOrder, Tiers
 from plaudit.data.ledger import Ledger
 from plaudit.data.recovery import check_identity, is_unfinished, recover, remove_unfinished, skip_labeled_ids
 from plaudit.data.segments import STEPS, Schema, Segment, camera_column
-from plaudit.data.settings import MARKER, Settings, read_settings
+from plaudit.data.settings import MARKER, LabelOrder, Settings, Tiers, read_settings
 from plaudit.data.settings import is_store as is_store
 from plaudit.errors import (
     EpisodeNotFound,
@@ -346,7 +345,7 @@ class Store:
         return self._catalog.surplus(new or [], self.settings.capacity_episodes, self.settings.capacity_bytes)
 
     def set_label_order(self, order: Tiers) -> None:
-        """Set whose labels count most, for everybody who opens the store; see data/label_order.py."""
+        """Set whose labels count most, for everybody who opens the store; see data/settings.py."""
         self._check_writable()
         settings = replace(self.settings, label_order=order)
         settings.write(self._root)
