@@ -48,7 +48,7 @@ URGENCY = {BY_LOT: 0, DISAGREE: 1, UNSURE: 2}
 
 
 def _read_stage(value: Any) -> Any:
-    """A judge by its name, its file or its keys; what stands in a file is that file's word."""
+    """A judge by its name, its file or its keys; keys of a file are checked as those of a file."""
     tree = {"type": value} if isinstance(value, str) else value
     named = tree.get("type") if isinstance(tree, dict) else None
     if not isinstance(named, str) or not is_judge_path(named):
@@ -134,7 +134,7 @@ class CascadeConfig(JudgeConfig):
 
 @dataclass(frozen=True)
 class Stage:
-    """One that is asked without waiting."""
+    """A judge that answers without waiting."""
 
     name: str
     judge: Judge
@@ -156,7 +156,7 @@ class Stage:
 
 
 class Cascade:
-    """A `Judge` of whole episodes: who decides one may depend on its last frame, so it is not for judging live."""
+    """A `Judge` of whole episodes, not for judging live: which stage decides may depend on the last frame."""
 
     rule = DecisionRule(decode="per_frame")
 

@@ -166,9 +166,9 @@ def unseen_reference(
     calibrated: see `seen_keys`
     """
     targets = load_reference_labels(store, sources, ids)
-    known, notes = seen_keys(config, judge, calibrated=calibrated)
-    keys = episode_keys(store, list(targets)) if known else {}
-    seen = {i for i in keys if keys[i] & known}
+    used, notes = seen_keys(config, judge, calibrated=calibrated)
+    keys = episode_keys(store, list(targets)) if used else {}
+    seen = {i for i in keys if keys[i] & used}
     what = "episodes that the judge learned from or chose its threshold or calibration by"
     if not seen:
         return ReferenceSet(targets, 0, 0, notes)

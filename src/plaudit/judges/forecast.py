@@ -7,10 +7,10 @@ A confidence interval (metrics.py) is about the rate over all possible episodes.
 more, and that is what a user sees who tries a judge on ten episodes.
 
 New episodes are drawn one after the other from the measured ones, and each drawn episode is put back twice (Pólya's
-urn), so rates that are not known well vary more from draw to draw. The urn also holds one episode unlike all others:
-with the highest possible figure for the upper end, with the lowest for the lower end. The next of n + 1 independent
-episodes is above all others with a chance of 1 / (n + 1), which is that episode's share. For quantiles the interval is
-exact for any distribution (Hill 1968); for rates it is an approximation, which benchmarks/coverage.py checks.
+urn), so uncertain rates vary more from draw to draw. The urn also holds one episode unlike all others: with the highest
+possible figure for the upper end, with the lowest for the lower end. The next of n + 1 independent episodes is above
+all others with a chance of 1 / (n + 1), which is that episode's share. For quantiles the interval is exact for any
+distribution (Hill 1968); for rates it is an approximation, which benchmarks/coverage.py checks.
 
 A cross-fitted episode can be counted in two ways: by the threshold that the other folds choose, which shows the luck of
 choosing, and by the one in use. Either may be closer to the truth, so each draw takes one of them.
@@ -82,9 +82,9 @@ def make_forecast(
     """
     views = [[one for one in view if one.has_target.any()] for view in (predictions, at_threshold) if view is not None]
     tables = np.stack([_table(view, rule) for view in views])
-    known, longest = len(views[0]), max(len(one.target) for one in views[0])
+    num_episodes, longest = len(views[0]), max(len(one.target) for one in views[0])
     return Forecast(
-        episodes=known,
+        episodes=num_episodes,
         cross_fitted=cross_fitted,
         why_not="" if cross_fitted else why_not,
         ahead=ahead,
@@ -117,14 +117,14 @@ def _forecast(tables: AnyArray, longest: int, ahead: int) -> dict[str, Interval]
     return figures
 
 
-def draw_others(known: int, ahead: int) -> AnyArray:
-    """[D, ahead] which of the known episodes others are like; `known` where they are like none of them."""
+def draw_others(num_episodes: int, ahead: int) -> AnyArray:
+    """[D, ahead] which of the measured episodes new ones are like; `num_episodes` where they are like none of them."""
     rng = np.random.default_rng(0)
     drawn = np.empty((_DRAWS, ahead), int)
     for number in range(ahead):
-        ball = rng.integers(known + 1 + number, size=_DRAWS)
-        again = np.maximum(ball - known - 1, 0)
-        drawn[:, number] = np.where(ball <= known, ball, drawn[np.arange(_DRAWS), again])
+        ball = rng.integers(num_episodes + 1 + number, size=_DRAWS)
+        again = np.maximum(ball - num_episodes - 1, 0)
+        drawn[:, number] = np.where(ball <= num_episodes, ball, drawn[np.arange(_DRAWS), again])
     return drawn
 
 
@@ -147,10 +147,10 @@ def _table(episodes: Sequence[EpisodePrediction], rule: DecisionRule) -> AnyArra
 
 def _figures(drawn: AnyArray) -> dict[str, AnyArray]:
     """Each figure [D] of the rows of drawn episodes [D, n, 6]; an error is infinite where no success is found."""
-    passed, failures, found, successes, onset, cutoff = np.moveaxis(drawn, -1, 0)
+    passed, failures, detected, successes, onset, cutoff = np.moveaxis(drawn, -1, 0)
     has_success = successes.sum(axis=1) > 0
     with np.errstate(invalid="ignore"):
-        rates = [passed.sum(axis=1) / failures.sum(axis=1), found.sum(axis=1) / successes.sum(axis=1)]
+        rates = [passed.sum(axis=1) / failures.sum(axis=1), detected.sum(axis=1) / successes.sum(axis=1)]
     errors = [_quantile(values, q) for values in (onset, cutoff) for q in (0.5, 0.9)]
     unbounded = [np.where(has_success & np.isnan(error), np.inf, error) for error in errors]
     return dict(zip(FIGURES, [*rates, *unbounded], strict=True))

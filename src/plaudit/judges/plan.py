@@ -128,6 +128,8 @@ class Plan:
     @cached_property
     def curves(self) -> dict[str, Curve]:
         """Of each kind of error that was run alone."""
+        from sklearn.isotonic import isotonic_regression
+
         curves: dict[str, Curve] = {}
         for kind in KINDS:
             # level -> success of the runs with this kind of error alone, or with none, of the same learner
@@ -137,7 +139,11 @@ class Plan:
                 if run.learner == learner and set(run.noise) <= {kind}:
                     levels.setdefault(run.noise.get(kind, 0.0), []).append(run.success)
             if len(levels) > 1:
-                curves[kind] = _curve(dict(sorted(levels.items())))
+                ordered, runs = sorted(levels), [levels[level] for level in sorted(levels)]
+                means = [np.mean(one) for one in runs]
+                weights = [len(one) for one in runs]
+                falling = isotonic_regression(means, sample_weight=weights, increasing=False)
+                curves[kind] = Curve(np.array(ordered), falling, _spreads(runs))
         return curves
 
     @cached_property
@@ -183,14 +189,6 @@ class Plan:
         if not enough(0.0):
             return None
         return most if enough(most) else halve(enough, most, 0.0, halvings=30)
-
-
-def _curve(levels: Mapping[float, Sequence[float]]) -> Curve:
-    from sklearn.isotonic import isotonic_regression
-
-    counts = np.array([len(runs) for runs in levels.values()])
-    means = isotonic_regression([np.mean(runs) for runs in levels.values()], sample_weight=counts, increasing=False)
-    return Curve(np.array(list(levels)), means, _spreads(list(levels.values())))
 
 
 def _spreads(groups: Sequence[Sequence[float]]) -> AnyArray:

@@ -160,9 +160,9 @@ def confusion_table(outcomes: Sequence[EpisodeOutcome]) -> list[Markup]:
         ("failure", wrong(count[False, True]), right(count[False, False]), f"{count[False, None]}"),
         ("unknown", *(f"{count[None, predicted]}" for predicted in (True, False, None))),
     ]
-    known = [outcome.target is not None for outcome in outcomes]
+    has_target = [outcome.target is not None for outcome in outcomes]
     header = ("reference", "predicted success", "predicted failure", "not labeled")
-    return [page.table(rows[:2] if all(known) else rows, header)] if any(known) else []
+    return [page.table(rows[:2] if all(has_target) else rows, header)] if any(has_target) else []
 
 
 def outcome_chart(outcomes: Sequence[EpisodeOutcome]) -> Markup:

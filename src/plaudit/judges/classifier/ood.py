@@ -200,9 +200,9 @@ def _spread(count: int, most: int) -> AnyArray:
     return np.unique(np.linspace(0, count - 1, most).astype(int))
 
 
-def _cell_distances(start: FloatArray, known: FloatArray) -> FloatArray:
-    """[C] from each cell of a start [C, 3] to the nearest of the same cell of known ones [N, C, 3]."""
-    return np.sqrt(np.square(known - start).sum(axis=2).min(axis=0))
+def _cell_distances(start: FloatArray, references: FloatArray) -> FloatArray:
+    """[C] from each cell of a start [C, 3] to the nearest of the same cell of other starts [N, C, 3]."""
+    return np.sqrt(np.square(references - start).sum(axis=2).min(axis=0))
 
 
 def _cell_units(distances: FloatArray) -> FloatArray:
