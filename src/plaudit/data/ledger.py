@@ -320,7 +320,7 @@ def decode_labels(line: Record) -> Labels:
         success=flags[:frames],
         labeled=flags[frames:],
         judge=parse_judge_id(line),
-        scores=Scores(arrays[0], *arrays[1:], ood=ood, cascade=cascade) if arrays else None,
+        scores=Scores(arrays[0], arrays[1] if count == 2 else None, ood=ood, cascade=cascade) if arrays else None,
         time=line["time"],
         note=line["note"],
         review=bool(line.get("review")),

@@ -170,7 +170,7 @@ def choose_threshold(
             "no frame of these episodes shows failure; a threshold is chosen by how many of those get through"
         )
     allowed = int(target_fpr * len(failures) + 1e-9)
-    highest = np.sort(failures)[::-1][allowed] if allowed < len(failures) else 0.0  # the first that must not pass
+    highest = np.sort(failures)[::-1][allowed] if allowed < len(failures) else np.float32(0)  # first that must not pass
     value = float(floor)
     if highest > floor - _NOISE:
         value = max(value, midway(highest, np.concatenate([e.success_prob[e.has_target] for e in episodes])))

@@ -336,7 +336,7 @@ def _problems(
 def _traces(evaluation: JudgeEvaluation, scored: Sequence[ScoredControl]) -> Traces:
     """The first frame of a success standing still, a failure, a success."""
     still = [np.nan_to_num(one.labels.frame_probs) for one in scored if one.name == "frozen frame"]
-    traces = [("standing still", EpisodePrediction(prob, np.zeros(len(prob)), 0)) for prob in still[:1]]
+    traces = [("standing still", EpisodePrediction(prob, np.zeros_like(prob), 0)) for prob in still[:1]]
     measured = [one for one in evaluation.predictions if one.has_target.any()]
     for name, succeeds in (("failure", False), ("success", True)):
         of_kind = [one for one in measured if (one.first_success is not None) == succeeds]

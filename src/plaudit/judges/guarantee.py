@@ -34,7 +34,7 @@ from plaudit.config import Config, Fraction, NonNegativeInt, Number, SmallInt
 from plaudit.judges.metrics import EpisodePrediction
 from plaudit.judges.stats import episodes_needed, p_value, upper_bound
 from plaudit.rule import DecisionRule, above_threshold
-from plaudit.types import FloatArray
+from plaudit.types import AnyArray, FloatArray
 
 RATES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # that are tried besides the one that is asked for
 
@@ -258,7 +258,7 @@ def prove_rights(
     scores = np.array([episode_score(one.success_prob, rule) for one in episodes])
     success = np.array([bool((one.target == 1).any()) for one in episodes], bool)
 
-    def proven(scores: FloatArray, success: FloatArray) -> float | None:
+    def proven(scores: AnyArray, success: AnyArray) -> float | None:
         """The lowest score of a success that few enough failures reach; each episode counts as one frame."""
         frames = [EpisodePrediction(scores[n : n + 1], success[n : n + 1], n) for n in range(len(scores))]
         threshold = proven_threshold(frames, max_error, confidence)

@@ -287,8 +287,9 @@ class JudgeMetrics:
         """What `to_json` returned."""
         values: dict[str, Any] = {name: math.nan if value is None else value for name, value in tree.items()}
         for name in ("causal", "offline"):
-            episodes = {key: math.nan if value is None else value for key, value in tree[name].items()}
-            values[name] = EpisodeMetrics(**episodes | {"errors": tuple(tree[name]["errors"])})
+            episodes: dict[str, Any] = {k: math.nan if value is None else value for k, value in tree[name].items()}
+            episodes["errors"] = tuple(episodes["errors"])
+            values[name] = EpisodeMetrics(**episodes)
         return cls(**values)
 
 
