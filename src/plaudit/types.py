@@ -177,9 +177,9 @@ class Scores:
     success_prob: FloatArray  # P(success), calibrated; NaN where a frame was not scored
     progress: FloatArray | None = None  # 0 at the start to 1 at success, of judges that measure it
     note: str = ""  # for people, of a whole episode; it is copied to the labels
-    ood: str = ""  # why a whole episode is out of distribution; "": it is not, or nobody can tell
+    ood: str = ""  # why a whole episode is out of distribution; "": it is not, or the judge cannot tell
     cascade: "CascadeResult | None" = None  # of a cascade of judges
-    parts: tuple["Labels", ...] = ()  # of judges that were asked for these, to be kept beside the labels
+    parts: tuple["Labels", ...] = ()  # of judges that were asked for these, to be kept next to the labels
 
     def __post_init__(self) -> None:
         prob = self.success_prob
@@ -206,7 +206,7 @@ class JudgeId:
     source: str  # "classifier", "vlm", "simulator", "human", "dataset", "cutoff", or a plugin's name
     fingerprint: str = ""  # of weights, preprocessing, prompt, precision and calibration; "" for a person or a file
     rule: Any = None  # the `DecisionRule` (plaudit.rule) in use, its `key()`; None: nothing was decided by a rule
-    progress: str = ""  # fingerprint of the model whose progress stands in the scores; "": none, or the judge's own
+    progress: str = ""  # fingerprint of the model that progress is from; "": none, or the judge's own
     ood_detector: str = ""  # its fingerprint, where the rule withholds out-of-distribution episodes
 
     @property

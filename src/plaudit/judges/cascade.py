@@ -142,7 +142,7 @@ class Stage:
     cost_s: float
 
     def ood(self, labels: Labels) -> str:
-        """Why an episode is out of distribution, unless it is told to judge such ones as others."""
+        """Why an episode is out of distribution; "" if the rule labels such episodes like others."""
         return "" if labels.scores is None or self.judge.rule.ood == "pay" else labels.scores.ood
 
     def decides(self, labels: Labels) -> bool:

@@ -3,8 +3,8 @@
     certificate = load_certificate(path, judge.id)       # refused where it is of another judge
     certificate.line, certificate.passed, certificate.problems
 
-It is a JSON file with a checksum, beside the judge: `certificate.json` in a reward model's or an adapter's folder,
-`judge.certificate.json` beside `judge.yaml`. A model that was trained again, another calibration or another rule is
+It is a JSON file with a checksum, next to the judge: `certificate.json` in a reward model's or an adapter's folder,
+`judge.certificate.json` next to `judge.yaml`. A model that was trained again, another calibration or another rule is
 another judge, and needs another exam. A human and a simulator need none.
 """
 
@@ -60,7 +60,7 @@ class ControlFigure(Config):
     frames: NonNegativeInt  # that must not be predicted a success
     fpr: Interval  # share of them that was
     max_fpr: Annotated[float, Field(ge=0, le=2)]  # that it may be
-    recall: Fraction | None = None  # of success frames in the same episodes, where these show success all the same
+    recall: Fraction | None = None  # of success frames in the same episodes, if they have any
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -100,7 +100,7 @@ class Certificate(Config):
     data: ExamData
     figures: Mapping[str, Interval]  # see FIGURES
     controls: tuple[ControlFigure, ...]
-    shortcut: str = ""  # what it goes by instead of what it sees: "clock-like" or "constant"
+    shortcut: str = ""  # what it uses instead of the images: "clock-like" or "constant"
     problems: tuple[str, ...]  # why it did not pass
     notes: tuple[str, ...] = ()
 

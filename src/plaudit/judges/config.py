@@ -53,7 +53,7 @@ class JudgeConfig(Config):
 
     # Whether it is examined before it judges what a robot does: all but a human and a simulator.
     needs_certificate: ClassVar[bool] = True
-    # Whether it goes by what only a simulator knows: it looks at no camera, and no robot can have it.
+    # Whether it uses what only a simulator knows. It looks at no camera, and no robot can have it.
     reads_simulator: ClassVar[bool] = False
 
     rule: PartialRule = Field(default_factory=DecisionRule)
@@ -62,12 +62,12 @@ class JudgeConfig(Config):
     ood: OodAction | None = None  # of its rule, see there
     rights: Rights | None = None  # which episodes it decides alone as a stage of a cascade
     cost_s: NonNegativeFloat = 1.0  # of an episode there, in seconds of compute, or of a human
-    progress: Path | None = None  # a model of progress (plaudit train-progress), whose values stand in its scores
+    progress: Path | None = None  # a model of progress (plaudit train-progress), whose values are added to its scores
     force: bool = False  # take it although it failed a control; on a robot also uncalibrated, or without a certificate
 
     @model_validator(mode="after")
     def _ood_in_rule(self) -> Self:
-        """`ood` stands beside the rule, and is a part of it: labels of another setting are others."""
+        """`ood` is a key of its own and part of the rule: another setting makes other labels."""
         if self.ood is not None:
             object.__setattr__(self, "rule", self.rule.model_copy(update={"ood": self.ood}))
         return self
@@ -79,7 +79,7 @@ class JudgeConfig(Config):
 
     @property
     def sees_images(self) -> bool:
-        """Whether it looks at camera images, be it for progress alone."""
+        """Whether it looks at camera images, even if only for progress."""
         return not self.reads_simulator or self.progress is not None
 
     @property
@@ -94,7 +94,7 @@ class JudgeConfig(Config):
 
     @property
     def requires_gpu(self) -> bool:
-        """Whether a machine without one is no place for it."""
+        """Whether it needs a machine with a GPU."""
         return False
 
     def build(self) -> Judge:
@@ -249,7 +249,7 @@ def judge_warnings(config: JudgeConfig, judge: Judge) -> list[str]:
 
 
 def uncalibrated_warning(config: JudgeConfig) -> str:
-    """That nobody knows yet what its probabilities mean, and how to find out."""
+    """That the judge is not calibrated, and the command that calibrates it."""
     given = config.model_dump(mode="json", exclude_defaults=True, exclude={"type", "force", "calibration"})
     keys = map(shlex.quote, _overrides(given))
     words = ["plaudit judge calibrate STORE --judge", JUDGE_REGISTRY.name_of(config), *keys, "--output judge.yaml"]
@@ -278,8 +278,7 @@ def save_judge_config(
     overrides: Sequence[str],
     fitted: JudgeConfig,
 ) -> None:
-    """The judge that `load_judge_config` got from the same, as a file, with what was fitted. What stands in `${...}`
-    stays so."""
+    """Write the judge that `load_judge_config` got from the same arguments, with what was fitted; `${...}` stays."""
     path, own, root = _own_judge(path)
     named = {} if name is None else {"type": name}
     given = {} if path is None else read_yaml(path, root)

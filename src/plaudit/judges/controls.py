@@ -44,7 +44,7 @@ class NegativeControl:
     name: str
     episode: Episode
     mask: BoolArray  # [T+1]
-    success: BoolArray | None = None  # [T+1] frames that show success all the same; None: there are none
+    success: BoolArray | None = None  # [T+1] frames that do show success; None: there are none
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,7 @@
     success = detector.reset(observation)             # [N]
     success = detector.step(observation, info)        # [N]; detector.scores has what the judge measured
 
-The judge scores, the rule decides, and whoever records the episode keeps the scores: labels are made of them
+The judge scores, the rule decides, and the recorder of the episode keeps the scores: labels are made of them
 (`plaudit.rule.labels_from_scores`) without a second look at the images.
 """
 

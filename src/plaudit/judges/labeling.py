@@ -31,7 +31,7 @@ from plaudit.protocols import Judge
 from plaudit.rule import labels_from_scores
 from plaudit.types import Episode, JudgeId, Labels, ProgressFn, Scores
 
-BATCH = 8  # episodes that are scored before their labels are written; a kill costs at most so many
+BATCH = 8  # episodes that are scored before their labels are written; a kill costs at most one batch
 RETRY_S = 20.0  # seconds before an episode that the judge failed on is tried again
 
 ItemT = TypeVar("ItemT")
@@ -189,7 +189,7 @@ class LabelRunner(Generic[KeyT]):
     """One judge over one queue: `plaudit label`, the judge of a run, a person and an audit.
 
     runner.run()          # all that is stale, each once
-    runner.step()         # one batch of it, again and again beside other work
+    runner.step()         # one batch of it, between other work
     runner.step(only)     # of these, for an audit
     """
 

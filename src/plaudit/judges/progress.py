@@ -1,4 +1,4 @@
-"""The values of a model of progress beside another judge: what potential-based shaping takes.
+"""A judge with the values of a model of progress added, for potential-based shaping.
 
     judge = JudgeWithProgress(SimulatorJudge(), progress)     # of `judge.progress=runs/progress`
 
@@ -14,7 +14,7 @@ from plaudit.errors import JudgeError, PlauditError
 from plaudit.protocols import Judge, LiveJudge, ScoreStream
 from plaudit.types import AnyArray, BoolArray, Episode, FloatArray, Observation, Scores
 
-STALLED = 0.05  # a rise of progress that is no more than this is none
+STALLED = 0.05  # a smaller rise of progress does not count
 STALL_FRACTION = 1 / 3  # of an episode, at its end: so long without a rise is a stall
 
 
@@ -60,7 +60,7 @@ class StreamWithProgress:
 
 
 def describe_progress(values: FloatArray) -> str:
-    """How far an episode came, and whether it stalled, for whoever watches: '62%, stalled'."""
+    """How far an episode came, and whether it stalled: '62%, stalled'."""
     values = values[~np.isnan(values)]
     if not len(values):
         return ""

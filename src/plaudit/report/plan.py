@@ -103,7 +103,7 @@ def needs_sentences(plan: Plan, success: float, confidence: float) -> list[str]:
 
 
 def labels_sentence(plan: Plan, labels: int, confidence: float) -> str:
-    """What so many labeled episodes can prove at best, and what that is worth."""
+    """What this many labeled episodes can prove at best, and the success to expect then."""
     if labels < 2:
         raise DataError(
             f"--labels {labels}: nothing is proven without a success and a failure; give at least 2, or leave it out"

@@ -183,7 +183,7 @@ def histogram(
 ) -> None:
     """Counts in bins of equal width from 0 to 1, the bars of each name side by side.
 
-    Counts are on a logarithmic axis: the few frames on the wrong side matter, beside thousands on the right one.
+    Counts are on a logarithmic axis: the few frames on the wrong side matter as well as thousands on the right one.
     mark: where to draw a dashed vertical line, and its text
     """
     for number, ((name, counts), color) in enumerate(zip(bars.items(), colors, strict=True)):
@@ -333,7 +333,7 @@ def _legend_width(names: Sequence[str], columns: int) -> float:
 
 
 def _wrap(title: str, room: float) -> list[str]:
-    """Lines of a title that are at most so many pixels wide."""
+    """A title in lines of at most `room` pixels."""
     lines = [title]
     for letters in range(max(len(title), 10), 9, -1):
         if max(_text_width(line, TITLE_SIZE, bold=True) for line in lines) <= room:

@@ -66,7 +66,7 @@ def contact_sheet(
 
 
 def save_image(image: Image.Image, path: str | Path) -> None:
-    """Write a PNG; its folder is made where there is none."""
+    """Write a PNG; its folder is created if it does not exist."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     image.save(path, format="PNG")
 
@@ -134,8 +134,8 @@ def visualize_positives(
 ) -> int:
     """`positive_000001_frame049.png` and so on, into a folder that may be there; returns how many.
 
-    An episode goes by the folder and the number that its file had, and by its id where it was recorded here. Where
-    there are several cameras, their names come last.
+    An imported episode is named by the folder and the number of its file, another one by its id. With several cameras,
+    their names come last.
     """
     folder.mkdir(parents=True, exist_ok=True)
     count = 0

@@ -40,7 +40,7 @@ FRAMES = 16  # of an episode, evenly spread, that are compared
 STARTS_LIKE_SUCCESS = 5  # first frames, of which two must reach the threshold
 REFERENCES = 512  # frames of all known episodes that are kept, about, and starts at most
 FOLDS = 20  # into which known episodes are dealt, each to be compared with the others
-CELLS, WIDTH = 4, 256  # of a feature map: so many rows and columns, and numbers of a camera in all
+CELLS, WIDTH = 4, 256  # rows and columns of a feature map, and numbers of a camera in all
 START_CELLS = 20  # rows and columns of a start's image
 STRANGEST = 8  # cells, whose mean counts
 TWO_OF_THREE = DecisionRule(k=2, n=3)  # frames by which members are compared
@@ -183,7 +183,7 @@ class OodDetector:
 
     @classmethod
     def load(cls, path: Path, width: int, cameras: int) -> Self:
-        """From a file with `tensors`, of a model with so many features and cameras."""
+        """From a file with `tensors`. width, cameras: features and cameras of the model"""
         tensors = read_safetensors(path, "what the model learned from cannot be read ({}); train or copy it again")
         arrays = {name: tensor.float().numpy() for name, tensor in tensors.items()}
         shapes, cells = {name: list(array.shape) for name, array in arrays.items()}, cameras * START_CELLS**2
