@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from inspect import Parameter
 from pathlib import Path
@@ -185,7 +185,9 @@ def _check_judge(config: Any, *, is_new: bool) -> None:
 
 
 def _train(run: Any, workers: Any, trainer: Any) -> None:
+    """Run the training, write its report, however it ends, and exit with its code."""
     from plaudit.data.disk import disk_error
+    from plaudit.report.run import write_run_report
     from plaudit.rollout.recording import held_warning
 
     events = trainer.events
@@ -208,10 +210,24 @@ def _train(run: Any, workers: Any, trainer: Any) -> None:
         for warning in (held_warning(trainer.state.held_fraction), trainer.state.learner_warning):
             if warning:
                 tell("warning", warning)
-        ended = "aborted by Ctrl-C" if aborted else _reason(trainer.state, failure, stopped())
-        events.write(trainer.state, "ended", ended)
+        state = trainer.state
+        evaluated = "" if state.eval_success is None else f", {state.eval_success:.0%}"
+        if aborted:
+            ended = "aborted by Ctrl-C"
+        elif failure is not None:
+            ended = f"failed: {failure}"
+        elif stopped():
+            by_operator = state.operator is not None and state.operator.stopped
+            ended = f"stopped by {'the operator' if by_operator else 'Ctrl-C'}"
+        else:
+            ended = f"finished: {state.episodes:,} episodes{evaluated and f'{evaluated} on eval seeds'}"
+        events.write(state, "ended", ended)
+        counts = f"{state.episodes:,} episodes, {state.updates:,} updates, policy v{state.policy.version}"
+        success = f"{evaluated} true success on eval seeds" if evaluated else ""
         try:
-            _finish(run, trainer.state)
+            run.close()
+            report = write_run_report(run.path)
+            out.print(f"{run.path}: {counts}{success}{corrected_success(state.judge_metrics)}; see {report}")
         except OSError as error:  # a full disk may be what ended it
             tell("error", f"{disk_error(error, run.path, 'its report was not written')}")
     if aborted:
@@ -227,30 +243,6 @@ def _train(run: Any, workers: Any, trainer: Any) -> None:
         raise typer.Exit(1 if stops else 0)
 
 
-def _reason(progress: Any, failure: PlauditError | None, stopped: bool) -> str:
-    """Why the run ended."""
-    if failure is not None:
-        return f"failed: {failure}"
-    if stopped:
-        by_operator = progress.operator is not None and progress.operator.stopped
-        return f"stopped by {'the operator' if by_operator else 'Ctrl-C'}"
-    evaluated = "" if progress.eval_success is None else f", {progress.eval_success:.0%} on eval seeds"
-    return f"finished: {progress.episodes:,} episodes{evaluated}"
-
-
-def _finish(run: Any, progress: Any) -> None:
-    """Write the report, however the run ended; the policy is in its folder already."""
-    from plaudit.report.run import write_run_report
-
-    run.close()
-    report = write_run_report(run.path)
-    evaluated = "" if progress.eval_success is None else f", {progress.eval_success:.0%} true success on eval seeds"
-    out.print(
-        f"{run.path}: {progress.episodes:,} episodes, {progress.updates:,} updates, policy v{progress.policy.version}"
-        f"{evaluated}{corrected_success(progress.judge_metrics)}; see {report}"
-    )
-
-
 @contextmanager
 def _display(config: Any, workers: Any, events: Any) -> Iterator[Any]:
     """The loop's callback, which shows progress and logs events; and whether Ctrl-C or an operator stopped the run.
@@ -258,27 +250,31 @@ def _display(config: Any, workers: Any, events: Any) -> Iterator[Any]:
     The first Ctrl-C lets the workers finish their current call. The second one, or one before the loop begins,
     interrupts. The operator's keys are read meanwhile.
     """
-    from plaudit.cli.operator import OperatedRun
+    from plaudit.cli.run import QUESTION
+    from plaudit.rollout.operator import Cue, listen_at_terminal
     from plaudit.training.display import Display, stopping_message
 
-    asked: list[int] = []
-    by_operator: list[bool] = []
-    shown = [""]  # what was printed last, where there is no terminal
-    operated = OperatedRun(config.operator, workers)
+    operator = config.operator
+    cue, phase = Cue(operator.cue if operator.attended else "none"), "idle"
+    asked: list[int] = []  # signals
+    by_operator = False
+    shown, drawn_at = "", 0.0  # the last message while the run stops, where there is no terminal
     display, live = Display(config), Live(console=err, transient=True, auto_refresh=False)
-    drawn = [0.0]
 
     def callback(progress: Any) -> bool:
-        if not drawn[0]:
+        nonlocal phase, by_operator, shown, drawn_at
+        if not drawn_at:
             events.write(progress, "started", "run resumed" if progress.episodes else "run started")
         events.update(progress, workers.restarts)
-        if operated.update(progress.operator) and not by_operator:
-            by_operator.append(True)
-        stopping = bool(asked or by_operator)  # if it comes later than this, the next call sees it
+        if progress.operator is not None:
+            if progress.operator.phase == "gate" and phase != "gate":
+                cue.give(QUESTION)
+            phase, by_operator = progress.operator.phase, by_operator or progress.operator.stopped
+        stopping = bool(asked) or by_operator  # if it comes later than this, the next call sees it
         line = stopping_message(progress) if stopping else ""
-        due = time.monotonic() - drawn[0] >= (DRAW_INTERVAL_S if live.is_started else LINE_INTERVAL_S)
-        if due or line != shown[0]:
-            drawn[0], shown[0] = time.monotonic(), line
+        due = time.monotonic() - drawn_at >= (DRAW_INTERVAL_S if live.is_started else LINE_INTERVAL_S)
+        if due or line != shown:
+            drawn_at, shown = time.monotonic(), line
             if live.is_started:
                 live.update(display.screen(progress, workers.restarts, stopping), refresh=True)
             else:
@@ -286,7 +282,7 @@ def _display(config: Any, workers: Any, events: Any) -> Iterator[Any]:
         return not stopping
 
     def interrupt(number: int, _: Any) -> None:
-        if asked or not drawn[0]:
+        if asked or not drawn_at:
             raise KeyboardInterrupt
         asked.append(number)
 
@@ -294,8 +290,8 @@ def _display(config: Any, workers: Any, events: Any) -> Iterator[Any]:
         if err.is_terminal:
             live.start()
         try:
-            with operated.listen():
-                yield callback, lambda: bool(asked or by_operator)
+            with listen_at_terminal(operator, workers.operate) if operator.attended else nullcontext():
+                yield callback, lambda: bool(asked) or by_operator
         finally:
             live.stop()
 

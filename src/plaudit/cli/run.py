@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from plaudit.cli.common import open_or_create, out, stop, tell
 from plaudit.cli.options import (
@@ -27,6 +28,9 @@ from plaudit.cli.options import (
 )
 from plaudit.errors import RolloutError
 from plaudit.trust import check_code
+
+if TYPE_CHECKING:
+    from plaudit.rollout.operator import OperatorConfig, OperatorStatus
 
 INFERENCE = "policy.inference"  # keys below it are about the run; other keys of the policy belong to its file
 
@@ -124,12 +128,43 @@ def _load(policy_yaml: Path, overrides: list[str], algorithm: str | None, **sett
     return config, policy
 
 
+QUESTION = "scene ready?"  # at the gate
+WORDS = {"gate": (QUESTION, "bold yellow"), "episode": ("running", "green"), "held": ("EMERGENCY STOP", "bold red")}
+
+
+class OperatorConsole:
+    """Prints a line when the operator has something to do, or has done something.
+
+    operator = Operator(listener=OperatorConsole(config).show)
+    """
+
+    def __init__(self, config: "OperatorConfig"):
+        from plaudit.rollout.operator import Cue, OperatorStatus
+
+        self._config, self._cue = config, Cue(config.cue)
+        self._shown = OperatorStatus()
+
+    def show(self, status: "OperatorStatus") -> None:
+        """What is new in it."""
+        from plaudit.rollout.operator import hotkeys
+
+        before, self._shown = self._shown, status
+        if status.messages != before.messages and status.message:
+            out.print(Text(f"  {status.message}"))
+        if status.phase == before.phase or status.phase == "idle":
+            return
+        words, style = WORDS[status.phase]
+        keys = [Text.assemble((key, "bold"), f" {word}") for key, word in hotkeys(self._config, status.phase)]
+        out.print(Text("  ").join([Text(words, style), *keys]))
+        if status.phase == "gate":
+            self._cue.give(QUESTION)
+
+
 def _drive(engine: Any, store: Any, robot: Any, config: Any, count: int, **options: Any) -> None:
-    from plaudit.cli.operator import make_operator
-    from plaudit.rollout.operator import OperatorCommand, listen_at_robot, listen_at_terminal
+    from plaudit.rollout.operator import Operator, OperatorCommand, listen_at_robot, listen_at_terminal
     from plaudit.rollout.run import record_episodes
 
-    operator, left = make_operator(config) if config.attended else None, count
+    operator, left = Operator(config.gate, OperatorConsole(config).show) if config.attended else None, count
     with ExitStack() as stack:
         if operator is not None:
             stack.enter_context(listen_at_robot(config, operator.send, robot))
