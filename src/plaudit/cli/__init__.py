@@ -10,26 +10,14 @@ except KeyboardInterrupt:
     sys.exit(130)
 
 
-# Command -> the module of this package that defines it, in the order of `plaudit --help`.
-MODULES = {
-    "collect": "env",
-    "label": "label",
-    "train-reward": "reward",
-    "train-progress": "reward",
-    "train": "train",
-    "run": "run",
-    "train-policy": "train",
-    "online": "online",
-    "report": "report",
-    "eval": "report",
-    "demo": "report",
-    "data": "data",
-    "env": "env",
-    "robot": "robot",
-    "judge": "judge",
-    "cluster": "cluster",
-    "config": "config",
-}
+# In the order of `plaudit --help`.
+COMMANDS = (
+    *("collect", "label", "train-reward", "train-progress", "train", "run", "train-policy", "online"),
+    *("report", "eval", "demo", "data", "env", "robot", "judge", "cluster", "config"),
+)
+# The modules of this package that define commands with other names.
+MODULES = {"collect": "env", "train-reward": "reward", "train-progress": "reward", "train-policy": "train"}
+MODULES |= {"eval": "report", "demo": "report"}
 
 
 def main() -> None:
@@ -37,7 +25,8 @@ def main() -> None:
     with quiet_imports():
         from importlib import import_module
 
-        import_module(f"plaudit.cli.{MODULES.get(''.join(sys.argv[1:2]), 'commands')}")
+        name = sys.argv[1] if sys.argv[1:] and sys.argv[1] in COMMANDS else "commands"
+        import_module(f"plaudit.cli.{MODULES.get(name, name)}")
         from plaudit.cli.common import run_app
         from plaudit.cli.options import app
 

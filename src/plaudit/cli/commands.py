@@ -2,10 +2,10 @@
 
 from importlib import import_module
 
-from plaudit.cli import MODULES
+from plaudit.cli import COMMANDS, MODULES
 from plaudit.cli.options import app
 
-for module in MODULES.values():
-    import_module(f"plaudit.cli.{module}")
-app.registered_commands.sort(key=lambda command: [*MODULES].index(str(command.name)))
-app.registered_groups.sort(key=lambda group: [*MODULES].index(str(group.name)))
+for name in COMMANDS:
+    import_module(f"plaudit.cli.{MODULES.get(name, name)}")
+app.registered_commands.sort(key=lambda command: COMMANDS.index(str(command.name)))
+app.registered_groups.sort(key=lambda group: COMMANDS.index(str(group.name)))
