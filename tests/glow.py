@@ -142,9 +142,12 @@ class Dazzled(ClassifierJudge):
         super().__init__(model, config.rule)
         self._config = config
 
-    def _score(self, episode: Episode) -> Any:
+    def score(self, episodes: Sequence[Episode]) -> list[Any]:
+        return [self._label(episode) for episode in episodes]
+
+    def _label(self, episode: Episode) -> Any:
         if episode.frames["front"][0].mean() <= 255 * self._config.most:
-            return super()._score(episode)
+            return super().score([episode])[0]
         if self._config.raises:
             raise ValueError("it is too bright\nto see anything")
         return JudgeError("it is too bright to see anything")
@@ -162,9 +165,9 @@ class Awaiting(ClassifierJudge):
         super().__init__(model, config.rule)
         self._go = config.go
 
-    def _score(self, episode: Episode) -> Any:
+    def score(self, episodes: Sequence[Episode]) -> Any:
         wait_until(self._go.exists)
-        return super()._score(episode)
+        return super().score(episodes)
 
 
 class ForgetfulConfig(SacConfig):
