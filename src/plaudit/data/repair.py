@@ -149,19 +149,19 @@ def repair_journal(
     folder = Folder(path.parent)
     with (
         disk_errors(path.parent, f"{path.name} could not be mended"),
-        _inspected(folder, path, fcntl.LOCK_EX) as found,
+        _inspected(folder, path, fcntl.LOCK_EX) as inspection,
     ):
-        if not found.repairs:
+        if not inspection.repairs:
             return []
         if folder.exists(path.name):
             with set_aside(folder, path.name, f"{path} before it was repaired") as aside:
                 aside.copy(path.name)
-            found.repairs.append(f"the file as it was is kept in {aside.path}")
-        lines, count, chain = found.good, found.count, found.chain
-        if found.broken:
-            records = list({json.dumps(record): record for record in found.records()}.values())  # each once
-            last = max(found.count, found.head.count if found.head else 0)
-            new_header = {HEADER_KEY: found.header or header or {}}
+            inspection.repairs.append(f"the file as it was is kept in {aside.path}")
+        lines, count, chain = inspection.good, inspection.count, inspection.chain
+        if inspection.broken:
+            records = list({json.dumps(record): record for record in inspection.records()}.values())  # each once
+            last = max(inspection.count, inspection.head.count if inspection.head else 0)
+            new_header = {HEADER_KEY: inspection.header or header or {}}
             lines = encode_lines([new_header, *records, *closing(records, last)], last + 1, 0)
             count, chain = last + len(lines), 0
             for line in lines:
@@ -169,7 +169,7 @@ def repair_journal(
         check_readable(path, lines)
         folder.write(path.name, b"".join(lines))
         replace_head(folder, path.name, count, chain or 0)
-        return found.repairs
+        return inspection.repairs
 
 
 @contextmanager

@@ -214,9 +214,9 @@ class ReplaySampler:
 
     def _fill(self, batch: Batch[AnyArray], pick: _Picks, cameras: list[str]) -> None:
         rows, where = pick.rows, pick.where
-        segment, here, there = rows["segment"], rows["row"], rows["row"] + rows["span"]
+        segment, now, following = rows["segment"], rows["row"], rows["row"] + rows["span"]
         columns = pick.table.arrays(rows)
-        copies = [(c, here, batch.images[c]) for c in cameras] + [(c, there, batch.next_images[c]) for c in cameras]
+        copies = [(c, now, batch.images[c]) for c in cameras] + [(c, following, batch.next_images[c]) for c in cameras]
         # Several pieces for each array, so that every thread has something to do.
         count = min(max(1, self._workers // max(1, len(copies))), len(rows))
         pieces = [slice(a, b) for a, b in pairwise(np.linspace(0, len(rows), count + 1).astype(int))]
@@ -225,11 +225,11 @@ class ReplaySampler:
             for c, wanted, out in copies
             for p in pieces
         ]
-        _copy_fields(columns, "state", segment, here, batch.state, where)
-        _copy_fields(columns, "state", segment, there, batch.next_state, where)
+        _copy_fields(columns, "state", segment, now, batch.state, where)
+        _copy_fields(columns, "state", segment, following, batch.next_state, where)
         ahead = np.arange(batch.actions.shape[1])
         batch.action_mask[where] = ahead < rows["left"][:, None]
-        window = here[:, None] + np.minimum(ahead, rows["left"][:, None] - 1)  # past the end: the last action again
+        window = now[:, None] + np.minimum(ahead, rows["left"][:, None] - 1)  # past the end: the last action again
         _copy_fields(columns, "action", segment, window, batch.actions, where)
         for name in ("reward", "discount", "episode", "step"):
             getattr(batch, name)[where] = rows[name]
