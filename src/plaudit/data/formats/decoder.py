@@ -235,9 +235,9 @@ def encode(tree: Any, most: float = math.inf, tensor: PackTensor | None = None) 
             return [pack(item) for item in value]
         if isinstance(value, dict):
             return {"dict": [(pack(key), pack(item)) for key, item in value.items()]}
-        for kind, container in _CONTAINERS.items():
-            if isinstance(value, container):
-                return {kind: [pack(item) for item in value]}
+        if isinstance(value, tuple | set | frozenset):
+            kind = next(kind for kind, container in _CONTAINERS.items() if isinstance(value, container))
+            return {kind: [pack(item) for item in value]}
         if isinstance(value, bytes | bytearray):
             return {"bytes": value.hex()}
         if isinstance(value, np.ndarray | np.generic):

@@ -276,8 +276,8 @@ class _Folder:
         reward, success = self._reward_and_success(table, row.data)
         done, terminated = tables.column(table, DONE, row.data, np.bool_), extra.terminated
         if terminated is None:  # `next.done` also marks a time limit; only an end in success is the task's own
-            has_end = done is not None and reward is not None and success is not None
-            terminated = bool(has_end and done[-1] and success[-1])
+            ended = done is not None and bool(done[-1])
+            terminated = ended and reward is not None and success is not None and bool(success[-1])
         try:
             episode = Episode.of(
                 frames={c: self._frames(row, table, c, key, extra) for c, key in self.cameras.items()},
