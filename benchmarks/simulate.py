@@ -18,10 +18,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from bars import Bars
-from plaudit.testing.report import Rate, Summary
+from plaudit.testing.report import Rate, Summary, describe, shrink
 from plaudit.testing.runner import Result, simulate
 from plaudit.testing.scenario import draw
-from plaudit.testing.shrink import describe, shrink
 from plaudit.testing.studies import STUDIES, Study
 
 T = TypeVar("T")

@@ -11,10 +11,9 @@ from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.testing.env import SimulatedEnvConfig
 from plaudit.testing.learner import SimulatedLearnerConfig
-from plaudit.testing.report import Rate
+from plaudit.testing.report import Rate, describe, shrink
 from plaudit.testing.runner import Result, simulate
 from plaudit.testing.scenario import Event, Scenario, draw
-from plaudit.testing.shrink import describe, shrink
 from plaudit.training.state_manager import StateManager
 from plaudit.types import EnvSpec
 

@@ -55,7 +55,7 @@ class FlakyStateManager(StateManager):
     def count_start(self, reader: str) -> int:
         return 0
 
-    def get_weights(self, newer_than: int, reader: str) -> PolicyWeights | None:
+    def get_weights(self, newer_than: int) -> PolicyWeights | None:
         self._num_asked += 1
         if self._num_asked == 1:
             return PolicyWeights(1, LEARNER.weights().tensors)

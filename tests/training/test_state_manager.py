@@ -22,13 +22,12 @@ def test_each_push_is_one_version_whatever_the_learner_counts(tmp_path):
 
 def test_a_reader_gets_what_is_newer_and_its_version(tmp_path):
     state = StateManager(tmp_path)
-    assert state.get_weights(0, "robot") is None
+    assert state.get_weights(0) is None
     state.publish(weights(1.0))
-    found = state.get_weights(0, "robot")
+    found = state.get_weights(0)
     assert found.version == 1
     assert found.tensors["actor/w"].tolist() == [1, 1, 1]
-    assert state.get_weights(1, "robot") is None
-    assert state.status().readers["robot"].version == 1
+    assert state.get_weights(1) is None
 
 
 def test_one_that_was_killed_goes_on_from_its_version(tmp_path):
@@ -37,7 +36,7 @@ def test_one_that_was_killed_goes_on_from_its_version(tmp_path):
         state.publish(weights(value))
     again = StateManager(tmp_path)
     assert again.version == 2
-    assert again.get_weights(0, "robot").tensors["actor/w"].tolist() == [2, 2, 2]
+    assert again.get_weights(0).tensors["actor/w"].tolist() == [2, 2, 2]
     assert again.publish(weights(3.0)) == 3
 
 
@@ -61,7 +60,7 @@ def test_every_version_that_a_robot_got_stays_on_disk_up_to_a_limit(tmp_path):
     for value in (1.0, 2.0, 3.0, 4.0):
         version = state.publish(weights(value))
         if value != 2.0:  # which no robot asked for
-            state.get_weights(version - 1, "robot")
+            state.get_weights(version - 1)
     kept = sorted((tmp_path / "versions").iterdir())
     assert [read_weights(path).version for path in kept] == [3, 4]
     assert read_weights(kept[0]).tensors["actor/w"].tolist() == [3, 3, 3]

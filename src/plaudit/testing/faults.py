@@ -120,14 +120,14 @@ class SimulatedDisk:
                     self._unsynced.note(args[0])
                 real(args[0], bytes(args[1])[: len(args[1]) // 2], args[2])
             self.world.counts["power cuts" if kind == "power" else "kills"] += 1
-            self.world.tell(f"{kind.upper()} at change {self.changes} of the disk ({name})")
+            self.world.note(f"{kind.upper()} at change {self.changes} of the disk ({name})")
             if kind == "power" and self._unsynced is not None:
                 self._unsynced.take_back(self.world.seed)
             raise Kill
         if self.changes in self._full:
             self._full_until = self.changes + self._full.pop(self.changes)
             self.world.counts["full disks"] += 1
-            self.world.tell(f"the disk is full from change {self.changes} on")
+            self.world.note(f"the disk is full from change {self.changes} on")
         if self.changes < self._full_until and name in ("pwrite", "mkdir", "link"):
             self.was_full = True
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -222,7 +222,7 @@ class SimulatedGroup(LocalWorkerGroup):
         if kind is not None:
             self.fired = True
             self._world.counts["worker faults"] += 1
-            self._world.tell(f"worker '{name}', call {self._calls[name]}: {kind}")
+            self._world.note(f"worker '{name}', call {self._calls[name]}: {kind}")
         if kind == "hang":
             self.clock.turns += 20
             self._world.now += 20
@@ -236,7 +236,7 @@ class SimulatedGroup(LocalWorkerGroup):
         worker = self._make(name)
         if not isinstance(worker, EnvWorker) or worker._operator is None:
             return worker
-        answering = False  # `send` tells the listener of its own message
+        answering = False  # `send` calls the listener again
 
         def listen(status: OperatorStatus) -> None:
             nonlocal answering

@@ -3,7 +3,7 @@
 watch = Watch(world, config, path)
 with watch.acknowledged():           # notes every episode and label once its writer was told that it is on disk
     ...
-watch.after_step(...); watch.after_resume(); watch.at_end(...)
+watch.check_online(...); watch.after_resume(); watch.at_end(...)
 """
 
 import hashlib
@@ -29,7 +29,7 @@ CLONES_AFTER = 200  # sampled rows, of which one at least is a demonstration whe
 
 
 class Watch:
-    """Of one run, over all of its sessions."""
+    """Checks one run, over all of its sessions."""
 
     def __init__(self, world: World, config: TrainingConfig, path: Path):
         self.world, self.config, self.path = world, config, path
@@ -178,7 +178,7 @@ class Watch:
 
     @property
     def source(self) -> str:
-        """Of the judge's labels."""
+        """Source of the judge's labels."""
         config: Any = self.config.judge.config
         return config.type
 
@@ -217,7 +217,7 @@ class Watch:
         check(replay.episodes == (ids[-1] + 1 if ids else 0), "counters", f"{replay.episodes} episodes, not {len(ids)}")
         for i in {*store.ledger.changed_since(self._seen), *(set(ids) - self._payable.keys())}:
             paid = oracle.paying(i)  # of an evicted episode too
-            self._payable[i] = paid.labels.steps if paid is not None and oracle.can_pay(i) else 0
+            self._payable[i] = paid.labels().steps if paid is not None and oracle.can_pay(i) else 0
         self._seen = len(store.ledger)
         if ids == list(range(len(ids))):  # none was evicted
             steps = sum(store.entry(i).steps for i in ids)
@@ -235,17 +235,15 @@ class Watch:
         self._check_patience(store, ids)
 
     def _check_patience(self, store: Store, ids: list[int]) -> None:
-        meta = store.entry(ids[-1]).line["meta"] if ids else {}
-        if SILENT not in str(meta.get("ended")):
+        if not ids or SILENT not in str(store.entry(ids[-1]).line["meta"].get("ended")):
             self._silent_since = None
             return
         self._silent_since = self._silent_since or self.world.now
-        if self._silent_episode == ids[-1]:  # it may wait for labels or updates; only another fault uses up patience
-            return
-        self._silent_episode = ids[-1]
-        waited, patience = self.world.now - self._silent_since, self.config.policy.inference.patience_s
-        message = f"the robot fails in every episode for {waited:.0f} s, and patience_s is {patience:g}"
-        self.world.check(waited <= patience + 30, "patience", message)
+        if self._silent_episode != ids[-1]:  # else it waits for labels or updates; only a fault uses up patience
+            self._silent_episode = ids[-1]
+            waited, patience = self.world.now - self._silent_since, self.config.policy.inference.patience_s
+            message = f"the robot fails in every episode for {waited:.0f} s, and patience_s is {patience:g}"
+            self.world.check(waited <= patience + 30, "patience", message)
 
     def check_train(self, progress: Any, episodes: Any) -> None:
         """The same for a synchronous run."""

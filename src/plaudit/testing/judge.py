@@ -1,10 +1,10 @@
-"""A simulated classifier: it sees a picture as a real one does, and errs as its model file says.
+"""A simulated classifier: it sees a picture as a real one does, and errs at the rates in its model file.
 
     write_model(folder, {"false": 0.02, "missed": 0.1})
     SimulatedJudgeConfig(model=folder).build()
 
-Errors are drawn from the model and the episode's seed, which the picture shows: the same model says the same of an
-episode live, afterwards and in a resumed run; another model errs elsewhere.
+Errors are drawn from the model and the episode's seed, which the picture shows. The same model scores an
+episode the same live, afterwards and in a resumed run; another model errs elsewhere.
 
     false, missed     failures called a success from a random frame on, successes never seen
     early, late       success seen one move before it, or two frames after it
@@ -96,18 +96,18 @@ class SimulatedModel:
         number = (seed % EVAL_SEEDS - errors["run_seed"] * 10_000_019) % EVAL_SEEDS  # of the episode in its run
         if errors["drift"] and number >= errors["drift"]:
             false = min(1.0, 5 * false)
-        says = seen["success"] and lot("missed") >= errors["missed"]
-        if says and seen["age"] <= 2 and lot("late") < errors["late"]:
-            says = False
-        says |= seen["close"] and lot("early") < errors["early"]
-        says |= seen["pressed"] and lot("exploited") < errors["exploitable"]
-        says |= lot("false") < false and seen["frame"] > 1 + 4 * lot("when")
-        says |= lot("start") < errors["start"]
+        success = seen["success"] and lot("missed") >= errors["missed"]
+        if success and seen["age"] <= 2 and lot("late") < errors["late"]:
+            success = False
+        success |= seen["close"] and lot("early") < errors["early"]
+        success |= seen["pressed"] and lot("exploited") < errors["exploitable"]
+        success |= lot("false") < false and seen["frame"] > 1 + 4 * lot("when")
+        success |= lot("start") < errors["start"]
         if seen["strange"] and lot("strange") < errors["strange"]:
-            says = not says
+            success = not success
         noise = 0.04 * uniform(self.fingerprint, seed, seen["frame"])
         progress = np.clip((seen["x"] + 0.5) / 1.4 + errors["progress_noise"] * (lot("progress") - 0.5), 0, 1)
-        return (0.95 if says else 0.02) + noise, float(progress)
+        return (0.95 if success else 0.02) + noise, float(progress)
 
 
 class SimulatedJudge(ClassifierJudge):
@@ -158,7 +158,7 @@ def _arrays(pairs: Sequence[tuple[float, float]]) -> tuple[FloatArray, FloatArra
 
 
 class SimulatedJudgeConfig(ClassifierJudgeConfig):
-    """Of a simulated classifier; `type` is its dotted path."""
+    """Config of a simulated classifier; `type` is its dotted path."""
 
     def build(self) -> SimulatedJudge:
         resolved = self.resolved()

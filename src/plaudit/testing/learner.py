@@ -13,7 +13,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from plaudit.config import Seed
-from plaudit.learners.base import LearnerBase
+from plaudit.learners.base import EncoderSpec, LearnerBase
 from plaudit.learners.config import LearnerConfig, OffPolicyConfig
 from plaudit.policies.config import PolicyConfig
 from plaudit.policies.networks import load_components
@@ -39,6 +39,7 @@ class Mean(nn.Module):
 class SimulatedLearnerConfig(OffPolicyConfig):
     """From replay."""
 
+    learner_class: ClassVar[str] = "plaudit.testing.learner:SimulatedLearner"
     batch_size: PositiveInt = 8
     n_step: PositiveInt = 1
     horizon: PositiveInt = 1  # actions of a chunk
@@ -53,27 +54,22 @@ class SimulatedLearnerConfig(OffPolicyConfig):
     def clones_demos(self) -> bool:
         return self.bc_weight > 0
 
-    def build(self, env_spec: EnvSpec, seed: int, device: str) -> "SimulatedLearner":
-        return SimulatedLearner(self, env_spec, seed, device)
-
 
 class SimulatedOnPolicyConfig(LearnerConfig):
     """From rollouts."""
 
+    learner_class: ClassVar[str] = "plaudit.testing.learner:SimulatedOnPolicyLearner"
     on_policy: ClassVar[bool] = True
     pretrain_updates: NonNegativeInt = 0
     pretrain_batch_size: PositiveInt = 8
-
-    def build(self, env_spec: EnvSpec, seed: int, device: str) -> "SimulatedOnPolicyLearner":
-        return SimulatedOnPolicyLearner(self, env_spec, seed, device)
 
 
 class _Base(LearnerBase):
     config: Any
     net: Mean
 
-    def __init__(self, config: Any, env_spec: EnvSpec, seed: int, device: str):
-        super().__init__(env_spec, seed, device)
+    def __init__(self, config: Any, env_spec: EnvSpec, seed: int, device: str, encoder: EncoderSpec | None = None):
+        super().__init__(env_spec, seed, device, encoder)
         self.config, self.net, self.optimizers = config, Mean(env_spec.action_dim), {}
         self.pretrain_updates = config.pretrain_updates
 

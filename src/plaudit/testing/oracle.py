@@ -1,4 +1,4 @@
-"""What each transition should pay, said a second time and without the code that computes it.
+"""What each transition should pay, computed a second time and without the code under test.
 
     oracle = Oracle(config, store, gamma=0.95, n_step=1)
     oracle.problem(episode, step, reward, discount)     # "" where the transition is as it should be
@@ -15,31 +15,22 @@ The rules, in order:
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from plaudit.data.ledger import LabelVersion
 from plaudit.data.rewards import RewardConfig
 from plaudit.data.store import Store
 from plaudit.training.config import TrainingConfig
 from plaudit.types import Episode, Labels
 
 PEOPLE = ("human", "cutoff")
-Options = list[tuple[float, float]]  # (reward, discount), each of which is right
-
-
-@dataclass(frozen=True)
-class Paying:
-    """The label that an episode is paid by."""
-
-    labels: Labels
-    by: str  # source
-    model: str  # fingerprint
+Transitions = dict[int, tuple[float, float]]  # step -> reward, discount
 
 
 class Oracle:
-    """Of one store."""
+    """The expected transitions of one store."""
 
     def __init__(self, config: TrainingConfig, store: Store, source: str | None, n_step: int, *, demos: bool = False):
         """
@@ -49,90 +40,76 @@ class Oracle:
         self.store, self._config, self._source, self._demos = store, config, source, demos
         self._gamma, self._n_step = float(config.learner.gamma), n_step
         self._trusts = not demos or not config.relabels_demos  # that an episode recorded as ended has ended
-        self._expected: dict[int, tuple[int, dict[int, Options]]] = {}  # episode -> versions, by step
+        self._expected: dict[int, tuple[int, Transitions]] = {}  # episode -> number of its labels, transitions
 
     def problem(self, episode: int, step: int, reward: float, discount: float) -> str:
-        """What is wrong with a sampled transition."""
-        options = self._rows(episode).get(step)
-        if options is None:
+        """What is wrong with a sampled transition; "" if it is as it should be."""
+        versions = len(self.store.ledger.history(episode))
+        if self._expected.get(episode, (-1, {}))[0] != versions:
+            self._expected[episode] = versions, self._transitions(episode)
+        expected, paying = self._expected[episode][1].get(step), self.paying(episode)
+        if expected is None or paying is None:
             why = self.why_not(episode) or "it lies after the episode's end, or is not labeled"
             return f"episode {episode}, step {step} was sampled with reward {reward:.3g}: {why}"
-        if any(abs(reward - r) < 1e-4 and abs(discount - d) < 1e-5 for r, d in options):
+        if abs(reward - expected[0]) < 1e-4 and abs(discount - expected[1]) < 1e-5:
             return ""
-        right = " or ".join(f"{r:.4g} (discount {d:.4g})" for r, d in options[:3])
-        paid = self.paying(episode)
         return (
-            f"episode {episode}, step {step}, labeled by {paid.by if paid else '?'}: paid {reward:.4g} (discount "
-            f"{discount:.4g}), not {right}"
+            f"episode {episode}, step {step}, labeled by {paying.source}: paid {reward:.4g} (discount {discount:.4g}), "
+            f"not {expected[0]:.4g} (discount {expected[1]:.4g})"
         )
 
     def can_pay(self, episode: int) -> bool:
         """Whether something of an episode may be sampled."""
-        return self.paying(episode) is not None and not self.why_not(episode)
+        return not self.why_not(episode)
 
-    def paying(self, episode: int) -> Paying | None:
-        """The label that counts."""
+    def paying(self, episode: int) -> LabelVersion | None:
+        """The label that an episode is paid by."""
         history = self.store.ledger.history(episode)
         for sources in (PEOPLE, ("operator",), (self._source,)):
-            versions = [v for v in history if v.source in sources or (sources == (None,))]
+            versions = [v for v in history if v.source in sources or sources == (None,)]
             if versions:
-                return Paying(versions[-1].labels(), versions[-1].source, versions[-1].model)
+                return versions[-1]
         return None
 
     def why_not(self, episode: int) -> str:
         """Why nothing of an episode may be sampled; "" if it may."""
-        paid = self.paying(episode)
-        if paid is None:
+        paying = self.paying(episode)
+        if paying is None:
             return "nobody whose labels count has labeled it"
-        if paid.by in PEOPLE:
-            return "" if paid.labels.labeled.any() else "a person has excluded it"
-        if paid.by == "operator":
+        labels = paying.labels()
+        if paying.source in PEOPLE:
+            return "" if labels.labeled.any() else "a person has excluded it"
+        if paying.source == "operator":
             return ""
-        if not self._demos and _withholds_ood(paid.labels):
+        rule = labels.judge.rule
+        if not self._demos and labels.ood and rule is not None and rule.withholds:
             return "the judge withholds it, and no person has confirmed it"
-        if not self._demos and begins_with_success(paid.labels):
+        if not self._demos and begins_with_success(labels):
             return "it shows success before anything was done"
-        return "" if paid.labels.labeled.any() else "nothing of it is labeled"
+        return "" if labels.labeled.any() else "nothing of it is labeled"
 
-    def _rows(self, episode: int) -> dict[int, Options]:
-        versions = len(self.store.ledger.history(episode))
-        if self._expected.get(episode, (-1, {}))[0] != versions:
-            self._expected[episode] = versions, self._compute(episode)
-        return self._expected[episode][1]
-
-    def _compute(self, episode_id: int) -> dict[int, Options]:
-        paid = self.paying(episode_id)
-        if paid is None or self.why_not(episode_id):
+    def _transitions(self, episode_id: int) -> Transitions:
+        paying = self.paying(episode_id)
+        if paying is None or self.why_not(episode_id):
             return {}
-        episode, labels = self.store.episode(episode_id), paid.labels
-        terminates, end = self._config.reward.terminates, episode.steps - 1
-        done = np.zeros(episode.steps, bool)
-        if terminates and labels.success[1:].any():
+        episode, labels = self.store.episode(episode_id), paying.labels()
+        done, end = np.zeros(episode.steps, bool), episode.steps - 1
+        if self._config.reward.terminates and labels.success[1:].any():
             end = int(labels.success[1:].argmax())
             done[end] = True
         ended = self._trusts and (episode.terminated or episode.meta.get("operator") == "failure")
         done[-1] |= ended
-        rows: dict[int, Options] = {}
-        lost = bool(ended and not labels.success[-1])
-        rewards = self._rewards(episode, labels, episode_id, lost)
+        rewards = self._rewards(episode, labels, episode_id, lost=bool(ended and not labels.success[-1]))
+        transitions: Transitions = {}
         for step in range(end + 1):
-            transition = self._transition(step, rewards, labels, done)
-            if transition is not None:
-                rows[step] = [transition]
-        return rows
+            last = min(step + self._n_step, len(rewards))
+            last = next((t + 1 for t in range(step, last) if done[t]), last)
+            if labels.labeled[step + 1 : last + 1].all():
+                total = sum(self._gamma ** (t - step) * float(rewards[t]) for t in range(step, last))
+                transitions[step] = total, 0.0 if done[last - 1] else self._gamma ** (last - step)
+        return transitions
 
-    def _transition(self, step: int, rewards: Any, labels: Labels, done: Any) -> tuple[float, float] | None:
-        total, count = 0.0, 0
-        for t in range(step, min(step + self._n_step, len(rewards))):
-            if not labels.labeled[t + 1]:
-                return None
-            total += self._gamma**count * float(rewards[t])
-            count += 1
-            if done[t]:
-                return total, 0.0
-        return total, self._gamma**count
-
-    def _rewards(self, episode: Episode, labels: Labels, episode_id: int, lost: bool) -> list[float]:
+    def _rewards(self, episode: Episode, labels: Labels, episode_id: int, *, lost: bool) -> list[float]:
         scores, config = labels.scores, self._config.reward
         prob = None if scores is None else scores.success_prob
         progress = None if scores is None else scores.progress
@@ -152,7 +129,7 @@ def expected_rewards(
     *,
     lost: bool,
 ) -> list[float]:
-    """Of each action. progress: None: no shaping; lost: whether the last frame is that of a lost episode"""
+    """The reward of each action. progress: None: no shaping; lost: whether the episode ends as a failure"""
     steps = len(success) - 1
     if config.env_reward == "dense":
         return [float(r) for r in privileged["reward"][:steps]]
@@ -178,8 +155,3 @@ def begins_with_success(labels: Labels) -> bool:
     """Whether success was decided as soon as the judge's rule could decide anything."""
     rule = labels.judge.rule
     return rule is not None and bool(labels.success[labels.labeled][: rule.window[0]].any())
-
-
-def _withholds_ood(labels: Labels) -> bool:
-    """Whether the judge found an episode out of distribution, and its rule pays none of those."""
-    return bool(labels.ood) and labels.judge.rule is not None and labels.judge.rule.withholds

@@ -26,7 +26,7 @@ class Habits:
 
 
 class People:
-    """Of one run; they go on when it is resumed."""
+    """The people of one run; they continue when it is resumed."""
 
     def __init__(self, habits: Habits, world: World):
         self.habits, self._world = habits, world
@@ -55,8 +55,8 @@ class People:
         if habits.order == "random":
             return int(uniform(self._world.seed, "delay", episode) * (habits.delay + 1))
         if habits.order == "errors first":
-            said, truth = store.ledger.labels(episode, {source}), store.episode(episode).success
-            wrong = said is not None and truth is not None and said.success_once != bool(truth.any())
+            labels, truth = store.ledger.labels(episode, {source}), store.episode(episode).success
+            wrong = labels is not None and truth is not None and labels.success_once != bool(truth.any())
             return 0 if wrong else habits.delay
         return habits.delay
 
@@ -71,5 +71,5 @@ class People:
             targets = np.full(len(targets), np.nan)
         store.ledger.append(episode_id, Labels.from_targets(targets, "human"))
         self._world.counts["answers"] += 1
-        says = {"exclude": "excluded"}.get(kind, "success" if (targets == 1).any() else "failure")
-        self._world.tell(f"a person labels episode {episode_id}: {says} ({kind})")
+        label = "excluded" if kind == "exclude" else "success" if (targets == 1).any() else "failure"
+        self._world.note(f"a person labels episode {episode_id}: {label} ({kind})")

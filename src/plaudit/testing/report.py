@@ -1,18 +1,23 @@
-"""What many simulated runs come to: counts, violations, and the measured rate and bound of each guarantee."""
+"""The results of simulated runs: counts, violations, the rate of each guarantee, and the smallest scenario that still
+violates an invariant."""
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
-from plaudit.testing.runner import Result
-from plaudit.testing.scenario import KEYS
+from plaudit.errors import PlauditError
+from plaudit.testing.people import Habits
+from plaudit.testing.runner import Result, simulate
+from plaudit.testing.scenario import KEYS, Scenario
 
-CONFIDENCE = 0.99  # with which a guarantee is said to be broken
+CONFIDENCE = 0.99  # with which a guarantee is reported as broken
+MAX_RUNS = 150  # in search of the smallest scenario
 
 
 @dataclass(frozen=True)
 class Rate:
-    """Failures among trials, beside what is promised."""
+    """Failures among trials, and the rate that is guaranteed."""
 
     name: str
     limit: float
@@ -43,7 +48,7 @@ class Rate:
 
 @dataclass
 class Summary:
-    """Of many runs."""
+    """Counts, violations and rates of many runs."""
 
     runs: int = 0
     counts: Counter[str] = field(default_factory=Counter)
@@ -67,7 +72,7 @@ class Summary:
 
     @property
     def rates(self) -> list[Rate]:
-        """Of the guarantees, over whole runs."""
+        """How often each guarantee failed, over whole runs."""
         rates = {"alarms_in_runs": self.honest, "equal_in_runs": self.equal}
         return [Rate(name, 0.05, sum(failed), len(failed)) for name, failed in rates.items() if failed]
 
@@ -85,3 +90,52 @@ class Summary:
                 *(broken or ["no invariant was violated"]),
             ]
         )
+
+
+def shrink(smallest: Result, max_runs: int = MAX_RUNS) -> Result:
+    """Leave out what is not needed, one thing at a time; returns the result of the smallest scenario."""
+    assert smallest.violation is not None
+    invariant, candidates = smallest.violation.invariant, _simpler(smallest.scenario)
+    for _ in range(max_runs):
+        scenario = next(candidates, None)
+        if scenario is None:
+            break
+        with suppress(PlauditError):  # validation refuses the rest
+            result = simulate(scenario)
+            if result.violation and result.violation.invariant == invariant:
+                smallest, candidates = result, _simpler(scenario)
+    return smallest
+
+
+def _simpler(scenario: Scenario) -> Iterator[Scenario]:
+    """With one thing less, the largest first."""
+    if scenario.events:
+        yield replace(scenario, events=())
+    for event in scenario.events:
+        yield replace(scenario, events=tuple(e for e in scenario.events if e is not event))
+    for key in scenario.keys:
+        yield replace(scenario, keys={k: v for k, v in scenario.keys.items() if k != key})
+    for name, value in scenario.errors.items():
+        if value:
+            yield replace(scenario, errors={**scenario.errors, name: 0})
+    if scenario.habits != Habits():
+        yield replace(scenario, habits=Habits())
+    for episodes in (5, 10, 20, 40):
+        if episodes < scenario.episodes:
+            yield replace(scenario, episodes=episodes)
+
+
+def describe(result: Result) -> str:
+    """The scenario and what happened, for people."""
+    scenario = result.scenario
+    lines = [
+        f"seed {scenario.seed}: {result.violation.invariant if result.violation else 'nothing'} is violated",
+        f"replay: python benchmarks/simulate.py --replay {scenario.seed}",
+        f"{scenario.schedule}, judge {scenario.judge}, {scenario.episodes} episodes",
+        f"config: {' '.join(f'{key}={value}' for key, value in scenario.keys.items()) or 'as it is by default'}",
+        f"judge errs: { {name: value for name, value in scenario.errors.items() if value} or 'never' }",
+        f"people: {scenario.habits}",
+        *(f"event: {event}" for event in scenario.events),
+        *result.log[-40:],
+    ]
+    return "\n".join(lines)

@@ -63,7 +63,7 @@ def _train(data: Store, output: Path, settings: Any, *_: Any) -> Any:
     current: SimulatedModel = settings
     number = len(retrain.decisions(output.parents[1])) + 1
     kind, errors = draw_candidate(current.errors, number)
-    world().tell(f"retraining {number}: the candidate is {kind}")
+    world().note(f"retraining {number}: the candidate is {kind}")
     world().counts[f"candidates {kind}"] += 1
     world().candidates[number] = kind
     write_model(output, errors)

@@ -1,4 +1,4 @@
-"""One simulated run: sessions of the real trainers, killed, stopped and resumed as the scenario says.
+"""One simulated run: sessions of the real trainers, killed, stopped and resumed by the events of a scenario.
 
 result = simulate(draw(7))
 result.violation, result.log
@@ -106,7 +106,7 @@ def _outcome(path: Path) -> tuple[list[dict[str, float]], bytes]:
 
 
 class SimulatedRun:
-    """Of one scenario."""
+    """The run of one scenario, over all of its sessions."""
 
     def __init__(self, scenario: Scenario, world: World, folder: Path):
         self.scenario, self.world, self.folder, self.path = scenario, world, folder, folder / "run"
@@ -140,7 +140,7 @@ class SimulatedRun:
     def play(self) -> None:
         """Run all sessions to the end."""
         config, inference = self.config, self.config.policy.inference
-        self.world.tell(f"{config.schedule}, judge {self.scenario.judge}: {dict(self.scenario.keys)}")
+        self.world.note(f"{config.schedule}, judge {self.scenario.judge}: {dict(self.scenario.keys)}")
         if config.schedule == "train":
             with simulated_machine(self.world, self.disk):
                 try:
@@ -170,7 +170,7 @@ class SimulatedRun:
     def _session(self, number: int) -> bool:
         """Whether the run is over."""
         world = self.world
-        world.tell(f"session {number + 1} begins")
+        world.note(f"session {number + 1} begins")
         world.counts["sessions"] += 1
         self._fired = False
         if number == MAX_SESSIONS - 3:  # let it end
@@ -195,7 +195,7 @@ class SimulatedRun:
                 message = f"{type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})"
                 full = isinstance(error, OSError) and error.errno == errno.ENOSPC and self.disk.was_full
                 world.check(full, "no_crash", message)
-                world.tell(f"the session ends with {message}")
+                world.note(f"the session ends with {message}")
         if self.disk.dead:  # nothing of the killed process is left
             self._group = None
             self.watch.new_session(self.config)
@@ -207,7 +207,7 @@ class SimulatedRun:
         """Whether a run is right to end with this error, and would end so again. Otherwise the error must name a fault
         of this session."""
         text, full, fired = f"{type(error).__name__}: {error}", self.disk.was_full, self._fired
-        self.world.tell(f"the session ends with {text}")
+        self.world.note(f"the session ends with {text}")
         gave_up = "did not recover within" in text and bool(self._events("unreachable"))
         judge = self.scenario.errors.get("raises", 0) and ("could not label" in text or "raises on" in text)
         blind = "sees success in" in text or "demonstrations leave them out" in text
@@ -289,7 +289,7 @@ class SimulatedRun:
         return not stopped and not self._replace_after_alarm()
 
     def _judge_alarm(self, audit: Any) -> None:
-        """What the run says of the guarantees."""
+        """Record whether the guarantees held in this run."""
         decided = decisions(self.path / "judge")
         if self.world.counts["candidates equal"] and not self._replaced:
             kinds = self.world.candidates
@@ -311,28 +311,24 @@ class SimulatedRun:
             if event.kind == "person" and (store is None or not store.ids):
                 continue
             self._pending.remove(event)
-            going = self._happens(event, store) and going
+            if event.kind == "person" and store is not None:
+                self.people.label(store, store.ids[int(event.number) % len(store.ids)], event.what)
+            elif event.kind == "unreachable":
+                self._fired = True
+                self.world.counts["unreachable judges"] += 1
+                self.world.judge_down_until = self.world.now + event.number
+                self.world.note(f"the judge cannot be reached for {event.number:g} s")
+            elif event.kind == "replace":
+                self._replace_judge(event)
+                going = False
+            elif event.kind == "stop":
+                self.world.note("the run is stopped, and resumed")
+                going = False
         if turn > MAX_TURNS:
             waits = self.config.asks_human or self._silent is not None
             self.world.check(waits, "ends", f"the run has not ended after {MAX_TURNS} turns")
             return False
         return going
-
-    def _happens(self, event: Event, store: Store | None) -> bool:
-        if event.kind == "person" and store is not None:
-            ids = store.ids
-            self.people.label(store, ids[int(event.number) % len(ids)], event.what)
-        elif event.kind == "unreachable":
-            self._fired = True
-            self.world.counts["unreachable judges"] += 1
-            self.world.judge_down_until = self.world.now + event.number
-            self.world.tell(f"the judge cannot be reached for {event.number:g} s")
-        elif event.kind == "replace":
-            return self._replace_judge(event)
-        elif event.kind == "stop":
-            self.world.tell("the run is stopped, and resumed")
-            return False
-        return True
 
     def _replace_after_alarm(self) -> bool:
         """Whether the run ended with an alarm, and continues with the judge that the scenario has left."""
@@ -340,24 +336,21 @@ class SimulatedRun:
         if event is None or not self.alarm:
             return False
         self._pending.remove(event)
-        return not self._replace_judge(event)
+        self._replace_judge(event)
+        return True
 
-    def _replace_judge(self, event: Event) -> bool:
-        """Stop; the next session has another judge."""
+    def _replace_judge(self, event: Event) -> None:
+        """Give the next session another judge."""
         self._replaced = True
         self.world.counts["judges replaced"] += 1
-        self.world.tell(f"the judge is replaced ({event.what})")
+        self.world.note(f"the judge is replaced ({event.what})")
+        model, calibration = str(self.folder / "judge_b"), {"temperature": 1.1, "bias": 0.01}
         tree = self.scenario.tree(self.folder)
-        if event.what == "model":
-            tree["judge"]["model"] = str(self.folder / "judge_b")
-        else:
-            tree["judge"]["calibration"] = {"temperature": 1.1, "bias": 0.01}
+        tree["judge"] |= {"model": model} if event.what == "model" else {"calibration": calibration}
         self.config = parse(TrainingConfig, tree).model_copy(update={"operator": self.config.operator})
         if self.config.schedule == "train":
-            key, value = ("model", str(self.folder / "judge_b")) if event.what == "model" else ("calibration", "")
-            words = [f"judge.{key}={value}"] if value else ["judge.calibration={temperature: 1.1, bias: 0.01}"]
-            with_judge(RunFolder.reopen(self.path), words)
-        return False
+            words = f"judge.model={model}" if event.what == "model" else f"judge.calibration={calibration}"
+            with_judge(RunFolder.reopen(self.path), [words.replace("'", "")])
 
     def _on_env_step(self, env: SimulatedEnv) -> None:
         """An operator's commands and a silent robot; only the robot's own env is meant."""
@@ -374,10 +367,10 @@ class SimulatedRun:
                 self._silent = replace(event, at=self._episode + {"once": 0, "often": 4, "always": 10**6}[event.what])
             elif self._group is not None:
                 self.world.counts["operator commands"] += 1
-                self.world.tell(f"operator: {event.what} in step {step} of episode {self._episode}")
+                self.world.note(f"operator: {event.what} in step {step} of episode {self._episode}")
                 self._group.operate(OperatorCommand(event.what))
         if self._silent is not None and self._episode <= self._silent.at and step >= self._silent.number - 1:
             self._fired = True
             self.world.counts["silent robots"] += 1
-            self.world.tell(f"the robot is silent in step {step} of episode {self._episode}")
+            self.world.note(f"the robot is silent in step {step} of episode {self._episode}")
             raise RobotSilent(SILENT)

@@ -29,6 +29,16 @@ from plaudit.training.config import TrainingConfig
 
 Kind = Literal["kill", "power", "full", "worker", "operator", "silent", "unreachable", "person", "replace", "stop"]
 TRIES = 40  # configs that are drawn before a plain one is taken
+BASIC_KEYS: Mapping[str, Any] = {
+    "env.type": "plaudit.testing.env:SimulatedEnvConfig",
+    "learner.type": OFF_POLICY,
+    "policy.cameras": [],
+    "run.device": "cpu",
+    "run.checkpoint_freq": 60,
+    "evaluation.episodes": 2,
+    "evaluation.freq": 200,
+}
+ONLINE_KEYS = {"policy.inference.realtime": False, "run.publish_freq": 10, "judge.window.open": False}
 
 
 @dataclass(frozen=True)
@@ -43,12 +53,12 @@ class Event:
 
 @dataclass(frozen=True)
 class Scenario:
-    """Of one seed."""
+    """Everything that one seed draws."""
 
     seed: int
     schedule: str
     judge: str
-    keys: Mapping[str, Any] = field(default_factory=dict)  # dotted key -> value, beside the basic ones
+    keys: Mapping[str, Any] = field(default_factory=dict)  # dotted key -> value, on top of the basic ones
     errors: Mapping[str, Any] = field(default_factory=dict)  # of the judge
     habits: Habits = field(default_factory=Habits)
     events: tuple[Event, ...] = ()
@@ -56,7 +66,23 @@ class Scenario:
 
     def tree(self, folder: Path) -> dict[str, Any]:
         """The config as a tree. folder: of everything that it names"""
-        flat = {**_basic(self), **_judge_keys(self, folder), **self.keys}
+        judge = {"type": TYPE, "model": str(folder / "judge")}
+        if self.judge == "cascade":
+            judge = {"type": "cascade", "stages": [judge, {"type": "human"}]}
+        elif self.judge != "classifier":
+            judge = {"type": self.judge}
+        steps = pick((4, 6, 8, 12), self.seed, "max_steps")
+        online = {**ONLINE_KEYS, "policy.inference.max_episode_steps": steps}
+        flat: dict[str, Any] = {
+            **BASIC_KEYS,
+            **({"run.num_envs": 4} if self.schedule == "train" else online),
+            **{f"judge.{key}": value for key, value in judge.items()},
+            "schedule": self.schedule,
+            "env.max_steps": steps,
+            "run.seed": self.seed % 1000,
+            "run.max_episodes": self.episodes,
+            **self.keys,
+        }
         if flat.pop("demos.made", 0):
             flat["demos.store"] = str(folder / "demos")
         if "collect.store" in flat:
@@ -81,46 +107,10 @@ class Scenario:
 
     @property
     def honest(self) -> bool:
-        """Whether its judge keeps to what the audit allows, and nobody says otherwise."""
-        errors = {name: value for name, value in self.errors.items() if value and name in BAD}
+        """Whether its judge errs no more than the audit allows, and nobody relabels its episodes wrongly."""
+        errs = any(value for name, value in self.errors.items() if name not in ("false", "missed"))
         lies = any(event.what == "relabel" for event in self.events)
-        return self.judge in ("classifier", "simulator") and not errors and not lies
-
-
-BAD = ("early", "late", "exploitable", "start", "strange", "drift", "raises")
-
-
-def _basic(scenario: Scenario) -> dict[str, Any]:
-    train, steps = scenario.schedule == "train", pick((4, 6, 8, 12), scenario.seed, "max_steps")
-    basic = {
-        "schedule": scenario.schedule,
-        "env.type": "plaudit.testing.env:SimulatedEnvConfig",
-        "env.max_steps": steps,
-        "learner.type": OFF_POLICY,
-        "policy.cameras": [],
-        "run.device": "cpu",
-        "run.seed": scenario.seed % 1000,
-        "run.max_episodes": scenario.episodes,
-        "run.checkpoint_freq": 60,
-        "evaluation.episodes": 2,
-        "evaluation.freq": 200,
-    }
-    online = {
-        "policy.inference.realtime": False,
-        "policy.inference.max_episode_steps": steps,
-        "run.publish_freq": 10,
-        "judge.window.open": False,
-    }
-    return {**basic, **({"run.num_envs": 4} if train else online)}
-
-
-def _judge_keys(scenario: Scenario, folder: Path) -> dict[str, Any]:
-    simulated = {"type": TYPE, "model": str(folder / "judge")}
-    if scenario.judge == "classifier":
-        return {f"judge.{key}": value for key, value in simulated.items()}
-    if scenario.judge == "cascade":
-        return {"judge.type": "cascade", "judge.stages": [simulated, {"type": "human"}]}
-    return {"judge.type": scenario.judge}
+        return self.judge in ("classifier", "simulator") and not errs and not lies
 
 
 # What may be set, with values to draw from; each is set in a quarter of the runs.
@@ -210,7 +200,7 @@ def draw(seed: int) -> Scenario:
         schedule,
         judge,
         errors=_errors(seed),
-        habits=_habits(seed),
+        habits=Habits(**{name: pick(values, seed, name) for name, values in HABITS.items()}),
         events=_events(seed, schedule, judge),
         episodes=pick((20, 40, 60, 100), seed, "episodes"),
     )
@@ -236,39 +226,33 @@ def _keys(seed: int, attempt: int, judge: str) -> dict[str, Any]:
     return drawn
 
 
+BAD_ERRORS: Mapping[str, tuple[float, ...]] = {  # of a judge that is not honest; each in three of ten
+    "false": (0.1, 0.5, 1.0),
+    "missed": (0.3, 0.9),
+    "early": (0.3, 1.0),
+    "late": (0.3, 1.0),
+    "exploitable": (0.5, 1.0),
+    "start": (0.05, 0.3),
+    "strange": (0.5, 1.0),
+    "drift": (10, 30),
+    "raises": (0.1, 1.0),
+}
+HABITS: Mapping[str, tuple[Any, ...]] = {
+    "order": ("in order", "random", "errors first"),
+    "delay": (0, 2, 20),
+    "twice": (0.0, 0.2),
+    "never": (0.0, 0.0, 0.3),
+    "excludes": (0.0, 0.0, 0.2),
+}
+
+
 def _errors(seed: int) -> dict[str, Any]:
     kind = pick(("honest", "honest", "bad", "bad", "exploitable"), seed, "errors")
-    errors: dict[str, Any] = {
-        "false": pick((0.0, 0.01, 0.018), seed, "false"),
-        "missed": pick((0.0, 0.05), seed, "missed"),
-    }
+    errors = {"false": pick((0.0, 0.01, 0.018), seed, "false"), "missed": pick((0.0, 0.05), seed, "missed")}
     if kind == "exploitable":
         return {**errors, "exploitable": 1.0}
-    if kind == "bad":
-        for name, values in {
-            "false": (0.1, 0.5, 1.0),
-            "missed": (0.3, 0.9),
-            "early": (0.3, 1.0),
-            "late": (0.3, 1.0),
-            "exploitable": (0.5, 1.0),
-            "start": (0.05, 0.3),
-            "strange": (0.5, 1.0),
-            "drift": (10, 30),
-            "raises": (0.1, 1.0),
-        }.items():
-            if uniform(seed, "bad", name) < 0.3:
-                errors[name] = pick(values, seed, "bad value", name)
-    return errors
-
-
-def _habits(seed: int) -> Habits:
-    return Habits(
-        order=pick(("in order", "random", "errors first"), seed, "order"),
-        delay=pick((0, 2, 20), seed, "delay"),
-        twice=pick((0.0, 0.2), seed, "twice"),
-        never=pick((0.0, 0.0, 0.3), seed, "never"),
-        excludes=pick((0.0, 0.0, 0.2), seed, "excludes"),
-    )
+    bad = [name for name in BAD_ERRORS if kind == "bad" and uniform(seed, "bad", name) < 0.3]
+    return {**errors, **{name: pick(BAD_ERRORS[name], seed, "bad value", name) for name in bad}}
 
 
 def _events(seed: int, schedule: str, judge: str) -> tuple[Event, ...]:

@@ -1,4 +1,4 @@
-"""What is promised across runs, tried on many: each study has a limit on how often it may fail.
+"""The guarantees that hold across runs, each tried many times: a study has a limit on how often it may fail.
 
     for study in STUDIES: failures = sum(study.trial(seed) for seed in range(100))
 
@@ -66,19 +66,12 @@ def _store(seed: int) -> Iterator[Store]:
         yield store
 
 
-def _add_judged(store: Store, says: list[bool], wrong: list[bool]) -> list[int]:
+def _add_judged(store: Store, predicted: list[bool], wrong: list[bool]) -> list[int]:
     """Store episodes of one step with a judge's labels; returns their ids. wrong: where the judge errs"""
-    episodes = [
-        Episode.of(
-            frames={},
-            actions=np.zeros((1, 1)),
-            state=np.zeros((2, 1), np.float32),
-            privileged={"success": np.array([success != error])},
-        )
-        for success, error in zip(says, wrong, strict=True)
-    ]
-    ids = store.extend(episodes)
-    labels = [Labels.from_cutoff(steps=1, cutoff=1 if success else None, source="classifier") for success in says]
+    actions, state = np.zeros((1, 1)), np.zeros((2, 1), np.float32)
+    truths = [{"success": np.array([success != error])} for success, error in zip(predicted, wrong, strict=True)]
+    ids = store.extend([Episode.of(frames={}, actions=actions, state=state, privileged=truth) for truth in truths])
+    labels = [Labels.from_cutoff(steps=1, cutoff=1 if one else None, source="classifier") for one in predicted]
     store.ledger.extend((i, replace(one, judge=JudgeId("classifier", "a"))) for i, one in zip(ids, labels))
     return ids
 
@@ -91,9 +84,9 @@ def honest_alarm(seed: int) -> bool:
     with _store(seed) as store:
         audit = LedgerAudit(AuditConfig(by="human"), "classifier", seed)
         for start in range(0, 400, BATCH):
-            says = [uniform(seed, "says", start + n) < rate for n in range(BATCH)]
-            wrong = [uniform(seed, "wrong", start + n) < (false if s else missed) for n, s in enumerate(says)]
-            truths |= {i: s != w for i, s, w in zip(_add_judged(store, says, wrong), says, wrong)}
+            success = [uniform(seed, "says", start + n) < rate for n in range(BATCH)]
+            wrong = [uniform(seed, "wrong", start + n) < (false if s else missed) for n, s in enumerate(success)]
+            truths |= {i: s != w for i, s, w in zip(_add_judged(store, success, wrong), success, wrong)}
             for i in audit.requested(store):
                 at_once = order == "in order" or (order == "errors first" and wrong[i - start] if i >= start else False)
                 delay = 0 if at_once else 400 if order == "errors first" else int(60 * uniform(seed, "delay", i))
@@ -115,9 +108,9 @@ def exploited_long(seed: int) -> bool:
     with _store(seed) as store:
         audit = LedgerAudit(AuditConfig(), "classifier", seed)
         for n in range(change + 400):
-            says = uniform(seed, "says", n) < rate
-            wrong = says and uniform(seed, "wrong", n) < (share if n >= change else 0.03)
-            _add_judged(store, [says], [wrong])
+            success = uniform(seed, "says", n) < rate
+            wrong = success and uniform(seed, "wrong", n) < (share if n >= change else 0.03)
+            _add_judged(store, [success], [wrong])
             audit.read_labels(store)
             if audit.current.alarm is not None:
                 return False
@@ -135,11 +128,11 @@ def interval_misses(seed: int) -> bool:
     with _store(seed) as store:
         audit = LedgerAudit(config, "classifier", seed)
         for start in range(0, 200, BATCH):
-            says = [uniform(seed, "says", start + n) < rate for n in range(BATCH)]
-            wrong = [s and uniform(seed, "wrong", start + n) < false for n, s in enumerate(says)]
-            _add_judged(store, says, wrong)
+            success = [uniform(seed, "says", start + n) < rate for n in range(BATCH)]
+            wrong = [s and uniform(seed, "wrong", start + n) < false for n, s in enumerate(success)]
+            _add_judged(store, success, wrong)
             audit.read_labels(store)
-            successes, wrongs = successes + sum(says), wrongs + sum(wrong)
+            successes, wrongs = successes + sum(success), wrongs + sum(wrong)
             estimate = audit.current.false_successes
             if successes and not estimate.low - 1e-9 <= wrongs / successes <= estimate.high + 1e-9:
                 return True
@@ -153,21 +146,21 @@ def equal_promoted(seed: int) -> bool:
         first = SimulatedJudgeConfig(model=write_model(folder / "model", {"false": 0.3, "missed": 0.1}), force=True)
         audit = LedgerAudit(AuditConfig(on_alarm="warn"), "classifier", seed)
         for part in range(6):
-            episodes = _pushed(seed * 100_003 + 50 * part)
+            episodes = _make_episodes(seed * 100_003 + 50 * part)
             ids = store.extend(episodes)
             labels = [one for one in label_episodes(first.build(), episodes) if isinstance(one, Labels)]
             for at in range(0, 50, BATCH):
                 chunk = list(zip(ids, labels, episodes, strict=True))[at : at + BATCH]
                 store.ledger.extend((i, one) for i, one, _ in chunk)
                 audit.read_labels(store)
-                errors = [(i, e) for i, one, e in chunk if one.success_once and not _true(e)]
+                errors = [(i, e) for i, one, e in chunk if one.success_once and not _succeeds(e)]
                 for i, episode in errors if watched else ():
                     store.ledger.append(i, Labels.from_cutoff(steps=episode.steps, cutoff=None, source="human"))
         retrainer = Retrainer(folder / "judge", first, RetrainConfig(), seed)
         return retrainer.run(Store.open(folder / "episodes"), unchosen=audit.by_lot).promoted
 
 
-def _pushed(seed: int) -> list[Episode]:
+def _make_episodes(seed: int) -> list[Episode]:
     """50 episodes, of which every other one succeeds."""
     env, truth, push = SimulatedEnvConfig(max_steps=6).build(50), SimulatorJudge(), np.zeros((50, 2), np.float32)
     push[:, 0] = np.where(np.arange(50) % 2, 0.8, -0.02)
@@ -176,7 +169,7 @@ def _pushed(seed: int) -> list[Episode]:
     return [episode for episode, _ in rollout.episodes(env, truth)]
 
 
-def _true(episode: Episode) -> bool:
+def _succeeds(episode: Episode) -> bool:
     return episode.success is not None and bool(episode.success.any())
 
 
@@ -190,7 +183,7 @@ def certificate_misses(seed: int) -> bool:
     with _machine(seed) as folder, Store.create(folder / "store") as store:
         config = _judge(kind, folder)
         for part in range(parts):
-            store.extend(_pushed(seed * 100_003 + 50 * part))
+            store.extend(_make_episodes(seed * 100_003 + 50 * part))
         certificate = examine(store, config, config.build(), ["simulator"], store.ids, name="judge")[0]
     stated = certificate.figures[figure]
     return not stated.low <= _true_figures(kind)[figure] <= stated.high
@@ -198,12 +191,12 @@ def certificate_misses(seed: int) -> bool:
 
 @cache
 def _true_figures(kind: int) -> dict[str, float]:
-    """Of a judge, counted on 3,000 other episodes."""
+    """The true figures of a judge, counted on 3,000 other episodes."""
     with _machine(0) as folder:
         judge = _judge(kind, folder).build()
-        episodes = [episode for part in range(60) for episode in _pushed(2**40 + 50 * part)]
+        episodes = [episode for part in range(60) for episode in _make_episodes(2**40 + 50 * part)]
         labels = [one for one in label_episodes(judge, episodes) if isinstance(one, Labels)]
-    called, true = np.array([one.success_once for one in labels]), np.array([_true(one) for one in episodes])
+    called, true = np.array([one.success_once for one in labels]), np.array([_succeeds(one) for one in episodes])
     frames = [(one.frame_probs > 0.5, np.append(False, e.privileged["success"])) for one, e in zip(labels, episodes)]
     false, failure = (sum(int((m & ~t).sum()) for m, t in pairs) for pairs in (frames, [(~t, t) for _, t in frames]))
     return {

@@ -24,26 +24,26 @@ class InvariantViolated(BaseException):
 
 @dataclass
 class World:
-    """Of one simulated run."""
+    """The state that the parts of one simulated run share."""
 
     seed: int
     now: float = 1_000_000_000.0  # s since 1970
     log: list[str] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)  # steps, kills, answers, ...
-    candidate: str = ""  # what all candidates of a retraining are, beside the current judge; "": drawn
+    candidate: str = ""  # how all candidates compare with the current judge: "equal", ...; "": drawn
     candidates: dict[int, str] = field(default_factory=dict)  # number of a retraining -> what its candidate was
     judge_down_until: float = 0.0  # the judge cannot be reached before this time
     on_env_step: Hook = lambda *_: None  # env, step of the first episode
     on_batch: Hook = lambda *_: None  # learner, batch
     on_rollout: Hook = lambda *_: None  # learner, rollout
 
-    def tell(self, event: str) -> None:
+    def note(self, event: str) -> None:
         """Add a line to the event log."""
         self.log.append(f"{self.now - 1_000_000_000:10.1f} s  {event}")
 
     def fail(self, invariant: str, message: str) -> None:
         """Report a violation; ends the run."""
-        self.tell(f"VIOLATED {invariant}: {message}")
+        self.note(f"VIOLATED {invariant}: {message}")
         raise InvariantViolated(invariant, message)
 
     def check(self, holds: object, invariant: str, message: str) -> None:

@@ -7,10 +7,10 @@
 **What is guaranteed.** A judge is stopped in at most 5% of whole runs if, at every moment and given everything before,
 its next success is false with a probability of at most `max_false` and its next episode is a missed success with a
 probability of at most `max_missed`. This holds however long the run is and however the policy changes (judges/stats.py
-has the proof), for episodes that were drawn at random. It is a statement about every moment, not about the average: a
-judge whose only errors all come early is stopped. If a run has several judges, or also promotes new ones, they share
-the 5%. A judge that begins to be exploited, so that half of its successes or more are false, is stopped before it has
-rewarded 20 false successes in 95% of runs with the default settings. This figure is measured (benchmarks/trust.py).
+has the proof), for episodes that were drawn at random. It concerns every moment, not the average: a judge whose only
+errors all come early is stopped. The judges of a run, and the promotions of new ones, share the 5%. A judge whose
+successes become false in half of the cases or more is stopped before it has rewarded 20 false successes, in 95% of runs
+with the default settings (measured by benchmarks/trust.py).
 
 **What is looked up.** Each episode is drawn with a known probability: all of the first episodes of a judge, all of its
 next successes after one was false or after its success rate jumped, all episodes on which another judge disagrees or
@@ -22,9 +22,9 @@ audits the same episodes. People may label other episodes too, but only drawn on
 the false ones first would otherwise stop an honest judge. An episode without an answer counts as right once
 `PATIENCE` later ones are answered, and so does one that a person excluded. Both can only delay an alarm.
 
-**Two errors** are counted separately: false successes, which a policy can learn to exploit, and missed successes, which
-are not rewarded. A success that becomes true at most `onset_tolerance` steps after the judge reported it is early, not
-false. An alarm stays on for its judge; near the limit it would otherwise start and stop the learner with every episode.
+**Two errors** are counted separately: false successes, which a policy can learn to exploit, and missed successes. A
+success that becomes true at most `onset_tolerance` steps after the judge reported it is early, not false. An alarm
+stays on for its judge; near the limit it would otherwise start and stop the learner with every episode.
 """
 
 import hashlib
@@ -258,7 +258,7 @@ class Audit:
 
     @property
     def judge_success_rate(self) -> float:
-        """Of the newest episodes, the fraction that succeed by the judge; NaN before there is one."""
+        """Fraction of the newest episodes that succeed by the judge; NaN before there is one."""
         predictions = self._predictions.values()
         return sum(prediction.success for prediction in predictions) / len(predictions) if predictions else math.nan
 

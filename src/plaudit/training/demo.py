@@ -74,7 +74,7 @@ class DemoDisplay:
 
     console: Console
     track: Callable[[str], Any]  # wraps a sequence in a progress bar of this name
-    epochs: Callable[[int], AbstractContextManager[Progress]]  # of a judge, at most so many
+    epochs: Callable[[int], AbstractContextManager[Progress]]  # of a judge; argument: their largest number
     steps: Callable[[Any], AbstractContextManager[Progress]]  # of a training run, by its config
 
 

@@ -7,10 +7,9 @@ from typing import Any
 from plaudit.data.store import Store
 from plaudit.errors import DataError
 from plaudit.rollout.scripted import record_demos
-from plaudit.rule import release
 from plaudit.training.config import TrainingConfig, demo_seed
 from plaudit.training.run_folder import RunFolder
-from plaudit.types import PEOPLE, Labels
+from plaudit.types import PEOPLE
 
 LINGER_STEPS = 10  # after success, so that a judge that needs several frames sees it too
 
@@ -24,7 +23,7 @@ def check_demos(config: TrainingConfig) -> None:
 
 
 def unseen_success(successes: int, count: int) -> str:
-    """Why it matters that a judge calls so many of the demonstrations a success; empty where most are."""
+    """A warning if the judge sees success in less than half of the demonstrations; "" otherwise."""
     if 2 * successes >= count:
         return ""
     return (
@@ -32,11 +31,6 @@ def unseen_success(successes: int, count: int) -> str:
         "frame of success, where a careful judge needs a few more (record them with --steps-after-success 10). Or its "
         "rule is too strict (judge.rule), or they show another task."
     )
-
-
-def demo_labels(labels: Labels) -> Labels:
-    """A judge's labels of a demonstration. A person has shown it, so none of it is withheld."""
-    return release(labels)
 
 
 def copy_exclusions(demos: Store, labeled: Store) -> None:

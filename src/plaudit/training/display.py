@@ -21,11 +21,11 @@ from plaudit.training.online_state import OnlineState
 
 WIDTH = 80
 WAITING_FOR_OPERATOR = {"gate": "the operator", "held": "release"}  # by phase
-RATE_WINDOW_S = 120.0  # over which the rate is taken that tells how long it will be
+RATE_WINDOW_S = 120.0  # over which the rate is measured for the remaining time
 
 
 class Display:
-    """Of one run.
+    """The screen of one run.
 
     view = Display(config)
     live.update(view.screen(state, workers.restarts))
@@ -88,7 +88,7 @@ class EtaEstimate:
             self._seen.popleft()
 
     def remaining_s(self, total: int) -> float | None:
-        """Seconds until all is done; None while that cannot be told."""
+        """Seconds until all is done; None while that is not known."""
         if not self._seen:
             return None
         (start, first), (end, last) = self._seen[0], self._seen[-1]
@@ -217,7 +217,7 @@ def _robot(state: OnlineState) -> Text:
 
 
 def _operator(status: OperatorStatus) -> Text:
-    """What is asked of the operator, and what came of the last command."""
+    """What the operator is asked to do, and the result of the last command."""
     asked = {
         "idle": ("nothing to do", "dim"),
         "gate": ("scene ready?", "bold yellow"),

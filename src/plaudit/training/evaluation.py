@@ -157,7 +157,7 @@ def film(env: VecEnv, env_config: Any, make_act: Callable[[], ActFn], judge: Liv
 
 
 def run_judge(folder: RunFolder) -> LiveJudge | None:
-    """The run's current judge, if there is one beside the simulator and it can follow an episode.
+    """The run's current judge, if it is not the simulator and can score while an episode runs.
 
     A vision-language model and a human cannot.
     """
@@ -243,7 +243,7 @@ class PolicyActor:
 
 
 def find_policy(path: Path) -> PolicySpec:
-    """Of a policy's file, its folder, or the folder of a run."""
+    """Load a policy from its file, its folder, or the folder of a run."""
     places = [path, path / POLICY_FILE, path / "policy" / POLICY_FILE]
     file = next((place for place in places if place.is_file()), None)
     if file is None:
@@ -255,7 +255,7 @@ def find_policy(path: Path) -> PolicySpec:
 
 
 def find_judge(path: Path) -> LiveJudge:
-    """Of a reward model's folder or .pt, or of a judge's file; it must be able to follow an episode."""
+    """Build a judge from a reward model's folder or .pt, or a judge's file; it must score while an episode runs."""
     config = JUDGE_REGISTRY.parse(judge_tree(path))
     assert isinstance(config, JudgeConfig)
     judge = config.build()
@@ -275,7 +275,12 @@ def env_config_for(
     config, cls = spec.config, ENV_REGISTRY.get(name)
     base = {} if own is None else own.model_dump(mode="json")
     cameras = dict(config.cameras) if isinstance(config, NetworkPolicyConfig) else {}
-    wanted = _needed_images(cameras, judge)
+    shown = {**cameras, **(judge.model.cameras if isinstance(judge, ClassifierJudge) else {})}
+    sizes = sorted({tuple(size) for size in (*cameras.values(), *shown.values())})
+    if len(sizes) > 1:
+        both = " and ".join(f"{height}x{width}" for height, width in sizes)
+        raise DataError(f"policy and judge look at images of {both}, and an environment has one size for all cameras")
+    wanted = [f"cameras=[{','.join(shown)}]", f"image_size=[{sizes[0][0]},{sizes[0][1]}]"] if sizes else []
 
     def with_obs(obs: str) -> Any:
         overrides = [f"type={name}", f"obs={obs}", *wanted, *settings]
@@ -293,20 +298,8 @@ def env_config_for(
     return with_obs("both")
 
 
-def _needed_images(cameras: Mapping[str, tuple[int, int]], judge: LiveJudge | None) -> list[str]:
-    """Keys of an environment's config; none where nobody looks at images. cameras: of the policy"""
-    wanted = {**cameras, **(judge.model.cameras if isinstance(judge, ClassifierJudge) else {})}
-    sizes = sorted({tuple(size) for size in (*cameras.values(), *wanted.values())})
-    if not sizes:
-        return []
-    if len(sizes) > 1:
-        shown = " and ".join(f"{height}x{width}" for height, width in sizes)
-        raise DataError(f"policy and judge look at images of {shown}, and an environment has one size for all cameras")
-    return [f"cameras=[{','.join(wanted)}]", f"image_size=[{sizes[0][0]},{sizes[0][1]}]"]
-
-
 def evaluate_policy(spec: PolicySpec, env_config: Any, episodes: int, judge: LiveJudge | None) -> EvalResult:
-    """On test seeds, by the simulator and by a judge; None: by the simulator alone."""
+    """Evaluate a policy on test seeds, by the simulator and by a judge; None: by the simulator alone."""
     with closing(env_config.build(min(episodes, MAX_TEST_ENVS))) as env:
         actor = PolicyActor(spec, env, ENV_REGISTRY.name_of(env_config))
         detector = None if judge is None else SuccessDetector(judge, env.num_envs)

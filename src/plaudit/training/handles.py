@@ -3,11 +3,10 @@
     replay.call(ReplayBuffer.add, episode, key)                # waits for the result
     slot.start(self.on_episode, EnvWorker.rollout, seed)       # the loop's callback gets the result
 
-The method is that of the worker's class, so that an editor jumps to it, and pyright checks arguments, result and
-callback. There are three kinds: `SerialHandle`, which makes a call at once and in order, `ThreadHandle`, which gives a
-worker a thread of its own, and `RayHandle` in cluster/ray_workers.py. What crosses them is arguments, results and
-errors; an error that the worker did not expect arrives as `WorkerFailed`, and a worker that does not answer as
-`WorkerLost`.
+The method is that of the worker's class, so an editor jumps to it, and pyright checks arguments, result and callback.
+There are three kinds: `SerialHandle` makes a call at once and in order, `ThreadHandle` gives a worker its own thread,
+and `RayHandle` is in cluster/ray_workers.py. An error that the worker did not expect arrives as `WorkerFailed`, and a
+worker that does not answer as `WorkerLost`.
 
 (Rejected: a proxy class for each worker, which writes every signature twice; a Protocol for each caller; asyncio, since
 torch and the drivers of robots block.)

@@ -47,12 +47,12 @@ class LabelingWindowConfig(Config):
 
 
 class Mirror:
-    """A store of episodes that live in another one; of one process, beside which a window labels."""
+    """A store with copies of another store's episodes, written by one process and labeled by a window."""
 
-    def __init__(self, folder: Path, capacity_bytes: int = MIRROR_BYTES):
+    def __init__(self, folder: Path):
         new = not is_store(folder)
-        self.store = Store.create(folder, capacity_bytes=capacity_bytes) if new else Store.open(folder, write=True)
-        self._kept = folder / "collected.json"  # versions of the ledger that whoever collects has received
+        self.store = Store.create(folder, capacity_bytes=MIRROR_BYTES) if new else Store.open(folder, write=True)
+        self._kept = folder / "collected.json"  # versions of the ledger that were collected
         self._collected: int = read_json(self._kept) if self._kept.exists() else 0
         self._names = folder / "remote.json"  # of evicted episodes too: they may have been labeled before
         lines = Journal(folder / "journal").read()
@@ -150,7 +150,7 @@ class Window:
 
 
 def window(connection: Connection, store: Path, order: QueueOrder, name: str) -> None:
-    """The process: until the person closes the window, or whoever opened it is gone."""
+    """The process: ends when the person closes the window, or the process that opened it is gone."""
     exit_with_parent(connection, GRACE)
     if not has_display():
         again = "start the run again; with --ray, start the cluster's node there again"

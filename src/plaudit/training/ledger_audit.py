@@ -5,20 +5,20 @@
     window.show(audit.requested(store))                         # where only a person knows the truth
     if audit.current.blocks_learning: print(audit.status)
 
-All state follows from the ledger, read in its order: a resumed run draws the same episodes and reports the same
-figures. After a repair has shortened the ledger, all of it is read again. The simulator's truth about an audited
-episode is written to the ledger too, as a label of source "simulator". It outlives the episode's eviction, a retraining
-may learn from it, and the learner never sees it, because it samples only labels of the judge and of people.
+All state follows from the ledger, read in its order, so a resumed run draws the same episodes and reports the same
+figures. The simulator's truth about an audited episode is written to the ledger too, as a label of source "simulator".
+It outlives the episode's eviction, and a retraining may learn from it. The learner samples only labels of the judge and
+of people, so it never sees it.
 
 An episode counts for the model that labeled it first. A new model labels old episodes again and may have learned from
 them, so agreement on those proves nothing. A new model therefore begins with no audited episodes.
 
 With `judge.ood: audit`, an out-of-distribution episode is withheld: a person is asked about it before others, only
 their label makes it count, and it is no evidence against the judge, because it was not rewarded. A simulator's answer
-releases nothing: it would tell the learner what only the simulator knows.
+releases nothing, because that would tell the learner what only the simulator knows.
 
-People are asked in the order of drawing, and the test uses their answers in that order (audit.py). A person who answers
-some episodes and not others could bias the estimates, so the intervals count unanswered episodes as right and as wrong.
+People are asked in the order of drawing, and the test uses their answers in that order (audit.py). Which episodes they
+answer could bias the estimates, so the intervals count unanswered episodes both as right and as wrong.
 """
 
 from collections import Counter

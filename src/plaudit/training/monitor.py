@@ -25,7 +25,7 @@ SUCCESS_WINDOW = 50  # episodes over which success rates are shown
 
 
 class JudgeMonitor(LedgerReader):
-    """Of one run; in the process that owns its folder."""
+    """Audit and retraining of one run's judge, in the process that owns the run's folder."""
 
     def __init__(self, folder: RunFolder, source: str):
         """source: of the judge's labels"""
@@ -57,19 +57,17 @@ class JudgeMonitor(LedgerReader):
         else:
             self.store.ledger.refresh()
         for version in self._new_labels(self.store.ledger):
-            if version.source in self._sources and self._is_first(version.episode, version.number):
-                labels = version.labels()
+            if version.source not in self._sources:
+                continue
+            # Only the first decision on an episode counts: a new version of the judge labels old episodes again.
+            *before, version = self.store.ledger.history(version.episode)[: version.number]
+            labels, earlier = version.labels(), [v.labels() for v in before if v.source in self._sources]
+            if _is_decision(labels) and not any(map(_is_decision, earlier)):
                 self._successes.append(release(labels).success_once)
                 self._ood.append(bool(labels.ood))
         if self.cascade is not None:
             self.cascade.read_labels(self.store)
         return self._retrain()
-
-    def _is_first(self, episode: int, number: int) -> bool:
-        """Whether a label is the first decision on an episode: a new version labels old episodes again."""
-        *before, version = self.store.ledger.history(episode)[:number]
-        earlier = [v for v in before if v.source in self._sources]
-        return _is_decision(version.labels()) and not any(_is_decision(v.labels()) for v in earlier)
 
     def _retrain(self) -> JudgeConfig | None:
         if self._retrainer is None or self._closed:

@@ -16,7 +16,6 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -82,7 +81,7 @@ def settings_to_run(env: str, seeds: Iterable[int] = SEEDS, more: tuple[str, ...
 
 
 def make_run(setting: Setting) -> NoiseRun:
-    """Train, and say what came of it."""
+    """Train with a setting; returns the true success rate."""
     config = setting.config
     steps = config.max_steps
     assert steps is not None
@@ -92,7 +91,7 @@ def make_run(setting: Setting) -> NoiseRun:
     config = config.model_copy(update={"evaluation": evaluation, "run": run})
     with tempfile.TemporaryDirectory() as temporary:
         folder = RunFolder.create(Path(temporary) / "run", config)
-        with Trainer(folder, _quiet) as trainer:
+        with Trainer(folder, lambda _: iter) as trainer:
             trainer.run(lambda _: True)
         lines = [line for line in folder.metrics() if "eval/success_once" in line]
     last = [line["eval/success_once"] for line in lines if line["step"] > 0.75 * steps]
@@ -105,7 +104,10 @@ def make_runs(settings: Sequence[Setting], jobs: int, seconds: float | None = No
     for setting in settings:
         _ = setting.config
     ends = None if seconds is None else time.monotonic() + seconds
-    quiet = {"initializer": signal.signal, "initargs": (signal.SIGINT, signal.SIG_IGN)}  # Ctrl-C is for whoever waits
+    quiet = {
+        "initializer": signal.signal,
+        "initargs": (signal.SIGINT, signal.SIG_IGN),
+    }  # the parent handles Ctrl-C
     with multiprocessing.get_context("spawn").Pool(jobs, **quiet) as pool:
         results = pool.imap_unordered(make_run, settings)
         for _ in settings:
@@ -113,7 +115,3 @@ def make_runs(settings: Sequence[Setting], jobs: int, seconds: float | None = No
                 yield results.next(None if ends is None else ends - time.monotonic())
             except multiprocessing.TimeoutError:
                 return
-
-
-def _quiet(_: str) -> Any:
-    return iter

@@ -1,4 +1,4 @@
-"""The online loop: `plaudit online`. Robot, judge and learner work at their own pace; this loop says what is next.
+"""The online loop: `plaudit online`. Robot, judge and learner work at their own pace; this loop starts their calls.
 
     worker   does                                        waits when                         until
     env      plays an episode with the newest weights    `max_unlabeled_episodes`, or       the judge or the
@@ -8,16 +8,15 @@
     learner  updates that labeled steps have earned,     none is due; the audit's alarm     labels; a better judge
              publishes, evaluates
 
-Workers know nothing of each other but the replay buffer and the state manager. The counters that decide are asked for,
-not kept: a run that was stopped anywhere goes on with the same ones.
+Workers share only the replay buffer and the state manager. The counters that decide are read from these two, so a run
+that was stopped anywhere continues with the same ones.
 
-A worker that is lost is restarted and called again; a disk that is full is tried again, and so is a worker that raised
-an unexpected exception. What lasts longer than `run.worker_timeout_s` ends the run with a message, and so does a robot
-that cannot be driven; one that is silent is waited for, `policy.inference.patience_s` long. However a run ends, what
-was learned is saved.
+A lost worker is restarted and called again. A full disk is tried again, and so is a worker that raised an unexpected
+exception. A failure that lasts longer than `run.worker_timeout_s` ends the run, and so does a robot that cannot be
+driven; a silent robot is waited for, up to `policy.inference.patience_s`. What was learned is saved however a run ends.
 
-Where workers take turns, in one process, nothing here depends on how long anything takes: the clock is the workers',
-which counts turns, updates come in fixed numbers, and a judge that is trained again is waited for.
+Where workers take turns in one process, nothing depends on how long a call takes: the clock counts turns, updates come
+in fixed numbers, and the loop waits for a retraining.
 """
 
 import time
@@ -39,11 +38,10 @@ from plaudit.files import understood
 from plaudit.judges.certificate import certificate_status
 from plaudit.training.config import withholding_judge
 from plaudit.training.demos import unseen_success
-from plaudit.training.event_log import EventLog
 from plaudit.training.handles import Slot
 from plaudit.training.learner_setup import learner_env_spec
 from plaudit.training.monitor import JudgeMonitor
-from plaudit.training.online_state import OnlineSchedule, OnlineState
+from plaudit.training.online_state import EventLog, OnlineSchedule, OnlineState
 from plaudit.training.replay_buffer import ReplayBuffer
 from plaudit.training.retrain import current_judge
 from plaudit.training.rollout_judge import check_robot_judge
@@ -83,7 +81,7 @@ class OnlineTrainer:
         self.started = False  # whether there is something to report
 
     def run(self, callback: Callback) -> OnlineState:
-        """To the end, or until the callback returns False."""
+        """Run to the end, or until the callback returns False."""
         self.setup()
         try:
             self.refresh()

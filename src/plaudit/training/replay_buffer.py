@@ -39,7 +39,8 @@ from plaudit.data.store import Store, is_store
 from plaudit.errors import EpisodeNotFound
 from plaudit.judges.labeling import stale_episodes
 from plaudit.rollout.run import discarded_store, is_discarded, label_marked
-from plaudit.training.demos import copy_exclusions, demo_labels
+from plaudit.rule import release
+from plaudit.training.demos import copy_exclusions
 from plaudit.training.handles import Handle
 from plaudit.types import OPERATOR, AnyArray, Batch, Episode, JudgeId, Labels
 
@@ -291,8 +292,8 @@ class ReplayBuffer:
             ledger = store.ledger
             ledger.refresh()
             own = {item.id: one for item, one in labels.items() if item.dataset == dataset}
-            if dataset == "demos":
-                own = {i: demo_labels(one) for i, one in own.items()}
+            if dataset == "demos":  # a person has shown them, so none is withheld
+                own = {i: release(one) for i, one in own.items()}
             new = [(i, part) for i, one in own.items() if not _is_written(ledger, i, one) for part in one.with_parts]
             if new:
                 ledger.extend(new)

@@ -75,7 +75,7 @@ from plaudit.training.reward_model import train_and_save
 from plaudit.training.settings import RetrainConfig
 
 DECISION_FILE, CANDIDATE = "promotion.json", ".candidate"
-STOP_TIMEOUT_S = 20.0  # for which a retraining may save what it has when it is told to stop
+STOP_TIMEOUT_S = 20.0  # that a retraining may take to save what it has when it is stopped
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,8 @@ def train_and_save(
     on_choice: Callable[[Choice], object] = never_stop,
     begun: float | None = None,
 ) -> TrainResult:
-    """Train, measure, write. `TrainingInterrupted` where a callback wanted no more: the same call goes on.
+    """Train, measure and write a reward model. If a callback returns False, this raises `TrainingInterrupted`, and
+    the same call continues.
 
     For the arguments, see `train_reward_model`.
     """
@@ -94,7 +95,7 @@ def epochs_curve(work: Path, watch: Callable[[EpochMetrics], bool]) -> Iterator[
 
 
 def save_curve(folder: Path, work: Path, history: Sequence[EpochMetrics]) -> None:
-    """How a training went, into the folder of what came of it."""
+    """Write the curve of a training to the folder of its result."""
     _write_lines(folder / "curve.jsonl", [asdict(epoch) for epoch in history])
     if (work / CURVE).is_dir():
         shutil.copytree(work / CURVE, folder / CURVE)
@@ -153,7 +154,7 @@ def write_report(path: Path, fitted: TrainResult, model: Path, store: Path) -> N
 
 
 def _scalars(epoch: EpochMetrics) -> dict[str, float]:
-    """By name; members of an ensemble are lines of their own."""
+    """The curves of an epoch, by name; each member of an ensemble has its own."""
     who = f" {epoch.member + 1}" if epoch.member else ""
     losses = {f"loss/train{who}": epoch.train_loss, f"loss/held out{who}": epoch.validation_loss}
     return {**losses, f"accuracy/train{who}": epoch.train_acc}
@@ -168,7 +169,7 @@ def tune_and_save(
     on_step: Callable[[StepMetrics], bool] = never_stop,
     ids: Sequence[int] | None = None,
 ) -> TuneResult:
-    """Train, measure, write. `TrainingInterrupted` where a callback wanted no more: the same call goes on."""
+    """Train, measure and write an adapter. Interrupted like `train_and_save`."""
     check_output_path(target, "--output")
     work = work_folder(target)
     with epochs_curve(work, watch) as on_epoch_end:

@@ -29,9 +29,10 @@ from plaudit.judges.labeling import LabelRunner, StoreQueue
 from plaudit.judges.progress import JudgeWithProgress
 from plaudit.protocols import Judge, LiveJudge, VecEnv
 from plaudit.rollout.vector import RolloutBatch
+from plaudit.rule import release
 from plaudit.training.config import TrainingConfig, withholding_judge
 from plaudit.training.config_file import load_training_config
-from plaudit.training.demos import copy_exclusions, demo_labels, unseen_success
+from plaudit.training.demos import copy_exclusions, unseen_success
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.settings import RewardModelBlock
 from plaudit.types import Episode, FloatArray, JudgeId, Labels, Observation, ProgressFn
@@ -98,10 +99,10 @@ class RolloutJudge:
 
 
 class DemoQueue(StoreQueue):
-    """Demonstrations to label."""
+    """Demonstrations to label. A person has shown them, so none of them is withheld."""
 
     def write(self, labels: Mapping[int, Labels], failed: Mapping[int, str], judge: JudgeId) -> None:
-        super().write({i: demo_labels(one) for i, one in labels.items()}, failed, judge)
+        super().write({i: release(one) for i, one in labels.items()}, failed, judge)
 
 
 def live_judge(config: TrainingConfig) -> LiveJudge:

@@ -80,7 +80,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path, config: TrainingConfig) -> Self:
-        """A new run, or the one that is there if its config differs in `MUTABLE_KEYS` only.
+        """A new run, or the existing one if its config differs in `MUTABLE_KEYS` only.
 
         A run that never published weights, because its judge was not found or the like, may be given any config.
         """

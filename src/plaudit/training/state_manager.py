@@ -8,7 +8,7 @@ a robot did what it did.
 
 import json
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from plaudit.data.disk import disk_error, write_atomic
@@ -23,20 +23,11 @@ BORN = ".born"  # when the manager that writes here was started
 
 
 @dataclass(frozen=True)
-class ReaderStatus:
-    """What one who acts with the weights was last told."""
-
-    version: int
-    time: float  # s since 1970 when it was told
-
-
-@dataclass(frozen=True)
 class PolicyStatus:
-    """For whoever watches."""
+    """The newest version and its age."""
 
     version: int  # the newest; 0 before any
     published: float  # s since 1970 of the newest
-    readers: dict[str, ReaderStatus] = field(default_factory=dict)
     born: float = 0.0  # when the manager was started, s since 1970
 
 
@@ -53,7 +44,7 @@ class StateManager:
 
     version = state.publish(weights)                 # by a learner; its own count of versions is not used
     start = state.count_start("robot")               # by a reader, once; how often it had started before
-    weights = state.get_weights(version, "robot")    # by a reader; None while there is nothing newer
+    weights = state.get_weights(version)             # by a reader; None while there is nothing newer
     """
 
     def __init__(self, folder: str | Path, versions_bytes: int = VERSIONS_BYTES):
@@ -62,7 +53,6 @@ class StateManager:
         path = self._folder / WEIGHTS_FILE
         self._newest = read_weights(path) if path.exists() else None
         self._published = path.stat().st_mtime if self._newest else 0.0
-        self._readers: dict[str, ReaderStatus] = {}
         self._born = time.time()
         try:
             write_atomic(self._folder / BORN, repr(self._born).encode())
@@ -71,6 +61,7 @@ class StateManager:
 
     @property
     def version(self) -> int:
+        """The newest version; 0 before any."""
         return 0 if self._newest is None else self._newest.version
 
     def publish_frozen(self, weights: PolicyWeights) -> None:
@@ -106,28 +97,24 @@ class StateManager:
             raise disk_error(error, self._folder, f"a start of the {reader} was not counted") from error
         return before
 
-    def get_weights(self, newer_than: int, reader: str) -> PolicyWeights | None:
-        """The newest weights, if the reader has older ones; they stay on disk, and which it has is remembered."""
+    def get_weights(self, newer_than: int) -> PolicyWeights | None:
+        """The newest weights, if the reader has older ones. They stay on disk, in `versions`."""
         newest = self._newest if self.version > newer_than else None
-        if newest is not None:
-            self._keep(newest)
-        self._readers[reader] = ReaderStatus(max(newer_than, self.version), time.time())
-        return newest
-
-    def _keep(self, acting: PolicyWeights) -> None:
-        path = self._folder / VERSIONS / f"{acting.version:08d}.safetensors"
-        if path.exists():
-            return
+        path = self._folder / VERSIONS / f"{self.version:08d}.safetensors"
+        if newest is None or path.exists():
+            return newest
         try:
-            write_weights(path, acting)
+            write_weights(path, newest)
             kept = sorted(path.parent.glob("*.safetensors"))
             while len(kept) > 1 and sum(each.stat().st_size for each in kept) > self._versions_bytes:
                 kept.pop(0).unlink()
         except OSError as error:
-            raise disk_error(error, self._folder, f"version {acting.version} was not given to a robot") from error
+            raise disk_error(error, self._folder, f"version {newest.version} was not given to a robot") from error
+        return newest
 
     def close(self) -> None:
         """Everything is on disk already."""
 
     def status(self) -> PolicyStatus:
-        return PolicyStatus(self.version, self._published, dict(self._readers), self._born)
+        """For the loop."""
+        return PolicyStatus(self.version, self._published, self._born)

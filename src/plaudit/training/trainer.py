@@ -140,7 +140,7 @@ class Trainer:
         self.collection = stack.enter_context(collecting(config.collect, folder.path))
 
     def run(self, callback: Callback, should_stop: ShouldStop = lambda: False) -> RunState:
-        """To the end, or until it is asked to stop; starts from the newest checkpoint."""
+        """Run to the end, or until asked to stop; starts from the newest checkpoint."""
         state, rollout = self._resume()
         start = time.monotonic() - state.elapsed_s
         going = rollout is not None or not self._is_finished(state)

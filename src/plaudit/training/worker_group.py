@@ -36,7 +36,7 @@ class WorkerGroup:
     learner: Slot[LearnerWorker]
 
     def __init__(self) -> None:
-        self.counted_restarts: dict[str, int] = {}  # of workers without a slot: whoever calls them hardly notices
+        self.counted_restarts: dict[str, int] = {}  # of workers without a slot, by the times at which they started
         self.clock: Callable[[], float] = time.monotonic  # seconds, by which the loop and its workers pace themselves
 
     @property

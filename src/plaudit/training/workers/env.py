@@ -28,7 +28,7 @@ from plaudit.policies.config import NetworkPolicyConfig
 from plaudit.policies.loader import FROZEN_FILE, PolicySpec, write_weights
 from plaudit.protocols import InferenceEngine
 from plaudit.rollout.operator import Operator, OperatorCommand, OperatorStatus, listen_at_robot
-from plaudit.rollout.run import attend, attended_episode, is_discarded
+from plaudit.rollout.run import attend, attended_episode
 from plaudit.training.config import TrainingConfig
 from plaudit.training.handles import Handle
 from plaudit.training.replay_buffer import ReplayBuffer
@@ -36,6 +36,7 @@ from plaudit.training.state_manager import StateManager
 from plaudit.trust import print_plain
 from plaudit.types import EnvSpec, Episode
 
+READER = "robot"  # its name for the state manager
 SYNC_S = 0.2  # between two requests for new weights during an episode
 OUTBOX = Path(".plaudit") / "unsent"  # in the home folder
 KEEP_AFTER_S = 1.0  # that sending an episode may take before it is written to disk
@@ -46,17 +47,15 @@ KEY = "outbox"  # in the meta of an episode on disk: the key that it is sent wit
 class EpisodeInfo:
     """An episode that is in the replay buffer."""
 
-    id: int
+    id: int  # of one that the operator discarded: in the store of discarded episodes
     steps: int
     version: int  # of the weights that it began with
     success: bool | None  # by the simulator; None on a robot
-    began: float  # s since 1970
     seconds: float  # that it took
     ended: str  # by what
     held_ticks: int  # control steps without a command
     starved_chunks: int  # that ran out before the next one was ready
     guided_fraction: float | None  # of the chunks that should continue the one before
-    discarded: bool = False  # by the operator; the id is that of the store of discarded episodes
     fault: bool = False  # whether it ended by a fault that may pass; `load_policy` comes next then
 
 
@@ -65,8 +64,7 @@ class PendingEpisode(NamedTuple):
 
     episode: Episode
     key: str  # of its own, so that it may be sent twice
-    began: float  # s since 1970
-    seconds: float
+    seconds: float  # that it took
 
 
 class Outbox:
@@ -143,15 +141,11 @@ class EnvWorker:
         config: TrainingConfig,
         replay: Handle[ReplayBuffer],
         state: Handle[StateManager],
-        reader: str = "robot",
         *,
         outbox_on_disk: bool = False,
     ):
-        """
-        reader: its name for the state manager
-        outbox_on_disk: on a cluster, see `Outbox`
-        """
-        self._config, self._replay, self._state, self._reader = config, replay, state, reader
+        """outbox_on_disk: on a cluster, see `Outbox`"""
+        self._config, self._state = config, state
         self._follows = config.policy.behavior == "learner"  # or a policy that acts as it is
         self._engine: InferenceEngine | None = None
         self._has_policy = False
@@ -185,8 +179,12 @@ class EnvWorker:
             self._engine.recover()
             return self._engine.inference_summary
         if self._follows:
-            start = self._state.call(StateManager.count_start, self._reader)
-            policy = self._with_frozen(_explores_anew(policy, self._reader, start))
+            start = self._state.call(StateManager.count_start, READER)
+            if "seed" in policy.policy:  # the same one again would explore the same actions again
+                mixed = np.random.SeedSequence([policy.policy["seed"], crc32(READER.encode()), start])
+                seed = int(mixed.generate_state(1)[0])
+                policy = policy.model_copy(update={"policy": {**policy.policy, "seed": seed}})
+            policy = self._with_frozen(policy)
         if self._engine is None:
             self._engine = self._connect(policy)
         else:
@@ -242,11 +240,11 @@ class EnvWorker:
                 return None
             if self._follows:
                 self._sync_weights(engine)
-            began, clock = time.time(), time.monotonic()
+            began = time.monotonic()
             episode, self._failure = self._run_episode(engine, seed)
             if episode is None:
                 return None
-            self._outbox.pending = PendingEpisode(episode, uuid.uuid4().hex, began, time.monotonic() - clock)
+            self._outbox.pending = PendingEpisode(episode, uuid.uuid4().hex, time.monotonic() - began)
         pending = self._outbox.pending
         episode_id, episode = self._outbox.send(), pending.episode
         fault = isinstance(self._failure, RolloutFault)
@@ -257,14 +255,12 @@ class EnvWorker:
             steps=episode.steps,
             version=int(episode.meta["weights"]),
             success=None if episode.success is None else bool(episode.success.any()),
-            began=pending.began,
             seconds=pending.seconds,
             ended=str(episode.meta["ended"]),
             held_ticks=episode.meta.get("held_ticks", 0),  # an inference engine of the user's own may not count them
             starved_chunks=episode.meta.get("starved_chunks", 0),
             guided_fraction=episode.meta.get("guided_fraction"),
             fault=fault,
-            discarded=is_discarded(episode),
         )
 
     def _run_episode(self, engine: InferenceEngine, seed: int | None) -> tuple[Episode | None, RolloutError | None]:
@@ -298,16 +294,7 @@ class EnvWorker:
                 follower.join()
 
     def _sync_weights(self, engine: InferenceEngine, now: bool = False) -> None:
-        weights = self._state.call(StateManager.get_weights, self._version, self._reader)
+        weights = self._state.call(StateManager.get_weights, self._version)
         if weights is not None:
             engine.push(weights, now)
             self._version = weights.version
-
-
-def _explores_anew(policy: PolicySpec, reader: str, start: int) -> PolicySpec:
-    """The policy with another seed for every start of a robot's process, which follows from the run's seed: with the
-    same one it would explore the same actions again."""
-    if "seed" not in policy.policy:
-        return policy
-    mixed = np.random.SeedSequence([policy.policy["seed"], crc32(reader.encode()), start])
-    return policy.model_copy(update={"policy": {**policy.policy, "seed": int(mixed.generate_state(1)[0])}})

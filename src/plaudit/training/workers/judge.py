@@ -20,7 +20,7 @@ from plaudit.files import Root
 from plaudit.judges.cascade import CascadeConfig
 from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
 from plaudit.judges.config import JudgeConfig, judge_warnings
-from plaudit.judges.labeling import BATCH, RETRY_S, LabelQueue, LabelRunner, LabelStats
+from plaudit.judges.labeling import RETRY_S, LabelQueue, LabelRunner, LabelStats
 from plaudit.judges.vlm.config import VlmJudgeConfig
 from plaudit.registry import JUDGE_REGISTRY, dotted_path
 from plaudit.training.handles import Handle
@@ -92,7 +92,7 @@ def _read(root: Root, path: Path) -> bytes:
 
 @dataclass(frozen=True)
 class LabelReport:
-    """What came of one look."""
+    """The result of one call of a labeling worker."""
 
     who: JudgeId
     done: int = 0
@@ -143,9 +143,9 @@ class JudgeWorker:
     report = worker.label_pending()
     """
 
-    def __init__(self, replay: Handle[ReplayBuffer], batch: int = BATCH, clock: Callable[[], float] = time.monotonic):
+    def __init__(self, replay: Handle[ReplayBuffer], clock: Callable[[], float] = time.monotonic):
         """clock: seconds, after which an episode that it failed on is tried again"""
-        self._queue, self._batch, self._clock = BufferQueue(replay), batch, clock
+        self._queue, self._clock = BufferQueue(replay), clock
         self._runner: LabelRunner[EpisodeRef] | None = None
         self._identity, self._warnings = "", list[str]()
         self._folder = tempfile.TemporaryDirectory(prefix="plaudit-judge-")
@@ -154,12 +154,12 @@ class JudgeWorker:
         self._folder.cleanup()
 
     def load(self, bundle: JudgeBundle) -> JudgeId:
-        """Build a judge, or another version of it; the one at hand is kept. Returns the id of its labels."""
+        """Build a judge unless it is the current one; returns the id of its labels."""
         if self._runner is None or bundle.identity != self._identity:
             config = bundle.unpack(Path(self._folder.name) / bundle.identity)
             judge = config.build_with_progress()
             self._warnings = judge_warnings(config, judge)
-            self._runner = LabelRunner(judge, self._queue, batch_size=self._batch, retry_s=RETRY_S, clock=self._clock)
+            self._runner = LabelRunner(judge, self._queue, retry_s=RETRY_S, clock=self._clock)
             self._identity = bundle.identity
         return self._runner.judge.id
 
