@@ -29,18 +29,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic.errors import PydanticUserError
 from pydantic_core import ErrorDetails
 
+from plaudit import trust
 from plaudit.errors import BadFile, ConfigError, ContractError, did_you_mean
 from plaudit.files import MAX_DEPTH, MAX_JSON, DuplicateKey, Root, brief, parse_json
-from plaudit.trust import (
-    PLACES,
-    check_code,
-    check_host,
-    check_key_variable,
-    check_local_files_only,
-    check_no_secret,
-    from_file,
-    hide_secrets,
-)
 
 LONGEST = 200  # characters of a key or a value that an error message repeats
 MOST_PROBLEMS = 20  # in the error message of one config
@@ -53,7 +44,7 @@ MOST_LETTERS = 16 << 20  # characters of all values with templates filled in
 
 _MISSING = object()
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_PLACE = re.compile(r"\$\{oc\.env:(" + "|".join(PLACES) + r")(,[\w./-]*)?\}")
+_PLACE = re.compile(r"\$\{oc\.env:(" + "|".join(trust.PLACES) + r")(,[\w./-]*)?\}")
 _OTHER_KEY = re.compile(r"\$\{([\w-]+(?:\.[\w-]+)*)\}")
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -80,10 +71,10 @@ LearningRate = Annotated[float, Field(gt=0, le=10)]
 Hertz = Annotated[float, Field(ge=1e-3, le=1000)]  # control steps or frames per second
 
 # Values that a file may not choose freely; see `plaudit.trust`.
-CodeName = Annotated[str, AfterValidator(check_code)]
-ServerUrl = Annotated[str, AfterValidator(check_no_secret), AfterValidator(check_host)]
-KeyVariable = Annotated[str, AfterValidator(check_key_variable)]
-LocalFilesOnly = Annotated[bool, AfterValidator(check_local_files_only)]
+CodeName = Annotated[str, AfterValidator(trust.check_code)]
+ServerUrl = Annotated[str, AfterValidator(trust.check_no_secret), AfterValidator(trust.check_host)]
+KeyVariable = Annotated[str, AfterValidator(trust.check_key_variable)]
+LocalFilesOnly = Annotated[bool, AfterValidator(trust.check_local_files_only)]
 
 
 class Config(BaseModel):
@@ -170,7 +161,7 @@ def load(
     """
     merged, given = read_values(path, overrides, typed, root)
     try:
-        with from_file(path, given):
+        with trust.from_file(path, given):
             return parse(cls, translate(merged))
     except ConfigError as error:
         raise ConfigError(
@@ -217,10 +208,10 @@ def _overrides(overrides: Sequence[str]) -> dict[str, Any]:
             override.encode()  # bytes that are not UTF-8 cannot be written to a file
             tree.merge_with_dotlist([override])
         except _yaml_errors() as error:
-            text = hide_secrets(override)
+            text = trust.hide_secrets(override)
             text = text if len(text) <= 80 else f"{text[:77]}..."
             raise ConfigError(
-                [((), f"command line: '{text}' cannot be read: {hide_secrets(first_line(error))}")]
+                [((), f"command line: '{text}' cannot be read: {trust.hide_secrets(first_line(error))}")]
             ) from error
     given: Any = OmegaConf.to_container(tree)
     return given
@@ -368,7 +359,7 @@ def _check_templates(path: Path, tree: dict[Any, Any]) -> None:
             key = ".".join(map(str, where))
             message = (
                 f"{path}: key '{key}' has a template that a file may not have: {value[:80]}; other keys (${{a.b}}) and "
-                f"${{oc.env:{PLACES[0]}}} can be filled in, anything else is for the command line"
+                f"${{oc.env:{trust.PLACES[0]}}} can be filled in, anything else is for the command line"
             )
             raise ConfigError([(where, message)])
     if templates and _letters(tree, tree, {}) > MOST_LETTERS:
@@ -524,10 +515,10 @@ def _problems(cls: type[BaseModel], detail: ErrorDetails) -> list[tuple[Location
     if kind == "missing":
         return [(where, f"key '{key}' is missing; it has no default")]
     if inner is not None:
-        message = hide_secrets(str(inner))
+        message = trust.hide_secrets(str(inner))
         return [(where, f"key '{key}': {message}" if where else message)]  # an error of the whole config has no key
     value = json.dumps(detail["input"], default=str)
-    value = hide_secrets(value if len(value) <= LONGEST else brief(detail["input"]), key)
+    value = trust.hide_secrets(value if len(value) <= LONGEST else brief(detail["input"]), key)
     return [(where, f"key '{key}' is {value}: {detail['msg'][:300].lower()}")]
 
 

@@ -1,8 +1,7 @@
 """The exceptions that this package raises on purpose.
 
-Every message is one sentence that says what happened, where, and what to do next; the command line prints it and exits
-with 1. Errors that a user can cause also derive from `ValueError`, as Python code expects; broken invariants of our own
-are plain `assert`s.
+Every message says what happened, where, and what to do next; the command line prints it and exits with 1. Errors that a
+user can cause also derive from `ValueError`, as Python code expects. Broken invariants of our own are plain `assert`s.
 """
 
 from collections.abc import Iterable
@@ -110,8 +109,7 @@ class BadMessage(RobotError):
 
 
 class JudgeError(PlauditError, ValueError):
-    """A judge that cannot be trained, loaded or used as asked, or an episode that it cannot score. The episode stays
-    unlabeled."""
+    """A judge cannot be trained, loaded or used as asked, or cannot score an episode, which stays unlabeled."""
 
 
 class JudgeUnavailable(JudgeError):
@@ -123,8 +121,7 @@ class RolloutError(PlauditError, RuntimeError):
 
 
 class RolloutFault(RolloutError):
-    """An episode that ended by a fault that may pass: a silent camera, a process that was killed, a server that is
-    restarted. The robot holds, the episode so far is kept, and `recover()` of the engine makes it ready again."""
+    """An episode ended by a fault that may pass, like a silent camera. The robot holds; the engine may `recover()`."""
 
 
 class TrainingError(PlauditError, RuntimeError):
@@ -143,11 +140,7 @@ class WorkerFailed(TrainingError):
     """A worker of an online run that raised something unexpected, a plugin's `ValueError` say."""
 
     def __init__(self, worker: str, error: BaseException, details: str):
-        """
-        worker: which one
-        error: what it raised
-        details: the traceback, for whoever mends it
-        """
+        """error: what it raised; details: the traceback"""
         lines = str(error).strip().splitlines()
         super().__init__(f"the {worker} failed: {type(error).__name__}{f': {lines[0]}' if lines else ''}")
         self.details = details

@@ -150,6 +150,10 @@ def _few(ids: Sequence[int]) -> str:
 def _print_result(
     store: "Store", config: "JudgeConfig", judge: "Judge", done: "LabelStats[int]", passed_over: int
 ) -> None:
+    from plaudit.judges.cascade import CascadeConfig
+    from plaudit.judges.human.queue import write_requests
+    from plaudit.training.ledger_audit import CascadeLedger
+
     report_failures(done.failed)
     if done.at_start:
         which = f"episode {done.at_start[0]} is" if len(done.at_start) == 1 else f"{len(done.at_start)} episodes are"
@@ -183,31 +187,21 @@ def _print_result(
     open_ = f", {len(done.undecided)} left undecided" if done.undecided else ""
     labeled = len(done.done) - len(done.undecided)
     out.print(f"{labeled} episodes of {store.folder} labeled by {judge.id.source}{called}{open_}{over}{lost}")
-    _tell_cascade(store, config)
+    if isinstance(config, CascadeConfig):
+        tally = CascadeLedger(config)
+        wanted = tally.requested(store)
+        tell("note", tally.describe())
+        if config.human is not None:
+            write_requests(store.folder, wanted)  # the labeling window shows these episodes first
+        if wanted:
+            minutes = len(wanted) * config.human.cost_s / 60 if config.human is not None else 0.0
+            tell(
+                "note",
+                f"{len(wanted)} of the undecided wait for a human, about {minutes:.2g} minutes: plaudit label "
+                f"{store.folder} --judge human",
+            )
     if done.failed:
         raise typer.Exit(1)
-
-
-def _tell_cascade(store: "Store", config: "JudgeConfig") -> None:
-    """Which stages decided, and what a human is asked; the labeling window shows these episodes first."""
-    from plaudit.judges.cascade import CascadeConfig
-    from plaudit.judges.human.queue import write_requests
-    from plaudit.training.ledger_audit import CascadeLedger
-
-    if not isinstance(config, CascadeConfig):
-        return
-    tally = CascadeLedger(config)
-    wanted = tally.requested(store)
-    tell("note", tally.describe())
-    if config.human is not None:
-        write_requests(store.folder, wanted)
-    if wanted:
-        minutes = len(wanted) * config.human.cost_s / 60 if config.human is not None else 0.0
-        tell(
-            "note",
-            f"{len(wanted)} of the undecided wait for a human, about {minutes:.2g} minutes: plaudit label "
-            f"{store.folder} --judge human",
-        )
 
 
 def check_output_path(output: Path | None) -> None:
