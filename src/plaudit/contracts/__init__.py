@@ -165,7 +165,7 @@ def check_policy(policy: Any, observation: Observation, normalizer: Normalizer, 
     _check_chunk(policy.predict(observation, spy), action_dim, "predict(), once frozen,")
 
 
-def _check_guided(policy: Policy, observation: Observation, normalizer: "_Spy", chunk: FloatArray) -> None:
+def _check_guided(policy: Any, observation: Observation, normalizer: "_Spy", chunk: FloatArray) -> None:
     """A chunk that continues another starts near it."""
     horizon, action_dim = chunk.shape
     executed = delay = horizon // 3
@@ -192,7 +192,7 @@ def _check_guided(policy: Policy, observation: Observation, normalizer: "_Spy", 
         )
 
 
-def _check_normalizing(policy: Policy, observation: Observation, called: set[str], inner: Normalizer) -> None:
+def _check_normalizing(policy: Any, observation: Observation, called: set[str], inner: Normalizer) -> None:
     """Predict with normalizers that return other values: inputs and outputs of the policy must follow them."""
     blind = _Spy(inner, {"normalize_state": 0.0, "normalize_image": 0.0})
     first, again = policy.predict(observation, blind), policy.predict(observation, blind)
