@@ -73,6 +73,8 @@ def online(
     or an audit alarm stopped it.
     """
     from plaudit.cluster.connect import workers_for
+    from plaudit.rollout.operator import resolve_auto
+    from plaudit.rollout.run import check_reset
     from plaudit.training.demos import open_demos
     from plaudit.training.normalization import check_trained, resolve_normalizer
     from plaudit.training.online import OnlineTrainer
@@ -83,6 +85,8 @@ def online(
     ray = None if ray == "none" else ray
     if ray is not None and serial:
         raise DataError("--serial runs in this process and --ray on a cluster; give only one of them")
+    if serial and auto is False:
+        raise DataError("--serial has no operator; leave out --no-auto or --serial")
     if ray is not None and find_spec("ray") is None:
         raise ClusterError(f"{MissingExtra('ray', 'cluster')}; or run in this process: leave out --ray (or {RAY})")
     flags = {
@@ -100,7 +104,10 @@ def online(
     try:
         open_demos(run, progress)
         run = RunFolder(run.path, resolve_normalizer(run), is_new=run.is_new)
-        run = RunFolder(run.path, _with_operator(run.config, auto, serial), is_new=run.is_new)
+        settings = run.config  # a serial run has no operator: everything would wait for them
+        operator = resolve_auto(settings.operator, True if serial else auto, settings.robot, settings.teleop)
+        check_reset(settings.policy.inference.reset, operator)
+        run = RunFolder(run.path, settings.model_copy(update={"operator": operator}), is_new=run.is_new)
         if run.is_new:
             check_trained(run.config)
         with workers_for(run, ray, serial=serial) as workers:
@@ -122,8 +129,8 @@ def _open_run(
     folder: Path,
 ) -> Any:
     """The run that the arguments describe, or that --resume names."""
-    from plaudit.training.config_file import load_training_config
     from plaudit.training.run_folder import RunFolder
+    from plaudit.training.config_file import load_training_config
 
     empty = not overrides and config is None and not any([*flags.values(), *files.values()])
     if resume is not None:
@@ -142,18 +149,6 @@ def _open_run(
     _check_judge(wanted, is_new=True)
     path = wanted.run.resume_dir
     return RunFolder.resume_named(path, wanted) if path else RunFolder.open(folder / wanted.run_name, wanted)
-
-
-def _with_operator(config: Any, auto: bool | None, serial: bool) -> Any:
-    """The config with or without an operator. A serial run has none: everything would wait for them."""
-    from plaudit.rollout.operator import resolve_auto
-    from plaudit.rollout.run import check_reset
-
-    if serial and auto is False:
-        raise DataError("--serial has no operator; leave out --no-auto or --serial")
-    operator = resolve_auto(config.operator, True if serial else auto, config.robot, config.teleop)
-    check_reset(config.policy.inference.reset, operator)
-    return config.model_copy(update={"operator": operator})
 
 
 def _check_judge(config: Any, *, is_new: bool) -> None:
