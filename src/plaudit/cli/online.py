@@ -129,8 +129,8 @@ def _open_run(
     folder: Path,
 ) -> Any:
     """The run that the arguments describe, or that --resume names."""
-    from plaudit.training.run_folder import RunFolder
     from plaudit.training.config_file import load_training_config
+    from plaudit.training.run_folder import RunFolder
 
     empty = not overrides and config is None and not any([*flags.values(), *files.values()])
     if resume is not None:
