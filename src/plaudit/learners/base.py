@@ -39,7 +39,7 @@ class LearnerBase(Stateful):
     on_policy = False
     pretrain_updates = 0  # with demonstrations alone, where there are some, before the first episode
 
-    def __init__(self, env_spec: EnvSpec, seed: int, device: str, encoder: "EncoderSpec | None"):
+    def __init__(self, env_spec: EnvSpec, seed: int, device: str, encoder: "EncoderSpec | None" = None):
         self.env_spec, self.seed, self.device = env_spec, seed, torch.device(device)
         self.encoder = encoder or EncoderSpec()
         self.version = 0  # updates made

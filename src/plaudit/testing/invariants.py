@@ -234,6 +234,10 @@ class Watch:
         check(_finite(progress.metrics()), "no_nan", "a metric is not a number")
         self._check_patience(store, ids)
 
+    def robot_answers(self) -> None:
+        """The robot has not failed in this episode, which may be dropped."""
+        self._silent_since = None
+
     def _check_patience(self, store: Store, ids: list[int]) -> None:
         if not ids or SILENT not in str(store.entry(ids[-1]).line["meta"].get("ended")):
             self._silent_since = None

@@ -369,6 +369,7 @@ class SimulatedRun:
                 self.world.counts["operator commands"] += 1
                 self.world.note(f"operator: {event.what} in step {step} of episode {self._episode}")
                 self._group.operate(OperatorCommand(event.what))
+                self.watch.robot_answers()  # an episode that the operator ends is not one that the robot has lost
         if self._silent is not None and self._episode <= self._silent.at and step >= self._silent.number - 1:
             self._fired = True
             self.world.counts["silent robots"] += 1
