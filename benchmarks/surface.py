@@ -32,6 +32,7 @@ from plaudit.errors import PlauditError
 PACKAGE = Path(plaudit.__file__).parent
 # The config classes of commands; those of plugins come from the registries.
 CONFIGS = {"train": "TrainingConfig", "train-reward": "RewardTrainJob", "train-policy": "TrainPolicyConfig"}
+RENAMED = {"unlike": "ood"}  # keys of the base revision that have another name now
 CONFIGS |= {"judge tune": "TuneConfig", "run": "RunConfig"}
 
 
@@ -146,6 +147,7 @@ def _surface_of(revision: str) -> list[str]:
 
 def compare(before: Sequence[str], now: Sequence[str]) -> int:
     """Print the names that are lost, new or changed; returns how many are lost."""
+    before = [re.sub(r"\b(" + "|".join(RENAMED) + r")(?=: )", lambda name: RENAMED[name[0]], line) for line in before]
     old, new = ({line.partition(": ")[0]: line for line in lines} for lines in (before, now))
     lost, added = sorted(old.keys() - new.keys()), sorted(new.keys() - old.keys())
     changed = sorted(name for name in old.keys() & new.keys() if old[name] != new[name])

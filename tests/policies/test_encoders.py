@@ -192,7 +192,7 @@ def test_replay_serves_features_of_frames_that_it_encodes_once(tmp_path: Path):
             assert np.array_equal(np.stack([batch.images["front"][n], batch.next_images["front"][n]]), expected)
 
 
-def test_features_are_kept_in_files_that_only_the_same_encoder_reads(tmp_path: Path):
+def test_features_are_kept_in_files_that_only_the_same_encoder_reads(tmp_path: Path, monkeypatch):
     torch.manual_seed(0)
     one, other = (FrozenEncoder(ImageEncoderConfig(type="cloned"), {"front": (16, 16)}) for _ in range(2))
     with Store.create(tmp_path / "store") as store:
@@ -200,9 +200,9 @@ def test_features_are_kept_in_files_that_only_the_same_encoder_reads(tmp_path: P
         expected = FeatureCache(one, tmp_path / "features").features(store, i)["front"]
         (file,) = (tmp_path / "features").glob("*/*.features")
         one.forget()
-        one.encode = lambda _: pytest.fail("a frame is encoded again")
+        monkeypatch.setattr(one, "encode", lambda _: pytest.fail("a frame is encoded again"))
         assert np.array_equal(FeatureCache(one, tmp_path / "features").features(store, i)["front"], expected)
-        del one.encode
+        monkeypatch.undo()
         changed = FeatureCache(other, tmp_path / "features").features(store, i)["front"]
         assert not np.allclose(changed, expected)
         whole = file.read_bytes()

@@ -17,8 +17,8 @@ from plaudit.testing.scenario import Event, Scenario, draw
 from plaudit.training.state_manager import StateManager
 from plaudit.types import EnvSpec
 
-# The last ones were killed with a full store, between an alarm and its checkpoint, and while a store was created; in one
-# an operator repeats episodes of a robot that is silent.
+# The last ones were killed with a full store, between an alarm and its checkpoint, and while a store was created. In
+# 820278 an operator repeats episodes of a silent robot.
 SEEDS = (*range(24), 600338, 600653, 800095, 820278)
 MANY = range(1000, 4000)
 PLAIN = Scenario(5, "online", "simulator", {"env.fails": False}, episodes=8)

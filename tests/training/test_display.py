@@ -205,7 +205,7 @@ def test_a_learner_that_is_fast_enough_is_no_warning(now):
 
 
 def played(steps: int, held: int, guided: float | None) -> EpisodeInfo:
-    return EpisodeInfo(0, steps, 60, None, steps / 20, "steps", held, min(held, 1), guided)
+    return EpisodeInfo(0, steps, 60, None, 0.0, steps / 20, "steps", held, min(held, 1), guided)
 
 
 def test_how_well_chunks_follow_each_other_is_shown_and_too_many_held_steps_are_a_warning(tmp_path):

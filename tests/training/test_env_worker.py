@@ -89,6 +89,7 @@ def test_weights_that_come_while_it_moves_are_acted_with_in_the_same_episode(tmp
     replay = FlakyReplayBuffer()
     chunks = (
         "learner=qchunk",
+        "learner.critic_horizon=2",  # all that rtc executes of a chunk
         "policy.inference.realtime=true",
         f"policy.inference={algorithm}",
         "policy.update_within_episode=true",

@@ -76,6 +76,7 @@ def test_an_encoder_that_cannot_work_is_refused(words: str, message: str):
 def test_an_online_run_acts_and_learns_with_a_frozen_encoder(tmp_path: Path, sampling: str):
     words = f"{CLONED} {SAC} judge=simulator run.max_episodes=4 run.sampling={sampling} run.seed=1 evaluation.freq=1000"
     config = load_training_config("online", None, words.split())
+    frozen: list[dict[str, np.ndarray]] = []
     for episodes in (2, 4):  # the second session loads what the first has trained
         folder = RunFolder.open(tmp_path / "run", config)
         open_demos(folder, lambda _: iter)
@@ -86,9 +87,8 @@ def test_an_online_run_acts_and_learns_with_a_frozen_encoder(tmp_path: Path, sam
             workers.close()
             folder.close()
         assert not end.errors and end.episodes >= episodes
-        frozen = load_file(tmp_path / "run/policy/frozen.safetensors")
-        if episodes == 2:
-            first = frozen
-    assert all(np.array_equal(first[name], frozen[name]) for name in first) and end.updates > 0
+        frozen.append(load_file(tmp_path / "run/policy/frozen.safetensors"))
+        assert all(np.array_equal(frozen[0][name], value) for name, value in frozen[-1].items())
+    assert RunFolder.reopen(tmp_path / "run").metrics()[-1]["learner/updates"] > 0
     assert not [name for name in load_file(tmp_path / "run/policy/model.safetensors") if name.startswith("frozen")]
     assert np.isfinite(actions_of(tmp_path / "run/policy")).all()

@@ -145,8 +145,8 @@ def repair_bit(data: bytes, most: int, is_sound: Callable[[bytes], bool]) -> byt
     for position in range(len(candidate)):
         for bit in range(8):
             candidate[position] ^= 1 << bit
-            if is_sound(candidate):
-                return bytes(candidate)
+            if is_sound(repaired := bytes(candidate)):
+                return repaired
             candidate[position] ^= 1 << bit
     return None
 

@@ -168,6 +168,7 @@ class QChunk(LearnerBase):
         return QChunkPolicyConfig(
             **self.env_spec.policy_fields(),
             encoder=self.encoder.config,
+            critic_encoder=self.encoder.config,
             seed=self.seed if explore else EVAL_SEED,
             horizon=config.horizon,
             critic_horizon=config.critic_horizon,

@@ -51,6 +51,7 @@ class EpisodeInfo:
     steps: int
     version: int  # of the weights that it began with
     success: bool | None  # by the simulator; None on a robot
+    began: float  # s since 1970
     seconds: float  # that it took
     ended: str  # by what
     held_ticks: int  # control steps without a command
@@ -64,6 +65,7 @@ class PendingEpisode(NamedTuple):
 
     episode: Episode
     key: str  # of its own, so that it may be sent twice
+    began: float  # s since 1970
     seconds: float  # that it took
 
 
@@ -240,11 +242,11 @@ class EnvWorker:
                 return None
             if self._follows:
                 self._sync_weights(engine)
-            began = time.monotonic()
+            began, clock = time.time(), time.monotonic()
             episode, self._failure = self._run_episode(engine, seed)
             if episode is None:
                 return None
-            self._outbox.pending = PendingEpisode(episode, uuid.uuid4().hex, time.monotonic() - began)
+            self._outbox.pending = PendingEpisode(episode, uuid.uuid4().hex, began, time.monotonic() - clock)
         pending = self._outbox.pending
         episode_id, episode = self._outbox.send(), pending.episode
         fault = isinstance(self._failure, RolloutFault)
@@ -255,6 +257,7 @@ class EnvWorker:
             steps=episode.steps,
             version=int(episode.meta["weights"]),
             success=None if episode.success is None else bool(episode.success.any()),
+            began=pending.began,
             seconds=pending.seconds,
             ended=str(episode.meta["ended"]),
             held_ticks=episode.meta.get("held_ticks", 0),  # an inference engine of the user's own may not count them
