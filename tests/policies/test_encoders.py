@@ -35,6 +35,10 @@ KINDS = {
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 
+def cache(encoder: FrozenEncoder, folder: Path) -> FeatureCache:
+    return FeatureCache(encoder.encode, encoder.shapes, encoder.fingerprint, folder)
+
+
 def frames(count: int) -> dict[str, np.ndarray]:
     return {camera: RNG.integers(0, 256, (count, *size, 3), np.uint8) for camera, size in SPEC.cameras.items()}
 
@@ -177,7 +181,7 @@ def test_replay_serves_features_of_frames_that_it_encodes_once(tmp_path: Path):
     calls = []
     frozen.networks["front"].register_forward_hook(lambda *_: calls.append(1))
     with Store.create(tmp_path / "store") as store:
-        replay = ReplaySampler(store, cameras=("front",), features=FeatureCache(frozen, tmp_path / "features"), seed=0)
+        replay = ReplaySampler(store, cameras=("front",), features=cache(frozen, tmp_path / "features"), seed=0)
         for n in range(5):
             i = store.append(counting_episode(steps=3 + n, first=20 * n, size=(16, 16)))
             store.ledger.append(i, Labels.from_cutoff(steps=3 + n, cutoff=2, source="human"))
@@ -197,18 +201,18 @@ def test_features_are_kept_in_files_that_only_the_same_encoder_reads(tmp_path: P
     one, other = (FrozenEncoder(ImageEncoderConfig(type="cloned"), {"front": (16, 16)}) for _ in range(2))
     with Store.create(tmp_path / "store") as store:
         i = store.append(counting_episode(steps=3, first=0, size=(16, 16)))
-        expected = FeatureCache(one, tmp_path / "features").features(store, i)["front"]
+        expected = cache(one, tmp_path / "features").features(store, i)["front"]
         (file,) = (tmp_path / "features").glob("*/*.features")
         one.forget()
         monkeypatch.setattr(one, "encode", lambda _: pytest.fail("a frame is encoded again"))
-        assert np.array_equal(FeatureCache(one, tmp_path / "features").features(store, i)["front"], expected)
+        assert np.array_equal(cache(one, tmp_path / "features").features(store, i)["front"], expected)
         monkeypatch.undo()
-        changed = FeatureCache(other, tmp_path / "features").features(store, i)["front"]
+        changed = cache(other, tmp_path / "features").features(store, i)["front"]
         assert not np.allclose(changed, expected)
         whole = file.read_bytes()
         for damaged in (b"", whole[:100], whole[:-200] + bytes(200), whole[:200] + b"\xff" + whole[201:]):
             file.write_bytes(damaged)
-            assert np.allclose(FeatureCache(one, tmp_path / "features").features(store, i)["front"], expected)
+            assert np.allclose(cache(one, tmp_path / "features").features(store, i)["front"], expected)
             assert file.read_bytes() == whole
-        FeatureCache(one, tmp_path / "features").forget(store, i)
+        cache(one, tmp_path / "features").forget(store, i)
         assert not file.exists() and len(list((tmp_path / "features").glob("*/*.features"))) == 1

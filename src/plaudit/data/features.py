@@ -7,10 +7,9 @@ missing or damaged is computed again. A resumed run reads the very numbers that 
 """
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
 
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
@@ -23,31 +22,22 @@ from plaudit.types import AnyArray, FloatArray
 MAX_FILE = 1 << 31  # bytes of the features of an episode
 
 
-class FrameEncoder(Protocol):
-    """Turns frames into features."""
-
-    @property
-    def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """camera -> shape of the features of one frame"""
-        ...
-
-    def encode(self, frames: Mapping[str, AnyArray]) -> Mapping[str, FloatArray]:
-        """Features [N, ...] of frames [N, H, W, 3] of each camera."""
-        ...
-
-    @property
-    def fingerprint(self) -> str:
-        """Of its weights and inputs."""
-        ...
+Encode = Callable[[Mapping[str, AnyArray]], Mapping[str, FloatArray]]  # frames [N, H, W, 3] of each camera -> features
 
 
 class FeatureCache:
     """Encodes each episode once."""
 
-    def __init__(self, encoder: FrameEncoder, folder: Path | None = None):
-        """folder: for the files; None: nothing is kept"""
-        self.encoder, self.shapes = encoder, dict(encoder.shapes)
-        self._folder = None if folder is None else folder / encoder.fingerprint
+    def __init__(
+        self, encode: Encode, shapes: Mapping[str, tuple[int, ...]], fingerprint: str, folder: Path | None = None
+    ):
+        """
+        shapes: camera -> shape of the features of one frame
+        fingerprint: of the encoder
+        folder: for the files; None: nothing is kept
+        """
+        self.encode, self.shapes = encode, dict(shapes)
+        self._folder = None if folder is None else folder / fingerprint
 
     def features(self, store: Store, episode_id: int) -> Mapping[str, FloatArray]:
         """Features [T+1, ...] of the frames of an episode, of each camera."""
@@ -60,7 +50,7 @@ class FeatureCache:
                 if {camera: saved[camera].shape for camera in shapes} == shapes:
                     return saved
         store.verify(episode_id, [camera_column(camera) for camera in self.shapes])
-        features = self.encoder.encode(store.episode(episode_id).frames)
+        features = self.encode(store.episode(episode_id).frames)
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
             part, data = path.with_suffix(".part"), save(dict(features))

@@ -119,7 +119,9 @@ def feature_cache(learner: Any, folder: Path | None) -> FeatureCache | None:
     """
     encoder = getattr(learner, "encoder", None)
     frozen = encoder.frozen if isinstance(encoder, EncoderSpec) else None
-    return None if frozen is None else FeatureCache(frozen, folder)
+    if frozen is None:
+        return None
+    return FeatureCache(frozen.encode, frozen.shapes, frozen.fingerprint, folder)
 
 
 def learner_threads(config: TrainingConfig, env_spec: EnvSpec) -> AbstractContextManager[None]:

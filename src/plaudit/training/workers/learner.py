@@ -197,7 +197,7 @@ class LearnerWorker:
         batch = normalize_batch(self._sampler.sample(self._batch), self._normalizer)
         if self._features is None or isinstance(self._sampler, ReplaySampler):
             return batch
-        encode = self._features.encoder.encode
+        encode = self._features.encode
         return replace(batch, images=encode(batch.images), next_images=encode(batch.next_images))
 
     def evaluate(self) -> float:
