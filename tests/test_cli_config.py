@@ -78,7 +78,7 @@ def test_an_example_is_copied_and_nothing_is_overwritten(tmp_path):
         (["show", "lerner.sac"], "there is no block or choice 'lerner.sac'; did you mean 'learner.sac'?"),
         (["show", "learner.sacc"], "there is no learner 'sacc'; did you mean 'sac'?"),
         (["copy", "online_sim"], "there is no example 'online_sim'; did you mean 'online_sim_sac'?"),
-        (["copy", "online_sim_sac", "nowhere/a.yaml"], "nowhere is no folder"),
+        (["copy", "online_sim_sac", "nowhere/a.yaml"], "nowhere is not a folder"),
     ],
 )
 def test_mistakes_are_a_sentence(tmp_path, words, sentence):

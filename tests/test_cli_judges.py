@@ -186,7 +186,7 @@ def test_what_is_no_store_is_refused(run, tmp_path):
     (tmp_path / "empty").mkdir()
     for words in (["label"], ["judge", "eval"], ["judge", "calibrate"], ["judge", "exam", NAME]):
         said = run(*words, "empty", *(["--judge", NAME] if "exam" not in words else []), ok=False)
-        assert "empty is no store and none of the layouts we read: LeRobot" in said
+        assert "empty is not a store, nor one of the layouts that we read: LeRobot" in said
     assert "name a store or a data set" in run("label", "--judge", NAME, ok=False)
 
 

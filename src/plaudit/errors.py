@@ -191,7 +191,7 @@ class StoreDamaged(StoreError):
 
 
 class ForeignFile(StoreError):
-    """A link, a pipe or the like is in the place of one of the store's own files. It was not opened."""
+    """A link, a pipe or another special file is in the place of one of the store's own files. It was not opened."""
 
 
 class SegmentMissing(StoreDamaged):

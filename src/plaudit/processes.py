@@ -184,7 +184,7 @@ def serve_forks(connection: Connection, target: str) -> None:
                 connection.send(pid)
             case ("wait", pid, kill):
                 if kill:
-                    os.kill(pid, signal.SIGKILL)  # nobody else waits for it, so the pid is still its own
+                    os.kill(pid, signal.SIGKILL)  # no other process waits for it, so the pid is still its own
                 connection.send(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 
 

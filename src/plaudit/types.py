@@ -7,8 +7,8 @@ Time runs like this, for an episode of T actions:
     action     0       1       2  ...            T actions
     reward     0       1       2  ...            reward[t] is for frame t+1, what action t led to
 
-A judge looks at frames, a learner wants rewards of actions, and the two are off by one. So what a judge says of frames
-is `[T+1]` (`Scores`, `Labels`), what belongs to actions is `[T]`, and `success[t+1]` is what action t led to.
+A judge looks at frames, a learner wants rewards of actions, and the two are off by one. So what a judge says about
+frames is `[T+1]` (`Scores`, `Labels`), what belongs to actions is `[T]`, and `success[t+1]` is what action t led to.
 
 Some data sets record one observation less. LeRobot keeps T rows of (observation, action) and not what the last action
 led to; the pickles of the ManiSkill collectors keep T rows of (action, observation after it) and not the first. The
@@ -232,7 +232,7 @@ class Labels:
     """
 
     success: BoolArray  # [T+1]; False where not labeled
-    labeled: BoolArray  # [T+1] False: nobody decided, or the observation is a copy of its neighbor
+    labeled: BoolArray  # [T+1] False: not decided, or the observation is a copy of its neighbor
     judge: JudgeId
     scores: Scores | None = None  # [T+1] what the judge measured
     time: float = 0.0  # seconds since 1970, UTC

@@ -773,7 +773,7 @@ def test_a_folder_says_what_it_is(tmp_path):
     write_pkl(tmp_path / "p/success/episode_000000.pkl", pkl_episode())
     assert [open_dataset(tmp_path / x).format for x in "lnp"] == ["lerobot", "npy", "pkl"]
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UnknownFormat, match="none of the layouts we read"):
+    with pytest.raises(UnknownFormat, match="nor one of the layouts that we read"):
         open_dataset(tmp_path / "empty")
     with pytest.raises(UnknownFormat, match="does not exist"):
         open_dataset(tmp_path / "nowhere")

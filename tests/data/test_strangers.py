@@ -104,7 +104,7 @@ def test_a_link_in_place_of_a_folder_is_not_followed(folder, tmp_path, name):
     (folder / name).symlink_to(away)
     (folder / "journal").open("ab").write(b"torn")  # for the quarantine
     said = use(folder)
-    assert any("is reached through something that is no folder" in str(s) for s in said)
+    assert any("is reached through something that is not a folder" in str(s) for s in said)
     assert before == {path: path.read_bytes() for path in away.rglob("*.bin")}
     assert name != "quarantine" or not list(away.iterdir())
 

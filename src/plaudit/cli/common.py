@@ -177,7 +177,7 @@ class ProgressLines:
         self._first: tuple[float, float] | None = None  # what was done by when at the first update
 
     def update(self, done: float, words: str = "") -> None:
-        """Print a line if one is due."""
+        """Print a line if enough time has passed."""
         now = monotonic()
         self._first = self._first or (now, done)
         since, tenth = now - self._printed_at, 10 * done // max(self._total, 1)

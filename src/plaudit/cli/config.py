@@ -68,13 +68,13 @@ def config_copy(
     if target.exists():
         raise TargetNotEmpty(f"{target} exists already; name another file: plaudit config copy {name} FILE")
     if not target.parent.is_dir():
-        raise DataError(f"{target.parent} is no folder; make it first, or name a file in another")
+        raise DataError(f"{target.parent} is not a folder; create it first, or name a file in another")
     shutil.copyfile(examples[name], target)
     out.print(f"wrote {target}")
 
 
 def _examples() -> dict[str, Path]:
-    """Name -> file: in a wheel beside the package, in a checkout at its top."""
+    """Name -> file: in a wheel inside the package, in a checkout at its top."""
     package = Path(__file__).parents[1]
     folders = (package / "examples/configs", package.parents[1] / "examples/configs")
     return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))}

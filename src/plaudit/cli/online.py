@@ -180,7 +180,7 @@ def _check_judge(config: Any, *, is_new: bool) -> None:
 
 
 def _train(run: Any, workers: Any, trainer: Any) -> None:
-    """Run the training, write its report, however it ends, and exit with its code."""
+    """Run the training, write its report in any case, and exit with its code."""
     from plaudit.data.disk import disk_error
     from plaudit.report.run import write_run_report
     from plaudit.rollout.recording import held_warning

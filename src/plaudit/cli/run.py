@@ -180,7 +180,7 @@ def _drive(engine: Any, store: Any, robot: Any, config: Any, count: int, **optio
 
 @contextmanager
 def _summary(engine: Any, store: Any) -> Iterator[None]:
-    """At the end, however it comes, print what was added to the store."""
+    """At the end, print what was added to the store."""
     from plaudit.rollout.recording import held_warning
 
     before = len(store)

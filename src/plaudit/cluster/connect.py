@@ -299,7 +299,7 @@ def _driver_options() -> dict[str, Any]:
 
 
 def refusal(address: str, token: Path, text: str) -> str:
-    """Why Ray refused, in one sentence. text: its own messages"""
+    """Why Ray refused, as a message. text: its own messages"""
     if "ersion mismatch" in text:
         ray, python, our_ray, our_python = re.findall(r"(?:Ray|Python): (\S+)", text)[:4]
         return (

@@ -187,8 +187,8 @@ def to_future(call: ObjectRef[Any], name: str) -> Future[Any]:
 class LearnerGroup(Handle[LearnerWorker]):
     """N data-parallel learners, called as one: `update` goes to all of them, everything else to the first.
 
-    Not Ray Train: its workers run one function to its end, while the loop calls ours whenever updates are due, and it
-    would be a second way to restart.
+    Not Ray Train: its workers run one function to its end, while the loop calls ours whenever there are updates to
+    make, and it would be a second way to restart.
     """
 
     name = "learner"

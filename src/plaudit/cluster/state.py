@@ -3,7 +3,7 @@
 One folder, one node. `stop` ends its processes and no others, and the other commands find the cluster of this machine
 through it. A process is identified by its id, its owner and its start time, since ids are reused.
 
-The folder is in a place where every user can create one, so it is trusted only if it belongs to this user and nobody
+The folder is in a place where every user can create one, so it is trusted only if it belongs to this user and no one
 else can write to it. Ray opens its own folder to everyone; that one is inside, out of reach of others.
 """
 

@@ -1,1 +1,1 @@
-"""Episodes on disk, labels beside them, and batches out of both."""
+"""Episodes and labels on disk, and batches made of both."""

@@ -52,7 +52,7 @@ def check(folder: str | Path, *, repair: bool = False, progress: ProgressFn = it
     root, report = Folder(folder), CheckReport()
     with disk_errors(folder, "the check did not get to its end"):
         try:
-            with lock(root) if repair else nullcontext():  # nobody else may write while files are repaired
+            with lock(root) if repair else nullcontext():  # no other process may write while files are repaired
                 if repair:
                     report.repaired += _repair_files(root)
                 try:

@@ -203,7 +203,7 @@ class Folder:
         except OSError as error:
             if error.errno not in (errno.ENOTDIR, errno.ELOOP):
                 raise
-            what = f"is reached through something that is no folder ('{error.filename}'), a link say"
+            what = f"is reached through something that is not a folder ('{error.filename}'), a link say"
             raise ForeignFile(
                 f"{self.path / name} {what}; it was not opened, copy everything into one folder"
             ) from error

@@ -1,4 +1,4 @@
-"""Episodes that a judge failed on, and why: a journal beside the ledger, one line a failure.
+"""Episodes that a judge failed on, and why: a journal next to the ledger, one line a failure.
 
 An episode that a judge fails on gets no label and is retried by the next run. The reason is kept, because an endpoint
 that was down and an answer that could not be parsed need different fixes. The file is created with the first failure.
@@ -34,7 +34,7 @@ class Failures:
     def __init__(self, ledger: Ledger):
         self.path = failures_path(ledger.path)
         self._ledger = ledger
-        self._journal: Journal | None = None  # None while there is no file
+        self._journal: Journal | None = None  # None until the file exists
         self._failures: dict[tuple[int, str], list[Failure]] = {}  # by episode and source, oldest first
 
     def append(self, failures: Iterable[tuple[int, str]], source: str, model: str) -> None:

@@ -235,7 +235,7 @@ class Ledger:
         lines = [
             encode_labels(i, labels if labels.time else replace(labels, time=now), back) for i, labels, back in labeled
         ]
-        for line in lines:  # nobody could read past a line on disk that makes no sense
+        for line in lines:  # a line on disk that makes no sense would stop every reader
             try:
                 sound = is_label_line(line) and decode_labels(line) is not None
             except _INVALID_LINE:

@@ -62,7 +62,7 @@ def set_aside(folder: Folder, what: str, why: str) -> Iterator[Entry]:
     folder.mkdir(name)
     entry = Entry(folder, name)
     yield entry
-    text = "\n".join([why, "", "To put it back, with nobody writing to the store:", *entry.how, ""])
+    text = "\n".join([why, "", "To put it back, while no process writes to the store:", *entry.how, ""])
     folder.write(f"{name}/{ABOUT}", text.encode())
     folder.sync(NAME)
 

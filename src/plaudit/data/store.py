@@ -291,7 +291,7 @@ class Store:
                 return
             except Replaced:  # by a shorter one, or by a repair
                 self._root.check_same()
-                if self._lock is not None:  # nobody else may
+                if self._lock is not None:  # no other process may
                     raise
                 journal = Journal(self.folder / "journal", self._root, header=self.settings.to_json())
                 catalog = Catalog(self._root, self._catalog.revision)

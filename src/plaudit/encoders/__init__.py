@@ -81,7 +81,7 @@ def normalize(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     """Pixels [B, H, W, 3], 0 to 255 as bytes or floats, to what an encoder of this mean and std, [3] each, takes:
     [B, 3, H, W], channels last."""
     width = images.shape[2]
-    rows = images.float().flatten(2)  # of W * 3 numbers, which a processor goes through four times as fast as threes
+    rows = images.float().flatten(2)  # of W * 3 numbers, which a CPU processes four times as fast as threes
     return (rows - mean.repeat(width)).div_(std.repeat(width)).unflatten(2, (width, 3)).permute(0, 3, 1, 2)
 
 

@@ -1,6 +1,6 @@
 """A small network for small images, trained from scratch: four strided convolutions, as for Atari and PickCube.
 
-For simulated frames of 64x64 it is as good as a pretrained one and a hundred times cheaper on a processor.
+For simulated frames of 64x64 it is as good as a pretrained one and a hundred times cheaper on a CPU.
 """
 
 from collections.abc import Sequence

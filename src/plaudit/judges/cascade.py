@@ -64,7 +64,7 @@ def _read_stage(value: Any) -> Any:
 
 
 class CascadeConfig(JudgeConfig):
-    """Stages, and what a human may be asked."""
+    """Stages, and the limits on questions to a human."""
 
     type: Literal["cascade"] = "cascade"
     # The cheapest first.

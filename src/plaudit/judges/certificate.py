@@ -192,7 +192,7 @@ def load_certificate(path: Path, judge: JudgeId | None = None) -> Certificate:
 
 
 def certificate_status(path: Path | None, judge: JudgeId | None) -> tuple[str, str]:
-    """What a command says of its judge's certificate, and why a robot may not be left to that judge; "" if it may.
+    """What a command says about its judge's certificate, and why a robot may not be left to that judge; "" if it may.
 
     judge: None where it is not built yet
     """

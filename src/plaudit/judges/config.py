@@ -235,7 +235,7 @@ def save_rights(folder: Path, rights: Rights) -> None:
 
 
 def judge_warnings(config: JudgeConfig, judge: Judge) -> list[str]:
-    """What to know of a judge before its labels are used."""
+    """Messages about a judge, before its labels are used."""
     warnings: list[str] = list(getattr(judge, "warnings", ()))
     if config.needs_calibration:
         warnings.append(uncalibrated_warning(config))

@@ -111,7 +111,7 @@ class EpochTrainer(Stateful):
             group["lr"] = rate * share
 
     def check_loss(self, loss: float, epoch: int) -> None:
-        """Refuse one that is no number."""
+        """Refuse NaN and infinity."""
         if not math.isfinite(loss):
             raise JudgeError(
                 f"the loss became {loss} in epoch {epoch}; no model was written, lower the learning rate (it is "

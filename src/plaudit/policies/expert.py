@@ -2,7 +2,7 @@
 
 It acts on privileged state. Each environment is in one of a few phases and moves in a straight line to the target of
 that phase; noise on the actions makes every demonstration different. The failures are near misses: fingers that close
-beside the cube, a cube that is dropped, that stops short of the goal, or that is brought to the wrong place. A success
+next to the cube, a cube that is dropped, that stops short of the goal, or that is brought to the wrong place. A success
 may be off center, just within what is allowed, so that a judge sees where success ends.
 """
 

@@ -1,15 +1,15 @@
 """Loads a policy from a YAML file, that of `--policy_yaml`:
 
     model:
-      component_config_paths:          # a file each, beside this one, for the section of that name in the config
+      component_config_paths:          # a file each, in this folder, for the section of that name in the config
         velocity: components/velocity.yaml
     policy:
       type: flow                       # in POLICY_REGISTRY, an entry point's name, or my_package.my_module:MyConfig,
                                        # with --allow-code my_package
       state_dim: 24
       action_dim: 24
-    weights: model.safetensors         # beside this one; leave it out for an untrained policy
-    frozen: frozen.safetensors         # beside this one, of a frozen image encoder
+    weights: model.safetensors         # in this folder; leave it out for an untrained policy
+    frozen: frozen.safetensors         # in this folder, of a frozen image encoder
     normalizer: normalizer.json        # leave it out for a policy in the robot's own units
 
 The result, a `PolicySpec`, is plain data, so that another process can build the policy.
@@ -127,7 +127,7 @@ class PolicySpec(PolicyConfig):
                 raise PolicyError(f"camera '{camera}' of {where} gives {height}x{width} images, {made_for}")
 
     def check_trained(self, robot: str, *, scaled: bool) -> None:
-        """Refuse to drive a robot with a network of random weights, or of units that nobody has named.
+        """Refuse to drive a robot with a network of random weights, or of unknown units.
 
         scaled: whether there are statistics of the robot's state and action
         """
@@ -199,7 +199,7 @@ def save_policy(
 
 
 def save_policy_file(folder: Path, config: BaseModel, normalizer: Normalizer | None = None) -> Path:
-    """The same without the weights; the caller writes them beside it as `WEIGHTS_FILE`."""
+    """The same without the weights; the caller writes them to the same folder as `WEIGHTS_FILE`."""
     tree: dict[str, Any] = {"policy": POLICY_REGISTRY.dump(config), "weights": WEIGHTS_FILE}
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / FROZEN_FILE).exists():

@@ -152,7 +152,7 @@ def _span(values: AnyArray, unit: str) -> str:
 
 
 class TopicMonitor:
-    """Describes all messages of one topic, beside a `Stream` that keeps the valid ones."""
+    """Describes all messages of one topic, in addition to a `Stream` that keeps the valid ones."""
 
     def __init__(
         self, stream: Stream[Any], msg_type: str, expected: str, depth_range: tuple[float, float] | None = None

@@ -74,7 +74,7 @@ class SafetyLimits:
     def of(
         cls, config: SafetyConfig, action_dim: int, *, names: Sequence[str] | None = None, relative: bool = False
     ) -> Self:
-        """The block's limits for a robot of so many joints, with these names if they have any."""
+        """The block's limits for a robot with this number of joints, with these names if they have any."""
         limits = cls(
             **{
                 key: per_joint(f"safety.{key}", getattr(config, key), action_dim, names, none)
@@ -100,7 +100,7 @@ class SafetyLimits:
         return f"joint '{self.names[index]}'" if self.names else f"joint {index}"
 
     def within(self, other: "SafetyLimits") -> "SafetyLimits":
-        """The stricter of both, joint by joint; what is no number is this one's."""
+        """The stricter of both, joint by joint; NaN is replaced by this one's value."""
         upper = {key: np.minimum(getattr(self, key), getattr(other, key)) for key in _NO_LIMIT if key != "lower"}
         return replace(self, lower=np.maximum(self.lower, other.lower), **upper)
 
@@ -126,7 +126,7 @@ def per_joint(key: str, value: Any, action_dim: int, names: Sequence[str] | None
 class RobotConfig(Config):
     """Base of the configs of robots: derive yours from it, add its settings and `build()`."""
 
-    simulated: ClassVar[bool] = False  # whether it can hurt nobody: a real robot refuses an untrained policy
+    simulated: ClassVar[bool] = False  # whether it is harmless: a real robot refuses an untrained policy
 
     realtime: bool = True  # observe() keeps the rate; False where the caller does
     safety: SafetyConfig = SafetyConfig()  # limits of commands

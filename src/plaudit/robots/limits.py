@@ -117,7 +117,7 @@ class CommandLimiter:
         self.restart(None)
 
     def set_rate(self, hz: float, max_delta: float | Sequence[float] | AnyArray | None = None) -> None:
-        """Commands a second from now on. max_delta: from one command to the next, beside the limits of the robot"""
+        """Commands per second from now on. max_delta: of one command, in addition to the limits of the robot"""
         if max_delta is not None:
             self._max_delta = np.broadcast_to(np.asarray(max_delta, np.float64), self._max_delta.shape)
         limits = self.limits
@@ -133,7 +133,7 @@ class CommandLimiter:
         self.stale_steps = np.inf if stale is None else stale * hz  # after which a chunk is too old
 
     def restart(self, position: AnyArray | None) -> None:
-        """The joints are at rest, at these positions; None: nobody knows, and the first command is sent as it is."""
+        """The joints are at rest, at these positions; None: not known, and the first command is sent as it is."""
         start = np.zeros(len(self._lower)) if self.limits.relative else position
         self._last = self._goal = None if start is None else np.array(start, np.float64)
         self._step = np.zeros(len(self._lower))  # of the last command, from the one before
@@ -336,8 +336,8 @@ class Limited:
 class Rate:
     """Keeps a control rate: a robot's `observe()` sleeps here, so that a plain loop around it runs in real time.
 
-    Ticks are due at multiples of the period, so there is no drift. A tick that is late by more than a period starts a
-    new schedule: lost time is not made up by a burst of ticks.
+    Ticks are scheduled at multiples of the period, so there is no drift. A tick that is late by more than a period
+    starts a new schedule: lost time is not made up by a burst of ticks.
     """
 
     def __init__(self, hz: float, *, realtime: bool = True):
@@ -346,11 +346,11 @@ class Rate:
         self.reset()
 
     def reset(self) -> None:
-        """Start a new schedule: the next tick is due in one period."""
+        """Start a new schedule: the next tick comes in one period."""
         self._due = time.monotonic() + self._period
 
     def sleep(self) -> None:
-        """Sleep until the next tick is due."""
+        """Sleep until the next tick."""
         if not self._realtime:
             return
         late = time.monotonic() - self._due

@@ -274,9 +274,9 @@ class OperatorButtons(Config):
 
 
 class OperatorConfig(Config):
-    """How a person attends the episodes of a robot; with `--auto` nobody does."""
+    """How a person attends the episodes of a robot; with `--auto` no one does."""
 
-    # Nobody attends, as --auto says; None: in a simulation, and where there is no terminal. Not part of a run's config.
+    # No operator attends, as with --auto; None: in a simulation or without a terminal. Not part of a run's config.
     auto: bool | None = Field(default=None, exclude=True)
     sources: tuple[Literal["terminal", "gamepad", "topic"], ...] = Field(default=("terminal",), min_length=1)
     gate: bool = True  # every episode waits until the scene is ready; False: only after a pause
@@ -287,7 +287,7 @@ class OperatorConfig(Config):
 
     @property
     def attended(self) -> bool:
-        """Whether an operator attends; nobody does as long as `resolve_auto` has not decided."""
+        """Whether an operator attends; no one does as long as `resolve_auto` has not decided."""
         return self.auto is False
 
 

@@ -248,7 +248,7 @@ def padded(size: int) -> int:
 
 
 MAX_EPISODES = 1000  # whose statistics an engine keeps, the newest; a robot may work for weeks
-MAX_HELD = 0.01  # of the ticks, the fraction without a command from which on a warning is due
+MAX_HELD = 0.01  # of the ticks, the largest fraction without a command before a warning
 BIN_EDGES_MS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)  # of the histogram of lateness
 
 

@@ -123,7 +123,7 @@ class Rtc(EngineBase):
         control, self._control = self._control, None
         if control is None or control.end():
             return
-        self._end_inference()  # it may wait for rows that nobody will record
+        self._end_inference()  # it may wait for rows that will not be recorded
         hold = ChildProcess("hold", "plaudit.rollout.control:hold", self._robot_config)
         if not hold.end(HOLD_TIMEOUT_S, hang_up=False):
             print_plain("the robot could not be told to hold; see to it yourself")

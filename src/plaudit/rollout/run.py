@@ -139,7 +139,7 @@ def with_robot_defaults(config: InferenceT, robot: Any, horizon: int | None) -> 
 
 
 def check_reset(reset: Reset, operator: OperatorConfig) -> None:
-    """Refuse a reset by a person in a run that waits for nobody."""
+    """Refuse a reset by a person in a run without an operator."""
     if reset == "person" and not (operator.attended and operator.gate):
         raise DataError(
             "policy.inference.reset=person needs an operator before every episode, and this run waits for none; "

@@ -264,7 +264,7 @@ class LeRobotTeleop:
             raise RolloutError(f"{teleop} is not calibrated; run lerobot-calibrate for it first")
 
     def command(self) -> FloatArray | None:
-        """[A], or None while nobody intervenes."""
+        """[A], or None while no one intervenes."""
         if self._reports_interventions:
             events = self._call("get_teleop_events").items()  # lerobot's keys are members of an enumeration of texts
             if not any(value for key, value in events if getattr(key, "value", key) == "is_intervention"):

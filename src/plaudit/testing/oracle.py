@@ -6,7 +6,7 @@
 The rules, in order:
 
 1. A person's newest label counts before everything; one that labels no frame excludes the episode.
-2. Then an operator's mark, then the newest label of the run's judge. Nobody else's.
+2. Then an operator's mark, then the newest label of the run's judge. No other label counts.
 3. What the judge withholds pays nothing: out-of-distribution episodes, and success that begins before its rule
    could see anything done. A person's label of the episode counts as in 1.
 4. The first success ends an episode where success terminates. So do the simulator's failure and an operator's mark.

@@ -34,7 +34,7 @@ class People:
         self._asked: set[int] = set()
 
     def act(self, store: Store, turn: int, source: str) -> None:
-        """Answer what is due. source: of the judge's labels"""
+        """Answer what has waited long enough. source: of the judge's labels"""
         habits, seed = self.habits, self._world.seed
         requests = store.folder / REQUESTS
         wanted: list[int] = json.loads(requests.read_text()) if requests.exists() else []

@@ -232,7 +232,7 @@ class SimulatedRun:
             self.world.counts["turns"] += 1
             self._turn += 1
             self._check_online(trainer, progress)
-            going = trainer.schedule.finished or self._act(trainer.monitor.store)  # nobody acts after the end
+            going = trainer.schedule.finished or self._act(trainer.monitor.store)  # no one acts after the end
             stopped = stopped or not going
             return going
 
@@ -257,7 +257,7 @@ class SimulatedRun:
 
     def _check_online(self, trainer: OnlineTrainer, progress: Any) -> None:
         monitor = trainer.monitor
-        # Counters are those of the last time that all answered, and at the end nobody asks again.
+        # Counters are those of the last time that all answered, and at the end they are not read again.
         if not progress.errors and not monitor._closed:
             self.watch.check_online(progress, trainer.schedule)
         if monitor.audit is not None:

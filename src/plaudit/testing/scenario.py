@@ -107,7 +107,7 @@ class Scenario:
 
     @property
     def honest(self) -> bool:
-        """Whether its judge errs no more than the audit allows, and nobody relabels its episodes wrongly."""
+        """Whether its judge errs no more than the audit allows, and no person relabels its episodes wrongly."""
         errs = any(value for name, value in self.errors.items() if name not in ("false", "missed"))
         lies = any(event.what == "relabel" for event in self.events)
         return self.judge in ("classifier", "simulator") and not errs and not lies

@@ -15,7 +15,7 @@ LINGER_STEPS = 10  # after success, so that a judge that needs several frames se
 
 
 def check_demos(config: TrainingConfig) -> None:
-    """Refuse a store without labels where nobody will label it."""
+    """Refuse a store without labels that will not be labeled."""
     if config.demos.store is None:
         return
     if not len(Store.open(config.demos.store).ledger) and not config.relabels_demos:

@@ -63,7 +63,7 @@ SINGLE = DistributedGroup()
 
 
 def rendezvous_address(host: str = "127.0.0.1") -> str:
-    """Where ranks can meet: a port of this host that nobody uses."""
+    """Where ranks can meet: an unused port of this host."""
     with socket.socket() as chosen:
         chosen.bind((host, 0))
         return f"{host}:{chosen.getsockname()[1]}"

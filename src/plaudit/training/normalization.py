@@ -8,7 +8,7 @@ deviation of a data set a learner would never leave one deviation around the mea
     acting policy        where neither is there, three standard deviations around the mean of its own normalizer
 
 They stay what they were when the run began, in its folder (policy/normalizer.json), go to every machine with the
-config, and lie beside the policy that is learned.
+config, and are stored with the policy that is learned.
 """
 
 from typing import Any

@@ -13,7 +13,7 @@ that was stopped anywhere continues with the same ones.
 
 A lost worker is restarted and called again. A full disk is tried again, and so is a worker that raised an unexpected
 exception. A failure that lasts longer than `run.worker_timeout_s` ends the run, and so does a robot that cannot be
-driven; a silent robot is waited for, up to `policy.inference.patience_s`. What was learned is saved however a run ends.
+driven; a silent robot is waited for, up to `policy.inference.patience_s`. What was learned is saved in any case.
 
 Where workers take turns in one process, nothing depends on how long a call takes: the clock counts turns, updates come
 in fixed numbers, and the loop waits for a retraining.

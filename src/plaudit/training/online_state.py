@@ -1,6 +1,6 @@
-"""The state of an online run, what is due in it, and its event log.
+"""The state of an online run, its schedule, and its event log.
 
-What is due follows from the config and from counters that are read from disk, so a run that was stopped anywhere
+The next work follows from the config and from counters that are read from disk, so a run that was stopped anywhere
 continues with the same decisions.
 
 Metrics are numbers every few seconds. An event is a message: a worker was lost or came back, a judge was promoted, an
@@ -168,7 +168,7 @@ def smooth(before: float, new: float) -> float:
 
 @dataclass
 class OnlineSchedule:
-    """What is due: when each worker has something to do, and what it waits for otherwise."""
+    """When each worker has something to do, and what it waits for otherwise."""
 
     config: TrainingConfig
     workers: WorkerGroup

@@ -82,7 +82,7 @@ class RunFolder:
     def open(cls, path: Path, config: TrainingConfig) -> Self:
         """A new run, or the existing one if its config differs in `MUTABLE_KEYS` only.
 
-        A run that never published weights, because its judge was not found or the like, may be given any config.
+        A run that never published weights, because its judge was not found, for example, may be given any config.
         """
         if _is_unused(path):
             return cls.create(path, config)

@@ -155,7 +155,7 @@ class Trainer:
                 self._save(state, rollout)
                 break
             self.folder.log(now.step, {**rollout.metrics, **now.metrics()})
-            # Evaluate and save what is due.
+            # Evaluate and save at their intervals.
             before, state, rollout = state.step, now, None
             finished = self._is_finished(state)
             if finished or _is_due(before, state.step, self.config.evaluation.freq):
@@ -170,7 +170,7 @@ class Trainer:
         return state
 
     def _collect(self, state: RunState) -> RolloutStats:
-        """Play a rollout, store it and compare the judge with the simulator; the updates that it allows are due."""
+        """Play a rollout, store it and compare the judge with the simulator; the updates that it allows come next."""
         config = self.config
         seeds = [train_seed(config.run.seed, state.episodes + i) for i in range(config.run.num_envs)]
         rollout = collect_rollout(
@@ -348,7 +348,7 @@ class OnPolicyUpdates:
             self._episodes.add(rollout)
 
     def learn(self, should_stop: ShouldStop) -> Mapping[str, float]:
-        """Make the updates that are due, or some if asked to stop in between; returns metrics."""
+        """Make the updates that the data allows, or some if asked to stop in between; returns metrics."""
         rollout, self._rollout = self._rollout, None
         return self._learner.update(rollout)
 

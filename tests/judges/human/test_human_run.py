@@ -61,7 +61,7 @@ def test_the_store_of_a_data_set_that_somebody_is_writing_is_labeled_as_it_is(tm
 
 
 def test_a_folder_that_is_nothing_we_know_is_said_so(tmp_path):
-    with pytest.raises(UnknownFormat, match="none of the layouts we read"):
+    with pytest.raises(UnknownFormat, match="nor one of the layouts that we read"):
         open_or_import(tmp_path)
 
 

@@ -34,7 +34,7 @@ def layout_of(path: Path) -> Any:
         if layout.detect(path):
             return layout
     raise UnknownFormat(
-        f"{path} is no store and none of the layouts we read: LeRobot (meta/info.json), "
+        f"{path} is not a store, nor one of the layouts that we read: LeRobot (meta/info.json), "
         "positive/ and negative/ folders of .npy, success/ and failure/ folders of .pkl"
     )
 

@@ -88,7 +88,7 @@ def as_asked(dataset: Dataset, options: ReadOptions) -> Dataset:
         raise DataError(f"frames of {size} are not possible; 1 to {MAX_EDGE:,} pixels are")
 
     def nbytes(source: Source) -> int:
-        """With what the resized frames take beside the others."""
+        """With the memory of the resized frames added."""
         before = source.nbytes()
         if options.resize is None:
             return before

@@ -77,7 +77,7 @@ def _single(value: Any, ndim: int) -> AnyArray:
 
 
 def encode(item: base.LabeledEpisode, options: base.WriteOptions) -> base.EpisodeFile | None:
-    """The file of one episode; None where nobody knows of a step whether it succeeded."""
+    """The file of one episode; None if no step is known to be a success or a failure."""
     outcome = _outcome(item)
     if outcome is None:
         return None

@@ -71,7 +71,7 @@ def _minutes(seconds: float) -> str:
 
 
 def largest_image_size(config: RewardTrainConfig, cameras: Mapping[str, Size]) -> Size | None:
-    """What images are read at, of cameras with these sizes: no larger than any training of a processor uses."""
+    """What images are read at, of cameras with these sizes: no larger than any training on a CPU uses."""
     if config.image_size is not None or not _chooses(config):
         return config.image_size
     return _size_of(cameras, PIXELS[0])

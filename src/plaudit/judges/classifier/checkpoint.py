@@ -45,7 +45,7 @@ from plaudit.judges.guarantee import Guarantee
 from plaudit.types import AnyArray, Episode, FloatArray, Scores
 
 MINI_BATCH = 256  # images of a camera scored at a time on a GPU
-# And on a processor, which is no faster with more: 192x256 images take 0.8 GB with 32, 3.4 GB with 256.
+# And on a CPU, which is no faster with more: 192x256 images take 0.8 GB with 32, 3.4 GB with 256.
 CPU_MINI_BATCH = 32
 ANOTHER = "these are weights of another network"
 OOD_FILE = "ood.safetensors"
@@ -63,8 +63,8 @@ class RewardModelConfig(Config):
     calibration: tuple[tuple[PositiveFloat, Number], ...] = Field(min_length=1)  # temperature and bias of each member
     ensemble_calibration: tuple[PositiveFloat, Number] = (1.0, 0.0)  # and of the lowest of several
     threshold: dict[str, Number]  # value, and the false-positive rate it was chosen for and showed
-    promise: Guarantee | None = None  # about its false positives on episodes to come; None: nobody has measured it
-    forecast: Forecast | None = None  # what other episodes will show; None: nobody has measured it
+    promise: Guarantee | None = None  # about its false positives on new episodes; None: not measured
+    forecast: Forecast | None = None  # what other episodes will show; None: not measured
     cutoff_offset: FrameOffset = 0  # frames that its decoded cutoffs are late by, and which are taken off
     scores: dict[str, Any]  # on held-out episodes
     # There, of a model of progress: the correlation with time up to the first success.
@@ -93,7 +93,7 @@ class RewardModelConfig(Config):
         threshold: float = 0.5,
         data: TrainingDataInfo | None = None,
     ) -> Self:
-        """Of a model that nobody has evaluated."""
+        """Of a model that was not evaluated."""
         return cls(
             classifier=classifier,
             frozen_encoder=frozen_encoder,

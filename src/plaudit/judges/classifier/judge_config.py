@@ -13,7 +13,7 @@ SUCCESS, PROGRESS = "classifier", "progress"  # the sources of labels, and the t
 
 
 class RLinfRewardConfig(Config):
-    """What RLinf's configs say of a checkpoint; None where they do not."""
+    """What RLinf's configs say about a checkpoint; None where they do not."""
 
     image_keys: tuple[str, ...] | None = None
     # Channels, height, width; None: what RLinf's recipes have, 64x64 for its first model and 128x128 for its ResNet.

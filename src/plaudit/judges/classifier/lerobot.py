@@ -167,7 +167,7 @@ def _pixel_stats(
 
 
 def save_lerobot_classifier(model: RewardModel, folder: Path, target: Path) -> list[str]:
-    """Into a folder that is there; returns what to know before it is used there, in sentences.
+    """Into a folder that is there; returns messages about its use there.
 
     target: where the folder will lie, which its config.json names
     """

@@ -368,7 +368,7 @@ def load_reward_train_job(
     given_keys = deep_merge(dict(flags), given)
     notes: list[str] = []
     if "reward_model" in file_tree and file_tree.get("seed", 0) is None:
-        del file_tree["seed"]  # lerobot's word for a seed that nobody chose
+        del file_tree["seed"]  # lerobot's default seed
     try:
         with from_file(path, [given_keys, theirs]):
             translated = translate(deep_merge(file_tree, theirs), notes)

@@ -69,7 +69,7 @@ TICK_MS = 15
 
 
 class Player(QObject):
-    """Emits which frame is due. Late ticks skip frames and keep the speed."""
+    """Emits which frame to show. Late ticks skip frames and keep the speed."""
 
     due = Signal(int)
     changed = Signal()  # started, stopped, another speed

@@ -142,7 +142,7 @@ class Session:
         self._edit(self.annotation.all_failure(), "no frame shows success")
 
     def exclude(self) -> None:
-        """Nobody should learn from it: a broken camera, a person in the way."""
+        """No learner should use it: a broken camera, a person in the way."""
         self._edit(self.annotation.as_excluded(), "excluded")
 
     def clear(self) -> None:

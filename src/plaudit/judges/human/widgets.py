@@ -72,7 +72,7 @@ class ActionButton(QPushButton):
 
 
 class ActionButtons(QWidget):
-    """All that a person can say of an episode; `by_name` has each by the name of its action."""
+    """All that a person can say about an episode; `by_name` has each by the name of its action."""
 
     def __init__(self, act: Callable[[str], None]):
         super().__init__()

@@ -110,7 +110,7 @@ class VlmJudgeConfig(PromptSettings, JudgeConfig):
     # False: fetch the model from the hub when it is not here; in a file, with --allow-host huggingface.co.
     local_files_only: LocalFilesOnly = True
     device: str = "auto"  # cuda where there is one, cpu otherwise
-    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"  # auto: bfloat16 on a GPU, float32 on a processor
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"  # auto: bfloat16 on a GPU, float32 on a CPU
     attention: Literal["auto", "flash_attention_2", "sdpa"] = "auto"  # auto: the first where it is installed, on a GPU
     compile: bool = False  # fuse kernels with torch.compile, which takes a minute at the start and with each new length
     # Tokens of the episodes that go through the model together; a 50-frame episode has 3,700.
@@ -154,7 +154,7 @@ class VlmJudgeConfig(PromptSettings, JudgeConfig):
 
     @property
     def needs_calibration(self) -> bool:
-        """Whether nobody has fitted it: its log-odds are on a scale of their own."""
+        """Whether it was never fitted: its log-odds are on a scale of their own."""
         return self.resolved().calibration_record is None
 
     @property

@@ -40,7 +40,7 @@ class VlmBackend(ABC):
         """The model's words about all frames of an episode."""
 
     def explain(self, episode: Episode) -> Explanation:
-        """What the model says of an episode in words, ending with yes or no about its last frame."""
+        """What the model says about an episode in words, ending with yes or no about its last frame."""
         try:
             return parse_answer(self.generate(build_prompt(self.config, episode)))
         except PlauditError as error:

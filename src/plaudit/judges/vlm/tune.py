@@ -52,7 +52,7 @@ from plaudit.judges.vlm.prompt import FramePrompt, build_prompt
 from plaudit.rule import DecisionRule
 from plaudit.types import FloatArray
 
-# How a showing is altered. The last one is for judges that are told the task by the episode.
+# How a showing is altered. The last one is for judges that take the task from the episode.
 ALTERED = ("backwards", "still", "blank", "other task")
 # Shown in place of an episode's own task where the store has only one; none of them is a control's.
 OTHER_TASKS = (

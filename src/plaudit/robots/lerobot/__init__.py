@@ -150,7 +150,7 @@ class LeRobotRobot(ClosableRobot):
         self._robot.disconnect()
 
     def joint_position(self) -> FloatArray | None:
-        """[A] where the joints are: measured, or last commanded where that is not measured; None: nobody knows."""
+        """[A] where the joints are: measured, or last commanded where that is not measured; None: not known."""
         values = {**self._sent, **self._measured}
         return np.array([values[n] for n in self.action_names]) if values.keys() >= set(self.action_names) else None
 

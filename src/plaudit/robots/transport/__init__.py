@@ -27,7 +27,7 @@ class Transport(Protocol):
     """Topics are ROS names with their leading slash, types are ROS names like `sensor_msgs/msg/JointState`."""
 
     def publish(self, topic: str, msg_type: str, data: bytes) -> None:
-        """Send without blocking: a slow or frozen subscriber misses messages and delays nobody."""
+        """Send without blocking: a slow or frozen subscriber misses messages and delays no one."""
         ...
 
     def subscribe(self, topic: str, msg_type: str, callback: Callable[[bytes], None]) -> None:

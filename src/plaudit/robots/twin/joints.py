@@ -21,7 +21,7 @@ from plaudit.types import AnyArray, FloatArray
 TOLERANCE = 0.02  # of speed and acceleration
 ROUNDING = 1e-5  # rad
 WINDOW_S = 2.0  # in which commands are counted, and measured positions are remembered
-EARLY = 0.25  # of a tick, that a command may come before it is due
+EARLY = 0.25  # of a tick, by which a command may come early
 LOST_S = 0.5  # between two commands, at most, that others may have been lost between
 BURST_S = 1.0  # of commands that the network may hold back and deliver at once
 

@@ -125,7 +125,7 @@ class FaultyPublisher:
             self._transport.publish(topic, msg_type, data)
 
     def flush(self) -> None:
-        """Send the delayed messages that are due."""
+        """Send the messages whose delay is over."""
         now = time.monotonic()
         for _, topic, msg_type, data in (item for item in self._delayed if item[0] <= now):
             self._transport.publish(topic, msg_type, data)

@@ -164,7 +164,7 @@ class JudgeWorker:
         return self._runner.judge.id
 
     def warnings(self) -> list[str]:
-        """What to know of the judge that was loaded before its labels are used."""
+        """Messages about the judge that was loaded, before its labels are used."""
         return self._warnings
 
     def label_pending(self) -> LabelReport:

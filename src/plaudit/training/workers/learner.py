@@ -154,7 +154,7 @@ class LearnerWorker:
             self._saved = self.updates
 
     def update(self, updates: int, max_s: float = math.inf, rejected: frozenset[str] = frozenset()) -> UpdateReport:
-        """Make at most `updates` updates; then publish and save what is due.
+        """Make at most `updates` updates; then publish and save at their intervals.
 
         max_s: no further update begins after this many seconds, so that a slow learner reports and can be stopped after
             each of them. Ranks of a group ignore it, since all must make the same number.

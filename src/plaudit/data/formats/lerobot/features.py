@@ -131,7 +131,7 @@ def reward_columns(labels: Labels | None, steps: int, reward_frame: str) -> dict
 
 
 def label_entry(labels: Labels | None, reward_frame: str) -> dict[str, Any]:
-    """What `meta/plaudit.parquet` says of an episode's labels."""
+    """What `meta/plaudit.parquet` says about an episode's labels."""
     return {
         "reward_frame": reward_frame,
         "source": labels.judge.source if labels else None,

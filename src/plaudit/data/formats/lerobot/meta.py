@@ -155,7 +155,7 @@ class Video:
     path: Path
     start: float  # seconds into the file
     first: int  # frames of other episodes before it in the file
-    end: float | None = None  # seconds into the file where the next episode begins; None: nobody says
+    end: float | None = None  # seconds into the file where the next episode begins; None: not known
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,7 @@ class _Folder:
         self.cameras = {camera: available[camera] for camera in choose(wanted, list(available), str(root.path))}
 
         self.problems: list[str] = []
-        self.notes: dict[str, str] = {}  # by kind: each is told once
+        self.notes: dict[str, str] = {}  # by kind: each is reported once
         self.state_keys = tables.chosen_columns(self.features, STATE, options.state, info)
         self.action_keys = tables.chosen_columns(self.features, ACTION, options.action, info)
         self._ask_for_columns(info)
@@ -217,7 +217,7 @@ class _Folder:
 
     @cached_property
     def _sidecar(self) -> Mapping[int, meta.PlauditMeta]:
-        """What we wrote beside the format, by episode; {} for a data set of others."""
+        """What we wrote in addition to the format, by episode; {} for a data set of others."""
         return meta.read_plaudit_meta(self.root)
 
     def nbytes(self, row: meta.Row) -> int:
@@ -352,7 +352,7 @@ class _Folder:
         return frames
 
     def _image(self, where: str | Path, camera: str, height: int, width: int, entry: bytes | str) -> ByteArray:
-        """Of its bytes, or of the file beside the tables that holds them."""
+        """Of its bytes, or of the file that holds them."""
         try:
             if isinstance(entry, bytes):
                 return decode_image(entry, camera, height, width)

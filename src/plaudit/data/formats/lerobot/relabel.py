@@ -42,17 +42,17 @@ _WRITTEN = (_INFO, _STATS, _LINES, PLAUDIT_META)  # again, and so are the tables
 _OTHER_RECORDING = "it is another recording than the one that was labeled, import it again"
 _DTYPES = {REWARD: "float32", DONE: "bool", SUCCESS: "bool"}
 
-Reserve = Callable[[int], None]  # is told how many bytes the next table takes, before it is read
+Reserve = Callable[[int], None]  # called with the bytes of the next table before it is read
 Columns = Mapping[int, Mapping[str, AnyArray]]  # episode -> column of labels -> [T]
 
 
 @dataclass(frozen=True)
 class EpisodeLabels:
-    """What a copy says of one episode."""
+    """What a copy says about one episode."""
 
     labels: Labels | None
     id: int | None = None  # in its store
-    terminated: bool | None = None  # whether the task ended there; None: nobody said
+    terminated: bool | None = None  # whether the task ended there; None: not known
     actions: FloatArray | None = None  # [T, A] by which the episode is recognized; None: it is taken as the right one
 
     def pack(self) -> tuple[Any, ...]:
@@ -66,7 +66,7 @@ class EpisodeLabels:
         return cls(None if labels is None else Labels.from_targets(*labels), *others)
 
 
-SKIPPED = (".git", ".cache")  # folders beside the data: history, and what a hub's client keeps
+SKIPPED = (".git", ".cache")  # folders next to the data: history, and what a hub's client keeps
 
 
 @dataclass
@@ -333,7 +333,7 @@ def _episode_table(root: Root, file: Path, columns: Columns) -> pa.Table:
 
 
 def _sidecar(root: Root, columns: Columns, labels: Mapping[int, EpisodeLabels], reward_frame: RewardFrame) -> pa.Table:
-    """What our reader needs beside the format; what our own export said of the recording stays."""
+    """What our reader needs in addition to the format; what our own export said about the recording stays."""
     path = root.path / PLAUDIT_META
     entries = meta.entries_of(tables.read_table(root, path), path) if root.is_file(path) else []
     before = {meta.count(entry.get("episode_index")): entry for entry in entries}
