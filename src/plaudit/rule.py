@@ -36,8 +36,9 @@ class DecisionRule(Config):
     k: SmallInt = 2  # k_of_n: of the last n frames, how many must reach the threshold
     n: SmallInt = 3
     cutoff_offset: FrameOffset = 0  # cutoff: frames that this judge's cutoffs are late by
-    # Of an episode that is out of distribution: it is labeled as any other, withheld until an audit
-    # agrees, left unlabeled, or passed on by a cascade. None: pay; in `plaudit online`, audit.
+    # What happens to an episode that is out of distribution: pay: it is labeled as any other; audit: withheld until an
+    # audit agrees; skip: not labeled; escalate: passed on by a cascade. None: pay; in a training run, audit if a person
+    # audits, otherwise skip.
     ood: OodAction | None = None
 
     @model_validator(mode="after")
