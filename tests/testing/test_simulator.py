@@ -18,8 +18,8 @@ from plaudit.training.state_manager import StateManager
 from plaudit.types import EnvSpec
 
 # The last ones were killed with a full store, between an alarm and its checkpoint, and while a store was created. In
-# 820278 an operator repeats episodes of a silent robot.
-SEEDS = (*range(24), 600338, 600653, 800095, 820278)
+# 820278 an operator repeats episodes of a silent robot, in 901162 the disk is full when a session starts.
+SEEDS = (*range(24), 600338, 600653, 800095, 820278, 901162)
 MANY = range(1000, 4000)
 PLAIN = Scenario(5, "online", "simulator", {"env.fails": False}, episodes=8)
 

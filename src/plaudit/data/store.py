@@ -104,6 +104,13 @@ class Store:
                 sync(path.parent)
         return cls.open(folder, write=True)
 
+    @classmethod
+    def open_or_create(cls, folder: str | Path, *, capacity_bytes: int | None = None) -> Self:
+        """Open a store for writing; create it if the folder has none."""
+        if is_store(Path(folder)):
+            return cls.open(folder, write=True)
+        return cls.create(folder, capacity_bytes=capacity_bytes)
+
     @staticmethod
     def _check_vacant(folder: Path) -> None:
         """Raise if a folder holds something else than an unfinished store."""

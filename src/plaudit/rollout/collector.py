@@ -419,5 +419,5 @@ def collecting(config: CollectConfig | None, run: Path) -> Iterator[Collection |
     if config is None:
         yield None
         return
-    with Store.open(config.store, write=True) if is_store(config.store) else Store.create(config.store) as store:
+    with Store.open_or_create(config.store) as store:
         yield Collection(config, store, run)

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import model_validator
 
 from plaudit.config import Config, load
-from plaudit.data.store import Store, is_store
+from plaudit.data.store import Store
 from plaudit.errors import DataError, PlauditError, RolloutError, RolloutFault
 from plaudit.policies.loader import PolicySpec
 from plaudit.protocols import InferenceEngine
@@ -275,7 +275,7 @@ def discarded_folder(folder: Path) -> Path:
 def discarded_store(folder: Path, capacity_bytes: int | None = None) -> Store:
     """The store of the discarded episodes of a store, for writing; made if it does not exist."""
     path = discarded_folder(folder)
-    return Store.open(path, write=True) if is_store(path) else Store.create(path, capacity_bytes=capacity_bytes)
+    return Store.open_or_create(path, capacity_bytes=capacity_bytes)
 
 
 def _recover(engine: InferenceEngine, fault: RolloutFault, deadline: float, patience_s: float) -> None:

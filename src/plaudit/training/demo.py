@@ -24,7 +24,7 @@ from typing import Any
 
 from rich.console import Console
 
-from plaudit.data.store import Store, is_store
+from plaudit.data.store import Store
 from plaudit.envs.panda import PandaConfig
 from plaudit.errors import DataError, TargetNotEmpty
 from plaudit.files import read_json_lines, read_json_object
@@ -159,7 +159,7 @@ class Demo:
     def collect_episodes(self) -> str:
         env = PandaConfig(type="lift", obs="both", cameras=self.config.cameras)
         targets = EpisodeTargets(self.config.target_success, self.config.target_failure)
-        with Store.open(self.data, write=True) if is_store(self.data) else Store.create(self.data) as store:
+        with Store.open_or_create(self.data) as store:
             bar = self.display.track("collecting")
             kept = collect_scripted(env, store, targets, seed=self.first_seed, progress=bar).kept
         return f"{kept['success']} successes and {kept['failure']} failures, labeled by the simulator"

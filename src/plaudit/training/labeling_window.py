@@ -13,7 +13,7 @@ import json
 import os
 import signal
 import time
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -22,7 +22,7 @@ from socket import gethostname
 from plaudit.config import Config, NonNegativeFloat
 from plaudit.data.disk import write_atomic
 from plaudit.data.journal import Journal
-from plaudit.data.store import Store, is_store
+from plaudit.data.store import Store
 from plaudit.errors import PlauditError
 from plaudit.files import read_json, read_json_object
 from plaudit.judges.config import HUMAN
@@ -50,15 +50,16 @@ class Mirror:
     """A store with copies of another store's episodes, written by one process and labeled by a window."""
 
     def __init__(self, folder: Path):
-        new = not is_store(folder)
-        self.store = Store.create(folder, capacity_bytes=MIRROR_BYTES) if new else Store.open(folder, write=True)
         self._kept = folder / "collected.json"  # versions of the ledger that were collected
-        self._collected: int = read_json(self._kept) if self._kept.exists() else 0
         self._names = folder / "remote.json"  # of evicted episodes too: they may have been labeled before
-        lines = Journal(folder / "journal").read()
-        self._remote: dict[int, int] = {line["id"]: line["meta"]["remote"] for line in lines if line["op"] == "episode"}
-        if self._names.exists():
-            self._remote |= {int(local): remote for local, remote in read_json_object(self._names).items()}
+        with ExitStack() as stack:  # closes the store if the rest fails
+            self.store = stack.enter_context(Store.open_or_create(folder, capacity_bytes=MIRROR_BYTES))
+            self._collected: int = read_json(self._kept) if self._kept.exists() else 0
+            lines = [line for line in Journal(folder / "journal").read() if line["op"] == "episode"]
+            self._remote: dict[int, int] = {line["id"]: line["meta"]["remote"] for line in lines}
+            if self._names.exists():
+                self._remote |= {int(local): remote for local, remote in read_json_object(self._names).items()}
+            stack.pop_all()
 
     def local_id(self, remote_id: int) -> int | None:
         """What an episode is called here, evicted or not; the newest copy of it."""

@@ -21,7 +21,7 @@ and nothing waits for it or learns from it. The next version of the judge, or th
 import os
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
@@ -35,7 +35,7 @@ from plaudit.data.features import FeatureCache
 from plaudit.data.ledger import Ledger, counted_sources
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.rewards import RewardConfig
-from plaudit.data.store import Store, is_store
+from plaudit.data.store import Store
 from plaudit.errors import EpisodeNotFound
 from plaudit.judges.labeling import stale_episodes
 from plaudit.rollout.run import discarded_store, is_discarded, label_marked
@@ -140,21 +140,24 @@ class ReplayBuffer:
         folder = Path(folder)
         path, labels = folder / "episodes", folder / "demo_labels" if relabel_demos else None
         self._capacity = int(capacity_gb * 1e9)
-        store = Store.open(path, write=True) if is_store(path) else Store.create(path, capacity_bytes=self._capacity)
-        self._stores: dict[Dataset, Store] = {"episodes": store}
+        self._stores: dict[Dataset, Store] = {}
         if demos is not None:
             self._stores["demos"] = Store.open(demos, labels=labels)
             if relabel_demos:
                 copy_exclusions(Store.open(demos), self._stores["demos"])
         self._relabel_demos = relabel_demos
-        self._failures = {dataset: Failures(held.ledger) for dataset, held in self._stores.items()}
         self._since = since
         self._born = time.time()
-        self._keys = {_online_meta(store, i)["key"]: i for i in store.ids}
         self._labeled: dict[Dataset, _Labeled] = {}
         self._samplers: dict[SampleOptions, ReplaySampler] = {}
-        for episode_id in store.ids:  # labels that a crash prevented
-            label_marked(store, episode_id)
+        with ExitStack() as stack:  # closes the store if the rest fails
+            store = stack.enter_context(Store.open_or_create(path, capacity_bytes=self._capacity))
+            self._stores["episodes"] = store
+            self._failures = {dataset: Failures(held.ledger) for dataset, held in self._stores.items()}
+            self._keys = {_online_meta(store, i)["key"]: i for i in store.ids}
+            for episode_id in store.ids:  # labels that a crash prevented
+                label_marked(store, episode_id)
+            stack.pop_all()
 
     @property
     def _store(self) -> Store:

@@ -45,7 +45,7 @@ import torch
 from plaudit.config import parse
 from plaudit.data.disk import sync, write_atomic
 from plaudit.data.ledger import LabelVersion
-from plaudit.data.store import Store, is_store
+from plaudit.data.store import Store
 from plaudit.errors import EpisodeNotFound, PlauditError
 from plaudit.files import read_json_object, understood
 from plaudit.judges.cascade import CascadeConfig, lot_of
@@ -180,10 +180,7 @@ class RetrainData:
         unchosen: episodes that no judge has chosen, which may be held out; None: all
         """
         with ExitStack() as stack:
-            targets = [
-                stack.enter_context(Store.open(path, write=True) if is_store(path) else Store.create(path))
-                for path in (self.train, self.val)
-            ]
+            targets = [stack.enter_context(Store.open_or_create(path)) for path in (self.train, self.val)]
             copies = [{t.entry(i).line["meta"][RETRAIN_META]["key"]: i for i in t.ids} for t in targets]
             for episode_id in labeled_episodes(store, sources):
                 current = store.ledger.current(episode_id, sources)

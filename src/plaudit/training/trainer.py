@@ -24,7 +24,7 @@ from plaudit.data.batch import to_torch
 from plaudit.data.features import FeatureCache
 from plaudit.data.ledger import counted_sources
 from plaudit.data.replay import ReplaySampler
-from plaudit.data.store import Store, is_store
+from plaudit.data.store import Store
 from plaudit.errors import DataError
 from plaudit.rollout.collector import collecting
 from plaudit.rollout.vector import ActFn, RolloutBatch, collect_rollout
@@ -288,9 +288,9 @@ class RunEpisodes:
 
     def __init__(self, folder: RunFolder, judge: RolloutJudge):
         path, capacity = folder.episodes, int(folder.config.run.capacity_gb * 1e9)
-        self.store = Store.open(path, write=True) if is_store(path) else Store.create(path, capacity_bytes=capacity)
         self._judge = judge
         saved = folder.newest_state() or {"first_episode": 0, "num_episodes_stored": 0}
+        self.store = Store.open_or_create(path, capacity_bytes=capacity)
         self.first: int = saved["first_episode"]  # id of the oldest episode to keep; part of a checkpoint
         self.end: int = saved["num_episodes_stored"]  # next id of the run; part of a checkpoint
 
