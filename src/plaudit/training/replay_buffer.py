@@ -140,11 +140,6 @@ class ReplayBuffer:
         folder = Path(folder)
         path, labels = folder / "episodes", folder / "demo_labels" if relabel_demos else None
         self._capacity = int(capacity_gb * 1e9)
-        self._stores: dict[Dataset, Store] = {}
-        if demos is not None:
-            self._stores["demos"] = Store.open(demos, labels=labels)
-            if relabel_demos:
-                copy_exclusions(Store.open(demos), self._stores["demos"])
         self._relabel_demos = relabel_demos
         self._since = since
         self._born = time.time()
@@ -152,7 +147,11 @@ class ReplayBuffer:
         self._samplers: dict[SampleOptions, ReplaySampler] = {}
         with ExitStack() as stack:  # closes the store if the rest fails
             store = stack.enter_context(Store.open_or_create(path, capacity_bytes=self._capacity))
-            self._stores["episodes"] = store
+            self._stores: dict[Dataset, Store] = {"episodes": store}
+            if demos is not None:
+                self._stores["demos"] = Store.open(demos, labels=labels)
+                if relabel_demos:
+                    copy_exclusions(Store.open(demos), self._stores["demos"])
             self._failures = {dataset: Failures(held.ledger) for dataset, held in self._stores.items()}
             self._keys = {_online_meta(store, i)["key"]: i for i in store.ids}
             for episode_id in store.ids:  # labels that a crash prevented
