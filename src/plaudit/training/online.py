@@ -157,9 +157,11 @@ class OnlineTrainer:
         stats, status = w.replay.call(ReplayBuffer.stats, self._judge), w.state.call(StateManager.status)
         self.state = OnlineState(stats, status, updates=info.updates, last_event="; ".join(messages))
         if lines := folder.metrics():  # of an earlier session
-            evaluations = [line["eval/success_once"] for line in lines if "eval/success_once" in line]
-            self.state.eval_success = evaluations[-1] if evaluations else None
             with understood(folder.path / "metrics.jsonl"):
+                evaluations = [line for line in lines if "eval/success_once" in line]
+                # Those of updates that no checkpoint has are of a policy that is lost.
+                kept = [line["eval/success_once"] for line in evaluations if line["learner/updates"] <= info.updates]
+                self.state.eval_success = kept[-1] if kept else None
                 self.state.elapsed_s = lines[-1]["time/elapsed_s"]
         if not writes_here(status, folder.policy):
             raise TrainingError(
