@@ -1,5 +1,7 @@
 """The device, the precision and the optimizers of networks."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from inspect import unwrap
 
 import torch
@@ -28,6 +30,18 @@ def resolve_device(name: str) -> torch.device:
 def autocast_bf16(device: torch.device) -> torch.autocast:
     """Compute in bfloat16 on a GPU; does nothing on the CPU."""
     return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
+
+
+@contextmanager
+def tf32(*, enabled: bool) -> Iterator[None]:
+    """Let a GPU multiply matrices of 32-bit numbers in TF32."""
+    before = torch.get_float32_matmul_precision()
+    if enabled:
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def to_channels_last(module: nn.Module, device: torch.device) -> nn.Module:

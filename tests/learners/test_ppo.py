@@ -143,7 +143,7 @@ def test_cloning_pixels_looks_at_images_moved_at_random():
     learner = Ppo(PpoConfig(hidden_dims=(8,)), EnvSpec(1, 1, {"front": (16, 16)}))
     batch = batch_of(torch.zeros(4, 1), torch.ones(4, 1), {"front": torch.zeros(4, 16, 16, 3, dtype=torch.uint8)})
     before = learner.rng.get_state()
-    assert np.isfinite(learner.bc_update(batch)) and not torch.equal(learner.rng.get_state(), before)
+    assert np.isfinite(float(learner.bc_update(batch))) and not torch.equal(learner.rng.get_state(), before)
 
 
 def test_after_cloning_the_value_learns_before_the_policy_does():

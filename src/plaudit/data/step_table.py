@@ -5,9 +5,10 @@ discount, the distance to its next observation, and whether it can be sampled at
 and gathers; new labels of an old episode rewrite that episode's rows only.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from plaudit.data.segments import STEPS, MappedColumn, camera_column
 from plaudit.data.store import Store
 from plaudit.errors import DataError, EpisodeNotFound
 from plaudit.types import OPERATOR, PEOPLE, AnyArray, BoolArray, FloatArray
+
+if TYPE_CHECKING:
+    from plaudit.data.device_frames import DeviceFrames
 
 _ROW = np.dtype(
     [
@@ -30,6 +34,8 @@ _ROW = np.dtype(
         ("reward", np.float32),  # discounted, over `span` steps
         ("discount", np.float32),  # gamma^span, or 0 where the episode ended
         ("valid", np.bool_),
+        ("slot", np.int64),  # of the observation before the action in `DeviceFrames`
+        ("next_slot", np.int64),  # of the next observation
         ("verified", np.bool_),  # the bytes of its episode were compared with their checksums
     ]
 )
@@ -57,6 +63,7 @@ class StepTable:
         hold_back: int,
         cameras: Collection[str] | None,
         cache: FeatureCache | None = None,
+        frames: "DeviceFrames | None" = None,
     ):
         """See `ReplaySampler`."""
         self.store = store
@@ -64,7 +71,8 @@ class StepTable:
         self.sources = sources
         self.hold_back = hold_back
         self.cameras = cameras
-        self._cache = cache
+        self._cache, self._frames = cache, frames
+        self._slots: dict[int, AnyArray] = {}  # episode -> slots of its observations
         self._features: dict[int, dict[str, FloatArray]] = {}  # segment -> column -> features of its rows
         self._maps: dict[int, dict[str, MappedColumn]] = {}  # segment -> column -> map; outlives an eviction
         self.shapes: dict[str, tuple[int, ...]] = {}  # column or "state", "action" -> shape of one row
@@ -91,6 +99,8 @@ class StepTable:
             alive = set(self.store.ids)
             for episode_id in self._blocks.keys() - alive:
                 self._rows["valid"][self._blocks.pop(episode_id)] = False
+                if self._frames is not None:
+                    self._frames.remove(self._slots.pop(episode_id))
                 if self._cache is not None:
                     self._cache.forget(self.store, episode_id)
             changed = ledger.changed_since(start) | (set() if start else self._blocks.keys())
@@ -142,7 +152,13 @@ class StepTable:
     @property
     def _columns(self) -> list[str]:
         """Those that a batch is made of."""
-        return [STEPS, *(camera_column(c) for c in self.shapes if c not in ("state", "action") and not self._cache)]
+        if self._cache is not None or self._frames is not None:
+            return [STEPS]
+        return [STEPS, *self._frame_columns]
+
+    @property
+    def _frame_columns(self) -> list[str]:
+        return [camera_column(name) for name in self.shapes if name not in ("state", "action")]
 
     def _label(self, episode_id: int) -> None:
         entry = self.store.entry(episode_id)
@@ -178,6 +194,8 @@ class StepTable:
             terminate_on_success=self.returns.terminate_on_success,
         )
         block["reward"], block["discount"], block["span"] = n_step_returns(signal.reward, signal.terminal, self.returns)
+        if self._frames is not None:
+            block["next_slot"] = self._slots[episode_id][block["step"] + block["span"]]
         # Judged over its whole span, and through no observation that is only a copy of its neighbor.
         block["valid"] = ~np.isnan(block["reward"]) & signal.used
         if line["repeated"] == "first":
@@ -198,9 +216,20 @@ class StepTable:
         block["row"] = entry.row + block["step"]
         block["left"] = entry.steps - block["step"]
         self._used = rows.stop
-        if self._cache is not None:
+        if self._frames is not None:
+            self._slots[episode_id] = slots = self._frames.add(self._load(episode_id))
+            block["slot"] = slots[:-1]
+        elif self._cache is not None:
             self._encode(episode_id, entry, self._cache)
         return rows
+
+    def _load(self, episode_id: int) -> Mapping[str, AnyArray]:
+        """The frames of an episode that a batch may hold, or their features."""
+        if self._cache is not None:
+            return self._cache.features(self.store, episode_id)
+        self.store.verify(episode_id, self._frame_columns)
+        frames = self.store.episode(episode_id).frames
+        return {camera: frames[camera] for camera in self.shapes if camera not in ("state", "action")}
 
     def _encode(self, episode_id: int, entry: EpisodeEntry, cache: FeatureCache) -> None:
         """Put the features of an episode's frames where its rows are."""

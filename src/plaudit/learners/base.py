@@ -7,16 +7,19 @@ too, or implement `plaudit.protocols.Learner` without it.
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from plaudit.data.checkpoint import Stateful
-from plaudit.devices import Adam
-from plaudit.policies.config import ImageEncoderConfig
-from plaudit.policies.networks import Encoder, ObsTensors, obs_to_tensors, random_shift, seeded, weights_of
-from plaudit.types import EnvSpec, Observation, PolicyWeights
+from plaudit.devices import Adam, tf32
+from plaudit.learners.cuda_graph import CudaGraphs, Step
+from plaudit.policies.config import CNN, ImageEncoderConfig
+from plaudit.policies.layers import cut_patches, random_offsets, random_shift, run_parallel
+from plaudit.policies.networks import Encoder, ObsTensors, obs_to_tensors, seeded, weights_of
+from plaudit.types import Batch, EnvSpec, Observation, PolicyWeights
 
 if TYPE_CHECKING:
     from plaudit.policies.pretrained import FrozenEncoder
@@ -37,6 +40,7 @@ class LearnerBase(Stateful):
     """Base of `Sac`, `Ppo` and `QChunk`. A derived class makes `net` and `optimizers` in its `__init__`."""
 
     on_policy = False
+    config: Any  # derived from LearnerConfig
     pretrain_updates = 0  # with demonstrations alone, where there are some, before the first episode
 
     def __init__(self, env_spec: EnvSpec, seed: int, device: str, encoder: "EncoderSpec | None" = None):
@@ -44,6 +48,7 @@ class LearnerBase(Stateful):
         self.encoder = encoder or EncoderSpec()
         self.version = 0  # updates made
         self.sync: GradSync | None = None
+        self._graphs: CudaGraphs | None = None
         self.rng = torch.Generator(device).manual_seed(seed)
 
     def seeded(self) -> AbstractContextManager[None]:
@@ -58,11 +63,38 @@ class LearnerBase(Stateful):
         """Observations of N environments, as the encoders take them."""
         return obs_to_tensors(observation, self.env_spec, self.device, self.encoder.frozen)
 
-    def augment(self, images: Mapping[str, Tensor], state: Tensor, pad: int) -> ObsTensors:
+    def augment(self, *seen: ObsTensors, pad: int) -> list[ObsTensors]:
         """Observations with images shifted at random by up to `pad` pixels; features of images stay as they are."""
         if self.encoder.frozen is not None:
-            return ObsTensors(images, state)
-        return ObsTensors({camera: random_shift(image, self.rng, pad) for camera, image in images.items()}, state)
+            return list(seen)
+        images = [image for obs in seen for image in obs.images.values()]
+        if self.device.type == "cuda" and self.config.mixed_precision and self.encoder.config.type == CNN:
+            offsets = [random_offsets(len(image), self.rng, pad) for image in images]
+            images = run_parallel(*(partial(cut_patches, *each) for each in zip(images, offsets, strict=True)))
+        else:
+            images = [random_shift(image, self.rng, pad) for image in images]
+        moved = iter(images)
+        return [ObsTensors({camera: next(moved) for camera in obs.images}, obs.state) for obs in seen]
+
+    def augment_batch(self, batch: Batch[Tensor], pad: int) -> list[ObsTensors]:
+        """The observations before and after the actions of a batch, in the same way."""
+        before, after = ObsTensors(batch.images, batch.state), ObsTensors(batch.next_images, batch.next_state)
+        return self.augment(before, after, pad=pad)
+
+    def run_step(self, step: Step, batch: Any, **options: bool) -> Mapping[str, Tensor]:
+        """`step(batch, **options)`, as a CUDA graph where that is possible."""
+        if self.device.type != "cuda":
+            return step(batch, **options)
+        with tf32(enabled=self.config.mixed_precision):
+            if not self.config.cuda_graphs or self.sync is not None:
+                return step(batch, **options)
+            self._graphs = self._graphs or CudaGraphs(self)
+            return self._graphs(step, batch, **options)
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from a state of an object with the same config."""
+        super().load_state_dict(state)
+        self._graphs = None
 
     @property
     def components(self) -> Mapping[str, nn.Module]:
@@ -79,9 +111,9 @@ class LearnerBase(Stateful):
         return weights_of(self.version, self.components)
 
 
-def make_adam(lr: float, *modules: nn.Module, eps: float = 1e-8) -> Adam:
-    """Adam over the parameters of modules."""
-    parameters = [parameter for module in modules for parameter in module.parameters()]
+def make_adam(lr: float, *parts: nn.Module | nn.Parameter, eps: float = 1e-8) -> Adam:
+    """Adam over parameters and those of modules."""
+    parameters = [p for part in parts for p in ([part] if isinstance(part, nn.Parameter) else part.parameters())]
     return Adam(parameters, lr=lr, eps=eps, fused=True)
 
 
@@ -97,16 +129,18 @@ def optimizer_step(optimizer: torch.optim.Optimizer, loss: Tensor, sync: GradSyn
 
 def soft_update(target: nn.Module, source: nn.Module, tau: float) -> None:
     """Polyak averaging: target <- (1 - tau) * target + tau * source."""
-    with torch.no_grad():
-        for slow, fast in zip(target.parameters(), source.parameters(), strict=True):
-            slow.lerp_(fast, tau)
+    slow: list[Tensor] = list(target.parameters())
+    fast: list[Tensor] = list(source.parameters())
+    if slow:
+        with torch.no_grad():
+            torch._foreach_lerp_(slow, fast, tau)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def sample_critics(num_subsample: int, num_critics: int, rng: torch.Generator) -> Tensor | None:
     """Indices of the critics that a target uses: a random subset, or all of them (None)."""
     if num_subsample == num_critics:
         return None
-    return torch.randperm(num_critics, generator=rng, device=rng.device)[:num_subsample]
+    return torch.rand(num_critics, generator=rng, device=rng.device).topk(num_subsample).indices
 
 
 @contextmanager

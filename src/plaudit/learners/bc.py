@@ -24,7 +24,8 @@ from plaudit.errors import PolicyError
 from plaudit.learners.config import BCConfig
 from plaudit.learners.demonstrations import Demonstrations
 from plaudit.policies.flow import FlowPolicy, matching_loss
-from plaudit.policies.networks import random_shift, to_tensor, weights_of
+from plaudit.policies.layers import random_shift
+from plaudit.policies.networks import to_tensor, weights_of
 from plaudit.protocols import Normalizer
 from plaudit.types import AnyArray, Batch, BoolArray, FloatArray, Observation, PolicyWeights
 

@@ -30,6 +30,8 @@ class LearnerConfig(Config):
     learner_class: ClassVar[str]  # "module:Class" that `build` makes; it is imported where the learner runs
 
     gamma: float = Field(default=0.95, ge=0, le=1)  # discount of a step
+    cuda_graphs: bool = True  # on a GPU: launch a whole update at once, as a CUDA graph
+    mixed_precision: bool = True  # on a GPU: convolutions of the `cnn` encoder in bfloat16, other products in TF32
 
     @property
     def action_horizon(self) -> int:

@@ -15,13 +15,18 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from plaudit.learners.base import EncoderSpec, LearnerBase, make_adam
 from plaudit.learners.config import PpoConfig
 from plaudit.policies.config import ActorConfig, GaussianConfig
-from plaudit.policies.networks import Encoder, Linear, ObsTensors, gaussian_actor, mlp
+from plaudit.policies.layers import Linear, mlp, run_parallel
+from plaudit.policies.networks import Encoder, ObsTensors, gaussian_actor
 from plaudit.rollout.vector import ActFn, RolloutBatch
 from plaudit.types import Batch, EnvSpec, FloatArray, Observation
+
+MAX_BATCH = 512  # observations at a time when a rollout is prepared
+PADDED_TO = 8  # sizes of minibatches on a GPU are multiples of this
 
 
 class ActorCritic(nn.Module):
@@ -47,9 +52,12 @@ class ActorCritic(nn.Module):
 
     def forward(self, obs: ObsTensors, actions: Tensor) -> tuple[Tensor, Tensor]:
         """Log density of actions [B, A] and value, [B] each."""
-        z = (actions - self.actor(self.actor_encoder(obs))) / self.log_std.exp()
+        mean, value = run_parallel(
+            lambda: self.actor(self.actor_encoder(obs)), lambda: self.critic(self.critic_encoder(obs))
+        )
+        z = (actions - mean) / self.log_std.exp()
         log_density = (-0.5 * z.square() - self.log_std - 0.5 * math.log(2 * math.pi)).sum(-1)
-        return log_density, self.critic(self.critic_encoder(obs)).squeeze(-1)
+        return log_density, value.squeeze(-1)
 
 
 class Ppo(LearnerBase):
@@ -99,23 +107,26 @@ class Ppo(LearnerBase):
             return {}
         data = self._prepare(rollout)
         warming_up = bool(self.net.bc_pretrained) and self.version <= self.config.critic_warmup_iterations
-        steps: list[dict[str, Tensor]] = []
+        steps: list[Mapping[str, Tensor]] = []
         for rows in self._minibatches(len(data.returns)):
-            steps.append(self._step(data, rows, update_policy=not warming_up))
+            steps.append(self.run_step(self._step, self._minibatch(data, rows), update_policy=not warming_up))
             if self.config.target_kl is not None and float(steps[-1]["policy/approx_kl"]) > self.config.target_kl:
                 break
         means = {name: float(torch.stack([metrics[name] for metrics in steps]).mean()) for name in steps[0]}
         std = float(self.net.log_std.detach().exp().mean())
         return {**means, "policy/std": std, "policy/num_minibatches": len(steps)}
 
-    def bc_update(self, batch: Batch[Tensor]) -> float:
+    def bc_update(self, batch: Batch[Tensor]) -> Tensor:
         """One step of behavior cloning, without which a sparse reward is rarely found at all; returns the loss."""
-        obs = self.augment(batch.images, batch.state, self.config.random_shift_pad)
         self.net.bc_pretrained.fill_(True)
+        return self.run_step(self._bc_step, batch)["loss/bc"]
+
+    def _bc_step(self, batch: Batch[Tensor]) -> dict[str, Tensor]:
+        (obs,) = self.augment(ObsTensors(batch.images, batch.state), pad=self.config.random_shift_pad)
         density, _ = self.net(obs, batch.actions.clamp(-1, 1))
         loss = -density.mean()
         self._optimizer_step(loss, self.config.pretrain_lr)
-        return float(loss.detach())
+        return {"loss/bc": loss.detach()}
 
     def _optimizer_step(self, loss: Tensor, lr: float) -> None:
         for group in self.optimizer.param_groups:
@@ -129,6 +140,20 @@ class Ppo(LearnerBase):
         for _ in range(self.config.update_epochs):
             order = torch.randperm(count, generator=self.rng, device=self.device)
             yield from order.chunk(self.config.num_minibatches)
+
+    def _minibatch(self, data: "_RolloutTensors", rows: Tensor) -> "_RolloutTensors":
+        """Some steps of a rollout. On a GPU they are padded, so that few sizes occur and few graphs are captured."""
+        padding = -len(rows) % PADDED_TO if self.device.type == "cuda" else 0
+        weight = torch.ones(len(rows), device=self.device)
+        rows, weight = F.pad(rows, (0, padding)), F.pad(weight, (0, padding))
+        return _RolloutTensors(
+            obs=data.obs[rows],
+            actions=data.actions[rows],
+            density=data.density[rows],
+            advantage=data.advantage[rows],
+            returns=data.returns[rows],
+            weight=weight,
+        )
 
     @property
     def components(self) -> dict[str, nn.Module]:
@@ -150,12 +175,11 @@ class Ppo(LearnerBase):
             features = frozen.encode({c: rollout.images[c].reshape(-1, *rollout.images[c].shape[2:]) for c in images})
             images = {c: torch.from_numpy(f).to(self.device).unflatten(0, shape) for c, f in features.items()}
         actions = torch.from_numpy(rollout.actions).to(self.device)
+        flat = ObsTensors({c: i.flatten(0, 1) for c, i in images.items()}, state.flatten(0, 1))
+        taken = torch.cat([actions, actions[-1:]]).flatten(0, 1)  # no action follows the last observation
         with torch.no_grad():
-            outputs = []
-            for t in range(steps + 1):
-                obs = ObsTensors({c: i[t] for c, i in images.items()}, state[t])
-                outputs.append(self.net(obs, actions[min(t, steps - 1)]))
-            density, values = (torch.stack(parts) for parts in zip(*outputs, strict=True))
+            parts = [self.net(self._seen(flat[r]), taken[r]) for r in torch.arange(len(taken)).split(MAX_BATCH)]
+        density, values = (torch.cat(part).unflatten(0, (steps + 1, -1)) for part in zip(*parts, strict=True))
         advantages = gae(rollout, values.cpu().numpy(), self.config.gamma, self.config.gae_lambda)
         valid = torch.from_numpy(rollout.used).to(self.device)
         advantage = torch.from_numpy(advantages).to(self.device)[valid]
@@ -165,27 +189,33 @@ class Ppo(LearnerBase):
             density=density[:-1][valid],
             advantage=advantage,
             returns=advantage + values[:-1][valid],
+            weight=torch.ones_like(advantage),
         )
 
-    def _step(self, data: "_RolloutTensors", rows: Tensor, *, update_policy: bool) -> dict[str, Tensor]:
+    def _seen(self, obs: ObsTensors) -> ObsTensors:
+        """Observations as updates see them: without random shifts, which would change the densities."""
+        (seen,) = self.augment(obs, pad=0)
+        return seen
+
+    def _step(self, data: "_RolloutTensors", *, update_policy: bool) -> dict[str, Tensor]:
         """One minibatch; metrics stay on the device, because reading a number waits for the GPU."""
-        config = self.config
-        density, value = self.net(data.obs[rows], data.actions[rows])
-        log_ratio = density - data.density[rows]
+        config, share = self.config, data.weight / data.weight.sum()
+        density, value = self.net(self._seen(data.obs), data.actions)
+        log_ratio = density - data.density
         ratio = log_ratio.exp()
-        advantage = data.advantage[rows]
-        advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
+        centered = data.advantage - (share * data.advantage).sum()
+        advantage = centered / ((share * centered.square()).sum().sqrt() + 1e-8)
         clipped = ratio.clamp(1 - config.clip_coef, 1 + config.clip_coef)
-        policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
-        value_loss = 0.5 * (value - data.returns[rows]).square().mean()
+        policy_loss = -(share * torch.minimum(ratio * advantage, clipped * advantage)).sum()
+        value_loss = 0.5 * (share * (value - data.returns).square()).sum()
         entropy = self.net.log_std.sum() + 0.5 * math.log(2 * math.pi * math.e) * self.env_spec.action_dim
         loss = config.vf_coef * value_loss
         if update_policy:
             loss = loss + policy_loss - config.ent_coef * entropy
         self._optimizer_step(loss, self.config.lr)
         with torch.no_grad():
-            approx_kl = (ratio - 1 - log_ratio).mean()
-            clip_fraction = ((ratio - 1).abs() > config.clip_coef).float().mean()
+            approx_kl = (share * (ratio - 1 - log_ratio)).sum()
+            clip_fraction = (share * ((ratio - 1).abs() > config.clip_coef)).sum()
         metrics = {"loss/policy": policy_loss, "loss/value": value_loss}
         metrics |= {"policy/approx_kl": approx_kl, "policy/clip_fraction": clip_fraction}
         return {name: number.detach() for name, number in metrics.items()}
@@ -193,13 +223,14 @@ class Ppo(LearnerBase):
 
 @dataclass(frozen=True)
 class _RolloutTensors:
-    """The M steps of a rollout, as tensors."""
+    """M steps of a rollout, as tensors."""
 
     obs: ObsTensors
     actions: Tensor  # [M, A]
     density: Tensor  # [M] log density when it was sampled
     advantage: Tensor  # [M]
     returns: Tensor  # [M]
+    weight: Tensor  # [M] 0 for padding
 
 
 def gae(rollout: RolloutBatch, values: FloatArray, gamma: float, lam: float) -> FloatArray:

@@ -114,8 +114,10 @@ class QChunk(LearnerBase):
         """
         self._check(batch)
         self.version += 1
-        obs = self.augment(batch.images, batch.state, self.config.random_shift_pad)
-        next_obs = self.augment(batch.next_images, batch.next_state, self.config.random_shift_pad)
+        return self.run_step(self._step, batch)
+
+    def _step(self, batch: Batch[Tensor]) -> dict[str, Tensor]:
+        obs, next_obs = self.augment_batch(batch, self.config.random_shift_pad)
         # Critics.
         critic_loss, q_mean = self._critic_loss(batch, obs, next_obs)
         optimizer_step(self.optimizers["critic"], critic_loss, self.sync)

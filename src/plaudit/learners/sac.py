@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from plaudit.devices import Adam
 from plaudit.learners.base import EncoderSpec, LearnerBase, make_adam, optimizer_step, sample_critics, soft_update
 from plaudit.learners.config import SacConfig
 from plaudit.policies.config import ActorConfig, GaussianConfig
+from plaudit.policies.layers import run_parallel
 from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors, TanhGaussian
 from plaudit.rollout.vector import ActFn
 from plaudit.types import Batch, EnvSpec, FloatArray, Observation
@@ -63,10 +63,10 @@ class Sac(LearnerBase):
         with self.seeded():
             self.net = SacNet(env_spec, config, self.make_encoder, shared=self._shared).to(self.device)
         self.target_entropy = config.target_entropy if config.target_entropy is not None else -env_spec.action_dim / 2
+        own_encoder = [] if self._shared else [self.net.actor_encoder]
         self.optimizers = {
             "critic": make_adam(config.lr, self.net.critic_encoder, self.net.critic),
-            "actor": make_adam(config.lr, *([] if self._shared else [self.net.actor_encoder]), self.net.actor),
-            "temperature": Adam([self.net.log_temperature], lr=config.lr),
+            "actor": make_adam(config.lr, *own_encoder, self.net.actor, self.net.log_temperature),
         }
 
     @property
@@ -95,49 +95,61 @@ class Sac(LearnerBase):
         Metrics stay on the device: reading a number waits for the GPU.
         """
         self.version += 1
-        obs = self.augment(batch.images, batch.state, self.config.random_shift_pad)
-        next_obs = self.augment(batch.next_images, batch.next_state, self.config.random_shift_pad)
+        return self.run_step(self._step, batch, update_actor=self.version % self.config.policy_update_freq == 0)
+
+    def _step(self, batch: Batch[Tensor], *, update_actor: bool) -> dict[str, Tensor]:
+        obs, next_obs = self.augment_batch(batch, self.config.random_shift_pad)
         # Critics.
-        critic_loss, q_mean = self._critic_loss(batch, obs, next_obs)
+        needs_features = update_actor and not self._shared
+        target, values, features = run_parallel(
+            lambda: self._target(batch, next_obs),
+            lambda: self.net.critic(self.net.critic_encoder(obs), batch.actions.clamp(-1, 1)),
+            lambda: self.net.actor_encoder(obs) if needs_features else None,
+        )
+        critic_loss = (values - target).square().mean(dim=1).sum()
         optimizer_step(self.optimizers["critic"], critic_loss, self.sync)
-        metrics = {"loss/critic": critic_loss, "critic/q_mean": q_mean}
-        # Actor and temperature.
-        if self.version % self.config.policy_update_freq == 0:
-            features = self._actor_features(obs)
-            actor_loss, entropy = self._actor_loss(features, obs)
-            if self.config.bc_weight:
-                bc_loss = self._bc_loss(features, batch)
-                actor_loss = actor_loss + self.config.bc_weight * bc_loss
-                metrics |= {"loss/bc": bc_loss}
-            optimizer_step(self.optimizers["actor"], actor_loss, self.sync)
-            temperature_loss = self.net.log_temperature.exp() * (entropy - self.target_entropy).detach()
-            optimizer_step(self.optimizers["temperature"], temperature_loss, self.sync)
-            metrics |= {"loss/actor": actor_loss, "policy/entropy": entropy}
-            metrics |= {"policy/temperature": self.net.log_temperature.exp()}
-        # Target networks.
-        soft_update(self.net.target_critic, self.net.critic, self.config.tau)
-        soft_update(self.net.target_critic_encoder, self.net.critic_encoder, self.config.tau)
+        metrics = {"loss/critic": critic_loss, "critic/q_mean": values.mean()}
+        # Actor and temperature, target networks.
+        if update_actor:
+            of_actor, _ = run_parallel(lambda: self._update_actor(batch, obs, features), self._update_targets)
+            metrics |= of_actor
+        else:
+            self._update_targets()
         return {name: number.detach() for name, number in metrics.items()}
 
-    def _critic_loss(self, batch: Batch[Tensor], obs: ObsTensors, next_obs: ObsTensors) -> tuple[Tensor, Tensor]:
+    def _update_actor(self, batch: Batch[Tensor], obs: ObsTensors, features: Tensor | None) -> dict[str, Tensor]:
+        """features: the actor's; None: it has the critics', and its loss does not train their encoder"""
         with torch.no_grad():
-            actions, _ = self.net.actor(self.net.actor_encoder(next_obs), self._noise(len(batch.reward)))
-            subset = sample_critics(self.config.num_subsample_critics, self.config.num_critics, self.rng)
-            values = self.net.target_critic(self.net.target_critic_encoder(next_obs), actions, subset)
-            target = batch.reward + batch.discount * values.amin(dim=0)
-        values = self.net.critic(self.net.critic_encoder(obs), batch.actions.clamp(-1, 1))
-        return (values - target).square().mean(dim=1).sum(), values.detach().mean()
+            critic_features = self.net.critic_encoder(obs)
+        features = critic_features if features is None else features
+        actor_loss, entropy = self._actor_loss(features, critic_features)
+        metrics = {"policy/entropy": entropy}
+        if self.config.bc_weight:
+            metrics["loss/bc"] = self._bc_loss(features, batch)
+            actor_loss = actor_loss + self.config.bc_weight * metrics["loss/bc"]
+        temperature = self.net.log_temperature.exp()
+        temperature_loss = temperature * (entropy - self.target_entropy).detach()
+        optimizer_step(self.optimizers["actor"], actor_loss + temperature_loss, self.sync)
+        return metrics | {"loss/actor": actor_loss, "policy/temperature": temperature}
 
-    def _actor_features(self, obs: ObsTensors) -> Tensor:
-        """The loss of the actor does not train a shared encoder."""
-        with torch.set_grad_enabled(not self._shared):
-            return self.net.actor_encoder(obs)
+    def _update_targets(self) -> None:
+        soft_update(self.net.target_critic, self.net.critic, self.config.tau)
+        soft_update(self.net.target_critic_encoder, self.net.critic_encoder, self.config.tau)
 
-    def _actor_loss(self, features: Tensor, obs: ObsTensors) -> tuple[Tensor, Tensor]:
-        """features: the actor's, of these observations"""
-        actions, log_density = self.net.actor(features, self._noise(len(obs.state)))
-        with torch.no_grad():
-            critic_features = features if self._shared else self.net.critic_encoder(obs)
+    @torch.no_grad()
+    def _target(self, batch: Batch[Tensor], next_obs: ObsTensors) -> Tensor:
+        """What the critics should value each step at."""
+        features, target_features = run_parallel(
+            lambda: self.net.actor_encoder(next_obs), lambda: self.net.target_critic_encoder(next_obs)
+        )
+        actions, _ = self.net.actor(features, self._noise(len(batch.reward)))
+        subset = sample_critics(self.config.num_subsample_critics, self.config.num_critics, self.rng)
+        values = self.net.target_critic(target_features, actions, subset)
+        return batch.reward + batch.discount * values.amin(dim=0)
+
+    def _actor_loss(self, features: Tensor, critic_features: Tensor) -> tuple[Tensor, Tensor]:
+        """Both features are of the same observations."""
+        actions, log_density = self.net.actor(features, self._noise(len(features)))
         value = self.net.critic(critic_features, actions).mean(dim=0)
         temperature = self.net.log_temperature.exp().detach()
         return (temperature * log_density - value).mean(), -log_density.detach().mean()

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from plaudit.devices import resolve_device
 from plaudit.errors import PolicyError, did_you_mean
 from plaudit.policies.config import CLONED, CNN, GaussianConfig, ImageEncoderConfig, NetworkPolicyConfig
 from plaudit.policies.guidance import blend_with_previous
+from plaudit.policies.layers import ConvNet, Linear, mlp, run_parallel
 from plaudit.protocols import Normalizer
 from plaudit.types import AnyArray, EnvSpec, FloatArray, Observation, PolicyWeights
 
@@ -53,26 +55,6 @@ def weights_of(version: int, parts: Mapping[str, nn.Module]) -> PolicyWeights:
     """Components as plain arrays, "component/parameter" each."""
     named = {f"{part}/{name}": t for part, module in parts.items() for name, t in module.state_dict().items()}
     return PolicyWeights(version, {name: tensor.detach().cpu().numpy().copy() for name, tensor in named.items()})
-
-
-class Linear(nn.Module):
-    """As `nn.Linear`, by a plain matrix product: on ARM the fused kernel takes three times as long at these sizes."""
-
-    def __init__(self, inputs: int, outputs: int, gain: float = 1.0):
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(inputs, outputs).uniform_(-gain, gain) / math.sqrt(inputs))
-        self.bias = nn.Parameter(torch.zeros(outputs))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x @ self.weight + self.bias
-
-
-def mlp(sizes: Sequence[int], activation: type[nn.Module], *, norm: bool = False) -> nn.Sequential:
-    """A multilayer perceptron, by the sizes of its layers."""
-    layers: list[nn.Module] = []
-    for before, after in pairwise(sizes):
-        layers += [Linear(before, after), *([nn.LayerNorm(after)] if norm else []), activation()]
-    return nn.Sequential(*layers)
 
 
 class Encoder(nn.Module):
@@ -119,7 +101,8 @@ class Encoder(nn.Module):
     def _heads(self, inputs: Mapping[str, Tensor], state: Tensor) -> Tensor:
         if not self.cameras:
             return state
-        return torch.cat([*(net(inputs[camera]) for camera, net in self.cameras.items()), state], dim=1)
+        calls = [partial(net, inputs[camera]) for camera, net in self.cameras.items()]
+        return torch.cat([*run_parallel(*calls), state], dim=1)
 
 
 def _camera_net(
@@ -127,7 +110,7 @@ def _camera_net(
 ) -> nn.Module:
     """The trained network of one camera. shape: of its input, if a frozen encoder is in front"""
     if config.type == CNN:
-        return _image_encoder(size, config.features)
+        return ConvNet(size, config.features)
     if config.type == CLONED:
         return nn.Identity()
     from plaudit.policies.pretrained import FineTunedEncoder, projection
@@ -135,29 +118,6 @@ def _camera_net(
     if shape is None:
         return FineTunedEncoder(config, size, pretrained=pretrained)
     return projection(shape, config.features)
-
-
-def _image_encoder(size: tuple[int, int], features: int) -> nn.Module:
-    channels, layers = 3, []
-    height, width = size
-    for out in (32, 32, 64, 64):
-        layers += [nn.Conv2d(channels, out, 3, stride=2, padding=1), nn.ReLU()]
-        channels, height, width = out, (height + 1) // 2, (width + 1) // 2
-    return nn.Sequential(
-        *layers, nn.Flatten(), Linear(channels * height * width, features), nn.LayerNorm(features), nn.Tanh()
-    )
-
-
-def random_shift(images: Tensor, generator: torch.Generator, pad: int = 4) -> Tensor:
-    """Each image moved by up to `pad` pixels, its edge repeated (DrQ, arXiv 2004.13649): [B, H, W, C] to the same."""
-    if not pad:
-        return images
-    batch, height, width, _ = images.shape
-    by = torch.randint(-pad, pad + 1, (batch, 2), generator=generator, device=generator.device).to(images.device)
-    rows = (torch.arange(height, device=images.device) + by[:, :1]).clamp(0, height - 1)
-    columns = (torch.arange(width, device=images.device) + by[:, 1:]).clamp(0, width - 1)
-    each = torch.arange(batch, device=images.device)[:, None, None]
-    return images[each, rows[:, :, None], columns[:, None, :]]
 
 
 class TanhGaussian(nn.Module):
@@ -204,6 +164,8 @@ class CriticEnsemble(nn.Module):
 
     def forward(self, features: Tensor, actions: Tensor, members: Tensor | None = None) -> Tensor:
         """Values [E, B], of all critics or of some."""
+        if members is not None and features.is_cuda:  # fewer kernels than with the weights of some
+            return self(features, actions)[members]
         weights: list[Tensor] = list(self.weights)
         biases: list[Tensor] = list(self.biases)
         if members is not None:

@@ -21,6 +21,7 @@ from plaudit.training.run_folder import RunFolder
 from plaudit.types import AnyArray, Batch, EnvSpec, PolicyWeights
 
 if TYPE_CHECKING:
+    from plaudit.data.device_frames import DeviceFrames
     from plaudit.policies.pretrained import FrozenEncoder
 
 
@@ -122,6 +123,20 @@ def feature_cache(learner: Any, folder: Path | None) -> FeatureCache | None:
     if frozen is None:
         return None
     return FeatureCache(frozen.encode, frozen.shapes, frozen.fingerprint, folder)
+
+
+def device_frames(config: TrainingConfig, learner: Any) -> "DeviceFrames | None":
+    """Where the replay of a learner keeps frames: on its GPU; None: on the disk."""
+    wanted, device = config.run.replay_on_gpu, str(learner.device)
+    if not device.startswith("cuda"):
+        if wanted:
+            raise TrainingError(f"run.replay_on_gpu is set, and the learner is on '{device}'; set run.device=cuda")
+        return None
+    if wanted is False or not learner.env_spec.cameras:
+        return None
+    from plaudit.data.device_frames import DeviceFrames
+
+    return DeviceFrames(device, required=wanted is True)
 
 
 def learner_threads(config: TrainingConfig, env_spec: EnvSpec) -> AbstractContextManager[None]:

@@ -25,7 +25,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -43,6 +43,9 @@ from plaudit.rule import release
 from plaudit.training.demos import copy_exclusions
 from plaudit.training.handles import Handle
 from plaudit.types import OPERATOR, AnyArray, Batch, Episode, JudgeId, Labels
+
+if TYPE_CHECKING:
+    from plaudit.data.device_frames import DeviceFrames
 
 Dataset = Literal["demos", "episodes"]
 ONLINE = "online"  # in an episode's meta: its key, and the run's steps before it
@@ -340,10 +343,16 @@ class RemoteSampler:
         return self._buffer.call(ReplayBuffer.sample, size, self._options, self._rejected)
 
 
-def make_sampler(where: StoreLocation, options: SampleOptions, features: FeatureCache | None = None) -> ReplaySampler:
-    """From the files, mapped into this process. features: see `ReplaySampler`"""
+def make_sampler(
+    where: StoreLocation,
+    options: SampleOptions,
+    features: FeatureCache | None = None,
+    frames: "DeviceFrames | None" = None,
+) -> ReplaySampler:
+    """From the files, mapped into this process. features, frames: see `ReplaySampler`"""
     names = ("gamma", "n_step", "horizon", "cameras", "reward", "terminate_on_success", "seed")
-    shared: dict[str, Any] = {"features": features, **{name: getattr(options, name) for name in names}}
+    shared: dict[str, Any] = {name: getattr(options, name) for name in names}
+    shared |= {"features": features, "frames": frames}
     online, trusted = Store.open(where.episodes), counted_sources(options.source)
     if where.demos is None:
         return ReplaySampler(online, sources=(trusted,), **shared)

@@ -212,6 +212,8 @@ class RunSettings(Config):
     seed: Seed = 0
     device: str = "auto"  # of the learner: "cpu", "cuda", "cuda:1"; auto: cuda where there is one
     num_threads: SmallInt | None = None  # of torch; None: one for states, torch's default for images
+    # Whether replay keeps frames in the GPU's memory; None: while they fit into half of what is free.
+    replay_on_gpu: bool | None = None
     num_envs: NumEnvs = 16  # train: episodes of a rollout, side by side
     # The run ends at whichever comes first. None for both: 40,000 steps (train) or 1,000 episodes (online).
     max_steps: PositiveInt | None = None

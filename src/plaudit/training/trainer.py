@@ -34,6 +34,7 @@ from plaudit.training.demos import check_demos, open_demos
 from plaudit.training.evaluation import evaluate_learner, make_eval_env
 from plaudit.training.learner_setup import (
     build_learner,
+    device_frames,
     feature_cache,
     frozen_encoder_of_run,
     learner_env_spec,
@@ -385,6 +386,7 @@ class OffPolicyUpdates:
         options = {
             **learner.replay_options,
             "features": features,
+            "frames": device_frames(config, learner),
             "reward": config.reward,
             "terminate_on_success": config.reward.terminates,
             "seed": seed,
@@ -429,8 +431,7 @@ class OffPolicyUpdates:
         return self._updates_due >= 1 and len(self._replay) > 0  # updates add up while all labels are late
 
     def _update(self) -> Mapping[str, Any]:
-        batch = self._replay.sample(self._learner.config.batch_size)
-        return self._learner.update(to_torch(batch, self._learner.device))
+        return self._learner.update(self._replay.sample_torch(self._learner.config.batch_size, self._learner.device))
 
     def state_dict(self) -> dict[str, Any]:
         generators = {"replay": self._replay.rng, "random": self._rng}

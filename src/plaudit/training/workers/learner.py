@@ -25,7 +25,13 @@ from plaudit.training.config import TrainingConfig
 from plaudit.training.distributed import SINGLE, DistributedGroup
 from plaudit.training.evaluation import evaluate_learner, make_eval_env
 from plaudit.training.handles import Handle
-from plaudit.training.learner_setup import build_learner, feature_cache, frozen_encoder, learner_threads
+from plaudit.training.learner_setup import (
+    build_learner,
+    device_frames,
+    feature_cache,
+    frozen_encoder,
+    learner_threads,
+)
 from plaudit.training.replay_buffer import RemoteSampler, ReplayBuffer, SampleOptions, make_sampler
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.state_manager import StateManager
@@ -131,7 +137,9 @@ class LearnerWorker:
         )
         local = where.is_here if sampling == "auto" else sampling == "local"
         self._features = feature_cache(learner, self._folder.features if where.is_here else None)
-        return make_sampler(where, options, self._features) if local else RemoteSampler(self._replay, options)
+        if not local:
+            return RemoteSampler(self._replay, options)
+        return make_sampler(where, options, self._features, device_frames(self._config, learner))
 
     @property
     def updates(self) -> int:
@@ -186,19 +194,22 @@ class LearnerWorker:
             begun = time.monotonic()
             if made and begun >= until:
                 break
-            batch = to_torch(self._sample(), self.learner.device)
+            batch = self._sample()
             waited += time.monotonic() - begun
             for name, number in self.learner.update(batch).items():
                 totals.setdefault(name, []).append(number)
         means = {name: float(sum(numbers) / len(numbers)) for name, numbers in totals.items()}  # waits for the GPU once
         return means, waited
 
-    def _sample(self) -> Batch[AnyArray]:
-        batch = normalize_batch(self._sampler.sample(self._batch), self._normalizer)
-        if self._features is None or isinstance(self._sampler, ReplaySampler):
-            return batch
-        encode = self._features.encode
-        return replace(batch, images=encode(batch.images), next_images=encode(batch.next_images))
+    def _sample(self) -> Batch[Any]:
+        prepare = partial(normalize_batch, normalizer=self._normalizer)
+        if isinstance(self._sampler, ReplaySampler):
+            return self._sampler.sample_torch(self._batch, self.learner.device, prepare)
+        batch = prepare(self._sampler.sample(self._batch))
+        if self._features is not None:
+            encode = self._features.encode
+            batch = replace(batch, images=encode(batch.images), next_images=encode(batch.next_images))
+        return to_torch(batch, self.learner.device)
 
     def evaluate(self) -> float:
         """True success rate on eval seeds, of the policy as it is now."""
