@@ -121,11 +121,11 @@ class Sac(LearnerBase):
         """features: the actor's; None: it has the critics', and its loss does not train their encoder"""
         with torch.no_grad():
             critic_features = self.net.critic_encoder(obs)
-        features = critic_features if features is None else features
-        actor_loss, entropy = self._actor_loss(features, critic_features)
+        own = critic_features if features is None else features
+        actor_loss, entropy = self._actor_loss(own, critic_features)
         metrics = {"policy/entropy": entropy}
         if self.config.bc_weight:
-            metrics["loss/bc"] = self._bc_loss(features, batch)
+            metrics["loss/bc"] = self._bc_loss(own, batch)
             actor_loss = actor_loss + self.config.bc_weight * metrics["loss/bc"]
         temperature = self.net.log_temperature.exp()
         temperature_loss = temperature * (entropy - self.target_entropy).detach()

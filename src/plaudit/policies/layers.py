@@ -52,6 +52,7 @@ class ConvNet(nn.Module):
         height, width = (-(-length // 2 ** len(WIDTHS)) for length in size)
         self.projection = Linear(WIDTHS[-1] * height * width, features)
         self.norm = nn.LayerNorm(features)
+        self.unused = nn.Buffer(torch.zeros(WIDTHS[0], PATCH - 28), persistent=False)  # columns of a patch's weights
 
     def forward(self, frames: Tensor) -> Tensor:
         """Features [B, F]. frames: pixels in [0, 1] minus 0.5, [B, 3, H, W]; or their patches"""
@@ -63,9 +64,8 @@ class ConvNet(nn.Module):
 
     def _from_patches(self, patches: Tensor) -> Tensor:
         first = self.convs[0]
-        unused = first.weight.new_zeros(WIDTHS[0], PATCH - 28)
         columns = first.weight.permute(0, 2, 3, 1).flatten(1)
-        weight = torch.cat([columns, first.bias[:, None], unused], dim=1).bfloat16()
+        weight = torch.cat([columns, first.bias[:, None], self.unused], dim=1).bfloat16()
         x: Tensor = _ConvReLU.apply(patches.permute(0, 3, 1, 2), weight[:, :, None, None], None, 1, 0)
         for conv in self.convs[1:]:
             weight = conv.weight.to(torch.bfloat16, memory_format=torch.channels_last)
