@@ -135,8 +135,10 @@ def kernel_ms(work: Callable[[], Any], verbose: bool, count: int = 5) -> float:
 
 def agree(one: Any, other: Any, data: Any, updates: int = 10) -> float:
     """How far the losses of two learners are apart after some updates with the same data, relative to their size."""
-    for _ in range(updates):
-        first, second = one.update(data), other.update(data)
+    for _ in range(updates - 1):
+        one.update(data)
+        other.update(data)
+    first, second = one.update(data), other.update(data)
     losses = [name for name in first if name.startswith("loss/")]
     return max(abs(float(first[n]) - float(second[n])) / (abs(float(second[n])) + 1e-3) for n in losses)
 

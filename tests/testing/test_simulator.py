@@ -19,8 +19,9 @@ from plaudit.types import EnvSpec
 
 # The last ones were killed with a full store, between an alarm and its checkpoint, and while a store was created. In
 # 820278 an operator repeats episodes of a silent robot, in 901162 the disk is full when a session starts, and
-# 913174 is killed before the checkpoint of the policy that has reached the success rate to stop at.
-SEEDS = (*range(24), 600338, 600653, 800095, 820278, 901162, 913174)
+# 913174 is killed before the checkpoint of the policy that has reached the success rate to stop at. 920996 is resumed
+# after an alarm.
+SEEDS = (*range(24), 600338, 600653, 800095, 820278, 901162, 913174, 920996)
 MANY = range(1000, 4000)
 PLAIN = Scenario(5, "online", "simulator", {"env.fails": False}, episodes=8)
 

@@ -19,7 +19,7 @@ from plaudit.rule import release
 from plaudit.training.ledger_audit import CascadeLedger, LedgerAudit, LedgerReader
 from plaudit.training.retrain import PromotionDecision, Retrainer, current_judge
 from plaudit.training.run_folder import RunFolder
-from plaudit.types import Labels
+from plaudit.types import JudgeId, Labels
 
 SUCCESS_WINDOW = 50  # episodes over which success rates are shown
 
@@ -27,22 +27,23 @@ SUCCESS_WINDOW = 50  # episodes over which success rates are shown
 class JudgeMonitor(LedgerReader):
     """Audit and retraining of one run's judge, in the process that owns the run's folder."""
 
-    def __init__(self, folder: RunFolder, source: str):
-        """source: of the judge's labels"""
+    def __init__(self, folder: RunFolder, judge: JudgeId):
+        """judge: the one that labels from now on"""
         if not folder.episodes.is_dir():
             raise TrainingError(f"{folder.path} is not on the training machine; run this command there")
-        config = folder.config
+        config, source = folder.config, judge.source
         self.store = Store.open(folder.episodes)
         cascade = config.judge.cascade
         alpha = ErrorBudget.of(retrains=config.judge.retrain is not None, cascade=cascade is not None).alarm
         self.audit = LedgerAudit(config.audit, source, config.run.seed, alpha) if config.audits else None
         self.cascade = None if cascade is None else CascadeLedger(cascade)
         self._folder, self._sources, self._retrainer = folder, counted_sources(source), None
-        if config.judge.retrain is not None and (judge := classifier_stage(config.judge.config)) is not None:
-            self._retrainer = Retrainer(folder.judge, judge, config.judge.retrain, config.run.seed, cascade)
+        if config.judge.retrain is not None and (classifier := classifier_stage(config.judge.config)) is not None:
+            self._retrainer = Retrainer(folder.judge, classifier, config.judge.retrain, config.run.seed, cascade)
         super().__init__()
         self.last_decision: PromotionDecision | None = None  # of this session
         self._closed = False
+        self._starts_with: str | None = judge.model
         self._replaced = ""  # fingerprint of a judge whose new version has labeled nothing yet
 
     def _reset(self) -> None:
@@ -54,6 +55,9 @@ class JudgeMonitor(LedgerReader):
         self.store.refresh()
         if self.audit is not None:
             self.audit.read_labels(self.store)
+            if self._starts_with not in (None, self.audit.fingerprint):  # the newest labels are an earlier judge's
+                self._replaced = self.audit.fingerprint
+            self._starts_with = None
         else:
             self.store.ledger.refresh()
         for version in self._new_labels(self.store.ledger):

@@ -84,7 +84,7 @@ class OnlineTrainer:
         """Run to the end, or until the callback returns False."""
         self.setup()
         try:
-            self.refresh()
+            self.refresh(audit=True)  # an alarm of an earlier session counts from the first update on
             going = callback(self.state) and self._loop(callback)  # shown once before the robot moves
         except PlauditError:
             self.shutdown(callback)
@@ -168,7 +168,7 @@ class OnlineTrainer:
                 f"the state manager does not write to {folder.policy} on this machine, so there would be no policy at "
                 "the end. Give state and replay the role of the machine where this command runs (cluster.workers)"
             )
-        self.monitor = JudgeMonitor(folder, self._judge.source)
+        self.monitor = JudgeMonitor(folder, self._judge)
         self.schedule = OnlineSchedule(config, w, self.monitor, info, self.state)
         self._elapsed_before = self.state.elapsed_s
         self.robot_policy = robot_policy(config, info)
