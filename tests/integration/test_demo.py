@@ -3,7 +3,8 @@
 import io
 import json
 import re
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from rich.console import Console
 from plaudit.data.store import Store
 from plaudit.errors import DataError, TargetNotEmpty
 from plaudit.judges.epochs import TrainingInterrupted
-from plaudit.training.demo import DemoConfig, DemoDisplay, run_demo
+from plaudit.training.config_file import load_training_config
+from plaudit.training.demo import FROM_CAMERAS, FROM_STATE, DemoConfig, DemoDisplay, run_demo
+from plaudit.training.learner_setup import learner_env_spec
 
 SMALL = DemoConfig(
     cameras=("front",),
@@ -25,6 +28,7 @@ SMALL = DemoConfig(
         *("judge.force=true", "judge.rule.threshold=0.01"),  # a judge of so little is unsure and may fail a control
         *("evaluation.episodes=4", "evaluation.freq=200"),
     ),
+    sees="the state of the simulation",
     eval_episodes=4,
 )
 
@@ -94,9 +98,25 @@ def test_the_report_stands_alone_and_has_curve_diagram_frames_and_films(folder):
         assert f"plaudit {command} " in page
 
 
+@pytest.mark.parametrize(
+    ("demo", "numbers", "cameras"), [(FROM_CAMERAS, 15, {"front", "wrist"}), (FROM_STATE, 32, set())]
+)
+def test_the_policy_of_the_demo_gets_the_cubes_position_only_with_obs_state(demo, numbers, cameras):
+    config = load_training_config("train", None, demo.policy)
+    with closing(config.env.build(1)) as env:
+        spec = learner_env_spec(config, env)
+    assert (spec.state_dim, set(spec.cameras)) == (numbers, cameras)
+
+
+def test_the_report_says_what_the_policy_sees(folder):
+    assert "The policy sees the state of the simulation." in (folder / "report.html").read_text()
+
+
 def test_a_folder_of_another_demo_or_of_something_else_is_not_touched(folder, tmp_path):
     with pytest.raises(DataError, match="started with --seed 0"):
         run_demo(folder, screen(io.StringIO()), seed=1, config=SMALL)
+    with pytest.raises(DataError, match="a policy that sees the state of the simulation"):
+        run_demo(folder, screen(io.StringIO()), config=replace(SMALL, sees="a camera"))
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(TargetNotEmpty, match="not a demo"):
         run_demo(tmp_path, screen(io.StringIO()), config=SMALL)

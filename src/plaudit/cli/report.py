@@ -1,7 +1,7 @@
 """`plaudit report`, `plaudit eval` and `plaudit demo`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -87,19 +87,22 @@ def demo(
     *,
     output_dir: Path = Path("runs/demo"),  # The folder to write.
     seed: Count = 0,  # Seed of everything random.
+    obs: Literal["cameras", "state"] = "cameras",  # What the policy sees; state: the cube's position, no camera.
 ) -> None:
     """Run the whole pipeline in small, in two to four minutes.
 
     Collects labeled episodes, trains a reward model on their images, trains a policy on its labels, then measures the
-    true success rate on test seeds. Ctrl-C stops; the same command resumes.
+    true success rate on test seeds. The policy sees two cameras and the arm's joints. Ctrl-C stops; the same command
+    resumes.
     """
     from plaudit.judges.epochs import TrainingInterrupted
-    from plaudit.training.demo import MIN_SUCCESS_RATE, DemoDisplay, run_demo
+    from plaudit.training.demo import FROM_CAMERAS, FROM_STATE, MIN_SUCCESS_RATE, DemoDisplay, run_demo
 
+    config = FROM_CAMERAS if obs == "cameras" else FROM_STATE
     try:
-        result = run_demo(output_dir, DemoDisplay(out, progress, epochs_bar, training_bar), seed)
+        result = run_demo(output_dir, DemoDisplay(out, progress, epochs_bar, training_bar), seed, config)
     except (KeyboardInterrupt, TrainingInterrupted):
-        stop(f"stopped; resume with: plaudit demo --output-dir {output_dir} --seed {seed}")
+        stop(f"stopped; resume with: plaudit demo --output-dir {output_dir} --seed {seed} --obs {obs}")
     if result.success_rate < MIN_SUCCESS_RATE:
         tell("problem", f"that is below {MIN_SUCCESS_RATE:.0%}")
         raise typer.Exit(1)

@@ -23,7 +23,7 @@ from plaudit.errors import PolicyError
 from plaudit.policies.config import CLONED, ImageEncoderConfig
 from plaudit.types import ByteArray, FloatArray
 
-KEYPOINT_WIDTHS = (32, 48, 32)  # channels of an encoder that is trained by cloning; the last is the keypoints'
+KEYPOINT_WIDTHS = (16, 32, 32)  # channels of an encoder that is trained by cloning; the last is the keypoints'
 SPATIAL_BLOCKS = 8  # weighted sums over the grid for each channel, as in HIL-SERL
 MAX_BATCH = 256  # frames at a time
 MAX_REMEMBERED = 64_000_000  # bytes of features of the newest frames

@@ -61,11 +61,24 @@ class DemoConfig:
     target_failure: int = 120
     judge: tuple[str, ...] = ("encoder=small", "batch_size=64", "epochs=3", "lr=1e-3", "target_fpr=0.005")
     policy: tuple[str, ...] = (
-        *("learner=sac", "env=lift", "env.obs=both", "env.cameras=[front,side]", "policy.cameras=[]"),
-        *("demos.scripted=20", "run.max_steps=30000", "evaluation.freq=1000", "evaluation.episodes=200"),
-        *("evaluation.stop_success_rate=0.95", "run.checkpoint_freq=5000"),
+        *("learner=sac", "learner.bc_weight=0.1", "learner.tau=0.01", "env=lift", "env.obs=pixels"),
+        *("env.cameras=[front,side,wrist]", "policy.cameras=[front,wrist]", "policy.encoder=cloned"),
+        *("demos.scripted=60", "demos.noise=0.05", "run.max_steps=20000", "run.checkpoint_freq=5000"),
+        *("evaluation.freq=1200", "evaluation.episodes=50", "evaluation.stop_success_rate=0.98"),
     )
+    sees: str = "two cameras, front and wrist, and the arm's joints"  # the policy
     eval_episodes: int = 100  # of the last stage
+
+
+FROM_CAMERAS = DemoConfig()
+FROM_STATE = DemoConfig(
+    policy=(
+        *("learner=sac", "env=lift", "env.obs=both", "env.cameras=[front,side]", "policy.cameras=[]"),
+        *("demos.scripted=20", "run.max_steps=30000", "run.checkpoint_freq=5000"),
+        *("evaluation.freq=1000", "evaluation.episodes=200", "evaluation.stop_success_rate=0.95"),
+    ),
+    sees="the arm's joints and the cube's position, which no real robot has",
+)
 
 
 @dataclass(frozen=True)
@@ -97,13 +110,14 @@ class Demo:
         self.policy = [*config.policy, f"judge={self.judge}", f"run.seed={seed}"]
         self.first_seed = 1000 * seed  # of the collected episodes
         self._path = folder / "demo.json"
-        self._state: dict[str, Any] = {"seed": seed, "seconds": {}, "results": {}, "evaluation": None}
+        started = {"seed": seed, "sees": config.sees}
+        self._state: dict[str, Any] = {**started, "seconds": {}, "results": {}, "evaluation": None}
         if self._path.exists():
             self._state = read_json_object(self._path)
-            if self._state["seed"] != seed:
+            if any(self._state.get(name) != value for name, value in started.items()):
                 raise DataError(
-                    f"{folder} was started with --seed {self._state['seed']}; use that seed, or name another folder "
-                    "with --output-dir"
+                    f"{folder} was started with --seed {self._state['seed']} and a policy that sees "
+                    f"{self._state.get('sees')}; use the same options, or name another folder with --output-dir"
                 )
         elif folder.exists() and any(folder.iterdir()):
             raise TargetNotEmpty(
@@ -152,7 +166,7 @@ class Demo:
         return [
             Stage("collect", "successful and failed episodes of a script", self.collect_episodes, collect),
             Stage("judge", "a classifier learns from their images what success looks like", self.train_judge, judge),
-            Stage("policy", "SAC learns to lift the cube from the judge's labels alone", self.train_policy, policy),
+            Stage("policy", f"SAC, paid by the judge alone; it sees {config.sees}", self.train_policy, policy),
             Stage("evaluation", "the policy on test seeds, by the simulator", self.evaluate, evaluate),
         ]
 
@@ -220,7 +234,7 @@ class Demo:
             self.folder / "report.html",
             title="From labeled episodes to a policy: lift the red cube",
             summary="A script collects episodes, a classifier learns from their images what success looks like, and a "
-            f"policy learns from the classifier's labels alone. Seed {self.seed}.",
+            f"policy learns from the classifier's labels alone. The policy sees {self.config.sees}. Seed {self.seed}.",
             tiles={
                 f"true success rate on {result.episodes} test seeds": f"{result.success_rate:.0%}",
                 "success rate by the judge": _rate(result.judge_successes, result),
@@ -248,7 +262,7 @@ def run_demo(
     folder: Path,
     display: DemoDisplay,
     seed: int = 0,
-    config: DemoConfig = DemoConfig(),  # noqa: B008 - frozen
+    config: DemoConfig = FROM_CAMERAS,
 ) -> EvalResult:
     """Run all stages that are not done yet, then write the report. Raises `TrainingInterrupted` when a callback asked
     to stop."""

@@ -116,11 +116,11 @@ class Trainer:
         stack.callback(folder.close)
         self.env = stack.enter_context(closing(config.env.build(config.run.num_envs)))
         env_spec = learner_env_spec(config, self.env)
-        stack.enter_context(learner_threads(config, env_spec))
         if horizon > self.env.max_steps:
             raise DataError(f"learner.horizon is {horizon}, and an episode is over after {self.env.max_steps} steps")
         demos = open_demos(folder, self._progress_bar)
-        frozen = frozen_encoder_of_run(folder, env_spec, demos, self._progress_bar)
+        frozen = frozen_encoder_of_run(folder, env_spec, demos, self._progress_bar)  # by all threads
+        stack.enter_context(learner_threads(config, env_spec))
         self.learner = build_learner(config, env_spec, frozen)
         self.eval_env = stack.enter_context(closing(make_eval_env(config, self.learner)))
         self.judge = RolloutJudge(config, self.env)
