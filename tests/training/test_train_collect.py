@@ -154,11 +154,11 @@ def test_a_task_named_on_the_command_line_keeps_the_recipes_env_block(tmp_path: 
     assert (config.run.num_envs, config.env.obs) == (3, "state")
 
 
-def test_a_recipe_without_learner_and_task_is_answered_with_both(tmp_path: Path):
+def test_a_recipe_of_the_guide_has_its_task_and_learner_by_default(tmp_path: Path):
     (tmp_path / "run.yaml").write_text("reward_data_collection: {enabled: true, save_dir: data}")
-    with pytest.raises(ConfigError) as caught:
-        load_training_config("train", tmp_path / "run.yaml", [])
-    assert "learner=ppo (known: ppo, qchunk, sac)" in str(caught.value) and "env=lift" in str(caught.value)
+    config = load_training_config("train", tmp_path / "run.yaml", [])
+    assert (config.target_name, config.learner.on_policy, config.env.obs) == ("pick_place", True, "both")
+    assert load_training_config("train", tmp_path / "run.yaml", ["env=lift", "learner=sac"]).run_name == "lift_sac_0"
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,7 @@ def train_(
             out.print(line)
         path = wanted.run.resume_dir
         run = RunFolder.resume_named(path, wanted) if path else RunFolder.create(folder / wanted.run_name, wanted)
+    out.print(f"{run.path}: {run.config.learner_name} on {run.config.target_name}")
     try:
         with Trainer(run, progress) as trainer:
             if trainer.judge.warning:

@@ -94,6 +94,11 @@ OTHER_NAMES: Mapping[str, str] = {
 }
 
 
+# Keys that RLinf's recipes have, and the task and the learner of maniskill_ppo_cnn, the recipe of its guide.
+RECIPE_KEYS = {"group_name", "collect_data", "use_reward_model", "reward_data_collection"}
+RECIPE_DEFAULTS = {"env": "pick_place", "learner": "ppo"}
+
+
 def load_training_config(
     schedule: Schedule,
     path: Path | None,
@@ -113,6 +118,8 @@ def load_training_config(
     ]
 
     def complete(tree: Tree) -> Tree:
+        if schedule == "train" and "robot" not in tree and RECIPE_KEYS & {*tree, *_read_block(tree, "reward")}:
+            tree = {**RECIPE_DEFAULTS, **tree}
         tree = _with_types(translate(tree))
         needed = {"learner": f"name one: learner=ppo (known: {', '.join(LEARNER_REGISTRY.names())})"}
         if schedule == "train" and "robot" not in tree:
