@@ -51,7 +51,7 @@ def test_a_judge_that_is_right_about_everything(bright):
 
 
 def test_ood_episodes_are_measured_and_told(bright):
-    rule = DecisionRule(threshold=0.5, ood="skip")
+    rule = DecisionRule(threshold=0.5, ood="abstain")
     judge = JudgeId("classifier", "abc", rule.key())
     labels = {}
     for i in bright.ids:

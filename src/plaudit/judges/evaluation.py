@@ -315,7 +315,7 @@ def compare_labels(
         wrong = {i for i, one in labels.items() if one.success_once != bool((targets[i] == 1).any())}
         notes.append(
             f"{len(flagged)} of {len(labels)} episodes are out of distribution, by itself; "
-            f"{len(flagged & wrong)} of its {len(wrong)} wrong episodes are among them (ood=skip leaves them "
+            f"{len(flagged & wrong)} of its {len(wrong)} wrong episodes are among them (ood=abstain leaves them "
             "unlabeled)."
         )
     if metrics.success_frames in (0, metrics.frames):
