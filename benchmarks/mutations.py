@@ -100,7 +100,7 @@ MUTATIONS = (
         "            if labels is not None and labels.withheld and self._answers[i].labels().success_once == "
         "release(labels).success_once:\n"
         "                store.ledger.append(i, release(labels))\n",
-        ("training/config.py", 'ood = "audit" if config.human_audits else "skip"', 'ood = "audit"'),
+        ("training/config.py", 'ood = "audit" if config.human_audits else "abstain"', 'ood = "audit"'),
     ),
     Mutation("operator_failure_bootstrapped", "data/step_table.py", 'line["meta"].get(OPERATOR) == "failure"', "False"),
     Mutation("success_at_start_is_paid", "rule.py", "return judge.source not in TRUSTED and", "return False and"),

@@ -25,7 +25,7 @@ from plaudit.errors import JudgeError
 from plaudit.types import TRUSTED, AnyArray, BoolArray, Episode, FloatArray, JudgeId, Labels, Scores
 
 Decode = Literal["per_frame", "k_of_n", "cutoff"]
-OodAction = Literal["pay", "audit", "skip", "escalate"]
+OodAction = Literal["accept", "audit", "abstain", "escalate"]
 
 
 class DecisionRule(Config):
@@ -36,9 +36,9 @@ class DecisionRule(Config):
     k: SmallInt = 2  # k_of_n: of the last n frames, how many must reach the threshold
     n: SmallInt = 3
     cutoff_offset: FrameOffset = 0  # cutoff: frames that this judge's cutoffs are late by
-    # What happens to an episode that is out of distribution: pay: it is labeled as any other; audit: withheld until an
-    # audit agrees; skip: not labeled; escalate: passed on by a cascade. None: pay; in a training run, audit if a person
-    # audits, otherwise skip.
+    # What happens to an out-of-distribution episode. accept: it is labeled as any other; audit: withheld until an audit
+    # agrees; abstain: not labeled; escalate: passed on by a cascade. None: accept; in a training run, audit if a person
+    # audits, otherwise abstain.
     ood: OodAction | None = None
 
     @model_validator(mode="after")
@@ -55,7 +55,7 @@ class DecisionRule(Config):
     @property
     def withholds(self) -> bool:
         """Whether an episode that is out of distribution gets no labels at first."""
-        return self.ood not in (None, "pay")
+        return self.ood not in (None, "accept")
 
     @property
     def window(self) -> tuple[int, int]:

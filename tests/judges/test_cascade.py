@@ -145,7 +145,7 @@ def test_success_from_the_first_frame_on_is_decided_by_no_stage():
     assert isinstance(found, Labels) and not found.labeled.any()
 
 
-@pytest.mark.parametrize(("setting", "decided"), [(None, False), ("escalate", False), ("pay", True)])
+@pytest.mark.parametrize(("setting", "decided"), [(None, False), ("escalate", False), ("accept", True)])
 def test_an_ood_episode_is_passed_on(monkeypatch, setting, decided):
     config = cascade(stage(4, rule={"ood": setting} if setting else {}), "human")
     judge = config.build()

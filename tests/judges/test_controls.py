@@ -5,8 +5,8 @@ import pytest
 
 from conftest import counting_episode
 from plaudit.errors import ContractError, JudgeError
+from plaudit.judges.certificate import ControlResult
 from plaudit.judges.controls import (
-    ControlResult,
     blank_images,
     failed_controls,
     frozen_frame,
@@ -14,6 +14,7 @@ from plaudit.judges.controls import (
     time_reversed,
     truncate,
 )
+from plaudit.judges.stats import Interval
 from plaudit.rule import DecisionRule
 from plaudit.types import Episode, JudgeId, Scores
 
@@ -70,7 +71,7 @@ BLANKS = ["blank black", "blank white", "blank gray", "blank noise"]
 def test_an_honest_judge_passes_all_controls():
     results = results_of(lambda e: np.where(np.ptp(e.frames["front"], axis=(1, 2, 3)), 0.1, honest(e)), held_out())
     assert [r.name for r in results] == ["frozen frame", "time reversed", "truncated", *BLANKS]
-    assert [(r.num_false_positives, r.passed) for r in results] == [(0, True)] * 7
+    assert [(r.fpr.value, r.passed) for r in results] == [(0, True)] * 7
     assert [r.frames for r in results] == [2 * 21, 2 * 11, 2 * 11, 8, 8, 8, 8]
 
 
@@ -172,7 +173,11 @@ def test_at_most_twenty_episodes_are_shown():
 
 
 def test_failures_are_named_in_sentences():
-    results = [ControlResult("frozen frame", 500, 200, 0.05), ControlResult("time reversed", 100, 5, 0.05)]
+    rates = {"frozen frame": (500, 0.4), "time reversed": (100, 0.05)}
+    results = [
+        ControlResult(name=name, episodes=5, frames=frames, fpr=Interval(fpr, 0, 1), max_fpr=0.05)
+        for name, (frames, fpr) in rates.items()
+    ]
     assert failed_controls(results) == ["frozen frame: 40% of 500 frames predicted a success, at most 5% may be"]
 
 

@@ -1,6 +1,7 @@
 """An exam ranks judges and names one that goes by the clock; its certificate is of one judge and of one data set."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,9 +18,10 @@ from plaudit.data.store import Store
 from plaudit.errors import BadFile, JudgeError
 from plaudit.judges import stats
 from plaudit.judges.certificate import FIGURES, Certificate, certificate_beside, certificate_status, load_certificate
+from plaudit.judges.evaluation import JudgeEvaluation
 from plaudit.judges.exam import KeepingJudge, examine, rank
-from plaudit.judges.metrics import EpisodePrediction
 from plaudit.report.exam import write_exam_report
+from plaudit.report.judge import save_evaluation
 from plaudit.types import Episode, JudgeId, Labels, ProgressFn, Scores
 
 
@@ -32,37 +34,61 @@ def lab(tmp_path_factory) -> Path:
     return folder
 
 
-def exam_of(lab: Path, kind: str, store: str = "episodes", **options) -> Certificate:
+def examined(lab: Path, kind: str, store: str = "episodes", **options) -> tuple[Certificate, JudgeEvaluation]:
     config = PushJudgeConfig(kind=kind, memory=lab / "memory" if kind == "overfit" else None)
     data = Store.open(lab / store)
-    return examine(data, config, config.build(), ("human",), data.ids, name=kind, **options)[0]
+    return examine(data, config, config.build(), ("human",), data.ids, name=kind, **options)
+
+
+def exam_of(lab: Path, kind: str, store: str = "episodes", **options) -> Certificate:
+    return examined(lab, kind, store, **options)[0]
 
 
 @pytest.fixture(scope="module")
-def certificates(lab) -> dict[str, Certificate]:
-    return {kind: exam_of(lab, kind) for kind in KINDS}
+def five(lab) -> list[tuple[Certificate, JudgeEvaluation]]:
+    return [examined(lab, kind) for kind in KINDS]
 
 
-def test_five_judges_come_in_their_order_and_the_clock_is_named(certificates, tmp_path):
+@pytest.fixture(scope="module")
+def certificates(five) -> dict[str, Certificate]:
+    return {certificate.name: certificate for certificate, _ in five}
+
+
+def test_five_judges_come_in_their_order_and_the_clock_is_named(certificates, five, tmp_path):
     ranked = sorted(certificates.values(), key=rank)
     assert [one.name for one in ranked] == list(KINDS)
     assert [one.passed for one in ranked] == [True, True, False, False, False]
     assert {one.name: one.shortcut for one in ranked if one.shortcut} == {"clock": "clock-like", "constant": "constant"}
-    write_exam_report(tmp_path / "report.html", [(one, {}) for one in ranked])
+    write_exam_report(tmp_path / "report.html", five)
     page = (tmp_path / "report.html").read_text()
     assert "clock did not pass: it is clock-like (its values rise with time, whatever happens)" in page
     assert all(f">{about}" in page for about in FIGURES.values())
 
 
-def test_the_page_says_what_its_intervals_cover_and_no_texts_overlap(lab, certificates, tmp_path, monkeypatch):
+def test_the_page_says_what_its_intervals_cover_and_no_texts_overlap(five, tmp_path, monkeypatch):
     figures = drawn_figures(monkeypatch)
-    trace = EpisodePrediction(np.linspace(0, 1, 21), np.zeros(21), 0)
-    traces = dict.fromkeys(("standing still", "failure", "success"), trace)
-    write_exam_report(tmp_path / "report.html", [(one, traces) for one in certificates.values()])
+    write_exam_report(tmp_path / "report.html", five)
     assert (
         "episodes that are independent and recorded like those of this store" in (tmp_path / "report.html").read_text()
     )
-    assert len(figures) == 7 and [overlaps(figure) for figure in figures] == [[]] * 7
+    assert len(figures) == 27  # two rates; of each judge: a trace, calibration, a histogram, two timelines
+    assert [overlaps(figure) for figure in figures] == [[]] * 27
+
+
+def headings(page: Path) -> list[str]:
+    return re.findall("<h2>(.*?)</h2>", page.read_text())
+
+
+def test_an_exam_has_the_sections_of_an_evaluation_in_the_same_order(five, tmp_path):
+    certificate, evaluation = five[0]
+    save_evaluation(tmp_path / "eval", "good", evaluation, {})
+    write_exam_report(tmp_path / "one.html", [(certificate, evaluation)])
+    write_exam_report(tmp_path / "two.html", five[:2])
+    top, *sections = headings(tmp_path / "eval" / "report.html")
+    assert top == "P(success) over time"
+    assert {"Episodes", "Frames", "Probabilities", "Negative controls", "Largest errors", "Metadata"} <= {*sections}
+    assert headings(tmp_path / "one.html") == ["Result", top, "Figures", *sections]
+    assert headings(tmp_path / "two.html") == ["Result", top, "Figures", "good", *sections, "weak", *sections]
 
 
 def test_a_clock_looks_good_in_what_it_is_not_named_by(certificates):

@@ -51,7 +51,7 @@ def test_a_judge_that_is_right_about_everything(bright):
 
 
 def test_ood_episodes_are_measured_and_told(bright):
-    rule = DecisionRule(threshold=0.5, ood="skip")
+    rule = DecisionRule(threshold=0.5, ood="abstain")
     judge = JudgeId("classifier", "abc", rule.key())
     labels = {}
     for i in bright.ids:
@@ -116,8 +116,12 @@ def test_an_episode_that_cannot_be_judged_is_counted_and_the_others_go_on(bright
     bright.ledger.append(silent, Labels.from_cutoff(steps=STEPS, cutoff=CUT, source="human"))
     found = measured(bright)
     assert found.failed == {silent: "this episode has no task text; give it one"}
-    assert found.metrics.episodes == 6
-    assert "controls could not be scored: this episode has no task text" in found.notes[0]
+    assert found.metrics.episodes == 6 and not found.notes  # no control is made of it
+
+
+def test_controls_that_cannot_be_judged_are_counted(bright):
+    (note,) = measured(bright, wrong_task="").notes
+    assert note == "3 controls could not be scored: this episode has no task text; give it one."
 
 
 def test_an_episode_of_one_frame_is_measured_too(bright):

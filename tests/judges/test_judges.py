@@ -170,6 +170,6 @@ def test_a_rule_that_was_fitted_on_another_model_is_told_of():
 
 
 def test_what_to_do_with_ood_episodes_stands_beside_the_rule_and_is_part_of_it():
-    config = load_judge_config(None, "vlm", None, ["cameras=[head]", "ood=skip", "rule.k=1"])
-    assert (config.rule.ood, config.rule.k) == ("skip", 1)
+    config = load_judge_config(None, "vlm", None, ["cameras=[head]", "ood=abstain", "rule.k=1"])
+    assert (config.rule.ood, config.rule.k) == ("abstain", 1)
     assert config.model_dump()["cameras"] == ("head",)

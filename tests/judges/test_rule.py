@@ -128,7 +128,9 @@ def test_a_copy_of_a_neighbor_is_not_labeled_and_confirms_nothing():
     assert first.labeled.tolist() == [False, True, True] and not first.success_once
 
 
-@pytest.mark.parametrize(("setting", "withheld"), [(None, False), ("pay", False), ("audit", True), ("skip", True)])
+@pytest.mark.parametrize(
+    ("setting", "withheld"), [(None, False), ("accept", False), ("audit", True), ("abstain", True)]
+)
 def test_an_ood_episode_is_labeled_by_the_setting(setting, withheld):
     found = labels(0.1, 0.9, 0.8, ood="another table", rule_ood=setting)
     assert found.withheld == withheld and found.labeled.any() != withheld
@@ -138,7 +140,7 @@ def test_an_ood_episode_is_labeled_by_the_setting(setting, withheld):
 
 
 def test_labels_of_another_setting_are_others_of_the_same_judge():
-    strict = JudgeId("vlm", "abc", DecisionRule(ood="skip").key())
+    strict = JudgeId("vlm", "abc", DecisionRule(ood="abstain").key())
     plain = JudgeId("vlm", "abc", DecisionRule().key())
     assert strict != plain and without_ood(strict) == plain
-    assert DecisionRule(ood="pay").key() == plain.rule
+    assert DecisionRule(ood="accept").key() == plain.rule

@@ -99,7 +99,7 @@ def test_an_evaluation_measures_the_labels_that_a_run_would_get(tmp_path, model,
     store = labeled(tmp_path / "store", model, [], monkeypatch)
     truths = {i: store.ledger.labels(i).targets for i in store.ids}
     judge = live_judge(load_training_config("train", None, [*TRAIN, f"judge={model}"]))
-    found = evaluate(store, judge, truths, with_controls=False)
+    found = evaluate(store, judge, truths, controls=None)
     there = compare_labels(store, {i: store.ledger.labels(i) for i in store.ids}, truths, judge.rule)
     assert found.label_metrics == there.label_metrics and set(found.label_metrics.errors) == {0}
     assert found.label_metrics.fp == 0 and found.metrics == there.metrics

@@ -13,17 +13,24 @@ from PIL import Image
 from brightness import CUT, STEPS, BrightnessConfig, bright_store
 from conftest import counting_episode
 from drawn import drawn_figures, overlaps
-from plaudit.judges.controls import ControlResult
+from plaudit.judges.certificate import MAX_FPR, ControlResult
 from plaudit.judges.evaluation import evaluate, load_reference_labels
 from plaudit.judges.guarantee import make_guarantee
 from plaudit.judges.metrics import EpisodePrediction, FramePrediction, JudgeMetrics, compute_metrics
-from plaudit.report.judge import save_evaluation, write_judge_report
+from plaudit.judges.stats import Interval
+from plaudit.report.judge import JudgeReport, live_and_offline, save_evaluation, write_judge_report
 from plaudit.report.text import format_percent
 from plaudit.rule import DecisionRule
 from plaudit.types import Labels
 
 TRUTH, PROBABILITY = [0, 0, 0, 1, 1], [0.15, 0.25, 0.75, 0.85, 0.95]
-PASSED, FAILED = ControlResult("frozen frame", 500, 0, 0.05), ControlResult("blank white", 8, 8, 0.05)
+
+
+def control(name: str, frames: int, fpr: float = math.nan) -> ControlResult:
+    return ControlResult(name=name, episodes=1, frames=frames, fpr=Interval(fpr, 0, 1), max_fpr=MAX_FPR)
+
+
+PASSED, FAILED = control("frozen frame", 500, 0.0), control("blank white", 8, 1.0)
 
 SINGLE = DecisionRule(decode="per_frame")
 
@@ -32,10 +39,21 @@ def scores() -> JudgeMetrics:
     return compute_metrics([EpisodePrediction(PROBABILITY, TRUTH, 3), EpisodePrediction([0.1, 0.2], [0, 0], 4)], SINGLE)
 
 
-def report(folder: Path, *, of: JudgeMetrics | None = None, controls=(PASSED,), errors=(), **options) -> str:
-    path = folder / "judge.html"
-    predictions = options.pop("predictions", [EpisodePrediction(PROBABILITY, TRUTH, 3)])
-    write_judge_report(path, "The <judge>", of or scores(), controls, predictions, errors, **options)
+def report(
+    folder: Path,
+    *,
+    of: JudgeMetrics | None = None,
+    controls=(PASSED,),
+    errors=(),
+    metadata=None,
+    judge="",
+    store="STORE",
+    **options,
+) -> str:
+    path, metrics = folder / "judge.html", of or scores()
+    predictions, decodes = [EpisodePrediction(PROBABILITY, TRUTH, 3)], live_and_offline(metrics)
+    shown = JudgeReport("judge", metrics, controls, predictions, errors, decodes, metadata or {}, **options)
+    write_judge_report(path, "The <judge>", shown, judge=judge, store=store)
     return path.read_text()
 
 
@@ -64,7 +82,7 @@ def test_a_failed_control_is_red_and_named_on_top(tmp_path):
 
 
 def test_a_control_without_frames_is_not_shown_as_passed(tmp_path):
-    page = report(tmp_path, controls=[ControlResult("truncated", 0, 0, 0.05)])
+    page = report(tmp_path, controls=[control("truncated", 0)])
     assert "not run" in page and "passed" not in page
 
 
@@ -90,9 +108,9 @@ def test_the_frames_with_the_largest_errors_are_inside_the_page_with_captions(tm
 
 def test_metrics_with_one_prefix_share_a_chart_and_a_judge_without_training_has_none(tmp_path):
     history = [{"epoch": s, "loss/train": 1 / s, "loss/val": 2 / s, "roc_auc": 0.9} for s in (1, 2, 3)]
-    _, _, _, loss, auc = charts(report(tmp_path, history=history))
+    _, _, _, _, loss, auc = charts(report(tmp_path, history=history))
     assert ">train</text>" in loss and ">val</text>" in loss and ">roc_auc</text>" in auc
-    assert len(charts(report(tmp_path))) == 3  # and the timeline of the episode
+    assert len(charts(report(tmp_path))) == 4  # and the timeline of the episode
 
 
 def test_metadata_is_escaped(tmp_path):
@@ -100,7 +118,7 @@ def test_metadata_is_escaped(tmp_path):
 
 
 def test_the_histogram_counts_frames_by_label(tmp_path):
-    _, bars, _ = charts(report(tmp_path))
+    _, _, bars, _ = charts(report(tmp_path))
     assert re.findall(r'id="failure-(\d+)"', bars) == list("0110000100")
     assert re.findall(r'id="success-(\d+)"', bars) == list("0000000011")
 
@@ -176,7 +194,7 @@ def test_a_guarantee_says_what_it_covers(tmp_path):
 
 
 def test_nothing_is_said_twice_and_in_red_boxes(tmp_path):
-    failed = [ControlResult(name, 8, 8, 0.05) for name in ("blank white", "frozen frame", "noise")]
+    failed = [control(name, 8, 1.0) for name in ("blank white", "frozen frame", "noise")]
     page = report(tmp_path, controls=failed)
     assert "Not usable: it fails 3 negative controls." in page and '<p class="warning">' not in page
     assert page.count("noise (100% of 8 frames)") == 1
@@ -194,7 +212,7 @@ def test_no_texts_of_the_page_overlap(tmp_path, monkeypatch):
         {"epoch": s, **{f"loss/{name} {n}": 1e-6 for name in ("train", "held out") for n in "234"}} for s in (1, 2)
     ]
     report(tmp_path, of=replace(scores(), threshold=0.92345), history=history)
-    assert len(figures) == 4 and [overlaps(figure) for figure in figures] == [[]] * 4
+    assert len(figures) == 5 and [overlaps(figure) for figure in figures] == [[]] * 5
 
 
 # `plaudit judge eval`

@@ -279,5 +279,5 @@ def test_a_person_is_asked_about_strange_episodes_first_and_their_label_counts(s
 
 
 def test_what_is_skipped_for_good_costs_no_audit(store):
-    strange(store, True, False, setting="skip")
+    strange(store, True, False, setting="abstain")
     assert looked(store).current.num_episodes == 0

@@ -218,7 +218,7 @@ def test_a_reward_model_that_cannot_be_meant_is_refused(overrides: list[str], sa
             ["learner=sac", "judge.ood=audit"],
             "the simulator would decide which episodes the learner may use",
         ),
-        ("online", ["learner=sac", "judge.ood=audit", "audit.fraction=0"], "this run has no audit"),
+        ("online", ["learner=sac", "judge.ood=audit", "audit.fraction=0"], "the run has no audit"),
     ],
 )
 def test_ood_episodes_that_cannot_be_held_back_are_refused(schedule, overrides: list[str], said: str):

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from plaudit.data.store import Store
     from plaudit.judges.certificate import Certificate
     from plaudit.judges.evaluation import JudgeEvaluation
-    from plaudit.judges.exam import Traces
 
 judge = group("judge", "Evaluate and calibrate judges; explanations of a vision-language model.")
 command(judge, "plan")(plan_)
@@ -99,11 +97,10 @@ def eval_(
         else:
             given, built = loaded
             unseen = evaluation.unseen_reference(store, given, built, sources, ids, include=include_training)
-            wrong, watch = evaluation.control_task(given.uses_task, wrong_task), progress("labeling")
-            options: dict[str, Any] = {"wrong_task": wrong, "with_controls": controls, "progress": watch}
-            result = evaluation.evaluate(store, built, unseen.targets, **options)
-            coverage = evaluation.describe_coverage(store, sources, ids, result.metrics.episodes, unseen.num_left_out)
-            result = replace(result, notes=[*unseen.notes, *result.notes, coverage])
+            wrong = evaluation.control_task(given.uses_task, wrong_task)
+            suite: dict[str, Any] = {} if controls else {"controls": None}
+            suite |= {"wrong_task": wrong, "progress": progress}
+            result = evaluation.evaluate_unseen(store, built, unseen, sources, ids, **suite)
             # As it was typed: values that its file takes from the environment may be secrets.
             typed = " ".join(str(word) for word in (name, config, model, *overrides) if word is not None)
             metadata = {"judge": typed, "model": built.id.fingerprint or "-", "rule": built.rule.describe()}
@@ -318,7 +315,7 @@ def exam_(
     """
     from plaudit.judges.certificate import certificate_beside, load_certificate
     from plaudit.judges.config import judge_warnings, load_named_judge
-    from plaudit.judges.evaluation import resolve_reference
+    from plaudit.judges.evaluation import resolve_reference, unseen_reference
     from plaudit.judges.exam import check_data, examine, rank
     from plaudit.report.exam import exam_table, save_exam
 
@@ -335,7 +332,7 @@ def exam_(
     # The last part of each name, or all of it where two are alike.
     short = [Path(word).stem if Path(word).is_file() else Path(word).name for word in judges]
     names = [word if short.count(one) > 1 or not one else one for one, word in zip(short, judges)]
-    results: list[tuple[Certificate, Traces]] = []
+    results: list[tuple[Certificate, JudgeEvaluation]] = []
     scores: list[Path] = []  # of judges whose exam may be interrupted
     for word, name, config in zip(judges, names, configs, strict=True):
         built = config.build()
@@ -343,7 +340,8 @@ def exam_(
         if check:
             path = certificate_beside(Path(word))
             certificate = load_certificate(path, built.id)
-            check_data(path, certificate, store, config, built, sources, ids)
+            unseen = unseen_reference(store, config, built, sources, ids, include=None)
+            check_data(path, certificate, store, unseen.targets)
             out.print(f"{path} is of this judge and this data; {certificate.line}")
             continue
         tell("warning", *(f"{name}: {sentence}" for sentence in judge_warnings(config, built)))

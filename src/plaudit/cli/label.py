@@ -167,7 +167,7 @@ def _print_result(
     if done.ood:
         first, became = next(iter(done.ood)), "they have no labels"
         if not judge.rule.withholds:
-            became = "they are labeled as others are; ood=skip leaves them out"
+            became = "they are labeled as others are; ood=abstain leaves them out"
         count = "1 episode is" if len(done.ood) == 1 else f"{len(done.ood)} episodes are"
         tell(
             "warning",

@@ -143,7 +143,7 @@ class Stage:
 
     def ood(self, labels: Labels) -> str:
         """Why an episode is out of distribution; "" if the rule labels such episodes like others."""
-        return "" if labels.scores is None or self.judge.rule.ood == "pay" else labels.scores.ood
+        return "" if labels.scores is None or self.judge.rule.ood == "accept" else labels.scores.ood
 
     def decides(self, labels: Labels) -> bool:
         """Whether it may say alone what these labels say."""

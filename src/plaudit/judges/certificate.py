@@ -52,12 +52,12 @@ FIGURES: Mapping[str, str] = {
 IN_FRAMES, CORRELATIONS = ("onset_median", "onset_p90"), ("value_order", "value_order_still", "value_order_reversed")
 
 
-class ControlFigure(Config):
-    """A judge on all controls of one name."""
+class ControlResult(Config):
+    """A judge on all negative controls of one name (controls.py)."""
 
     name: str
-    episodes: PositiveInt
-    frames: NonNegativeInt  # that must not be predicted a success
+    episodes: NonNegativeInt
+    frames: NonNegativeInt  # that must not be predicted a success; 0 where no episode could be made into this control
     fpr: Interval  # share of them that was
     max_fpr: Annotated[float, Field(ge=0, le=2)]  # that it may be
     recall: Fraction | None = None  # of success frames in the same episodes, if they have any
@@ -99,7 +99,7 @@ class Certificate(Config):
     rule_text: str  # for people
     data: ExamData
     figures: Mapping[str, Interval]  # see FIGURES
-    controls: tuple[ControlFigure, ...]
+    controls: tuple[ControlResult, ...]
     shortcut: str = ""  # what it uses instead of the images: "clock-like" or "constant"
     problems: tuple[str, ...]  # why it did not pass
     notes: tuple[str, ...] = ()

@@ -16,7 +16,7 @@ The few frames before the first success count in no control, since people disagr
 the threshold, whatever the decision rule: a rule of two frames of three hides some mistakes and spreads others.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -24,10 +24,11 @@ import numpy as np
 
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
-from plaudit.judges.certificate import MAX_FPR
+from plaudit.judges.certificate import MAX_FPR, ControlResult
 from plaudit.judges.labeling import BATCH, batches, label_mapping
+from plaudit.judges.metrics import EpisodePrediction, frame_rate
 from plaudit.protocols import Judge
-from plaudit.rule import above_threshold, release
+from plaudit.rule import release
 from plaudit.types import BoolArray, ByteArray, Episode, FloatArray, Labels, ProgressFn
 
 MAX_EPISODES = 20
@@ -57,24 +58,6 @@ class ScoredControl:
     success: BoolArray | None
 
 
-@dataclass(frozen=True)
-class ControlResult:
-    """What a judge predicts for all controls of one name."""
-
-    name: str
-    frames: int  # 0 where no episode could be made into this control
-    num_false_positives: int  # of these frames
-    max_fpr: float
-
-    @property
-    def fpr(self) -> float:
-        return self.num_false_positives / self.frames if self.frames else 0.0
-
-    @property
-    def passed(self) -> bool:
-        return self.fpr <= self.max_fpr
-
-
 Labeled = Sequence[tuple[Episode, FloatArray]]  # episodes, and their targets [T+1] of 1, 0 and NaN
 ControlMaker = Callable[[], NegativeControl | None]
 
@@ -84,7 +67,6 @@ def run_controls(
     episodes: Labeled,
     threshold: float,
     *,
-    wrong_task: str | None = None,
     seed: int = 0,
     batch_size: int = BATCH,
     progress: ProgressFn = iter,
@@ -92,18 +74,10 @@ def run_controls(
     """What a judge predicts for controls made of these episodes, and why it could not score some of them.
 
     episodes: held out; at most 20 of those that succeed are used
-    wrong_task: a task that none of them shows, for a judge that uses the task text
     """
-    makers = control_makers(episodes, seed, wrong_task)
+    makers = control_makers(episodes, seed=seed)
     scored, failures = score_controls(judge, makers, batch_size=batch_size, progress=progress)
-    predicted: dict[str, list[BoolArray]] = {name: [] for name in _ALWAYS}
-    for one in scored:
-        predicted.setdefault(one.name, []).append(above_threshold(one.labels.frame_probs, threshold)[one.mask])
-    results = [
-        ControlResult(name, sum(map(len, masks)), sum(int(mask.sum()) for mask in masks), MAX_FPR)
-        for name, masks in predicted.items()
-    ]
-    return results, failures
+    return control_results(scored, threshold), failures
 
 
 def score_controls(
@@ -122,8 +96,38 @@ def score_controls(
     return scored, failures
 
 
-def control_makers(episodes: Labeled, seed: int = 0, task: str | None = None) -> list[ControlMaker]:
-    """Each makes one control, or None where its episode cannot be made into it: each is as large as its episode."""
+def control_results(scored: Sequence[ScoredControl], threshold: float, fpr: float = 0.0) -> list[ControlResult]:
+    """The false-positive rate of the controls of each name. fpr: the judge's own, which is added to the limit where
+    only the images are changed"""
+
+    def predictions(masks: Iterable[tuple[ScoredControl, BoolArray]], target: int) -> list[EpisodePrediction]:
+        probs = [one.labels.frame_probs[mask] for one, mask in masks]
+        probs = [prob[~np.isnan(prob)] for prob in probs]
+        return [EpisodePrediction(prob, np.full(len(prob), target), n) for n, prob in enumerate(probs)]
+
+    results = []
+    for name in dict.fromkeys([*_ALWAYS, *(one.name for one in scored)]):
+        of_name = [one for one in scored if one.name == name]
+        failures = predictions(((one, one.mask) for one in of_name), 0)
+        successes = predictions(((one, one.success) for one in of_name if one.success is not None), 1)
+        results.append(
+            ControlResult(
+                name=name,
+                episodes=len(of_name),
+                frames=sum(len(one.target) for one in failures),
+                fpr=frame_rate(failures, threshold, 0),
+                max_fpr=MAX_FPR + (fpr if successes else 0),
+                recall=frame_rate(successes, threshold, 1).value if successes else None,
+            )
+        )
+    return results
+
+
+def control_makers(episodes: Labeled, task: str | None = None, seed: int = 0) -> list[ControlMaker]:
+    """Each makes one control, or None where its episode cannot be made into it: each is as large as its episode.
+
+    task: one that no episode shows, for a judge that uses the task text
+    """
     rng = np.random.default_rng(seed)
     chosen = choose_successes(episodes, rng)
     makers = [partial(make, *one) for make in (frozen_frame, time_reversed, truncate) for one in chosen]
@@ -132,9 +136,19 @@ def control_makers(episodes: Labeled, seed: int = 0, task: str | None = None) ->
     return [*makers, *blanks, *wrong]
 
 
-def shift_makers(episodes: Labeled, seed: int = 0) -> list[ControlMaker]:
-    """Of the same episodes as `control_makers`, with changed images, for an exam: what shows failure still does."""
-    chosen = choose_successes(episodes, np.random.default_rng(seed))
+def exam_makers(episodes: Labeled, task: str | None = None, other_task: Store | None = None) -> list[ControlMaker]:
+    """All controls of an exam: also the same episodes with changed images, and those of a store of another task."""
+    makers = [*control_makers(episodes, task), *shift_makers(episodes)]
+    if other_task is not None:  # with this task's text, for a judge that uses it
+        shown = None if task is None else episodes[0][0].task
+        others = np.random.default_rng(0).permutation(list(other_task.ids))[:MAX_EPISODES].tolist()
+        makers += [partial(another_task, other_task, i, shown) for i in others]
+    return makers
+
+
+def shift_makers(episodes: Labeled) -> list[ControlMaker]:
+    """Of the same episodes as `control_makers`, with changed images: what shows failure still does."""
+    chosen = choose_successes(episodes, np.random.default_rng(0))
     cameras = sorted({camera for episode, _ in chosen for camera in episode.frames})
     dark = cameras if len(cameras) > 1 else []  # with the only one dark, it is a blank
     makers = [
@@ -154,7 +168,7 @@ def choose_successes(episodes: Labeled, rng: np.random.Generator) -> Labeled:
 def failed_controls(results: Sequence[ControlResult]) -> list[str]:
     """A message for each control with too many false positives."""
     return [
-        f"{r.name}: {r.fpr:.0%} of {r.frames:,} frames predicted a success, at most {r.max_fpr:.0%} may be"
+        f"{r.name}: {r.fpr.value:.0%} of {r.frames:,} frames predicted a success, at most {r.max_fpr:.0%} may be"
         for r in results
         if not r.passed
     ]

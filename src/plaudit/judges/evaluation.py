@@ -2,7 +2,7 @@
 
     sources = resolve_reference(None, judge.id.source)                        # of others, never its own
     reference = unseen_reference(store, config, judge, sources, store.ids)    # episodes that it did not learn from
-    evaluation = evaluate(store, judge, reference.targets)
+    evaluation = evaluate_unseen(store, judge, reference, sources, store.ids)
     evaluation.metrics, evaluation.label_metrics, evaluation.controls, evaluation.failed
 
 A judge is measured by its labels, so a person, a simulator and last month's labels in the ledger are measured like a
@@ -13,10 +13,11 @@ cutoff, decoded from the whole episode.
 A model looks nearly perfect on its training episodes. So a reward model or an adapter has the keys of its training and
 validation episodes (data/episode_keys.py), and a calibration's record those that it was fitted on. A judge of your own
 declares them in an attribute `trained_on`: a text of such keys, "" for none (the default), None if they are not known.
-`plaudit judge exam` (exam.py) is this evaluation with more controls and a certificate.
+`plaudit judge exam` (exam.py) is this evaluation with more controls, figures and a certificate; both write the same
+report.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -25,8 +26,18 @@ import numpy as np
 from plaudit.data.episode_keys import Keys, episode_keys, unpack_keys
 from plaudit.data.store import Store
 from plaudit.errors import DataError, JudgeError
+from plaudit.judges.certificate import ControlResult
 from plaudit.judges.config import REFERENCE_SOURCES, JudgeConfig
-from plaudit.judges.controls import UNRELATED_TASK, ControlResult, failed_controls, run_controls
+from plaudit.judges.controls import (
+    UNRELATED_TASK,
+    ControlMaker,
+    Labeled,
+    ScoredControl,
+    control_makers,
+    control_results,
+    failed_controls,
+    score_controls,
+)
 from plaudit.judges.labeling import BATCH, batches, label_episodes, label_mapping, read_episodes
 from plaudit.judges.metrics import (
     CalibrationCurve,
@@ -202,6 +213,7 @@ class JudgeEvaluation:
     failed: Mapping[int, str]  # episodes that it could not label, and why
     notes: Sequence[str]  # what could not be measured, and why
     controls: Sequence[ControlResult] = ()
+    scored_controls: Sequence[ScoredControl] = ()  # what the controls were computed from
 
     @property
     def failed_controls(self) -> list[str]:
@@ -216,7 +228,7 @@ class JudgeEvaluation:
             "scores": self.metrics.to_json(),
             "label_metrics": nan_to_none(asdict(self.label_metrics)),
             "calibration": [nan_to_none(dict(zip(columns, values))) for values in bins],
-            "controls": [asdict(control) | {"passed": control.passed} for control in self.controls],
+            "controls": [one.model_dump(mode="json") | {"passed": one.passed} for one in self.controls],
             "failed_controls": self.failed_controls,
             "failed": dict(self.failed),
             "notes": list(self.notes),
@@ -246,28 +258,45 @@ def evaluate(
     judge: Judge,
     targets: Mapping[int, FloatArray],
     *,
+    controls: Callable[[Labeled, str | None], list[ControlMaker]] | None = control_makers,
     wrong_task: str | None = None,
-    with_controls: bool = True,
     batch_size: int = BATCH,
-    progress: ProgressFn = iter,
+    progress: Callable[[str], ProgressFn] = lambda _: iter,
 ) -> JudgeEvaluation:
     """Label the episodes that have a target, and the controls made of those that succeed.
 
     targets: episode -> 1, 0 or NaN for each frame, see `load_reference_labels`
+    controls: which ones to make of these episodes, see controls.py; None: none
     wrong_task: for a judge that uses the task text, see `control_task`
+    progress: description -> progress bar over items
     """
-    labels, failed = label_store(store, judge, list(targets), batch_size, progress)
+    watch = progress("scoring episodes" if controls is None else "scoring episodes, part 1 of 2")
+    labels, failed = label_store(store, judge, list(targets), batch_size, watch)
     evaluation = compare_labels(store, labels, targets, judge.rule, failed)
-    if not with_controls:
+    if controls is None:
         return evaluation
-    if not any((target == 1).any() for target in targets.values()):
+    episodes = [(store.episode(i), targets[i]) for i in evaluation.labels]
+    if not any((target == 1).any() for _, target in episodes):
         note = "Controls are made from episodes that succeed, and no reference episode does: none was run."
         return replace(evaluation, notes=[*evaluation.notes, note])
-    episodes = [(store.episode(i), target) for i, target in targets.items()]
-    options: dict[str, Any] = {"wrong_task": wrong_task, "batch_size": batch_size, "progress": progress}
-    controls, failures = run_controls(judge, episodes, evaluation.metrics.threshold, **options)
+    watch = progress("scoring controls, part 2 of 2")
+    scored, failures = score_controls(judge, controls(episodes, wrong_task), batch_size=batch_size, progress=watch)
+    results = control_results(scored, evaluation.metrics.threshold, evaluation.metrics.fpr)
     note = [f"{len(failures)} controls could not be scored: {failures[0]}."] if failures else []
-    return replace(evaluation, controls=controls, notes=[*evaluation.notes, *note])
+    return replace(evaluation, controls=results, scored_controls=scored, notes=[*evaluation.notes, *note])
+
+
+def evaluate_unseen(
+    store: Store, judge: Judge, reference: ReferenceSet, sources: Sequence[str], ids: Sequence[int], **options: Any
+) -> JudgeEvaluation:
+    """`evaluate` on the episodes of `unseen_reference`, with notes on which new episodes the metrics hold for.
+
+    sources, ids: as for `unseen_reference`
+    options: of `evaluate`
+    """
+    evaluation = evaluate(store, judge, reference.targets, **options)
+    coverage = describe_coverage(store, sources, ids, evaluation.metrics.episodes, reference.num_left_out)
+    return replace(evaluation, notes=[*reference.notes, *evaluation.notes, coverage])
 
 
 def compare_labels(
@@ -315,7 +344,7 @@ def compare_labels(
         wrong = {i for i, one in labels.items() if one.success_once != bool((targets[i] == 1).any())}
         notes.append(
             f"{len(flagged)} of {len(labels)} episodes are out of distribution, by itself; "
-            f"{len(flagged & wrong)} of its {len(wrong)} wrong episodes are among them (ood=skip leaves them "
+            f"{len(flagged & wrong)} of its {len(wrong)} wrong episodes are among them (ood=abstain leaves them "
             "unlabeled)."
         )
     if metrics.success_frames in (0, metrics.frames):

@@ -1,6 +1,6 @@
 """The exam of a judge: the evaluation of `plaudit judge eval` as one fixed suite, on episodes that it has not seen.
 
-    certificate, traces = examine(store, config, judge, sources, ids, name="my judge")
+    certificate, evaluation = examine(store, config, judge, sources, ids, name="my judge")
     ranked = sorted(certificates, key=rank)
 
 Every figure has an interval over episodes, and there are more controls. Two figures detect a clock, which looks good in
@@ -25,12 +25,12 @@ from plaudit.data.episode_keys import episode_keys
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError, PlauditError
 from plaudit.files import MAX_LINES_BYTES
-from plaudit.judges import controls, stats
+from plaudit.judges import stats
 from plaudit.judges.calibration import MIN_EPISODES, count_classes
-from plaudit.judges.certificate import AGAIN, FIGURES, MAX_FPR, Certificate, ControlFigure, ExamData
+from plaudit.judges.certificate import AGAIN, FIGURES, Certificate, ExamData
 from plaudit.judges.config import JudgeConfig
-from plaudit.judges.controls import ScoredControl
-from plaudit.judges.evaluation import JudgeEvaluation, control_task, describe_coverage, evaluate, unseen_reference
+from plaudit.judges.controls import exam_makers
+from plaudit.judges.evaluation import JudgeEvaluation, control_task, evaluate_unseen, unseen_reference
 from plaudit.judges.guarantee import episode_score
 from plaudit.judges.metrics import (
     CALIBRATION_BINS,
@@ -51,9 +51,6 @@ RECALL = 0.95  # at which `fpr_at_95_recall` is measured
 _SAME = 0.01  # range of probabilities that are as good as equal
 
 
-Traces = dict[str, EpisodePrediction]  # "success", "failure", "standing still" -> P(success) to look at
-
-
 def examine(
     store: Store,
     config: JudgeConfig,
@@ -66,8 +63,8 @@ def examine(
     wrong_task: str | None = None,
     kept: Path | None = None,
     progress: Callable[[str], ProgressFn] = lambda _: iter,
-) -> tuple[Certificate, Traces]:
-    """The certificate of a judge, and a few of its scores to look at.
+) -> tuple[Certificate, JudgeEvaluation]:
+    """The certificate of a judge, and the evaluation that it is made of.
 
     sources, ids: whose reference labels, and of which episodes; those that the judge has seen are left out
     other_task: a store of episodes in which this task is never done
@@ -75,36 +72,24 @@ def examine(
     kept: a file for the judge's scores, from which the same call resumes; None: an interruption loses them
     progress: description -> progress bar over items
     """
-    # Score the episodes that the judge has not seen.
     reference = unseen_reference(store, config, judge, sources, ids, include=None)
     check_both_classes(store, reference.targets)
-    scorer = judge if kept is None else KeepingJudge(judge, kept)
-    watch = progress("scoring episodes, part 1 of 2")
-    evaluation = evaluate(store, scorer, reference.targets, with_controls=False, batch_size=BATCH, progress=watch)
+    evaluation = evaluate_unseen(
+        store,
+        judge if kept is None else KeepingJudge(judge, kept),
+        reference,
+        sources,
+        ids,
+        controls=partial(exam_makers, other_task=other_task),
+        wrong_task=control_task(config.uses_task, wrong_task),
+        batch_size=BATCH,
+        progress=progress,
+    )
     targets = {i: reference.targets[i] for i in evaluation.labels}
-    num_unscored = len(reference.targets) - len(targets)
-    check_both_classes(store, targets, num_unscored)
-    # Score the controls.
-    wrong_task = control_task(config.uses_task, wrong_task)
-    episodes = [(store.episode(i), target) for i, target in targets.items()]
-    makers = [*controls.control_makers(episodes, task=wrong_task), *controls.shift_makers(episodes)]
-    if other_task is not None:  # with this task's text, for a judge that uses it
-        task = None if wrong_task is None else episodes[0][0].task
-        others = np.random.default_rng(0).permutation(list(other_task.ids))[: controls.MAX_EPISODES].tolist()
-        makers += [partial(controls.another_task, other_task, i, task) for i in others]
-    watch = progress("scoring controls, part 2 of 2")
-    scored, failures = controls.score_controls(scorer, makers, batch_size=BATCH, progress=watch)
-    # Compute the figures and decide.
-    figures = exam_figures(evaluation, judge.rule, scored)
-    results = _control_figures(scored, evaluation.metrics.threshold, figures["fpr"].value)
-    shortcut = _shortcut(evaluation, figures, results)
+    check_both_classes(store, targets, len(reference.targets) - len(targets))
+    figures = exam_figures(evaluation, judge.rule)
+    shortcut = _shortcut(evaluation, figures)
     num_episodes = evaluation.metrics.episodes
-    notes = [
-        *reference.notes,
-        *evaluation.notes,
-        describe_coverage(store, sources, ids, num_episodes, reference.num_left_out),
-        *([f"{len(failures)} controls could not be scored: {failures[0]}."] if failures else []),
-    ]
     certificate = Certificate(
         date=time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()),
         name=name,
@@ -122,12 +107,12 @@ def examine(
             num_left_out=reference.num_left_out + len(reference.targets) - num_episodes,
         ),
         figures=figures,
-        controls=tuple(results),
+        controls=tuple(evaluation.controls),
         shortcut=shortcut,
-        problems=tuple(_problems(evaluation, shortcut, figures, results)),
-        notes=tuple(notes),
+        problems=tuple(_problems(evaluation, shortcut, figures)),
+        notes=tuple(evaluation.notes),
     )
-    return certificate, _traces(evaluation, scored)
+    return certificate, evaluation
 
 
 def rank(certificate: Certificate) -> tuple[bool, float, float]:
@@ -136,17 +121,9 @@ def rank(certificate: Certificate) -> tuple[bool, float, float]:
     return not certificate.passed, -(frames if math.isnan(same_time) else same_time), -frames
 
 
-def check_data(
-    path: Path,
-    certificate: Certificate,
-    store: Store,
-    config: JudgeConfig,
-    judge: Judge,
-    sources: Sequence[str],
-    ids: Sequence[int],
-) -> None:
+def check_data(path: Path, certificate: Certificate, store: Store, targets: Mapping[int, FloatArray]) -> None:
     """Refuse a certificate that was not made on these episodes with these reference labels."""
-    now = data_fingerprint(store, unseen_reference(store, config, judge, sources, ids, include=None).targets)
+    now = data_fingerprint(store, targets)
     if now != certificate.data.fingerprint:
         raise JudgeError(
             f"{path} was made on other data: {certificate.data.episodes} episodes of {certificate.data.store} with "
@@ -172,43 +149,11 @@ def data_fingerprint(store: Store, targets: Mapping[int, FloatArray]) -> str:
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 
-# Controls
-
-
-def _control_figures(scored: Sequence[ScoredControl], threshold: float, fpr: float) -> list[ControlFigure]:
-    """On changed images, the judge's own false-positive rate is added to the limit."""
-
-    def masked(one: ScoredControl, mask: AnyArray, number: int) -> EpisodePrediction:
-        """The frames that were scored, as failures."""
-        prob = one.labels.frame_probs[mask]
-        prob = prob[~np.isnan(prob)]
-        return EpisodePrediction(prob, np.zeros(len(prob), np.float32), number)
-
-    figures = []
-    for name in dict.fromkeys(one.name for one in scored):
-        of_name = [one for one in scored if one.name == name]
-        tried = [masked(one, one.mask, n) for n, one in enumerate(of_name)]
-        success = [masked(one, one.success, n) for n, one in enumerate(of_name) if one.success is not None]
-        figures.append(
-            ControlFigure(
-                name=name,
-                episodes=len(of_name),
-                frames=sum(len(one.target) for one in tried),
-                fpr=false_positive_rate(tried, threshold),
-                max_fpr=MAX_FPR + (fpr if success else 0),
-                recall=float(np.concatenate([one.predicted(threshold) for one in success]).mean()) if success else None,
-            )
-        )
-    return figures
-
-
 # Figures
 
 
-def exam_figures(
-    evaluation: JudgeEvaluation, rule: DecisionRule, scored: Sequence[ScoredControl]
-) -> dict[str, Interval]:
-    """All of `FIGURES`; NaN for what could not be measured. scored: the controls"""
+def exam_figures(evaluation: JudgeEvaluation, rule: DecisionRule) -> dict[str, Interval]:
+    """All of `FIGURES`; NaN for what could not be measured."""
     predictions = [one for one in evaluation.predictions if one.has_target.any()]
     labels = [evaluation.labels[one.episode] for one in predictions]
     probs, targets = [p.success_prob for p in predictions], [p.target for p in predictions]
@@ -235,6 +180,9 @@ def exam_figures(
         values = (one.frame_probs if own is None else own for one, own in zip(some, progress))
         return stats.mean_correlation([value_order(one) for one in values])
 
+    def of_control(name: str) -> list[Labels]:
+        return [one.labels for one in evaluation.scored_controls if one.name == name]
+
     onset_median, onset_p90 = onset_intervals(outcome)
     not_begun = sum(bool(one.target[one.has_target][0] == 0) for one in predictions)
     return {
@@ -245,14 +193,16 @@ def exam_figures(
         "recall": stats.wilson(outcome.tp, outcome.tp + outcome.fn),
         "frame_precision": frame_share([c & ~s for c, s in zip(called, shown)], called),
         "frame_recall": frame_share([s & ~c for c, s in zip(called, shown)], shown),
-        "fpr": false_positive_rate(predictions, evaluation.metrics.threshold),
+        "fpr": evaluation.metrics.fpr_interval,
         "fpr_at_95_recall": _fpr_at_recall(predictions),
         "first_frame_fpr": stats.wilson(evaluation.metrics.first_frame_fp, not_begun),
         "onset_median": onset_median,
         "onset_p90": onset_p90,
         "value_order": order([one for one, yes in zip(labels, succeeds) if yes]),
-        "value_order_still": order([one.labels for one in scored if one.name == "frozen frame"]),
-        "value_order_reversed": order([one.labels for one in scored if one.name == "time reversed"]),
+        "value_order_still": order(of_control("frozen frame")),
+        "value_order_reversed": order(
+            [one.labels for one in evaluation.scored_controls if one.name == "time reversed"]
+        ),
         "ece": _calibration_error(predictions),
     }
 
@@ -298,20 +248,18 @@ def _calibration_error(predictions: Sequence[EpisodePrediction]) -> Interval:
 # The decision
 
 
-def _shortcut(evaluation: JudgeEvaluation, figures: Mapping[str, Interval], results: Sequence[ControlFigure]) -> str:
+def _shortcut(evaluation: JudgeEvaluation, figures: Mapping[str, Interval]) -> str:
     """What the judge uses instead of what it sees; "" if nothing indicates it."""
     scores = np.concatenate([one.success_prob[one.has_target] for one in evaluation.predictions])
     if np.ptp(scores) < _SAME:
         return CONSTANT
-    still_called = any(not control.passed for control in results if control.name == "frozen frame")
+    still_called = any(not control.passed for control in evaluation.controls if control.name == "frozen frame")
     rises_alone = still_called and figures["value_order_still"].low > MAX_STILL_ORDER
     only_time = figures["same_time_roc_auc"].high <= 0.5 + _SAME and figures["frame_roc_auc"].low > 0.5
     return CLOCK if rises_alone or only_time else ""
 
 
-def _problems(
-    evaluation: JudgeEvaluation, shortcut: str, figures: Mapping[str, Interval], results: Sequence[ControlFigure]
-) -> list[str]:
+def _problems(evaluation: JudgeEvaluation, shortcut: str, figures: Mapping[str, Interval]) -> list[str]:
     names = {
         CLOCK: "it is clock-like (its values rise with time, whatever happens)",
         CONSTANT: "it is constant (every frame gets nearly the same probability)",
@@ -321,27 +269,11 @@ def _problems(
     if chance and not shortcut:
         what, figure = FIGURES[chance[0]], figures[chance[0]]
         problems.append(f"it is no better than chance ({what}: {figure.low:.2f} to {figure.high:.2f})")
-    problems += [
-        f"{one.name}: {one.fpr.value:.0%} of {one.frames:,} frames predicted a success, at most {one.max_fpr:.0%} may "
-        "be"
-        for one in results
-        if not one.passed
-    ]
+    problems += evaluation.failed_controls
     if failed := evaluation.failed:
         total, why = len(failed) + len(evaluation.labels), next(iter(failed.values()))
         problems.append(f"it could not score {len(failed)} of {total} episodes: {why}")
     return problems
-
-
-def _traces(evaluation: JudgeEvaluation, scored: Sequence[ScoredControl]) -> Traces:
-    """The first frame of a success standing still, a failure, a success."""
-    still = [np.nan_to_num(one.labels.frame_probs) for one in scored if one.name == "frozen frame"]
-    traces = [("standing still", EpisodePrediction(prob, np.zeros_like(prob), 0)) for prob in still[:1]]
-    measured = [one for one in evaluation.predictions if one.has_target.any()]
-    for name, succeeds in (("failure", False), ("success", True)):
-        of_kind = [one for one in measured if (one.first_success is not None) == succeeds]
-        traces += [(name, one) for one in of_kind[:1]]
-    return dict(traces)
 
 
 # Resuming

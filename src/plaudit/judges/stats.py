@@ -111,17 +111,14 @@ def quantile(values: Sequence[float], q: float) -> Interval:
     There is no upper end if even the largest value is below the quantile too often: for a 90th percentile, with fewer
     than 36 episodes.
     """
-    from scipy.special import bdtr
+    from scipy.stats import quantile_test
 
     if not len(values):
         return NOT_MEASURED
-    ordered, below = np.sort(np.asarray(values, float)), np.arange(len(values) + 1)
-    chance = bdtr(below, len(values), q)  # that at most this many values are below the quantile
-    lower, upper = int((chance < 0.025).sum()), int((chance < 0.975).sum()) + 1
-    low = ordered[lower - 1] if lower else 0.0
-    high = ordered[upper - 1] if upper <= len(ordered) else math.inf
-    value = float(np.quantile(ordered, q))
-    return Interval(value, float(min(low, value)), float(max(high, value)))
+    value = float(np.quantile(values, q))
+    ends: Any = quantile_test(values, p=q).confidence_interval(0.95)  # NaN: no order statistic is far enough out
+    low, high = np.nan_to_num(ends.low, nan=0.0), np.nan_to_num(ends.high, nan=math.inf)
+    return Interval(value, min(float(low), value), max(float(high), value))
 
 
 # The bootstrap

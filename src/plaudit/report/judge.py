@@ -1,7 +1,10 @@
 """The report of a judge: one HTML page that shows how reliable it is and where it is wrong; terminal tables too.
 
-`plaudit train-reward` writes it for the model that it trained (`write_judge_report`), `plaudit judge eval` for any
-judge that is compared with reference labels (`save_evaluation`):
+The page has the same sections in the same order, whatever made it: the result, scores over time, figures, episodes and
+frames, probabilities and controls, new episodes, the largest errors, training, metadata. A section without content is
+left out. `plaudit train-reward` writes it for the model that it trained (`write_judge_report`), `plaudit judge exam`
+for one or several judges (exam.py), and `plaudit judge eval` for any judge that is compared with reference labels
+(`save_evaluation`):
 
     runs/judge_eval/vlm_0/
       report.html       the page
@@ -13,7 +16,10 @@ import json
 import math
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import rich.table
@@ -23,7 +29,7 @@ from markupsafe import Markup
 from plaudit.data.store import Store
 from plaudit.data.transfer import new_folder
 from plaudit.judges.calibration import CalibrationRecord, Fit
-from plaudit.judges.controls import ControlResult
+from plaudit.judges.certificate import MAX_FPR, ControlResult
 from plaudit.judges.evaluation import JudgeEvaluation, frame_prediction
 from plaudit.judges.forecast import FIGURES, Forecast
 from plaudit.judges.guarantee import Guarantee, GuaranteeStep
@@ -46,11 +52,14 @@ from plaudit.report.text import (
     format_interval,
     format_number,
     format_percent,
+    format_share,
+    format_short_interval,
     format_target,
     sentence_case,
 )
+from plaudit.types import FloatArray
 
-_MAX_TIMELINES = 12  # episodes with the largest errors
+_MAX_TIMELINES = 12  # episodes with the largest errors, of all judges of a page
 _GALLERY = 8  # frames of a kind
 MAX_FALSE, MAX_MISSED = 0.1, 0.2  # the defaults of audit.max_false and audit.max_missed
 REACHABLE_RATE = 0.2  # false-positive rate that is aimed for first; a looser one is of little use
@@ -70,54 +79,90 @@ def decode_results(evaluation: JudgeEvaluation) -> Decodes:
     return {"judge's rule": evaluation.label_metrics, **others}
 
 
-def write_judge_report(
+@dataclass(frozen=True, eq=False)
+class JudgeReport:
+    """What a page shows of one judge, measured on held-out episodes."""
+
+    name: str
+    metrics: JudgeMetrics
+    controls: Sequence[ControlResult]
+    predictions: Sequence[EpisodePrediction]  # those with the largest errors are drawn as timelines
+    errors: Sequence[FramePrediction]  # the largest
+    decodes: Decodes
+    metadata: Mapping[str, str]
+    notes: Sequence[str] = ()
+    standing_still: FloatArray | None = None  # [F] P(success) of an episode that repeats its first frame
+    unlabeled: Mapping[int, str] = field(default_factory=dict)  # episodes that it could not label, and why
+    guarantee: Guarantee | None = None  # about new episodes, and so is the forecast
+    forecast: Forecast | None = None
+    # A line per epoch of training: `epoch`, and values by name; names with one prefix share a chart.
+    history: Sequence[Mapping[str, float]] = ()
+
+    @classmethod
+    def of(cls, name: str, evaluation: JudgeEvaluation, metadata: Mapping[str, str]) -> Self:
+        """The report of an evaluation."""
+        still = (one.labels.frame_probs for one in evaluation.scored_controls if one.name == "frozen frame")
+        return cls(
+            name,
+            evaluation.metrics,
+            evaluation.controls,
+            evaluation.predictions,
+            evaluation.errors,
+            decode_results(evaluation),
+            metadata,
+            evaluation.notes,
+            next(still, None),
+            evaluation.failed,
+        )
+
+    @property
+    def decode(self) -> EpisodeMetrics:
+        """What the rule in use gives."""
+        return next(iter(self.decodes.values()))
+
+    def sections(self, max_timelines: int = _MAX_TIMELINES) -> list[Markup]:
+        """All but the result and the scores over time, which compare judges."""
+        images = page.row(map(frame_thumbnail, self.errors))
+        sections = [
+            *(page.text(message, "muted") for message in self.notes),
+            *judge_blocks(self.metrics, self.controls, self.predictions, self.decodes),
+            *([_forecast_section(self.forecast)] if self.forecast else []),
+            *([_guarantee_section(self.guarantee)] if self.guarantee else []),
+            page.section(
+                "Largest errors", images if self.errors else page.text("No frame is wrong by 5% or more.", "muted")
+            ),
+            *_timelines(self.predictions, self.metrics.threshold, max_timelines),
+            *([_training_section(self.history)] if self.history else []),
+        ]
+        if self.unlabeled:
+            rows = [(", ".join(map(str, ids)), why) for why, ids in group_by_message(self.unlabeled).items()]
+            sections.append(page.section("Episodes without a label", page.table(rows, ("episodes", "reason"))))
+        return [*sections, page.section("Metadata", page.key_value_table(self.metadata))]
+
+
+def write_reports(
     path: Path,
     title: str,
-    metrics: JudgeMetrics,
-    controls: Sequence[ControlResult],
-    predictions: Sequence[EpisodePrediction],
-    errors: Sequence[FramePrediction],
-    *,
-    decodes: Decodes | None = None,
-    guarantee: Guarantee | None = None,
-    forecast: Forecast | None = None,
-    history: Sequence[Mapping[str, float]] = (),
-    unlabeled: Mapping[int, str] | None = None,
-    notes: Sequence[str] = (),
-    metadata: Mapping[str, str] | None = None,
-    judge: str = "",
-    store: str = "STORE",
+    summary: str,
+    result: Markup,
+    reports: Sequence[JudgeReport],
+    figures: Sequence[Markup] = (),
 ) -> None:
-    """Write the page, which opens with a verdict. Sections without content are left out.
+    """Write the page of one judge or of several.
 
-    predictions: of held-out episodes; those with the largest errors are drawn as timelines
-    errors: frames with the largest errors
-    decodes: decision rules, of which the first counts; causal and offline when not given
-    guarantee, forecast: about new episodes
-    history: one line per epoch of training: `epoch`, and values by name; names with one prefix share a chart
-    unlabeled: episodes that the judge could not label, and why
-    judge, store: for the next command; see `judge_verdict`
+    result: the first section
+    figures: a section that compares the judges
     """
-    decodes = decodes or live_and_offline(metrics)
-    decode = next(iter(decodes.values()))
-    images = (
-        page.row(map(frame_thumbnail, errors)) if errors else page.text("No frame is wrong by 5% or more.", "muted")
-    )
-    blocks = [
-        judge_verdict(decode, controls, guarantee, judge=judge, store=store),
-        *(page.text(message, "muted") for message in notes),
-        *judge_blocks(metrics, controls, predictions, decodes),
-        *([_forecast_section(forecast)] if forecast else []),
-        *([_guarantee_section(guarantee)] if guarantee else []),
-        page.section("Largest errors", images),
-        *_timelines(predictions, metrics.threshold),
-        *([_training_section(history)] if history else []),
-    ]
-    if unlabeled:
-        rows = [(", ".join(map(str, ids)), message) for message, ids in group_by_message(unlabeled).items()]
-        blocks.append(page.section("Episodes without a label", page.table(rows, ("episodes", "reason"))))
-    blocks.append(page.section("Metadata", page.key_value_table(metadata or {})))
-    page.write_page(path, title, summary_line(metrics, decode), blocks)
+    parts = [one.sections(max(_MAX_TIMELINES // len(reports), 2)) for one in reports]
+    if len(reports) > 1:
+        parts = [[page.section(one.name, *sections)] for one, sections in zip(reports, parts)]
+    page.write_page(path, title, summary, [result, _traces_section(reports), *figures, *chain(*parts)])
+
+
+def write_judge_report(path: Path, title: str, report: JudgeReport, *, judge: str = "", store: str = "STORE") -> None:
+    """Write the page of one judge, which opens with a verdict. judge, store: see `judge_verdict`"""
+    verdict = judge_verdict(report.decode, report.controls, report.guarantee, judge=judge, store=store)
+    write_reports(path, title, summary_line(report.metrics, report.decode), verdict, [report])
 
 
 def save_evaluation(
@@ -132,20 +177,8 @@ def save_evaluation(
         (folder / "scores.json").write_text(json.dumps(tree, indent=1))
         lines = (json.dumps(prediction.to_json()) + "\n" for prediction in evaluation.predictions)
         (folder / "episodes.jsonl").write_text("".join(lines))
-        write_judge_report(
-            folder / "report.html",
-            f"Judge: {judge}",
-            evaluation.metrics,
-            evaluation.controls,
-            evaluation.predictions,
-            evaluation.errors,
-            decodes=decode_results(evaluation),
-            unlabeled=evaluation.failed,
-            notes=evaluation.notes,
-            metadata=metadata,
-            judge=exam_name,
-            store=metadata.get("store", "STORE"),
-        )
+        report, store = JudgeReport.of(judge, evaluation, metadata), metadata.get("store", "STORE")
+        write_judge_report(folder / "report.html", f"Judge: {judge}", report, judge=exam_name, store=store)
 
 
 def summary_line(metrics: JudgeMetrics, decode: EpisodeMetrics | None = None) -> str:
@@ -247,16 +280,20 @@ def _frame_table(metrics: JudgeMetrics) -> Markup:
 def _control_table(controls: Sequence[ControlResult]) -> list[Markup]:
     if not controls:
         return [page.text("Not run.", "muted")]
+    shifted = any(control.recall is not None for control in controls)
     rows = []
-    for control in controls:
-        share, result = page.span("-", "muted"), page.span("not run", "muted")
+    for control in sorted(controls, key=lambda control: control.recall is not None):
+        rate, result = page.span("-", "muted"), page.span("not run", "muted")
         if control.frames:
-            share = page.span(f"{control.fpr:.0%} of {control.frames:,}", "" if control.passed else "bad")
+            rate = page.span(format_short_interval(control.fpr), "" if control.passed else "bad")
             result = page.span("passed", "good") if control.passed else page.span("failed", "bad")
-        rows.append((control.name, share, result))
-    limits = ", ".join(sorted({f"{control.max_fpr:.0%}" for control in controls}))
-    about = f"Made-up episodes in which no frame shows success; the limit is {limits}."
-    return [page.table(rows, ("control", "false positives", "")), page.text(about, "muted")]
+        recall = "-" if control.recall is None else format_share(control.recall)
+        rows.append((control.name, rate, f"{control.frames:,}", *([recall] if shifted else []), result))
+    about = f"Made-up episodes in which these frames show no success; the limit is {MAX_FPR:.0%} of them."
+    if shifted:
+        about += " Those with a recall show an episode with changed images. There, the judge's own rate is added."
+    header = ("control", "false positives", "of frames", *(["recall"] if shifted else []), "")
+    return [page.table(rows, header), page.text(about, "muted")]
 
 
 def _probability_charts(predictions: Sequence[EpisodePrediction], threshold: float) -> list[Markup]:
@@ -268,6 +305,27 @@ def _probability_charts(predictions: Sequence[EpisodePrediction], threshold: flo
     colors = (plots.FAILURE, plots.SUCCESS)
     histogram = plots.histogram(bars, colors, title="Frames", x="predicted P(success)", mark=mark)
     return [page.chart(plots.calibration_chart(*columns, title="Calibration")), page.chart(histogram)]
+
+
+def _traces_section(reports: Sequence[JudgeReport]) -> Markup:
+    """A chart for each judge: the first frame of a success standing still, a failure and a success."""
+    charts = []
+    for report in reports:
+        traces = {} if report.standing_still is None else {"standing still": np.nan_to_num(report.standing_still)}
+        measured = [one for one in report.predictions if one.has_target.any()]
+        failure = next((one for one in measured if one.first_success is None), None)
+        success = next((one for one in measured if one.first_success is not None), None)
+        traces |= {} if failure is None else {"failure": failure.success_prob}
+        traces |= {} if success is None else {"success": success.success_prob}
+        events = [] if success is None else [plots.EventMarker(success.first_success or 0, "", bad=False)]
+        lines = {name: [list(enumerate(trace.tolist()))] for name, trace in traces.items()}
+        options: dict[str, Any] = {"y_range": (-0.03, 1.03), "size": plots.SMALL, "events": events}
+        charts.append(page.chart(plots.line_chart(lines, title=report.name, x="frame", **options)))
+    about = (
+        "The vertical line is the first success frame of the reference. Standing still repeats the first frame of a "
+        "success; nothing may rise there."
+    )
+    return page.section("P(success) over time", page.row(charts), page.text(about, "muted"))
 
 
 def _training_section(history: Sequence[Mapping[str, float]]) -> Markup:
@@ -288,10 +346,10 @@ def _training_section(history: Sequence[Mapping[str, float]]) -> Markup:
     return page.section("Training", page.row(charts), page.text(about, "muted"))
 
 
-def _timelines(predictions: Sequence[EpisodePrediction], threshold: float) -> list[Markup]:
+def _timelines(predictions: Sequence[EpisodePrediction], threshold: float, most: int) -> list[Markup]:
     errors = {n: float(one.errors[one.has_target].mean()) for n, one in enumerate(predictions) if one.has_target.any()}
     charts = []
-    for n in sorted(errors, key=lambda n: -errors[n])[:_MAX_TIMELINES]:
+    for n in sorted(errors, key=lambda n: -errors[n])[:most]:
         one = predictions[n]
         title = f"episode {one.episode}, mean error {format_percent(errors[n])}"
         scores = one.success_prob.tolist(), one.target.tolist()
@@ -356,7 +414,9 @@ def judge_verdict(
         train += f" --output-dir {shlex.quote(f'{judge}_2')}"
     if failed := [control for control in controls if not control.passed]:
         many = format_count(len(failed), "negative control")
-        shares = ", ".join(f"{control.name} ({control.fpr:.0%} of {control.frames:,} frames)" for control in failed)
+        shares = ", ".join(
+            f"{control.name} ({control.fpr.value:.0%} of {control.frames:,} frames)" for control in failed
+        )
         limit = max(control.max_fpr for control in failed)
         reason = f"It predicts success where there is none: {shares}. At most {limit:.0%} is allowed."
         return verdict(f"Not usable: it fails {many}.", reason, f"Label more failures, train again: {train}")

@@ -26,6 +26,17 @@ def format_interval(rate: Interval) -> str:
     return f"{format_percent(rate.value)} ({format_percent(rate.low)} to {format_percent(rate.high)})"
 
 
+def format_short_interval(rate: Interval) -> str:
+    """93% (70 to 99), 0.4% (0 to 1.4): several of them side by side."""
+    low, high = (format_share(end).removesuffix("%") for end in (rate.low, rate.high))
+    return f"{format_share(rate.value)} ({low} to {high})"
+
+
+def format_share(rate: float) -> str:
+    """85%; with more digits near 0 and 1."""
+    return f"{rate:.0%}" if 0.1 <= rate <= 0.9 else format_percent(rate)
+
+
 def format_number(value: float) -> str:
     """Four decimals; "-" for NaN."""
     return "-" if math.isnan(value) else f"{value:.4f}"

@@ -158,7 +158,7 @@ KEYS: Mapping[str, tuple[Any, ...]] = {
     "judge.rule.k": (1, 2, 3),
     "judge.rule.n": (3, 4),
     "judge.rule.threshold": (0.3, 0.9),
-    "judge.ood": ("pay", "audit", "skip"),
+    "judge.ood": ("accept", "audit", "abstain"),
     "judge.retrain.min_new_labels": (2, 10),
     "judge.retrain.min_episodes": (1, 10),
     "judge.retrain.val_fraction": (0.5, 0.9),

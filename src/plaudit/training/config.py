@@ -215,7 +215,7 @@ REFUSED: Mapping[Schedule, Mapping[str, str]] = {
 }
 SIMULATOR_RELEASES = (
     "the simulator would decide which episodes the learner may use, which tells it what only the simulator knows; use "
-    "skip or pay, or audit.by=human with plaudit online"
+    "abstain or accept, or audit.by=human with plaudit online"
 )
 
 
@@ -270,7 +270,7 @@ def _check_train(config: TrainingConfig) -> None:
 def _check_online(config: TrainingConfig) -> None:
     _check_schedule(config)
     if config.judge.config.rule.ood == "audit" and not config.human_audits:
-        why = SIMULATOR_RELEASES if config.audits else "this run has no audit; set audit.fraction above 0, or use skip"
+        why = SIMULATOR_RELEASES if config.audits else "the run has no audit; set audit.fraction above 0 or use abstain"
         raise ValueError(f"judge.ood=audit: {why}")
     if (config.env is None) == (config.robot is None):
         raise ValueError("name what is driven: a simulated task (env=lift) or a robot (robot=igris_b), one of them")
@@ -401,7 +401,7 @@ def withholding_judge(config: TrainingConfig, judge: JudgeConfig) -> JudgeConfig
     audits, they are asked about these first."""
     if not isinstance(judge, ClassifierJudgeConfig) or judge.rule.ood is not None:
         return judge
-    ood = "audit" if config.human_audits else "skip"
+    ood = "audit" if config.human_audits else "abstain"
     return judge.model_copy(update={"rule": judge.rule.model_copy(update={"ood": ood})})
 
 

@@ -28,8 +28,8 @@ from plaudit.data.store import Store
 from plaudit.envs.panda import PandaConfig
 from plaudit.errors import DataError, TargetNotEmpty
 from plaudit.files import read_json_lines, read_json_object
+from plaudit.judges.certificate import ControlResult
 from plaudit.judges.classifier.train_job import load_reward_train_job
-from plaudit.judges.controls import ControlResult
 from plaudit.judges.epochs import TrainingInterrupted
 from plaudit.judges.metrics import EpisodePrediction, JudgeMetrics
 from plaudit.report import page
@@ -254,7 +254,7 @@ def load_judge_record(folder: Path) -> tuple[JudgeMetrics, list[ControlResult], 
     """The metrics of a reward model, its negative controls and its predictions on held-out episodes."""
     record = read_json_object(folder / "model.json")
     predictions = [EpisodePrediction.from_json(line) for line in read_json_lines(folder / "held_out.jsonl")]
-    controls = [ControlResult(**tree) for tree in record["controls"]]
+    controls = [ControlResult.model_validate(tree) for tree in record["controls"]]
     return JudgeMetrics.from_json(record["scores"]), controls, predictions
 
 

@@ -113,7 +113,11 @@ def check_output_path(target: Path, option: str) -> None:
 
 def write_report(path: Path, fitted: TrainResult, model: Path, store: Path) -> None:
     """model, store: where the model will be and what it was trained on, for the page's title and commands"""
-    from plaudit.report.judge import write_judge_report  # matplotlib takes a second to import
+    from plaudit.report.judge import (  # matplotlib takes a second to import
+        JudgeReport,
+        live_and_offline,
+        write_judge_report,
+    )
 
     info, classifier, config = fitted.model.config, fitted.model.classifier, fitted.config
     cameras = ", ".join(f"{camera} {height}x{width}" for camera, (height, width) in classifier.cameras.items())
@@ -137,20 +141,19 @@ def write_report(path: Path, fitted: TrainResult, model: Path, store: Path) -> N
         "model fingerprint": fitted.model.fingerprint,
         "training": f"{info.training['seconds']:,.0f} s on {info.training['device']}",
     }
-    write_judge_report(
-        path,
-        f"Reward model: {model.name}",
+    report = JudgeReport(
+        model.name,
         fitted.metrics,
         fitted.controls,
         fitted.predictions,
         fitted.errors,
+        live_and_offline(fitted.metrics),
+        metadata,
         guarantee=info.promise,
         forecast=info.forecast,
         history=[{"epoch": epoch.epoch, **_scalars(epoch)} for epoch in fitted.history],
-        metadata=metadata,
-        judge=str(model),
-        store=str(store),
     )
+    write_judge_report(path, f"Reward model: {model.name}", report, judge=str(model), store=str(store))
 
 
 def _scalars(epoch: EpochMetrics) -> dict[str, float]:

@@ -54,7 +54,8 @@ def test_a_number_beyond_its_bound_is_refused(folder, key):
         load_reward_model(folder, "cpu")
 
 
-FAILED = {"name": "frozen frame", "frames": 100, "num_false_positives": 90, "max_fpr": 0.05}
+RATE = {"value": 0.9, "low": 0.8, "high": 1.0}
+FAILED = {"name": "frozen frame", "episodes": 5, "frames": 100, "fpr": RATE, "max_fpr": 0.05}
 
 
 @pytest.mark.parametrize(
@@ -63,7 +64,7 @@ FAILED = {"name": "frozen frame", "frames": 100, "num_false_positives": 90, "max
         ({"threshold": {"value": float("nan")}}, r"key 'threshold.value' is NaN: input should be"),
         ({"threshold": {}}, "'threshold' has no 'value' above 0"),
         ({"calibration": []}, r"key 'calibration' is \[\]"),
-        ({"controls": [{"name": "frozen frame"}]}, "key 'controls.0.frames' is missing"),
+        ({"controls": [{"name": "frozen frame", "episodes": 5}]}, "key 'controls.0.frames' is missing"),
         ({"controls": [FAILED]}, "names no problem, although a control failed .frozen frame: 90% of 100 frames"),
     ],
 )

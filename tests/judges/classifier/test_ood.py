@@ -165,7 +165,7 @@ def test_a_trained_model_flags_another_ground_and_a_start_like_success(folder):
 
 def test_what_is_flagged_is_withheld_where_the_setting_says_so(folder):
     strange, plain = brighter(square_episode(True, 200)), square_episode(True, 201)
-    judge = ClassifierJudgeConfig(model=folder, ood="skip").build()
+    judge = ClassifierJudgeConfig(model=folder, ood="abstain").build()
     withheld, other = labeled(judge, strange, plain)
     assert withheld.withheld and not other.withheld and other.success_once
     paid, _ = labeled(ClassifierJudgeConfig(model=folder).build(), strange, plain)
@@ -179,8 +179,8 @@ def test_label_says_how_many_are_ood_and_what_became_of_them(folder, tmp_path):
     words = ("label", "s", "--judge", "classifier", "--model", folder, "force=true")
     said = " ".join(plaudit(*words, cwd=tmp_path).split())
     assert "1 episode is out of distribution (1); of episode 1: its frames look like no training frames" in said
-    assert "they are labeled as others are; ood=skip leaves them out" in said
-    said = " ".join(plaudit(*words, "ood=skip", cwd=tmp_path).split())
+    assert "they are labeled as others are; ood=abstain leaves them out" in said
+    said = " ".join(plaudit(*words, "ood=abstain", cwd=tmp_path).split())
     assert "they have no labels" in said and "2 episodes of s labeled by classifier" in said
     ledger = Store.open(tmp_path / "s").ledger
     assert (
@@ -193,7 +193,7 @@ def test_label_says_how_many_are_ood_and_what_became_of_them(folder, tmp_path):
 def test_a_model_of_an_earlier_version_flags_nothing_and_says_so_where_it_is_asked_to(folder, tmp_path):
     for name in ("model.json", "member_0.safetensors"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
-    config = ClassifierJudgeConfig(model=tmp_path, ood="skip")
+    config = ClassifierJudgeConfig(model=tmp_path, ood="abstain")
     judge = config.build()
     assert scored(judge, brighter(square_episode(True, 200)))[0].ood == ""
     assert any("cannot tell" in warning for warning in judge_warnings(config, judge))

@@ -36,10 +36,11 @@ from plaudit.devices import resolve_device, to_channels_last
 from plaudit.errors import BadFile, JudgeError
 from plaudit.files import Root
 from plaudit.judges.calibration import EnsembleCalibration, PlattScaling
+from plaudit.judges.certificate import ControlResult
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, Size
 from plaudit.judges.classifier.ood import EpisodeView, OodDetector, compared_frames, pooled, start_cells
 from plaudit.judges.config import TrainingDataInfo
-from plaudit.judges.controls import ControlResult, failed_controls
+from plaudit.judges.controls import failed_controls
 from plaudit.judges.forecast import Forecast
 from plaudit.judges.guarantee import Guarantee
 from plaudit.types import AnyArray, Episode, FloatArray, Scores

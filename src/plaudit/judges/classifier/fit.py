@@ -47,6 +47,7 @@ from plaudit.judges.calibration import (
     folds,
     guaranteed_threshold,
 )
+from plaudit.judges.certificate import ControlResult
 from plaudit.judges.classifier.budget import Choice, choose_settings, largest_image_size, member_seconds
 from plaudit.judges.classifier.checkpoint import Images, RewardModel, RewardModelConfig, TrainingDataInfo
 from plaudit.judges.classifier.config import RewardTrainConfig
@@ -70,7 +71,7 @@ from plaudit.judges.classifier.training import (
     predict_logits,
     train_member,
 )
-from plaudit.judges.controls import ControlResult, failed_controls, run_controls
+from plaudit.judges.controls import failed_controls, run_controls
 from plaudit.judges.epochs import EpochMetrics, StepMetrics, never_stop, prepare_work
 from plaudit.judges.forecast import make_forecast
 from plaudit.judges.guarantee import Guarantee, episode_losses
