@@ -39,7 +39,7 @@ from plaudit.judges.classifier.fit import (
     episode_predictions,
     held_out_predictions,
 )
-from plaudit.judges.classifier.training import CachedFeatures, TrainRun, cache_features, predict_logits, train_member
+from plaudit.judges.classifier.training import CachedFeatures, TrainRun, cache_features, train_member
 from plaudit.judges.forecast import Forecast, make_forecast
 from plaudit.judges.guarantee import episode_losses
 from plaudit.rollout.collector import EpisodeTargets
@@ -193,13 +193,12 @@ def one_split(seed: int) -> dict[str, Outcome]:
     splits["train"] = np.concatenate([subsample(table, splits["train"], config.train_fps), data.blank])
     with tempfile.TemporaryDirectory() as folder:
         run = TrainRun(config, table, splits, data.cached, Path(folder))
-        models = [train_member(i, run)[0].model for i in range(config.ensemble_size)]
-        scales = [Scale.of(model, data.cached, table, splits["train"]) for model in models]
-        scored = cross_fit(run, scales)
+        members = [train_member(i, run)[0] for i in range(config.ensemble_size)]
+        scored = cross_fit(run, [Scale.of(member) for member in members])
     assert scored is not None
     others = table.rows_of(drawn[known_count : known_count + others_count])
     validation, test, seen = (
-        [predict_logits(model, data.cached, table, rows)[:, 0] for model in models]
+        [member.predict(rows) for member in members]
         for rows in (splits["validation"], splits["test"], others)
     )
     few = OutOfFold(splits["validation"], validation)

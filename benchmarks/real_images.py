@@ -173,7 +173,7 @@ def measure(
         Store.open(known),
         config,
         folder / name,
-        lambda epoch: bool(print(f"  {told(epoch)}", flush=True)) or True,
+        lambda now: isinstance(now, StepMetrics) or bool(print(f"  {told(now)}", flush=True)) or True,
         quiet,
         on_choice=lambda choice: print(f"  chosen: {choice}", flush=True),
     )

@@ -52,7 +52,7 @@ def silent(what: str) -> Callable:
 
 
 def make(store: Store, target: Path, config: RewardTrainConfig = CONFIG, watch=going, track=silent) -> TrainResult:
-    return train_and_save(store, target, config, watch, track)
+    return train_and_save(store, target, config, lambda now: isinstance(now, StepMetrics) or watch(now), track)
 
 
 @pytest.fixture(scope="module")
@@ -280,8 +280,13 @@ def test_one_that_was_stopped_within_an_epoch_goes_on_as_if_it_was_not(tmp_path,
     steps: list[StepMetrics] = []
 
     def train(goes_on: Callable[[StepMetrics], bool]) -> TrainResult:
-        watch = lambda step: steps.append(step) or goes_on(step)  # noqa: E731
-        return train_and_save(squares, tmp_path / "parts", config, going, silent, watch)
+        def watch(now: EpochMetrics | StepMetrics) -> bool:
+            if isinstance(now, EpochMetrics):
+                return True
+            steps.append(now)
+            return goes_on(now)
+
+        return train_and_save(squares, tmp_path / "parts", config, watch, silent)
 
     with pytest.raises(TrainingInterrupted):  # within the first epoch
         train(lambda step: False)

@@ -104,7 +104,7 @@ def test_a_training_that_was_stopped_goes_on_as_if_it_was_not(known, tiny, tmp_p
     make = partial(tune_and_save, known, judge=VlmJudgeConfig(model=str(tiny), **ASKED), config=SHORT, ids=range(3, 9))
     make(tmp_path / "whole")
     with pytest.raises(TrainingInterrupted):
-        make(tmp_path / "parts", on_step=lambda step: step.epoch < 2)
+        make(tmp_path / "parts", watch=lambda now: now.epoch < 2)
     assert not (tmp_path / "parts").exists() and work_folder(tmp_path / "parts").is_dir()
     make(tmp_path / "parts")
     whole, parts = (load_file(tmp_path / name / "adapter_model.safetensors") for name in ("whole", "parts"))

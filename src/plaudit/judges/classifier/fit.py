@@ -61,17 +61,9 @@ from plaudit.judges.classifier.dataset import (
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.model import BinaryRewardClassifier
 from plaudit.judges.classifier.ood import OodDetector, first_steps
-from plaudit.judges.classifier.training import (
-    EnsembleMember,
-    FeatureSource,
-    ProgressBars,
-    TrainRun,
-    cache_features,
-    predict_logits,
-    train_member,
-)
+from plaudit.judges.classifier.training import EnsembleMember, ProgressBars, TrainRun, cache_features, train_member
 from plaudit.judges.controls import ControlResult, failed_controls, run_controls
-from plaudit.judges.epochs import EpochMetrics, StepMetrics, never_stop, prepare_work
+from plaudit.judges.epochs import EpochMetrics, Watch, never_stop, prepare_work
 from plaudit.judges.forecast import make_forecast
 from plaudit.judges.guarantee import Guarantee, episode_losses
 from plaudit.judges.metrics import (
@@ -107,15 +99,14 @@ def train_reward_model(
     store: Store,
     config: RewardTrainConfig,
     work_dir: Path,
-    on_epoch_end: Callable[[EpochMetrics], bool],
+    watch: Watch,
     progress: ProgressBars,
-    on_step: Callable[[StepMetrics], bool] = never_stop,
     on_choice: Callable[[Choice], object] = never_stop,
     begun: float | None = None,
 ) -> TrainResult:
     """Train and evaluate; the same call resumes from `work_dir` after a stop.
 
-    on_epoch_end, on_step: callbacks; False stops the training with `TrainingInterrupted`
+    watch: called after each step and epoch; False stops the training with `TrainingInterrupted`
     on_choice: called with what was chosen to fit `config.max_minutes`, and how long it takes
     begun: when `config.max_minutes` began, by the monotonic clock; None: now
     """
@@ -145,16 +136,16 @@ def train_reward_model(
     # Train the members and the models of the folds.
     cached = cache_features(table, splits, config, work_dir, progress) if config.frozen else None
     max_seconds = member_seconds(config, choice, time.monotonic() - begun)
-    run = TrainRun(config, table, splits, cached, work_dir, on_epoch_end, on_step, max_seconds)
+    run = TrainRun(config, table, splits, cached, work_dir, watch, max_seconds)
     members: list[EnsembleMember] = []
     history: list[EpochMetrics] = []
     scales: list[Scale] = []
     for number in range(config.ensemble_size):
-        member, features, epochs = train_member(number, run)
+        member, epochs = train_member(number, run)
         members.append(member)
         history += epochs
         if config.cross_fit:
-            scales.append(Scale.of(member.model, features, table, splits["train"]))
+            scales.append(Scale.of(member))
     scored = cross_fit(run, scales) if config.cross_fit else None
     return _evaluate(store, run, members, scored, history, begun, progress)
 
@@ -184,12 +175,11 @@ class Scale:
     success: float  # and of the success frames
 
     @classmethod
-    def of(
-        cls, model: BinaryRewardClassifier, features: FeatureSource, table: RewardDataset, learned: AnyArray
-    ) -> "Scale":
-        """learned: the rows; blank frames have no episode and do not count"""
-        rows = learned[table.episode[learned] >= 0]
-        logits, target = predict_logits(model, features, table, rows)[:, 0], table.target[rows]
+    def of(cls, member: EnsembleMember) -> "Scale":
+        """Of a trained member; blank frames have no episode and do not count."""
+        table, rows = member.table, member.splits["train"]
+        rows = rows[table.episode[rows] >= 0]
+        logits, target = member.predict(rows), table.target[rows]
         return cls(*(float(np.median(logits[target == kind])) for kind in (0, 1)))
 
     @property
@@ -241,16 +231,14 @@ def cross_fit(run: TrainRun, kept: Sequence[Scale]) -> OutOfFold | None:
             run,
             splits=part,
             work_dir=run.work_dir / f"fold_{number}",
-            on_epoch_end=lambda epoch, fold=number: run.on_epoch_end(replace(epoch, fold=fold)),
-            on_step=lambda step, fold=number: run.on_step(replace(step, fold=fold)),
+            watch=lambda now, fold=number: run.watch(replace(now, fold=fold)),
         )
         done = fold.work_dir / "scaled_logits.json"
         if not done.exists():
             logits = []
             for member, scale in enumerate(kept):
-                trained, features, _ = train_member(member, fold)
-                held_out = predict_logits(trained.model, features, table, part["test"])[:, 0]
-                logits.append(Scale.of(trained.model, features, table, part["train"]).to(scale, held_out).tolist())
+                trained, _ = train_member(member, fold)
+                logits.append(Scale.of(trained).to(scale, trained.predict(part["test"])).tolist())
             fold.work_dir.mkdir(parents=True, exist_ok=True)
             write_atomic(done, json.dumps(logits).encode())
         scored.append(np.array(read_json(done), np.float32))

@@ -18,7 +18,6 @@ import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -38,7 +37,7 @@ from plaudit.judges.classifier.config import AugmentConfig
 from plaudit.judges.classifier.dataset import SPLITS, Split, blank_images, split_episodes
 from plaudit.judges.classifier.training import augment, draw_changes
 from plaudit.judges.config import ADAPTER_FILE, REFERENCE_SOURCES, TrainingDataInfo
-from plaudit.judges.epochs import EpochMetrics, EpochTrainer, StepMetrics, never_stop, prepare_work, train_epochs
+from plaudit.judges.epochs import EpochMetrics, EpochTrainer, Watch, never_stop, prepare_work, train_epochs
 from plaudit.judges.evaluation import load_reference_labels, score_episodes
 from plaudit.judges.exam import data_fingerprint
 from plaudit.judges.images import resize_images
@@ -96,13 +95,12 @@ def tune_judge(
     judge: VlmJudgeConfig,
     config: TuneConfig,
     work_dir: Path,
-    on_epoch_end: Callable[[EpochMetrics], bool],
-    on_step: Callable[[StepMetrics], bool] = never_stop,
+    watch: Watch = never_stop,
     ids: Sequence[int] | None = None,
 ) -> TuneResult:
     """Train an adapter for a judge's model; what takes long is kept in `work_dir`, from where the same call resumes.
 
-    on_epoch_end, on_step: told how it goes; False stops it with `TrainingInterrupted`
+    watch: called after each step and epoch; False stops the training with `TrainingInterrupted`
     ids: of the episodes to learn from and to choose the epoch by; None: all that have labels
     """
     begun = time.monotonic()
@@ -124,8 +122,7 @@ def tune_judge(
     tuner = Tuner(config, Qwen3VLBackend(judge, loaded), store, targets, splits)
     before = compute_metrics(tuner.measure(), DecisionRule())
     tuner.validate()
-    end_epoch = partial(tuner.count_epoch, tuner.validate)
-    history = train_epochs(tuner, tuner.train_step, end_epoch, work_dir / "adapter", on_epoch_end, on_step)
+    history = train_epochs(tuner, work_dir / "adapter", watch)
     if tuner.best_epoch == 0:
         raise JudgeError(
             f"no epoch was better on the {len(splits['validation'])} validation episodes than the model as it came; "
@@ -178,10 +175,11 @@ class Tuner(EpochTrainer):
         self.config, self.backend, self.store, self.targets, self.splits = config, backend, store, targets, splits
         learning = [weight for weight in backend.model.parameters() if weight.requires_grad]
         best = [nn.Parameter(weight.detach().clone(), requires_grad=False) for weight in learning]
-        self.net = nn.ModuleDict({"now": nn.ParameterList(learning), "best": nn.ParameterList(best)})
         self.rng = torch.Generator().manual_seed(config.seed)  # a part of every state; showings have their own
         steps = math.ceil(len(splits["train"]) / config.batch_size)
         super().__init__(
+            nn.ParameterList(learning),
+            nn.ParameterList(best),
             AdamW(learning, lr=config.lr, weight_decay=config.weight_decay),
             epochs=config.epochs,
             patience=config.patience,
@@ -193,18 +191,6 @@ class Tuner(EpochTrainer):
         self.weights = torch.tensor([sum(counts) / (2 * count) for count in counts])  # of a failure, of a success
         self.tasks = sorted({store.episode(i).task for i in splits["train"]})
         self.together = config.batch_size  # episodes that go through at a time
-
-    def train_step(self) -> StepMetrics:
-        """One gradient step on the next episodes of this epoch's order."""
-        order = np.random.default_rng([self.config.seed, self.version]).permutation(self.splits["train"])
-        first = self.epoch_step * self.config.batch_size
-        batch = [self.show(int(i)) for i in order[first : first + self.config.batch_size]]
-        self.step_lr()
-        loss, right = self.gradients(batch)
-        self.check_loss(loss, self.version + 1)
-        nn.utils.clip_grad_norm_(self.net["now"].parameters(), 1.0)
-        self.optimizer.step()
-        return self.count_step(loss, right)
 
     def show(self, episode_id: int) -> tuple[PackedEpisode, FloatArray]:
         """An episode as it is shown this time, and the target of each frame that is; the same for the same epoch."""
@@ -245,8 +231,11 @@ class Tuner(EpochTrainer):
             frames[camera] = changed.round_().to(torch.uint8).cpu().numpy()
         return replace(prompt, frames=frames, frame_indices=np.arange(prompt.num_frames))
 
-    def gradients(self, batch: Sequence[tuple[PackedEpisode, FloatArray]]) -> tuple[float, float]:
-        """Of a step, in place; returns the loss, and the share of frames that were right, classes balanced."""
+    def gradients(self) -> tuple[float, float]:
+        """Of the next episodes of this epoch's order; the share of frames that were right is of balanced classes."""
+        order = np.random.default_rng([self.config.seed, self.version]).permutation(self.splits["train"])
+        first = self.epoch_step * self.config.batch_size
+        batch = [self.show(int(i)) for i in order[first : first + self.config.batch_size]]
         while True:
             self.optimizer.zero_grad()
             try:
@@ -284,17 +273,12 @@ class Tuner(EpochTrainer):
         right = weights[(logits.detach() > 0) == (target > 0.5)].sum()
         return float(loss.detach()), float(right), float(weights.sum())
 
-    def validate(self) -> float:
-        """The loss on the validation episodes as they are; keeps the adapter if it is the best so far."""
+    def validation_loss(self) -> float:
+        """On the validation episodes as they are."""
         predictions = self.measure()
         prob = torch.from_numpy(np.concatenate([one.success_prob for one in predictions]))
         target = torch.from_numpy(np.concatenate([one.target for one in predictions]))
-        loss = float(F.binary_cross_entropy(prob, target, self.weights[target.long()]))
-        self.check_loss(loss, self.version)
-        if loss < self.best_loss:
-            self.best_loss, self.best_epoch = loss, self.version
-            self._copy("now", "best")
-        return loss
+        return float(F.binary_cross_entropy(prob, target, self.weights[target.long()]))
 
     def measure(self) -> list[EpisodePrediction]:
         """Of the labeled frames of the validation episodes."""
@@ -303,12 +287,3 @@ class Tuner(EpochTrainer):
         for episode_id, reason in failed.items():
             raise JudgeError(f"episode {episode_id}: {reason}")
         return predictions
-
-    def use_best(self) -> None:
-        """Go on as it was after its best epoch."""
-        self._copy("best", "now")
-
-    @torch.no_grad()
-    def _copy(self, source: str, target: str) -> None:
-        for one, other in zip(self.net[source].parameters(), self.net[target].parameters(), strict=True):
-            other.copy_(one)
