@@ -37,6 +37,7 @@ from plaudit.devices import resolve_device
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.fit import train_reward_model
+from plaudit.judges.epochs import StepMetrics
 from plaudit.rule import decode_cutoff
 from plaudit.types import Labels
 

@@ -7,6 +7,7 @@ It may be stopped after any step. What takes long is kept in a folder, from wher
 
 import json
 import math
+import platform
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -17,6 +18,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from plaudit import __version__
+from plaudit.config import Config
 from plaudit.data.checkpoint import Stateful, load_checkpoint, save_checkpoint
 from plaudit.data.disk import Folder, write_atomic
 from plaudit.errors import JudgeError
@@ -200,6 +203,17 @@ def prepare_work(work_dir: Path, key: Mapping[str, Any]) -> None:
             shutil.rmtree(work_dir)
     work_dir.mkdir(parents=True, exist_ok=True)
     write_atomic(path, data)
+
+
+def training_record(config: Config, begun: float, device: torch.device, **results: Any) -> dict[str, Any]:
+    """What a model's folder says about its training, which began at this time of the monotonic clock."""
+    return {
+        "config": config.model_dump(mode="json"),
+        **results,
+        "seconds": round(time.monotonic() - begun, 1),
+        "device": str(device),
+        "versions": {"plaudit": __version__, "torch": torch.__version__, "python": platform.python_version()},
+    }
 
 
 def train_epochs(trainer: EpochTrainer, checkpoints: Path, watch: Watch) -> list[EpochMetrics]:

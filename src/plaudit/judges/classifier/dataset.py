@@ -33,6 +33,7 @@ Size = tuple[int, int]
 class RewardDataset:
     """F frames of E episodes; each row is a sample of frame-level training: episode, frame and label."""
 
+    store: Store
     cameras: Mapping[str, Size]  # the frames as they were recorded
     images: Mapping[str, ByteArray]  # camera -> [F, h, w, 3], resized
     state: FloatArray  # [F, S]; S is 0 where episodes have states of different sizes, as .npy trajectories have none
@@ -103,7 +104,7 @@ class RewardDataset:
         if len({column["state"].shape[1] for column in columns}) > 1:
             columns = [{**column, "state": column["state"][:, :0]} for column in columns]
         whole: dict[str, Any] = {name: np.concatenate([column[name] for column in columns]) for name in columns[0]}
-        return cls(cameras=sizes, images=images, fingerprint=digest.hexdigest()[:16], **whole)
+        return cls(store=store, cameras=sizes, images=images, fingerprint=digest.hexdigest()[:16], **whole)
 
     def __len__(self) -> int:
         return len(self.target)

@@ -14,7 +14,6 @@ If memory runs out, fewer episodes go through at a time; then layers are recompu
 """
 
 import math
-import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +26,6 @@ from pydantic import Field
 from torch import nn
 from torch.nn import functional as F
 
-from plaudit import __version__
 from plaudit.config import BatchSize, LearningRate, PositiveInt, Seed
 from plaudit.data.episode_keys import episode_keys, pack_keys
 from plaudit.data.store import Store
@@ -37,7 +35,15 @@ from plaudit.judges.classifier.config import AugmentConfig
 from plaudit.judges.classifier.dataset import SPLITS, Split, blank_images, split_episodes
 from plaudit.judges.classifier.training import augment, draw_changes
 from plaudit.judges.config import ADAPTER_FILE, REFERENCE_SOURCES, TrainingDataInfo
-from plaudit.judges.epochs import EpochMetrics, EpochTrainer, Watch, never_stop, prepare_work, train_epochs
+from plaudit.judges.epochs import (
+    EpochMetrics,
+    EpochTrainer,
+    Watch,
+    never_stop,
+    prepare_work,
+    train_epochs,
+    training_record,
+)
 from plaudit.judges.evaluation import load_reference_labels, score_episodes
 from plaudit.judges.exam import data_fingerprint
 from plaudit.judges.images import resize_images
@@ -130,14 +136,7 @@ def tune_judge(
         )
     tuner.use_best()
     metrics = compute_metrics(tuner.measure(), DecisionRule())
-    training = {
-        "config": config.model_dump(mode="json"),
-        "epochs": tuner.version,
-        "best_epoch": tuner.best_epoch,
-        "seconds": round(time.monotonic() - begun, 1),
-        "device": str(tuner.backend.device),
-        "versions": {"plaudit": __version__, "torch": torch.__version__, "python": platform.python_version()},
-    }
+    training = training_record(config, begun, tuner.backend.device, epochs=tuner.version, best_epoch=tuner.best_epoch)
     tasks = tuple(sorted({judge.task or store.episode(i).task for i in splits["train"]}))
 
     def save(folder: Path) -> None:
