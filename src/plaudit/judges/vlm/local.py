@@ -25,15 +25,8 @@ from plaudit.judges.vlm.chat_template import ChatTemplate, IntArray, Layout, ima
 from plaudit.judges.vlm.config import VlmJudgeConfig
 from plaudit.judges.vlm.images import PATCH, Size, patches, size_of
 from plaudit.judges.vlm.judge import VlmBackend
-from plaudit.judges.vlm.loading import (
-    LoadedVlm,
-    answer_token_ids,
-    load_any_vlm,
-    load_description,
-    load_qwen3_vl,
-    unknown_part,
-)
-from plaudit.judges.vlm.processor import ProcessorBackend, check_finite, generate_text, memory_errors
+from plaudit.judges.vlm.loading import LoadedVlm, load_description, load_vlm, unknown_part
+from plaudit.judges.vlm.processor import LocalBackend, ProcessorBackend, check_finite
 from plaudit.judges.vlm.prompt import FramePrompt, build_prompt, explanation_prompt
 from plaudit.judges.vlm.qwen3_vl import Decoder, Features, Vision, attend_by, attention_on
 from plaudit.types import AnyArray, Episode, FloatArray
@@ -46,9 +39,9 @@ def load_local_backend(config: VlmJudgeConfig) -> VlmBackend:
     if config.adapter:
         backend = Qwen3VLBackend(config, load_adapted(config))
     elif (reason := unknown_part(config.model, load_description(config))) is None:
-        backend = Qwen3VLBackend(config, load_qwen3_vl(config))
+        backend = Qwen3VLBackend(config, load_vlm(config))
     else:
-        backend = ProcessorBackend(config, load_any_vlm(config), reason)
+        backend = ProcessorBackend(config, load_vlm(config, with_processor=True), reason)
     for warning in backend.warnings:
         _log.info("%s", warning)
     return backend
@@ -64,18 +57,13 @@ class PackedEpisode:
     layout: Layout
 
 
-class Qwen3VLBackend(VlmBackend):
+class Qwen3VLBackend(LocalBackend):
     """A `VlmBackend` of a Qwen3-VL in this process."""
 
     def __init__(self, config: VlmJudgeConfig, loaded: LoadedVlm):
-        super().__init__(config, loaded.fingerprint, str(loaded.model.dtype))
-        self.trained_on = loaded.trained_on
-        self.model = loaded.model
-        self.device: torch.device = loaded.model.device
+        super().__init__(config, loaded)
         self.max_batch_tokens = config.max_batch_tokens
-        self._tokenizer = loaded.processor
-        self._chat_template = ChatTemplate(loaded.processor, loaded.template)
-        self._yes, self._no = (answer_token_ids(loaded.processor, word) for word in ("yes", "no"))
+        self._chat_template = ChatTemplate(loaded.tokenizer, loaded.template)
         attend = attend_by(attention_on(self.device, config.attention))
         warnings = [*loaded.warnings]
         try:
@@ -154,12 +142,13 @@ class Qwen3VLBackend(VlmBackend):
 
     def _transformers_forward(self, batch: Sequence[PackedEpisode]) -> Tensor:
         """The same by transformers, one episode after the other."""
-        parts = []
-        for packed in batch:
-            inputs = self._inputs(packed.layout.ids, packed.prompt, packed.sizes)
-            keep = self._to_device(packed.layout.answer_positions)
-            logits = self.model(**inputs, logits_to_keep=keep, use_cache=False).logits[0].float()
-            parts.append(logits[:, self._yes].logsumexp(1) - logits[:, self._no].logsumexp(1))
+        parts = [
+            self.transformers_logits(
+                self._inputs(packed.layout.ids, packed.prompt, packed.sizes),
+                self._to_device(packed.layout.answer_positions),
+            )
+            for packed in batch
+        ]
         return torch.cat(parts)
 
     def encode_images(self, batch: Sequence[PackedEpisode], length: int) -> tuple[Features, IntArray]:
@@ -186,11 +175,6 @@ class Qwen3VLBackend(VlmBackend):
             return False
         self.decoder.recompute = self.vision.recompute = True
         return True
-
-    def generate(self, prompt: FramePrompt) -> str:
-        with memory_errors(self.device):
-            inputs = self.explanation_inputs(prompt)
-            return generate_text(self.model, self._tokenizer, inputs, self.config.max_new_tokens)
 
     def explanation_inputs(self, prompt: FramePrompt) -> dict[str, Tensor]:
         """Of transformers' own forward, for a chat that asks for words."""
