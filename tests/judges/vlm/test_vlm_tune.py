@@ -128,16 +128,15 @@ def test_where_memory_is_short_the_gradients_are_the_same(tuner, monkeypatch):
         return forward(packed)
 
     forward, weights = tuner.backend.forward, list(tuner.net["now"])
-    batch = [tuner.show(i) for i in (4, 5, 9)]
-    loss, _ = tuner.gradients(batch)
+    loss, _ = tuner.gradients()
     whole = [weight.grad.clone() for weight in weights]
     monkeypatch.setattr(tuner.backend, "forward", fits)
-    assert tuner.gradients(batch)[0] == pytest.approx(loss, rel=1e-5) and tuner.together == 1
+    assert tuner.gradients()[0] == pytest.approx(loss, rel=1e-5) and tuner.together == 1
     for weight, expected in zip(weights, whole, strict=True):
         torch.testing.assert_close(weight.grad, expected, rtol=1e-3, atol=1e-6)
     monkeypatch.setattr(tuner.backend, "forward", lambda packed: fits([*packed, *packed]))
     with pytest.raises(JudgeError, match="does not fit into the memory"):
-        tuner.gradients(batch)
+        tuner.gradients()
 
 
 def test_both_classes_count_alike(tuner):

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 
 from plaudit.devices import resolve_device
+from plaudit.encoders.others import from_hub
 from plaudit.errors import JudgeError, import_extra
 from plaudit.files import MAX_HEAD, MAX_JSON, Root, read_json_object, understood
 from plaudit.judges.vlm.config import VlmJudgeConfig
@@ -117,21 +118,11 @@ def fingerprint_of(folder: Path, template: str) -> str:
 
 
 def _from_hub(config: VlmJudgeConfig, loader: Any, **options: Any) -> Any:
-    if Path(config.model).is_dir():
-        Root(Path(config.model)).check_files()
-    try:
-        return loader.from_pretrained(
-            config.model, local_files_only=config.local_files_only, trust_remote_code=False, **options
-        )
-    except (OSError, ValueError, RuntimeError, ImportError) as error:
-        reason = " ".join(next((line for line in str(error).splitlines() if line.strip()), "").split())
-        if config.local_files_only and "couldn't connect" in reason:  # it has not tried to
-            reason = "it is no folder here, and not among the models that were downloaded before"
-        raise JudgeError(
-            f"transformers cannot load '{config.model}' ({reason}); name a folder with config.json, tokenizer and "
-            "weights, or set local_files_only: false for a model of the hub. Models with code of their own are not "
-            "run; serve such a model with vLLM and set backend: openai"
-        ) from error
+    advice = (
+        "name a folder with config.json, tokenizer and weights, or set local_files_only: false for a model of the hub. "
+        "Models with code of their own are not run; serve such a model with vLLM and set backend: openai"
+    )
+    return from_hub(loader, config.model, local_files_only=config.local_files_only, advice=advice, **options)
 
 
 def _folder(config: VlmJudgeConfig) -> Path:
