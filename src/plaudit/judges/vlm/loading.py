@@ -37,7 +37,7 @@ class LoadedVlm:
 
     model: Any  # on its device
     tokenizer: Any
-    processor: Any  # transformers' preprocessing; None for a Qwen3-VL
+    processor: Any  # transformers' preprocessing; the tokenizer again for a Qwen3-VL
     template: str  # of chats, jinja
     fingerprint: str  # of weights, preprocessing and template
     trained_on: str = ""  # keys of the episodes that an adapter learned from
@@ -66,8 +66,8 @@ def load_vlm(config: VlmJudgeConfig, *, with_processor: bool = False) -> LoadedV
     with_processor: with transformers' own preprocessing; a Qwen3-VL needs none, as images.py prepares its images
     """
     transformers = import_extra("transformers", "vlm")
-    processor = _from_hub(config, transformers.AutoProcessor) if with_processor else None
-    tokenizer = processor.tokenizer if processor else _from_hub(config, transformers.AutoTokenizer)
+    processor = _from_hub(config, transformers.AutoProcessor if with_processor else transformers.AutoTokenizer)
+    tokenizer = getattr(processor, "tokenizer", processor)  # a model of text has no processor
     template = getattr(processor, "chat_template", None) or _template(_folder(config), tokenizer)
     device = resolve_device(config.device)
     usual = torch.bfloat16 if device.type == "cuda" else torch.float32

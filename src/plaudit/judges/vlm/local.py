@@ -12,6 +12,7 @@ An episode that fails keeps its error; the others go on. The forward is our own,
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,20 +89,19 @@ class Qwen3VLBackend(LocalBackend):
                 answers[number] = error
         waiting.sort(key=lambda packed: packed.layout.tokens, reverse=True)
         while waiting:
-            longest = waiting[0].layout.tokens
-            batch = waiting[: max(1, self.max_batch_tokens // longest)]
+            longest = waiting[0]
+            batch = waiting[: max(1, self.max_batch_tokens // longest.layout.tokens)]
             logits = self._logits(batch)
             if logits is None and len(batch) > 1:
-                self.max_batch_tokens = len(batch) // 2 * longest
+                self.max_batch_tokens = len(batch) // 2 * longest.layout.tokens
                 continue
-            for place, packed in enumerate(batch):
-                if logits is not None:
-                    answers[packed.number] = check_finite(packed.prompt, logits[place])
-                    continue
-                answers[packed.number] = JudgeError(
-                    f"{packed.prompt.num_frames} frames ({packed.layout.tokens:,} tokens) do not fit into the memory "
+            if logits is None:
+                answers[longest.number] = JudgeError(
+                    f"{longest.prompt.num_frames} frames ({longest.layout.tokens:,} tokens) do not fit into the memory "
                     f"of {self.device}; set a frame_stride, fewer cameras or a smaller image_size"
                 )
+            else:
+                answers |= {p.number: check_finite(p.prompt, of) for p, of in zip(batch, logits, strict=True)}
             del waiting[: len(batch)]
         return [answers[number] for number in range(len(episodes))]
 
@@ -121,15 +121,11 @@ class Qwen3VLBackend(LocalBackend):
 
     def _logits(self, batch: Sequence[PackedEpisode]) -> list[FloatArray] | None:
         """Of each episode's frames; None where memory was not enough."""
-        try:
-            with torch.no_grad():
-                logits = self.forward(batch).cpu().numpy()
-        except torch.OutOfMemoryError:
-            logits = None
-        if logits is None:  # out here, where the failed pass is no longer held by its exception
-            torch.cuda.empty_cache()
-            return None
-        return np.split(logits, np.cumsum([packed.prompt.num_frames for packed in batch])[:-1])
+        with suppress(torch.OutOfMemoryError), torch.no_grad():
+            logits = self.forward(batch).cpu().numpy()
+            return np.split(logits, np.cumsum([packed.prompt.num_frames for packed in batch])[:-1])
+        torch.cuda.empty_cache()  # the failed pass is no longer held by its exception
+        return None
 
     def forward(self, batch: Sequence[PackedEpisode]) -> Tensor:
         """[A] logits of all frames of all episodes, one after the other; with gradients, where something learns."""

@@ -118,11 +118,10 @@ class ProcessorBackend(LocalBackend):
 
 def check_finite(prompt: FramePrompt, logits: FloatArray) -> FloatArray | PlauditError:
     """The logits of all observed frames; an error where one is not a number."""
-    bad = np.flatnonzero(~np.isfinite(logits))
+    bad = prompt.frame_indices[~np.isfinite(logits)]
     if len(bad):
-        frame = prompt.frame_indices[bad[0]]
         return JudgeError(
-            f"the model's answer at frame {frame} is not a number ({len(bad)} in all); try dtype: float32"
+            f"the model's answer at frame {bad[0]} is not a number ({len(bad)} in all); try dtype: float32"
         )
     return prompt.expand(logits)
 

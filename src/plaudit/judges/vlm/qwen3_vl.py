@@ -58,9 +58,8 @@ def _flash_attention() -> Any:
 
 def attend_sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1]).transpose(
-        1, 2
-    )
+    gqa = q.shape[1] != k.shape[1]
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=gqa).transpose(1, 2)
 
 
 # Products, with what an adapter adds
