@@ -18,7 +18,7 @@ from plaudit.encoders.small import SmallConfig
 from plaudit.errors import BadFile, JudgeError, PlauditError, TargetNotEmpty
 from plaudit.judges import epochs
 from plaudit.judges.calibration import PlattScaling
-from plaudit.judges.classifier import training
+from plaudit.judges.classifier import model, training
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import SPLITS, RewardDataset, add_blank_negatives, split, subsample
@@ -309,7 +309,7 @@ def test_its_curve_is_there_as_event_files(folder, fitted):
 def test_encoding_that_was_interrupted_goes_on_where_it_was(tmp_path, squares, monkeypatch):
     config = FROZEN.model_copy(update={"epochs": 2})
     whole = make(squares, tmp_path / "whole", config)
-    monkeypatch.setattr(training, "CPU_CHUNK", 16)
+    monkeypatch.setattr(model, "CPU_MINI_BATCH", 16)
     counts: list[int] = []
 
     def track(stop_after: int) -> Callable:

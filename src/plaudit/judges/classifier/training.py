@@ -25,12 +25,9 @@ from plaudit.devices import AdamW, autocast_bf16, resolve_device, to_channels_la
 from plaudit.files import read_json
 from plaudit.judges.classifier.config import AugmentConfig, RewardTrainConfig
 from plaudit.judges.classifier.dataset import RewardDataset, Split, rows_to_learn
-from plaudit.judges.classifier.model import BinaryRewardClassifier, build_member
+from plaudit.judges.classifier.model import GPU_MINI_BATCH, BinaryRewardClassifier, build_member, mini_batch
 from plaudit.judges.epochs import KEEP_EVERY, EpochMetrics, EpochTrainer, Watch, never_stop, train_epochs
 from plaudit.types import AnyArray, FloatArray
-
-CHUNK = 256  # images encoded at a time, on a GPU
-CPU_CHUNK = 32  # a second of work
 
 ProgressBars = Callable[[str], Callable[[Any], Any]]  # description -> progress bar over items
 
@@ -147,7 +144,7 @@ def cache_features(
         with torch.inference_mode(), autocast_bf16(device):
             return model.encode(pixels, camera).half().cpu()
 
-    size = CHUNK if device.type == "cuda" else CPU_CHUNK
+    size = mini_batch(device)
     chunks = [(view, rows[i : i + size]) for view, rows in enumerate(wanted) for i in range(0, len(rows), size)]
     features: dict[str, Tensor] = {}
     for camera in model.config.cameras:
@@ -298,7 +295,7 @@ class EnsembleMember(EpochTrainer):
         with torch.inference_mode(), autocast_bf16(self.device):
             history = self.table.history_indices(rows, shape.num_frames, shape.history_stride)
             shown, places = np.unique(history, return_inverse=True)
-            chunks = [shown[i : i + CHUNK] for i in range(0, len(shown), CHUNK)]
+            chunks = [shown[i : i + GPU_MINI_BATCH] for i in range(0, len(shown), GPU_MINI_BATCH)]
             embeddings = torch.cat([model.embed(self.features.eval_batch(c), self._state(c)) for c in chunks])
             windows = map(torch.from_numpy, np.array_split(places.reshape(history.shape), len(chunks)))
             logits = torch.cat([model.classify(embeddings[window]) for window in windows])

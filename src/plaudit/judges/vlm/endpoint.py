@@ -108,7 +108,7 @@ class OpenAIBackend(VlmBackend):
 
     def _images(self, prompt: FramePrompt) -> Image:
         urls = {
-            camera: [data_url(frame, self.endpoint.image_format) for frame in frames]
+            camera: [data_url(frame, self.endpoint.image_format) for frame in frames.numpy()]
             for camera, frames in resize_frames(prompt, self.config.image_size).items()
         }
         return lambda camera, number: {"type": "image_url", "image_url": {"url": urls[camera][number]}}

@@ -20,11 +20,10 @@ import torch
 from torch import Tensor
 
 from plaudit.errors import JudgeError, PlauditError
-from plaudit.judges.images import resize_images
 from plaudit.judges.vlm.adapter import load_adapted
 from plaudit.judges.vlm.chat_template import ChatTemplate, IntArray, Layout, image
 from plaudit.judges.vlm.config import VlmJudgeConfig
-from plaudit.judges.vlm.images import PATCH, Size, patches, size_of
+from plaudit.judges.vlm.images import PATCH, Size, patches, resize_frames, size_of
 from plaudit.judges.vlm.judge import VlmBackend
 from plaudit.judges.vlm.loading import LoadedVlm, load_description, load_vlm, unknown_part
 from plaudit.judges.vlm.processor import LocalBackend, ProcessorBackend, check_finite
@@ -54,7 +53,6 @@ class PackedEpisode:
 
     number: int  # its place in the list
     prompt: FramePrompt
-    sizes: Sequence[Size]  # of its cameras' images, as the model sees them
     layout: Layout
 
 
@@ -111,13 +109,12 @@ class Qwen3VLBackend(LocalBackend):
 
     def pack_prompt(self, number: int, prompt: FramePrompt) -> PackedEpisode:
         """The same of its prompt."""
-        sizes = [size_of(images.shape, self.config.image_size) for images in prompt.frames.values()]
-        layout = self._chat_template.layout(prompt, sizes)
+        layout = self._chat_template.layout(prompt, self.image_sizes(prompt))
         context: int = self.model.config.text_config.max_position_embeddings
         if layout.tokens > context:
             tokens = f"{prompt.num_frames} frames make {layout.tokens:,} tokens"
             raise JudgeError(f"{tokens}, this model takes {context:,}; set a frame_stride")
-        return PackedEpisode(number, prompt, sizes, layout)
+        return PackedEpisode(number, prompt, layout)
 
     def _logits(self, batch: Sequence[PackedEpisode]) -> list[FloatArray] | None:
         """Of each episode's frames; None where memory was not enough."""
@@ -140,7 +137,7 @@ class Qwen3VLBackend(LocalBackend):
         """The same by transformers, one episode after the other."""
         parts = [
             self.transformers_logits(
-                self._inputs(packed.layout.ids, packed.prompt, packed.sizes),
+                self._inputs(packed.layout.ids, packed.prompt),
                 self._to_device(packed.layout.answer_positions),
             )
             for packed in batch
@@ -149,14 +146,13 @@ class Qwen3VLBackend(LocalBackend):
 
     def encode_images(self, batch: Sequence[PackedEpisode], length: int) -> tuple[Features, IntArray]:
         """Features of all frames, and which of the tokens each stands for; images of a size go together."""
-        frames: dict[Size, list[Tensor]] = defaultdict(list)
-        places: dict[Size, list[IntArray]] = defaultdict(list)
+        frames: dict[torch.Size, list[Tensor]] = defaultdict(list)
+        places: dict[torch.Size, list[IntArray]] = defaultdict(list)
         for row, packed in enumerate(batch):
-            for camera, size, place in zip(
-                packed.prompt.frames, packed.sizes, packed.layout.image_positions, strict=True
-            ):
-                frames[size].append(resize_images(self._to_device(packed.prompt.images(camera)), size))
-                places[size].append(row * length + place.ravel())
+            cameras = resize_frames(packed.prompt, self.config.image_size, self.device).values()
+            for images, place in zip(cameras, packed.layout.image_positions, strict=True):
+                frames[images.shape[1:3]].append(images)
+                places[images.shape[1:3]].append(row * length + place.ravel())
         seen = [self.vision(torch.cat(images)) for images in frames.values()]
         deep = [torch.cat(parts) for parts in zip(*(features.deep for features in seen), strict=True)]
         return (
@@ -174,18 +170,20 @@ class Qwen3VLBackend(LocalBackend):
 
     def explanation_inputs(self, prompt: FramePrompt) -> dict[str, Tensor]:
         """Of transformers' own forward, for a chat that asks for words."""
-        sizes = [size_of(images.shape, self.config.image_size) for images in prompt.frames.values()]
         text = self._chat_template.render(explanation_prompt(prompt, self.config.explain_prompt, image))
-        return self._inputs(self._chat_template.segment(text, sizes * prompt.num_frames).ids, prompt, sizes)
+        tokens = self._chat_template.segment(text, self.image_sizes(prompt) * prompt.num_frames).ids
+        return self._inputs(tokens, prompt)
 
-    def _inputs(self, tokens: IntArray, prompt: FramePrompt, sizes: Sequence[Size]) -> dict[str, Tensor]:
+    def image_sizes(self, prompt: FramePrompt) -> list[Size]:
+        """Of the cameras' images, as the model sees them."""
+        return [size_of(images.shape, self.config.image_size) for images in prompt.frames.values()]
+
+    def _inputs(self, tokens: IntArray, prompt: FramePrompt) -> dict[str, Tensor]:
         """Of transformers' own forward: these tokens and the frames that are shown."""
         ids = self._to_device(tokens)[None]
-        cameras = [
-            patches(resize_images(self._to_device(prompt.images(camera)), size), self.model.dtype)
-            for camera, size in zip(prompt.frames, sizes, strict=True)
-        ]
-        grids = [(1, height // PATCH, width // PATCH) for height, width in sizes]
+        frames = resize_frames(prompt, self.config.image_size, self.device).values()
+        cameras = [patches(images, self.model.dtype) for images in frames]
+        grids = [(1, height // PATCH, width // PATCH) for height, width in self.image_sizes(prompt)]
         return {
             "input_ids": ids,
             "attention_mask": torch.ones_like(ids),

@@ -106,7 +106,7 @@ class ProcessorBackend(LocalBackend):
     def _images(self, prompt: FramePrompt) -> list[Any]:
         """In the order of the chat: all cameras of a frame, then the next frame."""
         cameras = resize_frames(prompt, self.config.image_size).values()
-        return [PilImage.fromarray(frame) for frames in zip(*cameras, strict=True) for frame in frames]
+        return [PilImage.fromarray(frame.numpy()) for frames in zip(*cameras, strict=True) for frame in frames]
 
     def _inputs(self, messages: list[Message], images: Sequence[Any]) -> dict[str, Tensor]:
         text = self._processor.apply_chat_template(

@@ -46,11 +46,10 @@ from plaudit.judges.epochs import (
 )
 from plaudit.judges.evaluation import load_reference_labels, score_episodes
 from plaudit.judges.exam import data_fingerprint
-from plaudit.judges.images import resize_images
 from plaudit.judges.metrics import EpisodePrediction, JudgeMetrics, compute_metrics
 from plaudit.judges.vlm.adapter import add_lora, fingerprint_with, load_base, save_adapter
 from plaudit.judges.vlm.config import AdapterInfo, LoraShape, PromptSettings, VlmJudgeConfig
-from plaudit.judges.vlm.images import size_of
+from plaudit.judges.vlm.images import resize_frames
 from plaudit.judges.vlm.judge import VlmJudge
 from plaudit.judges.vlm.local import PackedEpisode, Qwen3VLBackend
 from plaudit.judges.vlm.prompt import FramePrompt, build_prompt
@@ -223,9 +222,7 @@ class Tuner(EpochTrainer):
         """Apply one random change to all frames of a camera, at the size that the model sees."""
         drawn = torch.Generator().manual_seed(int(rng.integers(2**62)))
         frames = {}
-        for camera in prompt.frames:
-            images = torch.from_numpy(prompt.images(camera)).to(self.backend.device)
-            images = resize_images(images, size_of(images.shape, self.backend.config.image_size))
+        for camera, images in resize_frames(prompt, self.backend.config.image_size, self.backend.device).items():
             changed = augment(images, draw_changes(1, self.config.augment, drawn).expand(prompt.num_frames, -1))
             frames[camera] = changed.round_().to(torch.uint8).cpu().numpy()
         return replace(prompt, frames=frames, frame_indices=np.arange(prompt.num_frames))
