@@ -33,18 +33,17 @@ from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import RewardDataset, Split, add_blank_negatives, split, subsample
 from plaudit.judges.classifier.fit import (
     OutOfFold,
-    Scale,
     choose_rule,
     cross_fit,
     episode_predictions,
     held_out_predictions,
 )
-from plaudit.judges.classifier.training import CachedFeatures, TrainRun, cache_features, predict_logits, train_member
+from plaudit.judges.classifier.training import CachedFeatures, TrainRun, cache_features, train_member
 from plaudit.judges.forecast import Forecast, make_forecast
 from plaudit.judges.guarantee import episode_losses
 from plaudit.rollout.collector import EpisodeTargets
 from plaudit.rollout.scripted import collect_scripted
-from plaudit.types import AnyArray, FloatArray
+from plaudit.types import AnyArray
 from real_images import DATA, prepare
 
 KNOWN, OTHERS = 20, 10  # episodes
@@ -193,32 +192,26 @@ def one_split(seed: int) -> dict[str, Outcome]:
     splits["train"] = np.concatenate([subsample(table, splits["train"], config.train_fps), data.blank])
     with tempfile.TemporaryDirectory() as folder:
         run = TrainRun(config, table, splits, data.cached, Path(folder))
-        models = [train_member(i, run)[0].model for i in range(config.ensemble_size)]
-        scales = [Scale.of(model, data.cached, table, splits["train"]) for model in models]
-        scored = cross_fit(run, scales)
+        members = [train_member(i, run)[0] for i in range(config.ensemble_size)]
+        scored = cross_fit(run, members)
     assert scored is not None
     others = table.rows_of(drawn[known_count : known_count + others_count])
-    validation, test, seen = (
-        [predict_logits(model, data.cached, table, rows)[:, 0] for model in models]
+    few, test, seen = (
+        OutOfFold(rows, [member.predict(rows) for member in members])
         for rows in (splits["validation"], splits["test"], others)
     )
-    few = OutOfFold(splits["validation"], validation)
     return {
-        name: _outcome(config, table, one, (splits["test"], test), (others, seen))
-        for name, one in (("cross-fitted", scored), ("default", few))
+        name: _outcome(config, table, one, test, seen) for name, one in (("cross-fitted", scored), ("default", few))
     }
 
 
-Scored = tuple[AnyArray, list[FloatArray]]  # rows, and the logits of each member
-
-
 def _outcome(
-    config: RewardTrainConfig, table: RewardDataset, scored: OutOfFold, test: Scored, others: Scored
+    config: RewardTrainConfig, table: RewardDataset, scored: OutOfFold, test: OutOfFold, others: OutOfFold
 ) -> Outcome:
     """Of a report whose threshold was chosen by `scored`."""
     chosen = choose_rule(config, table, scored)
-    known, at_threshold = held_out_predictions(config, table, scored, chosen, *test)
-    predictions = episode_predictions(table, others[0], chosen.calibration, others[1])
+    known, at_threshold = held_out_predictions(config, table, scored, chosen, test)
+    predictions = episode_predictions(table, others, chosen.calibration)
     proven = [
         (step.rate, bool(episode_losses(predictions, step.threshold).mean() <= step.rate))
         for step in chosen.promise.steps

@@ -37,6 +37,7 @@ from plaudit.devices import resolve_device
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.fit import train_reward_model
+from plaudit.judges.epochs import StepMetrics
 from plaudit.rule import decode_cutoff
 from plaudit.types import Labels
 
@@ -173,7 +174,7 @@ def measure(
         Store.open(known),
         config,
         folder / name,
-        lambda epoch: bool(print(f"  {told(epoch)}", flush=True)) or True,
+        lambda now: isinstance(now, StepMetrics) or bool(print(f"  {told(now)}", flush=True)) or True,
         quiet,
         on_choice=lambda choice: print(f"  chosen: {choice}", flush=True),
     )

@@ -31,7 +31,7 @@ from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig,
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import RewardDataset, split
 from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig
-from plaudit.judges.classifier.training import EnsembleMember, OnlineFeatures, cache_features
+from plaudit.judges.classifier.training import EnsembleMember, FeatureSource, OnlineFeatures, TrainRun, cache_features
 from plaudit.judges.classifier.worker import RewardWorker, RewardWorkerConfig
 from plaudit.registry import ENCODER_REGISTRY
 from plaudit.types import ByteArray, Episode, Labels
@@ -128,15 +128,16 @@ def measure_kept(repeats: int, size: int = 128, episodes: int = 10, steps: int =
             store.ledger.append(store.append(one), Labels.from_cutoff(steps=steps, cutoff=cutoff, source="human"))
         table = RewardDataset.from_store(store)
         parts = split(table, config.seed)
-        member = EnsembleMember(0, config, table, parts["train"])
+        member = EnsembleMember(0, TrainRun(config, table, parts, None, Path(folder)))
         begun = time.perf_counter()
         kept = cache_features(table, parts, config, Path(folder), lambda _: iter)
         filled = time.perf_counter() - begun
 
-        def epoch(grids: Any) -> None:
+        def epoch(features: FeatureSource) -> None:
+            member.features = features
             for _ in range(member.steps):
-                member.train_step(grids)
-            member.validate(grids, parts["validation"])
+                member.train_step()
+            member.validate()
 
         computed = OnlineFeatures(member.model, table, config)
         spent = in_turn({"kept": lambda: epoch(kept), "computed": lambda: epoch(computed)}, repeats)

@@ -154,7 +154,7 @@ def others(table: Table, scorer: Qwen3VLBackend, episodes: list[Episode], repeat
     table.add(
         "a prompt each, 1 at a time", 1, lambda: forward(model, with_ids(picture, first), logits_to_keep=1), repeats
     )
-    shown = build_prompt(scorer.config, random_episode(SHOWN, job.sizes[0][0], 0))
+    shown = build_prompt(scorer.config, random_episode(SHOWN, scorer.image_sizes(job.prompt)[0][0], 0))
     few = scorer.explanation_inputs(shown)
     table.add("generation, 1 at a time", 1, lambda: write(scorer, few), max(1, repeats // 2))
     eight = {name: torch.cat([values] * 8) for name, values in few.items()}

@@ -424,7 +424,7 @@ def tune_(
     ids = chosen_ids(store, episodes)
     try:
         with epochs_bar(job.epochs) as (watch, _):
-            tuned = tune_and_save(store, output_dir, judge, job, watch, watch, ids)
+            tuned = tune_and_save(store, output_dir, judge, job, watch, ids)
     except (TrainingInterrupted, KeyboardInterrupt):
         stop(f"stopped; run the same command to resume from {work_folder(output_dir)}")
     out.print(

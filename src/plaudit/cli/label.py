@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -81,8 +81,15 @@ def label_(
             )
         from plaudit.judges.human.app import run_labeling_app
 
-        window: dict[str, Any] = {"order": order, "name": name, "action_log": action_log, "options": options}
-        done = run_labeling_app(folder, progress=progress("importing"), say=out.print, **window)
+        done = run_labeling_app(
+            folder,
+            order=order,
+            name=name,
+            action_log=action_log,
+            progress=progress("importing"),
+            say=out.print,
+            options=options,
+        )
         begun = f", {done.drafts} begun and kept" if done.drafts else ""
         out.print(f"{done.count} episodes of {done.store} labeled by a human{begun}, {done.left} are left")
         return

@@ -225,7 +225,7 @@ def _train(
                 out.print(f"{drawn_to} shows {count} success frames")
             if cameras:
                 job.check_cameras(cameras)
-            fitted = train_and_save(store, job.output_dir, job.training, watch, progress, watch, tell_choice, begun)
+            fitted = train_and_save(store, job.output_dir, job.training, watch, progress, tell_choice, begun)
     except TrainingInterrupted:
         stop(f"stopped; run the same command to resume from {work_folder(job.output_dir)}")
     except KeyboardInterrupt:

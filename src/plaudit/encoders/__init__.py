@@ -77,6 +77,19 @@ class EncoderConfig(Config):
         return self
 
 
+class PretrainedConfig(EncoderConfig):
+    """Base of the configs with a key `weights`: what the encoder begins with; None: random weights."""
+
+    weights: Any = None
+
+    @property
+    def pretrained(self) -> bool:
+        return self.weights is not None
+
+    def architecture_config(self) -> Self:
+        return self.model_copy(update={"weights": None})
+
+
 def normalize(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     """Pixels [B, H, W, 3], 0 to 255 as bytes or floats, to what an encoder of this mean and std, [3] each, takes:
     [B, 3, H, W], channels last."""

@@ -6,13 +6,13 @@ the names of that file.
 """
 
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 from torch import Tensor, nn
 
 from plaudit.encoders import (
     Channels,
-    EncoderConfig,
+    PretrainedConfig,
     SameConv2d,
     SplitEncoder,
     read_state_dict,
@@ -33,17 +33,13 @@ GROUPS = (
 STEM_BLOCKS = 11  # blocks of the stem, up to the last one at 1/16 of the size
 
 
-class EfficientNetConfig(EncoderConfig):
+class EfficientNetConfig(PretrainedConfig):
     """EfficientNet-Lite0, with the weights of ImageNet unless told otherwise."""
 
     supports_partial_freeze: ClassVar[bool] = True
 
     type: Literal["efficientnet_lite0"] = "efficientnet_lite0"
     weights: Literal["imagenet"] | Path | None = "imagenet"  # or a file of the same names; None: random
-
-    @property
-    def pretrained(self) -> bool:
-        return self.weights is not None
 
     def build(self, *, pretrained: bool = True) -> "EfficientNetLite0":
         encoder = EfficientNetLite0()
@@ -56,9 +52,6 @@ class EfficientNetConfig(EncoderConfig):
             taken = select_tensors(published, wanted, path=path, network="EfficientNet-Lite0", skip=("_fc.",))
             encoder.load_state_dict(state | taken)
         return encoder
-
-    def architecture_config(self) -> Self:
-        return self.model_copy(update={"weights": None})
 
 
 def imagenet_weights() -> Path:

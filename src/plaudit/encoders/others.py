@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from plaudit.config import LocalFilesOnly
-from plaudit.encoders import IMAGENET_MEAN, IMAGENET_STD, Channels, EncoderConfig, features_of
+from plaudit.encoders import IMAGENET_MEAN, IMAGENET_STD, Channels, EncoderConfig, PretrainedConfig, features_of
 from plaudit.errors import JudgeError, MissingPackage, UnknownName, did_you_mean, import_extra
 from plaudit.files import Root, read_json_object
 
@@ -31,17 +31,13 @@ TORCHVISION_HEADS = ("avgpool", "classifier", "fc", "heads")
 NOT_SHAPE = ("id2label", "label2id", "dtype", "torch_dtype", "_name_or_path")
 
 
-class TorchvisionConfig(EncoderConfig):
+class TorchvisionConfig(PretrainedConfig):
     """An image network of torchvision."""
 
     type: Literal["torchvision"] = "torchvision"
     name: str  # as `torchvision.models.list_models()` gives it: resnet18, efficientnet_b0, convnext_tiny, ...
     weights: str | None = "DEFAULT"  # a name of torchvision's weights for it; None: random
     local_files_only: LocalFilesOnly = True  # false: fetch the weights when they are not on this machine
-
-    @property
-    def pretrained(self) -> bool:
-        return self.weights is not None
 
     def build(self, *, pretrained: bool = True) -> "TorchvisionEncoder":
         try:
@@ -68,7 +64,7 @@ class TorchvisionConfig(EncoderConfig):
         return weights
 
     def architecture_config(self) -> Self:
-        return self.model_copy(update={"weights": None, "local_files_only": True})
+        return super().architecture_config().model_copy(update={"local_files_only": True})
 
 
 class TorchvisionEncoder(nn.Module):
@@ -143,18 +139,11 @@ class TransformersConfig(EncoderConfig):
         )
 
     def _from_folder(self, loader: Any, **options: Any) -> Any:
-        if Path(self.name).is_dir():
-            Root(Path(self.name)).check_files()
-        try:
-            return loader.from_pretrained(
-                self.name, local_files_only=self.local_files_only, trust_remote_code=False, **options
-            )
-        except (OSError, ValueError, RuntimeError) as error:
-            reason = str(error).split("\n")[0]
-            raise JudgeError(
-                f"transformers cannot load '{self.name}' ({reason}); name a folder with config.json and weights, or "
-                "set local_files_only: false for a model of the hub. Models that bring code of their own are not run"
-            ) from error
+        advice = (
+            "name a folder with config.json and weights, or set local_files_only: false for a model of the hub. Models "
+            "that bring code of their own are not run"
+        )
+        return from_hub(loader, self.name, local_files_only=self.local_files_only, advice=advice, **options)
 
     def _preprocessing(self) -> tuple[Channels, Channels]:
         """Mean and deviation of pixels, from the file next to the weights.
@@ -205,6 +194,22 @@ class TransformersEncoder(nn.Module):
         if tokens.shape[1] < h * w:
             raise JudgeError(_no_map(f"'{self.name}'", f"it gives {tokens.shape[1]} tokens for {h}x{w} patches"))
         return tokens[:, tokens.shape[1] - h * w :].transpose(1, 2).unflatten(2, (h, w))
+
+
+def from_hub(loader: Any, name: str, *, local_files_only: bool, advice: str, **options: Any) -> Any:
+    """Load a folder, or a model of the hub, by a class of transformers. Code that comes with a model is never run.
+
+    advice: what to do if it cannot be loaded
+    """
+    if Path(name).is_dir():
+        Root(Path(name)).check_files()
+    try:
+        return loader.from_pretrained(name, local_files_only=local_files_only, trust_remote_code=False, **options)
+    except (OSError, ValueError, RuntimeError, ImportError) as error:
+        reason = " ".join(next((line for line in str(error).splitlines() if line.strip()), "").split())
+        if local_files_only and "couldn't connect" in reason:  # it has not tried to
+            reason = "it is no folder here, and not among the models that were downloaded before"
+        raise JudgeError(f"transformers cannot load '{name}' ({reason}); {advice}") from error
 
 
 def _no_map(network: str, why: str) -> str:

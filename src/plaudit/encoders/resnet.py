@@ -8,7 +8,7 @@ are normalized by the mean and deviation of ImageNet, or with `normalize: unit` 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from plaudit.encoders import (
     NORMALIZATIONS,
     EncoderConfig,
     Normalization,
+    PretrainedConfig,
     SameConv2d,
     SameMaxPool2d,
     Shape,
@@ -135,7 +136,7 @@ PUBLISHED = (
 )
 
 
-class Resnet10Config(EncoderConfig):
+class Resnet10Config(PretrainedConfig):
     """ResNet-10, with the weights of one of the published files or random ones."""
 
     supports_partial_freeze: ClassVar[bool] = True
@@ -146,15 +147,8 @@ class Resnet10Config(EncoderConfig):
     padding: Padding = "same"
     normalize: Normalization = "imagenet"
 
-    @property
-    def pretrained(self) -> bool:
-        return self.weights is not None
-
     def build(self, *, pretrained: bool = True) -> "ResNetEncoderWrapper":
         return ResNetEncoderWrapper(self.weights if pretrained else None, self.padding, self.normalize)
-
-    def architecture_config(self) -> Self:
-        return self.model_copy(update={"weights": None})
 
 
 class ResNetEncoderWrapper(ResNet):

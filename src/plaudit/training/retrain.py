@@ -31,7 +31,7 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -55,7 +55,7 @@ from plaudit.judges.classifier.judge import load_reward_model
 from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig, classifier_stage
 from plaudit.judges.classifier.train_job import deep_merge
 from plaudit.judges.config import REFERENCE_SOURCES, JudgeConfig, save_rights
-from plaudit.judges.epochs import EpochMetrics, TrainingInterrupted, never_stop
+from plaudit.judges.epochs import TrainingInterrupted, Watch, never_stop
 from plaudit.judges.evaluation import load_reference_labels, score_episodes
 from plaudit.judges.guarantee import Rights, prove_rights
 from plaudit.judges.stats import ErrorBudget, alpha_spent
@@ -268,10 +268,10 @@ class Retrainer:
     def run(
         self,
         store: Store,
-        on_epoch_end: Callable[[EpochMetrics], bool] = never_stop,
+        watch: Watch = never_stop,
         unchosen: Collection[int] | None = None,
     ) -> PromotionDecision:
-        """Train, compare, decide and write the decision down. If `on_epoch_end` returns False, `TrainingInterrupted` is
+        """Train, compare, decide and write the decision down. If `watch` returns False, `TrainingInterrupted` is
         raised, and the same call continues.
 
         unchosen: episodes that no judge has chosen, see `RetrainData.add_labeled`
@@ -282,7 +282,7 @@ class Retrainer:
         version = len(store.ledger)
         shutil.rmtree(self._candidate, ignore_errors=True)  # of one that was killed before it was decided on
         try:
-            current, candidate = self._compare(store, on_epoch_end, unchosen)
+            current, candidate = self._compare(store, watch, unchosen)
             promoted, message = should_promote(current, candidate, self.config.replace, self._alpha("promotion"))
             before = None if self._cascade is None else self.judge.resolved().rights
             now = None if before is None else _with_model(self._first, self._candidate).resolved().rights
@@ -305,7 +305,7 @@ class Retrainer:
         return alpha_spent(getattr(budget, kind), compared + 1)
 
     def _compare(
-        self, store: Store, on_epoch_end: Callable[[EpochMetrics], bool], unchosen: Collection[int] | None
+        self, store: Store, watch: Watch, unchosen: Collection[int] | None
     ) -> tuple[JudgeEvalSummary, JudgeEvalSummary]:
         """Train a candidate; returns how the current judge and the candidate do on the held-out episodes."""
         judge = self.judge
@@ -314,7 +314,7 @@ class Retrainer:
             self.data.add_labeled(Store.open(path), REFERENCE_SOURCES, "initial")
         self.data.add_labeled(store, self._sources, "online", unchosen)
         settings = training_config(model, self.config.train_overrides, {*REFERENCE_SOURCES, *self._sources})
-        fitted = train_and_save(Store.open(self.data.train), self._candidate, settings, on_epoch_end, lambda _: iter)
+        fitted = train_and_save(Store.open(self.data.train), self._candidate, settings, watch, lambda _: iter)
         held_out = Store.open(self.data.val)
         new = _with_model(judge, self._candidate).model_copy(update={"force": True})
         current, candidate = evaluate_judge(judge.build(), held_out), evaluate_judge(new.build(), held_out)

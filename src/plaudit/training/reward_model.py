@@ -31,7 +31,7 @@ from plaudit.judges.classifier.fit import TrainResult, train_reward_model
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.training import ProgressBars
 from plaudit.judges.config import save_own_judge
-from plaudit.judges.epochs import EpochMetrics, StepMetrics, never_stop
+from plaudit.judges.epochs import EpochMetrics, StepMetrics, Watch, never_stop
 from plaudit.judges.vlm.config import VlmJudgeConfig
 from plaudit.judges.vlm.tune import TuneConfig, TuneResult, tune_judge
 from plaudit.training.run_folder import TensorBoard
@@ -48,21 +48,20 @@ def train_and_save(
     source: Store,
     target: Path,
     config: RewardTrainConfig,
-    watch: Callable[[EpochMetrics], bool],
+    watch: Watch,
     track: ProgressBars,
-    on_step: Callable[[StepMetrics], bool] = never_stop,
     on_choice: Callable[[Choice], object] = never_stop,
     begun: float | None = None,
 ) -> TrainResult:
-    """Train, measure and write a reward model. If a callback returns False, this raises `TrainingInterrupted`, and
+    """Train, measure and write a reward model. If `watch` returns False, this raises `TrainingInterrupted`, and
     the same call continues.
 
     For the arguments, see `train_reward_model`.
     """
     check_output_path(target, "--output-dir")
     work = work_folder(target)
-    with epochs_curve(work, watch) as on_epoch_end:
-        fitted = train_reward_model(source, config, work, on_epoch_end, track, on_step, on_choice, begun)
+    with epochs_curve(work, watch) as log_and_watch:
+        fitted = train_reward_model(source, config, work, log_and_watch, track, on_choice, begun)
     with new_folder(target) as folder:
         fitted.model.save_pretrained(folder)
         judge = ClassifierJudge(fitted.model)
@@ -75,18 +74,18 @@ def train_and_save(
 
 
 @contextmanager
-def epochs_curve(work: Path, watch: Callable[[EpochMetrics], bool]) -> Iterator[Callable[[EpochMetrics], bool]]:
+def epochs_curve(work: Path, watch: Watch) -> Iterator[Watch]:
     """A callback that writes each epoch to the work folder's event files and calls `watch`. The folder is removed after
     an error that would occur again."""
     curve = TensorBoard(work / CURVE)
 
-    def on_epoch_end(epoch: EpochMetrics) -> bool:
-        if not epoch.fold:
-            curve.log(epoch.epoch, _scalars(epoch))
-        return watch(epoch)
+    def log_and_watch(now: EpochMetrics | StepMetrics) -> bool:
+        if isinstance(now, EpochMetrics) and not now.fold:
+            curve.log(now.epoch, _scalars(now))
+        return watch(now)
 
     try:
-        yield on_epoch_end
+        yield log_and_watch
     except PlauditError:
         shutil.rmtree(work, ignore_errors=True)
         raise
@@ -168,15 +167,14 @@ def tune_and_save(
     target: Path,
     judge: VlmJudgeConfig,
     config: TuneConfig,
-    watch: Callable[[EpochMetrics], bool] = never_stop,
-    on_step: Callable[[StepMetrics], bool] = never_stop,
+    watch: Watch = never_stop,
     ids: Sequence[int] | None = None,
 ) -> TuneResult:
     """Train, measure and write an adapter. Interrupted like `train_and_save`."""
     check_output_path(target, "--output")
     work = work_folder(target)
-    with epochs_curve(work, watch) as on_epoch_end:
-        tuned = tune_judge(store, judge, config, work, on_epoch_end, on_step, ids)
+    with epochs_curve(work, watch) as log_and_watch:
+        tuned = tune_judge(store, judge, config, work, log_and_watch, ids)
     with new_folder(target) as folder:
         tuned.save(folder)
         save_curve(folder, work, tuned.history)

@@ -24,7 +24,7 @@ from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import RewardDataset, split
 from plaudit.judges.classifier.fit import train_reward_model
 from plaudit.judges.classifier.train_job import RewardTrainJob
-from plaudit.judges.epochs import never_stop
+from plaudit.judges.epochs import StepMetrics
 
 
 @pytest.fixture
@@ -127,8 +127,8 @@ def test_training_ends_when_its_minutes_are_used_up(tmp_path, monkeypatch, used_
     now = [0.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
 
-    def pass_time(_: object) -> bool:
-        now[0] += 10
+    def pass_time(done: object) -> bool:
+        now[0] += 10 * isinstance(done, StepMetrics)
         return True
 
     config = RewardTrainConfig(
@@ -136,7 +136,7 @@ def test_training_ends_when_its_minutes_are_used_up(tmp_path, monkeypatch, used_
         device="cpu", max_minutes=2, enforce_max_minutes=True,
     )  # fmt: skip
     fitted = train_reward_model(
-        square_store(tmp_path / "store"), config, tmp_path / "work", never_stop, lambda _: iter, pass_time,
+        square_store(tmp_path / "store"), config, tmp_path / "work", pass_time, lambda _: iter,
         begun=-used_s,
     )  # fmt: skip
     assert 1 <= len(fitted.history) < 100 and now[0] == 120 - used_s

@@ -14,7 +14,7 @@ from plaudit.judges.calibration import by_others_thresholds
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import RewardDataset, add_blank_negatives, split, subsample
 from plaudit.judges.classifier.fit import Scale, TrainResult, fold_splits
-from plaudit.judges.epochs import StepMetrics, TrainingInterrupted
+from plaudit.judges.epochs import TrainingInterrupted
 from plaudit.judges.metrics import EpisodePrediction
 from plaudit.training.reward_model import train_and_save
 
@@ -32,8 +32,8 @@ CONFIG = RewardTrainConfig(
 )
 
 
-def make(store: Store, target: Path, config: RewardTrainConfig = CONFIG, on_step=lambda step: True) -> TrainResult:
-    return train_and_save(store, target, config, lambda _: True, lambda _: iter, on_step)
+def make(store: Store, target: Path, config: RewardTrainConfig = CONFIG, watch=lambda now: True) -> TrainResult:
+    return train_and_save(store, target, config, watch, lambda _: iter)
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +96,10 @@ def test_the_report_shows_what_other_episodes_will_show_and_what_more_would_tell
 
 def test_one_that_was_stopped_in_a_fold_goes_on_there_and_ends_alike(tmp_path, squares, fitted):
     with pytest.raises(TrainingInterrupted):
-        make(squares, tmp_path / "model", on_step=lambda step: step.fold < 4)
-    steps: list[StepMetrics] = []
-    again = make(squares, tmp_path / "model", on_step=lambda step: steps.append(step) or True)
-    assert {step.fold for step in steps} == {4, 5}
+        make(squares, tmp_path / "model", watch=lambda now: now.fold < 4)
+    folds: list[int] = []
+    again = make(squares, tmp_path / "model", watch=lambda now: folds.append(now.fold) or True)
+    assert set(folds) == {4, 5}
     assert again.model.threshold == fitted.model.threshold
     assert replace(again.metrics) == fitted.metrics
 

@@ -18,7 +18,7 @@ from plaudit.encoders.small import SmallConfig
 from plaudit.errors import BadFile, JudgeError, PlauditError, TargetNotEmpty
 from plaudit.judges import epochs
 from plaudit.judges.calibration import PlattScaling
-from plaudit.judges.classifier import training
+from plaudit.judges.classifier import model, training
 from plaudit.judges.classifier.checkpoint import RewardModel
 from plaudit.judges.classifier.config import RewardTrainConfig
 from plaudit.judges.classifier.dataset import SPLITS, RewardDataset, add_blank_negatives, split, subsample
@@ -52,7 +52,7 @@ def silent(what: str) -> Callable:
 
 
 def make(store: Store, target: Path, config: RewardTrainConfig = CONFIG, watch=going, track=silent) -> TrainResult:
-    return train_and_save(store, target, config, watch, track)
+    return train_and_save(store, target, config, lambda now: isinstance(now, StepMetrics) or watch(now), track)
 
 
 @pytest.fixture(scope="module")
@@ -280,8 +280,13 @@ def test_one_that_was_stopped_within_an_epoch_goes_on_as_if_it_was_not(tmp_path,
     steps: list[StepMetrics] = []
 
     def train(goes_on: Callable[[StepMetrics], bool]) -> TrainResult:
-        watch = lambda step: steps.append(step) or goes_on(step)  # noqa: E731
-        return train_and_save(squares, tmp_path / "parts", config, going, silent, watch)
+        def watch(now: EpochMetrics | StepMetrics) -> bool:
+            if isinstance(now, EpochMetrics):
+                return True
+            steps.append(now)
+            return goes_on(now)
+
+        return train_and_save(squares, tmp_path / "parts", config, watch, silent)
 
     with pytest.raises(TrainingInterrupted):  # within the first epoch
         train(lambda step: False)
@@ -304,7 +309,7 @@ def test_its_curve_is_there_as_event_files(folder, fitted):
 def test_encoding_that_was_interrupted_goes_on_where_it_was(tmp_path, squares, monkeypatch):
     config = FROZEN.model_copy(update={"epochs": 2})
     whole = make(squares, tmp_path / "whole", config)
-    monkeypatch.setattr(training, "CPU_CHUNK", 16)
+    monkeypatch.setattr(model, "CPU_MINI_BATCH", 16)
     counts: list[int] = []
 
     def track(stop_after: int) -> Callable:

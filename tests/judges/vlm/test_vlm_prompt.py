@@ -55,7 +55,7 @@ def test_a_repeated_frame_is_not_shown():
 def test_positions_are_those_of_transformers(scorer, plain):
     job = scorer.pack(0, moving(steps=3, size=(48, 96), cameras=("front", "wrist")))
     ids = torch.from_numpy(job.layout.ids)[None]
-    grids = torch.tensor([(1, height // 16, width // 16) for height, width in job.sizes] * 4)
+    grids = torch.tensor([(1, height // 16, width // 16) for height, width in scorer.image_sizes(job.prompt)] * 4)
     types = (ids == plain.tokenizer.convert_tokens_to_ids("<|image_pad|>")).int()
     expected, _ = plain.model.model.get_rope_index(ids, types, image_grid_thw=grids)
     assert torch.equal(torch.from_numpy(job.layout.positions), expected[:, 0])

@@ -104,7 +104,7 @@ def test_a_training_that_was_stopped_goes_on_as_if_it_was_not(known, tiny, tmp_p
     make = partial(tune_and_save, known, judge=VlmJudgeConfig(model=str(tiny), **ASKED), config=SHORT, ids=range(3, 9))
     make(tmp_path / "whole")
     with pytest.raises(TrainingInterrupted):
-        make(tmp_path / "parts", on_step=lambda step: step.epoch < 2)
+        make(tmp_path / "parts", watch=lambda now: now.epoch < 2)
     assert not (tmp_path / "parts").exists() and work_folder(tmp_path / "parts").is_dir()
     make(tmp_path / "parts")
     whole, parts = (load_file(tmp_path / name / "adapter_model.safetensors") for name in ("whole", "parts"))
@@ -128,16 +128,15 @@ def test_where_memory_is_short_the_gradients_are_the_same(tuner, monkeypatch):
         return forward(packed)
 
     forward, weights = tuner.backend.forward, list(tuner.net["now"])
-    batch = [tuner.show(i) for i in (4, 5, 9)]
-    loss, _ = tuner.gradients(batch)
+    loss, _ = tuner.gradients()
     whole = [weight.grad.clone() for weight in weights]
     monkeypatch.setattr(tuner.backend, "forward", fits)
-    assert tuner.gradients(batch)[0] == pytest.approx(loss, rel=1e-5) and tuner.together == 1
+    assert tuner.gradients()[0] == pytest.approx(loss, rel=1e-5) and tuner.together == 1
     for weight, expected in zip(weights, whole, strict=True):
         torch.testing.assert_close(weight.grad, expected, rtol=1e-3, atol=1e-6)
     monkeypatch.setattr(tuner.backend, "forward", lambda packed: fits([*packed, *packed]))
     with pytest.raises(JudgeError, match="does not fit into the memory"):
-        tuner.gradients(batch)
+        tuner.gradients()
 
 
 def test_both_classes_count_alike(tuner):

@@ -37,7 +37,7 @@ from plaudit.errors import BadFile, JudgeError
 from plaudit.files import Root
 from plaudit.judges.calibration import EnsembleCalibration, PlattScaling
 from plaudit.judges.certificate import ControlResult
-from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, Size
+from plaudit.judges.classifier.model import BinaryRewardClassifier, ClassifierConfig, Size, mini_batch
 from plaudit.judges.classifier.ood import EpisodeView, OodDetector, compared_frames, pooled, start_cells
 from plaudit.judges.config import TrainingDataInfo
 from plaudit.judges.controls import failed_controls
@@ -45,9 +45,6 @@ from plaudit.judges.forecast import Forecast
 from plaudit.judges.guarantee import Guarantee
 from plaudit.types import AnyArray, Episode, FloatArray, Scores
 
-MINI_BATCH = 256  # images of a camera scored at a time on a GPU
-# And on a CPU, which is no faster with more: 192x256 images take 0.8 GB with 32, 3.4 GB with 256.
-CPU_MINI_BATCH = 32
 ANOTHER = "these are weights of another network"
 OOD_FILE = "ood.safetensors"
 OLD_OOD_FILE = "familiar.safetensors"  # its name in models of earlier versions
@@ -266,7 +263,7 @@ class RewardModel:
         inputs: list[Images] = [images[self.camera_in(camera, images)] for camera in self.cameras]
         if self.classifier.state_dim and state is not None:
             inputs.append(state)
-        size = self.mini_batch or (MINI_BATCH if self.device.type == "cuda" else CPU_MINI_BATCH)
+        size = self.mini_batch or mini_batch(self.device)
         for start in range(0, len(inputs[0]), size):
             yield tuple(self._to_device(values[start : start + size]) for values in inputs)
 

@@ -91,11 +91,6 @@ class ClassifierConfig(NetworkConfig):
         """Logits of a frame: of success first, of progress last."""
         return self.predict_success + self.predict_progress
 
-    @property
-    def history_span(self) -> int:
-        """Frames before the newest that its history reaches back."""
-        return self.num_history_frames * self.history_stride
-
 
 class AugmentConfig(Config):
     """The largest change of each kind, as a fraction."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ Size = tuple[int, int]
 class RewardDataset:
     """F frames of E episodes; each row is a sample of frame-level training: episode, frame and label."""
 
+    store: Store
     cameras: Mapping[str, Size]  # the frames as they were recorded
     images: Mapping[str, ByteArray]  # camera -> [F, h, w, 3], resized
     state: FloatArray  # [F, S]; S is 0 where episodes have states of different sizes, as .npy trajectories have none
@@ -68,9 +69,10 @@ class RewardDataset:
         sizes = _sizes(store, ids, cameras)
         image_size = image_size(sizes) if callable(image_size) else image_size
         recorded = [np.arange(store.entry(i).rows)[store.episode(i).observed] for i in ids]
-        starts = np.cumsum([0, *map(len, recorded)])
+        counts = [len(frames) for frames in recorded]
+        starts = np.cumsum([0, *counts])
         images = {camera: _memmap((starts[-1], *(image_size or size), 3), cache_dir) for camera, size in sizes.items()}
-        columns: list[dict[str, AnyArray]] = []
+        states, targets, ways, fps = [], [], [], []  # of each episode
         digest = hashlib.sha256()
         for number, episode_id in enumerate(progress(ids)):
             frames, start = recorded[number], starts[number]
@@ -89,21 +91,26 @@ class RewardDataset:
                 target = labels.targets[frames]
             successes = np.flatnonzero(target == 1)
             way = np.minimum(np.arange(len(target)) / max(successes[0], 1), 1) if len(successes) else np.nan
-            column = {
-                "state": episode.state[frames],
-                "target": target,
-                "progress": np.full(len(target), way, np.float32),
-                "episode": np.full(len(frames), episode_id),
-                "fps": np.full(len(frames), episode.fps, np.float32),
-                "frame_index": frames,
-                "episode_start": np.full(len(frames), start),
-            }
-            columns.append(column)
+            states.append(episode.state[frames])
+            targets.append(target)
+            ways.append(np.full(len(target), way, np.float32))
+            fps.append(episode.fps)
             digest.update(repr(sorted(store.entry(episode_id).line["crc"].items())).encode() + target.tobytes())
-        if len({column["state"].shape[1] for column in columns}) > 1:
-            columns = [{**column, "state": column["state"][:, :0]} for column in columns]
-        whole: dict[str, Any] = {name: np.concatenate([column[name] for column in columns]) for name in columns[0]}
-        return cls(cameras=sizes, images=images, fingerprint=digest.hexdigest()[:16], **whole)
+        if len({state.shape[1] for state in states}) > 1:
+            states = [state[:, :0] for state in states]
+        return cls(
+            store=store,
+            cameras=sizes,
+            images=images,
+            state=np.concatenate(states),
+            target=np.concatenate(targets),
+            progress=np.concatenate(ways),
+            episode=np.repeat(ids, counts),
+            fps=np.repeat(np.array(fps, np.float32), counts),
+            frame_index=np.concatenate(recorded),
+            episode_start=np.repeat(starts[:-1], counts),
+            fingerprint=digest.hexdigest()[:16],
+        )
 
     def __len__(self) -> int:
         return len(self.target)
@@ -189,25 +196,19 @@ def split_episodes(
             members = members[count:]
         chosen["train"] += members
     chosen["test"] = chosen["test"] or chosen["validation"]
-    frames = {i: {value: int((target == value).sum()) for value in (0, 1)} for i, target in targets.items()}
-    _check_split(chosen, frames)
-    return chosen
-
-
-def _check_split(splits: Mapping[Split, Sequence[int]], frames: Mapping[int, Mapping[int, int]]) -> None:
-    """frames: episode -> outcome -> how many of its frames have it"""
     outcomes = {1: "success", 0: "failure"}
     for value, name in outcomes.items():
-        if not any(counts[value] for counts in frames.values()):
-            total = sum(sum(counts.values()) for counts in frames.values())
-            all_frames = f"all {total} labeled frames of these {len(frames)} episodes are {outcomes[1 - value]}"
+        if not any((target == value).any() for target in targets.values()):
+            total = sum(int((~np.isnan(target)).sum()) for target in targets.values())
+            all_frames = f"all {total} labeled frames of these {len(targets)} episodes are {outcomes[1 - value]}"
             raise JudgeError(f"{all_frames}; a judge learns from frames of both kinds, label some that are {name}")
-    if len(frames) < MIN_EPISODES:
-        raise JudgeError(f"{len(frames)} episodes are too few: at least {MIN_EPISODES} are needed, better 20 or more")
-    for (part, ids), (value, name) in product(splits.items(), outcomes.items()):
-        if not any(frames[i][value] for i in ids):
-            missing = f"these {len(frames)} episodes leave no {name} frames for {part}"
+    if len(targets) < MIN_EPISODES:
+        raise JudgeError(f"{len(targets)} episodes are too few: at least {MIN_EPISODES} are needed, better 20 or more")
+    for (part, members), (value, name) in product(chosen.items(), outcomes.items()):
+        if not any((targets[i] == value).any() for i in members):
+            missing = f"these {len(targets)} episodes leave no {name} frames for {part}"
             raise JudgeError(f"{missing}; record or label at least three episodes that have some")
+    return chosen
 
 
 def subsample(table: RewardDataset, rows: AnyArray, fps: float | None) -> AnyArray:

@@ -20,7 +20,6 @@ the rate that is learned from and interpolated, because encoding every frame tak
 
 import hashlib
 import json
-import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +32,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from plaudit import __version__
 from plaudit.data.disk import write_atomic
 from plaudit.data.episode_keys import episode_keys, pack_keys
 from plaudit.data.store import Store
@@ -62,17 +60,9 @@ from plaudit.judges.classifier.dataset import (
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.classifier.model import BinaryRewardClassifier
 from plaudit.judges.classifier.ood import OodDetector, first_steps
-from plaudit.judges.classifier.training import (
-    EnsembleMember,
-    FeatureSource,
-    ProgressBars,
-    TrainRun,
-    cache_features,
-    predict_logits,
-    train_member,
-)
+from plaudit.judges.classifier.training import EnsembleMember, ProgressBars, TrainRun, cache_features, train_member
 from plaudit.judges.controls import failed_controls, run_controls
-from plaudit.judges.epochs import EpochMetrics, StepMetrics, never_stop, prepare_work
+from plaudit.judges.epochs import EpochMetrics, Watch, never_stop, prepare_work, training_record
 from plaudit.judges.forecast import make_forecast
 from plaudit.judges.guarantee import Guarantee, episode_losses
 from plaudit.judges.metrics import (
@@ -108,15 +98,14 @@ def train_reward_model(
     store: Store,
     config: RewardTrainConfig,
     work_dir: Path,
-    on_epoch_end: Callable[[EpochMetrics], bool],
+    watch: Watch,
     progress: ProgressBars,
-    on_step: Callable[[StepMetrics], bool] = never_stop,
     on_choice: Callable[[Choice], object] = never_stop,
     begun: float | None = None,
 ) -> TrainResult:
     """Train and evaluate; the same call resumes from `work_dir` after a stop.
 
-    on_epoch_end, on_step: callbacks; False stops the training with `TrainingInterrupted`
+    watch: called after each step and epoch; False stops the training with `TrainingInterrupted`
     on_choice: called with what was chosen to fit `config.max_minutes`, and how long it takes
     begun: when `config.max_minutes` began, by the monotonic clock; None: now
     """
@@ -146,18 +135,10 @@ def train_reward_model(
     # Train the members and the models of the folds.
     cached = cache_features(table, splits, config, work_dir, progress) if config.frozen else None
     max_seconds = member_seconds(config, choice, time.monotonic() - begun)
-    run = TrainRun(config, table, splits, cached, work_dir, on_epoch_end, on_step, max_seconds)
-    members: list[EnsembleMember] = []
-    history: list[EpochMetrics] = []
-    scales: list[Scale] = []
-    for number in range(config.ensemble_size):
-        member, features, epochs = train_member(number, run)
-        members.append(member)
-        history += epochs
-        if config.cross_fit:
-            scales.append(Scale.of(member.model, features, table, splits["train"]))
-    scored = cross_fit(run, scales) if config.cross_fit else None
-    return _evaluate(store, run, members, scored, history, begun, progress)
+    run = TrainRun(config, table, splits, cached, work_dir, watch, max_seconds)
+    members, histories = zip(*(train_member(number, run) for number in range(config.ensemble_size)), strict=True)
+    scored = cross_fit(run, members) if config.cross_fit else None
+    return _evaluate(run, members, scored, list(chain(*histories)), begun, progress)
 
 
 def existing_parent(path: Path) -> Path:
@@ -185,12 +166,11 @@ class Scale:
     success: float  # and of the success frames
 
     @classmethod
-    def of(
-        cls, model: BinaryRewardClassifier, features: FeatureSource, table: RewardDataset, learned: AnyArray
-    ) -> "Scale":
-        """learned: the rows; blank frames have no episode and do not count"""
-        rows = learned[table.episode[learned] >= 0]
-        logits, target = predict_logits(model, features, table, rows)[:, 0], table.target[rows]
+    def of(cls, member: EnsembleMember) -> "Scale":
+        """Of a trained member; blank frames have no episode and do not count."""
+        table, rows = member.table, member.splits["train"]
+        rows = rows[table.episode[rows] >= 0]
+        logits, target = member.predict(rows), table.target[rows]
         return cls(*(float(np.median(logits[target == kind])) for kind in (0, 1)))
 
     @property
@@ -227,31 +207,30 @@ def fold_splits(
     return parts
 
 
-def cross_fit(run: TrainRun, kept: Sequence[Scale]) -> OutOfFold | None:
+def cross_fit(run: TrainRun, kept: Sequence[EnsembleMember]) -> OutOfFold | None:
     """Train and score fold by fold; resumes where an earlier run stopped. None if there are too few episodes.
 
-    kept: the scale of each member of the kept model, to which the logits are converted
+    kept: the members of the kept model, to whose scale the logits are converted
     """
     table = run.table
     parts = fold_splits(run.config, table, run.splits)
     if not parts:
         return None
+    scales = [Scale.of(member) for member in kept]
     scored = []
     for number, part in enumerate(parts, 1):
         fold = replace(
             run,
             splits=part,
             work_dir=run.work_dir / f"fold_{number}",
-            on_epoch_end=lambda epoch, fold=number: run.on_epoch_end(replace(epoch, fold=fold)),
-            on_step=lambda step, fold=number: run.on_step(replace(step, fold=fold)),
+            watch=lambda now, fold=number: run.watch(replace(now, fold=fold)),
         )
         done = fold.work_dir / "scaled_logits.json"
         if not done.exists():
             logits = []
-            for member, scale in enumerate(kept):
-                trained, features, _ = train_member(member, fold)
-                held_out = predict_logits(trained.model, features, table, part["test"])[:, 0]
-                logits.append(Scale.of(trained.model, features, table, part["train"]).to(scale, held_out).tolist())
+            for member, scale in enumerate(scales):
+                trained, _ = train_member(member, fold)
+                logits.append(Scale.of(trained).to(scale, trained.predict(part["test"])).tolist())
             fold.work_dir.mkdir(parents=True, exist_ok=True)
             write_atomic(done, json.dumps(logits).encode())
         scored.append(np.array(read_json(done), np.float32))
@@ -295,7 +274,6 @@ class RememberingModel(RewardModel):
 
 
 def _evaluate(
-    store: Store,
     run: TrainRun,
     members: Sequence[EnsembleMember],
     scored: OutOfFold | None,
@@ -310,17 +288,16 @@ def _evaluate(
         frozen_encoder=config.frozen and not config.freezes_stem,
         members=len(members),
         threshold=1.0,
-        data=_data_info(store, run),
+        data=_data_info(run),
     )
     model = RememberingModel([m.model for m in members], untested, config.device)
     # Calibrate and choose the threshold by scores of episodes that were not learned from.
     if scored is None:
-        rows = splits["validation"]
-        scored = OutOfFold(rows, _logits(store, model, table, rows, progress("scoring validation")))
+        scored = _score(model, table, splits["validation"], progress("scoring validation"))
     chosen = choose_rule(config, table, scored)
     # Measure on episodes that decided nothing, or by thresholds that the others chose.
-    logits = _logits(store, model, table, splits["test"], progress("scoring test"))
-    predictions, at_threshold = held_out_predictions(config, table, scored, chosen, splits["test"], logits)
+    tested = _score(model, table, splits["test"], progress("scoring test"))
+    predictions, at_threshold = held_out_predictions(config, table, scored, chosen, tested)
     metrics = compute_metrics(predictions, chosen.rule)
     promise = chosen.promise
     if scored.episodes or not np.array_equal(splits["test"], splits["validation"]):
@@ -343,21 +320,20 @@ def _evaluate(
         "cutoff_offset": chosen.rule.cutoff_offset,
         "scores": metrics.to_json(),
         "value_order": order,
-        "training": {
-            "config": config.model_dump(mode="json"),
-            "epochs": [m.version for m in members],
-            "best_epochs": [m.best_epoch for m in members],
-            "seconds": round(time.monotonic() - begun, 1),
-            "device": str(members[0].device),
-            "versions": {"plaudit": __version__, "torch": torch.__version__, "python": platform.python_version()},
-        },
+        "training": training_record(
+            config,
+            begun,
+            members[0].device,
+            epochs=[m.version for m in members],
+            best_epochs=[m.best_epoch for m in members],
+        ),
     }
     tried = RememberingModel(model.members, model.config.model_copy(update=measured), config.device)
     tried.embeddings = model.embeddings
-    controls = _run_controls(store, tried, run, progress("negative controls"))
+    controls = _run_controls(tried, run, progress("negative controls"))
     outcome = {"controls": tuple(controls), "problems": tuple(failed_controls(controls))}
     tried.config = tried.config.model_copy(update=outcome)
-    kept = tried.with_ood(fit_ood(store, tried, table, splits, progress("comparing episodes")))
+    kept = tried.with_ood(fit_ood(tried, table, splits, progress("comparing episodes")))
     optimizers = [member.optimizer.state_dict() for member in members]
     errors = []
     for prediction, place in largest_errors(predictions):
@@ -381,7 +357,7 @@ class ChosenRule:
 def choose_rule(config: RewardTrainConfig, table: RewardDataset, scored: OutOfFold) -> ChosenRule:
     """By scores of episodes that were not learned from."""
     calibration = EnsembleCalibration.fit(scored.logits, table.target[scored.rows])
-    predictions = episode_predictions(table, scored.rows, calibration, scored.logits)
+    predictions = episode_predictions(table, scored, calibration)
     labeled = len(np.unique(table.episode[table.episode >= 0]))
     threshold, promise = guaranteed_threshold(
         predictions, config.target_fpr, config.promise_confidence, labeled=labeled
@@ -391,19 +367,14 @@ def choose_rule(config: RewardTrainConfig, table: RewardDataset, scored: OutOfFo
 
 
 def held_out_predictions(
-    config: RewardTrainConfig,
-    table: RewardDataset,
-    scored: OutOfFold,
-    chosen: ChosenRule,
-    test: AnyArray,
-    logits: Sequence[FloatArray],
+    config: RewardTrainConfig, table: RewardDataset, scored: OutOfFold, chosen: ChosenRule, test: OutOfFold
 ) -> tuple[list[EpisodePrediction], list[EpisodePrediction]]:
     """Of the test rows, by the kept model; and of each cross-fitted episode, by its fold's model: first by the
     threshold that the other folds choose, then by the chosen one."""
-    tested = episode_predictions(table, test, chosen.calibration, logits)
+    tested = episode_predictions(table, test, chosen.calibration)
     if not scored.episodes:
         return tested, tested
-    crossed = episode_predictions(table, scored.rows, chosen.calibration, scored.logits)
+    crossed = episode_predictions(table, scored, chosen.calibration)
     # A fifth fewer episodes may prove nothing: thresholds of the folds are as strict as the proven one is on all.
     rate = chosen.threshold.fpr if chosen.promise.kept else config.target_fpr
     moved = by_others_thresholds(crossed, chosen.threshold.value, rate, config.seed)
@@ -412,19 +383,17 @@ def held_out_predictions(
     return [*moved, *unseen], [*crossed, *unseen]
 
 
-def _logits(
-    store: Store, model: RewardModel, table: RewardDataset, rows: AnyArray, progress: ProgressFn
-) -> list[FloatArray]:
-    """Of each member, for these rows, which are whole episodes.
+def _score(model: RewardModel, table: RewardDataset, rows: AnyArray, progress: ProgressFn) -> OutOfFold:
+    """Score these rows, which are whole episodes.
 
     They are scored from the recorded frames, as later in use: the cached features of the training are in half
     precision, and a threshold chosen on those would be one for other numbers.
     """
     logits = []
     for episode_id in progress(_episodes(table, rows)):
-        episode = store.episode(episode_id)
+        episode = table.store.episode(episode_id)
         logits.append(model.logits(episode)[:, episode.observed, 0])
-    return list(np.concatenate(logits, axis=1))
+    return OutOfFold(rows, list(np.concatenate(logits, axis=1)))
 
 
 def _episodes(table: RewardDataset, rows: AnyArray) -> list[int]:
@@ -433,14 +402,15 @@ def _episodes(table: RewardDataset, rows: AnyArray) -> list[int]:
 
 
 def episode_predictions(
-    table: RewardDataset, rows: AnyArray, calibration: EnsembleCalibration, logits: Sequence[FloatArray]
+    table: RewardDataset, scored: OutOfFold, calibration: EnsembleCalibration
 ) -> list[EpisodePrediction]:
     """Predictions episode by episode."""
-    prob, episode = calibration(logits), table.episode[rows]
+    rows = scored.rows
+    prob, episode = calibration(scored.logits), table.episode[rows]
     return [EpisodePrediction(prob[episode == i], table.target[rows[episode == i]], int(i)) for i in np.unique(episode)]
 
 
-def _data_info(store: Store, run: TrainRun) -> TrainingDataInfo:
+def _data_info(run: TrainRun) -> TrainingDataInfo:
     table = run.table
     episodes = {name: np.unique(table.episode[rows]) for name, rows in run.splits.items()}
     seen = [i for name in SPLITS[:2] for i in episodes[name].tolist() if i >= 0]
@@ -449,15 +419,15 @@ def _data_info(store: Store, run: TrainRun) -> TrainingDataInfo:
         episodes={name: int((ids >= 0).sum()) for name, ids in episodes.items()},
         frames={name: int((~np.isnan(table.target[rows])).sum()) for name, rows in run.splits.items()},
         sources=run.config.label_sources,
-        seen=pack_keys(chain.from_iterable(episode_keys(store, seen).values())),
+        seen=pack_keys(chain.from_iterable(episode_keys(table.store, seen).values())),
     )
 
 
-def _run_controls(store: Store, model: RewardModel, run: TrainRun, progress: ProgressFn) -> list[ControlResult]:
+def _run_controls(model: RewardModel, run: TrainRun, progress: ProgressFn) -> list[ControlResult]:
     table, rows = run.table, run.splits["test"]
     episodes = []
     for episode_id in np.unique(table.episode[rows]).tolist():
-        episode, own_rows = store.episode(episode_id), rows[table.episode[rows] == episode_id]
+        episode, own_rows = table.store.episode(episode_id), rows[table.episode[rows] == episode_id]
         target = np.full(episode.steps + 1, np.nan, np.float32)
         target[table.frame_index[own_rows]] = table.target[own_rows]
         episodes.append((episode, target))
@@ -470,14 +440,14 @@ def _run_controls(store: Store, model: RewardModel, run: TrainRun, progress: Pro
 
 
 def fit_ood(
-    store: Store, model: RewardModel, table: RewardDataset, splits: Mapping[Split, AnyArray], progress: ProgressFn
+    model: RewardModel, table: RewardDataset, splits: Mapping[Split, AnyArray], progress: ProgressFn
 ) -> OodDetector:
     """What the episodes look like that a model was trained and measured on."""
     held_out = {i for name in SPLITS[1:] for i in _episodes(table, splits[name])}
     ids = sorted(held_out | {i for i in _episodes(table, splits["train"]) if i >= 0})
     views = []
     for episode_id in progress(ids):
-        episode = store.episode(episode_id)
+        episode = table.store.episode(episode_id)
         scored = episode if episode_id in held_out and len(model.members) > 1 else first_steps(episode)
         views.append(model.view(episode, model.logits(scored)))
     begun = [n for n, i in enumerate(ids) if table.target[table.rows_of([i])[0]] == 1]

@@ -107,7 +107,7 @@ class ClassifierStream:
             return self._judge.calibrated(model.score_frames(observation.images, observation.state))
         newest = model.embed(observation.images, observation.state)
         if fresh is None:
-            self._embeddings = [newest, *self._embeddings[: config.history_span]]
+            self._embeddings = [newest, *self._embeddings[: config.num_history_frames * config.history_stride]]
         else:
             rows = torch.from_numpy(fresh).to(newest[0].device)[:, None]
             self._embeddings[0] = [

@@ -20,7 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from plaudit.data.weights import read_safetensors
-from plaudit.encoders import Channels
+from plaudit.encoders import NORMALIZATIONS, Channels
 from plaudit.encoders.others import TransformersConfig
 from plaudit.encoders.resnet import Resnet10Config, rename_resnet10
 from plaudit.errors import BadFile, JudgeError
@@ -44,7 +44,7 @@ from plaudit.trust import from_file
 TYPE = "reward_classifier"
 GRID = (4, 4)  # that its embeddings are made for
 PREPROCESSOR, NORMALIZER = "classifier_preprocessor", "normalizer_processor"
-UNIT: tuple[Channels, Channels] = ((0.0, 0.0, 0.0), (255.0, 255.0, 255.0))
+UNIT = NORMALIZATIONS["unit"]
 UNREADABLE = "weights that cannot be read ({}); copy the folder again from its source"
 _CODE = "from plaudit.judges.classifier.lerobot_encoder import PlauditEncoder, PlauditEncoderConfig  # noqa: F401\n"
 

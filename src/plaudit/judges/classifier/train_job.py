@@ -117,8 +117,9 @@ class ManiskillRecipe(Config):
     def notes(self) -> list[str]:
         """What is set and not used."""
         small, large = self.reward_training.micro_batch_size, self.reward_training.global_batch_size
-        used = small in (None, large)
-        return [] if used else [f"micro_batch_size {small} is not used: a batch of {large} is one piece"]
+        if small in (None, large):
+            return []
+        return [f"micro_batch_size {small} is not used: a batch of {large} is one piece"]
 
 
 # lerobot's reward classifier
@@ -272,25 +273,25 @@ class LerobotTraining(_ignored(_TRAINING_KEYS)):
             raise ValueError("write the classifier as 'reward_model' (since lerobot 0.6) or as 'policy' (before)")
         return self
 
-    def _classifier(self) -> tuple[str, LerobotClassifier]:
-        if self.reward_model is not None:
-            return "reward_model", self.reward_model
-        assert self.policy is not None
-        return "policy", self.policy
+    @property
+    def _classifier(self) -> LerobotClassifier:
+        classifier = self.reward_model or self.policy
+        assert classifier is not None
+        return classifier
 
     def ours(self) -> Tree:
         """By the keys of `RewardTrainJob`."""
-        return {**self.dataset.ours(), **self._classifier()[1].ours()}
+        return {**self.dataset.ours(), **self._classifier.ours()}
 
     def notes(self) -> list[str]:
         """What is set and not used."""
-        notes, (block, classifier) = self.dataset.notes(), self._classifier()
+        notes, block = self.dataset.notes(), "policy" if self.reward_model is None else "reward_model"
         if unused := [name for name in _TRAINING_KEYS.split() if getattr(self, name)]:
             notes.append(
                 f"of lerobot's keys these are not used: {', '.join(unused)}; 'epochs' and --output-dir say how long "
                 "and where to"
             )
-        return [*notes, *classifier.notes(block)]
+        return [*notes, *self._classifier.notes(block)]
 
 
 # Ours

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from plaudit.data.disk import write_atomic
@@ -25,12 +25,9 @@ from plaudit.devices import AdamW, autocast_bf16, resolve_device, to_channels_la
 from plaudit.files import read_json
 from plaudit.judges.classifier.config import AugmentConfig, RewardTrainConfig
 from plaudit.judges.classifier.dataset import RewardDataset, Split, rows_to_learn
-from plaudit.judges.classifier.model import BinaryRewardClassifier, build_member
-from plaudit.judges.epochs import KEEP_EVERY, EpochMetrics, EpochTrainer, StepMetrics, never_stop, train_epochs
+from plaudit.judges.classifier.model import GPU_MINI_BATCH, BinaryRewardClassifier, build_member, mini_batch
+from plaudit.judges.epochs import KEEP_EVERY, EpochMetrics, EpochTrainer, Watch, never_stop, train_epochs
 from plaudit.types import AnyArray, FloatArray
-
-CHUNK = 256  # images encoded at a time, on a GPU
-CPU_CHUNK = 32  # a second of work
 
 ProgressBars = Callable[[str], Callable[[Any], Any]]  # description -> progress bar over items
 
@@ -147,7 +144,7 @@ def cache_features(
         with torch.inference_mode(), autocast_bf16(device):
             return model.encode(pixels, camera).half().cpu()
 
-    size = CHUNK if device.type == "cuda" else CPU_CHUNK
+    size = mini_batch(device)
     chunks = [(view, rows[i : i + size]) for view, rows in enumerate(wanted) for i in range(0, len(rows), size)]
     features: dict[str, Tensor] = {}
     for camera in model.config.cameras:
@@ -184,50 +181,38 @@ class _Pieces:
         self._saved = time.monotonic()
 
 
-def predict_logits(
-    model: BinaryRewardClassifier, features: FeatureSource, table: RewardDataset, rows: AnyArray
-) -> FloatArray:
-    """Logits [n, outputs] of rows: each frame is embedded once, whatever the history."""
-    config = model.config
-    device = next(model.parameters()).device
-
-    def embed(rows: AnyArray) -> Tensor:
-        state = torch.from_numpy(table.state[rows]).to(device) if config.state_dim else None
-        return model.embed(features.eval_batch(rows), state)
-
-    model.eval()
-    with torch.inference_mode(), autocast_bf16(device):
-        history = table.history_indices(rows, config.num_frames, config.history_stride)
-        shown = np.unique(history)
-        chunks = [shown[i : i + CHUNK] for i in range(0, len(shown), CHUNK)]
-        embeddings = torch.cat([embed(chunk) for chunk in chunks])
-        place = np.zeros(len(table), np.int64)
-        place[shown] = np.arange(len(shown))
-        history = place[history]
-        windows = map(torch.from_numpy, np.array_split(history, len(chunks)))
-        logits = torch.cat([model.classify(embeddings[window]) for window in windows])
-    return logits.float().cpu().numpy()
-
-
 # One network
+
+
+@dataclass(frozen=True, eq=False)
+class TrainRun:
+    """What the networks of one training share."""
+
+    config: RewardTrainConfig
+    table: RewardDataset
+    splits: Mapping[Split, AnyArray]
+    cached: CachedFeatures | None  # of a frozen encoder
+    work_dir: Path  # for checkpoints, from which the same training resumes
+    watch: Watch = never_stop
+    max_seconds: float = math.inf  # each network ends after these, and has one epoch at least
 
 
 class EnsembleMember(EpochTrainer):
     """One classifier in training, and the best it has been."""
 
-    def __init__(self, number: int, config: RewardTrainConfig, table: RewardDataset, rows: AnyArray):
-        """rows: of the table, to learn from"""
+    def __init__(self, number: int, run: TrainRun):
+        config, table = run.config, run.table
+        self.config, self.table, self.splits = config, table, run.splits
         self.device = resolve_device(config.device)
         self.dropout_seed = config.member_seed(number)
+        self.rng = torch.Generator().manual_seed(self.dropout_seed)
         model = build_member(config, config.classifier_config(table.cameras, table.state_dim), number)
         if model.config.state_dim:
             model.state_mean.copy_(torch.from_numpy(table.state.mean(axis=0)))
             model.state_std.copy_(torch.from_numpy(np.maximum(table.state.std(axis=0), 1e-3)))
         to_channels_last(model, self.device)
-        self.model, self.best = model, copy.deepcopy(model)
-        self.net = nn.ModuleDict({"now": self.model, "best": self.best})
-        self.config, self.table, self.rows = config, table, rows
-        self.rng = torch.Generator().manual_seed(self.dropout_seed)
+        self.model = model
+        self.features: FeatureSource = run.cached or OnlineFeatures(model, table, config)
         # An encoder that was trained elsewhere learns more slowly than what is new.
         encoder_lr = config.lr * (config.encoder_lr_scale if config.encoder.pretrained else 1.0)
         encoder = set(model.encoder.parameters())
@@ -235,40 +220,39 @@ class EnsembleMember(EpochTrainer):
         if learning := [p for p in model.encoder.parameters() if p.requires_grad]:
             groups.append({"params": learning, "lr": encoder_lr})
         super().__init__(
+            model,
+            copy.deepcopy(model),
             AdamW(groups, lr=config.lr, weight_decay=config.weight_decay),
             epochs=config.epochs,
             patience=config.patience,
-            steps=math.ceil(len(rows) / config.batch_size),
+            steps=math.ceil(len(run.splits["train"]) / config.batch_size),
             number=number,
             members=config.ensemble_size,
+            max_seconds=run.max_seconds,
         )
 
-    def train_step(self, features: FeatureSource) -> StepMetrics:
-        """One gradient step on a balanced batch of the training rows, or on pairs of them."""
+    def gradients(self) -> tuple[float, float]:
+        """Of a balanced batch of the training rows, or of pairs of them."""
         self.model.train()
-        draw = balanced_batch if self.config.predict_success else paired_batch
-        batch = draw(self.table, self.rows, self.config.batch_size, self.rng)
+        success, shape = self.config.predict_success, self.model.config
+        draw = balanced_batch if success else paired_batch
+        batch = draw(self.table, self.splits["train"], self.config.batch_size, self.rng)
+        windows = self.table.history_indices(batch, shape.num_frames, shape.history_stride)
         with torch.random.fork_rng(devices=[]):
             # Each step has its own seed, so that a training can be resumed after any of them.
             torch.manual_seed(self.dropout_seed + 7919 * self.step)
-            self.step_lr()
-            logits = self._logits(features, batch)
-            loss, right = (self._loss if self.config.predict_success else self._pair_loss)(logits, batch)
-            value = float(loss.detach())
-            self.check_loss(value, self.version + 1)
+            with autocast_bf16(self.device):
+                features = self.features.train_batch(windows, self.rng)
+                embeddings = self.model.embed(features, self._state(windows.ravel()))
+                logits = self.model.classify(embeddings.unflatten(0, (-1, shape.num_frames))).float()
+            loss, right = (self._loss if success else self._pair_loss)(logits, batch)
             self.optimizer.zero_grad()
             loss.backward()
-            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-            self.optimizer.step()
-        return self.count_step(value, right)
+        return float(loss.detach()), right
 
-    def _logits(self, features: FeatureSource, batch: AnyArray) -> Tensor:
-        shape = self.model.config
-        windows = self.table.history_indices(batch, shape.num_frames, shape.history_stride)
-        state = torch.from_numpy(self.table.state[windows.reshape(-1)]).to(self.device) if shape.state_dim else None
-        with autocast_bf16(self.device):
-            embeddings = self.model.embed(features.train_batch(windows, self.rng), state)
-            return self.model.classify(embeddings.unflatten(0, (-1, shape.num_frames))).float()
+    def _state(self, rows: AnyArray) -> Tensor | None:
+        """The robot's state, where the network sees it."""
+        return torch.from_numpy(self.table.state[rows]).to(self.device) if self.model.config.state_dim else None
 
     def _loss(self, logits: Tensor, batch: AnyArray) -> tuple[Tensor, float]:
         """And the share of frames that are right."""
@@ -296,53 +280,36 @@ class EnsembleMember(EpochTrainer):
         right = float((rise.sign() == apart.sign())[differs].float().mean()) if differs.any() else 1.0
         return loss, right
 
-    def validate(self, features: FeatureSource, rows: AnyArray) -> float:
-        """The loss on frames as they are and as many as there are; keeps the model if it is the best so far."""
+    def validation_loss(self) -> float:
+        """On the validation frames as they are and as many as there are."""
         targets = self.table.target if self.config.predict_success else self.table.progress
-        labeled = rows[~np.isnan(self.table.target[rows])]
-        logits = predict_logits(self.model, features, self.table, rows)[np.isin(rows, labeled), 0]
-        target = torch.from_numpy(targets[labeled])
-        loss = float(F.binary_cross_entropy_with_logits(torch.from_numpy(logits), target))
-        self.check_loss(loss, self.version)
-        if loss < self.best_loss:
-            self.best_loss, self.best_epoch = loss, self.version
-            self.best.load_state_dict(self.model.state_dict())
-        return loss
+        rows = self.splits["validation"]
+        has_label = ~np.isnan(self.table.target[rows])
+        logits = torch.from_numpy(self.predict(rows)[has_label])
+        return float(F.binary_cross_entropy_with_logits(logits, torch.from_numpy(targets[rows[has_label]])))
+
+    def predict(self, rows: AnyArray) -> FloatArray:
+        """The first logit of rows [n]: each frame is embedded once, whatever the history."""
+        model, shape = self.model, self.model.config
+        model.eval()
+        with torch.inference_mode(), autocast_bf16(self.device):
+            history = self.table.history_indices(rows, shape.num_frames, shape.history_stride)
+            shown, places = np.unique(history, return_inverse=True)
+            chunks = [shown[i : i + GPU_MINI_BATCH] for i in range(0, len(shown), GPU_MINI_BATCH)]
+            embeddings = torch.cat([model.embed(self.features.eval_batch(c), self._state(c)) for c in chunks])
+            windows = map(torch.from_numpy, np.array_split(places.reshape(history.shape), len(chunks)))
+            logits = torch.cat([model.classify(embeddings[window]) for window in windows])
+        return logits[:, 0].float().cpu().numpy()
 
 
-@dataclass(frozen=True, eq=False)
-class TrainRun:
-    """What the networks of one training share."""
-
-    config: RewardTrainConfig
-    table: RewardDataset
-    splits: Mapping[Split, AnyArray]
-    cached: CachedFeatures | None  # of a frozen encoder
-    work_dir: Path  # for checkpoints, from which the same training resumes
-    on_epoch_end: Callable[[EpochMetrics], bool] = never_stop
-    on_step: Callable[[StepMetrics], bool] = never_stop
-    max_seconds: float = math.inf  # each network ends after these, and has one epoch at least
-
-
-def train_member(number: int, run: TrainRun) -> tuple[EnsembleMember, FeatureSource, list[EpochMetrics]]:
+def train_member(number: int, run: TrainRun) -> tuple[EnsembleMember, list[EpochMetrics]]:
     """Train one network, from where an earlier run stopped."""
-    config = run.config
-    member = EnsembleMember(number, config, run.table, run.splits["train"])
-    member.max_seconds = run.max_seconds
-    checkpoints = run.work_dir / f"member_{number}"
-    features = run.cached or OnlineFeatures(member.model, run.table, config)
-    history = train_epochs(
-        member,
-        lambda: member.train_step(features),
-        lambda: member.count_epoch(lambda: member.validate(features, run.splits["validation"])),
-        checkpoints,
-        run.on_epoch_end,
-        run.on_step,
-    )
-    if number < config.ensemble_size - 1 or config.cross_fit:  # so that a stop in the next one does not cost this one
+    member, checkpoints = EnsembleMember(number, run), run.work_dir / f"member_{number}"
+    history = train_epochs(member, checkpoints, run.watch)
+    if number < run.config.ensemble_size - 1 or run.config.cross_fit:  # a stop in the next one does not cost this one
         member.save(checkpoints, history)
-    member.model.load_state_dict(member.best.state_dict())
-    return member, features, history
+    member.use_best()
+    return member, history
 
 
 def balanced_batch(table: RewardDataset, rows: AnyArray, size: int, rng: torch.Generator) -> AnyArray:

@@ -43,8 +43,6 @@ def run_labeling_app(
     order: QueueOrder = "unlabeled",
     name: str = "",
     action_log: Path | None = None,
-    poll: bool = True,
-    into: Path | None = None,
     progress: ProgressFn = iter,
     say: Callable[[str], None] = print,
     options: ReadOptions | None = None,
@@ -53,20 +51,18 @@ def run_labeling_app(
 
     name: who labels; it stands in the labels' notes
     action_log: a file to write what is pressed to, for `plaudit.judges.human.session.replay_actions`
-    poll: show episodes that arrive meanwhile
-    into: where the store of a data set goes; None: beside it
     options: how to read a data set of another layout
     """
     check_display()
-    folder, messages = open_or_import(Path(store_path), into, progress, options, say)
+    folder, messages = open_or_import(store_path, None, progress, options, say)
     for message in messages:
         say(message)
     with Session.open(folder, order=order, name=name) as session:
-        _show_window(session, poll, action_log)
+        _show_window(session, action_log)
         return LabelingSummary(folder, session.completed, len(session.queue), len(session.drafts.state.drafts))
 
 
-def _show_window(session: Session, poll: bool, action_log: Path | None) -> None:
+def _show_window(session: Session, action_log: Path | None) -> None:
     """Until the window is closed, or Ctrl-C is pressed in the terminal."""
     from PySide6.QtCore import QTimer
     from PySide6.QtWidgets import QApplication
@@ -74,7 +70,7 @@ def _show_window(session: Session, poll: bool, action_log: Path | None) -> None:
     from plaudit.judges.human.window import LabelWindow
 
     app = QApplication.instance() or QApplication([])
-    window = LabelWindow(session, poll=poll, action_log=action_log)
+    window = LabelWindow(session, action_log=action_log)
     heartbeat = QTimer()  # Python handles signals between its own lines, of which Qt runs none while it waits
     heartbeat.timeout.connect(lambda: None)
     heartbeat.start(200)

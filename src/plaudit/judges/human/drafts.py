@@ -240,7 +240,8 @@ class DraftStore:
         for key in _live_keys(self._folder):
             with suppress(StoreError):  # damaged: its owner gets the error
                 state = None if key == self._key else _read(self._folder, key)
-                taken |= {state.last} - {None} if state is not None else set()
+                if state is not None and state.last is not None:
+                    taken.add(state.last)
         return taken
 
     def close(self) -> None:

@@ -68,11 +68,6 @@ class Cursor:
         first, last = sorted((self.mark, self.frame if self.end is None else self.end))
         return first, last
 
-    @property
-    def selected_range(self) -> tuple[int, int]:
-        """The frames that 0 and 1 label: the marked range, else the current frame."""
-        return self.selection or (self.frame, self.frame)
-
 
 @dataclass(frozen=True, eq=False)
 class LabelTrace:
@@ -128,7 +123,7 @@ class Session:
 
     def label(self, success: bool) -> None:
         """0 or 1 for the marked range, else for the current frame."""
-        first, last = self.cursor.selected_range
+        first, last = self.cursor.selection or (self.cursor.frame, self.cursor.frame)
         where = f"frame {first}" if first == last else f"frames {first} to {last}"
         self._edit(self.annotation.set_range(first, last, float(success)), f"{where}: {int(success)}")
         self.cursor.clear_selection()

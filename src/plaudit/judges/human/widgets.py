@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from html import escape
 
-from PySide6.QtCore import QEvent, QObject, QSize, Qt
+from PySide6.QtCore import QSize, Qt
 from PySide6.QtGui import QMouseEvent
 from PySide6.QtWidgets import (
     QBoxLayout,
@@ -201,18 +201,6 @@ class HelpOverlay(QLabel):
         self.setAlignment(Qt.AlignmentFlag.AlignCenter)
         self.setStyleSheet("background: rgba(10, 12, 14, 225)")
         self.hide()
-        self._covered = parent
-        parent.installEventFilter(self)
-
-    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
-        if event.type() == QEvent.Type.Resize:
-            self.setGeometry(self._covered.rect())
-        return False
-
-    def toggle(self) -> None:
-        self.setGeometry(self._covered.rect())
-        self.setVisible(not self.isVisible())
-        self.raise_()
 
     def mousePressEvent(self, ev: QMouseEvent) -> None:
         self.hide()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from PySide6.QtCore import QAbstractListModel, QModelIndex, QPersistentModelIndex, Qt, QTimer, Signal
-from PySide6.QtGui import QCloseEvent, QColor, QKeyEvent, QKeySequence
+from PySide6.QtGui import QCloseEvent, QColor, QKeyEvent, QKeySequence, QResizeEvent
 from PySide6.QtWidgets import QAbstractItemView, QFrame, QHBoxLayout, QLabel, QListView, QVBoxLayout, QWidget
 
 from plaudit.errors import PlauditError
@@ -200,6 +200,9 @@ class LabelWindow(QWidget):
         elif action.repeats or not event.isAutoRepeat():
             self.act(action.name)
 
+    def resizeEvent(self, event: QResizeEvent) -> None:
+        self.help.setGeometry(self.rect())
+
     def closeEvent(self, event: QCloseEvent) -> None:
         self._timer.stop()
         self.player.pause()
@@ -225,7 +228,7 @@ class LabelWindow(QWidget):
     def _act_on_window(self, name: str) -> None:
         cursor, episode = self.session.cursor, self.session.episode
         if name == "help":
-            self.help.toggle()
+            self.help.setVisible(not self.help.isVisible())
         elif name == "slower":
             self.player.change_speed(-1)
         elif name == "faster":

@@ -25,7 +25,7 @@ from plaudit.errors import BadFile, JudgeError, import_extra
 from plaudit.files import Root
 from plaudit.judges.config import ADAPTER_FILE
 from plaudit.judges.vlm.config import AdapterInfo, LoraShape, PromptSettings, VlmJudgeConfig
-from plaudit.judges.vlm.loading import LoadedVlm, fingerprint_of, load_description, load_qwen3_vl, unknown_part
+from plaudit.judges.vlm.loading import LoadedVlm, fingerprint_of, load_description, load_vlm, unknown_part
 
 WEIGHTS = "adapter_model.safetensors"
 # Products of a Qwen3-VL, by their full names; the patches' own stay as they are.
@@ -51,7 +51,7 @@ def load_base(config: VlmJudgeConfig) -> LoadedVlm:
     reason = unknown_part(config.model, load_description(config))
     if reason is not None:
         raise JudgeError(f"{reason}: it can judge, but only a Qwen3-VL is tuned here")
-    return load_qwen3_vl(config)
+    return load_vlm(config)
 
 
 def load_adapted(config: VlmJudgeConfig) -> LoadedVlm:

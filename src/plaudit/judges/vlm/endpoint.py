@@ -108,7 +108,7 @@ class OpenAIBackend(VlmBackend):
 
     def _images(self, prompt: FramePrompt) -> Image:
         urls = {
-            camera: [data_url(frame, self.endpoint.image_format) for frame in frames]
+            camera: [data_url(frame, self.endpoint.image_format) for frame in frames.numpy()]
             for camera, frames in resize_frames(prompt, self.config.image_size).items()
         }
         return lambda camera, number: {"type": "image_url", "image_url": {"url": urls[camera][number]}}
@@ -144,11 +144,9 @@ class OpenAIBackend(VlmBackend):
         reason = " ".join(str(error).split("\n")[0].split())[:200]
         if isinstance(error, openai.NotFoundError):
             return JudgeError(f"{url} knows no model '{self.config.model}' (HTTP 404: {reason})")
-        kind = (
-            JudgeUnavailable if isinstance(error, openai.InternalServerError) else JudgeError
-        )  # a server that restarts
         status = f"HTTP {error.status_code}" if isinstance(error, openai.APIStatusError) else "with an error"
-        return kind(f"{url} answered {status}: {reason}")
+        restarts = isinstance(error, openai.InternalServerError)  # a server that comes up answers so
+        return (JudgeUnavailable if restarts else JudgeError)(f"{url} answered {status}: {reason}")
 
 
 def logit_of(listed: Sequence[TokenLogprob], frame: int) -> float:

@@ -38,10 +38,10 @@ def size_of(shape: Sequence[int], edge: int) -> Size:
     return rows * TOKEN, columns * TOKEN
 
 
-def resize_frames(prompt: FramePrompt, edge: int) -> dict[str, ByteArray]:
+def resize_frames(prompt: FramePrompt, edge: int, device: torch.device | str = "cpu") -> dict[str, Tensor]:
     """camera -> uint8 [F, h, w, 3], the frames that are shown, in whole tokens."""
-    frames = {camera: torch.from_numpy(prompt.images(camera)) for camera in prompt.frames}
-    return {c: resize_images(f, size_of(f.shape, edge)).contiguous().numpy() for c, f in frames.items()}
+    frames = {c: torch.from_numpy(prompt.images(c)).to(device, non_blocking=True) for c in prompt.frames}
+    return {c: resize_images(images, size_of(images.shape, edge)).contiguous() for c, images in frames.items()}
 
 
 def patches(frames: Tensor, dtype: torch.dtype) -> Tensor:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 
 from plaudit.devices import resolve_device
+from plaudit.encoders.others import from_hub
 from plaudit.errors import JudgeError, import_extra
 from plaudit.files import MAX_HEAD, MAX_JSON, Root, read_json_object, understood
 from plaudit.judges.vlm.config import VlmJudgeConfig
@@ -35,7 +36,8 @@ class LoadedVlm:
     """A model that is ready to run."""
 
     model: Any  # on its device
-    processor: Any  # a tokenizer, for a Qwen3-VL; transformers' processor for others
+    tokenizer: Any
+    processor: Any  # transformers' preprocessing; the tokenizer again for a Qwen3-VL
     template: str  # of chats, jinja
     fingerprint: str  # of weights, preprocessing and template
     trained_on: str = ""  # keys of the episodes that an adapter learned from
@@ -58,30 +60,20 @@ def unknown_part(name: str, described: Any) -> str | None:
     return None
 
 
-def load_qwen3_vl(config: VlmJudgeConfig) -> LoadedVlm:
-    """A Qwen3-VL and its tokenizer; its images are prepared by images.py."""
+def load_vlm(config: VlmJudgeConfig, *, with_processor: bool = False) -> LoadedVlm:
+    """A model of transformers that takes images and answers in text.
+
+    with_processor: with transformers' own preprocessing; a Qwen3-VL needs none, as images.py prepares its images
+    """
     transformers = import_extra("transformers", "vlm")
-    tokenizer = _from_hub(config, transformers.AutoTokenizer)
-    template = _template(_folder(config), tokenizer)
-    model = _load_model(config, transformers.Qwen3VLForConditionalGeneration)
-    return LoadedVlm(model, tokenizer, template, fingerprint_of(_folder(config), template))
-
-
-def load_any_vlm(config: VlmJudgeConfig) -> LoadedVlm:
-    """Any model of transformers that takes images and answers in text, with its processor."""
-    transformers = import_extra("transformers", "vlm")
-    processor = _from_hub(config, transformers.AutoProcessor)
-    template = getattr(processor, "chat_template", None) or _template(_folder(config), processor.tokenizer)
-    model = _load_model(config, transformers.AutoModelForImageTextToText)
-    return LoadedVlm(model, processor, template, fingerprint_of(_folder(config), template))
-
-
-def _load_model(config: VlmJudgeConfig, loader: Any) -> Any:
+    processor = _from_hub(config, transformers.AutoProcessor if with_processor else transformers.AutoTokenizer)
+    tokenizer = getattr(processor, "tokenizer", processor)  # a model of text has no processor
+    template = getattr(processor, "chat_template", None) or _template(_folder(config), tokenizer)
     device = resolve_device(config.device)
     usual = torch.bfloat16 if device.type == "cuda" else torch.float32
     model, report = _from_hub(
         config,
-        loader,
+        transformers.AutoModelForImageTextToText,
         dtype=usual if config.dtype == "auto" else getattr(torch, config.dtype),
         attn_implementation=attention_on(device, config.attention),
         output_loading_info=True,
@@ -95,7 +87,8 @@ def _load_model(config: VlmJudgeConfig, loader: Any) -> Any:
         raise JudgeError(
             f"the weights of '{config.model}' do not fit on {device}; free some memory there, or take a smaller model"
         ) from error
-    return model.eval().requires_grad_(False)
+    model.eval().requires_grad_(False)
+    return LoadedVlm(model, tokenizer, processor, template, fingerprint_of(_folder(config), template))
 
 
 def answer_token_ids(tokenizer: Any, word: Literal["yes", "no"]) -> list[int]:
@@ -125,21 +118,11 @@ def fingerprint_of(folder: Path, template: str) -> str:
 
 
 def _from_hub(config: VlmJudgeConfig, loader: Any, **options: Any) -> Any:
-    if Path(config.model).is_dir():
-        Root(Path(config.model)).check_files()
-    try:
-        return loader.from_pretrained(
-            config.model, local_files_only=config.local_files_only, trust_remote_code=False, **options
-        )
-    except (OSError, ValueError, RuntimeError, ImportError) as error:
-        reason = " ".join(next((line for line in str(error).splitlines() if line.strip()), "").split())
-        if config.local_files_only and "couldn't connect" in reason:  # it has not tried to
-            reason = "it is no folder here, and not among the models that were downloaded before"
-        raise JudgeError(
-            f"transformers cannot load '{config.model}' ({reason}); name a folder with config.json, tokenizer and "
-            "weights, or set local_files_only: false for a model of the hub. Models with code of their own are not "
-            "run; serve such a model with vLLM and set backend: openai"
-        ) from error
+    advice = (
+        "name a folder with config.json, tokenizer and weights, or set local_files_only: false for a model of the hub. "
+        "Models with code of their own are not run; serve such a model with vLLM and set backend: openai"
+    )
+    return from_hub(loader, config.model, local_files_only=config.local_files_only, advice=advice, **options)
 
 
 def _folder(config: VlmJudgeConfig) -> Path:

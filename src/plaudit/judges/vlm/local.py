@@ -12,6 +12,7 @@ An episode that fails keeps its error; the others go on. The forward is our own,
 import logging
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,21 +20,13 @@ import torch
 from torch import Tensor
 
 from plaudit.errors import JudgeError, PlauditError
-from plaudit.judges.images import resize_images
 from plaudit.judges.vlm.adapter import load_adapted
 from plaudit.judges.vlm.chat_template import ChatTemplate, IntArray, Layout, image
 from plaudit.judges.vlm.config import VlmJudgeConfig
-from plaudit.judges.vlm.images import PATCH, Size, patches, size_of
+from plaudit.judges.vlm.images import PATCH, Size, patches, resize_frames, size_of
 from plaudit.judges.vlm.judge import VlmBackend
-from plaudit.judges.vlm.loading import (
-    LoadedVlm,
-    answer_token_ids,
-    load_any_vlm,
-    load_description,
-    load_qwen3_vl,
-    unknown_part,
-)
-from plaudit.judges.vlm.processor import ProcessorBackend, check_finite, generate_text, memory_errors
+from plaudit.judges.vlm.loading import LoadedVlm, load_description, load_vlm, unknown_part
+from plaudit.judges.vlm.processor import LocalBackend, ProcessorBackend, check_finite
 from plaudit.judges.vlm.prompt import FramePrompt, build_prompt, explanation_prompt
 from plaudit.judges.vlm.qwen3_vl import Decoder, Features, Vision, attend_by, attention_on
 from plaudit.types import AnyArray, Episode, FloatArray
@@ -46,9 +39,9 @@ def load_local_backend(config: VlmJudgeConfig) -> VlmBackend:
     if config.adapter:
         backend = Qwen3VLBackend(config, load_adapted(config))
     elif (reason := unknown_part(config.model, load_description(config))) is None:
-        backend = Qwen3VLBackend(config, load_qwen3_vl(config))
+        backend = Qwen3VLBackend(config, load_vlm(config))
     else:
-        backend = ProcessorBackend(config, load_any_vlm(config), reason)
+        backend = ProcessorBackend(config, load_vlm(config, with_processor=True), reason)
     for warning in backend.warnings:
         _log.info("%s", warning)
     return backend
@@ -60,22 +53,16 @@ class PackedEpisode:
 
     number: int  # its place in the list
     prompt: FramePrompt
-    sizes: Sequence[Size]  # of its cameras' images, as the model sees them
     layout: Layout
 
 
-class Qwen3VLBackend(VlmBackend):
+class Qwen3VLBackend(LocalBackend):
     """A `VlmBackend` of a Qwen3-VL in this process."""
 
     def __init__(self, config: VlmJudgeConfig, loaded: LoadedVlm):
-        super().__init__(config, loaded.fingerprint, str(loaded.model.dtype))
-        self.trained_on = loaded.trained_on
-        self.model = loaded.model
-        self.device: torch.device = loaded.model.device
+        super().__init__(config, loaded)
         self.max_batch_tokens = config.max_batch_tokens
-        self._tokenizer = loaded.processor
-        self._chat_template = ChatTemplate(loaded.processor, loaded.template)
-        self._yes, self._no = (answer_token_ids(loaded.processor, word) for word in ("yes", "no"))
+        self._chat_template = ChatTemplate(loaded.tokenizer, loaded.template)
         attend = attend_by(attention_on(self.device, config.attention))
         warnings = [*loaded.warnings]
         try:
@@ -100,20 +87,19 @@ class Qwen3VLBackend(VlmBackend):
                 answers[number] = error
         waiting.sort(key=lambda packed: packed.layout.tokens, reverse=True)
         while waiting:
-            longest = waiting[0].layout.tokens
-            batch = waiting[: max(1, self.max_batch_tokens // longest)]
+            longest = waiting[0]
+            batch = waiting[: max(1, self.max_batch_tokens // longest.layout.tokens)]
             logits = self._logits(batch)
             if logits is None and len(batch) > 1:
-                self.max_batch_tokens = len(batch) // 2 * longest
+                self.max_batch_tokens = len(batch) // 2 * longest.layout.tokens
                 continue
-            for place, packed in enumerate(batch):
-                if logits is not None:
-                    answers[packed.number] = check_finite(packed.prompt, logits[place])
-                    continue
-                answers[packed.number] = JudgeError(
-                    f"{packed.prompt.num_frames} frames ({packed.layout.tokens:,} tokens) do not fit into the memory "
+            if logits is None:
+                answers[longest.number] = JudgeError(
+                    f"{longest.prompt.num_frames} frames ({longest.layout.tokens:,} tokens) do not fit into the memory "
                     f"of {self.device}; set a frame_stride, fewer cameras or a smaller image_size"
                 )
+            else:
+                answers |= {p.number: check_finite(p.prompt, of) for p, of in zip(batch, logits, strict=True)}
             del waiting[: len(batch)]
         return [answers[number] for number in range(len(episodes))]
 
@@ -123,25 +109,20 @@ class Qwen3VLBackend(VlmBackend):
 
     def pack_prompt(self, number: int, prompt: FramePrompt) -> PackedEpisode:
         """The same of its prompt."""
-        sizes = [size_of(images.shape, self.config.image_size) for images in prompt.frames.values()]
-        layout = self._chat_template.layout(prompt, sizes)
+        layout = self._chat_template.layout(prompt, self.image_sizes(prompt))
         context: int = self.model.config.text_config.max_position_embeddings
         if layout.tokens > context:
             tokens = f"{prompt.num_frames} frames make {layout.tokens:,} tokens"
             raise JudgeError(f"{tokens}, this model takes {context:,}; set a frame_stride")
-        return PackedEpisode(number, prompt, sizes, layout)
+        return PackedEpisode(number, prompt, layout)
 
     def _logits(self, batch: Sequence[PackedEpisode]) -> list[FloatArray] | None:
         """Of each episode's frames; None where memory was not enough."""
-        try:
-            with torch.no_grad():
-                logits = self.forward(batch).cpu().numpy()
-        except torch.OutOfMemoryError:
-            logits = None
-        if logits is None:  # out here, where the failed pass is no longer held by its exception
-            torch.cuda.empty_cache()
-            return None
-        return np.split(logits, np.cumsum([packed.prompt.num_frames for packed in batch])[:-1])
+        with suppress(torch.OutOfMemoryError), torch.no_grad():
+            logits = self.forward(batch).cpu().numpy()
+            return np.split(logits, np.cumsum([packed.prompt.num_frames for packed in batch])[:-1])
+        torch.cuda.empty_cache()  # the failed pass is no longer held by its exception
+        return None
 
     def forward(self, batch: Sequence[PackedEpisode]) -> Tensor:
         """[A] logits of all frames of all episodes, one after the other; with gradients, where something learns."""
@@ -154,24 +135,24 @@ class Qwen3VLBackend(VlmBackend):
 
     def _transformers_forward(self, batch: Sequence[PackedEpisode]) -> Tensor:
         """The same by transformers, one episode after the other."""
-        parts = []
-        for packed in batch:
-            inputs = self._inputs(packed.layout.ids, packed.prompt, packed.sizes)
-            keep = self._to_device(packed.layout.answer_positions)
-            logits = self.model(**inputs, logits_to_keep=keep, use_cache=False).logits[0].float()
-            parts.append(logits[:, self._yes].logsumexp(1) - logits[:, self._no].logsumexp(1))
+        parts = [
+            self.transformers_logits(
+                self._inputs(packed.layout.ids, packed.prompt),
+                self._to_device(packed.layout.answer_positions),
+            )
+            for packed in batch
+        ]
         return torch.cat(parts)
 
     def encode_images(self, batch: Sequence[PackedEpisode], length: int) -> tuple[Features, IntArray]:
         """Features of all frames, and which of the tokens each stands for; images of a size go together."""
-        frames: dict[Size, list[Tensor]] = defaultdict(list)
-        places: dict[Size, list[IntArray]] = defaultdict(list)
+        frames: dict[torch.Size, list[Tensor]] = defaultdict(list)
+        places: dict[torch.Size, list[IntArray]] = defaultdict(list)
         for row, packed in enumerate(batch):
-            for camera, size, place in zip(
-                packed.prompt.frames, packed.sizes, packed.layout.image_positions, strict=True
-            ):
-                frames[size].append(resize_images(self._to_device(packed.prompt.images(camera)), size))
-                places[size].append(row * length + place.ravel())
+            cameras = resize_frames(packed.prompt, self.config.image_size, self.device).values()
+            for images, place in zip(cameras, packed.layout.image_positions, strict=True):
+                frames[images.shape[1:3]].append(images)
+                places[images.shape[1:3]].append(row * length + place.ravel())
         seen = [self.vision(torch.cat(images)) for images in frames.values()]
         deep = [torch.cat(parts) for parts in zip(*(features.deep for features in seen), strict=True)]
         return (
@@ -187,25 +168,22 @@ class Qwen3VLBackend(VlmBackend):
         self.decoder.recompute = self.vision.recompute = True
         return True
 
-    def generate(self, prompt: FramePrompt) -> str:
-        with memory_errors(self.device):
-            inputs = self.explanation_inputs(prompt)
-            return generate_text(self.model, self._tokenizer, inputs, self.config.max_new_tokens)
-
     def explanation_inputs(self, prompt: FramePrompt) -> dict[str, Tensor]:
         """Of transformers' own forward, for a chat that asks for words."""
-        sizes = [size_of(images.shape, self.config.image_size) for images in prompt.frames.values()]
         text = self._chat_template.render(explanation_prompt(prompt, self.config.explain_prompt, image))
-        return self._inputs(self._chat_template.segment(text, sizes * prompt.num_frames).ids, prompt, sizes)
+        tokens = self._chat_template.segment(text, self.image_sizes(prompt) * prompt.num_frames).ids
+        return self._inputs(tokens, prompt)
 
-    def _inputs(self, tokens: IntArray, prompt: FramePrompt, sizes: Sequence[Size]) -> dict[str, Tensor]:
+    def image_sizes(self, prompt: FramePrompt) -> list[Size]:
+        """Of the cameras' images, as the model sees them."""
+        return [size_of(images.shape, self.config.image_size) for images in prompt.frames.values()]
+
+    def _inputs(self, tokens: IntArray, prompt: FramePrompt) -> dict[str, Tensor]:
         """Of transformers' own forward: these tokens and the frames that are shown."""
         ids = self._to_device(tokens)[None]
-        cameras = [
-            patches(resize_images(self._to_device(prompt.images(camera)), size), self.model.dtype)
-            for camera, size in zip(prompt.frames, sizes, strict=True)
-        ]
-        grids = [(1, height // PATCH, width // PATCH) for height, width in sizes]
+        frames = resize_frames(prompt, self.config.image_size, self.device).values()
+        cameras = [patches(images, self.model.dtype) for images in frames]
+        grids = [(1, height // PATCH, width // PATCH) for height, width in self.image_sizes(prompt)]
         return {
             "input_ids": ids,
             "attention_mask": torch.ones_like(ids),

@@ -5,7 +5,8 @@ go through the model's own preprocessing. All frames of an episode are still sco
 has to leave earlier turns as they are: chats of one, two and three frames have to grow by the same tokens.
 """
 
-from collections.abc import Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,17 +25,49 @@ from plaudit.judges.vlm.prompt import FramePrompt, Message, build_prompt, conver
 from plaudit.types import Episode, FloatArray
 
 
-class ProcessorBackend(VlmBackend):
+class LocalBackend(VlmBackend):
+    """A `VlmBackend` of a model in this process."""
+
+    def __init__(self, config: VlmJudgeConfig, loaded: LoadedVlm, *kind: str):
+        """kind: a part of the fingerprint"""
+        super().__init__(config, *kind, loaded.fingerprint, str(loaded.model.dtype))
+        self.model, self.device, self.trained_on = loaded.model, loaded.model.device, loaded.trained_on
+        self._tokenizer = loaded.tokenizer
+        self._yes, self._no = (answer_token_ids(loaded.tokenizer, word) for word in ("yes", "no"))
+
+    @abstractmethod
+    def explanation_inputs(self, prompt: FramePrompt) -> dict[str, Tensor]:
+        """What transformers' own forward takes, of a chat that asks for words."""
+
+    def transformers_logits(self, inputs: Mapping[str, Tensor], answers: Tensor) -> Tensor:
+        """[A] log P(yes) - log P(no) of the word after each of these tokens, by transformers' own forward."""
+        words = self.model(**inputs, logits_to_keep=answers, use_cache=False).logits[0].float()
+        return words[:, self._yes].logsumexp(1) - words[:, self._no].logsumexp(1)
+
+    def generate(self, prompt: FramePrompt) -> str:
+        """The likeliest text after the chat."""
+        with memory_errors(self.device), torch.inference_mode():
+            inputs = self.explanation_inputs(prompt)
+            written = self.model.generate(
+                **inputs,
+                generation_config=type(self.model.generation_config)(
+                    max_new_tokens=self.config.max_new_tokens,
+                    do_sample=False,
+                    eos_token_id=self._tokenizer.eos_token_id,
+                    pad_token_id=self._tokenizer.pad_token_id,
+                ),
+            )
+        return self._tokenizer.decode(written[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+
+
+class ProcessorBackend(LocalBackend):
     """A `VlmBackend` of any model that transformers can run."""
 
     def __init__(self, config: VlmJudgeConfig, loaded: LoadedVlm, warning: str):
         """warning: why this model is not run by our own forward"""
-        super().__init__(config, "processor", loaded.fingerprint, str(loaded.model.dtype))
-        self.model = loaded.model
-        self.device: torch.device = loaded.model.device
+        super().__init__(config, loaded, "processor")
         self.warnings = (f"{warning}; transformers' own forward scores its frames, one episode at a time",)
         self._processor, self._template = loaded.processor, loaded.template
-        self._yes, self._no = (answer_token_ids(loaded.processor.tokenizer, word) for word in ("yes", "no"))
 
     def score(self, episodes: Sequence[Episode]) -> Sequence[FloatArray | PlauditError]:
         """The logit of success of each observed frame."""
@@ -47,9 +80,7 @@ class ProcessorBackend(VlmBackend):
                 images = self._images(prompt)
                 inputs = self._inputs(conversation(prompt, prompt.num_frames, image), images)
                 answers = self._answer_positions(prompt, images, inputs["input_ids"][0].tolist())
-                keep = torch.tensor(answers, device=self.device)
-                words = self.model(**inputs, logits_to_keep=keep, use_cache=False).logits[0].float()
-                logits = words[:, self._yes].logsumexp(1) - words[:, self._no].logsumexp(1)
+                logits = self.transformers_logits(inputs, torch.tensor(answers, device=self.device))
         except PlauditError as error:
             return error
         return check_finite(prompt, logits.cpu().numpy())
@@ -69,16 +100,13 @@ class ProcessorBackend(VlmBackend):
             raise JudgeError(UNSTABLE_TEMPLATE)
         return [end - 1 for end in ends]
 
-    def generate(self, prompt: FramePrompt) -> str:
-        with memory_errors(self.device):
-            messages = explanation_prompt(prompt, self.config.explain_prompt, image)
-            inputs = self._inputs(messages, self._images(prompt))
-            return generate_text(self.model, self._processor.tokenizer, inputs, self.config.max_new_tokens)
+    def explanation_inputs(self, prompt: FramePrompt) -> dict[str, Tensor]:
+        return self._inputs(explanation_prompt(prompt, self.config.explain_prompt, image), self._images(prompt))
 
     def _images(self, prompt: FramePrompt) -> list[Any]:
         """In the order of the chat: all cameras of a frame, then the next frame."""
         cameras = resize_frames(prompt, self.config.image_size).values()
-        return [PilImage.fromarray(frame) for frames in zip(*cameras, strict=True) for frame in frames]
+        return [PilImage.fromarray(frame.numpy()) for frames in zip(*cameras, strict=True) for frame in frames]
 
     def _inputs(self, messages: list[Message], images: Sequence[Any]) -> dict[str, Tensor]:
         text = self._processor.apply_chat_template(
@@ -90,11 +118,10 @@ class ProcessorBackend(VlmBackend):
 
 def check_finite(prompt: FramePrompt, logits: FloatArray) -> FloatArray | PlauditError:
     """The logits of all observed frames; an error where one is not a number."""
-    bad = np.flatnonzero(~np.isfinite(logits))
+    bad = prompt.frame_indices[~np.isfinite(logits)]
     if len(bad):
-        frame = prompt.frame_indices[bad[0]]
         return JudgeError(
-            f"the model's answer at frame {frame} is not a number ({len(bad)} in all); try dtype: float32"
+            f"the model's answer at frame {bad[0]} is not a number ({len(bad)} in all); try dtype: float32"
         )
     return prompt.expand(logits)
 
@@ -107,18 +134,3 @@ def memory_errors(device: torch.device) -> Iterator[None]:
     except torch.OutOfMemoryError as error:
         advice = "set a frame_stride, fewer cameras or a smaller image_size"
         raise JudgeError(f"its frames do not fit into the memory of {device}; {advice}") from error
-
-
-@torch.inference_mode()
-def generate_text(model: Any, tokenizer: Any, inputs: dict[str, Tensor], max_new_tokens: int) -> str:
-    """The likeliest text after a chat."""
-    written = model.generate(
-        **inputs,
-        generation_config=type(model.generation_config)(
-            max_new_tokens=max_new_tokens,
-            do_sample=False,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        ),
-    )
-    return tokenizer.decode(written[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)

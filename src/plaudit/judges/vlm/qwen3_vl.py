@@ -35,32 +35,27 @@ def attention_on(device: torch.device, wanted: Literal["auto", "flash_attention_
     if wanted == "flash_attention_2":
         if device.type != "cuda":
             raise JudgeError(f"attention: flash_attention_2 runs on a CUDA GPU, and the device is {device}; set auto")
-        _flash_attention()
+        attend_by(wanted)
     if wanted != "auto":
         return wanted
     return "flash_attention_2" if device.type == "cuda" and find_spec("flash_attn") is not None else "sdpa"
 
 
 def attend_by(attention: Attention) -> Attend:
-    """An implementation by its name."""
+    """An implementation by its name; an error if its package is missing."""
     if attention == "sdpa":
         return attend_sdpa
-    flash = _flash_attention()
-    return lambda q, k, v, causal: flash(q, k, v, causal=causal)
-
-
-def _flash_attention() -> Any:
     try:
-        return import_module("flash_attn").flash_attn_func
+        flash = import_module("flash_attn").flash_attn_func
     except ImportError as error:
         raise MissingPackage("flash-attn", "flash-attn --no-build-isolation (or set attention: sdpa)") from error
+    return lambda q, k, v, causal: flash(q, k, v, causal=causal)
 
 
 def attend_sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1]).transpose(
-        1, 2
-    )
+    gqa = q.shape[1] != k.shape[1]
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=gqa).transpose(1, 2)
 
 
 # Products, with what an adapter adds

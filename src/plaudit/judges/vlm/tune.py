@@ -14,11 +14,9 @@ If memory runs out, fewer episodes go through at a time; then layers are recompu
 """
 
 import math
-import platform
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -28,7 +26,6 @@ from pydantic import Field
 from torch import nn
 from torch.nn import functional as F
 
-from plaudit import __version__
 from plaudit.config import BatchSize, LearningRate, PositiveInt, Seed
 from plaudit.data.episode_keys import episode_keys, pack_keys
 from plaudit.data.store import Store
@@ -38,14 +35,21 @@ from plaudit.judges.classifier.config import AugmentConfig
 from plaudit.judges.classifier.dataset import SPLITS, Split, blank_images, split_episodes
 from plaudit.judges.classifier.training import augment, draw_changes
 from plaudit.judges.config import ADAPTER_FILE, REFERENCE_SOURCES, TrainingDataInfo
-from plaudit.judges.epochs import EpochMetrics, EpochTrainer, StepMetrics, never_stop, prepare_work, train_epochs
+from plaudit.judges.epochs import (
+    EpochMetrics,
+    EpochTrainer,
+    Watch,
+    never_stop,
+    prepare_work,
+    train_epochs,
+    training_record,
+)
 from plaudit.judges.evaluation import load_reference_labels, score_episodes
 from plaudit.judges.exam import data_fingerprint
-from plaudit.judges.images import resize_images
 from plaudit.judges.metrics import EpisodePrediction, JudgeMetrics, compute_metrics
 from plaudit.judges.vlm.adapter import add_lora, fingerprint_with, load_base, save_adapter
 from plaudit.judges.vlm.config import AdapterInfo, LoraShape, PromptSettings, VlmJudgeConfig
-from plaudit.judges.vlm.images import size_of
+from plaudit.judges.vlm.images import resize_frames
 from plaudit.judges.vlm.judge import VlmJudge
 from plaudit.judges.vlm.local import PackedEpisode, Qwen3VLBackend
 from plaudit.judges.vlm.prompt import FramePrompt, build_prompt
@@ -96,13 +100,12 @@ def tune_judge(
     judge: VlmJudgeConfig,
     config: TuneConfig,
     work_dir: Path,
-    on_epoch_end: Callable[[EpochMetrics], bool],
-    on_step: Callable[[StepMetrics], bool] = never_stop,
+    watch: Watch = never_stop,
     ids: Sequence[int] | None = None,
 ) -> TuneResult:
     """Train an adapter for a judge's model; what takes long is kept in `work_dir`, from where the same call resumes.
 
-    on_epoch_end, on_step: told how it goes; False stops it with `TrainingInterrupted`
+    watch: called after each step and epoch; False stops the training with `TrainingInterrupted`
     ids: of the episodes to learn from and to choose the epoch by; None: all that have labels
     """
     begun = time.monotonic()
@@ -124,8 +127,7 @@ def tune_judge(
     tuner = Tuner(config, Qwen3VLBackend(judge, loaded), store, targets, splits)
     before = compute_metrics(tuner.measure(), DecisionRule())
     tuner.validate()
-    end_epoch = partial(tuner.count_epoch, tuner.validate)
-    history = train_epochs(tuner, tuner.train_step, end_epoch, work_dir / "adapter", on_epoch_end, on_step)
+    history = train_epochs(tuner, work_dir / "adapter", watch)
     if tuner.best_epoch == 0:
         raise JudgeError(
             f"no epoch was better on the {len(splits['validation'])} validation episodes than the model as it came; "
@@ -133,14 +135,7 @@ def tune_judge(
         )
     tuner.use_best()
     metrics = compute_metrics(tuner.measure(), DecisionRule())
-    training = {
-        "config": config.model_dump(mode="json"),
-        "epochs": tuner.version,
-        "best_epoch": tuner.best_epoch,
-        "seconds": round(time.monotonic() - begun, 1),
-        "device": str(tuner.backend.device),
-        "versions": {"plaudit": __version__, "torch": torch.__version__, "python": platform.python_version()},
-    }
+    training = training_record(config, begun, tuner.backend.device, epochs=tuner.version, best_epoch=tuner.best_epoch)
     tasks = tuple(sorted({judge.task or store.episode(i).task for i in splits["train"]}))
 
     def save(folder: Path) -> None:
@@ -178,10 +173,11 @@ class Tuner(EpochTrainer):
         self.config, self.backend, self.store, self.targets, self.splits = config, backend, store, targets, splits
         learning = [weight for weight in backend.model.parameters() if weight.requires_grad]
         best = [nn.Parameter(weight.detach().clone(), requires_grad=False) for weight in learning]
-        self.net = nn.ModuleDict({"now": nn.ParameterList(learning), "best": nn.ParameterList(best)})
         self.rng = torch.Generator().manual_seed(config.seed)  # a part of every state; showings have their own
         steps = math.ceil(len(splits["train"]) / config.batch_size)
         super().__init__(
+            nn.ParameterList(learning),
+            nn.ParameterList(best),
             AdamW(learning, lr=config.lr, weight_decay=config.weight_decay),
             epochs=config.epochs,
             patience=config.patience,
@@ -193,18 +189,6 @@ class Tuner(EpochTrainer):
         self.weights = torch.tensor([sum(counts) / (2 * count) for count in counts])  # of a failure, of a success
         self.tasks = sorted({store.episode(i).task for i in splits["train"]})
         self.together = config.batch_size  # episodes that go through at a time
-
-    def train_step(self) -> StepMetrics:
-        """One gradient step on the next episodes of this epoch's order."""
-        order = np.random.default_rng([self.config.seed, self.version]).permutation(self.splits["train"])
-        first = self.epoch_step * self.config.batch_size
-        batch = [self.show(int(i)) for i in order[first : first + self.config.batch_size]]
-        self.step_lr()
-        loss, right = self.gradients(batch)
-        self.check_loss(loss, self.version + 1)
-        nn.utils.clip_grad_norm_(self.net["now"].parameters(), 1.0)
-        self.optimizer.step()
-        return self.count_step(loss, right)
 
     def show(self, episode_id: int) -> tuple[PackedEpisode, FloatArray]:
         """An episode as it is shown this time, and the target of each frame that is; the same for the same epoch."""
@@ -238,15 +222,16 @@ class Tuner(EpochTrainer):
         """Apply one random change to all frames of a camera, at the size that the model sees."""
         drawn = torch.Generator().manual_seed(int(rng.integers(2**62)))
         frames = {}
-        for camera in prompt.frames:
-            images = torch.from_numpy(prompt.images(camera)).to(self.backend.device)
-            images = resize_images(images, size_of(images.shape, self.backend.config.image_size))
+        for camera, images in resize_frames(prompt, self.backend.config.image_size, self.backend.device).items():
             changed = augment(images, draw_changes(1, self.config.augment, drawn).expand(prompt.num_frames, -1))
             frames[camera] = changed.round_().to(torch.uint8).cpu().numpy()
         return replace(prompt, frames=frames, frame_indices=np.arange(prompt.num_frames))
 
-    def gradients(self, batch: Sequence[tuple[PackedEpisode, FloatArray]]) -> tuple[float, float]:
-        """Of a step, in place; returns the loss, and the share of frames that were right, classes balanced."""
+    def gradients(self) -> tuple[float, float]:
+        """Of the next episodes of this epoch's order; the share of frames that were right is of balanced classes."""
+        order = np.random.default_rng([self.config.seed, self.version]).permutation(self.splits["train"])
+        first = self.epoch_step * self.config.batch_size
+        batch = [self.show(int(i)) for i in order[first : first + self.config.batch_size]]
         while True:
             self.optimizer.zero_grad()
             try:
@@ -284,17 +269,12 @@ class Tuner(EpochTrainer):
         right = weights[(logits.detach() > 0) == (target > 0.5)].sum()
         return float(loss.detach()), float(right), float(weights.sum())
 
-    def validate(self) -> float:
-        """The loss on the validation episodes as they are; keeps the adapter if it is the best so far."""
+    def validation_loss(self) -> float:
+        """On the validation episodes as they are."""
         predictions = self.measure()
         prob = torch.from_numpy(np.concatenate([one.success_prob for one in predictions]))
         target = torch.from_numpy(np.concatenate([one.target for one in predictions]))
-        loss = float(F.binary_cross_entropy(prob, target, self.weights[target.long()]))
-        self.check_loss(loss, self.version)
-        if loss < self.best_loss:
-            self.best_loss, self.best_epoch = loss, self.version
-            self._copy("now", "best")
-        return loss
+        return float(F.binary_cross_entropy(prob, target, self.weights[target.long()]))
 
     def measure(self) -> list[EpisodePrediction]:
         """Of the labeled frames of the validation episodes."""
@@ -303,12 +283,3 @@ class Tuner(EpochTrainer):
         for episode_id, reason in failed.items():
             raise JudgeError(f"episode {episode_id}: {reason}")
         return predictions
-
-    def use_best(self) -> None:
-        """Go on as it was after its best epoch."""
-        self._copy("best", "now")
-
-    @torch.no_grad()
-    def _copy(self, source: str, target: str) -> None:
-        for one, other in zip(self.net[source].parameters(), self.net[target].parameters(), strict=True):
-            other.copy_(one)
