@@ -11,7 +11,7 @@ from plaudit.errors import DataError, RolloutError
 from plaudit.rollout.engine import InferenceConfig, RecordedReset
 from plaudit.rollout.operator import Operator, OperatorCommand, OperatorConfig
 from plaudit.rollout.rtc import Rtc
-from plaudit.rollout.run import attended_episode, check_reset
+from plaudit.rollout.run import check_reset, run_episode
 from plaudit.rollout.sequential import Sequential
 from plaudit.types import Episode
 from puppet import CounterConfig, PuppetConfig, lines
@@ -43,7 +43,7 @@ def test_a_motion_of_a_reset_ends_when_the_operator_says_so(tmp_path):
         InferenceConfig(max_episode_steps=2, reset={"store": motion(tmp_path / "resets", *range(9999))}),
     )
     with Rtc(PuppetConfig(log=log), CounterConfig(), config) as engine:
-        thread = threading.Thread(target=lambda: operator.wait_until_ready() and [*attended_episode(engine, operator)])
+        thread = threading.Thread(target=lambda: operator.wait_until_ready() and [*run_episode(engine, operator)])
         thread.start()
         wait_until(lambda: operator.status.phase == "gate")
         operator.send(OperatorCommand.START)

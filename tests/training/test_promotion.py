@@ -3,6 +3,7 @@
 import math
 
 import pytest
+from pydantic import TypeAdapter
 
 from plaudit.training.promotion import EpisodeResult, JudgeEvalSummary, PromotionRules, should_promote
 
@@ -102,6 +103,6 @@ def test_where_there_is_too_little_to_compare_on_the_old_one_stays(right, senten
 
 
 def test_figures_survive_being_written_down():
-    kept = JudgeEvalSummary.from_json(figures(online_failures=(1, 5), fpr=math.nan).to_json())
+    kept = TypeAdapter(JudgeEvalSummary).validate_python(figures(online_failures=(1, 5), fpr=math.nan).to_json())
     assert kept.num_correct == {"online failures": 1} and math.isnan(kept.frame_fpr) and kept.frame_recall == 0.9
     assert kept.results["online failures 0"] == EpisodeResult(True, 2) and len(kept.results) == 5

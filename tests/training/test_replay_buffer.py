@@ -149,7 +149,7 @@ def test_a_learner_sees_its_judge_and_nobody_else(replay, tmp_path):
     truth = Labels.from_targets([0, 1, 1, 1, 1], source="simulator")
     Store.open(tmp_path / "episodes").ledger.append(0, truth)
     options = SampleOptions(source="classifier", gamma=0.9, cameras=("front",))
-    assert make_sampler(replay.location(), options).sample(16).reward.max() == 0
+    assert make_sampler(replay.location().open(), options).sample(16).reward.max() == 0
 
 
 def test_served_batches_are_those_of_the_disk(replay):
@@ -158,7 +158,7 @@ def test_served_batches_are_those_of_the_disk(replay):
     replay.add_labels({EpisodeRef("episodes", i): make_labels(reward=i) for i in range(3)}, {}, WHO)
     options = SampleOptions(source="classifier", gamma=0.9, cameras=("front",), seed=7)
     near, far = (
-        make_sampler(replay.location(), options).sample(32),
+        make_sampler(replay.location().open(), options).sample(32),
         RemoteSampler(SerialHandle("replay buffer", replay), options).sample(32),
     )
     assert replay.location().is_here

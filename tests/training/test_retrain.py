@@ -106,7 +106,7 @@ def waited(retrainer: Retrainer) -> tuple[PromotionDecision, int]:
 def test_a_judge_that_calls_false_successes_makes_the_alarm_ring(story):
     assert story.gap == pytest.approx(2 / 3)  # all 24 called, 8 of them are one
     assert (
-        "the policy has learned to please the judge" in story.rang
+        "the policy may have learned to exploit the judge" in story.rang
         and "learning stops until another judge" in story.rang
     )
 

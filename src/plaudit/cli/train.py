@@ -71,7 +71,7 @@ def train_(
         with Trainer(run, progress) as trainer:
             if trainer.judge.warning:
                 tell("warning", trainer.judge.warning)
-            collected = None if trainer.collection is None else trainer.collection.describe
+            collected = None if trainer.collection is None else trainer.collection.quota.describe
             with training_bar(run.config, collected) as (callback, stopped):
                 end = trainer.run(callback, stopped)
     except KeyboardInterrupt:

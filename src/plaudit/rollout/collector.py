@@ -65,7 +65,7 @@ class EpisodeQuota:
         for episode_id in store.ids:
             labels = store.ledger.labels(episode_id)
             if labels is not None:
-                self.kept[_outcome(labels)] += 1
+                self.kept[outcome_of(labels)] += 1
         self._update_folders()
 
     def missing(self, outcome: Outcome) -> int | None:
@@ -93,7 +93,7 @@ class EpisodeQuota:
         needed: list[tuple[Episode, Labels]] = []
         added: Counter[Outcome] = Counter()
         for episode, labels in pairs:
-            outcome = _outcome(labels)
+            outcome = outcome_of(labels)
             missing = self.missing(outcome)
             if missing is not None and added[outcome] >= missing:
                 self.surplus[outcome] += 1
@@ -313,7 +313,8 @@ def _make_episode(steps: Sequence[_Step], **fields: Any) -> tuple[Episode, Label
     return episode, Labels.from_targets(targets, SOURCE, note=NO_SUCCESS_FRAME if no_success_frame else "")
 
 
-def _outcome(labels: Labels) -> Outcome:
+def outcome_of(labels: Labels) -> Outcome:
+    """Whether an episode counts as a success or as a failure."""
     return "success" if labels.success_once else "failure"
 
 
@@ -382,29 +383,25 @@ class Collection:
             if not store.ledger.history(episode_id):  # a kill came between the episode and its labels
                 store.ledger.append(episode_id, _simulator_labels(store.episode(episode_id)))
         self._seeds = set(own.values())
-        self._quota, self._config = EpisodeQuota(store, config.targets, config.folders), config
+        self.quota, self._config = EpisodeQuota(store, config.targets, config.folders), config
 
     @property
     def enough(self) -> bool:
         """Whether the run may end."""
-        return self._config.stop and self._quota.done
-
-    def describe(self) -> str:
-        """How many episodes of each kind there are, of how many."""
-        return self._quota.describe()
+        return self._config.stop and self.quota.done
 
     def take(self, rollout: RolloutBatch, simulation: VecEnv) -> Mapping[str, float]:
         """Keep the episodes of a rollout that are needed; returns the counts, by the names in docs/metrics.md."""
         cameras, new = self._config.cameras, []
-        for episode, _ in rollout.episodes(simulation, SimulatorJudge(), run=self._run) if not self._quota.done else ():
+        for episode, _ in rollout.episodes(simulation, SimulatorJudge(), run=self._run) if not self.quota.done else ():
             if episode.meta["seed"] in self._seeds:
                 continue
             if cameras is not None:
                 chosen = {name: episode.frames[name_of_camera(name, episode.frames, cameras)] for name in cameras}
                 episode = replace(episode, frames=chosen)
             new.append((episode, _simulator_labels(episode)))
-        self._quota.extend(new)
-        return {f"collect/{kind}": self._quota.kept[kind] for kind in ("success", "failure")}
+        self.quota.extend(new)
+        return {f"collect/{kind}": self.quota.kept[kind] for kind in ("success", "failure")}
 
 
 def _simulator_labels(episode: Episode) -> Labels:

@@ -42,6 +42,7 @@ from plaudit.trust import print_plain
 from plaudit.types import HUMAN, POLICY, AnyArray, EnvSpec, Episode, FloatArray, Observation
 
 SPIN_S = 0.0005  # before a deadline, polled instead of slept
+NO_POLICY = "this engine has no policy yet; load_policy() comes first"
 FAILURE = "failure"  # the privileged flag of a simulation whose episode is lost
 MAX_EPISODE_STEPS = 1000  # of a robot, unless the config sets another limit
 MAY_PASS = (RobotSilent, PolicyUnavailable)  # faults of a robot or a policy that may be over in a minute

@@ -36,7 +36,6 @@ from plaudit.config import Config, NonNegativeInt
 from plaudit.errors import BadMessage, DataError
 from plaudit.robots.limits import EmergencyStop
 from plaudit.robots.sim import SimRobotConfig
-from plaudit.robots.transport import Transport
 from plaudit.robots.transport.messages import STRING, decode_string
 from plaudit.rollout.teleop import BUTTON, EVENT, KeyboardConfig, gamepad_events, open_gamepad, robot_topic
 from plaudit.trust import print_plain
@@ -112,10 +111,6 @@ class Operator:
             status = self._update(message=message, messages=self._status.messages + 1)
         self._listener(status)
         return message
-
-    def stop(self) -> None:
-        """End the run, as STOP does."""
-        self.send(OperatorCommand.STOP)
 
     def wait_until_ready(self) -> bool:
         """Wait at the gate, and before it until an emergency stop is released; returns False when the run is over."""
@@ -224,6 +219,13 @@ SPEAKERS = ("spd-say", "espeak-ng", "espeak", "say")  # programs that speak thei
 Send = Callable[[OperatorCommand], object]
 
 
+def _check_unique(values: list[Any], what: str) -> None:
+    """Refuse a key or a button of two commands."""
+    for value in values:
+        if values.count(value) > 1:
+            raise ValueError(f"{what.format(value)} stands for two commands")
+
+
 class OperatorKeys(Config):
     """The key of each command at the terminal; case does not matter."""
 
@@ -243,10 +245,7 @@ class OperatorKeys(Config):
         for command, key in self:
             if len(key) != 1:
                 raise ValueError(f"operator.keys.{command} is '{key}'; it must be one key")
-        keys = [key.lower() for _, key in self]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise ValueError(f"operator.keys: '{key}' stands for two commands")
+        _check_unique([key.lower() for _, key in self], "operator.keys: '{}'")
         return self
 
 
@@ -266,10 +265,7 @@ class OperatorButtons(Config):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        buttons = [button for _, button in self]
-        for button in buttons:
-            if buttons.count(button) > 1:
-                raise ValueError(f"operator.buttons: button {button} stands for two commands")
+        _check_unique([button for _, button in self], "operator.buttons: button {}")
         return self
 
 
@@ -348,44 +344,34 @@ def listen_at_terminal(config: OperatorConfig, send: Send) -> Iterator[None]:
 @contextmanager
 def listen_at_robot(config: OperatorConfig, send: Send, robot: Any) -> Iterator[None]:
     """Send the commands of the sources that are at the robot: the gamepad, the topic."""
-    with ExitStack() as stack:
-        if "gamepad" in config.sources:
-            device = open_gamepad(config.device, "the operator's gamepad")
-            stack.callback(os.close, device)
-            stack.enter_context(_reading(device, *_gamepad_callbacks(config, send)))
-        if "topic" in config.sources:
-            stack.callback(_subscribe(send, robot).close)
-        yield
-
-
-def _gamepad_callbacks(config: OperatorConfig, send: Send) -> tuple[Callable[[bytes], None], Callable[[], None]]:
     commands = {button: OperatorCommand(command) for command, button in config.buttons}
 
-    def receive(data: bytes) -> None:
+    def receive_buttons(data: bytes) -> None:
         for value, kind, number in gamepad_events(data):
             if kind == BUTTON and value and number in commands:  # ignores the initial state, which has another kind
                 send(commands[number])
 
-    def lost() -> None:
+    def gamepad_lost() -> None:
         print_plain(f"{config.device}: the operator's gamepad is gone, so the robot pauses")
         send(OperatorCommand.PAUSE)
 
-    return receive, lost
-
-
-def _subscribe(send: Send, robot: Any) -> Transport:
-    """Send the commands of the robot's `operator` topic until the transport is closed."""
-    topic = robot_topic(robot, "operator")
-
-    def receive(data: bytes) -> None:
+    def receive_message(data: bytes) -> None:
         try:
             send(OperatorCommand(decode_string(data).strip().lower()))
         except (BadMessage, ValueError):
             print_plain(f"{topic}: a message that is no command of an operator; known: {', '.join(OperatorCommand)}")
 
-    transport = robot.transport.build()
-    transport.subscribe(topic, STRING, receive)
-    return transport
+    with ExitStack() as stack:
+        if "gamepad" in config.sources:
+            device = open_gamepad(config.device, "the operator's gamepad")
+            stack.callback(os.close, device)
+            stack.enter_context(_reading(device, receive_buttons, gamepad_lost))
+        if "topic" in config.sources:
+            topic = robot_topic(robot, "operator")
+            transport = robot.transport.build()
+            stack.callback(transport.close)
+            transport.subscribe(topic, STRING, receive_message)
+        yield
 
 
 @contextmanager

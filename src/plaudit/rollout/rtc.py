@@ -32,7 +32,7 @@ from plaudit.processes import GRACE_S, ChildProcess
 from plaudit.registry import INFERENCE_REGISTRY
 from plaudit.robots.config import RobotConfig, SafetyConfig
 from plaudit.rollout.control import EpisodeDone, Ready, StartEpisode, StopEpisode
-from plaudit.rollout.engine import EngineBase, InferenceConfig, Outcome
+from plaudit.rollout.engine import NO_POLICY, EngineBase, InferenceConfig, Outcome
 from plaudit.rollout.inference import InferenceFailed, StartInference, WarmUp, Warmup, WeightsMessage
 from plaudit.rollout.recording import EpisodeBuffer
 from plaudit.rollout.teleop import TeleopConfig
@@ -40,7 +40,6 @@ from plaudit.trust import print_plain
 from plaudit.types import PolicyWeights
 
 POLL_S = 0.1  # between checks that both processes are alive, should no socket say so
-NO_POLICY = "this engine has no policy yet; load_policy() comes first"
 HOLD_TIMEOUT_S = 30.0  # for connecting to the robot again and telling it to hold
 
 

@@ -194,10 +194,11 @@ def record_episodes(
     while more():
         recorded = False
         try:
-            for episode in run_episode(engine, operator, task=task, seed=None if seed is None else seed + number):
-                recorded, done = True, _store(store, episode)
-                number += done.mark != OperatorCommand.REPEAT
-                yield done
+            if operator is None or operator.wait_until_ready():
+                for episode in run_episode(engine, operator, task=task, seed=None if seed is None else seed + number):
+                    recorded, done = True, _store(store, episode)
+                    number += done.mark != OperatorCommand.REPEAT
+                    yield done
             stopped, deadline = not recorded, None
         except RolloutFault as fault:
             deadline = deadline or time.monotonic() + patience_s
@@ -215,17 +216,10 @@ def attend(engine: InferenceEngine, operator: Operator) -> None:
 def run_episode(
     engine: InferenceEngine, operator: Operator | None, *, task: str = "", seed: int | None = None
 ) -> Iterator[Episode]:
-    """Yields one episode, with the operator's mark, or nothing where none was recorded. It waits at the gate first."""
+    """Yields one episode, with the operator's mark, or nothing where none was recorded. The gate comes before this."""
     if operator is None:
         yield from engine.episodes(1, task=task, seed=seed)
-    elif operator.wait_until_ready():
-        yield from attended_episode(engine, operator, task=task, seed=seed)
-
-
-def attended_episode(
-    engine: InferenceEngine, operator: Operator, *, task: str = "", seed: int | None = None
-) -> Iterator[Episode]:
-    """The same after the gate."""
+        return
     episode = None
     try:
         for recorded in engine.episodes(1, task=task, seed=seed, until=operator.end_reason):
@@ -274,8 +268,7 @@ def discarded_folder(folder: Path) -> Path:
 
 def discarded_store(folder: Path, capacity_bytes: int | None = None) -> Store:
     """The store of the discarded episodes of a store, for writing; made if it does not exist."""
-    path = discarded_folder(folder)
-    return Store.open_or_create(path, capacity_bytes=capacity_bytes)
+    return Store.open_or_create(discarded_folder(folder), capacity_bytes=capacity_bytes)
 
 
 def _recover(engine: InferenceEngine, fault: RolloutFault, deadline: float, patience_s: float) -> None:

@@ -22,7 +22,7 @@ from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.policies.expert import OUTCOMES, SUCCESSES, check_script, expert_act_fn
 from plaudit.protocols import VecEnv
-from plaudit.rollout.collector import EpisodeQuota, EpisodeTargets
+from plaudit.rollout.collector import EpisodeQuota, EpisodeTargets, outcome_of
 from plaudit.rollout.vector import ActFn, collect_rollout
 from plaudit.types import Episode, FloatArray, Labels, Observation, ProgressFn
 
@@ -134,8 +134,12 @@ def play_episode(env: Any, *, seed: int, outcome: str = "success", noise: float 
     """Run one episode of any environment: by the expert in a built-in task, with random actions in others."""
     judge = SimulatorJudge()
     with closing(env.build(1)) as vec_env:
-        expert = isinstance(env, PandaConfig)
-        act = expert_act_fn(vec_env, [outcome], noise, seed) if expert else random_act_fn(vec_env, seed)
+        rng, dim = np.random.default_rng(seed), vec_env.action_dim
+        act = (
+            expert_act_fn(vec_env, [outcome], noise, seed)
+            if isinstance(env, PandaConfig)
+            else lambda _: rng.uniform(-1, 1, (1, dim)).astype(np.float32)
+        )
         rollout = collect_rollout(vec_env, act, [seed], SuccessDetector(judge, 1))
         return rollout.episodes(vec_env, judge)[0]
 
@@ -145,15 +149,11 @@ class ScriptedRollouts:
 
     def __init__(self, env: PandaConfig, max_episodes: int, noise: float, steps_after_success: int, seed: int):
         self._env = env.build(max(1, min(NUM_ENVS, max_episodes)))
+        self.num_envs = self._env.num_envs  # episodes of a rollout
         self._judge = SimulatorJudge()
         self._detector = SuccessDetector(self._judge, self.num_envs)
         self._noise, self._steps_after_success, self._seed = noise, steps_after_success, seed
         self.num_episodes = 0  # so far
-
-    @property
-    def num_envs(self) -> int:
-        """Episodes of a rollout."""
-        return self._env.num_envs
 
     def run(self, outcomes: Sequence[str]) -> list[Scripted]:
         """One rollout, with at most `num_envs` outcomes."""
@@ -177,12 +177,6 @@ class ScriptedRollouts:
     def close(self) -> None:
         """Close the environment."""
         self._env.close()
-
-
-def random_act_fn(env: VecEnv, seed: int) -> ActFn:
-    """Independent random actions, for environments without an expert."""
-    shape, rng = (env.num_envs, env.action_dim), np.random.default_rng(seed)
-    return lambda _: rng.uniform(-1, 1, shape).astype(np.float32)
 
 
 def random_walk_act_fn(env: VecEnv, seed: int) -> ActFn:
@@ -222,7 +216,7 @@ def _until_done(
     while not quota.done and (len(needed) < YIELD_ROLLOUTS or sum(needed) >= fewest):
         needed.append(0)
         for _, episode, labels in rollouts.run(_choose_outcomes(quota, rollouts.num_envs, outcomes, random_fraction)):
-            outcome = "success" if labels.success_once else "failure"
+            outcome = outcome_of(labels)
             if quota.missing(outcome):
                 yield episode, labels
                 needed[-1] += 1

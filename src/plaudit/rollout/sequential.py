@@ -81,7 +81,7 @@ class Sequential(engine.EngineBase):
     def _run_episode(self, task: str, seed: int | None) -> engine.Outcome:
         policy = self._policy
         if policy is None:
-            raise RolloutError("this engine has no policy yet; load_policy() comes first")
+            raise RolloutError(engine.NO_POLICY)
         self._load_pushed(policy, between_episodes=True)
         buffer = EpisodeBuffer.allocate(self.env_spec, self.env_spec.max_steps)
         terminated, failure = False, None

@@ -83,6 +83,12 @@ class RolloutBatch:
         return cut
 
 
+def stack_scores(scores: Sequence[Scores]) -> tuple[FloatArray, FloatArray | None]:
+    """P(success) [T+1, N] of the frames of N environments, and progress where the judge measures it."""
+    progress = [score.progress for score in scores if score.progress is not None]
+    return np.stack([score.success_prob for score in scores]), np.stack(progress) if progress else None
+
+
 def collect_rollout(
     env: VecEnv,
     act: ActFn,
@@ -137,8 +143,7 @@ def collect_rollout(
         if not (active | (terminated & ~lost & (since_end < steps_after_end))).any():
             break
     privileged = {name: np.stack([info[name] for info in infos]) for name in infos[0]}
-    success_prob = np.stack([score.success_prob for score in scores])
-    progress = [score.progress for score in scores if score.progress is not None]
+    success_prob, progress = stack_scores(scores)
     decided = np.stack(success)
     valid = np.less(np.arange(len(taken))[:, None], length)
     last = np.arange(len(taken))[:, None] == length - 1
@@ -147,7 +152,7 @@ def collect_rollout(
         [begins_with_success(decided[: end + 1, n], judge.rule, judge.id) for n, end in enumerate(length.tolist())]
     )
     signal = learning_signal(
-        Decisions(decided, success_prob, np.stack(progress) if progress else None, ~reviewed & np.ones_like(decided)),
+        Decisions(decided, success_prob, progress, ~reviewed & np.ones_like(decided)),
         last & lost,
         privileged,
         reward or RewardConfig(),
@@ -164,7 +169,7 @@ def collect_rollout(
         used=used,
         success=decided,
         success_prob=success_prob,
-        progress=np.stack(progress) if progress else None,
+        progress=progress,
         privileged=privileged,
         length=length,
         terminated=terminated,

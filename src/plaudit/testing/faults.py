@@ -169,17 +169,16 @@ class FaultyHandle(SerialHandle[Any]):
         self._group, self._setup = group, ()
 
     def submit(self, method: Any, *args: Any, **kwargs: Any) -> Future[Any]:
-        kind = self._group.next_fault(self.name)
-        if kind not in ("raise", "lost", "answer lost"):
-            return super().submit(method, *args, **kwargs)
-        failed: Future[Any] = Future()
+        kind, failed = self._group.next_fault(self.name), Future[Any]()
         if kind == "answer lost":
             super().call(method, *args, **kwargs)
         if kind == "raise":
             failed.set_exception(WorkerFailed(self.name, RuntimeError("simulated"), "simulated"))
-        else:
+        elif kind in ("lost", "answer lost"):
             failed.set_exception(WorkerLost(self.name, "its process died"))
             self.restart()
+        else:
+            return super().submit(method, *args, **kwargs)
         return failed
 
     def call(self, method: Any, *args: Any, **kwargs: Any) -> Any:

@@ -13,19 +13,18 @@ from typing import Any
 from unittest.mock import patch
 
 from plaudit.data.store import Store
-from plaudit.testing.judge import SimulatedModel, write_model
+from plaudit.testing.judge import HONEST, SimulatedModel, write_model
 from plaudit.testing.world import pick, world
 from plaudit.training import retrain
 
 FACTORS = {"equal": 1.0, "better": 0.2, "worse": 3.0}
-RATES = ("false", "missed", "early", "late", "exploitable", "start", "strange")
 
 
 def draw_candidate(errors: dict[str, Any], number: int) -> tuple[str, dict[str, Any]]:
     """What a candidate is compared with the current judge, and its errors."""
     drawn = pick(("equal", "equal", "better", "better", "worse"), world().seed, "candidate", number)
     kind = world().candidate or drawn
-    rates = {name: min(1.0, FACTORS[kind] * errors[name]) for name in RATES}
+    rates = {name: min(1.0, FACTORS[kind] * errors[name]) for name in HONEST}
     return kind, {**errors, **rates, "name": f"candidate {number}", "drift": 0}
 
 

@@ -26,7 +26,7 @@ from plaudit.testing.faults import Kill, SimulatedDisk, SimulatedGroup, simulate
 from plaudit.testing.invariants import SILENT, Watch
 from plaudit.testing.people import People
 from plaudit.testing.scenario import Event, Scenario
-from plaudit.testing.world import InvariantViolated, World, entered
+from plaudit.testing.world import InvariantViolated, Violation, World, entered
 from plaudit.training.config import EVAL_SEEDS, TrainingConfig
 from plaudit.training.online import OnlineTrainer
 from plaudit.training.retrain import decisions
@@ -36,14 +36,6 @@ from plaudit.training.trainer import Trainer, check_run
 
 MAX_SESSIONS, MAX_TURNS = 8, 2500
 SHM = Path("/dev/shm")
-
-
-@dataclass(frozen=True)
-class Violation:
-    """An invariant that did not hold."""
-
-    invariant: str
-    message: str
 
 
 @dataclass(frozen=True)
@@ -78,7 +70,7 @@ def simulate(scenario: Scenario) -> Result:
             if run.resumes_exactly:
                 check_resumed(run, folder / "again")
         except InvariantViolated as broken:
-            violation = Violation(broken.invariant, broken.message)
+            (violation,) = broken.args
     alarm, promoted = (None, None) if run is None else (run.alarm, run.equal_promoted)
     seconds = time.perf_counter() - began
     return Result(scenario, violation, tuple(world.log), world.counts, alarm, promoted, seconds)
@@ -125,7 +117,8 @@ class SimulatedRun:
         }
         self._pending = [e for e in scenario.events if e.kind in ("person", "stop", "replace", "unreachable")]
         self._robot_events = [e for e in scenario.events if e.kind in ("operator", "silent")]
-        self._turn, self._fired, self._episode = 0, False, -1
+        self._turn, self._episode = 0, -1
+        self._fired = self._stopped = False  # in this session: a fault of robot or judge; the run was stopped
         self._silent: Event | None = None
         self._group: SimulatedGroup | None = None
         self._replaced = self._ended = False
@@ -172,7 +165,7 @@ class SimulatedRun:
         world = self.world
         world.note(f"session {number + 1} begins")
         world.counts["sessions"] += 1
-        self._fired = False
+        self._fired = self._stopped = False
         if number == MAX_SESSIONS - 3:  # let it end
             self.worker_faults.clear()
             self._robot_events.clear()
@@ -224,17 +217,11 @@ class SimulatedRun:
     def _online(self) -> bool:
         folder = RunFolder.open(self.path, self.config)
         group = self._group = SimulatedGroup(folder, self.world, self.worker_faults)
-        stopped = False
 
         def callback(progress: Any) -> bool:
-            nonlocal stopped
             group.live = True
-            self.world.counts["turns"] += 1
-            self._turn += 1
             self._check_online(trainer, progress)
-            going = trainer.schedule.finished or self._act(trainer.monitor.store)  # no one acts after the end
-            stopped = stopped or not going
-            return going
+            return trainer.schedule.finished or self._act(trainer.monitor.store)  # no one acts after the end
 
         try:
             trainer = OnlineTrainer(folder, group)
@@ -243,17 +230,14 @@ class SimulatedRun:
             if not self.disk.dead:
                 group.close()
                 folder.close()
-        if not stopped:
-            over = trainer.schedule.all_collected and not trainer.monitor.blocks_learning
-            due = trainer.schedule.pretrain_updates + self.config.learner.updates_due(end.replay.labeled_steps)
-            checked = (
-                over
-                and trainer.schedule.has_samples
-                and not (trainer.schedule.target_reached or trainer.schedule.starved)
-            )
+        if not self._stopped:
+            schedule = trainer.schedule
+            over = schedule.all_collected and not trainer.monitor.blocks_learning
+            due = schedule.pretrain_updates + self.config.learner.updates_due(end.replay.labeled_steps)
+            checked = over and schedule.has_samples and not (schedule.target_reached or schedule.starved)
             self.watch.at_end(end.updates if checked else None, due)
             self._judge_alarm(trainer.monitor.audit.current if trainer.monitor.audit else None)
-        return not stopped and not self._replace_after_alarm()
+        return not self._stopped and not self._replace_after_alarm()
 
     def _check_online(self, trainer: OnlineTrainer, progress: Any) -> None:
         monitor = trainer.monitor
@@ -266,27 +250,21 @@ class SimulatedRun:
     def _train(self) -> bool:
         exists = self.path.exists() and (self.path / "config.yaml").exists()
         folder = RunFolder.reopen(self.path, "train") if exists else RunFolder.create(self.path, self.config)
-        stopped = False
 
         def callback(progress: Any) -> bool:
-            nonlocal stopped
-            self.world.counts["turns"] += 1
-            self._turn += 1
             self.world.now += 10
             self.watch.check_train(progress, trainer.episodes)
             if not self.config.judge.is_simulator:
                 self.watch.check_audit(trainer.audit, trainer.judge.judge.id.fingerprint)
-            going = self._act(None if trainer.episodes is None else trainer.episodes.store)
-            stopped = stopped or not going
-            return going
+            return self._act(None if trainer.episodes is None else trainer.episodes.store)
 
         with Trainer(folder, lambda _: iter) as trainer:
             trainer.run(callback)
             self.watch.saved()
-            if not stopped:
+            if not self._stopped:
                 self.watch.at_end(None, 0)
                 self._judge_alarm(None if self.config.judge.is_simulator else trainer.audit)
-        return not stopped and not self._replace_after_alarm()
+        return not self._stopped and not self._replace_after_alarm()
 
     def _judge_alarm(self, audit: Any) -> None:
         """Record whether the guarantees held in this run."""
@@ -301,13 +279,14 @@ class SimulatedRun:
 
     def _act(self, store: Store | None) -> bool:
         """What happens between two turns; False: the run is stopped here, and resumed."""
-        turn, going = self._turn, True
+        self.world.counts["turns"] += 1
+        self._turn += 1
         if store is not None and store.ids:
             store.refresh()
             store.ledger.refresh()
             if self.config.schedule == "online":
-                self.people.act(store, turn, self.watch.source)
-        for event in [e for e in self._pending if e.at <= turn]:
+                self.people.act(store, self._turn, self.watch.source)
+        for event in [e for e in self._pending if e.at <= self._turn]:
             if event.kind == "person" and (store is None or not store.ids):
                 continue
             self._pending.remove(event)
@@ -320,15 +299,15 @@ class SimulatedRun:
                 self.world.note(f"the judge cannot be reached for {event.number:g} s")
             elif event.kind == "replace":
                 self._replace_judge(event)
-                going = False
+                self._stopped = True
             elif event.kind == "stop":
                 self.world.note("the run is stopped, and resumed")
-                going = False
-        if turn > MAX_TURNS:
+                self._stopped = True
+        if self._turn > MAX_TURNS:
             waits = self.config.asks_human or self._silent is not None
             self.world.check(waits, "ends", f"the run has not ended after {MAX_TURNS} turns")
-            return False
-        return going
+            self._stopped = True
+        return not self._stopped
 
     def _replace_after_alarm(self) -> bool:
         """Whether the run ended with an alarm, and continues with the judge that the scenario has left."""

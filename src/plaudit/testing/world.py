@@ -14,12 +14,16 @@ from typing import Any
 Hook = Callable[..., object]
 
 
-class InvariantViolated(BaseException):
-    """Something that must hold does not. Not an `Exception`: the code under test must not handle it."""
+@dataclass(frozen=True)
+class Violation:
+    """An invariant that did not hold."""
 
-    def __init__(self, invariant: str, message: str):
-        super().__init__(f"{invariant}: {message}")
-        self.invariant, self.message = invariant, message
+    invariant: str
+    message: str
+
+
+class InvariantViolated(BaseException):
+    """Carries a `Violation`. Not an `Exception`: the code under test must not handle it."""
 
 
 @dataclass
@@ -44,7 +48,7 @@ class World:
     def fail(self, invariant: str, message: str) -> None:
         """Report a violation; ends the run."""
         self.note(f"VIOLATED {invariant}: {message}")
-        raise InvariantViolated(invariant, message)
+        raise InvariantViolated(Violation(invariant, message))
 
     def check(self, holds: object, invariant: str, message: str) -> None:
         """Report a violation unless something holds."""

@@ -146,6 +146,11 @@ class TrainingConfig(Config):
         """Episodes of the run; None: limited by steps."""
         return self.run.max_episodes if self._has_limit or self.schedule == "train" else DEFAULT_EPISODES
 
+    def is_complete(self, steps: int, episodes: int) -> bool:
+        """Whether a run of this length has reached one of its limits."""
+        limits = ((steps, self.max_steps), (episodes, self.max_episodes))
+        return any(limit is not None and count >= limit for count, limit in limits)
+
     @property
     def engine(self) -> RunConfig:
         """What drives the robot."""
@@ -175,6 +180,9 @@ class TrainingConfig(Config):
     @model_validator(mode="after")
     def _check(self) -> Self:
         _check_env(self)
+        for key, reason in REFUSED[self.schedule].items():
+            if _changed(self, key):
+                raise ValueError(f"{key} is not for plaudit {self.schedule}: {reason}")
         (_check_train if self.schedule == "train" else _check_online)(self)
         if self.simulated:  # the cameras of a robot are not known before it is connected
             _check_cameras(self)
@@ -227,12 +235,6 @@ def _changed(config: TrainingConfig, key: str, *off: Any) -> bool:
     return field is not None and getattr(owner, name) not in (field.get_default(call_default_factory=True), *off)
 
 
-def _check_schedule(config: TrainingConfig) -> None:
-    for key, reason in REFUSED[config.schedule].items():
-        if _changed(config, key):
-            raise ValueError(f"{key} is not for plaudit {config.schedule}: {reason}")
-
-
 def _check_env(config: TrainingConfig) -> None:
     env = config.simulation
     missing = [name for name in ("obs", "cameras", "image_size") if not hasattr(env, name)]
@@ -245,7 +247,6 @@ def _check_env(config: TrainingConfig) -> None:
 
 
 def _check_train(config: TrainingConfig) -> None:
-    _check_schedule(config)
     if config.env is None:
         raise ValueError(f"name a simulated task: env={BUILT_IN_TASKS[0]}")
     if config.judge.is_human or config.audit.by == HUMAN:
@@ -268,7 +269,6 @@ def _check_train(config: TrainingConfig) -> None:
 
 
 def _check_online(config: TrainingConfig) -> None:
-    _check_schedule(config)
     if config.judge.config.rule.ood == "audit" and not config.human_audits:
         why = SIMULATOR_RELEASES if config.audits else "the run has no audit; set audit.fraction above 0 or use abstain"
         raise ValueError(f"judge.ood=audit: {why}")

@@ -77,20 +77,20 @@ def evaluate(
     episodes: int,
     *,
     first_seed: int = EVAL_SEEDS,
-    detector: SuccessDetector | None = None,
+    judge: LiveJudge | None = None,
 ) -> EvalResult:
     """Play a policy.
 
     make_act: called for each batch of episodes
-    detector: of a judge, which then watches every episode to its end; None: the simulator's success ends one
+    judge: watches every episode to its end; None: the simulator's success ends one
     """
-    watching, terminates = detector or SuccessDetector(SimulatorJudge(), env.num_envs), detector is None
+    detector, terminates = SuccessDetector(judge or SimulatorJudge(), env.num_envs), judge is None
     batches = [range(seed, seed + env.num_envs) for seed in range(first_seed, first_seed + episodes, env.num_envs)]
     rollouts = [
-        collect_rollout(env, make_act(), list(seeds), watching, terminate_on_success=terminates) for seeds in batches
+        collect_rollout(env, make_act(), list(seeds), detector, terminate_on_success=terminates) for seeds in batches
     ]
     actual = np.concatenate([_successes(rollout).any(axis=0) for rollout in rollouts])[:episodes]
-    if detector is None:
+    if judge is None:
         return EvalResult(episodes, int(actual.sum()))
     predicted = np.concatenate([rollout.success_once for rollout in rollouts])[:episodes]
     return EvalResult(episodes, int(actual.sum()), int(predicted.sum()), int((actual == predicted).sum()))
@@ -114,10 +114,8 @@ def evaluate_run(folder: RunFolder, episodes: int) -> EvalResult:
     with ExitStack() as stack:
         env, learner = _open(folder, min(episodes, MAX_TEST_ENVS), stack)
         _load_newest(folder, learner)
-        judge = run_judge(folder)
-        detector = None if judge is None else SuccessDetector(judge, env.num_envs)
         act_fn = partial(learner.act_fn, explore=False)
-        return evaluate(env, act_fn, episodes, first_seed=TEST_SEEDS, detector=detector)
+        return evaluate(env, act_fn, episodes, first_seed=TEST_SEEDS, judge=run_judge(folder))
 
 
 def record_videos(folder: RunFolder) -> list[Path]:
@@ -302,8 +300,7 @@ def evaluate_policy(spec: PolicySpec, env_config: Any, episodes: int, judge: Liv
     """Evaluate a policy on test seeds, by the simulator and by a judge; None: by the simulator alone."""
     with closing(env_config.build(min(episodes, MAX_TEST_ENVS))) as env:
         actor = PolicyActor(spec, env, ENV_REGISTRY.name_of(env_config))
-        detector = None if judge is None else SuccessDetector(judge, env.num_envs)
-        return evaluate(env, actor.start, episodes, first_seed=TEST_SEEDS, detector=detector)
+        return evaluate(env, actor.start, episodes, first_seed=TEST_SEEDS, judge=judge)
 
 
 def film_policy(spec: PolicySpec, env_config: Any, judge: LiveJudge | None, path: Path) -> bool:

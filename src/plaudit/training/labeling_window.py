@@ -21,7 +21,6 @@ from socket import gethostname
 
 from plaudit.config import Config, NonNegativeFloat
 from plaudit.data.disk import write_atomic
-from plaudit.data.journal import Journal
 from plaudit.data.store import Store
 from plaudit.errors import PlauditError
 from plaudit.files import read_json, read_json_object
@@ -55,10 +54,10 @@ class Mirror:
         with ExitStack() as stack:  # closes the store if the rest fails
             self.store = stack.enter_context(Store.open_or_create(folder, capacity_bytes=MIRROR_BYTES))
             self._collected: int = read_json(self._kept) if self._kept.exists() else 0
-            lines = [line for line in Journal(folder / "journal").read() if line["op"] == "episode"]
-            self._remote: dict[int, int] = {line["id"]: line["meta"]["remote"] for line in lines}
-            if self._names.exists():
-                self._remote |= {int(local): remote for local, remote in read_json_object(self._names).items()}
+            self._read = self._collected  # what `answered` has looked at
+            named = read_json_object(self._names) if self._names.exists() else {}
+            self._remote: dict[int, int] = {int(local): remote for local, remote in named.items()}
+            self._remote |= {i: self.store.entry(i).line["meta"]["remote"] for i in self.store.ids}
             stack.pop_all()
 
     def local_id(self, remote_id: int) -> int | None:
@@ -80,14 +79,15 @@ class Mirror:
     def answered(self) -> list[int]:
         """The episodes with an answer that was not collected yet, by their ids at home."""
         self.store.ledger.refresh()
+        self._read = len(self.store.ledger)
         new = self.store.ledger.since(self._collected)
         return list(dict.fromkeys(self._remote[v.episode] for v in new if v.source == HUMAN))
 
-    def mark_collected(self, version: int) -> None:
-        """All answers up to this version of the ledger are in the run's own ledger."""
-        if version != self._collected:
-            write_atomic(self._kept, json.dumps(version).encode())
-            self._collected = version
+    def mark_collected(self) -> None:
+        """What `answered` last returned is in the run's own ledger."""
+        if self._read != self._collected:
+            write_atomic(self._kept, json.dumps(self._read).encode())
+            self._collected = self._read
 
     def close(self) -> None:
         self.store.close()

@@ -17,6 +17,7 @@ from plaudit.policies.networks import FROZEN, load_components, weights_of
 from plaudit.protocols import Learner, VecEnv
 from plaudit.robots.config import RobotConfig
 from plaudit.training.config import TrainingConfig
+from plaudit.training.replay_buffer import SampleOptions
 from plaudit.training.run_folder import RunFolder
 from plaudit.types import AnyArray, Batch, EnvSpec, PolicyWeights
 
@@ -137,6 +138,20 @@ def device_frames(config: TrainingConfig, learner: Any) -> "DeviceFrames | None"
     from plaudit.data.device_frames import DeviceFrames
 
     return DeviceFrames(device, required=wanted is True)
+
+
+def sample_options(config: TrainingConfig, learner: Any, source: str, seed: int) -> SampleOptions:
+    """What a learner from replay samples. source: whose labels count"""
+    return SampleOptions(
+        source=source,
+        **learner.replay_options,
+        demo_ratio=learner.config.demo_ratio,
+        reward=config.reward,
+        terminate_on_success=config.reward.terminates,
+        trust_demos=not config.relabels_demos,
+        hold_back=config.labels_late_by,
+        seed=seed,
+    )
 
 
 def learner_threads(config: TrainingConfig, env_spec: EnvSpec) -> AbstractContextManager[None]:

@@ -84,7 +84,7 @@ class JudgeMonitor(LedgerReader):
             self._replaced = "" if self.audit is None else self.audit.fingerprint
             return current_judge(self._folder.config.judge.config, self._folder.judge)
         alarmed = self.blocks_learning and self._retrainer.num_new_labels(self.store) > 0
-        if (self._retrainer.should_retrain(self.store) or alarmed) and not self._retrainer.running:
+        if not self._retrainer.running and (alarmed or self._retrainer.should_retrain(self.store)):
             self._retrainer.launch(self.store.folder, frozenset() if self.audit is None else self.audit.by_lot)
         return None
 

@@ -104,11 +104,8 @@ def make_runs(settings: Sequence[Setting], jobs: int, seconds: float | None = No
     for setting in settings:
         _ = setting.config
     ends = None if seconds is None else time.monotonic() + seconds
-    quiet = {
-        "initializer": signal.signal,
-        "initargs": (signal.SIGINT, signal.SIG_IGN),
-    }  # the parent handles Ctrl-C
-    with multiprocessing.get_context("spawn").Pool(jobs, **quiet) as pool:
+    context, ignore = multiprocessing.get_context("spawn"), (signal.SIGINT, signal.SIG_IGN)
+    with context.Pool(jobs, signal.signal, ignore) as pool:  # the parent handles Ctrl-C
         results = pool.imap_unordered(make_run, settings)
         for _ in settings:
             try:

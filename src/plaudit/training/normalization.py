@@ -66,20 +66,15 @@ def _choose(folder: RunFolder) -> Normalizer | None:
     config, demos = folder.config, folder.demo_store
     if config.policy.normalizer is not None:
         named = Normalizer.load(config.policy.normalizer)
-        if demos is not None:
-            _check_range(named, Store.open(demos))
+        outside = 0.0 if demos is None else named.beyond(Store.open(demos))
+        if outside > MAX_OUT_OF_RANGE:
+            raise TrainingError(
+                f"{outside:.0%} of the actions in {demos} lie outside of what the policy can express, which is -1 to 1 "
+                f"of policy.normalizer. Take the demonstrations' own range: plaudit data stats {demos} --range, and "
+                "write policy.normalizer=stats.json"
+            )
         return named
     if demos is not None:
         return Normalizer.from_store(Store.open(demos), by_range=True)
     acting = config.policy.inference.normalizer
     return None if acting is None else Normalizer.load(acting).widen(NUM_STD)
-
-
-def _check_range(normalizer: Normalizer, demos: Store) -> None:
-    outside = normalizer.beyond(demos)
-    if outside > MAX_OUT_OF_RANGE:
-        raise TrainingError(
-            f"{outside:.0%} of the actions in {demos.folder} lie outside of what the policy can express, which is -1 "
-            "to 1 of policy.normalizer. Take the demonstrations' own range: plaudit data stats "
-            f"{demos.folder} --range, and write policy.normalizer=stats.json"
-        )

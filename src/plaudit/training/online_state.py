@@ -276,8 +276,7 @@ class OnlineSchedule:
     @property
     def target_reached(self) -> bool:
         """Whether an evaluation had the success rate that ends the run."""
-        target, success = self.config.evaluation.stop_success_rate, self.state.eval_success
-        return target is not None and success is not None and success >= target
+        return self.config.evaluation.ends_run(self.state.eval_success)
 
     @property
     def finished(self) -> bool:
@@ -293,9 +292,7 @@ class OnlineSchedule:
     @property
     def all_collected(self) -> bool:
         """Whether the run has all of its episodes, or steps."""
-        steps, episodes = self.config.max_steps, self.config.max_episodes
-        enough = steps is not None and self.state.step >= steps
-        return enough or (episodes is not None and self.state.episodes >= episodes)
+        return self.config.is_complete(self.state.step, self.state.episodes)
 
 
 EventKind = Literal["started", "error", "warning", "recovered", "restart", "judge", "alarm", "ended"]

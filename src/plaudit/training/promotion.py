@@ -28,9 +28,9 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
-from typing import Any, Self
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from plaudit.config import Config, PositiveInt
 from plaudit.data.store import Store
@@ -43,6 +43,7 @@ from plaudit.protocols import Judge
 RETRAIN_META = "retrain"  # key in the meta of a copied episode: where it came from
 SUCCESSES, FAILURES = "successes", "failures"
 RATES = ("balanced_accuracy", "fpr", "fnr")  # of a summary: derived, and written with it
+Measured = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]  # NaN is None in JSON
 
 
 class PromotionRules(Config):
@@ -70,10 +71,10 @@ class JudgeEvalSummary:
     fingerprint: str
     num_correct: Mapping[str, int]  # group -> episodes that it is right about, "online failures" and so on
     num_episodes: Mapping[str, int]  # group -> episodes; only groups that there are
-    frame_fpr: float  # of failure frames
-    frame_fpr_low: float  # 95% confidence interval of it, by episodes
-    frame_fpr_high: float
-    frame_recall: float  # of success frames
+    frame_fpr: Measured  # of failure frames
+    frame_fpr_low: Measured  # 95% confidence interval of it, by episodes
+    frame_fpr_high: Measured
+    frame_recall: Measured  # of success frames
     problems: tuple[str, ...]  # controls that it does not pass; episodes that it cannot score
     results: Mapping[str, EpisodeResult] = field(default_factory=dict)  # by episode
 
@@ -107,13 +108,6 @@ class JudgeEvalSummary:
         """NaN becomes None: JSON has no NaN."""
         rates = {name: getattr(self, name) for name in RATES}
         return nan_to_none({**asdict(self), **rates})
-
-    @classmethod
-    def from_json(cls, tree: Mapping[str, Any]) -> Self:
-        """What `to_json` returned."""
-        own = {name: math.nan if value is None else value for name, value in tree.items() if name not in RATES}
-        results = {episode: EpisodeResult(**result) for episode, result in tree["results"].items()}
-        return cls(**{**own, "problems": tuple(tree["problems"]), "results": results})
 
 
 def evaluate_judge(judge: Judge, held_out: Store) -> JudgeEvalSummary:

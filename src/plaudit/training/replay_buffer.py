@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from plaudit.config import Config, Fraction, Seed, SmallInt
+from plaudit.config import Config, Fraction, NonNegativeInt, Seed, SmallInt
 from plaudit.data.failures import Failure, Failures
 from plaudit.data.features import FeatureCache
 from plaudit.data.ledger import Ledger, counted_sources
@@ -71,7 +71,8 @@ class SampleOptions(Config):
     demo_ratio: Fraction = 0.5
     reward: RewardConfig = RewardConfig()
     terminate_on_success: bool = True
-    trust_demos: bool = False  # whether demonstrations end where they were recorded as terminated
+    trust_demos: bool = False  # demonstrations keep their own labels, and end where they were recorded as terminated
+    hold_back: NonNegativeInt = 0  # newest labeled episodes of the run that are not sampled yet
     seed: Seed = 0
 
 
@@ -100,15 +101,22 @@ class ReplayStats:
 class StoreLocation:
     """Where the files are; a process can tell whether it sees the same ones."""
 
-    episodes: str  # folder
-    demos: str | None
-    demo_labels: str | None
+    episodes: Path  # folder
+    demos: Path | None
+    demo_labels: Path | None
     identity: tuple[str, int, int]  # of the machine's boot, the disk and the folder
     store_id: str  # the store's own, wherever it is and whenever its machine was booted
 
     @property
     def is_here(self) -> bool:
-        return _identity(Path(self.episodes)) == self.identity
+        return _identity(self.episodes) == self.identity
+
+    def open(self) -> dict[Dataset, Store]:
+        """The run's episodes, and the demonstrations with the run's labels of them."""
+        stores: dict[Dataset, Store] = {"episodes": Store.open(self.episodes)}
+        if self.demos is not None:
+            stores["demos"] = Store.open(self.demos, labels=self.demo_labels)
+        return stores
 
 
 @dataclass
@@ -171,9 +179,9 @@ class ReplayBuffer:
     def location(self) -> StoreLocation:
         demos = self._stores.get("demos")
         return StoreLocation(
-            str(self._store.folder.absolute()),
-            None if demos is None else str(demos.folder.absolute()),
-            str(demos.ledger.path.absolute()) if demos is not None and self._relabel_demos else None,
+            self._store.folder.absolute(),
+            None if demos is None else demos.folder.absolute(),
+            demos.ledger.path.absolute() if demos is not None and self._relabel_demos else None,
             _identity(self._store.folder),
             self._store.settings.id,
         )
@@ -313,7 +321,7 @@ class ReplayBuffer:
     def num_samples(self, options: SampleOptions, rejected: frozenset[str] = frozenset()) -> int:
         """How many steps such a learner can sample."""
         if options not in self._samplers:
-            self._samplers[options] = make_sampler(self.location(), options)
+            self._samplers[options] = make_sampler(self.location().open(), options)
         return self._samplers[options].refresh(rejected)
 
 
@@ -344,22 +352,21 @@ class RemoteSampler:
 
 
 def make_sampler(
-    where: StoreLocation,
+    stores: Mapping[Dataset, Store],
     options: SampleOptions,
     features: FeatureCache | None = None,
     frames: "DeviceFrames | None" = None,
 ) -> ReplaySampler:
-    """From the files, mapped into this process. features, frames: see `ReplaySampler`"""
+    """From the files, which are mapped into this process. features, frames: see `ReplaySampler`"""
     names = ("gamma", "n_step", "horizon", "cameras", "reward", "terminate_on_success", "seed")
     shared: dict[str, Any] = {name: getattr(options, name) for name in names}
     shared |= {"features": features, "frames": frames}
-    online, trusted = Store.open(where.episodes), counted_sources(options.source)
-    if where.demos is None:
-        return ReplaySampler(online, sources=(trusted,), **shared)
-    demos = Store.open(where.demos, labels=None if where.demo_labels is None else Path(where.demo_labels))
-    ends = (options.trust_demos, True)
-    sources = (trusted if where.demo_labels is not None else None, trusted)
-    return ReplaySampler.mix(demos, online, options.demo_ratio, sources=sources, trust_terminated=ends, **shared)
+    online, demos, trusted = stores["episodes"], stores.get("demos"), counted_sources(options.source)
+    if demos is None:
+        return ReplaySampler(online, sources=(trusted,), hold_back=(options.hold_back,), **shared)
+    shared |= {"trust_terminated": (options.trust_demos, True), "hold_back": (0, options.hold_back)}
+    sources = (None if options.trust_demos else trusted, trusted)
+    return ReplaySampler.mix(demos, online, options.demo_ratio, sources=sources, **shared)
 
 
 def _online_meta(store: Store, episode_id: int) -> dict[str, Any]:

@@ -41,6 +41,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 import torch
+from pydantic import TypeAdapter
 
 from plaudit.config import parse
 from plaudit.data.disk import sync, write_atomic
@@ -101,11 +102,7 @@ class PromotionDecision:
     def read(cls, folder: Path) -> Self:
         with understood(folder / DECISION_FILE):
             tree = read_json_object(folder / DECISION_FILE)
-            summaries = {
-                name: None if tree[name] is None else JudgeEvalSummary.from_json(tree[name])
-                for name in ("current", "candidate")
-            }
-            return cls(**{**tree, **summaries, "model": folder if tree["model"] else None})
+            return TypeAdapter(cls).validate_python({**tree, "model": folder if tree["model"] else None})
 
 
 _read_decision = lru_cache(maxsize=1000)(lambda folder, _changed: PromotionDecision.read(folder))
@@ -254,9 +251,8 @@ class Retrainer:
 
     def should_retrain(self, store: Store) -> bool:
         """Whether there are enough new labels since the last try; not while one runs."""
-        if self._child is not None or len(labeled_episodes(store, self._sources)) < self.config.min_episodes:
-            return False
-        return self.num_new_labels(store) >= self.config.min_new_labels
+        enough = len(labeled_episodes(store, self._sources)) >= self.config.min_episodes
+        return not self.running and enough and self.num_new_labels(store) >= self.config.min_new_labels
 
     def num_new_labels(self, store: Store) -> int:
         """Episodes with trusted labels since the last try."""

@@ -28,7 +28,7 @@ from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.labeling import LabelRunner, StoreQueue
 from plaudit.judges.progress import JudgeWithProgress
 from plaudit.protocols import Judge, LiveJudge, VecEnv
-from plaudit.rollout.vector import RolloutBatch
+from plaudit.rollout.vector import RolloutBatch, stack_scores
 from plaudit.rule import release
 from plaudit.training.config import TrainingConfig, withholding_judge
 from plaudit.training.config_file import load_training_config
@@ -42,8 +42,7 @@ class RolloutJudge:
     """Judges the rollouts of a run, its demonstrations, and after a change of judge its old episodes."""
 
     def __init__(self, config: TrainingConfig, env: VecEnv):
-        self.judge = live_judge(config)
-        check_judge_fits(self.judge, config, env.cameras)
+        self.judge = live_judge(config, env.cameras)
         self.detector = SuccessDetector(self.judge, config.run.num_envs)
         self._config, self._env = config, env
         self.warning = ""  # about the demonstrations that it has labeled
@@ -105,8 +104,11 @@ class DemoQueue(StoreQueue):
         super().write({i: release(one) for i, one in labels.items()}, failed, judge)
 
 
-def live_judge(config: TrainingConfig) -> LiveJudge:
-    """The run's judge, which must be able to score while an episode runs."""
+def live_judge(config: TrainingConfig, cameras: Mapping[str, Any] | None = None) -> LiveJudge:
+    """The run's judge, which must fit the run and be able to score while an episode runs.
+
+    cameras: of the environment, name -> size; None: as the config has them
+    """
     settings = withholding_judge(config, config.judge.config)
     if getattr(settings, "device", None) == "auto":
         settings = settings.model_copy(update={"device": config.run.device})
@@ -116,6 +118,7 @@ def live_judge(config: TrainingConfig) -> LiveJudge:
             f"judge '{config.judge.name}' scores whole episodes, and a synchronous run needs its decision after every "
             "step; use plaudit online, or train a classifier on its labels (plaudit train-reward)"
         )
+    _check_fits(judge, config, dict.fromkeys(config.env.cameras, config.env.image_size) if cameras is None else cameras)
     return judge
 
 
@@ -124,11 +127,8 @@ def _without_progress(judge: Judge) -> Judge:
     return judge.judge if isinstance(judge, JudgeWithProgress) else judge
 
 
-def check_judge_fits(judge: LiveJudge, config: TrainingConfig, cameras: Mapping[str, Any]) -> None:
-    """Refuse a classifier that cannot judge this run, before anything is created.
-
-    cameras: of the environment, name -> size
-    """
+def _check_fits(judge: LiveJudge, config: TrainingConfig, cameras: Mapping[str, Any]) -> None:
+    """Refuse a classifier that cannot judge this run, before anything is created."""
     judge.rule.tracker(1)  # refuses a rule that needs whole episodes
     decider, value = _without_progress(judge), judge.progress if isinstance(judge, JudgeWithProgress) else None
     for one in (decider, value):
@@ -155,7 +155,6 @@ def describe_judge(config: TrainingConfig) -> tuple[str, ...]:
     if config.judge.is_flag_alone:
         return ()
     judge, reward = live_judge(config), config.reward
-    check_judge_fits(judge, config, dict.fromkeys(config.env.cameras, config.env.image_size))
     shaped = f", shaping {reward.shaping} at gamma {config.learner.gamma}" if reward.shaping else ""
     line = f"judge: {config.judge.name} {judge.id.fingerprint}, {judge.rule.describe()}"
     line += f"; reward: {reward.mode}, {reward.reward_type}{shaped}"
@@ -241,7 +240,6 @@ def with_judge(run: RunFolder, overrides: Sequence[str]) -> RunFolder:
         )
     config = load_training_config("train", run.path / "config.yaml", overrides)
     judge, state = live_judge(config), run.newest_state()
-    check_judge_fits(judge, config, dict.fromkeys(config.env.cameras, config.env.image_size))
     step, before = (state["step"], state["judge"]) if state else (0, None)
     history = run.judge / "history.jsonl"
     kept = Folder(run.judge).read(history.name, MAX_JSON) if history.exists() else b""
@@ -285,12 +283,7 @@ class EmbodiedRewardWorker(RewardWorker):
             seen = Observation({camera: frames[t] for camera, frames in rollout.images.items()}, state)
             decided.append(detector.step(seen, {}) if t else detector.reset(seen))
             scores.append(detector.scores)
-        progress = [score.progress for score in scores if score.progress is not None]
-        decisions = Decisions(
-            np.stack(decided),
-            np.stack([score.success_prob for score in scores]),
-            np.stack(progress) if progress else None,
-        )
+        decisions = Decisions(np.stack(decided), *stack_scores(scores))
         config = RewardConfig(reward_type=self.config.reward_type) if config is None else config
         last = np.arange(steps)[:, None] == rollout.length - 1
         failed = rollout.privileged.get("failure", np.zeros_like(last))

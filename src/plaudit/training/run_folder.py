@@ -28,7 +28,7 @@ from pydantic import BaseModel
 
 from plaudit.config import dump_yaml, load
 from plaudit.data.checkpoint import load_checkpoint, read_state, save_checkpoint
-from plaudit.data.disk import Folder, disk_error, sync, write_atomic
+from plaudit.data.disk import Folder, disk_errors, sync, write_atomic
 from plaudit.data.normalize import Normalizer
 from plaudit.errors import BadFile, ConfigError, TargetNotEmpty
 from plaudit.files import Root, read_metrics
@@ -161,10 +161,8 @@ class RunFolder:
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Metrics by the names in docs/metrics.md."""
-        try:
+        with disk_errors(self.path, "these metrics were not logged"):
             Folder(self.path).append("metrics.jsonl", (json.dumps({"step": step, **metrics}) + "\n").encode())
-        except OSError as error:
-            raise disk_error(error, self.path, "these metrics were not logged") from error
         self._tensorboard.log(step, metrics)
 
     def metrics(self) -> list[dict[str, float]]:
@@ -207,10 +205,8 @@ class RunFolder:
         state = self.load_checkpoint(learner)
         step = state["step"] if state else -1
         kept = [json.dumps(line) + "\n" for line in self.metrics() if line["step"] <= step]
-        try:
+        with disk_errors(self.path, "its metrics were left as they are"):
             write_atomic(self.path / "metrics.jsonl", "".join(kept).encode())
-        except OSError as error:
-            raise disk_error(error, self.path, "its metrics were left as they are") from error
         return state
 
     def newest_state(self) -> dict[str, Any] | None:

@@ -188,6 +188,11 @@ class EvaluationConfig(Config):
     freq: PositiveInt = 2000  # env steps between two of them
     stop_success_rate: float | None = Field(default=None, gt=0, le=1)  # end the run at this success rate
 
+    def ends_run(self, success: float | None) -> bool:
+        """Whether an evaluation with this success rate, None for none, ends the run."""
+        target = self.stop_success_rate
+        return target is not None and success is not None and success >= target
+
 
 class DemosConfig(Config):
     """Demonstrations that are learned from."""

@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from plaudit.data.disk import disk_error, write_atomic
+from plaudit.data.disk import disk_errors, write_atomic
 from plaudit.files import Root, read_json_object
 from plaudit.policies.loader import FROZEN_FILE, WEIGHTS_FILE, read_weights, write_weights
 from plaudit.types import PolicyWeights
@@ -54,10 +54,8 @@ class StateManager:
         self._newest = read_weights(path) if path.exists() else None
         self._published = path.stat().st_mtime if self._newest else 0.0
         self._born = time.time()
-        try:
+        with disk_errors(self._folder, "no weights can be published"):
             write_atomic(self._folder / BORN, repr(self._born).encode())
-        except OSError as error:
-            raise disk_error(error, self._folder, "no weights can be published") from error
 
     @property
     def version(self) -> int:
@@ -66,10 +64,8 @@ class StateManager:
 
     def publish_frozen(self, weights: PolicyWeights) -> None:
         """Keep the weights of the policy's frozen part, which no version contains."""
-        try:
+        with disk_errors(self._folder, "the frozen encoder was not written"):
             write_weights(self._folder / FROZEN_FILE, weights)
-        except OSError as error:
-            raise disk_error(error, self._folder, "the frozen encoder was not written") from error
 
     def get_frozen(self) -> PolicyWeights | None:
         """The weights of the policy's frozen part; None while there are none."""
@@ -79,10 +75,8 @@ class StateManager:
     def publish(self, weights: PolicyWeights) -> int:
         """The version that these weights got; it is on disk."""
         newest = PolicyWeights(self.version + 1, weights.tensors)
-        try:
+        with disk_errors(self._folder, "these weights were not published"):
             write_weights(self._folder / WEIGHTS_FILE, newest)
-        except OSError as error:
-            raise disk_error(error, self._folder, "these weights were not published") from error
         self._newest, self._published = newest, time.time()
         return newest.version
 
@@ -91,10 +85,8 @@ class StateManager:
         path = self._folder / STARTS
         starts: dict[str, int] = read_json_object(path) if path.exists() else {}
         before = starts.get(reader, 0)
-        try:
+        with disk_errors(self._folder, f"a start of the {reader} was not counted"):
             write_atomic(path, json.dumps({**starts, reader: before + 1}).encode())
-        except OSError as error:
-            raise disk_error(error, self._folder, f"a start of the {reader} was not counted") from error
         return before
 
     def get_weights(self, newer_than: int) -> PolicyWeights | None:
@@ -103,13 +95,11 @@ class StateManager:
         path = self._folder / VERSIONS / f"{self.version:08d}.safetensors"
         if newest is None or path.exists():
             return newest
-        try:
+        with disk_errors(self._folder, f"version {newest.version} was not given to a robot"):
             write_weights(path, newest)
             kept = sorted(path.parent.glob("*.safetensors"))
             while len(kept) > 1 and sum(each.stat().st_size for each in kept) > self._versions_bytes:
                 kept.pop(0).unlink()
-        except OSError as error:
-            raise disk_error(error, self._folder, f"version {newest.version} was not given to a robot") from error
         return newest
 
     def close(self) -> None:

@@ -22,7 +22,6 @@ import numpy as np
 
 from plaudit.data.batch import to_torch
 from plaudit.data.features import FeatureCache
-from plaudit.data.ledger import counted_sources
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.errors import DataError
@@ -39,7 +38,9 @@ from plaudit.training.learner_setup import (
     frozen_encoder_of_run,
     learner_env_spec,
     learner_threads,
+    sample_options,
 )
+from plaudit.training.replay_buffer import Dataset, make_sampler
 from plaudit.training.rollout_judge import RolloutJudge, describe_judge
 from plaudit.training.run_folder import RunFolder
 
@@ -62,12 +63,6 @@ class RunState:
         """By the names in docs/metrics.md."""
         speed = self.step / max(self.elapsed_s, 1e-9)
         return {"rollout/episodes": self.episodes, "time/env_steps_per_s": speed, "time/elapsed_s": self.elapsed_s}
-
-    def reaches(self, max_steps: int | None, max_episodes: int | None) -> bool:
-        """Whether one of the two limits is reached."""
-        return (max_steps is not None and self.step >= max_steps) or (
-            max_episodes is not None and self.episodes >= max_episodes
-        )
 
 
 @dataclass
@@ -218,23 +213,23 @@ class Trainer:
         }
 
     def _advance(self, state: RunState, rollout: RolloutStats, elapsed_s: float) -> RunState:
-        return RunState(
+        return replace(
+            state,
             step=state.step + rollout.steps,
             episodes=state.episodes + rollout.episodes,
             judge_success=rollout.metrics["judge/success_once"],
-            eval_success=state.eval_success,
             elapsed_s=elapsed_s,
             alarm=self.audit.alarm,
         )
 
     def _is_finished(self, state: RunState) -> bool:
         """Whether the run is over; evaluated at its end in any case."""
-        config, target = self.config, self.config.evaluation.stop_success_rate
-        if self.collection is not None and self.collection.enough:
-            return True
-        if target is not None and state.eval_success is not None and state.eval_success >= target:
-            return True
-        return self.audit.blocks_learning or state.reaches(config.max_steps, config.max_episodes)
+        return (
+            self.config.is_complete(state.step, state.episodes)
+            or self.config.evaluation.ends_run(state.eval_success)
+            or self.audit.blocks_learning
+            or (self.collection is not None and self.collection.enough)
+        )
 
     def _evaluate(self, step: int, start: float) -> float:
         success = evaluate_learner(self.config, self.learner, self.eval_env)
@@ -382,23 +377,10 @@ class OffPolicyUpdates:
         features: FeatureCache | None,
     ):
         self._learner, self._episodes, self._demos = learner, episodes, demos
-        seed = config.run.seed
-        options = {
-            **learner.replay_options,
-            "features": features,
-            "frames": device_frames(config, learner),
-            "reward": config.reward,
-            "terminate_on_success": config.reward.terminates,
-            "seed": seed,
-        }
-        late, own = config.labels_late_by, counted_sources(judge.judge.id.source)
-        if demos is not None:
-            ends, ratio = (not config.relabels_demos, True), learner.config.demo_ratio
-            options |= {"trust_terminated": ends, "hold_back": (0, late), "sources": (None, own)}
-            self._replay = ReplaySampler.mix(demos, episodes.store, ratio, **options)
-        else:
-            self._replay = ReplaySampler(episodes.store, hold_back=(late,), sources=(own,), **options)
-        self._rng = np.random.default_rng([seed, 1])  # of random actions
+        options = sample_options(config, learner, judge.judge.id.source, config.run.seed)
+        stores: dict[Dataset, Store] = {"episodes": episodes.store, **({} if demos is None else {"demos": demos})}
+        self._replay = make_sampler(stores, options, features, device_frames(config, learner))
+        self._rng = np.random.default_rng([config.run.seed, 1])  # of random actions
         self._updates_due = 0.0
 
     def pretrain(self, progress_bar: ProgressBar) -> bool:

@@ -28,7 +28,7 @@ from plaudit.policies.config import NetworkPolicyConfig
 from plaudit.policies.loader import FROZEN_FILE, PolicySpec, write_weights
 from plaudit.protocols import InferenceEngine
 from plaudit.rollout.operator import Operator, OperatorCommand, OperatorStatus, listen_at_robot
-from plaudit.rollout.run import attend, attended_episode
+from plaudit.rollout.run import attend, run_episode
 from plaudit.training.config import TrainingConfig
 from plaudit.training.handles import Handle
 from plaudit.training.replay_buffer import ReplayBuffer
@@ -216,7 +216,7 @@ class EnvWorker:
         if self._engine is not None:
             self._engine.stop()
         if self._operator is not None:
-            self._operator.stop()
+            self._operator.send(OperatorCommand.STOP)
 
     def operate(self, command: OperatorCommand) -> None:
         """Take a command of an operator elsewhere, from another thread."""
@@ -279,10 +279,7 @@ class EnvWorker:
         if self._follows and self._config.policy.update_within_episode:
             follower.start()
         try:
-            if self._operator is None:
-                episodes = engine.episodes(1, task=task, seed=seed)
-            else:
-                episodes = attended_episode(engine, self._operator, task=task, seed=seed)
+            episodes = run_episode(engine, self._operator, task=task, seed=seed)
             episode = next(episodes, None)
             try:
                 next(episodes, None)

@@ -39,7 +39,6 @@ class MirrorQueue(BufferQueue):
     def __init__(self, replay: Handle[ReplayBuffer], mirror: Mirror):
         super().__init__(replay)
         self._mirror = mirror
-        self._version = len(mirror.store.ledger)  # of the mirror's ledger, that answers were last looked for in
 
     def stale(self, judge: JudgeId) -> Sequence[EpisodeRef]:
         """What has no label, and what the person has answered since, a changed mind too."""
@@ -48,9 +47,7 @@ class MirrorQueue(BufferQueue):
 
     def answered(self) -> list[EpisodeRef]:
         """Episodes with an answer that is not in the run's ledger yet."""
-        refs = [EpisodeRef("episodes", remote_id) for remote_id in self._mirror.answered()]
-        self._version = len(self._mirror.store.ledger)
-        return refs
+        return [EpisodeRef("episodes", remote_id) for remote_id in self._mirror.answered()]
 
     def episodes(self, keys: Sequence[EpisodeRef]) -> Mapping[EpisodeRef, Episode]:
         """From the mirror; what it does not have is fetched. An episode that is gone at home is left out."""
@@ -69,7 +66,7 @@ class MirrorQueue(BufferQueue):
 
     def write(self, labels: Mapping[EpisodeRef, Labels], failed: Mapping[EpisodeRef, str], judge: JudgeId) -> None:
         super().write(labels, failed, judge)
-        self._mirror.mark_collected(self._version)
+        self._mirror.mark_collected()
 
 
 class HumanLabelWorker:
@@ -109,7 +106,7 @@ class HumanLabelWorker:
         if self._runner is None:
             where = self._replay.call(ReplayBuffer.location)
             if where.is_here:
-                folder = Path(where.episodes)
+                folder = where.episodes
                 self._queue, store = WindowQueue(self._replay), Store.open(folder)
             else:
                 folder = Path.home() / MIRRORS / where.store_id[:12]

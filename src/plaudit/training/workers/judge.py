@@ -96,7 +96,6 @@ class LabelReport:
 
     who: JudgeId
     done: int = 0
-    failed: int = 0
     latency: float = 0.0  # s an episode
     note: str = ""  # what a person should know
     progress: str = ""  # how far the newest episode came, in words; "" where the judge does not measure it
@@ -106,7 +105,7 @@ class LabelReport:
         """A report of what a runner has counted."""
         scored = len(stats.done) + len(stats.failed)
         latency = stats.seconds / scored if scored else 0.0
-        return cls(judge, len(stats.done), len(stats.failed), latency, note, stats.progress)
+        return cls(judge, len(stats.done), latency, note, stats.progress)
 
 
 class BufferQueue(LabelQueue[EpisodeRef]):
@@ -122,9 +121,7 @@ class BufferQueue(LabelQueue[EpisodeRef]):
     def episodes(self, keys: Sequence[EpisodeRef]) -> Mapping[EpisodeRef, Episode]:
         if self._stores is None:
             where = self._replay.call(ReplayBuffer.location)
-            self._stores = {"episodes": Store.open(where.episodes)} if where.is_here else {}
-            if where.is_here and where.demos is not None:
-                self._stores["demos"] = Store.open(where.demos)
+            self._stores = where.open() if where.is_here else {}
         if not self._stores:
             return self._replay.call(ReplayBuffer.episodes, keys)
         for store in self._stores.values():

@@ -17,7 +17,6 @@ from plaudit.data.batch import to_torch
 from plaudit.data.checkpoint import dump_checkpoint, load_dumped
 from plaudit.data.normalize import Normalizer
 from plaudit.data.replay import ReplaySampler
-from plaudit.data.store import Store
 from plaudit.errors import PolicyError, did_you_mean
 from plaudit.policies.loader import PolicySpec, load_policy, read_weights
 from plaudit.policies.networks import FROZEN, load_components, weights_of
@@ -31,8 +30,9 @@ from plaudit.training.learner_setup import (
     feature_cache,
     frozen_encoder,
     learner_threads,
+    sample_options,
 )
-from plaudit.training.replay_buffer import RemoteSampler, ReplayBuffer, SampleOptions, make_sampler
+from plaudit.training.replay_buffer import RemoteSampler, ReplayBuffer, make_sampler
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.state_manager import StateManager
 from plaudit.types import AnyArray, Batch, EnvSpec
@@ -47,7 +47,6 @@ class UpdateReport:
     seconds: float  # that they took
     waiting: float  # of these, for batches
     metrics: Mapping[str, float] = field(default_factory=dict)  # the mean over these, by the names in docs/metrics.md
-    version: int | None = None  # of the weights that were published meanwhile
 
 
 @dataclass(frozen=True)
@@ -75,7 +74,8 @@ class LearnerWorker:
         self._config, self._replay, self._state = config, replay, state
         self._folder = RunFolder(Path(folder), config)
         normalizer = config.policy.normalizer
-        self._normalizer = None if normalizer is None else Normalizer.load(normalizer)
+        loaded = None if normalizer is None else Normalizer.load(normalizer)
+        self._prepare = partial(normalize_batch, normalizer=loaded)
         self._group = SINGLE
 
     def setup(self, env_spec: EnvSpec, source: str, group: DistributedGroup = SINGLE) -> LearnerInfo:
@@ -114,10 +114,8 @@ class LearnerWorker:
             self._group.broadcast(None)
         saved = self._state.call(StateManager.get_frozen)
         if saved is None:
-            where = self._replay.call(ReplayBuffer.location)
-            demos = None if where.demos is None else Store.open(where.demos)
-        prepare = partial(normalize_batch, normalizer=self._normalizer)
-        frozen = frozen_encoder(config, env_spec, saved, demos, lambda _: iter, prepare)
+            demos = self._replay.call(ReplayBuffer.location).open().get("demos")
+        frozen = frozen_encoder(config, env_spec, saved, demos, lambda _: iter, self._prepare)
         if self._group.rank == 0:
             if frozen is not None and saved is None:
                 self._state.call(StateManager.publish_frozen, weights_of(0, {FROZEN: frozen}))
@@ -126,20 +124,12 @@ class LearnerWorker:
 
     def _make_sampler(self, source: str) -> ReplaySampler | RemoteSampler:
         where, learner, sampling = self._replay.call(ReplayBuffer.location), self.learner, self._config.run.sampling
-        options = SampleOptions(
-            source=source,
-            **learner.replay_options,
-            demo_ratio=learner.config.demo_ratio,
-            reward=self._config.reward,
-            terminate_on_success=self._config.reward.terminates,
-            trust_demos=not self._config.relabels_demos,
-            seed=self._config.run.seed * 1009 + self._group.rank,
-        )
+        options = sample_options(self._config, learner, source, self._config.run.seed * 1009 + self._group.rank)
         local = where.is_here if sampling == "auto" else sampling == "local"
         self._features = feature_cache(learner, self._folder.features if where.is_here else None)
         if not local:
             return RemoteSampler(self._replay, options)
-        return make_sampler(where, options, self._features, device_frames(self._config, learner))
+        return make_sampler(where.open(), options, self._features, device_frames(self._config, learner))
 
     @property
     def updates(self) -> int:
@@ -176,13 +166,12 @@ class LearnerWorker:
             metrics, waited = self._learn(updates, until, rejected)
         self._unpublished |= self.updates > before
         seconds = time.monotonic() - begun
-        version = None
         if self._group.rank == 0:
             if self.updates - self._published >= run.publish_freq:
-                version = self.publish()
+                self.publish()
             if self.updates - self._saved >= max(1, round(run.checkpoint_freq * self.learner.config.utd_ratio)):
                 self.save_checkpoint()
-        return UpdateReport(self.updates, self.updates - before, seconds, waited, metrics, version)
+        return UpdateReport(self.updates, self.updates - before, seconds, waited, metrics)
 
     def _learn(self, updates: int, until: float, rejected: frozenset[str]) -> tuple[dict[str, float], float]:
         """The updates themselves; returns the mean of each metric over them, and the seconds spent on batches."""
@@ -202,10 +191,9 @@ class LearnerWorker:
         return means, waited
 
     def _sample(self) -> Batch[Any]:
-        prepare = partial(normalize_batch, normalizer=self._normalizer)
         if isinstance(self._sampler, ReplaySampler):
-            return self._sampler.sample_torch(self._batch, self.learner.device, prepare)
-        batch = prepare(self._sampler.sample(self._batch))
+            return self._sampler.sample_torch(self._batch, self.learner.device, self._prepare)
+        batch = self._prepare(self._sampler.sample(self._batch))
         if self._features is not None:
             encode = self._features.encode
             batch = replace(batch, images=encode(batch.images), next_images=encode(batch.next_images))
