@@ -70,6 +70,16 @@ def test_collect_with_a_config_is_a_training_run(tmp_path):
     assert "0 success" not in plaudit("data", "info", "data", cwd=tmp_path)
 
 
+def test_the_same_command_resumes_a_training_run_that_collects(tmp_path):
+    (tmp_path / "run.yaml").write_text(TRAINING.replace("1000", "10") + "collect: {store: data, target_failure: 9}")
+    first = plaudit("collect", "--config", "run.yaml", cwd=tmp_path)
+    assert "runs/lift_ppo_0: 10 steps" in first
+    assert "runs/lift_ppo_0: 10 steps" in plaudit("collect", "--config", "run.yaml", cwd=tmp_path)
+    (tmp_path / "run.yaml").write_text(TRAINING.replace("[8]", "[9]") + "collect: {store: data, target_failure: 9}")
+    said = plaudit("collect", "--config", "run.yaml", cwd=tmp_path, ok=False)
+    assert "runs/lift_ppo_0 holds a run already" in said
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
