@@ -25,8 +25,10 @@ from typing import Any
 
 from plaudit import __version__
 from plaudit.errors import ClusterError, MissingExtra
-from plaudit.training.settings import ROLES, WORKERS, ClusterConfig, WorkerName
+from plaudit.training.settings import ROLES, WORKERS, ClusterConfig, Role, WorkerName
 
+# Of a node of each role, like `training_pc`: one for each worker (the learner, replay and state).
+RESOURCES: dict[Role, int] = {"training": 3, "inference": 1, "labeling": 1}
 SHARE = 0.01  # of a resource: pins a worker and leaves room for any number of others
 ON_GPU: tuple[WorkerName, ...] = ("learner", "env", "labeler")
 
@@ -46,6 +48,11 @@ class Node:
     gpu_ids: tuple[str, ...] = ()  # their names in CUDA_VISIBLE_DEVICES on that machine
     head: bool = False
     alive: bool = True
+
+    @property
+    def roles(self) -> list[Role]:
+        """Those that `plaudit cluster start --role` gave it."""
+        return [role for role in ROLES if f"{role}_pc" in self.resources]
 
     @property
     def name(self) -> str:
