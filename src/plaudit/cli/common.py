@@ -186,7 +186,8 @@ class ProgressBar:
 
     def close(self) -> None:
         """Remove the bar."""
-        self._bar.stop()
+        if err.is_terminal:  # else it would print an empty line
+            self._bar.stop()
 
 
 def progress(what: str) -> Any:
