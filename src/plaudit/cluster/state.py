@@ -65,7 +65,7 @@ def make_folder(folder: Path) -> None:
 
 
 def _check_owner(folder: Path) -> None:
-    """Raise `ClusterError` unless nobody else can change what is in the folder."""
+    """Raise `ClusterError` if anyone else can change what is in the folder."""
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode):
         raise ClusterError(f"{folder} is a link or a file; name a folder of your own with --dir")

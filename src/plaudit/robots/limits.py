@@ -239,7 +239,8 @@ class CommandLimiter:
 
 def limited_steps(limited: Iterable[int]) -> dict[str, list[list[int]]]:
     """For an episode's meta: name of a limit -> [first, last] of the steps that it changed."""
-    bits, spans = np.fromiter(limited, int), {}
+    bits = np.fromiter(limited, int)
+    spans: dict[str, list[list[int]]] = {}
     for bit, name in LIMIT_NAMES.items():
         steps = np.flatnonzero(bits & bit)
         if len(steps):
