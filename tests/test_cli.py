@@ -17,7 +17,7 @@ from PIL import Image
 
 from command import plaudit
 from conftest import counting_episode, labeled_store
-from plaudit.cli.common import ProgressLines, epochs_bar, progress
+from plaudit.cli.common import ProgressBar, epochs_bar, progress
 from plaudit.data.store import Store
 from plaudit.judges.epochs import EpochMetrics
 from waiting import stretch
@@ -202,7 +202,7 @@ def test_work_that_is_soon_done_says_nothing(monkeypatch, capsys):
 
 def test_what_goes_beyond_its_total_has_no_time_left(monkeypatch, capsys):
     """The last rollout of a training may."""
-    clock, lines = FakeClock(monkeypatch), ProgressLines("training", 30)
+    clock, lines = FakeClock(monkeypatch), ProgressBar("training", 30)
     for done in (16, 32):
         clock.now += 20
         lines.update(done)

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("plaudit.envs.panda.cameras", exc_type=ImportError)  # the tests below need MuJoCo 4
 
 from command import plaudit
-from plaudit.cli.common import ProgressLines
+from plaudit.cli.common import ProgressBar
 from plaudit.data.store import Store
 
 SMALL = ["--image-size", "8x12", "--noise", 0.05]
@@ -46,7 +46,7 @@ def test_what_was_collected_comes_out_in_both_old_layouts(tmp_path):
 
 
 def test_a_run_that_collects_no_success_says_so_and_what_to_do(tmp_path, monkeypatch):
-    monkeypatch.setattr(ProgressLines, "update", lambda _, done, words: print(f"{done}: {words}"))
+    monkeypatch.setattr(ProgressBar, "update", lambda _, done, words: print(f"{done}: {words}"))
     (tmp_path / "run.yaml").write_text(TRAINING.replace("1000", "20") + "collect: {store: data, target_success: 30}")
     said = plaudit("collect", "--config", "run.yaml", cwd=tmp_path)
     assert "10: success 0% in training, collected 0 of 30 successes and 2 failures" in said
@@ -68,6 +68,16 @@ def test_collect_with_a_config_is_a_training_run(tmp_path):
         f"episode_{number:06d}.pkl" for number in range(3)
     ]
     assert "0 success" not in plaudit("data", "info", "data", cwd=tmp_path)
+
+
+def test_the_same_command_resumes_a_training_run_that_collects(tmp_path):
+    (tmp_path / "run.yaml").write_text(TRAINING.replace("1000", "10") + "collect: {store: data, target_failure: 9}")
+    first = plaudit("collect", "--config", "run.yaml", cwd=tmp_path)
+    assert "runs/lift_ppo_0: 10 steps" in first
+    assert "runs/lift_ppo_0: 10 steps" in plaudit("collect", "--config", "run.yaml", cwd=tmp_path)
+    (tmp_path / "run.yaml").write_text(TRAINING.replace("[8]", "[9]") + "collect: {store: data, target_failure: 9}")
+    said = plaudit("collect", "--config", "run.yaml", cwd=tmp_path, ok=False)
+    assert "runs/lift_ppo_0 holds a run already" in said
 
 
 @pytest.mark.parametrize(

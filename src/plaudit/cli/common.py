@@ -7,7 +7,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -112,15 +112,9 @@ def fitting_bar(steps: int) -> AbstractContextManager[Watching]:
     return _stoppable_bar(steps, lambda now: (now[0], f"loss {now[1]:.3f}"))
 
 
-def _bar() -> Progress:
-    text, times = TextColumn("{task.description}", markup=False), (TimeElapsedColumn(), TimeRemainingColumn())
-    columns = (BarColumn(), MofNCompleteColumn(), text, *times)
-    return Progress(*columns, console=err, transient=True, disable=not err.is_terminal)
-
-
 @contextmanager
 def _stoppable_bar(total: int, describe: Callable[[Any], tuple[float, str]], ends: str = "") -> Iterator[Watching]:
-    """A progress bar on a terminal, lines elsewhere; and whether Ctrl-C was pressed.
+    """A progress bar, and whether Ctrl-C was pressed.
 
     The first Ctrl-C lets the training finish its round or step, the second interrupts it. The bar appears with the
     first update, so that other bars may be shown before.
@@ -128,16 +122,10 @@ def _stoppable_bar(total: int, describe: Callable[[Any], tuple[float, str]], end
     ends: what is finished after Ctrl-C, if that may take a while
     """
     asked: list[int] = []
-    bar = _bar()
-    task = bar.add_task("", total=total)
-    lines = ProgressLines("training", total)
 
     def watch(now: Any) -> bool:
         done, words = describe(now)
-        done = min(done, total)  # the last rollout may exceed it
-        bar.start()
-        bar.update(task, completed=done, description=words)
-        lines.update(done, words)
+        bar.update(min(done, total), words)  # the last rollout may exceed it
         return not asked
 
     def interrupt(number: int, _: Any) -> None:
@@ -147,11 +135,8 @@ def _stoppable_bar(total: int, describe: Callable[[Any], tuple[float, str]], end
         if ends:
             err.print(f"stopping after the current {ends}; Ctrl-C again stops at once")
 
-    with on_ctrl_c(interrupt):
-        try:
-            yield watch, lambda: bool(asked)
-        finally:
-            bar.stop()
+    with on_ctrl_c(interrupt), closing(ProgressBar("training", total)) as bar:
+        yield watch, lambda: bool(asked)
 
 
 @contextmanager
@@ -164,24 +149,31 @@ def on_ctrl_c(handler: Callable[[int, Any], None]) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-class ProgressLines:
-    """Replaces a progress bar if the output is no terminal: a line now and then, with an estimate.
+class ProgressBar:
+    """A progress bar on a terminal; elsewhere a line now and then, with an estimate.
 
     A line is printed for each tenth of the work and for each minute, but never two within ten seconds.
     """
 
     def __init__(self, what: str, total: int):
         self._what, self._total = what, total
+        text, times = TextColumn("{task.description}", markup=False), (TimeElapsedColumn(), TimeRemainingColumn())
+        self._bar = Progress(BarColumn(), MofNCompleteColumn(), text, *times, console=err, transient=True)
+        self._task = self._bar.add_task(what, total=total)
         self._began = self._printed_at = monotonic()
         self._printed_tenth = 0
         self._first: tuple[float, float] | None = None  # what was done by when at the first update
 
     def update(self, done: float, words: str = "") -> None:
-        """Print a line if enough time has passed."""
+        """Move the bar, or print a line if enough time has passed."""
+        if err.is_terminal:
+            self._bar.start()
+            self._bar.update(self._task, completed=done, description=words or self._what)
+            return
         now = monotonic()
         self._first = self._first or (now, done)
         since, tenth = now - self._printed_at, 10 * done // max(self._total, 1)
-        if err.is_terminal or since < 10 or (tenth == self._printed_tenth and since < 60):
+        if since < 10 or (tenth == self._printed_tenth and since < 60):
             return
         self._printed_at, self._printed_tenth = now, tenth
         parts = [f"{int(done)} of {self._total} ({done / max(self._total, 1):.0%})", words]
@@ -192,9 +184,14 @@ class ProgressLines:
             parts.append(f"about {timedelta(seconds=round(left_s))} left")
         err.print(f"{self._what}: {', '.join(filter(None, parts))}")
 
+    def close(self) -> None:
+        """Remove the bar."""
+        if err.is_terminal:  # else it would print an empty line
+            self._bar.stop()
+
 
 def progress(what: str) -> Any:
-    """A function that iterates over a sequence with a bar on a terminal, or with lines elsewhere. Ctrl-C ends it.
+    """A function that iterates over a sequence with a progress bar. Ctrl-C ends it.
 
     C code that decodes video and tables sometimes swallows a KeyboardInterrupt, so the request is also checked before
     each item.
@@ -207,12 +204,11 @@ def progress(what: str) -> Any:
             asked.append(number)
             raise KeyboardInterrupt
 
-        with on_ctrl_c(interrupt), _bar() as bar:
-            lines = ProgressLines(what, len(items))
-            for done, item in enumerate(bar.track(items, description=what)):
+        with on_ctrl_c(interrupt), closing(ProgressBar(what, len(items))) as bar:
+            for done, item in enumerate(items):
                 if asked:
                     raise KeyboardInterrupt
-                lines.update(done)
+                bar.update(done)
                 yield item
 
     return track

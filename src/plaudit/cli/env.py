@@ -203,18 +203,22 @@ def collect_(
     """Collect episodes with success labels.
 
     A script runs a built-in task until the store has enough successes and failures, counting those it already has.
-    With --config, a policy trains as in 'plaudit train' and its episodes are kept.
+    With --config, a policy trains as in 'plaudit train' and its episodes are kept. The same command resumes either.
     """
     if config is not None:
         from plaudit.training.config_file import load_training_config
+        from plaudit.training.run_folder import RunFolder
 
         sources = {name: context.get_parameter_source(name) for name in context.params}
         given = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
         if given - {"allow_code", "allow_host"} != {"config"}:
             raise DataError("--config takes no other flags; to change a key: plaudit train --config FILE KEY=VALUE")
-        if load_training_config("train", config, []).collect is None:
+        wanted = load_training_config("train", config, [])
+        if wanted.collect is None:
             raise DataError(f"{config} does not say where to collect; add a block: collect: {{store: data}}")
-        train_(config=config)
+        run = Path("runs", wanted.run_name)
+        again = (run / "config.yaml").is_file() and RunFolder.reopen(run).config.model_dump() == wanted.model_dump()
+        train_([f"run.resume_dir={run}"] if again else [], config=config)
         return
     if store is None:
         raise DataError("name a store to add to, or a training run with --config")

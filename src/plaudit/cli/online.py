@@ -14,14 +14,13 @@ from rich.live import Live
 
 from plaudit.cli.common import corrected_success, err, on_ctrl_c, out, progress, run_app, stop, tell
 from plaudit.cli.options import (
-    ALGORITHM,
-    ALGORITHM_HELP,
-    POLICY_YAML,
-    ROBOTS,
+    Algorithm,
     AllowUntrained,
     Auto,
     Option,
     Overrides,
+    PolicyYaml,
+    Robot,
     RobotParams,
     RobotTopics,
     app,
@@ -43,16 +42,9 @@ def online(
     *,
     # A YAML file, like those in examples/configs.
     config: Annotated[Path | None, Option("--config", "--train_config", "--train-config")] = None,
-    robot: Annotated[str | None, Option(help=ROBOTS)] = None,
-    algorithm: Annotated[
-        str | None,
-        Option(
-            *ALGORITHM,
-            help=ALGORITHM_HELP,
-            show_default="the config's; else rtc for chunks on a robot, sequential otherwise",
-        ),
-    ] = None,
-    policy_yaml: Annotated[Path | None, Option(*POLICY_YAML)] = None,  # A policy to start from.
+    robot: Robot | None = None,
+    algorithm: Algorithm = None,
+    policy_yaml: PolicyYaml | None = None,  # A policy to start from.
     params: RobotParams = None,
     topics: RobotTopics = None,
     # A human labels episodes in a window.

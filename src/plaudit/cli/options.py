@@ -257,14 +257,20 @@ Fps = Annotated[float, Option(min=0, max=MAX_FPS, callback=frame_rate)]
 
 # Options of several commands.
 Overrides = Annotated[list[str] | None, Option(metavar="[KEY=VALUE]...")]
-ROBOTS = "igris_b, igris_c, sim, lerobot, or my_module:MyConfig."
-POLICY_YAML = ("--policy_yaml", "--policy-yaml")
-ALGORITHM = ("--inference_algorithm", "--inference-algorithm")
-ALGORITHM_HELP = "rtc infers while the robot moves; sequential lets the robot wait. Or my_module:MyEngine."
-PARAMS = ("--inference_runtime_params_config", "--inference-runtime-params-config")
-TOPICS = ("--inference_runtime_topics_config", "--inference-runtime-topics-config")
-RobotParams = Annotated[Path | None, Option(*PARAMS, help="A robot's inference_runtime_params.json.")]
-RobotTopics = Annotated[Path | None, Option(*TOPICS, help="A robot's inference_runtime_topics.json.")]
+Robot = Annotated[str, Option(help="igris_b, igris_c, sim, lerobot, or my_module:MyConfig.")]
+PolicyYaml = Annotated[Path, Option("--policy_yaml", "--policy-yaml")]
+Algorithm = Annotated[
+    str | None,
+    Option(
+        *("--inference_algorithm", "--inference-algorithm"),
+        help="rtc infers while the robot moves; sequential lets the robot wait. Or my_module:MyEngine.",
+        show_default="the config's; else rtc for chunks on a robot, sequential otherwise",
+    ),
+]
+PARAMS = ("--inference_runtime_params_config", "--inference-runtime-params-config", "--params")
+TOPICS = ("--inference_runtime_topics_config", "--inference-runtime-topics-config", "--topics")
+RobotParams = Annotated[Path | None, Option(*PARAMS, help="JSON whose keys replace those of the robot's params.")]
+RobotTopics = Annotated[Path | None, Option(*TOPICS, help="JSON whose keys replace those of the robot's topics.")]
 Auto = Annotated[
     bool | None,
     Option(

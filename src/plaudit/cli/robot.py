@@ -7,15 +7,12 @@ from typing import Annotated, Any
 import typer
 
 from plaudit.cli.common import out, tell
-from plaudit.cli.options import Option, command, group
+from plaudit.cli.options import Option, RobotParams, RobotTopics, command, group
 from plaudit.errors import RobotError
 
 robot = group("robot", "List robots, check the streams of one, run its simulated twin.")
 
 Name = Annotated[str, Option(help="A name that 'plaudit robot list' shows, or my_module:MyConfig.")]
-JSON = "JSON whose keys replace the robot's own."
-Params = Annotated[Path | None, Option("--inference_runtime_params_config", "--params", help=JSON)]
-Topics = Annotated[Path | None, Option("--inference_runtime_topics_config", "--topics", help=JSON)]
 RobotSettings = Annotated[
     list[str] | None,
     Option("--set", metavar="KEY=VALUE", help="A setting, like transport.connect=[tcp/10.0.0.2:7447]."),
@@ -35,8 +32,8 @@ def robot_list() -> None:
 def robot_check(
     name: Name,
     *,
-    params: Params = None,
-    topics: Topics = None,
+    params: RobotParams = None,
+    topics: RobotTopics = None,
     seconds: Annotated[float, Option(min=0.1, max=86_400)] = 3.0,  # How long to observe.
     move: bool = False,  # Then move every joint a little and back, within its limits.
     settings: RobotSettings = None,
@@ -60,8 +57,8 @@ def robot_check(
 def robot_twin(
     name: Name,
     *,
-    params: Params = None,
-    topics: Topics = None,
+    params: RobotParams = None,
+    topics: RobotTopics = None,
     log: Path | None = None,  # Log every message to this file, one line per tick.
     fault: list[str] | None = None,  # A fault: KIND[=VALUE][@SECONDS], like late=400@2.5.
     watchdog_ms: Annotated[float, Option(min=0, max=1e6)] = 500.0,  # Hold after this long without a command.

@@ -11,16 +11,15 @@ from rich.text import Text
 
 from plaudit.cli.common import open_or_create, out, stop, tell
 from plaudit.cli.options import (
-    ALGORITHM,
-    ALGORITHM_HELP,
     MAX_SEED,
-    POLICY_YAML,
-    ROBOTS,
+    Algorithm,
     AllowUntrained,
     Auto,
     Option,
     Overrides,
+    PolicyYaml,
     Positive,
+    Robot,
     RobotParams,
     RobotTopics,
     app,
@@ -40,12 +39,9 @@ def run_(
     # Keys, like policy.device=cuda:1 or policy.inference.max_action_delta=0.05.
     overrides: Overrides = None,
     *,
-    robot: Annotated[str, Option(help=ROBOTS)],
-    policy_yaml: Annotated[Path, Option(*POLICY_YAML)],  # The policy's file.
-    algorithm: Annotated[
-        str | None,
-        Option(*ALGORITHM, help=ALGORITHM_HELP, show_default="rtc; sequential for single-action policies"),
-    ] = None,
+    robot: Robot,
+    policy_yaml: PolicyYaml,  # The policy's file.
+    algorithm: Algorithm = None,
     episodes: Positive = 1,  # Number of episodes.
     steps: Positive = 1000,  # Maximum number of steps of an episode.
     store: Path = Path("episodes"),  # The store to record to; created if it does not exist.

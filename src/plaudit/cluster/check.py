@@ -26,7 +26,7 @@ from plaudit.cluster.network import Listener, can_connect, firewall_command, lis
 from plaudit.cluster.placement import Node, difference, own_versions
 from plaudit.cluster.state import NodeInfo, members
 from plaudit.errors import ClusterError
-from plaudit.training.settings import ROLES, ClusterConfig
+from plaudit.training.settings import ROLES
 
 NUM_CALLS = 50
 PROBE_TIMEOUT_S = 30.0
@@ -143,8 +143,8 @@ def running_actors(nodes: Sequence[Node]) -> list[ActorProcess]:
 def check(nodes: Sequence[Node], megabytes: int = 50) -> list[CheckResult]:
     """Check every node and measure the connections between them."""
     results: list[CheckResult] = []
-    for role, resource in ClusterConfig().resources.model_dump().items():
-        names = [_name(node) for node in nodes if resource in node.resources]
+    for role in ROLES:
+        names = [_name(node) for node in nodes if role in node.roles]
         problem = f"no node has this role; start one: plaudit cluster start --role {role} --head ADDRESS"
         results.append(CheckResult("role", role, ", ".join(names) or "none", None if names else problem))
     probes = {node.id: _start_probe(node) for node in nodes}
@@ -270,11 +270,7 @@ def _name(node: Node) -> str:
 
 
 def _roles(node: Node) -> str:
-    return "+".join(_role_names(node)) or node.hostname
-
-
-def _role_names(node: Node) -> list[str]:
-    return [role for role, resource in ClusterConfig().resources.model_dump().items() if resource in node.resources]
+    return "+".join(node.roles) or node.hostname
 
 
 def _versions(versions: Mapping[str, str]) -> str:
@@ -305,7 +301,7 @@ def nodes_table(nodes: Sequence[Node]) -> Table:
         table.add_row(
             f"{node.hostname}{' (head)' if node.head else ''}",
             node.address,
-            ", ".join(_role_names(node)) or "-",
+            ", ".join(node.roles) or "-",
             f"{has.get('GPU', 0):.0f}",
             f"{has.get('CPU', 0):.0f}",
             f"{has.get('memory', 0) / 2**30:.1f} GiB",

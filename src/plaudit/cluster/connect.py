@@ -27,7 +27,16 @@ from pathlib import Path
 from typing import Any
 
 from plaudit.cluster.network import is_loopback
-from plaudit.cluster.placement import Node, Placement, gpus_of, need_ray, own_labels, own_versions, versions_of
+from plaudit.cluster.placement import (
+    RESOURCES,
+    Node,
+    Placement,
+    gpus_of,
+    need_ray,
+    own_labels,
+    own_versions,
+    versions_of,
+)
 from plaudit.cluster.state import LOCAL, RAY, NodeInfo, default_folder, make_folder, running
 from plaudit.errors import ClusterError
 from plaudit.training.run_folder import RunFolder
@@ -245,7 +254,7 @@ def check_answers(address: str) -> None:
 def _start_local(config: ClusterConfig) -> None:
     import ray
 
-    resources, folder, shared = config.resources, default_folder(), os.statvfs("/dev/shm")
+    names, folder, shared = config.resources.model_dump(), default_folder(), os.statvfs("/dev/shm")
     make_folder(folder)
     for attempt in range(1, LOCAL_STARTS + 1):
         try:
@@ -253,7 +262,7 @@ def _start_local(config: ClusterConfig) -> None:
                 address="local",
                 _node_ip_address="127.0.0.1",
                 _temp_dir=str(folder.absolute() / LOCAL),
-                resources={resources.training: 3.0, resources.inference: 1.0, resources.labeling: 1.0},
+                resources={names[role]: float(count) for role, count in RESOURCES.items()},
                 labels=own_labels(),
                 object_store_memory=max(80 * 2**20, min(LOCAL_STORE, shared.f_bavail * shared.f_frsize // 3)),
                 include_dashboard=False,

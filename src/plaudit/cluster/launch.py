@@ -38,13 +38,12 @@ from plaudit.cluster.connect import (
     token_file,
     with_port,
 )
-from plaudit.cluster.placement import need_ray, own_labels
+from plaudit.cluster.placement import RESOURCES, need_ray, own_labels
 from plaudit.cluster.state import NodeInfo
 from plaudit.data.disk import defer_signals
 from plaudit.errors import ClusterError
 from plaudit.training.settings import Role
 
-RESOURCES: dict[Role, int] = {"training": 3, "inference": 1, "labeling": 1}  # training: learner, replay and state
 START_TIMEOUT_S, STOP_TIMEOUT_S = 300.0, 15.0
 PROGRESS_S = 5.0  # between two messages while a node starts
 # `ray start` by this interpreter; the `ray` script names an interpreter by its path, which may have moved.

@@ -2,10 +2,13 @@
 
 Workers are pinned by a small share of a resource: of the role's (`training_pc`), or of the one that Ray defines for
 each address (`node:10.0.0.1`). A node that is lost and started again offers the same ones, so an actor that restarts
-finds its place; pinned to a node's id it never would. Ids are used only where several nodes share an address.
+finds its place; pinned to a node's id it never would.
 
 GPUs are assigned here, because Ray would put every worker that asks for a fraction on the first GPU. Each learner gets
 the next GPU of its machine, then the env, then the labeler, and around again. Workers that need no GPU see none.
+
+Rejected: Ray's placement groups. They put shares of GPUs on the first GPU too, and cannot name one. A role that no node
+has leaves them pending, without a reason. They would replace the resource in `options`, and nothing else.
 
 A node has its software versions as labels. A cluster of different versions is refused before the first actor is
 created, not when an array arrives that one side cannot read.
@@ -22,10 +25,15 @@ from typing import Any
 
 from plaudit import __version__
 from plaudit.errors import ClusterError, MissingExtra
-from plaudit.training.settings import ROLES, WORKERS, ClusterConfig, WorkerName
+from plaudit.training.settings import ROLES, WORKERS, ClusterConfig, Role, WorkerName
 
+# Of a node of each role, like `training_pc`: one for each worker (the learner, replay and state).
+RESOURCES: dict[Role, int] = {"training": 3, "inference": 1, "labeling": 1}
 SHARE = 0.01  # of a resource: pins a worker and leaves room for any number of others
 ON_GPU: tuple[WorkerName, ...] = ("learner", "env", "labeler")
+
+Rank = tuple[WorkerName, int]  # a worker; learners are counted
+Place = tuple[str, str | None]  # the resource that pins a worker, and its GPU
 
 
 @dataclass(frozen=True)
@@ -42,18 +50,14 @@ class Node:
     alive: bool = True
 
     @property
+    def roles(self) -> list[Role]:
+        """Those that `plaudit cluster start --role` gave it."""
+        return [role for role in ROLES if f"{role}_pc" in self.resources]
+
+    @property
     def name(self) -> str:
         """For messages."""
         return f"{self.hostname} ({self.address})" if self.hostname else self.address
-
-
-@dataclass(frozen=True)
-class WorkerPlacement:
-    """Where one worker goes."""
-
-    resources: Mapping[str, float]  # that pin it
-    node_id: str | None = None  # where resources are not enough to tell nodes apart
-    gpu: str | None = None
 
 
 class Placement:
@@ -77,12 +81,15 @@ class Placement:
         if any(texts.values()):
             names = "; ".join(f"{name} has {text}" for name, text in texts.items() if text)
             raise ClusterError(f"{names}; install the same versions on all machines and start that node again")
-        self._places = self._by_role() if config.component_placement is None else self._by_number()
+        ranks = [
+            (worker, rank) for worker in WORKERS for rank in range(config.num_learners if worker == "learner" else 1)
+        ]
+        place = self._by_role if config.component_placement is None else self._by_number
+        self._places = place(ranks)
         for worker in requires_gpu:
-            place = self._places[worker, 0]
-            if place.gpu is None:
-                pin = next(iter(place.resources), "")
-                where = ", ".join(n.name for n in self.nodes if pin in n.resources or n.id == place.node_id)
+            resource, gpu = self._places[worker, 0]
+            if gpu is None:
+                where = ", ".join(node.name for node in self.nodes if resource in node.resources)
                 raise ClusterError(
                     f"the {worker} needs a GPU and there is none on {where}; start that node on a machine with one, "
                     "or use judge.device=cpu or a judge behind an endpoint"
@@ -90,23 +97,18 @@ class Placement:
 
     def options(self, worker: WorkerName, rank: int = 0) -> dict[str, Any]:
         """Keyword arguments for `Actor.options`."""
-        place = self._places[worker, rank]
-        options: dict[str, Any] = {
+        resource, gpu = self._places[worker, rank]
+        return {
             "num_cpus": 0,  # actors live as long as the run, and may use all of their machine
             "num_gpus": 0,
-            "resources": dict(place.resources),
-            "runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": place.gpu or ""}},
+            "resources": {resource: SHARE},
+            "runtime_env": {"env_vars": {"CUDA_VISIBLE_DEVICES": gpu or ""}},
         }
-        if place.node_id is not None:
-            from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(place.node_id, soft=False)
-        return options
-
-    def _by_role(self) -> dict[tuple[WorkerName, int], WorkerPlacement]:
+    def _by_role(self, ranks: Sequence[Rank]) -> dict[Rank, Place]:
         assigned: Counter[tuple[str, ...]] = Counter()  # nodes -> GPUs given out; roles of one machine share its GPUs
-        places = {}
-        for worker, rank in self._ranks():
+        places: dict[Rank, Place] = {}
+        for worker, rank in ranks:
             resource = self.config.resource(worker)
             nodes = self._offering(worker, resource)
             # With several machines of one role the worker may land on any: only GPUs that all of them have are safe.
@@ -115,17 +117,17 @@ class Placement:
             if gpus and worker in ON_GPU:
                 gpu = gpus[assigned[key] % len(gpus)]
                 assigned[key] += 1
-            places[worker, rank] = WorkerPlacement({resource: SHARE}, gpu=gpu)
+            places[worker, rank] = resource, gpu
         return places
 
-    def _by_number(self) -> dict[tuple[WorkerName, int], WorkerPlacement]:
+    def _by_number(self, ranks: Sequence[Rank]) -> dict[Rank, Place]:
         slots = [(node, gpu) for node in self.nodes for gpu in node.gpu_ids] or [(node, None) for node in self.nodes]
         chosen = {worker: self._slots_of(worker, slots) for worker in self.config.numbers()}
-        places = {}
-        for worker, rank in self._ranks():
+        places: dict[Rank, Place] = {}
+        for worker, rank in ranks:
             numbers = chosen[worker if worker in chosen else "learner"]  # replay and state go with the learner
             node, gpu = slots[numbers[rank % len(numbers)]]
-            places[worker, rank] = self._on(node, gpu if worker in ON_GPU else None)
+            places[worker, rank] = f"node:{node.address}", gpu if worker in ON_GPU else None
         return places
 
     def _slots_of(self, worker: WorkerName, slots: Sequence[tuple[Node, str | None]]) -> list[int]:
@@ -145,22 +147,12 @@ class Placement:
         others = [set(ns) for other, ns in all_numbers.items() if other != worker and ns != "all"]
         return sorted(numbers, key=lambda n: (sum(n in ns for ns in others), n))
 
-    def _on(self, node: Node, gpu: str | None) -> WorkerPlacement:
-        unique = sum(other.address == node.address for other in self.nodes) == 1
-        if unique and f"node:{node.address}" in node.resources:
-            return WorkerPlacement({f"node:{node.address}": SHARE}, gpu=gpu)
-        return WorkerPlacement({}, node_id=node.id, gpu=gpu)
-
-    def _ranks(self) -> list[tuple[WorkerName, int]]:
-        num_learners = self.config.num_learners
-        return [(worker, rank) for worker in WORKERS for rank in range(num_learners if worker == "learner" else 1)]
-
     def _offering(self, worker: WorkerName, resource: str) -> list[Node]:
-        nodes = [node for node in self.nodes if node.resources.get(resource, 0) >= SHARE]
+        nodes = [node for node in self.nodes if resource in node.resources]
         if nodes:
             return nodes
         by_role = self.config.resources.model_dump()
-        role = next((role for role in ROLES if by_role[role] == resource), ROLES[0])
+        role = next(role for role in ROLES if by_role[role] == resource)
         offered = sorted({r for node in self.nodes for r in node.resources if r in by_role.values()})
         raise ClusterError(
             f"no node offers '{resource}', which the {worker} asks for; start one with: plaudit cluster start "

@@ -10,8 +10,7 @@ else can write to it. Ray opens its own folder to everyone; that one is inside, 
 import os
 import signal
 import stat
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,26 +60,43 @@ def make_folder(folder: Path) -> None:
     """Create it, or check it, and close it to everybody else."""
     check_length(folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with _opened(folder) as handle:
-        os.fchmod(handle, 0o700)
+    _check_owner(folder)
+    folder.chmod(0o700)
+
+
+def _check_owner(folder: Path) -> None:
+    """Raise `ClusterError` if anyone else can change what is in the folder."""
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise ClusterError(f"{folder} is a link or a file; name a folder of your own with --dir")
+    if status.st_uid != os.getuid():
+        raise ClusterError(
+            f"{folder} belongs to another user (number {status.st_uid}) and is not trusted; name a folder of your own "
+            "with --dir"
+        )
+    if status.st_mode & 0o022:
+        raise ClusterError(
+            f"other users can write to {folder}, so it is not trusted. If no node of yours runs from it, remove it; or "
+            "name another with --dir"
+        )
 
 
 def read_state(folder: Path) -> NodeInfo | None:
     """The node of a folder, dead or alive; None where there was none."""
+    path = folder / "node.json"
     try:
-        with _opened(folder) as handle:
-            file = os.open("node.json", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=handle)
-            with os.fdopen(file, "rb") as opened:
-                status = os.fstat(file)
-                if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
-                    raise ClusterError(f"{folder / 'node.json'} was not written by you alone; it is not trusted")
-                return TypeAdapter(NodeInfo).validate_json(opened.read(MAX_FILE))
+        _check_owner(folder)
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+                raise ClusterError(f"{path} was not written by you alone; it is not trusted")
+            return TypeAdapter(NodeInfo).validate_json(file.read(MAX_FILE))
     except FileNotFoundError:
         return None
     except (ValidationError, OSError) as error:  # a link, a folder, half a file
         raise ClusterError(
-            f"{folder / 'node.json'} cannot be read as what 'plaudit cluster start' wrote "
-            f"({str(error).splitlines()[0]}); if no node runs here, remove it"
+            f"{path} cannot be read as what 'plaudit cluster start' wrote ({str(error).splitlines()[0]}); if no node "
+            "runs here, remove it"
         ) from error
 
 
@@ -91,34 +107,6 @@ def write_state(folder: Path, node: NodeInfo) -> None:
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(TypeAdapter(NodeInfo).dump_json(node))
     partial.replace(folder / "node.json")
-
-
-@contextmanager
-def _opened(folder: Path) -> Iterator[int]:
-    """A descriptor of the folder, checked: what is opened through it cannot be exchanged for another."""
-    try:
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except NotADirectoryError:
-        raise ClusterError(f"{folder} is a link or a file; name a folder of your own with --dir") from None
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise ClusterError(f"{folder}: {error.strerror}; name a folder of your own with --dir") from None
-    try:
-        status = os.fstat(handle)
-        if status.st_uid != os.getuid():
-            raise ClusterError(
-                f"{folder} belongs to another user (number {status.st_uid}) and is not trusted; name a folder of your "
-                "own with --dir"
-            )
-        if status.st_mode & 0o022:
-            raise ClusterError(
-                f"other users can write to {folder}, so it is not trusted. If no node of yours runs from it, remove "
-                "it; or name another with --dir"
-            )
-        yield handle
-    finally:
-        os.close(handle)
 
 
 def running(folder: Path) -> NodeInfo | None:

@@ -222,7 +222,7 @@ def check_topics(config: RosRobotConfig, seconds: float) -> list[RobotCheck]:
     problem = "another process sends commands; stop it first" if commands else ""
     received = f"{len(commands)} commands" if commands else "nothing"
     results.append(RobotCheck("commands", topics.joint_commands, "nothing", received, problem=problem))
-    position = None if joints.newest is None else joints.newest.message.position
+    position = None if joints.newest is None else joints.newest.position
     results.append(check_limits(config.limits(params.action_dim), position))
     if params.norm_stats_file_path is not None:
         results.append(check_statistics(params))

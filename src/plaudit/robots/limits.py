@@ -239,15 +239,14 @@ class CommandLimiter:
 
 def limited_steps(limited: Iterable[int]) -> dict[str, list[list[int]]]:
     """For an episode's meta: name of a limit -> [first, last] of the steps that it changed."""
-    runs: dict[str, list[list[int]]] = {}
-    for step, bits in enumerate(limited):
-        for name in (name for bit, name in LIMIT_NAMES.items() if bits & bit):
-            spans = runs.setdefault(name, [])
-            if spans and spans[-1][1] == step - 1:
-                spans[-1][1] = step
-            else:
-                spans.append([step, step])
-    return runs
+    bits = np.fromiter(limited, int)
+    spans: dict[str, list[list[int]]] = {}
+    for bit, name in LIMIT_NAMES.items():
+        steps = np.flatnonzero(bits & bit)
+        if len(steps):
+            runs = np.split(steps, np.flatnonzero(np.diff(steps) > 1) + 1)
+            spans[name] = [[int(run[0]), int(run[-1])] for run in runs]
+    return spans
 
 
 class ClosableRobot:

@@ -200,7 +200,7 @@ class TopicTeleop:
         if self._stream.age() > self._timeout_s:
             self._stream.restart()  # the next sender may have another clock
             return None
-        return newest.message.position.copy()
+        return newest.position.copy()
 
     def close(self) -> None:
         """Close the transport."""

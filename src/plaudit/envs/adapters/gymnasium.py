@@ -59,8 +59,8 @@ class GymnasiumConfig(AdapterConfig):
         numbers, own_images = split_space(simulator.observation_space, self.id)
         if rendered and len(self.cameras) > 1:
             raise EnvError(f"{self.id} renders one view; name one camera, not {', '.join(self.cameras)}")
-        for camera in self.images if not rendered else ():
-            if camera not in own_images:
+        for camera in self.images:
+            if not rendered and camera not in own_images:
                 raise UnknownName(f"{self.id} has no image '{camera}' to observe; {did_you_mean(camera, own_images)}")
         if rendered and self.obs == "pixels":
             numbers = {}
@@ -74,7 +74,7 @@ class GymnasiumConfig(AdapterConfig):
             else:
                 images = {camera: get_at(observation, own_images[camera]) for camera in self.images}
             resized = {camera: resize_image(image, self.image_size) for camera, image in images.items()}
-            return np.concatenate(state) if state else np.zeros(0), resized
+            return np.concatenate([*state, []]), resized
 
         max_steps = simulator.spec.max_episode_steps if simulator.spec is not None else None
         if max_steps is None:

@@ -48,10 +48,10 @@ class ManiSkillConfig(AdapterConfig):
 
     def build(self, num_envs: int = 1) -> VecEnv:
         """Make `num_envs` environments: in one batch where there is a GPU for it, else one after the other."""
-        batch = self.sim_backend == "physx_cuda" or (self.sim_backend == "auto" and num_envs > 1 and _has_gpu())
-        return (
-            BatchVecEnv(self._simulator(num_envs, "physx_cuda"), self, num_envs) if batch else super().build(num_envs)
-        )
+        auto = self.sim_backend == "auto" and num_envs > 1
+        if self.sim_backend == "physx_cuda" or (auto and import_module("torch").cuda.is_available()):
+            return BatchVecEnv(self._simulator(num_envs, "physx_cuda"), self, num_envs)
+        return super().build(num_envs)
 
     def make(self) -> AdaptedEnv:
         """Make one environment; raises `MissingExtra` without ManiSkill."""
@@ -142,8 +142,8 @@ class BatchVecEnv:
     def step(self, actions: AnyArray, active: BoolArray) -> tuple[Observation, Mapping[str, AnyArray]]:
         """Make one control step; environments that are not active, [N], keep their last values."""
         check_actions(actions, self.num_envs, self.action_dim)
-        stepped = self._simulator.step(scale_actions(actions, self._low, self._high))
-        raw, reward, terminated, _, info = stepped
+        actions = scale_actions(actions, self._low, self._high)
+        raw, reward, terminated, _, info = self._simulator.step(actions)
         seen, success = self._read(raw), to_numpy(info["success"]).astype(bool)
         new = {"success": success, "failure": to_numpy(terminated).astype(bool) & ~success, "reward": to_numpy(reward)}
         self._info = {name: np.where(active, new[name], before) for name, before in self._info.items()}
@@ -181,10 +181,6 @@ def _fps(simulator: gym.Env[Any, Any]) -> float:
 def _max_steps(simulator: gym.Env[Any, Any]) -> int:
     """Its time limit is a wrapper of its own, for batches, which is not in gymnasium's spec."""
     return int(simulator.get_wrapper_attr("_max_episode_steps"))
-
-
-def _has_gpu() -> bool:
-    return bool(import_module("torch").cuda.is_available())
 
 
 class SingleEnv(gym.Wrapper[Any, Any, Any, Any]):

@@ -326,15 +326,11 @@ def _pixel_rays(size: tuple[int, int], fovy: float) -> AnyArray:
 
 def _make_spheres(model: Model, group: int, cover: Callable[[int, AnyArray], tuple[AnyArray, float]]) -> _Spheres:
     """The spheres that `cover` makes for each geom of a group."""
-    geoms: list[int] = []
-    centers: list[AnyArray] = []
-    radii: list[float] = []
-    for geom in np.flatnonzero(model.geom_group == group).tolist():
-        geom_centers, radius = cover(int(model.geom_type[geom]), np.array(model.geom_size[geom]))
-        geoms += [geom] * len(geom_centers)
-        centers += list(geom_centers)
-        radii += [radius] * len(geom_centers)
-    return _Spheres(np.array(geoms), np.array(centers), np.array(radii))
+    geoms = np.flatnonzero(model.geom_group == group)
+    covers = [cover(int(model.geom_type[geom]), np.array(model.geom_size[geom])) for geom in geoms]
+    counts = [len(centers) for centers, _ in covers]
+    radii = np.repeat([radius for _, radius in covers], counts)
+    return _Spheres(np.repeat(geoms, counts), np.concatenate([centers for centers, _ in covers]), radii)
 
 
 def _cover(geom_type: int, size: AnyArray) -> tuple[AnyArray, float]:

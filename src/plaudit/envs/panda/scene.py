@@ -60,9 +60,3 @@ def check_cameras(cameras: Sequence[str]) -> None:
             raise EnvError(f"there is no camera '{camera}'; {did_you_mean(camera, CAMERAS)}")
         if list(cameras).count(camera) > 1:
             raise EnvError(f"camera '{camera}' is named twice")
-
-
-def check_size(size: tuple[int, int]) -> None:
-    """Raise `EnvError` unless an image may have this height and width."""
-    if min(size) < 1 or max(size) > MAX_IMAGE_SIZE:
-        raise EnvError(f"image_size is {list(size)}; height and width must be from 1 to {MAX_IMAGE_SIZE}")

@@ -129,7 +129,8 @@ class PandaVecEnv:
         if not self._started:
             raise EnvError("there is nothing to render yet; call reset(seeds) first")
         scene.check_cameras([camera])
-        scene.check_size(size)
+        if min(size) < 1 or max(size) > scene.MAX_IMAGE_SIZE:
+            raise EnvError(f"image_size is {list(size)}; height and width must be from 1 to {scene.MAX_IMAGE_SIZE}")
         if (camera, size) not in self._render_cameras:
             self._render_cameras[camera, size] = self._make_camera(camera, size)
             self._render_cameras[camera, size].refresh(self._all_ids)

@@ -86,8 +86,8 @@ class RosSensors:
         params, joints = self._params, self._joints.newest
         newest = {camera: stream.newest for camera, stream in self._cameras.items()}
         assert joints is not None  # else the check had raised
-        self._states.append(joints.message.state)
-        self._images.append({camera: image.message.pixels for camera, image in newest.items() if image is not None})
+        self._states.append(joints.state)
+        self._images.append({camera: image.pixels for camera, image in newest.items() if image is not None})
         states = [self._states[0]] * (params.proprio_history_size - len(self._states)) + list(self._states)
         images = {}
         for steps_back in range(params.num_img_obs):
@@ -99,12 +99,12 @@ class RosSensors:
         """[J] the measured joint positions; raises `RobotSilent` if a topic is silent."""
         self.check()
         assert self._joints.newest is not None  # else the check had raised
-        return self._joints.newest.message.position
+        return self._joints.newest.position
 
     def last_joint_position(self) -> FloatArray | None:
         """[J] the measured joint positions; None if they are too old to act on."""
         newest = self._joints.newest
-        return None if newest is None or self._joints.age() > self.silent_after else newest.message.position
+        return None if newest is None or self._joints.age() > self.silent_after else newest.position
 
     def ages(self) -> dict[str, float]:
         """Topic -> seconds since its newest valid message."""

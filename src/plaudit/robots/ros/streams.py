@@ -48,14 +48,6 @@ class JointReading(StampedMessage):
     state: FloatArray  # [J x fields]
 
 
-@dataclass(frozen=True, eq=False)
-class Received(Generic[MessageT]):
-    """A message and when it arrived."""
-
-    message: MessageT
-    at: float  # seconds, of our monotonic clock
-
-
 class Stream(Generic[MessageT]):
     """One topic. `receive` runs in the transport's thread, everything else in the caller's."""
 
@@ -74,11 +66,11 @@ class Stream(Generic[MessageT]):
     def restart(self) -> None:
         """Forget what came before: the sender may have been restarted, with another clock."""
         with self._lock:
-            self.newest: Received[MessageT] | None = None
+            self.newest: MessageT | None = None
             self._dropped_since: Counter[str] = Counter()  # since the newest valid message
             self._last_detail = ""
             self._min_transit = np.inf  # seconds, plus the unknown offset between the two clocks
-            self._started = self._last_arrival = time.monotonic()
+            self._last_arrival = self._valid_at = time.monotonic()  # _valid_at: the newest arrived, or the start
 
     def receive(self, data: bytes) -> None:
         """Decode a message and keep it if it is valid and newer than the last."""
@@ -92,10 +84,11 @@ class Stream(Generic[MessageT]):
             previous, transit = self.newest, now - 1e-9 * message.stamp
             self._min_transit = min(self._min_transit + CLOCK_DRIFT * (now - self._last_arrival), transit)
             self._last_arrival = now
-            behind = 1e-9 * (previous.message.stamp - message.stamp) if previous is not None else -1.0
+            behind = 1e-9 * (previous.stamp - message.stamp) if previous is not None else -1.0
             delay = transit - self._min_transit
             if behind < 0 and delay <= self._late_after:
-                self.newest = Received(message, now)
+                self.newest = message
+                self._valid_at = now  # last: what is young enough is never an older message
                 self._dropped_since.clear()
                 return
         if behind >= 0:
@@ -105,18 +98,17 @@ class Stream(Generic[MessageT]):
 
     def age(self) -> float:
         """Seconds since the newest valid message arrived; since the start if there was none."""
-        newest = self.newest
-        return time.monotonic() - (self._started if newest is None else newest.at)
+        return time.monotonic() - self._valid_at
 
     def problem(self, silent_after: float) -> str | None:
         """What is wrong with the topic, as a clause; None if it had a valid message within `silent_after` seconds."""
-        age, newest = self.age(), self.newest
-        if newest is not None and age <= silent_after:
+        age = self.age()
+        if self.newest is not None and age <= silent_after:
             return None
         with self._lock:
             dropped = ", ".join(f"{count} {reason}" for reason, count in self._dropped_since.items())
             since = f"dropped since: {dropped} (the last: {self._last_detail})" if dropped else "nothing arrived since"
-        how_long = "yet" if newest is None else f"for {age:.2f} s"
+        how_long = "yet" if self.newest is None else f"for {age:.2f} s"
         return f"{self.name} ({self.topic}) has sent no valid message {how_long}; {since}"
 
     def _drop(self, reason: str, detail: str) -> None:

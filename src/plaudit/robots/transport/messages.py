@@ -156,12 +156,10 @@ def _image_rows(read: Any, pixel_bytes: int) -> AnyArray:
     return read.data.reshape(height, step)[:, : width * pixel_bytes]
 
 
-def encode_compressed(
-    stamp: int, pixels: ByteArray, format: Literal["jpeg", "png"] = "jpeg", quality: int = 90
-) -> bytes:
+def encode_compressed(stamp: int, pixels: ByteArray, format: Literal["jpeg", "png"] = "jpeg") -> bytes:
     """A CompressedImage as CDR, from pixels [H, W, 3] in RGB."""
     buffer = io.BytesIO()
-    Pil.fromarray(pixels).save(buffer, format, **({"quality": quality} if format == "jpeg" else {"compress_level": 1}))
+    Pil.fromarray(pixels).save(buffer, format, **({"quality": 90} if format == "jpeg" else {"compress_level": 1}))
     return _encode(COMPRESSED_IMAGE, _header(stamp), format, np.frombuffer(buffer.getvalue(), np.uint8))
 
 
