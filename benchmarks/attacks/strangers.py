@@ -29,7 +29,7 @@ from attacks.store import EPISODES, Outcome, append, make, nth_episode, nth_labe
 from attacks.tally import Tally, sample
 from plaudit.cli.common import PlainConsole
 from plaudit.data.check import check
-from plaudit.data.failures import Failures
+from plaudit.data.ledger import Failures
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.data.transfer import export_dataset, import_dataset

@@ -70,6 +70,13 @@ class DecisionRule(Config):
         tracker = self.tracker(1)
         return np.array([tracker.update(success_prob[t : t + 1])[0] for t in range(len(success_prob))], bool)
 
+    def episode_score(self, success_prob: FloatArray) -> float:
+        """The highest threshold that k of n frames in a row reach; a frame without a score counts as 0."""
+        k, n = self.window
+        padded = np.concatenate([np.zeros(n - 1, np.float32), np.nan_to_num(success_prob)])
+        windows = np.sort(np.lib.stride_tricks.sliding_window_view(padded, n), axis=1)
+        return float(windows[:, n - k].max())
+
     def tracker(self, num_envs: int) -> "DecisionTracker":
         """For N environments while they run; a rule that is not causal is refused."""
         if not self.causal:

@@ -17,7 +17,7 @@ it, and no judge scores it.
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Generic, Literal, Self, TypeVar
 
@@ -36,6 +36,23 @@ ProgressFn = Callable[[Sequence[Any]], Iterable[Any]]  # goes through a sequence
 Padding = Literal["none", "first", "last"]
 
 POLICY, HUMAN = 0, 1  # values of Episode.control_mode
+
+OUR_MAIN_CAMERA = "front"
+MAIN_CAMERAS = ("main", "main_images", "base_camera", OUR_MAIN_CAMERA)  # names of the main camera in other stacks
+
+
+def name_of_camera(camera: str, there: Collection[str], others: Collection[str] = ()) -> str:
+    """What a camera is called among those that are there: its own name, or the one other name of the main one.
+
+    RLinf's `.pkl` episodes have `main_images`, which is read as `main`, its `.npy` trajectories `base_camera`, the
+    built-in tasks `front`. So episodes of one can be learned from and judged as another's.
+
+    others: cameras that are asked for besides, whose names are taken
+    """
+    if camera in there or camera not in MAIN_CAMERAS:
+        return camera
+    same = [name for name in MAIN_CAMERAS if name in there and name not in others]
+    return same[0] if len(same) == 1 else camera
 
 
 @dataclass(frozen=True, eq=False)

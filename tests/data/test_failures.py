@@ -1,6 +1,6 @@
 """What judges could not judge: kept, counted, and read once."""
 
-from plaudit.data.failures import Failures
+from plaudit.data.ledger import Failures
 
 
 def test_what_another_process_appends_is_seen(store):

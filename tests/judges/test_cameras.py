@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from plaudit.data.cameras import name_of_camera
 from plaudit.errors import JudgeError
 from plaudit.judges.classifier.worker import RewardManager
+from plaudit.types import name_of_camera
 from tiny_reward import noise_episode, tiny_model
 
 

@@ -20,7 +20,7 @@ from plaudit.errors import ConfigError, JudgeError, JudgeUnavailable, PlauditErr
 from plaudit.judges.cascade import CascadeConfig, lot_of
 from plaudit.judges.config import load_judge_config
 from plaudit.judges.exam import examine
-from plaudit.judges.guarantee import episode_score, prove_rights
+from plaudit.judges.guarantee import prove_rights
 from plaudit.judges.labeling import LabelRunner, StoreQueue, label_episodes
 from plaudit.judges.metrics import EpisodePrediction
 from plaudit.rule import DecisionRule
@@ -60,7 +60,7 @@ def notes(labels: list[Labels]) -> list[str]:
 def test_the_score_of_an_episode_is_the_highest_threshold_that_calls_it_a_success(probs, window):
     prob = np.array(probs, np.float32)
     rule = DecisionRule(k=window[0], n=window[1], threshold=0.5)
-    score = episode_score(prob, rule)
+    score = rule.episode_score(prob)
     if score > 0:
         assert rule.model_copy(update={"threshold": score}).decide(prob).any()
     above = float(np.nextafter(np.float32(score), np.float32(2)))

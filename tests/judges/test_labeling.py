@@ -13,7 +13,7 @@ import pytest
 from brightness import CUT, NAME, STEPS, BrightnessConfig, bright_store
 from conftest import counting_episode
 from plaudit.data.check import check
-from plaudit.data.failures import Failures
+from plaudit.data.ledger import Failures
 from plaudit.data.store import Store
 from plaudit.errors import ContractError
 from plaudit.judges.labeling import (

@@ -10,7 +10,7 @@ import pytest
 
 from command import plaudit
 from drawn import drawn_figures, overlaps
-from plaudit.data.failures import Failures
+from plaudit.data.ledger import Failures
 from plaudit.data.store import Store
 from plaudit.report.run import write_run_report
 from plaudit.types import Episode, Labels

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import glow
-from plaudit.data.failures import Failures
+from plaudit.data.ledger import Failures
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError, PolicyError, StoreFull, TargetNotEmpty, TrainingError
 from plaudit.policies.loader import load_policy, read_weights, save_policy

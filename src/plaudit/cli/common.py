@@ -318,7 +318,7 @@ def run_app(app: typer.Typer) -> NoReturn:
     except UsageError as error:
         words = io.StringIO()
         error.show(words)
-        err.print(words.getvalue(), end="")
+        err.print(words.getvalue().rstrip("\n"))
         sys.exit(error.exit_code)
     except PlauditError as error:
         tell("error", *str(error).splitlines())

@@ -288,15 +288,16 @@ def order_(
 
 def chosen_ids(store: Any, text: str | None) -> list[int]:
     """Episode ids from '0,3,7-9'."""
+    from plaudit.data.cutoffs import parse_range
+
     if text is None:
         return store.ids
     ids = sorted(store.ids)
     chosen: list[int] = []
     for part in text.split(","):
-        match = re.fullmatch(r"\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?", part)
-        if not match:
+        wanted = parse_range(part)
+        if wanted is None:
             raise DataError(f"--episodes takes ids like '0,3,7-9', not '{text[:60]}'")
-        wanted = range(int(match[1]), int(match[2] or match[1]) + 1)
         # A range may be far longer than the store, so only its ends are looked up.
         present = ids[bisect_left(ids, wanted.start) : bisect_left(ids, wanted.stop)]
         if len(present) < len(wanted):

@@ -13,8 +13,8 @@ from pathlib import Path
 from plaudit.data.catalog import MAX_SEGMENTS, summary_line
 from plaudit.data.checked_json import decode_checked, encode_checked
 from plaudit.data.disk import Folder, disk_errors, lock
-from plaudit.data.failures import failures_path
 from plaudit.data.journal import HEAD, Record, is_int_in, repair_bit
+from plaudit.data.ledger import failures_path
 from plaudit.data.quarantine import quarantined, set_aside
 from plaudit.data.repair import inspect_journal, repair_journal
 from plaudit.data.settings import MARKER, Settings, is_store, read_settings

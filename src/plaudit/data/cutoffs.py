@@ -42,10 +42,9 @@ def read_cutoffs(path: str | Path) -> dict[int, Any]:
         raise BadFile(path, "a label file maps episodes to frames, like {0: 53, 1: null}")
     cutoffs: dict[int, Any] = {}
     for key, value in tree.items():
-        match = re.fullmatch(r"\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?", brief(key).strip("'"))
-        if not match:
+        episodes = parse_range(brief(key).strip("'"))
+        if episodes is None:
             raise BadFile(path, f"{brief(key)} is not an episode number or a range of them like '3-7'")
-        episodes = range(int(match[1]), int(match[2] or match[1]) + 1)
         if len(episodes) + len(cutoffs) > MAX_EPISODES:
             raise BadFile(path, f"more than {MAX_EPISODES:,} episodes are labeled here; no store has so many")
         for episode in episodes:
@@ -53,6 +52,12 @@ def read_cutoffs(path: str | Path) -> dict[int, Any]:
                 raise BadFile(path, f"episode {episode} is labeled twice, the second time under '{key}'")
             cutoffs[episode] = value
     return cutoffs
+
+
+def parse_range(text: str) -> range | None:
+    """The episodes of '3' or '3-7'; None for other text."""
+    match = re.fullmatch(r"\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?", text)
+    return range(int(match[1]), int(match[2] or match[1]) + 1) if match else None
 
 
 def label_store(

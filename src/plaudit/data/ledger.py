@@ -1,4 +1,4 @@
-"""The label ledger: append-only, versioned labels of episodes.
+"""The label ledger: append-only, versioned labels of episodes; and the episodes that a judge failed on.
 
 Labels come minutes or days after their episode, from several judges, and may be revised. So nothing is overwritten: new
 labels are a new version, and restoring an old version appends it again. Which version counts is decided when labels are
@@ -10,6 +10,10 @@ clear-cut episode of 50 steps, two kilobytes for 400 steps with a probability ea
 A run of weeks writes one or two labels an episode, and labels are never removed. So a `LabelVersion` in memory has the
 judge, the time and the position of its line, about 300 bytes, and the arrays are read from the file when they are
 needed. The file is held open: a repair replaces it by another file, which is then read from its start.
+
+An episode that a judge fails on gets no label and is retried by the next run. The reason is kept in a journal next to
+the ledger, because an endpoint that was down and an answer that could not be parsed need different fixes. The file is
+created with the first failure. Failures are never removed; `unresolved` omits those of episodes labeled since.
 """
 
 import base64
@@ -18,7 +22,8 @@ import threading
 import time
 import zlib
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -254,6 +259,95 @@ class Ledger:
 def counted_sources(judge: str) -> frozenset[str]:
     """Sources whose labels a learner uses in a run with this judge: its own and people's, not a simulator's audit."""
     return PEOPLE | {judge}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One attempt of a judge that failed."""
+
+    episode: int
+    source: str  # the judge
+    model: str  # its fingerprint
+    time: float  # seconds since 1970, UTC
+    reason: str  # a sentence
+
+
+class Failures:
+    """The failures of judges on the episodes of one ledger."""
+
+    def __init__(self, ledger: Ledger):
+        self.path = failures_path(ledger.path)
+        self._ledger = ledger
+        self._journal: Journal | None = None  # None until the file exists
+        self._failures: dict[tuple[int, str], list[Failure]] = {}  # by episode and source, oldest first
+
+    def append(self, failures: Iterable[tuple[int, str]], source: str, model: str) -> None:
+        """Add episodes and reasons; they are on disk when this returns."""
+        lines = [asdict(Failure(episode, source, model, time.time(), reason)) for episode, reason in failures]
+        if not lines:
+            return
+        with defer_signals(), disk_errors(self.path.parent, "these failures were not noted"):
+            if not self.path.exists():
+                with suppress(FileExistsError):  # another process, just now
+                    Journal.create(self.path, header=self._ledger.header)
+            while True:
+                self._refresh()
+                assert self._journal is not None
+                with suppress(Replaced):  # by a repair, and nothing was written into the old file
+                    self._follow(self._journal.append(lines))
+                    return
+
+    def all(self) -> list[Failure]:
+        """All failures, oldest first."""
+        self._refresh()
+        failures = [failure for failures in self._failures.values() for failure in failures]
+        return sorted(failures, key=lambda failure: failure.time)
+
+    def unresolved(self) -> list[Failure]:
+        """The newest of each episode and judge, where that judge has not labeled the episode since."""
+        self._refresh()
+        newest = {key: failures[-1] for key, failures in self._failures.items()}
+        labeled = {key: self._ledger.newest(key[0], {key[1]}) for key in newest}
+        return [f for key, f in newest.items() if (version := labeled[key]) is None or version.time < f.time]
+
+    def attempts(self, episode: int, source: str, model: str, since: float = 0.0) -> int:
+        """How often one version of a judge has failed on an episode.
+
+        since: s since 1970; earlier failures do not count
+        """
+        self._refresh()
+        failures = self._failures.get((episode, source), ())
+        return sum(failure.model == model and failure.time >= since for failure in failures)
+
+    def _refresh(self) -> None:
+        """Read what this and other processes have appended."""
+        if not self.path.exists():
+            return
+        if self._journal is not None:
+            with suppress(Replaced):
+                self._follow(self._journal.read())
+                return
+        self._failures = {}
+        self._journal = Journal(self.path, header=self._ledger.header)
+        self._follow(self._journal.read())
+
+    def _follow(self, lines: Iterable[Record]) -> None:
+        for line in lines:
+            sound = (
+                line.keys() == {one.name for one in fields(Failure)}
+                and is_int_in(line["episode"], 0, MAX_ID)
+                and is_time(line["time"])
+                and all(isinstance(line[name], str) for name in ("source", "model", "reason"))
+            )
+            if not sound:
+                raise damage_error(self.path, f"a line is no failure of a judge ({str(line)[:200]})")
+            failure = Failure(**line)
+            self._failures.setdefault((failure.episode, failure.source), []).append(failure)
+
+
+def failures_path(labels: Path) -> Path:
+    """The failures of a ledger."""
+    return labels.with_name(f"{labels.name}.failures")
 
 
 def is_label_line(line: Record) -> bool:

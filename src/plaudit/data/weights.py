@@ -20,10 +20,8 @@ from torch.overrides import TorchFunctionMode
 
 from plaudit.data.formats.decoder import decode_file
 from plaudit.errors import BadFile
-from plaudit.files import Root, open_safetensors, readable, unreadable
+from plaudit.files import Root, open_safetensors, readable
 
-ZIP = b"PK\x03\x04"  # a file of torch is a zip archive
-LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # a pickle of torch's magic number, as written before torch 1.6
 FREE = 1 << 25  # numbers of 4 bytes in addition to the weights: an image of 4,000 x 2,700 pixels to try the network on
 UNTAUGHT = 1 << 27  # for a network without weights
 
@@ -37,13 +35,8 @@ def read_torch(path: Path, root: Root | None = None) -> Any:
 
     root: the folder that the file is in; None: its parent
     """
-    root = root or Root(path.parent)
     with readable(path, "this is no sound file of torch ({}); copy it again from its source"):
-        with root.open(path) as file:
-            start = file.read(len(LEGACY))
-        if not start.startswith((ZIP, LEGACY)):
-            raise unreadable(path, f"this is no file of torch; it starts with {start[:8]!r}")
-        return decode_file("torch", path, root, _unpack_tensor)
+        return decode_file("torch", path, root or Root(path.parent), _unpack_tensor)
 
 
 def _unpack_tensor(kind: str, value: Any, buffers: Sequence[Any]) -> Any:

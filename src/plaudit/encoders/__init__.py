@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from plaudit.config import Channels, Config
 from plaudit.data.formats.decoder import load_pickle
-from plaudit.data.weights import LEGACY, ZIP, read_safetensors, read_torch
+from plaudit.data.weights import read_safetensors, read_torch
 from plaudit.errors import BadFile, JudgeError
 from plaudit.files import Root, unreadable
 
@@ -180,6 +180,8 @@ class SameMaxPool2d(nn.Module):
 
 Shape = tuple[int, ...]
 
+_ZIP = b"PK\x03\x04"  # a file of torch is a zip archive
+_LEGACY = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # torch's magic number as a pickle, before torch 1.6
 _PICKLE = b"\x80"
 
 
@@ -196,7 +198,7 @@ def read_state_dict(path: Path) -> dict[str, Any]:
     if start[8:9] == b"{":
         message = "this safetensors file is damaged ({}); copy it again from its source"
         return dict(read_safetensors(path, message, root))
-    if start.startswith((ZIP, LEGACY)):
+    if start.startswith((_ZIP, _LEGACY)):
         tree = read_torch(path, root)
     elif start.startswith(_PICKLE):
         tree = load_pickle(path, root)

@@ -33,7 +33,7 @@ from plaudit.data.episode_keys import pack_keys
 from plaudit.errors import JudgeError, JudgeUnavailable, PlauditError
 from plaudit.judges.config import CASCADE, JudgeConfig, is_judge_path, judge_tree, judge_warnings
 from plaudit.judges.evaluation import seen_keys
-from plaudit.judges.guarantee import Rights, episode_score
+from plaudit.judges.guarantee import Rights
 from plaudit.judges.human.judge import HumanJudgeConfig
 from plaudit.judges.labeling import label_episodes
 from plaudit.protocols import Judge
@@ -149,7 +149,7 @@ class Stage:
         """Whether it may say alone what these labels say."""
         if self.rights is None or labels.scores is None or self.ood(labels):
             return False
-        score = episode_score(labels.scores.success_prob, self.judge.rule)
+        score = self.judge.rule.episode_score(labels.scores.success_prob)
         return self.rights.decides(labels.success_once, score) and not begins_with_success(
             labels.success[labels.labeled], self.judge.rule, self.judge.id
         )

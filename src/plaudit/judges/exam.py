@@ -31,7 +31,6 @@ from plaudit.judges.certificate import AGAIN, FIGURES, Certificate, ExamData
 from plaudit.judges.config import JudgeConfig
 from plaudit.judges.controls import exam_makers
 from plaudit.judges.evaluation import JudgeEvaluation, control_task, evaluate_unseen, unseen_reference
-from plaudit.judges.guarantee import episode_score
 from plaudit.judges.metrics import (
     CALIBRATION_BINS,
     EpisodePrediction,
@@ -159,7 +158,7 @@ def exam_figures(evaluation: JudgeEvaluation, rule: DecisionRule) -> dict[str, I
     probs, targets = [p.success_prob for p in predictions], [p.target for p in predictions]
     outcome = evaluation.label_metrics
     success, failure = ([prob[target == kind] for prob, target in zip(probs, targets)] for kind in (1, 0))
-    scores = [np.array([episode_score(p.success_prob[p.has_target], rule)]) for p in predictions]
+    scores = [np.array([rule.episode_score(p.success_prob[p.has_target])]) for p in predictions]
     succeeds = [p.first_success is not None for p in predictions]
     episode_pairs = (
         [score if yes == kind else score[:0] for score, yes in zip(scores, succeeds)] for kind in (True, False)

@@ -4,7 +4,7 @@
     guarantee.threshold        # the lowest one that keeps the rate; None if the episodes prove none
 
     rights = prove_rights(predictions, judge.rule, judge.id.fingerprint, max_error=0.05, confidence=0.9)
-    rights.decides(success=True, score=episode_score(success_prob, judge.rule))
+    rights.decides(success=True, score=judge.rule.episode_score(success_prob))
 
 A guarantee is about the share of an episode's failure frames that are predicted a success, averaged over new episodes:
 it is at most `rate`, and such a guarantee is true in at least `confidence` of all data sets. It is proven by
@@ -240,14 +240,6 @@ class Rights(Config):
         return f"in a cascade it {'; and it '.join(parts)}"
 
 
-def episode_score(success_prob: FloatArray, rule: DecisionRule) -> float:
-    """The highest threshold that k of n frames in a row reach; a frame without a score counts as 0."""
-    k, n = rule.window
-    padded = np.concatenate([np.zeros(n - 1, np.float32), np.nan_to_num(success_prob)])
-    windows = np.sort(np.lib.stride_tricks.sliding_window_view(padded, n), axis=1)
-    return float(windows[:, n - k].max())
-
-
 def prove_rights(
     episodes: Sequence[EpisodePrediction], rule: DecisionRule, fingerprint: str, max_error: float, confidence: float
 ) -> Rights:
@@ -255,7 +247,7 @@ def prove_rights(
     episodes: whole ones, that the judge has not seen, with the probabilities that the rule decides by
     fingerprint: of the judge that has these probabilities
     """
-    scores = np.array([episode_score(one.success_prob, rule) for one in episodes])
+    scores = np.array([rule.episode_score(one.success_prob) for one in episodes])
     success = np.array([bool((one.target == 1).any()) for one in episodes], bool)
 
     def proven(scores: AnyArray, success: AnyArray) -> float | None:

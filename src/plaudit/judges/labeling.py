@@ -5,7 +5,7 @@
 
 Labels are written batch by batch, so a run that is stopped loses at most one batch, and the same call resumes: an
 episode whose newest label of this source has the judge's id is not stale. An episode that the judge fails on stays
-unlabeled and is tried again; the reason is kept next to the ledger (data/failures.py). An episode without an answer yet
+unlabeled and is tried again; the reason is kept next to the ledger (data/ledger.py). An episode without an answer yet
 stays stale, which is all that a human judge needs.
 """
 
@@ -21,8 +21,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from plaudit.data.failures import Failures
-from plaudit.data.ledger import Ledger
+from plaudit.data.ledger import Failures, Ledger
 from plaudit.data.store import Store
 from plaudit.errors import ContractError, EpisodeNotFound, JudgeError, JudgeUnavailable, PlauditError
 from plaudit.judges.config import CASCADE, HUMAN

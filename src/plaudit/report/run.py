@@ -21,7 +21,7 @@ import numpy as np
 from markupsafe import Markup
 
 from plaudit.data.disk import Folder
-from plaudit.data.failures import Failures
+from plaudit.data.ledger import Failures
 from plaudit.data.store import Store, is_store
 from plaudit.files import understood
 from plaudit.report import page

@@ -12,11 +12,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from plaudit.data.cameras import name_of_camera
 from plaudit.data.store import Store
 from plaudit.errors import DataError, did_you_mean
 from plaudit.files import file_name
-from plaudit.types import ByteArray, Episode, FloatArray, Labels, ProgressFn
+from plaudit.types import ByteArray, Episode, FloatArray, Labels, ProgressFn, name_of_camera
 
 _BACKGROUND, _TEXT, _MUTED = (250, 250, 248), (28, 30, 34), (120, 124, 130)
 _SUCCESS, _FAILURE, _UNKNOWN, _CURVE = (46, 150, 84), (96, 104, 116), (222, 222, 218), (214, 120, 20)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from rich.table import Column, Table
 
-from plaudit.data.failures import Failures
 from plaudit.data.formats.base import Dataset, ReadOptions, size_text
+from plaudit.data.ledger import Failures
 from plaudit.data.store import Store
 
 if TYPE_CHECKING:  # Gymnasium and the robots take longer to import than a table of a store does

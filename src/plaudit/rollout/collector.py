@@ -23,7 +23,6 @@ import numpy as np
 from pydantic import model_validator
 
 from plaudit.config import Config, NonNegativeInt
-from plaudit.data.cameras import name_of_camera
 from plaudit.data.disk import Folder, write_atomic
 from plaudit.data.episode_folders import EpisodeFolders
 from plaudit.data.formats.images import choose, to_frames
@@ -33,7 +32,7 @@ from plaudit.judges.labeling import label_episodes
 from plaudit.judges.simulator import SimulatorJudge
 from plaudit.protocols import VecEnv
 from plaudit.rollout.vector import RolloutBatch
-from plaudit.types import AnyArray, ByteArray, Episode, FloatArray, Labels
+from plaudit.types import AnyArray, ByteArray, Episode, FloatArray, Labels, name_of_camera
 
 SOURCE = "simulator"
 NO_SUCCESS_FRAME = "success_once was set and success_frame never was; the last frame is labeled as success"

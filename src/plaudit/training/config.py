@@ -16,7 +16,6 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import model_validator
 
 from plaudit.config import Config
-from plaudit.data.cameras import name_of_camera
 from plaudit.errors import did_you_mean
 from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
 from plaudit.judges.config import HUMAN, JudgeConfig
@@ -45,6 +44,7 @@ from plaudit.training.settings import (
     RewardSettings,
     RunSettings,
 )
+from plaudit.types import name_of_camera
 
 Schedule = Literal["train", "online"]
 BUILT_IN_TASKS = ("lift", "pick_place", "push")

@@ -30,9 +30,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from plaudit.config import Config, Fraction, NonNegativeInt, Seed, SmallInt
-from plaudit.data.failures import Failure, Failures
 from plaudit.data.features import FeatureCache
-from plaudit.data.ledger import Ledger, counted_sources
+from plaudit.data.ledger import Failure, Failures, Ledger, counted_sources
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.rewards import RewardConfig
 from plaudit.data.store import Store

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from plaudit.data.cameras import OUR_MAIN_CAMERA, name_of_camera
 from plaudit.data.disk import Folder, write_atomic
 from plaudit.data.rewards import Decisions, RewardConfig, learning_signal
 from plaudit.data.store import Store
@@ -35,7 +34,7 @@ from plaudit.training.config_file import load_training_config
 from plaudit.training.demos import copy_exclusions, unseen_success
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.settings import RewardModelBlock
-from plaudit.types import Episode, FloatArray, JudgeId, Labels, Observation, ProgressFn
+from plaudit.types import OUR_MAIN_CAMERA, Episode, FloatArray, JudgeId, Labels, Observation, ProgressFn, name_of_camera
 
 
 class RolloutJudge:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from plaudit.cli import main
-from plaudit.data.failures import Failures
+from plaudit.data.ledger import Failures
 from plaudit.data.store import Store
 from plaudit.judges.config import load_judge_config, uncalibrated_warning
 from plaudit.registry import JUDGE_REGISTRY

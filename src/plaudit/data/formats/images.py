@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from plaudit.data.cameras import name_of_camera
 from plaudit.data.formats.base import GB, MAX_EDGE, Dataset, ReadOptions, Source, check_decoded_size
 from plaudit.errors import BadFile, DataError
-from plaudit.types import AnyArray, ByteArray, Episode, Labels
+from plaudit.types import AnyArray, ByteArray, Episode, Labels, name_of_camera
 
 # Pillow reads fifty formats, and for one of them starts Ghostscript, which runs what the file says.
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")

@@ -11,13 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from plaudit.data.cameras import MAIN_CAMERAS, name_of_camera
 from plaudit.data.formats import base
 from plaudit.data.formats.images import choose, to_frames
 from plaudit.data.unpickle import DAMAGED, unpickle
 from plaudit.errors import BadFile, DataError
 from plaudit.files import Root, readable
-from plaudit.types import AnyArray, Episode, Labels, Origin
+from plaudit.types import MAIN_CAMERAS, AnyArray, Episode, Labels, Origin, name_of_camera
 
 SUFFIX, MAIN = "_images", "main"
 

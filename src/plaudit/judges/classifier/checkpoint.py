@@ -30,7 +30,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plaudit.config import Config, FrameOffset, Number, PositiveFloat, load
-from plaudit.data.cameras import name_of_camera
 from plaudit.data.weights import fitting, numbers_at_most, read_safetensors
 from plaudit.devices import resolve_device, to_channels_last
 from plaudit.errors import BadFile, JudgeError
@@ -43,7 +42,7 @@ from plaudit.judges.config import TrainingDataInfo
 from plaudit.judges.controls import failed_controls
 from plaudit.judges.forecast import Forecast
 from plaudit.judges.guarantee import Guarantee
-from plaudit.types import AnyArray, Episode, FloatArray, Scores
+from plaudit.types import AnyArray, Episode, FloatArray, Scores, name_of_camera
 
 ANOTHER = "these are weights of another network"
 OOD_FILE = "ood.safetensors"
@@ -294,7 +293,7 @@ class RewardModel:
         return Scores(self._calibration([member[:, 0] for member in logits]), progress)
 
     def camera_in(self, camera: str, there: Collection[str]) -> str:
-        """By which name one of its cameras is there; see plaudit/data/cameras.py."""
+        """By which name one of its cameras is there; see `name_of_camera`."""
         return name_of_camera(camera, there, self.cameras)
 
     def check(self, images: Mapping[str, Images], state: FloatArray | None) -> None:

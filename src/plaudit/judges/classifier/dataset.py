@@ -14,13 +14,12 @@ from typing import Literal, Self
 import numpy as np
 import torch
 
-from plaudit.data.cameras import name_of_camera
 from plaudit.data.store import Store
 from plaudit.errors import JudgeError
 from plaudit.judges.config import REFERENCE_SOURCES
 from plaudit.judges.evaluation import check_covers
 from plaudit.judges.images import resize_images
-from plaudit.types import AnyArray, ByteArray, FloatArray, ProgressFn
+from plaudit.types import AnyArray, ByteArray, FloatArray, ProgressFn, name_of_camera
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")

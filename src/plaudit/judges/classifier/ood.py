@@ -30,7 +30,6 @@ from torch.nn import functional as F
 
 from plaudit.data.weights import read_safetensors
 from plaudit.errors import BadFile
-from plaudit.judges.guarantee import episode_score
 from plaudit.rule import DecisionRule
 from plaudit.types import AnyArray, ByteArray, Episode, FloatArray
 
@@ -60,7 +59,7 @@ class EpisodeView:
     def of(cls, features: FloatArray, start: ByteArray, prob: FloatArray, member_probs: Sequence[FloatArray]) -> Self:
         """features: of `compared_frames`; prob, member_probs: [F] P(success) of all frames, and by each member."""
         begun = np.sort(prob[:STARTS_LIKE_SUCCESS])[-2:][0]
-        peaks = [episode_score(one, TWO_OF_THREE) for one in member_probs]
+        peaks = [TWO_OF_THREE.episode_score(one) for one in member_probs]
         return cls(features, start, float(begun), max(peaks) - min(peaks))
 
 

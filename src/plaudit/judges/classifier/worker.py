@@ -13,7 +13,6 @@ import numpy as np
 import torch
 
 from plaudit.config import BatchSize, Config
-from plaudit.data.cameras import name_of_camera
 from plaudit.data.formats.images import to_frames
 from plaudit.data.rewards import RewardType
 from plaudit.data.transfer import new_folder
@@ -24,7 +23,7 @@ from plaudit.judges.classifier.judge import ClassifierJudge, load_reward_model
 from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
 from plaudit.judges.config import JUDGE_FILE
 from plaudit.rule import above_threshold
-from plaudit.types import AnyArray, FloatArray, Observation
+from plaudit.types import AnyArray, FloatArray, Observation, name_of_camera
 
 # With a leading B, which may be 0; a mapping is camera -> images. Images are uint8 or floats in [0, 1], channels last
 # or first. Arrays are numpy's, or torch tensors of any device and float type, with or without a gradient.

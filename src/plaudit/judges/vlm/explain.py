@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from plaudit.data.failures import Failures
+from plaudit.data.ledger import Failures
 from plaudit.data.store import Store
 from plaudit.judges.vlm.judge import VlmBackend
 from plaudit.judges.vlm.prompt import Explanation

@@ -18,6 +18,9 @@ INTERVENTION, PRIVILEGED = "complementary_info.is_intervention", "privileged."
 BOOKKEEPING = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 LABELS = (REWARD, DONE, SUCCESS)
 PLAUDIT_META = "meta/plaudit.parquet"
+# Where v3.0 keeps the files of many episodes.
+DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
+VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from plaudit.data.formats.base import MAX_EDGE, MAX_PIXELS, MAX_TEXT, MAX_WIDTH
-from plaudit.data.formats.lerobot.features import IMAGES, PLAUDIT_META
+from plaudit.data.formats.lerobot.features import DATA_PATH, IMAGES, PLAUDIT_META, VIDEO_PATH
 from plaudit.data.formats.lerobot.tables import MISSING, Features, count_rows, image_size, read_json_lines, read_table
 from plaudit.errors import BadFile
 from plaudit.files import Root, brief, read_json
@@ -141,11 +141,9 @@ def count(value: Any) -> int | None:
     return int(size) if size is not None and 0 <= size <= MAX_INDEX and size == int(size) else None
 
 
-# What LeRobot takes where info.json names no template.
+# What LeRobot takes in v2 where info.json names no template.
 _V2_DATA = "data/chunk-{episode_chunk:03d}/episode_{episode_index:06d}.parquet"
 _V2_VIDEO = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index:06d}.mp4"
-_V3_DATA = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
-_V3_VIDEO = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 
 
 @dataclass(frozen=True)
@@ -234,7 +232,7 @@ class _Entries:
 
     def __init__(self, root: Root, info: DatasetInfo, video_keys: Sequence[str], tables: bool):
         """tables: the list is v3's, in tables"""
-        default_data, default_video = (_V3_DATA, _V3_VIDEO) if tables else (_V2_DATA, _V2_VIDEO)
+        default_data, default_video = (DATA_PATH, VIDEO_PATH) if tables else (_V2_DATA, _V2_VIDEO)
         self._root, self._video_keys, self._tables = root, video_keys, tables
         self._data_path, self._video_path = info.data_path or default_data, info.video_path or default_video
         self._per_chunk = info.chunks_size

@@ -18,7 +18,15 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from plaudit.data.formats.base import LabeledEpisode, WriteOptions
-from plaudit.data.formats.lerobot.features import IMAGES, PLAUDIT_META, Layout, label_entry, whole
+from plaudit.data.formats.lerobot.features import (
+    DATA_PATH,
+    IMAGES,
+    PLAUDIT_META,
+    VIDEO_PATH,
+    Layout,
+    label_entry,
+    whole,
+)
 from plaudit.data.formats.video import VideoWriter
 from plaudit.types import AnyArray, ByteArray, ProgressFn
 
@@ -69,8 +77,6 @@ class ImageHistogram:
         return shaped | {"count": [self.frames]}
 
 
-DATA_PATH = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
-VIDEO_PATH = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 FILES_PER_CHUNK, DATA_MB, VIDEO_MB = 1000, 100, 200
 
 
