@@ -4,6 +4,7 @@ import builtins
 import gc
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ os.environ["QT_QPA_PLATFORM"] = "offscreen"  # windows are tested without a scre
 import hypothesis
 import numpy as np
 import pytest
+from markupsafe import Markup
 
 from plaudit.data.rewards import Decisions, RewardConfig, learning_signal
 from plaudit.data.store import Store
@@ -40,6 +42,7 @@ LONGEST = (
     *("test_formats", "test_vlm_endpoint", "test_hostile_sets", "test_crash", "test_cross_fit", "test_exam"),
     *("test_scripts", "test_cli", "test_replay", "test_store", "test_run"),
 )
+TRANSFORMERS = ("tests/judges/vlm/", "tests/judges/classifier/test_other_encoders.py")
 
 MakeEpisode = Callable[..., Episode]
 few = 100  # descriptors that were left by the last collection
@@ -71,6 +74,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: order.get(item.path.stem, len(order)))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """File by file as `--dist loadfile` says, but one process runs all files that import transformers.
+
+    It needs three times as long to import as torch, and nothing else uses it.
+    """
+    if config.option.dist != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling  # the hook is called only where xdist is installed
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "transformers" if file.startswith(TRANSFORMERS) else file
+
+    return Scheduling(config, log)
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
     """No test hangs for ever, and none fails because the machine is busy with something else."""
@@ -93,6 +114,16 @@ def nothing_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one test allows files to ask for is not allowed in the next."""
     for name in (CODE, HOSTS):
         monkeypatch.setenv(name, "")
+
+
+@pytest.fixture(autouse=True)
+def empty_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Matplotlib needs most of a short run's processor time to write a page of charts; tests/report has it write them.
+
+    Here the curves of a chart go into its figure, which is not turned into text.
+    """
+    if plots := sys.modules.get("plaudit.report.plots"):
+        monkeypatch.setattr(plots, "to_svg", lambda _: Markup("<svg></svg>"))
 
 
 def counting_episode(steps: int = 4, first: int = 0, size: tuple[int, int] = (8, 10), **facts: object) -> Episode:
