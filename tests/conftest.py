@@ -33,14 +33,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 LIMIT_S = 200.0  # of a test on a quiet machine; tests of clusters have twice that
 pytest_plugins = ["cluster_fixtures", "vlm_fixtures"]
 
-# The files that take longest run first, so that no test process is left alone with one of them at the end.
+# The files that need most processor time run first, so that no test process is left alone with one of them at the end.
 LONGEST = (
-    *("test_online", "test_online_command", "test_rtc", "test_fit", "test_reward", "test_rtc_failures"),
-    *("test_trainer", "test_rollout_run", "test_cli_reward", "test_vlm_tune", "test_retrain", "test_unseen"),
-    *("test_demo", "test_strangers", "test_cli_cameras", "test_safety", "test_faults", "test_cli_env"),
-    *("test_cli_collect", "test_cli_config", "test_architecture", "test_judge", "test_rlinf", "test_rlinf_export"),
-    *("test_formats", "test_vlm_endpoint", "test_hostile_sets", "test_crash", "test_cross_fit", "test_exam"),
-    *("test_scripts", "test_cli", "test_replay", "test_store", "test_run"),
+    *("test_vlm_tune", "test_online_command", "test_online", "test_reward", "test_rtc_failures", "test_fit"),
+    *("test_cli_reward", "test_rtc", "test_rollout_run", "test_trainer", "test_judge", "test_strangers"),
+    *("test_rlinf_export", "test_rlinf", "test_cli_collect", "test_cli_cameras", "test_formats", "test_safety"),
+    *("test_cli_config", "test_demo", "test_crash", "test_architecture", "test_hostile_sets", "test_retrain"),
+    *("test_faults", "test_exam", "test_unseen", "test_cross_fit", "test_cli_env", "test_scripts"),
+    *("test_cli", "test_replay", "test_store", "test_run"),
 )
 TRANSFORMERS = ("tests/judges/vlm/", "tests/judges/classifier/test_other_encoders.py")
 
