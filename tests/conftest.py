@@ -42,7 +42,10 @@ LONGEST = (
     *("test_faults", "test_exam", "test_unseen", "test_cross_fit", "test_cli_env", "test_scripts"),
     *("test_cli", "test_replay", "test_store", "test_run"),
 )
-TRANSFORMERS = ("tests/judges/vlm/", "tests/judges/classifier/test_other_encoders.py")
+TRANSFORMERS = (
+    "tests/judges/vlm/",
+    *(f"tests/judges/classifier/test_{name}.py" for name in ("other_encoders", "lerobot_classifier")),
+)
 
 MakeEpisode = Callable[..., Episode]
 few = 100  # descriptors that were left by the last collection
@@ -78,7 +81,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """File by file as `--dist loadfile` says, but one process runs all files that import transformers.
 
-    It needs three times as long to import as torch, and nothing else uses it.
+    It needs three times as long to import as torch.
     """
     if config.option.dist != "loadfile":
         return None
