@@ -69,7 +69,7 @@ def write_folders(folder: Path, camera: str = "base_camera") -> None:
 
 
 def test_from_a_store_to_a_model_and_a_table(run, tmp_path, store):
-    said = run("store", *FAST, "--output-dir", "judge", "--seed", 3)
+    said = run("store", *FAST, "--output-dir", "judge", "--seed", 3, alone=True)
     assert "judge: measured on 2 held-out episodes, 24 frames" in said
     for line in (
         "precision, recall",
