@@ -4,6 +4,7 @@ import builtins
 import gc
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ os.environ["QT_QPA_PLATFORM"] = "offscreen"  # windows are tested without a scre
 import hypothesis
 import numpy as np
 import pytest
+from markupsafe import Markup
 
 from plaudit.data.rewards import Decisions, RewardConfig, learning_signal
 from plaudit.data.store import Store
@@ -31,14 +33,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 LIMIT_S = 200.0  # of a test on a quiet machine; tests of clusters have twice that
 pytest_plugins = ["cluster_fixtures", "vlm_fixtures"]
 
-# The files that take longest run first, so that no test process is left alone with one of them at the end.
+# The files that need most processor time run first, so that no test process is left alone with one of them at the end.
 LONGEST = (
-    *("test_online", "test_online_command", "test_rtc", "test_fit", "test_reward", "test_rtc_failures"),
-    *("test_trainer", "test_rollout_run", "test_cli_reward", "test_vlm_tune", "test_retrain", "test_unseen"),
-    *("test_demo", "test_strangers", "test_cli_cameras", "test_safety", "test_faults", "test_cli_env"),
-    *("test_cli_collect", "test_cli_config", "test_architecture", "test_judge", "test_rlinf", "test_rlinf_export"),
-    *("test_formats", "test_vlm_endpoint", "test_hostile_sets", "test_crash", "test_cross_fit", "test_exam"),
-    *("test_scripts", "test_cli", "test_replay", "test_store", "test_run"),
+    *("test_vlm_tune", "test_online_command", "test_online", "test_reward", "test_rtc_failures", "test_fit"),
+    *("test_cli_reward", "test_rtc", "test_rollout_run", "test_trainer", "test_judge", "test_strangers"),
+    *("test_rlinf_export", "test_rlinf", "test_cli_collect", "test_cli_cameras", "test_formats", "test_safety"),
+    *("test_cli_config", "test_demo", "test_crash", "test_architecture", "test_hostile_sets", "test_retrain"),
+    *("test_faults", "test_exam", "test_unseen", "test_cross_fit", "test_cli_env", "test_scripts"),
+    *("test_cli", "test_replay", "test_store", "test_run"),
+)
+TRANSFORMERS = (
+    "tests/judges/vlm/",
+    *(f"tests/judges/classifier/test_{name}.py" for name in ("other_encoders", "lerobot_classifier")),
 )
 
 MakeEpisode = Callable[..., Episode]
@@ -71,6 +77,24 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: order.get(item.path.stem, len(order)))
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """File by file as `--dist loadfile` says, but one process runs all files that import transformers.
+
+    It needs three times as long to import as torch.
+    """
+    if config.option.dist != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling  # the hook is called only where xdist is installed
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = super()._split_scope(nodeid)
+            return "transformers" if file.startswith(TRANSFORMERS) else file
+
+    return Scheduling(config, log)
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
     """No test hangs for ever, and none fails because the machine is busy with something else."""
@@ -93,6 +117,16 @@ def nothing_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one test allows files to ask for is not allowed in the next."""
     for name in (CODE, HOSTS):
         monkeypatch.setenv(name, "")
+
+
+@pytest.fixture(autouse=True)
+def empty_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Matplotlib needs most of a short run's processor time to write a page of charts; tests/report has it write them.
+
+    Here the curves of a chart go into its figure, which is not turned into text.
+    """
+    if plots := sys.modules.get("plaudit.report.plots"):
+        monkeypatch.setattr(plots, "to_svg", lambda _: Markup("<svg></svg>"))
 
 
 def counting_episode(steps: int = 4, first: int = 0, size: tuple[int, int] = (8, 10), **facts: object) -> Episode:

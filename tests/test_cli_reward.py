@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -19,7 +20,7 @@ from bright_square import CUTOFF, square_frames, square_store
 from command import plaudit
 from plaudit.data.formats import WriteOptions
 from plaudit.data.store import Store
-from plaudit.data.transfer import export_dataset
+from plaudit.data.transfer import export_dataset, import_dataset
 from plaudit.encoders.resnet import ResNetEncoderWrapper
 from plaudit.judges.classifier.judge import load_reward_model
 from slow import slow_but
@@ -68,7 +69,7 @@ def write_folders(folder: Path, camera: str = "base_camera") -> None:
 
 
 def test_from_a_store_to_a_model_and_a_table(run, tmp_path, store):
-    said = run("store", *FAST, "--output-dir", "judge", "--seed", 3)
+    said = run("store", *FAST, "--output-dir", "judge", "--seed", 3, alone=True)
     assert "judge: measured on 2 held-out episodes, 24 frames" in said
     for line in (
         "precision, recall",
@@ -130,29 +131,21 @@ def test_the_published_weights_may_be_given_and_are_frozen(run, tmp_path):
     assert all(torch.equal(member.encoder.state_dict()[name], tensor) for name, tensor in weights.items())
 
 
-# The command, whose import of a data set takes half an hour by its clock.
-SLOW_IMPORT = """
-import time
-from plaudit.cli import main
-from plaudit.data import transfer
-import_dataset, clock, passed = transfer.import_dataset, time.monotonic, [0.0]
-time.monotonic = lambda: clock() + passed[0]
-
-def slow_import(*args, **kwargs):
-    passed[0] += 1800
-    return import_dataset(*args, **kwargs)
-
-transfer.import_dataset = slow_import
-main()
-"""
-
-
 @pytest.mark.parametrize("command", ["train-reward", "train-progress"])
-def test_minutes_include_the_import_of_a_data_set(tmp_path, store, command):
+def test_minutes_include_the_import_of_a_data_set(tmp_path, store, command, monkeypatch):
+    """Which takes half an hour by the clock of the command."""
+    clock, passed = time.monotonic, [0.0]
+
+    def slow_import(*args, **kwargs):
+        passed[0] += 1800
+        return import_dataset(*args, **kwargs)
+
     export_dataset(store, tmp_path / "labeled", "lerobot", WriteOptions(video=False))
-    words = [command, "labeled", *FAST, "--minutes", "20", "--device", "cpu", "--output-dir", "judge"]
-    done = subprocess.run([sys.executable, "-c", SLOW_IMPORT, *words], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 1 and "max_minutes is 20" in done.stderr and "nothing was trained" in done.stderr
+    monkeypatch.setattr(time, "monotonic", lambda: clock() + passed[0])
+    monkeypatch.setattr("plaudit.data.transfer.import_dataset", slow_import)
+    words = (*FAST, "--minutes", 20, "--device", "cpu", "--output-dir", "judge")
+    said = plaudit(command, "labeled", *words, cwd=tmp_path, ok=False)
+    assert passed == [1800] and "max_minutes is 20" in said and "nothing was trained" in said
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,11 @@ from plaudit.trust import plain
 HOSTILE = "\x1b]0;owned\x07[red]x[/red]\r\x9b2J\u202eevil\u2066\udcff:smile:\x7f"
 
 
+@pytest.fixture
+def empty_charts() -> None:
+    """Overrides that of most tests: a chart is written."""
+
+
 def printed(what: object) -> str:
     file = io.StringIO()
     PlainConsole(file=file, force_terminal=True, width=200).print(what)

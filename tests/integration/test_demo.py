@@ -33,6 +33,11 @@ SMALL = DemoConfig(
 )
 
 
+@pytest.fixture
+def empty_charts() -> None:
+    """Overrides that of most tests: the charts of the last page are written."""
+
+
 def screen(said: io.StringIO, epochs: int | None = None, rounds: int | None = None) -> DemoDisplay:
     """Somebody who watches, and wants no more after so many epochs or rounds."""
 

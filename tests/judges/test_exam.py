@@ -25,6 +25,11 @@ from plaudit.report.judge import save_evaluation
 from plaudit.types import Episode, JudgeId, Labels, ProgressFn, Scores
 
 
+@pytest.fixture
+def empty_charts() -> None:
+    """Overrides that of most tests: the page of an exam is looked at with its charts."""
+
+
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory) -> Path:
     """16 episodes that succeed and 12 that fail; 8 others that one judge knows by heart."""

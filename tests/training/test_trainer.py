@@ -43,8 +43,8 @@ SMALL = {
 SEEN = "env=lift env.obs=both env.image_size=[16,16] policy.cameras=[] judge={model} audit.fraction=1 "
 JUDGED = {  # an untrained judge of lifts, whose opinion is as good as any to be exact about
     "sac, judged": SEEN
-    + "learner=sac audit.on_alarm=warn run.num_envs=2 run.max_steps=400 demos.scripted=3 learner.hidden_dims=[16] "
-    "learner.utd_ratio=0.05 run.checkpoint_freq=100 evaluation.freq=150 evaluation.episodes=2",
+    + "learner=sac audit.on_alarm=warn run.num_envs=2 run.max_steps=240 demos.scripted=2 learner.hidden_dims=[16] "
+    "learner.utd_ratio=0.05 run.checkpoint_freq=60 evaluation.freq=150 evaluation.episodes=2",
     "ppo, judged": SEEN
     + "learner=ppo audit.on_alarm=warn run.num_envs=4 run.max_steps=800 demos.scripted=3 learner.hidden_dims=[16] "
     "learner.update_epochs=2 learner.pretrain_updates=20 run.keep_episodes=true run.checkpoint_freq=200 "
