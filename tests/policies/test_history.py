@@ -7,20 +7,26 @@ import pytest
 import torch
 
 from conftest import counting_episode, labeled_store
+from counting import CountingSimulation
 from plaudit.config import parse
 from plaudit.data.device_frames import DeviceFrames
 from plaudit.data.normalize import Normalizer
 from plaudit.data.replay import ReplaySampler
 from plaudit.errors import ConfigError
+from plaudit.judges.detector import SuccessDetector
+from plaudit.judges.simulator import SimulatorJudge
 from plaudit.learners.base import EncoderSpec
 from plaudit.learners.bc import train_flow_from_store
 from plaudit.learners.config import PpoConfig, QChunkConfig, SacConfig
-from plaudit.policies.config import FlowConfig, ImageEncoderConfig, OpenpiConfig
+from plaudit.policies.config import FlowConfig, GaussianConfig, ImageEncoderConfig, OpenpiConfig
 from plaudit.policies.layers import cut_patches, random_offsets, random_shift
+from plaudit.policies.loader import PolicySpec
 from plaudit.policies.networks import FROZEN, Encoder, ObsTensors, weights_of
 from plaudit.policies.pretrained import FrozenEncoder
 from plaudit.rollout.recording import EpisodeBuffer
+from plaudit.rollout.vector import collect_rollout
 from plaudit.training.config_file import load_training_config
+from plaudit.training.evaluation import PolicyActor
 from plaudit.types import EnvSpec, Labels, Observation
 
 SPEC = EnvSpec(2, 1, {"front": (16, 16)})
@@ -56,6 +62,23 @@ def test_an_episode_that_is_recorded_gives_the_same_windows_and_the_next_one_sta
             buffer.add_observation(row, seen[0], 0.0)
         assert buffer.observation(3).window(2, ["front"]).state[:, 0].tolist() == [first + 3, first + 2, first + 1]
         assert buffer.observation(1).window(2, ["front"]).state[:, 0].tolist() == [first + 1, first, first]
+
+
+def test_a_rollout_and_an_evaluation_of_a_policys_folder_give_the_same_windows():
+    env, windows = CountingSimulation(2), []
+
+    def act(observation: Observation) -> np.ndarray:
+        windows.append(observation.window(2, ["front"]).state[1, :, 1].tolist())
+        return np.zeros((2, 1), np.float32)
+
+    for _ in range(2):  # the second episode starts again
+        collect_rollout(env, act, [9, 9], SuccessDetector(SimulatorJudge(), 2))
+    assert windows == 2 * [[0, 0, 0], [1, 0, 0], [2, 1, 0], [3, 2, 1], [4, 3, 2]]
+    spec = PolicySpec.of(GaussianConfig(state_dim=2, action_dim=1, history=2, seed=1))
+    policy, act = spec.build(), PolicyActor(spec, env).start()
+    for observation in linked(4):
+        expected = [policy.predict(observation[n], NORMALIZER)[0] for n in range(2)]
+        assert np.array_equal(act(observation), np.clip(expected, -1, 1))
 
 
 @pytest.mark.parametrize(("n_step", "on_device"), [(1, False), (3, False), (1, True), (3, True)])
