@@ -61,6 +61,27 @@ class Observation:
 
     images: Mapping[str, ByteArray]  # camera -> uint8 [H, W, 3]
     state: FloatArray  # [S] joint angles or whatever the robot measures, in its own units
+    # The observation one step earlier, for policies with a history; None: this is the first of its episode.
+    previous: "Callable[[], Observation] | None" = None
+
+    def window(self, history: int, cameras: Iterable[str]) -> "Observation":
+        """This one and `history` earlier ones, the newest first: images [..., 1 + history, H, W, 3] of these cameras,
+        states [..., 1 + history, S]. Before the first observation of an episode, the first is repeated, as in judges.
+        Without a history, there is no such dimension."""
+        if not history:
+            return self
+        seen = [self]
+        while len(seen) <= history:
+            previous = seen[-1].previous
+            seen.append(seen[-1] if previous is None else previous())
+        images = {camera: np.stack([each.images[camera] for each in seen], axis=-4) for camera in cameras}
+        return Observation(images, np.stack([each.state for each in seen], axis=-2))
+
+    def __getitem__(self, index: Any) -> "Observation":
+        """What one of N robots sees, or some."""
+        previous = self.previous
+        images = {camera: frames[index] for camera, frames in self.images.items()}
+        return Observation(images, self.state[index], None if previous is None else lambda: previous()[index])
 
 
 @dataclass(frozen=True)
@@ -346,8 +367,8 @@ class Batch(Generic[ArrayT]):
     reward sums up, and 0 where the episode ended there.
     """
 
-    images: Mapping[str, ArrayT]  # camera -> uint8 [B, H, W, 3]
-    state: ArrayT  # f32 [B, S]
+    images: Mapping[str, ArrayT]  # camera -> uint8 [B, H, W, 3]; with a history [B, 1 + history, H, W, 3]
+    state: ArrayT  # f32 [B, S]; with a history [B, 1 + history, S], the newest first
     actions: ArrayT  # f32 [B, A], or [B, H, A] when windows of H actions were asked for
     action_mask: ArrayT  # bool [B, H]: False where the window reaches past the end and repeats the last action
     reward: ArrayT  # f32 [B] discounted sum over the steps up to `next`

@@ -2,8 +2,14 @@ import numpy as np
 import pytest
 import torch
 
+from plaudit.config import parse
+from plaudit.data.normalize import Normalizer
+from plaudit.errors import ConfigError, TrainingError
+from plaudit.learners.base import EncoderSpec
 from plaudit.learners.config import SacConfig
 from plaudit.learners.sac import Sac
+from plaudit.policies.config import GaussianConfig, ImageEncoderConfig
+from plaudit.policies.loader import load_policy, save_policy
 from plaudit.types import Batch, EnvSpec, Observation
 
 SPACES = EnvSpec(2, 1, {})
@@ -118,3 +124,83 @@ def test_what_an_update_tells_stays_where_it_was_computed():
     told = learner.update(bandit(torch.Generator().manual_seed(0)))
     assert {"loss/critic", "loss/actor", "policy/temperature"} <= set(told)
     assert all(isinstance(n, torch.Tensor) and n.shape == () and not n.requires_grad for n in told.values())
+
+
+ARM = EnvSpec(2, 2, {})  # one joint and a gripper
+
+
+def gripper_bandit(rng: torch.Generator, size: int = 128) -> Batch[torch.Tensor]:
+    """As `bandit`, and 1 more for closing the gripper where state[1] < 0 and for opening it elsewhere."""
+    batch = bandit(rng, size)
+    gripper = torch.rand(size, 1, generator=rng) * 2 - 1
+    wanted = torch.where(batch.state[:, 1] < 0, -1.0, 1.0)
+    reward = batch.reward + (gripper[:, 0].round() == wanted)
+    return Batch(**{**vars(batch), "actions": torch.cat([batch.actions, gripper], dim=1), "reward": reward})
+
+
+def test_a_discrete_gripper_finds_the_best_action_of_a_bandit():
+    config = SacConfig(hidden_dims=(32, 32), lr=3e-3, gripper="discrete")
+    rng, learner = torch.Generator().manual_seed(0), Sac(config, ARM)
+    for _ in range(400):
+        learner.update(gripper_bandit(rng))
+    state = np.array([[0.4, -0.3], [-0.4, 0.3], [0.1, -0.2]], np.float32)
+    for explore in (False, True):
+        assert learner.act(Observation({}, state), explore=explore)[:, 1].tolist() == [-1, 1, -1]
+    assert np.abs(learner.act(Observation({}, state), explore=False)[:, 0] - state[:, 0]).max() < 0.2
+
+
+def test_the_grasp_critic_learns_by_double_dqn():
+    """The target is reward + discount * target network's value of the action that the grasp critic prefers."""
+    config = SacConfig(hidden_dims=(8,), gripper="discrete", policy_update_freq=5)
+    learner = Sac(config, ARM)
+    grasp_critic, target = learner.net.grasp_critic, learner.net.target_grasp_critic
+    assert grasp_critic is not None and target is not None
+    for network, values in ((grasp_critic, [0.0, 2.0, 1.0]), (target, [7.0, 5.0, 9.0])):
+        network[-1].weight.data.zero_()
+        network[-1].bias.data = torch.tensor(values)  # whatever the state is
+    batch = gripper_bandit(torch.Generator().manual_seed(1))
+    gripper = torch.tensor([-1.0, -0.6, -0.4, 0.0, 0.3, 0.6, 1.0, 1.0]).repeat(16)
+    actions = torch.stack([batch.actions[:, 0], gripper], dim=1)
+    batch = Batch(**{**vars(batch), "actions": actions, "discount": torch.full((128,), 0.5)})
+    taken = torch.tensor([0.0, 0.0, 2.0, 2.0, 2.0, 1.0, 1.0, 1.0]).repeat(16)  # values of the nearest of -1, 0, 1
+    expected = (taken - (batch.reward + 0.5 * 5.0)).square().mean()
+    metrics = learner.update(batch)
+    assert float(metrics["loss/grasp_critic"]) == pytest.approx(float(expected), rel=1e-5)
+    moved = torch.tensor([7.0, 5.0, 9.0]).lerp(grasp_critic[-1].bias.detach(), config.tau)
+    assert torch.allclose(target[-1].bias, moved)
+
+
+def test_a_discrete_gripper_clones_demonstrations():
+    """Closing is never rewarded, and all demonstrations close."""
+    config = SacConfig(hidden_dims=(16,), lr=3e-3, gripper="discrete", bc_weight=10.0)
+    rng, learner = torch.Generator().manual_seed(0), Sac(config, ARM)
+    for _ in range(100):
+        batch = gripper_bandit(rng)
+        actions = torch.cat([batch.actions[:, :1], -torch.ones(128, 1)], dim=1)
+        learner.update(Batch(**{**vars(batch), "actions": actions, "reward": torch.zeros(128)}))
+    state = np.float32(np.random.default_rng(0).uniform(-0.5, 0.5, (20, 2)))
+    assert (learner.act(Observation({}, state), explore=False)[:, 1] == -1).all()
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_the_policy_of_a_discrete_gripper_is_saved_and_acts_as_the_learner(tmp_path, shared: bool):
+    spec = EnvSpec(2, 3, {"front": (16, 16)})
+    config, encoder = SacConfig(hidden_dims=(8,), gripper="discrete"), ImageEncoderConfig(shared=shared, features=8)
+    learner = Sac(config, spec, encoder=EncoderSpec(encoder))
+    assert any(name.startswith("grasp_critic/") for name in learner.weights().tensors)
+    assert shared != any(name.startswith("critic_encoder/") for name in learner.weights().tensors)
+    policy = load_policy(save_policy(tmp_path, learner.policy_config(), learner.weights())).build()
+    rng = np.random.default_rng(0)
+    images = {"front": rng.integers(0, 256, (30, 16, 16, 3), np.uint8)}
+    seen = Observation(images, rng.normal(size=(30, 2)).astype(np.float32))
+    expected = learner.act(seen, explore=False)
+    actions = np.concatenate([policy.predict(seen[n], Normalizer.identity(2, 3)) for n in range(30)])
+    assert np.allclose(actions, expected, atol=1e-5) and set(actions[:, 2]) <= {-1, 0, 1}
+
+
+def test_a_gripper_alone_and_chunks_with_a_discrete_one_are_refused():
+    with pytest.raises(TrainingError, match="actions of two numbers or more"):
+        Sac(SacConfig(gripper="discrete"), SPACES)
+    for wrong in ({"action_dim": 1}, {"action_dim": 2, "horizon": 2}):
+        with pytest.raises(ConfigError, match="chunks of one action"):
+            parse(GaussianConfig, {"state_dim": 2, "gripper": "discrete", **wrong})

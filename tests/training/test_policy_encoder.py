@@ -36,9 +36,16 @@ def actions_of(folder: Path) -> np.ndarray:
     return spec.build().predict(observation, Normalizer.identity(config.state_dim, config.action_dim))
 
 
-@pytest.mark.parametrize(
-    "words", [CLONED + SAC, IMAGENET + SAC, CLONED + PPO], ids=["cloned", "efficientnet_lite0", "ppo"]
-)
+WORDS = {
+    "cloned": CLONED + SAC,
+    "efficientnet_lite0": IMAGENET + SAC,
+    "ppo": CLONED + PPO,
+    "history and gripper": CLONED + SAC + "policy.history=2 learner.gripper=discrete learner.bc_weight=0.1 ",
+    "history, ppo": CLONED + PPO + "policy.history=2 ",
+}
+
+
+@pytest.mark.parametrize("words", WORDS.values(), ids=WORDS)
 def test_a_run_is_resumed_exactly_and_its_policy_is_complete(tmp_path: Path, words: str):
     train(create(tmp_path / "whole", words + RUN))
     create(tmp_path / "parts", words + RUN)
@@ -72,10 +79,12 @@ def test_an_encoder_that_cannot_work_is_refused(words: str, message: str):
         load_training_config("train", None, [*CAMERAS.split(), *SAC.split(), words])
 
 
-@pytest.mark.parametrize("sampling", ["local", "remote"])
-def test_an_online_run_acts_and_learns_with_a_frozen_encoder(tmp_path: Path, sampling: str):
+@pytest.mark.parametrize(
+    ("sampling", "more"), [("local", ""), ("remote", ""), ("remote", "policy.history=1 learner.gripper=discrete")]
+)
+def test_an_online_run_acts_and_learns_with_a_frozen_encoder(tmp_path: Path, sampling: str, more: str):
     words = f"{CLONED} {SAC} judge=simulator run.max_episodes=4 run.sampling={sampling} run.seed=1 evaluation.freq=1000"
-    config = load_training_config("online", None, words.split())
+    config = load_training_config("online", None, [*words.split(), *more.split()])
     frozen: list[dict[str, np.ndarray]] = []
     for episodes in (2, 4):  # the second session loads what the first has trained
         folder = RunFolder.open(tmp_path / "run", config)

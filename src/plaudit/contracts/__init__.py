@@ -340,10 +340,11 @@ def _check_acting(learner: Learner, env_spec: EnvSpec) -> None:
         policy.load_weights(learner.weights())
     except (ValueError, KeyError, RuntimeError) as error:
         raise ContractError(f"the policy of policy_config() does not take the learner's weights: {error}") from error
-    alone = Observation({camera: image[:1] for camera, image in observation.images.items()}, observation.state[:1])
-    first = Observation({camera: image[0] for camera, image in observation.images.items()}, observation.state[0])
     normalizer = AffineNormalizer.identity(env_spec.state_dim, env_spec.action_dim)
-    on_robot, in_simulation = policy.predict(first, normalizer)[0], learner.act_fn(explore=False)(alone)[0]
+    on_robot, in_simulation = (
+        policy.predict(observation[0], normalizer)[0],
+        learner.act_fn(explore=False)(observation[:1])[0],
+    )
     if not np.allclose(on_robot, in_simulation, atol=1e-4):
         raise ContractError(
             f"the policy of policy_config() acts differently from act_fn(explore=False): {on_robot}, {in_simulation}"

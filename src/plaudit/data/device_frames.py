@@ -47,9 +47,10 @@ class DeviceFrames:
         self._free.extend(slots.tolist())
 
     def gather(self, slots: AnyArray) -> dict[str, Tensor]:
-        """The frames in these slots, of each camera."""
-        index = torch.from_numpy(slots).to(self.device)
-        return {camera: buffer.index_select(0, index) for camera, buffer in self._buffers.items()}
+        """The frames in these slots, of each camera, with the shape of the slots in front."""
+        index = torch.from_numpy(slots.reshape(-1)).to(self.device)
+        gathered = {camera: buffer.index_select(0, index) for camera, buffer in self._buffers.items()}
+        return {camera: frames.view(*slots.shape, *frames.shape[1:]) for camera, frames in gathered.items()}
 
     def _grow(self, frames: Mapping[str, AnyArray], count: int) -> None:
         before = len(next(iter(self._buffers.values()))) if self._buffers else 0

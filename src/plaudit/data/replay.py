@@ -28,7 +28,7 @@ from plaudit.data.batch import Allocate, BufferPool, cuda_available, pinned_empt
 from plaudit.data.features import FeatureCache
 from plaudit.data.rewards import RewardConfig
 from plaudit.data.segments import STEPS, camera_column
-from plaudit.data.step_table import Returns, StepTable
+from plaudit.data.step_table import Returns, StepTable, history_window
 from plaudit.data.store import Store
 from plaudit.errors import DataError
 from plaudit.types import AnyArray, Batch
@@ -60,6 +60,7 @@ class ReplaySampler:
         gamma: float = 0.99,
         n_step: int = 1,
         horizon: int | None = None,
+        history: int = 0,
         sources: Sequence[Collection[str] | None] = (),
         cameras: Collection[str] | None = None,
         reward: RewardConfig | None = None,
@@ -75,6 +76,7 @@ class ReplaySampler:
         """
         shares: of each batch, one a store, summing to 1; equal when not given
         horizon: windows of this many actions, `[B, H, A]`; None for single actions, `[B, A]`
+        history: earlier observations of the episode in front of each, `[B, 1 + history, ...]`; 0: none, `[B, ...]`
         sources: of each store, whose labels count ("human", "classifier", ...); None, or () for all stores: whoever
             counts by the store's order of sources
         cameras: which to gather; None for all, () for none
@@ -100,11 +102,11 @@ class ReplaySampler:
             raise DataError(f"sources must be one set of names a store, got {sources} for {len(stores)} stores")
         held = hold_back or [0] * len(stores)
         tables = list(zip(stores, returns, whose, held, strict=True))
-        self._make_tables = lambda frames: [StepTable(*each, cameras, features, frames) for each in tables]
+        self._make_tables = lambda frames: [StepTable(*each, cameras, features, frames, history) for each in tables]
         self._frames = frames
         self._tables: list[StepTable] = self._make_tables(frames)
         self._image_dtype = np.uint8 if features is None else np.float32
-        self._horizon = horizon
+        self._horizon, self._history = horizon, history
         self._allocate = allocate or BufferPool().empty
         self._workers = threads or min(MAX_THREADS, os.cpu_count() or 1)
         self._threads = ThreadPoolExecutor(self._workers, thread_name_prefix="replay-copy")
@@ -166,7 +168,7 @@ class ReplaySampler:
         with self._guard:
             picks = self._pick(size)
             batch = to_torch(prepare(self._gather(size, picks)), device)
-            now, following = slots = np.empty((2, size), np.int64)
+            now, following = slots = np.empty((2, size, *self._window), np.int64)
             for pick in picks:
                 slots[:, pick.where] = pick.rows["slot"], pick.rows["next_slot"]
             return replace(batch, images=self._frames.gather(now), next_images=self._frames.gather(following))
@@ -206,6 +208,11 @@ class ReplaySampler:
         finally:
             background.shutdown(cancel_futures=True)
 
+    @property
+    def _window(self) -> tuple[int, ...]:
+        """The dimension of a history, if there is one."""
+        return (1 + self._history,) if self._history else ()
+
     def _pick(self, size: int) -> list[_Picks]:
         """Which rows go where: the shares of a batch, rounded, among the stores that are not empty."""
         filled = np.array([len(table.valid) > 0 for table in self._tables])
@@ -229,17 +236,17 @@ class ReplaySampler:
     def _gather(self, size: int, picks: list[_Picks]) -> Batch[AnyArray]:
         shapes = self._shapes(picks)
         cameras = [name for name in shapes if name not in ("state", "action") and self._frames is None]
-        horizon = self._horizon or 1
+        horizon, many = self._horizon or 1, (size, *self._window)
         new = self._allocate
         batch: Batch[AnyArray] = Batch(
-            images={c: new((size, *shapes[c]), self._image_dtype) for c in cameras},
-            state=new((size, *shapes["state"]), np.float32),
+            images={c: new((*many, *shapes[c]), self._image_dtype) for c in cameras},
+            state=new((*many, *shapes["state"]), np.float32),
             actions=new((size, horizon, *shapes["action"]), np.float32),
             action_mask=new((size, horizon), np.bool_),
             reward=new((size,), np.float32),
             discount=new((size,), np.float32),
-            next_images={c: new((size, *shapes[c]), self._image_dtype) for c in cameras},
-            next_state=new((size, *shapes["state"]), np.float32),
+            next_images={c: new((*many, *shapes[c]), self._image_dtype) for c in cameras},
+            next_state=new((*many, *shapes["state"]), np.float32),
             episode=new((size,), np.int64),
             step=new((size,), np.int64),
             part=new((size,), np.int64),
@@ -250,7 +257,8 @@ class ReplaySampler:
 
     def _fill(self, batch: Batch[AnyArray], pick: _Picks, cameras: list[str]) -> None:
         rows, where = pick.rows, pick.where
-        segment, now, following = rows["segment"], rows["row"], rows["row"] + rows["span"]
+        segment, row, start = rows["segment"], rows["row"], rows["row"] - rows["step"]
+        now, following = (history_window(each, start, self._history) for each in (row, row + rows["span"]))
         columns = pick.table.arrays(rows)
         copies = [(c, now, batch.images[c]) for c in cameras] + [(c, following, batch.next_images[c]) for c in cameras]
         # Several pieces for each array, so that every thread has something to do.
@@ -265,7 +273,7 @@ class ReplaySampler:
         _copy_fields(columns, "state", segment, following, batch.next_state, where)
         ahead = np.arange(batch.actions.shape[1])
         batch.action_mask[where] = ahead < rows["left"][:, None]
-        window = now[:, None] + np.minimum(ahead, rows["left"][:, None] - 1)  # past the end: the last action again
+        window = row[:, None] + np.minimum(ahead, rows["left"][:, None] - 1)  # past the end: the last action again
         _copy_fields(columns, "action", segment, window, batch.actions, where)
         for name in ("reward", "discount", "episode", "step"):
             getattr(batch, name)[where] = rows[name]

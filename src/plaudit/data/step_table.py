@@ -8,7 +8,7 @@ and gathers; new labels of an old episode rewrite that episode's rows only.
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,22 +23,36 @@ from plaudit.types import OPERATOR, PEOPLE, AnyArray, BoolArray, FloatArray
 if TYPE_CHECKING:
     from plaudit.data.device_frames import DeviceFrames
 
-_ROW = np.dtype(
-    [
-        ("segment", np.int32),
-        ("row", np.int64),  # of the observation before the action, in its segment
-        ("left", np.int32),  # actions from here to the episode's end, this one included
-        ("span", np.int32),  # steps from here to the next observation
-        ("episode", np.int64),
-        ("step", np.int32),
-        ("reward", np.float32),  # discounted, over `span` steps
-        ("discount", np.float32),  # gamma^span, or 0 where the episode ended
-        ("valid", np.bool_),
-        ("slot", np.int64),  # of the observation before the action in `DeviceFrames`
-        ("next_slot", np.int64),  # of the next observation
-        ("verified", np.bool_),  # the bytes of its episode were compared with their checksums
-    ]
-)
+
+def _row_type(history: int) -> Any:
+    window = (1 + history,) if history else ()
+    return np.dtype(
+        [
+            ("segment", np.int32),
+            ("row", np.int64),  # of the observation before the action, in its segment
+            ("left", np.int32),  # actions from here to the episode's end, this one included
+            ("span", np.int32),  # steps from here to the next observation
+            ("episode", np.int64),
+            ("step", np.int32),
+            ("reward", np.float32),  # discounted, over `span` steps
+            ("discount", np.float32),  # gamma^span, or 0 where the episode ended
+            ("valid", np.bool_),
+            ("slot", np.int64, window),  # of the observation before the action in `DeviceFrames`, and of earlier ones
+            ("next_slot", np.int64, window),  # of the next observation, and of those before it
+            ("verified", np.bool_),  # the bytes of its episode were compared with their checksums
+        ]
+    )
+
+
+def history_window(rows: AnyArray, start: "AnyArray | int", history: int) -> AnyArray:
+    """[B, 1 + history] rows of each observation [B] and of those before it, the newest first.
+
+    Before the start of its episode, the first is repeated. Without a history, the rows themselves.
+
+    >>> history_window(np.array([0, 1, 5]), 0, 2).tolist()
+    [[0, 0, 0], [1, 0, 0], [5, 4, 3]]
+    """
+    return np.maximum(rows[:, None] - np.arange(1 + history), np.asarray(start)[..., None]) if history else rows
 
 
 @dataclass(frozen=True)
@@ -64,6 +78,7 @@ class StepTable:
         cameras: Collection[str] | None,
         cache: FeatureCache | None = None,
         frames: "DeviceFrames | None" = None,
+        history: int = 0,
     ):
         """See `ReplaySampler`."""
         self.store = store
@@ -71,12 +86,12 @@ class StepTable:
         self.sources = sources
         self.hold_back = hold_back
         self.cameras = cameras
-        self._cache, self._frames = cache, frames
+        self._cache, self._frames, self._history = cache, frames, history
         self._slots: dict[int, AnyArray] = {}  # episode -> slots of its observations
         self._features: dict[int, dict[str, FloatArray]] = {}  # segment -> column -> features of its rows
         self._maps: dict[int, dict[str, MappedColumn]] = {}  # segment -> column -> map; outlives an eviction
         self.shapes: dict[str, tuple[int, ...]] = {}  # column or "state", "action" -> shape of one row
-        self._rows = np.zeros(0, _ROW)
+        self._rows = np.zeros(0, _row_type(history))
         self._used = 0
         self._blocks: dict[int, slice] = {}  # episode -> its rows
         self._seen = (0, 0)  # generation of the ledger, and its versions seen so far
@@ -195,7 +210,8 @@ class StepTable:
         )
         block["reward"], block["discount"], block["span"] = n_step_returns(signal.reward, signal.terminal, self.returns)
         if self._frames is not None:
-            block["next_slot"] = self._slots[episode_id][block["step"] + block["span"]]
+            following = history_window(block["step"] + block["span"], 0, self._history)
+            block["next_slot"] = self._slots[episode_id][following]
         # Judged over its whole span, and through no observation that is only a copy of its neighbor.
         block["valid"] = ~np.isnan(block["reward"]) & signal.used
         if line["repeated"] == "first":
@@ -207,7 +223,7 @@ class StepTable:
         self._map(episode_id, entry)
         rows = slice(self._used, self._used + entry.steps)
         if rows.stop > len(self._rows):
-            grown = np.zeros(max(rows.stop, 2 * len(self._rows), 1024), _ROW)
+            grown = np.zeros(max(rows.stop, 2 * len(self._rows), 1024), self._rows.dtype)
             grown[: self._used] = self._rows[: self._used]
             self._rows = grown
         block = self._rows[rows]
@@ -218,7 +234,7 @@ class StepTable:
         self._used = rows.stop
         if self._frames is not None:
             self._slots[episode_id] = slots = self._frames.add(self._load(episode_id))
-            block["slot"] = slots[:-1]
+            block["slot"] = slots[history_window(block["step"], 0, self._history)]
         elif self._cache is not None:
             self._encode(episode_id, entry, self._cache)
         return rows
@@ -270,7 +286,7 @@ class StepTable:
 
     def _compact(self) -> None:
         kept = [self._rows[block] for block in self._blocks.values()]
-        self._rows = np.concatenate(kept) if kept else np.zeros(0, _ROW)
+        self._rows = np.concatenate(kept) if kept else self._rows[:0]
         starts = np.cumsum([0, *(len(rows) for rows in kept)])
         self._blocks = {i: slice(int(a), int(b)) for i, a, b in zip(self._blocks, starts[:-1], starts[1:], strict=True)}
         self._used = len(self._rows)

@@ -168,8 +168,7 @@ class NoisyStream:
         """Before any action nothing has succeeded, nor is anything taken for it."""
         begun = np.ones(len(self._frame), bool) if mask is None else mask
         for n in np.flatnonzero(begun):
-            images = {camera: frames[n] for camera, frames in observation.images.items()}
-            self._lots[n] = self._judge.draw(Observation(images=images, state=observation.state[n]))
+            self._lots[n] = self._judge.draw(observation[n])
         self._frame[begun] = 0
         return Scores(np.where(begun, np.float32(0), np.float32(np.nan)))
 

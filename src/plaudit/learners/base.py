@@ -30,10 +30,11 @@ GradSync = Callable[[list[nn.Parameter]], None]
 
 @dataclass(frozen=True)
 class EncoderSpec:
-    """The image encoder of a learner: its config, and the frozen part where there is one."""
+    """The encoder of a learner: its config, the frozen part where there is one, and the history that it sees."""
 
     config: ImageEncoderConfig = field(default_factory=ImageEncoderConfig)
     frozen: "FrozenEncoder | None" = None
+    history: int = 0  # earlier observations
 
 
 class LearnerBase(Stateful):
@@ -57,11 +58,12 @@ class LearnerBase(Stateful):
 
     def make_encoder(self) -> Encoder:
         """An image encoder as the run's config describes it."""
-        return Encoder(self.env_spec, self.encoder.config, self.encoder.frozen, pretrained=True)
+        spec = self.encoder
+        return Encoder(self.env_spec, spec.config, spec.frozen, history=spec.history, pretrained=True)
 
     def tensors(self, observation: Observation) -> ObsTensors:
         """Observations of N environments, as the encoders take them."""
-        return obs_to_tensors(observation, self.env_spec, self.device, self.encoder.frozen)
+        return obs_to_tensors(observation, self.env_spec, self.device, self.encoder.frozen, self.encoder.history)
 
     def augment(self, *seen: ObsTensors, pad: int) -> list[ObsTensors]:
         """Observations with images shifted at random by up to `pad` pixels; features of images stay as they are."""

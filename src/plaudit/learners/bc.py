@@ -128,7 +128,8 @@ def train_flow_from_store(
     """Train on the demonstrations in a store; options are a BCConfig's."""
     config, cameras = BCConfig(**options), tuple(policy.config.cameras)
     with Demonstrations.of(store, include_failures=config.include_failures).open(store) as chosen:
-        replay = ReplaySampler(chosen, horizon=policy.config.horizon, cameras=cameras, seed=config.seed)
+        windows = {"horizon": policy.config.horizon, "history": policy.config.history}
+        replay = ReplaySampler(chosen, **windows, cameras=cameras, seed=config.seed)
         batches = (ActionWindows.of(replay.sample(config.batch_size)) for _ in range(config.steps))
         return _train(FlowBC(policy, normalizer, config), batches, callback)
 
@@ -146,9 +147,10 @@ def _train(trainer: FlowBC, batches: Iterable[ActionWindows], callback: Callback
 def _check(policy: FlowPolicy, windows: ActionWindows) -> None:
     config, observation = policy.config, windows.observation
     count = len(windows.chunks)
+    seen = (count, 1 + config.history) if config.history else (count,)
     wanted = {"chunks": (count, config.horizon, config.action_dim), "mask": (count, config.horizon)}
-    wanted |= {"state": (count, config.state_dim)}
-    wanted |= {f"images of '{camera}'": (count, *size, 3) for camera, size in config.cameras.items()}
+    wanted |= {"state": (*seen, config.state_dim)}
+    wanted |= {f"images of '{camera}'": (*seen, *size, 3) for camera, size in config.cameras.items()}
     shapes = {"chunks": windows.chunks.shape, "mask": windows.mask.shape, "state": observation.state.shape}
     shapes |= {f"images of '{camera}'": frames.shape for camera, frames in observation.images.items()}
     for name, shape in wanted.items():

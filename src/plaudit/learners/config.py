@@ -19,7 +19,7 @@ from plaudit.config import (
     Width,
     parse,
 )
-from plaudit.policies.config import FlowConfig, VelocityNetConfig
+from plaudit.policies.config import FlowConfig, Gripper, VelocityNetConfig
 from plaudit.types import EnvSpec
 
 
@@ -28,6 +28,7 @@ class LearnerConfig(Config):
 
     on_policy: ClassVar[bool]  # whether it learns only from episodes of its newest policy
     learner_class: ClassVar[str]  # "module:Class" that `build` makes; it is imported where the learner runs
+    takes_history: ClassVar[bool] = False  # whether its policy can see earlier observations (`policy.history`)
 
     gamma: float = Field(default=0.95, ge=0, le=1)  # discount of a step
     cuda_graphs: bool = True  # on a GPU: launch a whole update at once, as a CUDA graph
@@ -85,6 +86,8 @@ class OffPolicyConfig(LearnerConfig):
 class CriticEnsembleConfig(OffPolicyConfig):
     """Base of the configs of `Sac` and `QChunk`, which have an ensemble of critics."""
 
+    takes_history: ClassVar[bool] = True
+
     hidden_dims: tuple[Width, ...] = Field(default=(128, 128), min_length=1)
     num_critics: SmallInt = 2  # in the ensemble
     num_subsample_critics: SmallInt = 2  # sampled for each target, of which the minimum counts
@@ -114,6 +117,8 @@ class SacConfig(CriticEnsembleConfig):
     temperature_init: PositiveFloat = 0.01  # it then follows the target entropy
     target_entropy: Number | None = None  # None: minus half the number of actions
     bc_weight: NonNegativeFloat = 0.0  # in the actor's loss, of cloning the demonstrations in a batch
+    # The last number of an action; discrete: -1, 0 or 1, chosen by a grasp critic, as in HIL-SERL.
+    gripper: Gripper = "continuous"
     random_steps: NonNegativeInt = 100
 
     @property
@@ -125,6 +130,7 @@ class PpoConfig(LearnerConfig):
     """Settings of PPO; `learner.KEY` of a training run."""
 
     on_policy: ClassVar[bool] = True
+    takes_history: ClassVar[bool] = True
 
     learner_class: ClassVar[str] = "plaudit.learners.ppo:Ppo"
 

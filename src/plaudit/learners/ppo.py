@@ -17,13 +17,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from plaudit.data.step_table import history_window
 from plaudit.learners.base import EncoderSpec, LearnerBase, make_adam
 from plaudit.learners.config import PpoConfig
 from plaudit.policies.config import ActorConfig, GaussianConfig
 from plaudit.policies.layers import Linear, mlp, run_parallel
 from plaudit.policies.networks import Encoder, ObsTensors, gaussian_actor
 from plaudit.rollout.vector import ActFn, RolloutBatch
-from plaudit.types import Batch, EnvSpec, FloatArray, Observation
+from plaudit.types import AnyArray, Batch, EnvSpec, FloatArray, Observation
 
 MAX_BATCH = 512  # observations at a time when a rollout is prepared
 PADDED_TO = 8  # sizes of minibatches on a GPU are multiples of this
@@ -85,7 +86,8 @@ class Ppo(LearnerBase):
     @property
     def replay_options(self) -> dict[str, Any]:
         """How to sample the demonstrations that `bc_update` takes."""
-        return {"gamma": self.config.gamma, "cameras": tuple(self.env_spec.cameras)}
+        cameras, history = tuple(self.env_spec.cameras), self.encoder.history
+        return {"gamma": self.config.gamma, "cameras": cameras, "history": history}
 
     def act_fn(self, *, explore: bool) -> ActFn:
         """For one rollout: observations of N envs -> actions [N, A]."""
@@ -163,17 +165,16 @@ class Ppo(LearnerBase):
     def policy_config(self, *, explore: bool = False) -> GaussianConfig:
         """The config of the policy that acts with these weights, without exploration: it has no standard deviation."""
         actor = ActorConfig(kind="plain", hidden_dims=self.config.hidden_dims)
-        return GaussianConfig(**self.env_spec.policy_fields(), encoder=self.encoder.config, actor=actor)
+        encoder = {"encoder": self.encoder.config, "history": self.encoder.history}
+        return GaussianConfig(**self.env_spec.policy_fields(), **encoder, actor=actor)
 
     def _prepare(self, rollout: RolloutBatch) -> "_RolloutTensors":
         """Values, advantages and old densities of every step, in one pass over the rollout."""
         steps = len(rollout.reward)
-        state = torch.from_numpy(rollout.state).to(self.device)
-        images = {c: torch.from_numpy(rollout.images[c]).to(self.device) for c in self.env_spec.cameras}
-        if (frozen := self.encoder.frozen) is not None:
-            shape = rollout.state.shape[:2]
-            features = frozen.encode({c: rollout.images[c].reshape(-1, *rollout.images[c].shape[2:]) for c in images})
-            images = {c: torch.from_numpy(f).to(self.device).unflatten(0, shape) for c, f in features.items()}
+        frozen, cameras = self.encoder.frozen, self.env_spec.cameras
+        frames = rollout.images if frozen is None else frozen.encode(rollout.images)
+        images = {camera: self._windows(frames[camera]) for camera in cameras}
+        state = self._windows(rollout.state)
         actions = torch.from_numpy(rollout.actions).to(self.device)
         flat = ObsTensors({c: i.flatten(0, 1) for c, i in images.items()}, state.flatten(0, 1))
         taken = torch.cat([actions, actions[-1:]]).flatten(0, 1)  # no action follows the last observation
@@ -191,6 +192,13 @@ class Ppo(LearnerBase):
             returns=advantage + values[:-1][valid],
             weight=torch.ones_like(advantage),
         )
+
+    def _windows(self, observed: AnyArray) -> Tensor:
+        """What was observed, [T+1, N, ...], each with its history, [T+1, N, 1 + history, ...]."""
+        steps, values = np.arange(len(observed)), torch.from_numpy(observed).to(self.device)
+        if not self.encoder.history:
+            return values
+        return values[torch.from_numpy(history_window(steps, 0, self.encoder.history)).to(self.device)].movedim(1, 2)
 
     def _seen(self, obs: ObsTensors) -> ObsTensors:
         """Observations as updates see them: without random shifts, which would change the densities."""

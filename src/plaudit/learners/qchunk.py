@@ -74,8 +74,9 @@ class QChunk(LearnerBase):
     @property
     def replay_options(self) -> dict[str, Any]:
         """How to sample the batches that `update` takes."""
-        config, cameras = self.config, tuple(self.env_spec.cameras)
-        return {"gamma": config.gamma, "n_step": config.backup_horizon, "horizon": config.horizon, "cameras": cameras}
+        config, cameras, history = self.config, tuple(self.env_spec.cameras), self.encoder.history
+        chunks = {"n_step": config.backup_horizon, "horizon": config.horizon}
+        return {"gamma": config.gamma, **chunks, "cameras": cameras, "history": history}
 
     def act_fn(self, *, explore: bool) -> ActFn:
         """For one rollout: every h steps a chunk is planned from the observations of N envs; h actions are executed.
@@ -171,6 +172,7 @@ class QChunk(LearnerBase):
             **self.env_spec.policy_fields(),
             encoder=self.encoder.config,
             critic_encoder=self.encoder.config,
+            history=self.encoder.history,
             seed=self.seed if explore else EVAL_SEED,
             horizon=config.horizon,
             critic_horizon=config.critic_horizon,

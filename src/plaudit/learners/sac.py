@@ -6,20 +6,28 @@ ensemble (`_critic_loss`); several critic updates follow each step of the robot 
 loop). As in HIL-SERL (2410.21845), the entropy is not part of the target. Reward and termination come from the labels
 alone: `target = reward + discount * value`. With `bc_weight` the actor also clones the demonstrations (as in
 1709.10089): it learns sooner, and stays near them where a judge could be fooled.
+
+`gripper: discrete` is that of HIL-SERL: a grasp critic values three gripper actions, and the best one is sent, also
+when exploring. It learns by double DQN (1509.06461), from the same rewards. Actor and critics have the other numbers of
+an action. The gripper's penalty of HIL-SERL is left out. With `bc_weight` the cross-entropy of the demonstrated gripper
+action is part of its loss, with the values as logits. It lowers the values of what was not demonstrated (as in CQL).
 """
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from plaudit.errors import TrainingError
 from plaudit.learners.base import EncoderSpec, LearnerBase, make_adam, optimizer_step, sample_critics, soft_update
 from plaudit.learners.config import SacConfig
 from plaudit.policies.config import ActorConfig, GaussianConfig
 from plaudit.policies.layers import run_parallel
-from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors, TanhGaussian
+from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors, TanhGaussian, grasp_critic, with_gripper
 from plaudit.rollout.vector import ActFn
 from plaudit.types import Batch, EnvSpec, FloatArray, Observation
 
@@ -31,7 +39,8 @@ class SacNet(nn.Module):
         super().__init__()
         self.own_actor_encoder = None if shared else make_encoder()
         self.critic_encoder, self.target_critic_encoder = make_encoder(), make_encoder()
-        size, actions = self.critic_encoder.size, env_spec.action_dim
+        is_discrete = config.gripper == "discrete"
+        size, actions = self.critic_encoder.size, env_spec.action_dim - is_discrete
         self.actor = TanhGaussian(size, actions, config.hidden_dims)
         self.critic, self.target_critic = (
             CriticEnsemble(config.num_critics, size + actions, config.hidden_dims) for _ in range(2)
@@ -39,6 +48,8 @@ class SacNet(nn.Module):
         self.log_temperature = nn.Parameter(torch.tensor(config.temperature_init).log())
         self.target_critic.load_state_dict(self.critic.state_dict())
         self.target_critic_encoder.load_state_dict(self.critic_encoder.state_dict())
+        self.grasp_critic = grasp_critic(size, config.hidden_dims) if is_discrete else None
+        self.target_grasp_critic = deepcopy(self.grasp_critic)
 
     @property
     def actor_encoder(self) -> Encoder:
@@ -60,12 +71,18 @@ class Sac(LearnerBase):
     ):
         super().__init__(env_spec, seed, device, encoder)
         self.config, self._shared = config, self.encoder.config.shared
+        if config.gripper == "discrete" and env_spec.action_dim < 2:
+            raise TrainingError(
+                "learner.gripper=discrete needs actions of two numbers or more; the last is the gripper"
+            )
+        self._arm = env_spec.action_dim - (config.gripper == "discrete")  # numbers of an action that the actor chooses
         with self.seeded():
             self.net = SacNet(env_spec, config, self.make_encoder, shared=self._shared).to(self.device)
-        self.target_entropy = config.target_entropy if config.target_entropy is not None else -env_spec.action_dim / 2
+        self.target_entropy = config.target_entropy if config.target_entropy is not None else -self._arm / 2
         own_encoder = [] if self._shared else [self.net.actor_encoder]
+        grasp_critics = [] if self.net.grasp_critic is None else [self.net.grasp_critic]
         self.optimizers = {
-            "critic": make_adam(config.lr, self.net.critic_encoder, self.net.critic),
+            "critic": make_adam(config.lr, self.net.critic_encoder, self.net.critic, *grasp_critics),
             "actor": make_adam(config.lr, *own_encoder, self.net.actor, self.net.log_temperature),
         }
 
@@ -73,7 +90,8 @@ class Sac(LearnerBase):
     def replay_options(self) -> dict[str, Any]:
         """How to sample the batches that `update` takes."""
         cameras = tuple(self.env_spec.cameras)
-        return {"gamma": self.config.gamma, "n_step": self.config.n_step, "cameras": cameras}
+        history = self.encoder.history
+        return {"gamma": self.config.gamma, "n_step": self.config.n_step, "cameras": cameras, "history": history}
 
     def act_fn(self, *, explore: bool) -> ActFn:
         """For one rollout: observations of N envs -> actions [N, A]."""
@@ -82,11 +100,14 @@ class Sac(LearnerBase):
     def act(self, observation: Observation, *, explore: bool) -> FloatArray:
         """Actions [N, A] for N observations."""
         with torch.inference_mode():
-            features = self.net.actor_encoder(self.tensors(observation))
+            obs = self.tensors(observation)
+            features = self.net.actor_encoder(obs)
             if explore:
                 actions, _ = self.net.actor(features, self._noise(len(features)))
             else:
                 actions = self.net.actor.mode(features)
+            if self.net.grasp_critic is not None:
+                actions = with_gripper(actions, self.net.grasp_critic(self._critic_features(obs, features)))
         return actions.cpu().numpy()
 
     def update(self, batch: Batch[Tensor]) -> Mapping[str, Tensor]:
@@ -101,14 +122,17 @@ class Sac(LearnerBase):
         obs, next_obs = self.augment_batch(batch, self.config.random_shift_pad)
         # Critics.
         needs_features = update_actor and not self._shared
-        target, values, features = run_parallel(
-            lambda: self._target(batch, next_obs),
-            lambda: self.net.critic(self.net.critic_encoder(obs), batch.actions.clamp(-1, 1)),
+        (values, grasp_values), targets, features = run_parallel(
+            lambda: self._values(batch, obs),
+            lambda: self._targets(batch, next_obs),
             lambda: self.net.actor_encoder(obs) if needs_features else None,
         )
-        critic_loss = (values - target).square().mean(dim=1).sum()
-        optimizer_step(self.optimizers["critic"], critic_loss, self.sync)
+        loss = critic_loss = (values - targets[0]).square().mean(dim=1).sum()
         metrics = {"loss/critic": critic_loss, "critic/q_mean": values.mean()}
+        if grasp_values is not None:
+            metrics["loss/grasp_critic"] = grasp_loss = self._grasp_loss(grasp_values, targets[1], batch)
+            loss = critic_loss + grasp_loss
+        optimizer_step(self.optimizers["critic"], loss, self.sync)
         # Actor and temperature, target networks.
         if update_actor:
             of_actor, _ = run_parallel(lambda: self._update_actor(batch, obs, features), self._update_targets)
@@ -135,17 +159,42 @@ class Sac(LearnerBase):
     def _update_targets(self) -> None:
         soft_update(self.net.target_critic, self.net.critic, self.config.tau)
         soft_update(self.net.target_critic_encoder, self.net.critic_encoder, self.config.tau)
+        if self.net.grasp_critic is not None and self.net.target_grasp_critic is not None:
+            soft_update(self.net.target_grasp_critic, self.net.grasp_critic, self.config.tau)
+
+    def _critic_features(self, obs: ObsTensors, actor_features: Tensor) -> Tensor:
+        """Features of the critics' encoder, which is also the actor's where they share one."""
+        return actor_features if self._shared else self.net.critic_encoder(obs)
+
+    def _values(self, batch: Batch[Tensor], obs: ObsTensors) -> tuple[Tensor, Tensor | None]:
+        """Values of the batch's actions, [E, B], and of all three gripper actions, [B, 3]."""
+        features, net = self.net.critic_encoder(obs), self.net
+        grasp_values = None if net.grasp_critic is None else net.grasp_critic(features)
+        return net.critic(features, batch.actions[:, : self._arm].clamp(-1, 1)), grasp_values
 
     @torch.no_grad()
-    def _target(self, batch: Batch[Tensor], next_obs: ObsTensors) -> Tensor:
-        """What the critics should value each step at."""
+    def _targets(self, batch: Batch[Tensor], next_obs: ObsTensors) -> Tensor:
+        """What each step should be valued at: by the critics, and by the grasp critic, [1 or 2, B]."""
         features, target_features = run_parallel(
             lambda: self.net.actor_encoder(next_obs), lambda: self.net.target_critic_encoder(next_obs)
         )
         actions, _ = self.net.actor(features, self._noise(len(batch.reward)))
         subset = sample_critics(self.config.num_subsample_critics, self.config.num_critics, self.rng)
-        values = self.net.target_critic(target_features, actions, subset)
-        return batch.reward + batch.discount * values.amin(dim=0)
+        values = [self.net.target_critic(target_features, actions, subset).amin(dim=0)]
+        if self.net.grasp_critic is not None and self.net.target_grasp_critic is not None:
+            best = self.net.grasp_critic(self._critic_features(next_obs, features)).argmax(dim=1, keepdim=True)
+            values.append(self.net.target_grasp_critic(target_features).gather(1, best).squeeze(1))
+        return batch.reward + batch.discount * torch.stack(values)
+
+    def _grasp_loss(self, values: Tensor, target: Tensor, batch: Batch[Tensor]) -> Tensor:
+        """values: of the three gripper actions, [B, 3]; the nearest to the batch's action was taken"""
+        taken = batch.actions[:, -1].clamp(-1, 1).round().long() + 1
+        loss = (values.gather(1, taken[:, None]).squeeze(1) - target).square().mean()
+        if not self.config.bc_weight:
+            return loss
+        is_demo = (batch.part == 0).float()
+        cloning = F.cross_entropy(values, taken, reduction="none")
+        return loss + self.config.bc_weight * (cloning * is_demo).sum() / is_demo.sum().clamp(min=1)
 
     def _actor_loss(self, features: Tensor, critic_features: Tensor) -> tuple[Tensor, Tensor]:
         """Both features are of the same observations."""
@@ -157,21 +206,32 @@ class Sac(LearnerBase):
     def _bc_loss(self, features: Tensor, batch: Batch[Tensor]) -> Tensor:
         """How far the actor's mean is from the actions of the demonstrations, the first part of a mix."""
         is_demo = (batch.part == 0).float()
-        apart = (self.net.actor.mode(features) - batch.actions.clamp(-1, 1)).square().sum(dim=-1)
+        actions = batch.actions[:, : self._arm].clamp(-1, 1)
+        apart = (self.net.actor.mode(features) - actions).square().sum(dim=-1)
         return (apart * is_demo).sum() / is_demo.sum().clamp(min=1)
 
     @property
     def components(self) -> dict[str, nn.Module]:
         """The policy's part."""
-        return {"encoder": self.net.actor_encoder, "actor": self.net.actor}
+        parts: dict[str, nn.Module] = {"encoder": self.net.actor_encoder, "actor": self.net.actor}
+        if self.net.grasp_critic is not None:
+            parts |= {} if self._shared else {"critic_encoder": self.net.critic_encoder}
+            parts["grasp_critic"] = self.net.grasp_critic
+        return parts
 
     def policy_config(self, *, explore: bool = False) -> GaussianConfig:
         """The config of the policy that acts with these weights."""
         actor = ActorConfig(kind="squashed", hidden_dims=self.config.hidden_dims)
         seed = self.seed if explore else 0  # of the noise
         return GaussianConfig(
-            **self.env_spec.policy_fields(), encoder=self.encoder.config, actor=actor, stochastic=explore, seed=seed
+            **self.env_spec.policy_fields(),
+            encoder=self.encoder.config,
+            history=self.encoder.history,
+            actor=actor,
+            gripper=self.config.gripper,
+            stochastic=explore,
+            seed=seed,
         )
 
     def _noise(self, count: int) -> Tensor:
-        return torch.randn(count, self.env_spec.action_dim, generator=self.rng, device=self.device)
+        return torch.randn(count, self._arm, generator=self.rng, device=self.device)

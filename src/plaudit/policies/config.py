@@ -49,6 +49,9 @@ class PolicyConfig(Config):
         return getattr(import_module(module), name)(self)
 
 
+History = Annotated[int, Field(ge=0, le=32)]
+Gripper = Literal["continuous", "discrete"]
+
 CNN, CLONED = "cnn", "cloned"
 
 
@@ -102,6 +105,7 @@ class NetworkPolicyConfig(PolicyConfig):
     action_dim: Width
     cameras: dict[str, tuple[Edge, Edge]] = Field(default_factory=dict)  # name -> (H, W); {} for none
     encoder: ImageEncoderConfig = Field(default_factory=ImageEncoderConfig)
+    history: History = 0  # earlier observations of the episode that it sees too
     seed: Seed = 0  # of the weights before any are loaded, and of what is sampled
     # Where its networks run; auto: cuda where there is one. Found out where the policy is built, not where it is read.
     device: PolicyDevice = "auto"
@@ -128,12 +132,15 @@ class GaussianConfig(NetworkPolicyConfig):
     type: Literal["gaussian"] = "gaussian"
     horizon: SmallInt = 1  # actions of a chunk
     actor: ActorConfig = Field(default_factory=ActorConfig)
+    gripper: Gripper = "continuous"  # the last number of an action; discrete: -1, 0 or 1, chosen by a grasp critic
     # Sample actions instead of taking the mode. Only a squashed actor can: the standard deviation of a plain one is not
     # among the weights that a robot gets.
     stochastic: bool = False
 
     @model_validator(mode="after")
-    def _check_stochastic(self) -> Self:
+    def _check_actor(self) -> Self:
+        if self.gripper == "discrete" and (self.horizon > 1 or self.action_dim < 2):
+            raise ValueError("a discrete gripper needs chunks of one action (horizon), of two numbers or more")
         if self.stochastic and self.actor.kind == "plain":
             raise ValueError("a plain actor cannot be stochastic: its weights have no standard deviation")
         return self

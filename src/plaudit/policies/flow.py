@@ -111,7 +111,7 @@ class FlowPolicy(NetworkPolicy):
         super().__init__(config)
         self.config = config
         with seeded(config.seed):
-            self.encoder = Encoder(self.env_spec, config.encoder, self.frozen).to(self.device)
+            self.encoder = Encoder(self.env_spec, config.encoder, self.frozen, history=config.history).to(self.device)
             size = config.velocity_net
             self.velocity_net = VelocityNet(
                 self.encoder.size, config.horizon, config.action_dim, size.width, size.depth

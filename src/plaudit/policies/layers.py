@@ -75,13 +75,17 @@ class ConvNet(nn.Module):
 
 
 def random_shift(images: Tensor, generator: torch.Generator, pad: int = 4) -> Tensor:
-    """Each image moved by up to `pad` pixels, its edge repeated (DrQ, arXiv 2004.13649): [B, H, W, C] to the same."""
+    """Each image moved by up to `pad` pixels, its edge repeated (DrQ, arXiv 2004.13649): [B, H, W, C] to the same.
+
+    All images of a history [B, N, H, W, C] are moved in the same way, so that only real motion is seen.
+    """
     if not pad:
         return images
-    batch, height, width, _ = images.shape
-    rows, columns = _sources(random_offsets(batch, generator, pad).to(images.device), height, width)
+    frames, offsets = _pair(images, random_offsets(len(images), generator, pad).to(images.device))
+    batch, height, width, _ = frames.shape
+    rows, columns = _sources(offsets, height, width)
     each = torch.arange(batch, device=images.device)[:, None, None]
-    return images[each, rows[:, :, None], columns[:, None, :]]
+    return frames[each, rows[:, :, None], columns[:, None, :]].view(images.shape)
 
 
 def random_offsets(batch: int, generator: torch.Generator, pad: int) -> Tensor:
@@ -89,13 +93,20 @@ def random_offsets(batch: int, generator: torch.Generator, pad: int) -> Tensor:
     return torch.randint(-pad, pad + 1, (batch, 2), generator=generator, device=generator.device)
 
 
-def cut_patches(frames: Tensor, offsets: Tensor) -> Tensor:
+def _pair(images: Tensor, offsets: Tensor) -> tuple[Tensor, Tensor]:
+    """Images [B, ..., H, W, C] one after the other, and the offsets [B, 2] of each."""
+    frames = images.flatten(0, -4)
+    return frames, offsets[:, None].expand(-1, len(frames) // len(offsets), -1).reshape(-1, 2)
+
+
+def cut_patches(images: Tensor, offsets: Tensor) -> Tensor:
     """Frames moved and cut into the patches that the first convolution sees.
 
-    frames: uint8 [B, H, W, 3]
-    offsets: pixels to move each frame by, [B, 2]; its edge is repeated
-    returns: bfloat16 [B, H / 2, W / 2, 32]
+    images: uint8 [B, ..., H, W, 3]
+    offsets: pixels to move each image or history by, [B, 2]; its edge is repeated
+    returns: bfloat16 [B, ..., H / 2, W / 2, 32]
     """
+    frames, offsets = _pair(images, offsets)
     batch, height, width, _ = frames.shape
     rows, columns = _sources(offsets, height, width)
     pixels = F.pad(frames, (0, 1)).view(torch.int32).view(batch, -1)  # one number per pixel: fast to gather
@@ -106,7 +117,7 @@ def cut_patches(frames: Tensor, offsets: Tensor) -> Tensor:
     windows = padded.unfold(1, 3, 2).unfold(2, 3, 2).permute(0, 1, 2, 4, 5, 3)  # [B, H / 2, W / 2, 3, 3, channels]
     patches = torch.ones(*windows.shape[:3], PATCH, dtype=torch.bfloat16, device=frames.device)
     patches[..., :27].unflatten(-1, (3, 3, 3)).copy_(windows)
-    return patches
+    return patches.unflatten(0, images.shape[:-3])
 
 
 def _sources(offsets: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:

@@ -34,17 +34,22 @@ if TYPE_CHECKING:
 class ObsTensors:
     """A batch of observations as tensors."""
 
-    images: Mapping[str, Tensor]  # camera -> uint8 [B, H, W, 3]
-    state: Tensor  # f32 [B, S]
+    images: Mapping[str, Tensor]  # camera -> uint8 [B, H, W, 3]; with a history [B, 1 + history, H, W, 3]
+    state: Tensor  # f32 [B, S]; with a history [B, 1 + history, S]
 
     def __getitem__(self, rows: Tensor) -> "ObsTensors":
         return ObsTensors({c: images[rows] for c, images in self.images.items()}, self.state[rows])
 
 
 def obs_to_tensors(
-    observation: Observation, env_spec: EnvSpec, device: torch.device, frozen: "FrozenEncoder | None" = None
+    observation: Observation,
+    env_spec: EnvSpec,
+    device: torch.device,
+    frozen: "FrozenEncoder | None" = None,
+    history: int = 0,
 ) -> ObsTensors:
     """The cameras and states of N environments that a learner uses. frozen: encodes each frame once"""
+    observation = observation.window(history, env_spec.cameras)
     frames = {camera: observation.images[camera] for camera in env_spec.cameras}
     inputs = frames if frozen is None else frozen.encode(frames)
     images = {camera: torch.from_numpy(array).to(device) for camera, array in inputs.items()}
@@ -60,7 +65,8 @@ def weights_of(version: int, parts: Mapping[str, nn.Module]) -> PolicyWeights:
 class Encoder(nn.Module):
     """Observations to features: the state as it is, each camera through a network of its own.
 
-    With a frozen encoder in front, a camera's network takes features instead of frames. Frames are encoded first.
+    With a frozen encoder in front, a camera's network takes features instead of frames. Frames are encoded first. With
+    a history, the same networks see every frame of it, and the features of all frames and states are joined.
     """
 
     frozen: "FrozenEncoder | None"
@@ -71,11 +77,15 @@ class Encoder(nn.Module):
         config: ImageEncoderConfig | None = None,
         frozen: "FrozenEncoder | None" = None,
         *,
+        history: int = 0,
         pretrained: bool = False,
     ):
-        """pretrained: whether an encoder to fine-tune starts with its pretrained weights"""
+        """
+        history: earlier observations in front of each
+        pretrained: whether an encoder to fine-tune starts with its pretrained weights
+        """
         super().__init__()
-        self.env_spec, config = env_spec, config or ImageEncoderConfig()
+        self.env_spec, self.history, config = env_spec, history, config or ImageEncoderConfig()
         self.__dict__["frozen"] = frozen  # no submodule: it is neither trained nor sent to the robot with new weights
         self.cameras = nn.ModuleDict(
             {
@@ -84,25 +94,32 @@ class Encoder(nn.Module):
             }
         )
         sizes = [frozen.shapes[c][0] if frozen and config.type == CLONED else config.features for c in self.cameras]
-        self.size = env_spec.state_dim + sum(sizes)
+        self.size = (1 + history) * (env_spec.state_dim + sum(sizes))
 
     def forward(self, seen: ObsTensors) -> Tensor:
         """Features [B, size] of frames as they are stored, or of what the frozen encoder has made of them."""
         if any(image.dtype == torch.uint8 for image in seen.images.values()):
             return self.normalized({camera: seen.images[camera].float() / 255 for camera in self.cameras}, seen.state)
-        return self._heads(seen.images, seen.state)
+        return self._heads(self._frames(seen.images), seen.state)
 
     def normalized(self, images: Mapping[str, Tensor], state: Tensor) -> Tensor:
         """The same of frames in [0, 1] and a normalized state, as policies have them."""
+        frames = self._frames(images)
         if self.frozen is not None:
-            return self._heads(self.frozen({camera: 255 * images[camera] for camera in self.cameras}), state)
-        return self._heads({camera: images[camera].permute(0, 3, 1, 2) - 0.5 for camera in self.cameras}, state)
+            return self._heads(self.frozen({camera: 255 * image for camera, image in frames.items()}), state)
+        return self._heads({camera: image.permute(0, 3, 1, 2) - 0.5 for camera, image in frames.items()}, state)
 
     def _heads(self, inputs: Mapping[str, Tensor], state: Tensor) -> Tensor:
+        state = state.flatten(1)
         if not self.cameras:
             return state
         calls = [partial(net, inputs[camera]) for camera, net in self.cameras.items()]
-        return torch.cat([*run_parallel(*calls), state], dim=1)
+        features = [one.reshape(len(state), -1) for one in run_parallel(*calls)]
+        return torch.cat([*features, state], dim=1)
+
+    def _frames(self, images: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The frames or features of each camera, those of a history one after the other."""
+        return {camera: images[camera].flatten(0, 1) if self.history else images[camera] for camera in self.cameras}
 
 
 def _camera_net(
@@ -177,6 +194,16 @@ class CriticEnsemble(nn.Module):
         return torch.baddbmm(biases[-1], x, weights[-1]).squeeze(-1)
 
 
+def grasp_critic(features: int, hidden_dims: Sequence[int]) -> nn.Sequential:
+    """Values [B, 3] of closing the gripper, holding it and opening it (HIL-SERL, arXiv 2410.21845)."""
+    return nn.Sequential(mlp([features, *hidden_dims], nn.ReLU, norm=True), Linear(hidden_dims[-1], 3))
+
+
+def with_gripper(actions: Tensor, values: Tensor) -> Tensor:
+    """Actions [B, A] from those of the arm and the values of a grasp critic: the best of -1, 0 and 1."""
+    return torch.cat([actions, values.argmax(dim=1, keepdim=True).to(actions.dtype) - 1], dim=1)
+
+
 def to_tensor(array: AnyArray, device: torch.device) -> Tensor:
     """An array as a tensor on a device."""
     return torch.from_numpy(np.ascontiguousarray(array)).to(device)
@@ -185,6 +212,7 @@ def to_tensor(array: AnyArray, device: torch.device) -> Tensor:
 def encode(encoder: Encoder, observation: Observation, normalizer: Normalizer, device: torch.device) -> Tensor:
     """Features [1, size] of one observation, normalized."""
     _check_observation(encoder.env_spec, observation)
+    observation = observation.window(encoder.history, encoder.cameras)
     images = {camera: normalizer.normalize_image(observation.images[camera]) for camera in encoder.cameras}
     state = normalizer.normalize_state(observation.state) if encoder.env_spec.state_dim else observation.state
     with torch.no_grad():
@@ -252,7 +280,7 @@ def frozen_encoder(
 class NetworkPolicy:
     """A `Policy`; a derived class makes `components` and implements `predict` and `guided_inference`."""
 
-    components: Mapping[str, nn.Module]
+    components: dict[str, nn.Module]
 
     def __init__(self, config: NetworkPolicyConfig):
         self.device = resolve_device(config.device)
@@ -315,18 +343,31 @@ class GaussianPolicy(NetworkPolicy):
     def __init__(self, config: GaussianConfig):
         super().__init__(config)
         self.config = config
-        outputs = config.horizon * config.action_dim
+        self._is_discrete = config.gripper == "discrete"
+        self._outputs = config.horizon * config.action_dim - self._is_discrete
         with seeded(config.seed):
-            self.encoder = Encoder(self.env_spec, config.encoder, self.frozen).to(self.device)
+            self.encoder = Encoder(self.env_spec, config.encoder, self.frozen, history=config.history).to(self.device)
             make = TanhGaussian if config.actor.kind == "squashed" else gaussian_actor
-            self.actor = make(self.encoder.size, outputs, config.actor.hidden_dims).to(self.device)
-        self.components = {"encoder": self.encoder, "actor": self.actor}
+            self.actor = make(self.encoder.size, self._outputs, config.actor.hidden_dims).to(self.device)
+            self.components = {"encoder": self.encoder, "actor": self.actor}
+            if self._is_discrete:
+                self.critic_encoder = self.encoder
+                if not config.encoder.shared:
+                    encoder = Encoder(self.env_spec, config.encoder, self.frozen, history=config.history)
+                    self.components["critic_encoder"] = self.critic_encoder = encoder.to(self.device)
+                critic = grasp_critic(self.encoder.size, config.actor.hidden_dims).to(self.device)
+                self.components["grasp_critic"] = self.grasp_critic = critic
 
     def predict(self, observation: Observation, normalizer: Normalizer) -> FloatArray:
         """Actions [H, A] in the robot's units."""
         features = encode(self.encoder, observation, normalizer, self.device)
         with torch.no_grad():
-            actions = self._act(features).view(self.config.horizon, self.config.action_dim)
+            actions = self._act(features)
+            if self._is_discrete:
+                if self.critic_encoder is not self.encoder:
+                    features = encode(self.critic_encoder, observation, normalizer, self.device)
+                actions = with_gripper(actions, self.grasp_critic(features))
+            actions = actions.view(self.config.horizon, self.config.action_dim)
         return normalizer.denormalize_action(actions.cpu().numpy())
 
     def _act(self, features: Tensor) -> Tensor:
@@ -334,8 +375,7 @@ class GaussianPolicy(NetworkPolicy):
             return self.actor(features)
         if not self.config.stochastic:
             return self.actor.mode(features)
-        size = self.config.horizon * self.config.action_dim
-        return self.actor(features, torch.randn(1, size, generator=self.rng, device=self.device))[0]
+        return self.actor(features, torch.randn(1, self._outputs, generator=self.rng, device=self.device))[0]
 
     def guided_inference(
         self, observation: Observation, normalizer: Normalizer, previous: FloatArray, delay: int, executed: int

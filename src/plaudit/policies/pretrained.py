@@ -76,8 +76,13 @@ class FrozenEncoder(nn.Module):
         return (features - self.offset[camera]) / self.scale[camera]
 
     def encode(self, frames: Mapping[str, ByteArray]) -> dict[str, FloatArray]:
-        """Features of frames uint8 [N, H, W, 3] of each camera. Features of the newest frames are remembered."""
-        return {camera: self._encode(camera, frames[camera]) for camera in self.shapes}
+        """Features of frames uint8 [..., H, W, 3] of each camera. Features of the newest frames are remembered."""
+        encoded: dict[str, FloatArray] = {}
+        for camera, shape in self.shapes.items():
+            images = frames[camera]
+            features = self._encode(camera, images.reshape(-1, *images.shape[-3:]))
+            encoded[camera] = features.reshape(*images.shape[:-3], *shape)
+        return encoded
 
     def _encode(self, camera: str, frames: ByteArray) -> FloatArray:
         keys = [(camera, hashlib.blake2b(frame.tobytes(), digest_size=16).digest()) for frame in frames]

@@ -23,7 +23,9 @@ class QChunkPolicy(FlowPolicy):
     def __init__(self, config: QChunkPolicyConfig):
         super().__init__(config)
         with seeded(config.seed):
-            self.critic_encoder = Encoder(self.env_spec, config.critic_encoder, self.frozen).to(self.device)
+            self.critic_encoder = Encoder(self.env_spec, config.critic_encoder, self.frozen, history=config.history).to(
+                self.device
+            )
             self._valued = config.critic_horizon or config.horizon  # actions of a chunk
             size = self.critic_encoder.size + self._valued * config.action_dim
             self.critic = CriticEnsemble(config.critic.num_critics, size, config.critic.hidden_dims).to(self.device)

@@ -20,6 +20,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -148,7 +149,8 @@ class EpisodeBuffer:
 
     def observation(self, row: int) -> Observation:
         """Views of a row, which never changes."""
-        return Observation({camera: frames[row] for camera, frames in self.frames.items()}, self.state[row])
+        previous = partial(self.observation, row - 1) if row else None
+        return Observation({camera: frames[row] for camera, frames in self.frames.items()}, self.state[row], previous)
 
     def weights_meta(self) -> dict[str, Any]:
         """For an episode's meta: the version of the weights, and each change of it, [step, version]."""

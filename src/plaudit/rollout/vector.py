@@ -6,7 +6,8 @@ environment as its episode ends, which needs the state of every simulator in eve
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -125,7 +126,8 @@ def collect_rollout(
         # Act, step, and let the judge decide.
         taken.append(act(observation))
         watched = active | (terminated & ~lost & (since_end < steps_after_end))
-        observation, info = env.step(taken[-1], watched)
+        following, info = env.step(taken[-1], watched)
+        observation = replace(following, previous=partial(observations.__getitem__, len(taken) - 1))
         success.append(detector.step(observation, info))
         observations.append(observation)
         scores.append(detector.scores)

@@ -119,9 +119,13 @@ class Watch:
     # What is learned from
 
     def on_batch(self, learner: Any, batch: Any) -> None:
-        """Each sampled transition pays what it should."""
-        mixed = self.config.demos.any
+        """Each sampled transition pays what it should, and has the observations before it."""
+        mixed, history = self.config.demos.any, self.config.policy.history
         episodes, steps, parts = batch.episode.tolist(), batch.step.tolist(), batch.part.tolist()
+        if history:
+            frames = (batch.state[:, :, 2] * self.config.simulation.max_steps).round().tolist()
+            expected = [[max(step - ago, 0) for ago in range(1 + history)] for step in steps]
+            self.world.check(frames == expected, "history", f"frames {frames} are sampled, not {expected}")
         rewards, discounts = batch.reward.tolist(), batch.discount.tolist()
         self._refresh()
         for episode, step, part, reward, discount in zip(episodes, steps, parts, rewards, discounts, strict=True):

@@ -40,6 +40,7 @@ class SimulatedLearnerConfig(OffPolicyConfig):
     """From replay."""
 
     learner_class: ClassVar[str] = "plaudit.testing.learner:SimulatedLearner"
+    takes_history: ClassVar[bool] = True
     batch_size: PositiveInt = 8
     n_step: PositiveInt = 1
     horizon: PositiveInt = 1  # actions of a chunk
@@ -110,7 +111,7 @@ class SimulatedLearner(_Base):
     def replay_options(self) -> Mapping[str, Any]:
         chunk, cameras = self.config.horizon, tuple(self.env_spec.cameras)
         steps = {"n_step": chunk, "horizon": chunk} if chunk > 1 else {"n_step": self.config.n_step}
-        return {"gamma": self.config.gamma, "cameras": cameras, **steps}
+        return {"gamma": self.config.gamma, "cameras": cameras, "history": self.encoder.history, **steps}
 
     def update(self, batch: Batch[Tensor]) -> Mapping[str, Any]:
         world().on_batch(self, batch)

@@ -167,6 +167,7 @@ KEYS: Mapping[str, tuple[Any, ...]] = {
     "judge.false_positives": (0.01, 0.3),
     "judge.misses": (0.1, 0.5),
     "judge.late_by": (1, 5),
+    "policy.history": (1, 3),
     "policy.inference.max_episode_steps": (1, 3, 10),
     "policy.inference.patience_s": (5.0, 20.0),
     "policy.inference.execution_horizon": (1, 2),

@@ -188,6 +188,8 @@ class TrainingConfig(Config):
             _check_cameras(self)
         _check_demos(self)
         _check_reward(self)
+        if self.policy.history and not self.learner.takes_history:
+            raise ValueError(f"policy.history: learner '{self.learner_name}' sees one observation; leave it out")
         return self
 
 

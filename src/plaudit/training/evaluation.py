@@ -232,9 +232,8 @@ class PolicyActor:
         def act(observation: Observation) -> FloatArray:
             for number, (policy, actions) in enumerate(zip(policies, waiting, strict=True)):
                 if not actions:
-                    images = {camera: frames[number] for camera, frames in observation.images.items()}
-                    seen = Observation(images, observation.state[number])
-                    actions.extend(validate_chunk(policy.predict(seen, self._normalizer), self._action_dim))
+                    chunk = policy.predict(observation[number], self._normalizer)
+                    actions.extend(validate_chunk(chunk, self._action_dim))
             return np.clip(np.stack([actions.popleft() for actions in waiting]), -1, 1)
 
         return act

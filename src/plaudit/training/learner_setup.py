@@ -102,7 +102,7 @@ def frozen_encoder_of_run(
 
 def build_learner(config: TrainingConfig, env_spec: EnvSpec, frozen: "FrozenEncoder | None" = None) -> Any:
     """The run's learner as its seed makes it. frozen: the frozen part of its image encoder"""
-    spec = EncoderSpec(config.policy.encoder, frozen)
+    spec = EncoderSpec(config.policy.encoder, frozen, config.policy.history)
     options = {} if spec == EncoderSpec() else {"encoder": spec}
     learner = config.learner.build(env_spec, config.run.seed, str(resolve_device(config.run.device)), **options)
     missing = missing_members(learner, Learner)

@@ -37,6 +37,7 @@ from plaudit.data.rewards import RewardConfig
 from plaudit.data.store import Store
 from plaudit.errors import EpisodeNotFound
 from plaudit.judges.labeling import stale_episodes
+from plaudit.policies.config import History
 from plaudit.rollout.run import discarded_store, is_discarded, label_marked
 from plaudit.rule import release
 from plaudit.training.demos import copy_exclusions
@@ -66,6 +67,7 @@ class SampleOptions(Config):
     gamma: Fraction
     n_step: SmallInt = 1
     horizon: SmallInt | None = None
+    history: History = 0
     cameras: tuple[str, ...] = ()
     demo_ratio: Fraction = 0.5
     reward: RewardConfig = RewardConfig()
@@ -357,7 +359,7 @@ def make_sampler(
     frames: "DeviceFrames | None" = None,
 ) -> ReplaySampler:
     """From the files, which are mapped into this process. features, frames: see `ReplaySampler`"""
-    names = ("gamma", "n_step", "horizon", "cameras", "reward", "terminate_on_success", "seed")
+    names = ("gamma", "n_step", "horizon", "history", "cameras", "reward", "terminate_on_success", "seed")
     shared: dict[str, Any] = {name: getattr(options, name) for name in names}
     shared |= {"features": features, "frames": frames}
     online, demos, trusted = stores["episodes"], stores.get("demos"), counted_sources(options.source)

@@ -32,7 +32,7 @@ from plaudit.judges.classifier.judge_config import RLinfRewardConfig
 from plaudit.judges.config import REFERENCE_SOURCES, JudgeConfig
 from plaudit.judges.human.judge import HumanJudgeConfig
 from plaudit.judges.simulator import SimulatorJudgeConfig
-from plaudit.policies.config import ImageEncoderConfig, PolicyDevice
+from plaudit.policies.config import History, ImageEncoderConfig, PolicyDevice
 from plaudit.registry import INFERENCE_REGISTRY, JUDGE_REGISTRY
 from plaudit.rollout.engine import InferenceConfig
 from plaudit.training.labeling_window import LabelingWindowConfig
@@ -57,6 +57,7 @@ class PolicySettings(Config):
     behavior: Literal["learner", "pretrained"] = "learner"  # who acts: the learner's policy, or `path` unchanged
     cameras: tuple[str, ...] | None = None  # that the learner sees; None: all, []: only the state
     encoder: ImageEncoderConfig = ImageEncoderConfig()  # of their images
+    history: History = 0  # earlier observations that the learner sees too
     # How the robot is driven. `type` is rtc, sequential or a plugin's; None: rtc for chunks in real time.
     inference: Annotated[Any, BeforeValidator(_inference), WrapSerializer(_inference_tree)] = InferenceConfig()
     device: PolicyDevice | None = None  # where it acts, see NetworkPolicyConfig; None: as its file says, or auto

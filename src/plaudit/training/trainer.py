@@ -327,8 +327,8 @@ class OnPolicyUpdates:
         """Learn from demonstrations before the first rollout; returns whether something was learned."""
         if self._demos is None:
             return False
-        config, cameras = self._learner.config, tuple(self._learner.env_spec.cameras)
-        replay = ReplaySampler(self._demos, cameras=cameras, features=self._features, seed=self._seed)
+        config = self._learner.config
+        replay = ReplaySampler(self._demos, **self._learner.replay_options, features=self._features, seed=self._seed)
         for _ in progress_bar("pretraining on demonstrations")(range(config.pretrain_updates)):
             self._learner.bc_update(to_torch(replay.sample(config.pretrain_batch_size), self._learner.device))
         return config.pretrain_updates > 0

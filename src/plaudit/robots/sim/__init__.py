@@ -66,7 +66,7 @@ class SimRobot(ClosableRobot):
     def reset(self, seed: int | None = None) -> Observation:
         """Start an episode from a seed, or from a random one."""
         seed = int(self._seeds.integers(MAX_SEED)) if seed is None else seed
-        self._observation = _first(self._env.reset([seed]))
+        self._observation = self._env.reset([seed])[0]
         self.last_command = self._action = None
         self._privileged = {"success": np.array(False)}
         self._rate.reset()
@@ -84,7 +84,7 @@ class SimRobot(ClosableRobot):
         self._rate.sleep()
         if self._action is not None and not self._privileged.get("failure", False):
             observation, info = self._env.step(self._action[None], np.ones(1, bool))
-            self._observation = _first(observation)
+            self._observation = observation[0]
             self._privileged = {name: np.asarray(values[0]) for name, values in info.items()}
             self._action = None
         return self._observation
@@ -100,7 +100,3 @@ class SimRobot(ClosableRobot):
     def close(self) -> None:
         """Close the environment."""
         self._env.close()
-
-
-def _first(observation: Observation) -> Observation:
-    return Observation({camera: frames[0] for camera, frames in observation.images.items()}, observation.state[0])
