@@ -277,7 +277,7 @@ def random_model(shape: dict[str, Any], device: torch.device) -> LoadedVlm:
         model = AutoModelForImageTextToText.from_config(
             config, dtype=dtype, attn_implementation=attention_on(device, "auto")
         )
-    return LoadedVlm(model.eval().requires_grad_(False), tokenizer, TEMPLATE, "random")
+    return LoadedVlm(model.eval().requires_grad_(False), tokenizer, tokenizer, TEMPLATE, "random")
 
 
 def small_tokenizer() -> PreTrainedTokenizerFast:

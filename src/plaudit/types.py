@@ -70,7 +70,7 @@ class Observation:
         Without a history, there is no such dimension."""
         if not history:
             return self
-        seen = [self]
+        seen: list[Observation] = [self]
         while len(seen) <= history:
             previous = seen[-1].previous
             seen.append(seen[-1] if previous is None else previous())

@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -153,8 +155,8 @@ def test_the_grasp_critic_learns_by_double_dqn():
     """The target is reward + discount * target network's value of the action that the grasp critic prefers."""
     config = SacConfig(hidden_dims=(8,), gripper="discrete", policy_update_freq=5)
     learner = Sac(config, ARM)
-    grasp_critic, target = learner.net.grasp_critic, learner.net.target_grasp_critic
-    assert grasp_critic is not None and target is not None
+    networks: Any = (learner.net.grasp_critic, learner.net.target_grasp_critic)
+    grasp_critic, target = networks
     for network, values in ((grasp_critic, [0.0, 2.0, 1.0]), (target, [7.0, 5.0, 9.0])):
         network[-1].weight.data.zero_()
         network[-1].bias.data = torch.tensor(values)  # whatever the state is

@@ -75,10 +75,10 @@ def test_a_rollout_and_an_evaluation_of_a_policys_folder_give_the_same_windows()
         collect_rollout(env, act, [9, 9], SuccessDetector(SimulatorJudge(), 2))
     assert windows == 2 * [[0, 0, 0], [1, 0, 0], [2, 1, 0], [3, 2, 1], [4, 3, 2]]
     spec = PolicySpec.of(GaussianConfig(state_dim=2, action_dim=1, history=2, seed=1))
-    policy, act = spec.build(), PolicyActor(spec, env).start()
+    policy, acting = spec.build(), PolicyActor(spec, env).start()
     for observation in linked(4):
         expected = [policy.predict(observation[n], NORMALIZER)[0] for n in range(2)]
-        assert np.array_equal(act(observation), np.clip(expected, -1, 1))
+        assert np.array_equal(acting(observation), np.clip(expected, -1, 1))
 
 
 @pytest.mark.parametrize(("n_step", "on_device"), [(1, False), (3, False), (1, True), (3, True)])
@@ -109,7 +109,8 @@ def test_slots_of_a_window_are_right_after_evictions(tmp_path: Path):
     for n in range(6):
         labeled = store.append(counting_episode(2 + n % 3, first=100 + 10 * n))
         store.ledger.append(labeled, Labels.from_cutoff(steps=2 + n % 3, cutoff=None, source="human"))
-        fast.refresh(), plain.refresh()
+        fast.refresh()
+        plain.refresh()
         one, other = (sampler.sample_torch(64, "cpu") for sampler in (fast, plain))
         assert torch.equal(one.images["front"], other.images["front"])
         assert torch.equal(one.next_images["front"], other.next_images["front"])

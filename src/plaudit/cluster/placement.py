@@ -81,7 +81,7 @@ class Placement:
         if any(texts.values()):
             names = "; ".join(f"{name} has {text}" for name, text in texts.items() if text)
             raise ClusterError(f"{names}; install the same versions on all machines and start that node again")
-        ranks = [
+        ranks: list[Rank] = [
             (worker, rank) for worker in WORKERS for rank in range(config.num_learners if worker == "learner" else 1)
         ]
         place = self._by_role if config.component_placement is None else self._by_number

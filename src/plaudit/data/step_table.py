@@ -91,7 +91,7 @@ class StepTable:
         self._features: dict[int, dict[str, FloatArray]] = {}  # segment -> column -> features of its rows
         self._maps: dict[int, dict[str, MappedColumn]] = {}  # segment -> column -> map; outlives an eviction
         self.shapes: dict[str, tuple[int, ...]] = {}  # column or "state", "action" -> shape of one row
-        self._rows = np.zeros(0, _row_type(history))
+        self._rows: AnyArray = np.zeros(0, _row_type(history))
         self._used = 0
         self._blocks: dict[int, slice] = {}  # episode -> its rows
         self._seen = (0, 0)  # generation of the ledger, and its versions seen so far

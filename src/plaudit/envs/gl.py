@@ -38,31 +38,24 @@ def choose_backend(wanted: Backend | None = None, *, needs_images: bool = True) 
     With `needs_images=False` a machine without any OpenGL is accepted: nothing will be rendered.
     """
     current = os.environ.get("MUJOCO_GL", "").strip().lower() or None
-    if current in HEADLESS and not _is_installed(current):
+    if current is not None and current in HEADLESS and not _is_installed(current):
         raise EnvError(f"MUJOCO_GL is '{current}', {_install_hint(current)}")  # MuJoCo would not even import
-    if wanted is None:
-        if current is not None or sys.platform != "linux" or _has_display():
-            return
-        wanted = next((name for name in HEADLESS if _is_installed(name)), "egl")
-        if "mujoco" in sys.modules:
-            if not needs_images:
-                return
+    if wanted is not None and wanted != current:
+        if current is not None or "mujoco" in sys.modules:
+            raise EnvError(
+                f"render_backend is '{wanted}', but this process already renders with '{current or 'glfw'}'; "
+                f"start it with MUJOCO_GL={wanted}"
+            )
+        _set_backend(wanted, needs_images=needs_images)
+    elif current is None and sys.platform == "linux" and not _has_display():
+        headless = next((name for name in HEADLESS if _is_installed(name)), "egl")
+        if "mujoco" not in sys.modules:
+            _set_backend(headless, needs_images=needs_images)
+        elif needs_images:
             raise EnvError(
                 "MuJoCo was imported before a renderer was chosen and there is no display; "
-                f"start the program with MUJOCO_GL={wanted}"
+                f"start the program with MUJOCO_GL={headless}"
             )
-    elif wanted == current:
-        return
-    elif current is not None or "mujoco" in sys.modules:
-        raise EnvError(
-            f"render_backend is '{wanted}', but this process already renders with '{current or 'glfw'}'; "
-            f"start it with MUJOCO_GL={wanted}"
-        )
-    if wanted not in HEADLESS or _is_installed(wanted):
-        os.environ["MUJOCO_GL"] = wanted
-        _log.info("MUJOCO_GL was unset; it is now '%s' for this process and its children", wanted)
-    elif needs_images:
-        raise EnvError(f"images are rendered with '{wanted}', {_install_hint(wanted)}")
 
 
 @contextmanager
@@ -77,6 +70,15 @@ def explain_errors() -> Iterator[None]:
         backend = os.environ.get("MUJOCO_GL", "glfw")
         hint = f"run: apt-get install {HEADLESS[backend][1]}" if backend in HEADLESS else "set MUJOCO_GL=egl"
         raise EnvError(f"the renderer '{backend}' did not start ({type(error).__name__}: {error}); {hint}") from error
+
+
+def _set_backend(backend: str, *, needs_images: bool) -> None:
+    if backend in HEADLESS and not _is_installed(backend):
+        if needs_images:
+            raise EnvError(f"images are rendered with '{backend}', {_install_hint(backend)}")
+        return
+    os.environ["MUJOCO_GL"] = backend
+    _log.info("MUJOCO_GL was unset; it is now '%s' for this process and its children", backend)
 
 
 def _install_hint(backend: str) -> str:

@@ -128,8 +128,8 @@ def train_flow_from_store(
     """Train on the demonstrations in a store; options are a BCConfig's."""
     config, cameras = BCConfig(**options), tuple(policy.config.cameras)
     with Demonstrations.of(store, include_failures=config.include_failures).open(store) as chosen:
-        windows = {"horizon": policy.config.horizon, "history": policy.config.history}
-        replay = ReplaySampler(chosen, **windows, cameras=cameras, seed=config.seed)
+        horizon, history = policy.config.horizon, policy.config.history
+        replay = ReplaySampler(chosen, horizon=horizon, history=history, cameras=cameras, seed=config.seed)
         batches = (ActionWindows.of(replay.sample(config.batch_size)) for _ in range(config.steps))
         return _train(FlowBC(policy, normalizer, config), batches, callback)
 
