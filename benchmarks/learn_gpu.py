@@ -87,6 +87,15 @@ def main() -> None:
     precise = Sac(SacConfig(mixed_precision=False), spec, device=DEVICE)
     difference = agree(Sac(SacConfig(), spec, device=DEVICE), precise, batch)
     bars.at_most("sac_mixed_and_full_precision_differ", difference, 0.05)
+    batch = to_torch(transitions(rng, 256, env_spec(64), history=2), DEVICE)
+    graph, eager = (
+        Sac(
+            SacConfig(gripper="discrete", policy_update_freq=1, cuda_graphs=graphs), env_spec(64), device=DEVICE,
+            encoder=EncoderSpec(history=2),
+        )
+        for graphs in (True, False)
+    )  # fmt: skip
+    bars.at_most("sac_history_gripper_graph_and_eager_differ", agree(graph, eager, batch), 0.01)
     chunks = to_torch(transitions(rng, 128, spec, horizon=5), DEVICE)
     graph, eager = (QChunk(QChunkConfig(cuda_graphs=graphs), spec, device=DEVICE) for graphs in (True, False))
     bars.at_most("qchunk_graph_and_eager_differ", agree(graph, eager, chunks), 0.01)
@@ -153,9 +162,13 @@ def goes_on(learner: Any, another: Callable[[], Any], data: Any) -> bool:
     return all(np.isclose(float(one[name]), float(two[name]), rtol=1e-3, atol=1e-5) for name in one)
 
 
-def transitions(rng: np.random.Generator, size: int, spec: EnvSpec, horizon: int | None = None) -> Batch[Any]:
+def transitions(
+    rng: np.random.Generator, size: int, spec: EnvSpec, horizon: int | None = None, history: int = 0
+) -> Batch[Any]:
+    window = (1 + history,) if history else ()
+
     def images() -> dict[str, Any]:
-        return {camera: rng.integers(0, 256, (size, *shape, 3), np.uint8) for camera, shape in spec.cameras.items()}
+        return {c: rng.integers(0, 256, (size, *window, *shape, 3), np.uint8) for c, shape in spec.cameras.items()}
 
     def floats(*shape: int) -> Any:
         return rng.normal(size=shape).astype(np.float32)
@@ -164,7 +177,7 @@ def transitions(rng: np.random.Generator, size: int, spec: EnvSpec, horizon: int
     discount, mask = np.full(size, 0.95, np.float32), np.ones((size, horizon or 1), bool)
     actions = np.tanh(floats(size, horizon, 4) if horizon else floats(size, 4))
     return Batch(
-        images(), floats(size, 15), actions, mask, floats(size), discount, images(), floats(size, 15),
+        images(), floats(size, *window, 15), actions, mask, floats(size), discount, images(), floats(size, *window, 15),
         none, none, none,
     )  # fmt: skip
 
