@@ -126,6 +126,8 @@ bench: $(VENV)/.ready-bench $(SIMULATORS)/.ready
 	$(BIN)/python benchmarks/attack.py --quick
 	$(BIN)/python benchmarks/env.py --quick
 	$(BIN)/python benchmarks/learn.py --quick
+	$(BIN)/python benchmarks/pixels.py --quick
+	$(BIN)/python benchmarks/encode.py --quick
 	$(BIN)/python benchmarks/reward.py --quick
 	$(BIN)/python benchmarks/hacking.py --quick
 	$(BIN)/python benchmarks/trust.py --quick

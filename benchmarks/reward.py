@@ -180,7 +180,7 @@ def measure_gpu(repeats: int, with_compile: bool) -> None:
             )
             best = min(best, spent["gpu"])
         if size == 128:
-            bars.at_most("reward_gpu_128_ms", best, 2.0)
+            bars.at_most("reward_gpu_128_ms", best, 0.8)
 
 
 def floor_ms(model: RewardModel, images: ByteArray, bandwidth: float, products: float) -> float:

@@ -1,6 +1,8 @@
 """Image encoders of policies: frozen, fine-tuned, shared; and what replay and a robot's policy make of them."""
 
+import gc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +13,15 @@ from plaudit.data.features import FeatureCache
 from plaudit.data.normalize import Normalizer
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
+from plaudit.encoders.efficientnet import EfficientNetConfig
+from plaudit.encoders.once import EncodedFrames
 from plaudit.errors import PolicyError
+from plaudit.judges.classifier.checkpoint import RewardModel, RewardModelConfig, TrainingDataInfo
+from plaudit.judges.classifier.config import ClassifierConfig
+from plaudit.judges.classifier.model import BinaryRewardClassifier
 from plaudit.learners.base import EncoderSpec
 from plaudit.learners.config import PpoConfig, QChunkConfig, SacConfig
-from plaudit.policies.config import ImageEncoderConfig
+from plaudit.policies.config import GaussianConfig, ImageEncoderConfig
 from plaudit.policies.networks import FROZEN, Encoder, ObsTensors, weights_of
 from plaudit.policies.pretrained import FrozenEncoder, spatial_softmax
 from plaudit.types import Batch, EnvSpec, Labels, Observation
@@ -129,12 +136,53 @@ def test_no_update_changes_a_frozen_encoder_and_each_frame_is_encoded_once(kind:
     assert all(features[camera].shape[1:] == frozen.shapes[camera] for camera in seen)
 
 
-def test_the_memory_of_features_is_limited(monkeypatch):
-    frozen = spec_of("cloned").frozen
-    assert frozen is not None
-    monkeypatch.setattr("plaudit.policies.pretrained.MAX_REMEMBERED", 10 * 4 * frozen.shapes["front"][0])
-    features = [frozen.encode(frames(8)) for _ in range(4)]
-    assert len(frozen._remembered) == 10 and all(len(one["wrist"]) == 8 for one in features)
+def test_the_memory_of_encoded_frames_is_limited(monkeypatch):
+    network, seen = spec_of("cloned").frozen.networks["front"], RNG.integers(0, 256, (32, *SIZE, 3), np.uint8)
+    maps, encoded = torch.arange(8.0)[:, None, None, None], []
+    monkeypatch.setattr("plaudit.encoders.once.MAX_BYTES", 10 * 4)
+    once = EncodedFrames.of(network)
+    for start in (0, 8, 16, 24, 16, 0):
+        result = once(seen[start : start + 8], lambda new: maps[: encoded.append(len(new)) or len(new)])
+        assert len(result) == 8
+    assert encoded == [8, 8, 8, 8, 6, 8]  # the ten newest stay
+
+
+def scoring_model(network: torch.nn.Module) -> RewardModel:
+    """A judge with this frozen encoder and a head that was not trained."""
+    config = ClassifierConfig(encoder=EfficientNetConfig(), cameras={"front": SIZE}, hidden_dim=8, latent_dim=8)
+    about = {"frozen_encoder": True, "calibration": ((1.0, 0.0),), "threshold": {"value": 0.5}, "scores": {}}
+    data = TrainingDataInfo(fingerprint="none", episodes={}, frames={}, sources=())
+    facts = RewardModelConfig(classifier=config, **about, controls=(), problems=(), data=data, training={})
+    return RewardModel([BinaryRewardClassifier(config, network)], facts, "cpu")
+
+
+@pytest.mark.parametrize("first", ["policy", "judge"])
+def test_a_judge_and_a_policy_with_the_same_frozen_encoder_encode_a_frame_once(first: str):
+    gc.collect()  # policies of other tests
+    policy: Any = spec_of("frozen, softmax").frozen
+    judge, encoded = scoring_model(EfficientNetConfig().build()), []
+    seen = {camera: images[:3] for camera, images in frames(3).items()}
+    alone = judge.score_frames({"front": seen["front"]}).success_prob  # no policy has encoded anything yet
+    for network in (policy.networks["all"], judge.members[0].encoder):
+        network.register_forward_hook(lambda _module, inputs, _output: encoded.append(len(inputs[0])))
+    policy.encode({camera: images[:1] for camera, images in seen.items()})
+    encoded.clear()
+    calls = [lambda: policy.encode(seen), lambda: judge.score_frames({"front": seen["front"]})]
+    for call in calls if first == "policy" else reversed(calls):
+        call()
+    assert sum(encoded) == 2 + 2  # the two frames of each camera that are new
+    assert np.allclose(judge.score_frames({"front": seen["front"]}).success_prob, alone, atol=1e-5)
+
+
+def test_a_robots_policy_encodes_a_frame_of_its_history_once():
+    config = GaussianConfig(**SPEC.policy_fields(), encoder=KINDS["frozen, softmax"], history=2, device="cpu")
+    policy, encoded, seen = config.build(), [], None
+    policy.frozen.networks["all"].register_forward_hook(lambda _m, inputs, _o: encoded.append(len(inputs[0])))
+    for _ in range(4):
+        previous = None if seen is None else (lambda before=seen: before)
+        seen = Observation({c: images[0] for c, images in frames(1).items()}, np.zeros(3, np.float32), previous)
+        policy.predict(seen, Normalizer.identity(3, 2))
+    assert sum(encoded) == 2 * 4
 
 
 def test_encoders_with_other_weights_have_other_fingerprints():

@@ -213,11 +213,15 @@ def encode(encoder: Encoder, observation: Observation, normalizer: Normalizer, d
     """Features [1, size] of one observation, normalized."""
     _check_observation(encoder.env_spec, observation)
     observation = observation.window(encoder.history, encoder.cameras)
-    images = {camera: normalizer.normalize_image(observation.images[camera]) for camera in encoder.cameras}
+    frames = {camera: observation.images[camera] for camera in encoder.cameras}
     state = normalizer.normalize_state(observation.state) if encoder.env_spec.state_dim else observation.state
     with torch.no_grad():
-        tensors = {camera: to_tensor(image[None], device) for camera, image in images.items()}
-        return encoder.normalized(tensors, to_tensor(state[None], device))
+        if encoder.frozen is not None:  # it sees frames as they are stored, in training and here
+            frames = encoder.frozen.encode({camera: images[None] for camera, images in frames.items()})
+            inputs = {camera: to_tensor(features, device) for camera, features in frames.items()}
+            return encoder(ObsTensors(inputs, to_tensor(state[None], device)))
+        images = {c: to_tensor(normalizer.normalize_image(images)[None], device) for c, images in frames.items()}
+        return encoder.normalized(images, to_tensor(state[None], device))
 
 
 def _check_observation(env_spec: EnvSpec, observation: Observation) -> None:

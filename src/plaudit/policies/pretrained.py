@@ -9,15 +9,14 @@ instead of pixels.
 
 import hashlib
 import json
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from plaudit.encoders import SpatialLearnedEmbeddings, features_of, normalize
+from plaudit.encoders.once import EncodedFrames
 from plaudit.encoders.small import KeypointsEncoder
 from plaudit.errors import PolicyError
 from plaudit.policies.config import CLONED, ImageEncoderConfig
@@ -25,8 +24,6 @@ from plaudit.types import ByteArray, FloatArray
 
 KEYPOINT_WIDTHS = (16, 32, 32)  # channels of an encoder that is trained by cloning; the last is the keypoints'
 SPATIAL_BLOCKS = 8  # weighted sums over the grid for each channel, as in HIL-SERL
-MAX_BATCH = 256  # frames at a time
-MAX_REMEMBERED = 64_000_000  # bytes of features of the newest frames
 
 
 class FrozenEncoder(nn.Module):
@@ -45,7 +42,8 @@ class FrozenEncoder(nn.Module):
         self.offset = nn.ParameterDict({camera: torch.zeros(shape) for camera, shape in self.shapes.items()})
         self.scale = nn.ParameterDict({camera: torch.ones(shape) for camera, shape in self.shapes.items()})
         self.requires_grad_(False).eval()
-        self._remembered: OrderedDict[tuple[str, bytes], FloatArray] = OrderedDict()
+        self._encoded: dict[nn.Module, EncodedFrames] = {}
+        self.register_load_state_dict_post_hook(lambda *_: self.forget())
 
     def _network(self, camera: str) -> nn.Module:
         return self.networks[camera if self.config.type == CLONED else "all"]
@@ -61,6 +59,9 @@ class FrozenEncoder(nn.Module):
         return {camera: self._features(camera, images[camera]) for camera in self.shapes}
 
     def _features(self, camera: str, images: Tensor) -> Tensor:
+        return self._pooled(camera, self._maps(camera, images))
+
+    def _maps(self, camera: str, images: Tensor) -> Tensor:
         size = self.image_sizes[camera]
         if tuple(images.shape[1:]) != (*size, 3):
             height, width = images.shape[1:3]
@@ -70,10 +71,12 @@ class FrozenEncoder(nn.Module):
             )
         network = self._network(camera)
         mean, std = (torch.tensor(value, device=images.device) for value in (network.mean, network.std))
-        features = network(normalize(images, mean, std))
+        return network(normalize(images, mean, std))
+
+    def _pooled(self, camera: str, maps: Tensor) -> Tensor:
         if len(self.shapes[camera]) == 1:
-            features = features.flatten(1) if features.shape[2:].numel() == 1 else spatial_softmax(features)
-        return (features - self.offset[camera]) / self.scale[camera]
+            maps = maps.flatten(1) if maps.shape[2:].numel() == 1 else spatial_softmax(maps)
+        return (maps - self.offset[camera]) / self.scale[camera]
 
     def encode(self, frames: Mapping[str, ByteArray]) -> dict[str, FloatArray]:
         """Features of frames uint8 [..., H, W, 3] of each camera. Features of the newest frames are remembered."""
@@ -85,22 +88,16 @@ class FrozenEncoder(nn.Module):
         return encoded
 
     def _encode(self, camera: str, frames: ByteArray) -> FloatArray:
-        keys = [(camera, hashlib.blake2b(frame.tobytes(), digest_size=16).digest()) for frame in frames]
-        new = list({key: n for n, key in enumerate(keys) if key not in self._remembered}.items())
-        for start in range(0, len(new), MAX_BATCH):
-            part = new[start : start + MAX_BATCH]
-            images = torch.from_numpy(frames[[n for _, n in part]]).to(self.device)
-            with torch.inference_mode():
-                features = self._features(camera, images).cpu().numpy()
-            self._remembered |= {key: row for (key, _), row in zip(part, features, strict=True)}
-        encoded = np.stack([self._remembered[key] for key in keys])
-        while len(self._remembered) > max(MAX_REMEMBERED // encoded[0].nbytes, 1):
-            self._remembered.popitem(last=False)
-        return encoded
+        network = self._network(camera)
+        if network not in self._encoded:
+            self._encoded[network] = EncodedFrames.of(network)
+        with torch.inference_mode():
+            maps = self._encoded[network](frames, lambda new: self._maps(camera, torch.from_numpy(new).to(self.device)))
+            return self._pooled(camera, maps.to(self.device)).cpu().numpy()
 
     def forget(self) -> None:
-        """Drop the features that are remembered, after the weights have changed."""
-        self._remembered.clear()
+        """Drop what was encoded, after the weights have changed."""
+        self._encoded.clear()
 
     @property
     def device(self) -> torch.device:

@@ -19,6 +19,7 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -32,6 +33,7 @@ from torch.nn import functional as F
 from plaudit.config import Config, FrameOffset, Number, PositiveFloat, load
 from plaudit.data.weights import fitting, numbers_at_most, read_safetensors
 from plaudit.devices import resolve_device, to_channels_last
+from plaudit.encoders.once import EncodedFrames, weights_digest
 from plaudit.errors import BadFile, JudgeError
 from plaudit.files import Root
 from plaudit.judges.calibration import EnsembleCalibration, PlattScaling
@@ -279,9 +281,27 @@ class RewardModel:
         embeddings = []
         for member in self._running:
             if not features or not self.config.frozen_encoder:
-                features = {camera: member.encode(images, camera) for camera, images in pixels.items()}
+                features = {camera: self._maps(member, images, camera) for camera, images in pixels.items()}
             embeddings.append(member.embed(features, state))
         return embeddings
+
+    def _maps(self, member: BinaryRewardClassifier, images: Tensor, camera: str) -> Tensor:
+        """Feature maps of frames. Those that a policy with the same encoder has computed are not computed again."""
+        encoded = EncodedFrames.find(self._encoder_digest) if self._shares_encoder else None
+        if encoded is None or images.dtype != torch.uint8:
+            return member.encode(images, camera)
+        return encoded(images.numpy(), lambda new: member.encode(torch.from_numpy(new), camera))
+
+    @property
+    def _shares_encoder(self) -> bool:
+        """Whether its feature maps are those of the plain encoder in full precision."""
+        changed = self.classifier.freeze_stem or self.classifier.image_size or self.classifier.pixel_stats
+        pooled_maps = self.classifier.global_pool_features
+        return self.config.frozen_encoder and self.device.type == "cpu" and not changed and not pooled_maps
+
+    @cached_property
+    def _encoder_digest(self) -> bytes:
+        return weights_digest(self.members[0].encoder)
 
     def _scores(self, logits: FloatArray) -> Scores:
         """Of logits [members, B, outputs]."""
