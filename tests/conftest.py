@@ -35,8 +35,24 @@ pytest_plugins = ["cluster_fixtures", "vlm_fixtures"]
 
 # The files that need most processor time run first, so that no test process is left alone with one of them at the end.
 LONGEST = (
-    *("test_vlm_tune", "test_online_command", "test_online", "test_reward", "test_rtc_failures", "test_fit"),
-    *("test_cli_reward", "test_rtc", "test_rollout_run", "test_trainer", "test_judge", "test_strangers"),
+    *(
+        "test_vlm_tune",
+        "test_policy_encoder",
+        "test_online_command",
+        "test_online",
+        "test_reward",
+        "test_rtc_failures",
+        "test_fit",
+    ),
+    *(
+        "test_rtc_failures",
+        "test_cli_reward",
+        "test_rtc",
+        "test_rollout_run",
+        "test_trainer",
+        "test_judge",
+        "test_strangers",
+    ),
     *("test_rlinf_export", "test_rlinf", "test_cli_collect", "test_cli_cameras", "test_formats", "test_safety"),
     *("test_cli_config", "test_demo", "test_crash", "test_architecture", "test_hostile_sets", "test_retrain"),
     *("test_faults", "test_exam", "test_unseen", "test_cross_fit", "test_cli_env", "test_scripts"),
@@ -120,12 +136,12 @@ def nothing_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def empty_charts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Matplotlib needs most of a short run's processor time to write a page of charts; tests/report has it write them.
+def empty_charts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Matplotlib needs most of a short run's CPU time to write a page of charts; only tests/report has it write them.
 
     Here the curves of a chart go into its figure, which is not turned into text.
     """
-    if plots := sys.modules.get("plaudit.report.plots"):
+    if request.path.parent.name != "report" and (plots := sys.modules.get("plaudit.report.plots")):
         monkeypatch.setattr(plots, "to_svg", lambda _: Markup("<svg></svg>"))
 
 

@@ -19,11 +19,11 @@ from plaudit.training.worker_group import LocalWorkerGroup
 from plaudit.types import Observation
 from training_runs import create, train
 
-CAMERAS = "env=lift env.obs=pixels env.cameras=[front,wrist] env.image_size=[24,24] demos.scripted=2 "
+CAMERAS = "env=lift env.obs=pixels env.cameras=[front,wrist] env.image_size=[24,24] env.max_steps=24 demos.scripted=2 "
 CLONED = CAMERAS + "policy.encoder=cloned policy.encoder.clone_updates=3 policy.encoder.clone_batch_size=8 "
 IMAGENET = CAMERAS.replace("24,24", "32,32") + "policy.encoder=efficientnet_lite0 policy.encoder.features=8 "
 SAC = "learner=sac learner.hidden_dims=[16] learner.utd_ratio=0.1 learner.batch_size=16 learner.random_steps=0 "
-RUN = "run.num_envs=1 run.max_steps=120 run.checkpoint_freq=40 evaluation.freq=1000 evaluation.episodes=1 "
+RUN = "run.num_envs=1 run.max_steps=60 run.checkpoint_freq=20 evaluation.freq=1000 evaluation.episodes=1 "
 PPO = "learner=ppo learner.hidden_dims=[16] learner.update_epochs=1 learner.pretrain_updates=2 "
 
 
@@ -45,7 +45,12 @@ WORDS = {
 }
 
 
-@pytest.mark.parametrize("words", WORDS.values(), ids=WORDS)
+SLOW = ("cloned", "ppo")  # those with a history do the same
+
+
+@pytest.mark.parametrize(
+    "words", [pytest.param(w, id=name, marks=[pytest.mark.slow] * (name in SLOW)) for name, w in WORDS.items()]
+)
 def test_a_run_is_resumed_exactly_and_its_policy_is_complete(tmp_path: Path, words: str):
     train(create(tmp_path / "whole", words + RUN))
     create(tmp_path / "parts", words + RUN)
@@ -80,7 +85,12 @@ def test_an_encoder_that_cannot_work_is_refused(words: str, message: str):
 
 
 @pytest.mark.parametrize(
-    ("sampling", "more"), [("local", ""), ("remote", ""), ("remote", "policy.history=1 learner.gripper=discrete")]
+    ("sampling", "more"),
+    [
+        ("local", ""),
+        pytest.param("remote", "", marks=pytest.mark.slow),
+        ("remote", "policy.history=1 learner.gripper=discrete"),
+    ],
 )
 def test_an_online_run_acts_and_learns_with_a_frozen_encoder(tmp_path: Path, sampling: str, more: str):
     words = f"{CLONED} {SAC} judge=simulator run.max_episodes=4 run.sampling={sampling} run.seed=1 evaluation.freq=1000"

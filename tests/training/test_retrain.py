@@ -17,7 +17,7 @@ from plaudit.data.store import Store
 from plaudit.errors import ConfigError
 from plaudit.judges.cascade import CascadeConfig
 from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
-from plaudit.judges.epochs import TrainingInterrupted
+from plaudit.judges.epochs import EpochMetrics, TrainingInterrupted
 from plaudit.judges.guarantee import Rights
 from plaudit.judges.human.judge import HumanJudgeConfig
 from plaudit.judges.labeling import stale_episodes
@@ -250,11 +250,11 @@ def test_one_that_was_stopped_goes_on_and_nothing_was_decided_meanwhile(weak, tm
     retrainer = weak.retrainer(tmp_path, train_overrides={"epochs": 3})
     store = labeled_run(tmp_path, retrainer, flipped=False)
     with pytest.raises(TrainingInterrupted):
-        retrainer.run(store, lambda epoch: epoch.epoch < 2)
+        retrainer.run(store, lambda now: not (isinstance(now, EpochMetrics) and now.epoch == 2))
     assert decisions(retrainer.folder) == []
-    epochs = []
-    retrainer.run(store, lambda epoch: epochs.append(epoch.epoch) or True)
-    assert epochs == [3] and len(decisions(retrainer.folder)) == 1
+    seen = []
+    retrainer.run(store, lambda now: seen.append(now) or True)
+    assert [now.epoch for now in seen if isinstance(now, EpochMetrics)] == [3] and len(decisions(retrainer.folder)) == 1
 
 
 @pytest.mark.slow

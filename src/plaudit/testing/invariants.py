@@ -137,8 +137,11 @@ class Watch:
                 paid = oracle.paying(episode)
                 bad = paid is not None and paid.model in self.stopped
                 self.world.check(not bad, "stopped_judge", f"episode {episode} is paid by a judge that was stopped")
-            self._rows, self._demo_rows = self._rows + 1, self._demo_rows + demo
+            self._demo_rows += demo
         self.world.counts["sampled rows"] += len(episodes)
+        demos = self._oracle("demos") if mixed else None
+        if demos is not None and any(map(demos.can_pay, demos.store.ids)):  # the judge has labeled one
+            self._rows += len(episodes)
         clones = learner.config.clones_demos and self._rows >= CLONES_AFTER and not self._demo_rows
         self.world.check(not clones, "clones_demos", f"no demonstration among {self._rows} sampled rows to clone")
 
