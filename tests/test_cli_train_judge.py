@@ -24,7 +24,7 @@ def test_a_run_is_stopped_by_the_alarm_and_goes_on_with_a_better_model(tmp_path:
     said = plaudit("train", *words, cwd=tmp_path, ok=False, alone=True)
     assert "judge: classifier " in said
     assert ", 2 of 3 frames at 0.01; reward: replace, binary; cameras: front 16x16" in said
-    assert "of the successes by the judge are false (max 10%): the policy has learned to please the judge" in said
+    assert "of the judge's successes are false (max 10%): the policy may have learned to exploit the judge" in said
     assert ", in training 100% by the judge and 0% [0-0] corrected by the audit (95% confidence for the last " in said
     assert "resume with: plaudit train --resume runs/run judge.model=NEW" in said
     assert "alarm: in 3 audited episodes" in plaudit("train", "--resume", "runs/run", cwd=tmp_path, ok=False)
