@@ -32,6 +32,7 @@ CONFIGS = Path(__file__).parents[1] / "examples/configs"
 JUDGE_CONFIG = "pickcube_train_reward_keypoints.yaml"
 LEARNER = "learner=sac learner.bc_weight=0.1 learner.tau=0.01 demos.scripted=60 demos.noise=0.05"
 MINUTES = 3.0
+ALARM = "alarm: "  # begins the message of a run that was stopped
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ def main() -> None:
     parser.add_argument("--judge", default="learned", choices=["learned", "simulator"])
     parser.add_argument("--state", action="store_true", help="the policy sees the simulator's state and no camera")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of `plaudit train`")
+    parser.add_argument("--size", type=int, default=64, help="edge of the images, of judge and policy")
     parser.add_argument("--folder", type=Path, help="keeps data, judges and runs; what it has is not made again")
     parser.add_argument("--quick", action="store_true", help="lift, few episodes and steps: whether it runs")
     options = parser.parse_args()
@@ -69,7 +71,7 @@ def main() -> None:
         for name in tasks:
             task = TASKS[name]
             if options.judge == "learned":
-                make_judge(name, task, folder, options.quick)
+                make_judge(name, task, folder, options)
             for seed in [0] if options.quick else map(int, options.seeds.split(",")):
                 success, minutes, steps = learn(name, task, seed, folder, options)
                 title = f"{name}_{options.encoder}_{seed}".replace(" ", "")
@@ -82,17 +84,17 @@ def main() -> None:
     bars.report()
 
 
-def make_judge(name: str, task: Task, folder: Path, quick: bool) -> None:
+def make_judge(name: str, task: Task, folder: Path, options: argparse.Namespace) -> None:
     """Collect episodes of a task and train its judge, if the folder has none."""
     if (folder / name / "judge").exists():
         return
     (folder / name).mkdir(parents=True, exist_ok=True)
-    successes, failures = (6, 6) if quick else task.episodes
+    successes, failures = (6, 6) if options.quick else task.episodes
     began = time.monotonic()
     plaudit(
         folder / name,
         f"collect data --env {name} --camera front --camera side --noise 0.05 --steps-after-success 30 "
-        f"--target-success {successes} --target-failure {failures} --seed 100000",
+        f"--target-success {successes} --target-failure {failures} --seed 100000 --size {options.size}",
     )
     collected = time.monotonic()
     plaudit(folder / name, f"train-reward data --config {CONFIGS}/{JUDGE_CONFIG} --output-dir judge")
@@ -108,11 +110,12 @@ def learn(name: str, task: Task, seed: int, folder: Path, options: argparse.Name
     """Train and evaluate a policy; returns true success, minutes and steps."""
     run = f"run_{seed}_{int(time.time())}"
     (folder / name).mkdir(parents=True, exist_ok=True)
-    judge = "judge=judge" if options.judge == "learned" else ""
+    judge = "judge=judge judge.rule.k=3 judge.rule.n=3" if options.judge == "learned" else ""
     sees = "env.obs=both policy.cameras=[]" if options.state else "env.obs=pixels policy.cameras=[front,wrist]"
     short = "evaluation.episodes=2 run.num_envs=2 demos.scripted=2 run.max_steps=100 judge.force=true"
     words = [
         *f"train env={name} env.cameras=[front,side,wrist] {sees} {LEARNER} {task.settings} {judge}".split(),
+        f"env.image_size=[{options.size},{options.size}]",
         *f"run.max_steps={task.max_steps} evaluation.freq=2000 evaluation.episodes=100".split(),
         *f"evaluation.stop_success_rate=0.98 run.name={run} run.seed={seed}".split(),
         *([] if options.state else [f"policy.encoder={options.encoder}"]),
@@ -120,8 +123,10 @@ def learn(name: str, task: Task, seed: int, folder: Path, options: argparse.Name
         *(short.split() if options.quick else []),
     ]
     began = time.monotonic()
-    plaudit(folder / name, words)
+    said = plaudit(folder / name, words, alarm=True)
     minutes = (time.monotonic() - began) / 60
+    if ALARM in said:
+        print(f"{run}: an alarm stopped it", flush=True)
     said = plaudit(folder / name, f"eval runs/{run} --episodes {4 if options.quick else 100}")
     success = re.search(r"success rate (\d+)% \(simulator", said)
     assert success is not None, said
@@ -129,13 +134,13 @@ def learn(name: str, task: Task, seed: int, folder: Path, options: argparse.Name
     return int(success[1]) / 100, minutes, json.loads(lines[-1])["step"]
 
 
-def plaudit(folder: Path, words: str | list[str]) -> str:
-    """What a command prints; its output is shown where it fails."""
+def plaudit(folder: Path, words: str | list[str], *, alarm: bool = False) -> str:
+    """What a command prints; its output is shown where it fails. A run that an `alarm` stopped has not failed."""
     command = [sys.executable, "-m", "plaudit.cli", *(words.split() if isinstance(words, str) else words)]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-    if done.returncode:
+    if done.returncode and not (alarm and ALARM in done.stderr):
         raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
-    return done.stdout
+    return done.stdout + done.stderr
 
 
 if __name__ == "__main__":

@@ -51,8 +51,8 @@ class Watch:
         self._oracles: dict[str, Oracle] = {}
         self._payable: dict[int, int] = {}  # episode, evicted or not -> steps with a label
         self._seen = 0
-        self._silent_since = None  # a new session is patient anew
-        self._silent_episode = -1
+        self._silent_since = None  # a new session is patient anew, from its first fault
+        self._silent_episode: int | None = None
 
     def saved(self) -> None:
         """`train` has written a checkpoint."""
@@ -249,9 +249,11 @@ class Watch:
         if not ids or SILENT not in str(store.entry(ids[-1]).line["meta"].get("ended")):
             self._silent_since = None
             return
-        self._silent_since = self._silent_since or self.world.now
+        if self._silent_episode is None:  # it is of the session before
+            self._silent_episode = ids[-1]
         if self._silent_episode != ids[-1]:  # else it waits for labels or updates; only a fault uses up patience
             self._silent_episode = ids[-1]
+            self._silent_since = self._silent_since or self.world.now
             waited, patience = self.world.now - self._silent_since, self.config.policy.inference.patience_s
             message = f"the robot fails in every episode for {waited:.0f} s, and patience_s is {patience:g}"
             self.world.check(waited <= patience + 30, "patience", message)
