@@ -47,8 +47,8 @@ class Task:
 
 TASKS = {
     "lift": Task(0.95, 10_000, (150, 250)),
-    "pick_place": Task(0.95, 30_000, settings="learner.utd_ratio=1"),
-    "push": Task(0.9, 30_000, settings="learner.utd_ratio=1"),
+    "pick_place": Task(0.95, 24_000, settings="learner.utd_ratio=1"),
+    "push": Task(0.9, 16_000, (900, 1200), settings="learner.utd_ratio=1"),
 }
 
 

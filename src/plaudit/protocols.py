@@ -229,6 +229,15 @@ class Teleoperator(Protocol):
 
 
 @runtime_checkable
+class WatchingTeleoperator(Teleoperator, Protocol):
+    """A teleoperator that has to know the robot: a simulated person, or kinematics."""
+
+    def begin_episode(self, robot: Any) -> None:
+        """Called after each reset of the robot, before the first command."""
+        ...
+
+
+@runtime_checkable
 class Judge(Protocol):
     """Scores the frames of episodes: a simulator's flag, a classifier, a vision-language model, a human.
 

@@ -283,6 +283,7 @@ TELEOP_REGISTRY = Registry(
     "teleop",
     builtin={
         "keyboard": "plaudit.rollout.teleop:KeyboardConfig",
+        "scripted": "plaudit.rollout.scripted_teleop:ScriptedTeleopConfig",
         "gamepad": "plaudit.rollout.teleop:GamepadConfig",
         "topic": "plaudit.rollout.teleop:TopicConfig",
         "lerobot": "plaudit.rollout.teleop:LeRobotTeleopConfig",
@@ -331,6 +332,7 @@ LEARNER_REGISTRY = Registry(
         "ppo": "plaudit.learners.config:PpoConfig",
         "sac": "plaudit.learners.config:SacConfig",
         "qchunk": "plaudit.learners.config:QChunkConfig",
+        "dagger": "plaudit.learners.config:DaggerConfig",
     },
     protocol=Learner,
     context=("env_spec", "seed", "device"),

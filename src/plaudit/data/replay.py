@@ -26,12 +26,13 @@ import numpy as np
 
 from plaudit.data.batch import Allocate, BufferPool, cuda_available, pinned_empty, to_tensordict, to_torch
 from plaudit.data.features import FeatureCache
+from plaudit.data.interventions import InterventionConfig
 from plaudit.data.rewards import RewardConfig
 from plaudit.data.segments import STEPS, camera_column
 from plaudit.data.step_table import Returns, StepTable, history_window
 from plaudit.data.store import Store
 from plaudit.errors import DataError
-from plaudit.types import AnyArray, Batch
+from plaudit.types import AnyArray, Batch, FloatArray
 
 if TYPE_CHECKING:
     from plaudit.data.device_frames import DeviceFrames
@@ -41,13 +42,35 @@ Form = Literal["numpy", "torch", "tensordict"]
 
 
 @dataclass(frozen=True)
-class _Picks:
-    """Rows of a table, and the positions of a batch that they fill."""
+class _Source:
+    """Rows of a table that share a part of each batch."""
 
     table: StepTable
     part: int
+    share: float
+    numbers: AnyArray
+    weights: FloatArray | None = None  # how often each is sampled; None: all alike
+    by_person: bool = False  # the actions after a person has let go do not count
+
+    def sample(self, count: int, rng: np.random.Generator) -> AnyArray:
+        """Numbers of rows, with replacement."""
+        if self.weights is None:
+            return self.numbers[rng.integers(len(self.numbers), size=count)]
+        return rng.choice(self.numbers, size=count, p=self.weights)
+
+
+@dataclass(frozen=True)
+class _Picks:
+    """Rows of a table, and the positions of a batch that they fill."""
+
+    source: _Source
     where: AnyArray
     rows: AnyArray
+
+    @property
+    def table(self) -> StepTable:
+        """Where the rows are from."""
+        return self.source.table
 
 
 class ReplaySampler:
@@ -69,12 +92,13 @@ class ReplaySampler:
         hold_back: Sequence[int] = (),
         features: FeatureCache | None = None,
         frames: "DeviceFrames | None" = None,
+        interventions: InterventionConfig | None = None,
         seed: int | None = None,
         threads: int | None = None,
         allocate: Allocate | None = None,
     ):
         """
-        shares: of each batch, one a store, summing to 1; equal when not given
+        shares: of each batch, one a store (or part, with interventions), summing to 1; equal when not given
         horizon: windows of this many actions, `[B, H, A]`; None for single actions, `[B, A]`
         history: earlier observations of the episode in front of each, `[B, 1 + history, ...]`; 0: none, `[B, ...]`
         sources: of each store, whose labels count ("human", "classifier", ...); None, or () for all stores: whoever
@@ -86,15 +110,20 @@ class ReplaySampler:
         hold_back: of each store, how many of its newest labeled episodes are not sampled yet; () for none
         features: of frames, which batches hold instead of the frames
         frames: keeps frames or features on a GPU, for `sample_torch`; None: they are read from the disk
+        interventions: the last store is a run's own and part 1 of a batch; its steps in which a person acted are also
+            in part 0, with the demonstrations of a store before it. None: parts are numbered like the stores
         threads: that copy frames at once; None for one a core, four at most
         """
         if not stores:
             raise DataError("replay needs at least one store")
         if n_step < 1 or (horizon is not None and horizon < 1) or not 0 <= gamma <= 1:
             raise DataError(f"n_step={n_step} and horizon={horizon} must be at least 1, gamma={gamma} within [0, 1]")
-        self.shares = np.asarray(shares or [1 / len(stores)] * len(stores))
-        if len(self.shares) != len(stores) or (self.shares < 0).any() or abs(self.shares.sum() - 1) > 1e-6:
+        parts = len(stores) if interventions is None else 2
+        self.shares = np.asarray(shares or [1 / parts] * parts)
+        if len(self.shares) != parts or (self.shares < 0).any() or abs(self.shares.sum() - 1) > 1e-6:
             raise DataError(f"shares must be one a store and sum to 1, got {list(shares)} for {len(stores)} stores")
+        if interventions is not None and len(stores) > 2:
+            raise DataError(f"interventions need one store of demonstrations at most, got {len(stores) - 1}")
         recorded = trust_terminated or [True] * len(stores)
         returns = [Returns(gamma, n_step, reward or RewardConfig(), terminate_on_success, ends) for ends in recorded]
         whose = sources or [None] * len(stores)
@@ -102,7 +131,11 @@ class ReplaySampler:
             raise DataError(f"sources must be one set of names a store, got {sources} for {len(stores)} stores")
         held = hold_back or [0] * len(stores)
         tables = list(zip(stores, returns, whose, held, strict=True))
-        self._make_tables = lambda frames: [StepTable(*each, cameras, features, frames, history) for each in tables]
+        people = [None] * (len(stores) - 1) + [interventions]
+        self._make_tables = lambda frames: [
+            StepTable(*each, cameras, features, frames, history, person)
+            for each, person in zip(tables, people, strict=True)
+        ]
         self._frames = frames
         self._tables: list[StepTable] = self._make_tables(frames)
         self._image_dtype = np.uint8 if features is None else np.float32
@@ -213,24 +246,43 @@ class ReplaySampler:
         """The dimension of a history, if there is one."""
         return (1 + self._history,) if self._history else ()
 
+    def _sources(self) -> list[_Source]:
+        """What a batch is made of. While a store is empty, the others fill the batch."""
+        *others, own = self._tables
+        if own.interventions is None:
+            parts = enumerate(zip(self._tables, self.shares, strict=True))
+            sources = [_Source(table, part, share, table.valid) for part, (table, share) in parts]
+        else:
+            ratio, rest = self.shares
+            numbers, weights = own.human
+            shown = sum(len(table.valid) for table in others)  # steps of demonstrations
+            share = own.interventions.share
+            if share is None or (share and not shown):
+                share = len(numbers) / max(1, len(numbers) + shown)
+            sources = [_Source(table, 0, ratio * (1 - share * bool(len(numbers))), table.valid) for table in others]
+            sources += [_Source(own, 0, ratio * share, numbers, weights, by_person=True)]
+            sources += [_Source(own, 1, rest, own.valid)]
+        filled = [source for source in sources if len(source.numbers)]
+        return [source for source in filled if source.share] or filled
+
     def _pick(self, size: int) -> list[_Picks]:
         """Which rows go where: the shares of a batch, rounded, among the stores that are not empty."""
-        filled = np.array([len(table.valid) > 0 for table in self._tables])
-        if not filled.any():
+        sources = self._sources()
+        if not sources:
             stores = (table.store for table in self._tables)
             has = "; ".join(f"{s.folder} has {len(s)} episodes and {len(s.ledger)} labels" for s in stores)
             raise DataError(f"there is nothing to sample yet: {has}")
-        shares = self.shares * filled
+        shares = np.array([source.share for source in sources])
         if shares.sum() == 0:  # only stores with a share of 0 have steps
-            shares = filled.astype(float)
+            shares = np.ones(len(sources))
         edges = np.rint(np.cumsum(shares / shares.sum()) * size).astype(int)
-        positions = np.arange(size) if len(self._tables) == 1 else self.rng.permutation(size)
+        positions = np.arange(size) if len(self.shares) == 1 else self.rng.permutation(size)
         picks: list[_Picks] = []
-        for part, (table, start, stop) in enumerate(zip(self._tables, [0, *edges[:-1]], edges)):
+        for source, start, stop in zip(sources, [0, *edges[:-1]], edges):
             if stop > start:
-                numbers = table.valid[self.rng.integers(len(table.valid), size=stop - start)]
-                table.verify(numbers)
-                picks.append(_Picks(table, part, positions[start:stop], table[numbers]))
+                numbers = source.sample(stop - start, self.rng)
+                source.table.verify(numbers)
+                picks.append(_Picks(source, positions[start:stop], source.table[numbers]))
         return picks
 
     def _gather(self, size: int, picks: list[_Picks]) -> Batch[AnyArray]:
@@ -272,12 +324,13 @@ class ReplaySampler:
         _copy_fields(columns, "state", segment, now, batch.state, where)
         _copy_fields(columns, "state", segment, following, batch.next_state, where)
         ahead = np.arange(batch.actions.shape[1])
-        batch.action_mask[where] = ahead < rows["left"][:, None]
+        counted = rows["by_person" if pick.source.by_person else "left"]
+        batch.action_mask[where] = ahead < counted[:, None]
         window = row[:, None] + np.minimum(ahead, rows["left"][:, None] - 1)  # past the end: the last action again
         _copy_fields(columns, "action", segment, window, batch.actions, where)
         for name in ("reward", "discount", "episode", "step"):
             getattr(batch, name)[where] = rows[name]
-        batch.part[where] = pick.part
+        batch.part[where] = pick.source.part
         for copy in waiting:
             copy.result()
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from plaudit.data.catalog import EpisodeEntry
 from plaudit.data.features import FeatureCache
+from plaudit.data.interventions import InterventionConfig, sampling_weights, steps_before_takeover, steps_by_person
 from plaudit.data.rewards import Decisions, RewardConfig, learning_signal
 from plaudit.data.segments import STEPS, MappedColumn, camera_column
 from plaudit.data.store import Store
@@ -31,6 +32,7 @@ def _row_type(history: int) -> Any:
             ("segment", np.int32),
             ("row", np.int64),  # of the observation before the action, in its segment
             ("left", np.int32),  # actions from here to the episode's end, this one included
+            ("by_person", np.int32),  # of these, those that a person chose without a break; 0: the policy acted
             ("span", np.int32),  # steps from here to the next observation
             ("episode", np.int64),
             ("step", np.int32),
@@ -79,6 +81,7 @@ class StepTable:
         cache: FeatureCache | None = None,
         frames: "DeviceFrames | None" = None,
         history: int = 0,
+        interventions: InterventionConfig | None = None,
     ):
         """See `ReplaySampler`."""
         self.store = store
@@ -87,6 +90,7 @@ class StepTable:
         self.hold_back = hold_back
         self.cameras = cameras
         self._cache, self._frames, self._history = cache, frames, history
+        self.interventions = interventions
         self._slots: dict[int, AnyArray] = {}  # episode -> slots of its observations
         self._features: dict[int, dict[str, FloatArray]] = {}  # segment -> column -> features of its rows
         self._maps: dict[int, dict[str, MappedColumn]] = {}  # segment -> column -> map; outlives an eviction
@@ -98,6 +102,7 @@ class StepTable:
         self._revision = -1  # of the store, seen so far
         self._rejected: frozenset[str] = frozenset()
         self._valid: AnyArray | None = None
+        self._human: tuple[AnyArray, FloatArray | None] | None = None
 
     def refresh(self, rejected: frozenset[str] = frozenset()) -> int:
         """Catch up with store and ledger; returns how many steps can be sampled. Cheap when nothing is new.
@@ -123,7 +128,7 @@ class StepTable:
                 with suppress(EpisodeNotFound):  # evicted while this loop runs
                     self._label(episode_id)
             self._seen = seen
-            self._valid = None
+            self._valid = self._human = None
             if 2 * sum(b.stop - b.start for b in self._blocks.values()) < self._used:
                 self._compact()
         return len(self.valid)
@@ -136,6 +141,17 @@ class StepTable:
             held = sorted(self._blocks)[-self.hold_back :] if self.hold_back else []
             self._valid = np.flatnonzero(valid & (episode < held[0]) if held else valid)
         return self._valid
+
+    @property
+    def human(self) -> tuple[AnyArray, FloatArray | None]:
+        """Numbers of the rows in which a person acted, and how often each is sampled; None: all alike."""
+        if self._human is None:
+            valid = self.valid
+            numbers = valid[self._rows["by_person"][valid] > 0]
+            half_life = None if self.interventions is None else self.interventions.half_life
+            newest = max(self._blocks, default=0)
+            self._human = numbers, sampling_weights(self._rows["episode"][numbers], newest, half_life)
+        return self._human
 
     def __getitem__(self, numbers: AnyArray) -> AnyArray:
         return self._rows[numbers]
@@ -214,6 +230,9 @@ class StepTable:
             block["next_slot"] = self._slots[episode_id][following]
         # Judged over its whole span, and through no observation that is only a copy of its neighbor.
         block["valid"] = ~np.isnan(block["reward"]) & signal.used
+        if self.interventions is not None and self.interventions.drop_before:
+            modes = self._control_mode(entry)
+            block["valid"] &= ~steps_before_takeover(modes, self.interventions.drop_before)
         if line["repeated"] == "first":
             block["valid"][0] = False
         if line["repeated"] == "last":
@@ -231,6 +250,8 @@ class StepTable:
         block["step"] = np.arange(entry.steps)
         block["row"] = entry.row + block["step"]
         block["left"] = entry.steps - block["step"]
+        if self.interventions is not None:
+            block["by_person"] = steps_by_person(self._control_mode(entry))
         self._used = rows.stop
         if self._frames is not None:
             self._slots[episode_id] = slots = self._frames.add(self._load(episode_id))
@@ -238,6 +259,11 @@ class StepTable:
         elif self._cache is not None:
             self._encode(episode_id, entry, self._cache)
         return rows
+
+    def _control_mode(self, entry: EpisodeEntry) -> AnyArray:
+        """[T] who acted."""
+        column = self._maps[entry.segment][STEPS].checked(entry.row + entry.rows)
+        return column["control_mode"][entry.row : entry.row + entry.steps]
 
     def _load(self, episode_id: int) -> Mapping[str, AnyArray]:
         """The frames of an episode that a batch may hold, or their features."""
@@ -290,7 +316,7 @@ class StepTable:
         starts = np.cumsum([0, *(len(rows) for rows in kept)])
         self._blocks = {i: slice(int(a), int(b)) for i, a, b in zip(self._blocks, starts[:-1], starts[1:], strict=True)}
         self._used = len(self._rows)
-        self._valid = None
+        self._valid = self._human = None
         alive = set(np.unique(self._rows["segment"]).tolist())
         self._maps = {number: maps for number, maps in self._maps.items() if number in alive}
         self._features = {number: columns for number, columns in self._features.items() if number in alive}

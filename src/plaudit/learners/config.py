@@ -19,6 +19,7 @@ from plaudit.config import (
     Width,
     parse,
 )
+from plaudit.data.interventions import InterventionConfig
 from plaudit.policies.config import FlowConfig, Gripper, VelocityNetConfig
 from plaudit.types import EnvSpec
 
@@ -62,7 +63,8 @@ class OffPolicyConfig(LearnerConfig):
     batch_size: BatchSize = 256
     utd_ratio: PositiveFloat = 0.5  # update-to-data: updates for each step of the robot
     random_steps: NonNegativeInt = 0  # at the start, without updates; `train` acts at random
-    demo_ratio: float = Field(default=0.5, ge=0, le=1)  # of each batch, when there are demonstrations
+    demo_ratio: float = Field(default=0.5, ge=0, le=1)  # of each batch: demonstrations and interventions
+    interventions: InterventionConfig = InterventionConfig()  # how the steps in which a person acted are used
 
     @property
     def clones_demos(self) -> bool:
@@ -192,6 +194,37 @@ class QChunkConfig(CriticEnsembleConfig):
                 f"critic_horizon is {self.critic_horizon}, but chunks have {self.horizon} actions (horizon)"
             )
         return self
+
+
+class DaggerConfig(OffPolicyConfig):
+    """Settings of HG-DAgger; `learner.KEY` of a training run."""
+
+    learner_class: ClassVar[str] = "plaudit.learners.dagger:Dagger"
+    takes_history: ClassVar[bool] = True
+
+    type: Literal["dagger"] = "dagger"
+    horizon: SmallInt = 5  # actions of a chunk
+    num_inference_steps: SmallInt = 5  # of Euler, from noise to actions
+    velocity_net: VelocityNetConfig = VelocityNetConfig(width=64, depth=2)
+    lr: LearningRate = 1e-3
+    batch_size: BatchSize = 128
+    random_shift_pad: NonNegativeInt = 4  # pixels by which images are shifted at random; 0 for none
+    demo_ratio: float = Field(default=1.0, gt=0, le=1)  # of each batch; what the policy did is not learned from
+    pretrain_updates: NonNegativeInt = 2000  # with demonstrations alone, before the first episode
+
+    @property
+    def action_horizon(self) -> int:
+        """Actions that its policy returns at a time."""
+        return self.horizon
+
+    @property
+    def backup_horizon(self) -> int:
+        """No backup spans several actions."""
+        return 1
+
+    @property
+    def clones_demos(self) -> bool:
+        return True
 
 
 class BCConfig(Config):

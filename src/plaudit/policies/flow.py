@@ -101,7 +101,7 @@ def matching_loss(
     along, counts = tau[:, None, None], mask[:, :, None]
     predicted = velocity(along * chunks + (1 - along) * noise, tau, features)
     error = (predicted - (chunks - noise)).square() * counts
-    return error.sum() / (counts.sum() * chunks.shape[2])
+    return error.sum() / (counts.sum().clamp(min=1) * chunks.shape[2])
 
 
 class FlowPolicy(NetworkPolicy):

@@ -26,7 +26,7 @@ from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
 from plaudit.errors import PlauditError, PolicyUnavailable, RobotSilent, RolloutError
 from plaudit.policies.config import PolicyConfig
-from plaudit.protocols import Policy, Robot, Teleoperator
+from plaudit.protocols import Policy, Robot, Teleoperator, WatchingTeleoperator
 from plaudit.robots.limits import STALE_CHUNK, EmergencyStop, Limited, LimitedRobot, limited_steps
 from plaudit.robots.sim import SimRobot
 from plaudit.rollout.recording import (
@@ -212,6 +212,8 @@ class ControlStep:
         self._buffer = buffer
         self._last: FloatArray | None = None
         self._record(0, self._robot.reset(seed))
+        if isinstance(self._teleop, WatchingTeleoperator):
+            self._teleop.begin_episode(self._robot)
 
     def begin_tick(self, late: float, missed: int) -> None:
         """A tick begins. late: s; missed: ticks before it that did not happen"""

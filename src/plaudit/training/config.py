@@ -362,10 +362,12 @@ def _check_demos(config: TrainingConfig) -> None:
         raise ValueError("name a store of demonstrations (demos.store) or ask for demos.scripted, not both")
     if demos.scripted and ENV_REGISTRY.name_of(config.simulation) not in BUILT_IN_TASKS:
         raise ValueError(f"only the built-in tasks ({', '.join(BUILT_IN_TASKS)}) have an expert for demos.scripted")
-    if isinstance(config.learner, OffPolicyConfig) and config.learner.clones_demos and not demos.any:
+    shown = demos.any or config.teleop is not None  # a person's interventions are demonstrations too
+    if isinstance(config.learner, OffPolicyConfig) and config.learner.clones_demos and not shown:
+        what = "learner.bc_weight" if hasattr(config.learner, "bc_weight") else f"learner '{config.learner_name}'"
         raise ValueError(
-            "learner.bc_weight clones demonstrations, and there are none; name a store of them (demos.store) or, "
-            "in a built-in task, ask for demos.scripted"
+            f"{what} clones demonstrations, and there are none; name a store of them (demos.store), choose a device to "
+            "correct the robot with (teleop.type), or, in a built-in task, ask for demos.scripted"
         )
     for key in DEMO_KEYS:
         if not demos.any and _changed(config, key, False):

@@ -114,6 +114,8 @@ def rows(config: TrainingConfig, state: OnlineState) -> list[tuple[str, Text]]:
     ]
     if config.judge.cascade is not None:
         shown.insert(3, ("cascade", _cascade(config.judge.cascade.names(), state.judge_metrics)))
+    if config.teleop is not None:
+        shown.append(("person", _person(state.judge_metrics)))
     if config.audits:
         shown += [("audit", _audit(config, state)), ("", Text(_guarantee(config), "dim"))]
     if state.inference_summary:
@@ -161,6 +163,20 @@ def _judge(config: TrainingConfig, state: OnlineState) -> Text:
         text.append(f", failed on {replay.failed}", "yellow")
     if replay.skipped:
         text.append(f" ({replay.skipped} skipped)", "yellow")
+    return text
+
+
+def _person(metrics: Mapping[str, float]) -> Text:
+    """How much they help, and whether the robot succeeds without."""
+    rate = metrics.get("person/intervention_rate")
+    if rate is None:
+        return Text("no episode yet")
+    text = Text(f"acts in {rate:.0%} of the steps")
+    if (seconds := metrics.get("person/intervention_s")) is not None:
+        text.append(f", {seconds:.1f} s each, {clock(metrics['person/seconds_since'])} ago")
+    for words in ("with help", "without help"):
+        if (success := metrics.get(f"judge/success_{words.replace(' ', '_')}")) is not None:
+            text.append(f"; {success:.0%} success {words}")
     return text
 
 

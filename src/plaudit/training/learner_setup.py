@@ -146,6 +146,7 @@ def sample_options(config: TrainingConfig, learner: Any, source: str, seed: int)
         source=source,
         **learner.replay_options,
         demo_ratio=learner.config.demo_ratio,
+        interventions=learner.config.interventions,
         reward=config.reward,
         terminate_on_success=config.reward.terminates,
         trust_demos=not config.relabels_demos,

@@ -6,16 +6,18 @@ candidate is trained from all that is known by then, and if none is promoted, th
 """
 
 from collections import deque
+from contextlib import suppress
 
 import numpy as np
 
 from plaudit.data.ledger import counted_sources
 from plaudit.data.store import Store
-from plaudit.errors import TrainingError
+from plaudit.errors import EpisodeNotFound, TrainingError
 from plaudit.judges.classifier.judge_config import classifier_stage
 from plaudit.judges.config import JudgeConfig
 from plaudit.judges.stats import ErrorBudget
 from plaudit.rule import release
+from plaudit.training.help import HelpStats
 from plaudit.training.ledger_audit import CascadeLedger, LedgerAudit, LedgerReader
 from plaudit.training.retrain import PromotionDecision, Retrainer, current_judge
 from plaudit.training.run_folder import RunFolder
@@ -40,6 +42,7 @@ class JudgeMonitor(LedgerReader):
         self._folder, self._sources, self._retrainer = folder, counted_sources(source), None
         if config.judge.retrain is not None and (classifier := classifier_stage(config.judge.config)) is not None:
             self._retrainer = Retrainer(folder.judge, classifier, config.judge.retrain, config.run.seed, cascade)
+        self._has_teleop = config.teleop is not None
         super().__init__()
         self.last_decision: PromotionDecision | None = None  # of this session
         self._closed = False
@@ -49,6 +52,7 @@ class JudgeMonitor(LedgerReader):
     def _reset(self) -> None:
         self._successes: deque[bool] = deque(maxlen=SUCCESS_WINDOW)
         self._ood: deque[bool] = deque(maxlen=SUCCESS_WINDOW)  # whether these are out of distribution
+        self._help = HelpStats(SUCCESS_WINDOW)
 
     def refresh(self) -> JudgeConfig | None:
         """Catch up with the labels; returns the new version when one has just been promoted."""
@@ -69,6 +73,9 @@ class JudgeMonitor(LedgerReader):
             if _is_decision(labels) and not any(map(_is_decision, earlier)):
                 self._successes.append(release(labels).success_once)
                 self._ood.append(bool(labels.ood))
+                if self._has_teleop:
+                    with suppress(EpisodeNotFound):  # evicted
+                        self._help.add(self.store.episode(version.episode), self._successes[-1])
         if self.cascade is not None:
             self.cascade.read_labels(self.store)
         return self._retrain()
@@ -133,7 +140,7 @@ class JudgeMonitor(LedgerReader):
         cascade = {} if self.cascade is None else self.cascade.metrics()
         if self._ood and classifier_stage(self._folder.config.judge.config) is not None:
             audit["judge/ood_share"] = float(np.mean(self._ood))
-        return audit | cascade | ({} if self._retrainer is None else self._retrainer.metrics())
+        return audit | cascade | self._help.metrics() | ({} if self._retrainer is None else self._retrainer.metrics())
 
     def close(self) -> None:
         """End a training that is under way; `refresh` starts no other. What it decided at the last moment counts."""

@@ -31,6 +31,7 @@ import numpy as np
 
 from plaudit.config import Config, Fraction, NonNegativeInt, Seed, SmallInt
 from plaudit.data.features import FeatureCache
+from plaudit.data.interventions import InterventionConfig
 from plaudit.data.ledger import Failure, Failures, Ledger, counted_sources
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.rewards import RewardConfig
@@ -70,6 +71,7 @@ class SampleOptions(Config):
     history: History = 0
     cameras: tuple[str, ...] = ()
     demo_ratio: Fraction = 0.5
+    interventions: InterventionConfig = InterventionConfig()
     reward: RewardConfig = RewardConfig()
     terminate_on_success: bool = True
     trust_demos: bool = False  # demonstrations keep their own labels, and end where they were recorded as terminated
@@ -360,14 +362,14 @@ def make_sampler(
 ) -> ReplaySampler:
     """From the files, which are mapped into this process. features, frames: see `ReplaySampler`"""
     names = ("gamma", "n_step", "horizon", "history", "cameras", "reward", "terminate_on_success", "seed")
-    shared: dict[str, Any] = {name: getattr(options, name) for name in names}
-    shared |= {"features": features, "frames": frames}
+    shared: dict[str, Any] = {name: getattr(options, name) for name in (*names, "interventions")}
+    shared |= {"features": features, "frames": frames, "shares": (options.demo_ratio, 1 - options.demo_ratio)}
     online, demos, trusted = stores["episodes"], stores.get("demos"), counted_sources(options.source)
     if demos is None:
         return ReplaySampler(online, sources=(trusted,), hold_back=(options.hold_back,), **shared)
     shared |= {"trust_terminated": (options.trust_demos, True), "hold_back": (0, options.hold_back)}
     sources = (None if options.trust_demos else trusted, trusted)
-    return ReplaySampler.mix(demos, online, options.demo_ratio, sources=sources, **shared)
+    return ReplaySampler(demos, online, sources=sources, **shared)
 
 
 def _online_meta(store: Store, episode_id: int) -> dict[str, Any]:

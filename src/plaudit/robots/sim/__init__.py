@@ -53,7 +53,7 @@ class SimRobot(ClosableRobot):
         self.action_dim, self.fps, self.max_steps = env.action_dim, hz or env.fps, env.max_steps
         if realtime and not self.fps:
             raise RobotError("this environment has no control rate of its own; set hz")
-        self._env = env
+        self.env = env
         # [A] -> [3], m: where an action moves the hand. None: the environment does not know, so there is no workspace.
         self.forward_kinematics: Kinematics | None = getattr(env, "forward_kinematics", None)
         self._rate = Rate(self.fps or 1.0, realtime=realtime)
@@ -66,7 +66,7 @@ class SimRobot(ClosableRobot):
     def reset(self, seed: int | None = None) -> Observation:
         """Start an episode from a seed, or from a random one."""
         seed = int(self._seeds.integers(MAX_SEED)) if seed is None else seed
-        self._observation = self._env.reset([seed])[0]
+        self._observation = self.env.reset([seed])[0]
         self.last_command = self._action = None
         self._privileged = {"success": np.array(False)}
         self._rate.reset()
@@ -83,7 +83,7 @@ class SimRobot(ClosableRobot):
             return self.reset()
         self._rate.sleep()
         if self._action is not None and not self._privileged.get("failure", False):
-            observation, info = self._env.step(self._action[None], np.ones(1, bool))
+            observation, info = self.env.step(self._action[None], np.ones(1, bool))
             self._observation = observation[0]
             self._privileged = {name: np.asarray(values[0]) for name, values in info.items()}
             self._action = None
@@ -99,4 +99,4 @@ class SimRobot(ClosableRobot):
 
     def close(self) -> None:
         """Close the environment."""
-        self._env.close()
+        self.env.close()

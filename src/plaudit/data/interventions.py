@@ -1,0 +1,53 @@
+"""A person's interventions as training data: which steps they are, and how often they are sampled.
+
+A step of an episode in which a person acted (`control_mode`) is experience like any other. It is also a demonstration,
+as in HIL-SERL: it is sampled once more in the part of a batch that holds the demonstrations, so whatever clones these
+clones it too.
+"""
+
+import numpy as np
+
+from plaudit.config import Config, Fraction, NonNegativeInt, PositiveInt
+from plaudit.types import HUMAN, AnyArray, BoolArray, FloatArray
+
+
+class InterventionConfig(Config):
+    """How a learner from replay uses the steps in which a person acted."""
+
+    # Of the part of a batch with demonstrations. None: by the numbers of steps, as in HIL-SERL; 0: no second use.
+    share: Fraction | None = None
+    half_life: PositiveInt | None = None  # episodes after which one is sampled half as often; None: all alike
+    drop_before: NonNegativeInt = 0  # steps of the policy just before a person takes over, which are not sampled
+
+
+def steps_by_person(control_mode: AnyArray) -> AnyArray:
+    """[T] for how many steps from here a person acts without a break; 0 where the policy acts.
+
+    >>> steps_by_person(np.array([0, 1, 1, 0, 1])).tolist()
+    [0, 2, 1, 0, 1]
+    """
+    human = control_mode == HUMAN
+    position = np.arange(len(human))
+    ends = np.minimum.accumulate(np.where(human, len(human), position)[::-1])[::-1]  # the next step of the policy
+    return np.where(human, ends - position, 0).astype(np.int32)
+
+
+def steps_before_takeover(control_mode: AnyArray, count: int) -> BoolArray:
+    """[T] the last `count` steps of the policy before each time that a person takes over.
+
+    >>> steps_before_takeover(np.array([0, 0, 0, 1, 1, 0, 1]), 2).tolist()
+    [False, True, True, False, False, True, False]
+    """
+    human = control_mode == HUMAN
+    before = np.zeros(len(human), bool)
+    for start in np.flatnonzero(human[1:] & ~human[:-1]) + 1:
+        before[max(0, start - count) : start] = True
+    return before & ~human
+
+
+def sampling_weights(episodes: AnyArray, newest: int, half_life: int | None) -> FloatArray | None:
+    """Weights that sum to 1, by the ages of the steps' episodes; None: all alike."""
+    if half_life is None or not len(episodes):
+        return None
+    weights = 0.5 ** ((newest - episodes) / half_life)
+    return weights / weights.sum()

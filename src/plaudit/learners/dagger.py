@@ -1,0 +1,110 @@
+"""HG-DAgger (arXiv 1810.02890): behavior cloning of a flow policy, during a run, on what people do.
+
+The policy acts, a person takes over where it would fail, and the flow is trained on the demonstrations and on the steps
+in which a person acted. No reward is used. A run with learner=qchunk continues from the policy of a finished run:
+policy.path=runs/NAME/policy/policy.yaml. It has the same flow.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from plaudit.learners.base import EncoderSpec, LearnerBase, make_adam, optimizer_step
+from plaudit.learners.config import DaggerConfig
+from plaudit.policies.config import FlowConfig
+from plaudit.policies.flow import VelocityNet, integrate, matching_loss
+from plaudit.policies.networks import Encoder
+from plaudit.policies.qchunk import clip_actions
+from plaudit.rollout.vector import ActFn
+from plaudit.types import Batch, EnvSpec, FloatArray, Observation
+
+
+class DaggerNet(nn.Module):
+    """All that is trained."""
+
+    def __init__(self, env_spec: EnvSpec, config: DaggerConfig, make_encoder: Callable[[], Encoder]):
+        super().__init__()
+        self.encoder, net = make_encoder(), config.velocity_net
+        self.velocity_net = VelocityNet(self.encoder.size, config.horizon, env_spec.action_dim, net.width, net.depth)
+
+
+class Dagger(LearnerBase):
+    """A `Learner` of batches from replay, of which it uses the demonstrations and interventions."""
+
+    net: DaggerNet
+
+    def __init__(
+        self,
+        config: DaggerConfig,
+        env_spec: EnvSpec,
+        seed: int = 0,
+        device: str = "cpu",
+        encoder: EncoderSpec | None = None,
+    ):
+        super().__init__(env_spec, seed, device, encoder)
+        self.config, self.pretrain_updates = config, config.pretrain_updates
+        with self.seeded():
+            self.net = DaggerNet(env_spec, config, self.make_encoder).to(self.device)
+        self.optimizers = {"flow": make_adam(config.lr, self.net)}
+
+    @property
+    def replay_options(self) -> dict[str, Any]:
+        """How to sample the batches that `update` takes."""
+        cameras, history = tuple(self.env_spec.cameras), self.encoder.history
+        return {"gamma": self.config.gamma, "horizon": self.config.horizon, "cameras": cameras, "history": history}
+
+    def act_fn(self, *, explore: bool) -> ActFn:
+        """For one rollout: a chunk is sampled from the observations of N envs, and its first half is executed."""
+        rng = self.rng if explore else torch.Generator(self.device).manual_seed(0)
+        planned: list[FloatArray] = []  # [N, A] each
+
+        def act(observation: Observation) -> FloatArray:
+            if not planned:
+                planned.extend(self.plan(observation, rng).swapaxes(0, 1)[: -(-self.config.horizon // 2)])
+            return planned.pop(0)
+
+        return act
+
+    def plan(self, observation: Observation, rng: torch.Generator) -> FloatArray:
+        """Chunks [N, H, A] for N observations."""
+        with torch.inference_mode():
+            features = self.net.encoder(self.tensors(observation))
+            noise = torch.randn(
+                len(features), self.config.horizon, self.env_spec.action_dim, generator=rng, device=self.device
+            )
+            at = lambda tau: torch.full((1,), tau, device=self.device)  # noqa: E731
+            velocity = lambda chunks, tau: self.net.velocity_net(chunks, at(tau), features)  # noqa: E731
+            return clip_actions(integrate(noise, velocity, self.config.num_inference_steps)).cpu().numpy()
+
+    def update(self, batch: Batch[Tensor]) -> Mapping[str, Tensor]:
+        """One step of the flow. Metrics stay on the device: reading a number waits for the GPU."""
+        self.version += 1
+        return self.run_step(self._step, batch)
+
+    def _step(self, batch: Batch[Tensor]) -> dict[str, Tensor]:
+        obs, _ = self.augment_batch(batch, self.config.random_shift_pad)
+        by_people = batch.action_mask & (batch.part == 0)[:, None]  # part 1 is what the policy did
+        loss = matching_loss(
+            self.net.velocity_net, self.net.encoder(obs), clip_actions(batch.actions), by_people, self.rng
+        )
+        optimizer_step(self.optimizers["flow"], loss, self.sync)
+        return {"loss/flow": loss.detach()}
+
+    @property
+    def components(self) -> dict[str, nn.Module]:
+        """The policy's part, which is all."""
+        return {"encoder": self.net.encoder, "velocity_net": self.net.velocity_net}
+
+    def policy_config(self, *, explore: bool = False) -> FlowConfig:
+        """The config of the policy that acts with these weights; sampling a chunk is all that explores."""
+        return FlowConfig(
+            **self.env_spec.policy_fields(),
+            encoder=self.encoder.config,
+            history=self.encoder.history,
+            seed=self.seed if explore else 0,
+            horizon=self.config.horizon,
+            velocity_net=self.config.velocity_net,
+            num_inference_steps=self.config.num_inference_steps,
+        )

@@ -1,0 +1,100 @@
+"""A simulated person for experiments: the expert of a built-in task takes over where the policy makes no progress.
+
+    plaudit online env=pick_place learner=sac demos.scripted=20 teleop.type=scripted teleop.budget_s=600
+
+A person watches the task's dense reward. After `patience` steps without progress they decide to help, react `delay`
+steps later, act for up to `duration` steps, and let go at once when the task is done. Their time is limited. Nothing of
+what they see reaches the learner: episodes hold their commands alone.
+"""
+
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from plaudit.config import Fraction, NonNegativeFloat, NonNegativeInt, PositiveInt, Seed
+from plaudit.errors import RolloutError
+from plaudit.policies.expert import ScriptedExpert
+from plaudit.registry import TELEOP_REGISTRY
+from plaudit.robots.limits import Limited
+from plaudit.rollout.teleop import TeleopConfig
+from plaudit.types import FloatArray
+
+PROGRESS = 0.01  # of the dense reward, which is at most 1: less is none
+
+
+@TELEOP_REGISTRY.register("scripted")
+class ScriptedTeleopConfig(TeleopConfig):
+    """A simulated person who corrects the policy of a built-in task."""
+
+    type: Literal["scripted"] = "scripted"
+    patience: PositiveInt = 10  # steps without progress before they decide to help
+    delay: NonNegativeInt = 2  # steps from the decision to the first command
+    duration: PositiveInt = 15  # steps that they act for, at most
+    skill: Fraction = 1.0  # of the interventions, those that bring the task forward; others miss
+    noise: NonNegativeFloat = Field(default=0.05, le=1)  # standard deviation of the noise on their commands
+    budget_s: NonNegativeFloat | None = None  # seconds that they act for, in all; None: no limit
+    seed: Seed = 0
+
+    def build(self, action_dim: int) -> "ScriptedTeleop":
+        """A person who has not seen the robot yet; see `ScriptedTeleop.begin_episode`."""
+        return ScriptedTeleop(self)
+
+
+class ScriptedTeleop:
+    """See `ScriptedTeleopConfig`."""
+
+    relative = False  # actions of the built-in tasks are displacements already
+
+    def __init__(self, config: ScriptedTeleopConfig):
+        self._config = config
+        self._rng = np.random.default_rng(config.seed)
+        self._robot: Any = None
+        self._env: Any = None
+        self._acted_s = 0.0
+
+    def begin_episode(self, robot: Any) -> None:
+        """Watch a robot, which is a built-in task; called after each reset."""
+        own = robot.robot if isinstance(robot, Limited) else robot
+        self._env = getattr(own, "env", None)
+        if not hasattr(self._env, "task_state"):
+            raise RolloutError(
+                "teleop.type=scripted helps in a built-in task (lift, pick_place, push); choose a device"
+            )
+        self._robot = own
+        self._best, self._waited, self._left = -np.inf, 0, 0
+
+    def command(self) -> FloatArray | None:
+        """[A], or None while the policy acts."""
+        assert self._env is not None, "begin_episode comes first"
+        state = self._env.task_state()
+        reward = float(self._robot.privileged().get("shaping", 0.0))
+        progress = reward > self._best + PROGRESS
+        self._best = max(self._best, reward)
+        if self._robot.privileged().get("success", False) or self._is_spent:
+            self._waited = self._left = 0
+            return None
+        if not self._left:
+            self._waited = 0 if progress else self._waited + 1
+            if self._waited < self._config.patience + self._config.delay:
+                return None
+            self._begin()
+        self._left -= 1
+        self._waited = 0
+        self._acted_s += 1 / self._robot.fps
+        return self._expert.act(state)[0]
+
+    @property
+    def _is_spent(self) -> bool:
+        budget = self._config.budget_s
+        return budget is not None and self._acted_s >= budget
+
+    def _begin(self) -> None:
+        """Take over."""
+        self._left = self._config.duration
+        outcome = "success" if self._rng.random() < self._config.skill else "miss"
+        seed = int(self._rng.integers(2**31))
+        self._expert = ScriptedExpert(self._env.task_name, 1, [outcome], self._config.noise, seed)
+
+    def close(self) -> None:
+        """Nothing to close."""

@@ -1,0 +1,67 @@
+"""How much a person helps the robot, and whether it succeeds without help."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+
+from plaudit.types import HUMAN, Episode
+
+
+class HelpedEpisode(NamedTuple):
+    """What a person did in an episode, and how it ended."""
+
+    steps: int
+    by_person: int  # steps
+    interventions: int
+    fps: float
+    success: bool  # by the judge or the operator
+    true_success: bool | None  # by the simulator; None on a robot
+
+
+@dataclass
+class HelpStats:
+    """Interventions in the newest episodes.
+
+    Success with and without help are told apart: help makes the robot look better than its policy is.
+    """
+
+    window: int  # episodes
+    _episodes: deque[HelpedEpisode] = field(init=False, repr=False)
+    _since_s: float = 0.0  # the last intervention
+
+    def __post_init__(self) -> None:
+        self._episodes = deque(maxlen=self.window)
+
+    def add(self, episode: Episode, success: bool) -> None:
+        """Count an episode, the newest."""
+        human = episode.control_mode == HUMAN
+        starts = int(np.count_nonzero(human[1:] & ~human[:-1])) + int(human[0])
+        true_success = None if episode.success is None else bool(episode.success.any())
+        self._episodes.append(HelpedEpisode(len(human), int(human.sum()), starts, episode.fps, success, true_success))
+        acted = np.flatnonzero(human)
+        since, before = (len(human) - 1 - int(acted[-1]), 0.0) if len(acted) else (len(human), self._since_s)
+        self._since_s = before + since / episode.fps
+
+    def metrics(self) -> dict[str, float]:
+        """By the names in docs/metrics.md."""
+        if not self._episodes:
+            return {}
+        steps = sum(one.steps for one in self._episodes)
+        interventions = sum(one.interventions for one in self._episodes)
+        numbers = {
+            "person/intervention_rate": sum(one.by_person for one in self._episodes) / steps,
+            "person/helped_episodes": float(np.mean([one.by_person > 0 for one in self._episodes])),
+            "person/seconds_since": self._since_s,
+        }
+        if interventions:
+            acted_s = sum(one.by_person / one.fps for one in self._episodes)
+            numbers["person/intervention_s"] = acted_s / interventions
+        for name, helped in (("with_help", True), ("without_help", False)):
+            own = [one for one in self._episodes if (one.by_person > 0) == helped]
+            if own:
+                numbers[f"judge/success_{name}"] = float(np.mean([one.success for one in own]))
+                true = [one.true_success for one in own if one.true_success is not None]
+                numbers |= {f"env/success_{name}": float(np.mean(true))} if true else {}
+        return numbers
