@@ -12,7 +12,7 @@ except KeyboardInterrupt:
 
 # In the order of `plaudit --help`.
 COMMANDS = (
-    *("collect", "label", "train-reward", "train-progress", "train", "run", "train-policy", "online"),
+    *("record", "collect", "label", "train-reward", "train-progress", "train", "run", "train-policy", "online"),
     *("report", "eval", "demo", "data", "env", "robot", "judge", "cluster", "config"),
 )
 # The modules of this package that define commands with other names.

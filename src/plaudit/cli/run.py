@@ -1,5 +1,6 @@
 """`plaudit run`: a policy drives a robot, and what happens is recorded."""
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -30,6 +31,7 @@ from plaudit.trust import check_code
 
 if TYPE_CHECKING:
     from plaudit.rollout.operator import OperatorConfig, OperatorStatus
+    from plaudit.rollout.run import RecordedEpisode
 
 INFERENCE = "policy.inference"  # keys below it are about the run; other keys of the policy belong to its file
 
@@ -64,7 +66,7 @@ def run_(
     from plaudit.rollout.run import check_reset
     from plaudit.rollout.teleop import restore_terminal
 
-    config, policy = _load(
+    config, policy = load_run_and_policy(
         policy_yaml,
         overrides or [],
         algorithm,
@@ -94,7 +96,8 @@ def run_(
                 duration = f"{spec.max_steps:,} steps each: {spec.max_steps / spec.fps:.0f} s"
                 out.print(f"{episodes} episodes of at most {duration}")
                 with _summary(engine, opened):
-                    _drive(engine, opened, config.robot, operator, episodes, **options)
+                    for _ in drive(engine, opened, config.robot, operator, episodes, **options):
+                        pass
         except RolloutError as error:
             tell("error", f"{error}; {'the robot was told to hold' if begun else 'no episode was begun'}")
             raise typer.Exit(1) from None
@@ -102,7 +105,9 @@ def run_(
             stop("interrupted; the robot was told to hold")
 
 
-def _load(policy_yaml: Path, overrides: list[str], algorithm: str | None, **settings: Any) -> tuple[Any, Any]:
+def load_run_and_policy(
+    policy_yaml: Path, overrides: list[str], algorithm: str | None, **settings: Any
+) -> tuple[Any, Any]:
     """The configs of the run and of its policy; settings: of `plaudit.rollout.run.load_run`"""
     from plaudit.policies.loader import load_policy
     from plaudit.rollout.run import load_run
@@ -134,10 +139,11 @@ class OperatorConsole:
     operator = Operator(listener=OperatorConsole(config).show)
     """
 
-    def __init__(self, config: "OperatorConfig"):
+    def __init__(self, config: "OperatorConfig", countdown: int = 0):
+        """countdown: s from the operator's start to the first step"""
         from plaudit.rollout.operator import Cue, OperatorStatus
 
-        self._config, self._cue = config, Cue(config.cue)
+        self._config, self._cue, self._countdown = config, Cue(config.cue), countdown
         self._shown = OperatorStatus()
 
     def show(self, status: "OperatorStatus") -> None:
@@ -149,6 +155,9 @@ class OperatorConsole:
             out.print(Text(f"  {status.message}"))
         if status.phase == before.phase or status.phase == "idle":
             return
+        for left in range(self._countdown if status.phase == "episode" else 0, 0, -1):
+            out.print(f"  {left}")
+            time.sleep(1)
         words, style = WORDS[status.phase]
         keys = [Text.assemble((key, "bold"), f" {word}") for key, word in hotkeys(self._config, status.phase)]
         out.print(Text("  ").join([Text(words, style), *keys]))
@@ -156,11 +165,18 @@ class OperatorConsole:
             self._cue.give(QUESTION)
 
 
-def _drive(engine: Any, store: Any, robot: Any, config: Any, count: int, **options: Any) -> None:
+def drive(
+    engine: Any, store: Any, robot: Any, config: Any, count: int, *, countdown: int = 0, **options: Any
+) -> "Iterator[RecordedEpisode]":
+    """Record episodes, with an operator where the config says so, and print how each ended.
+
+    countdown: s from the operator's start to the first step
+    """
     from plaudit.rollout.operator import Operator, OperatorCommand, listen_at_robot, listen_at_terminal
     from plaudit.rollout.run import record_episodes
 
-    operator, left = Operator(config.gate, OperatorConsole(config).show) if config.attended else None, count
+    console = OperatorConsole(config, countdown)
+    operator, left = Operator(config.gate, console.show) if config.attended else None, count
     with ExitStack() as stack:
         if operator is not None:
             stack.enter_context(listen_at_robot(config, operator.send, robot))
@@ -170,6 +186,7 @@ def _drive(engine: Any, store: Any, robot: Any, config: Any, count: int, **optio
             where = f"discarded, kept as episode {done.id} of {done.store}" if done.discarded else f"episode {done.id}"
             more = f"; {left} to go" if left else ""
             out.print(f"{where}: {done.episode.steps:,} steps, ended by: {done.episode.meta['ended']}{more}")
+            yield done
     if operator is not None and operator.status.stopped:
         stop("stopped by the operator")
 

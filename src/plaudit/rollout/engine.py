@@ -27,7 +27,7 @@ from plaudit.data.store import Store
 from plaudit.errors import PlauditError, PolicyUnavailable, RobotSilent, RolloutError
 from plaudit.policies.config import PolicyConfig
 from plaudit.protocols import Policy, Robot, Teleoperator, WatchingTeleoperator
-from plaudit.robots.limits import STALE_CHUNK, EmergencyStop, Limited, LimitedRobot, limited_steps
+from plaudit.robots.limits import STALE_CHUNK, EmergencyStop, Limited, LimitedRobot, joint_position, limited_steps
 from plaudit.robots.sim import SimRobot
 from plaudit.rollout.recording import (
     MAX_CHUNK,
@@ -258,8 +258,7 @@ class ControlStep:
         elif planned is not None:
             command, mode, source = planned, POLICY, chunk.start_step
         else:
-            assert self._last is not None, "an episode begins with a chunk"
-            command, mode, source = self._zero if self._config.idle_action == "zero" else self._last, POLICY, NO_ACTION
+            command, mode, source = self._idle(), POLICY, NO_ACTION
         self.untimed(lambda: self._robot.act(command))
         self._last = self._robot.last_command
         if self._last is None:
@@ -267,6 +266,18 @@ class ControlStep:
         self._buffer.limited[step] = limiter.limited | stale
         self._buffer.add_command(step, self._last, mode, source, self._late, self._missed)
         self._buffer.overhead[step] = time.perf_counter() - self._began - self._untimed_s + limiter.took
+
+    def _idle(self) -> FloatArray:
+        """What is sent while nothing is commanded: zeros or the last target; before the first, where the joints are."""
+        if self._config.idle_action == "zero":
+            return self._zero
+        position = joint_position(self._robot) if self._last is None else self._last
+        if position is None:
+            raise RolloutError(
+                "the robot does not say where its joints are (joint_position), so it can't hold before the first "
+                "command; use a teleoperator that gives positions at every tick, like a leader arm"
+            )
+        return position
 
     def _record(self, row: int, observation: Observation) -> None:
         if not np.isfinite(observation.state).all():
@@ -279,9 +290,8 @@ class ControlStep:
         assert self._teleop is not None
         if not self._teleop.relative:
             return command
-        start = planned if self._last is None else self._last
-        assert start is not None, "an episode begins with a chunk"
-        return start + command
+        start = next((each for each in (self._last, planned) if each is not None), None)
+        return (self._idle() if start is None else start) + command
 
 
 class EngineBase:

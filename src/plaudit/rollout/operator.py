@@ -37,7 +37,7 @@ from plaudit.errors import BadMessage, DataError
 from plaudit.robots.limits import EmergencyStop
 from plaudit.robots.sim import SimRobotConfig
 from plaudit.robots.transport.messages import STRING, decode_string
-from plaudit.rollout.teleop import BUTTON, EVENT, KeyboardConfig, gamepad_events, open_gamepad, robot_topic
+from plaudit.rollout.teleop import BUTTON, EVENT, SHARED_KEYS, KeyboardConfig, gamepad_events, open_gamepad, robot_topic
 from plaudit.trust import print_plain
 from plaudit.types import OPERATOR, Episode
 
@@ -302,7 +302,7 @@ def resolve_auto(config: OperatorConfig, flag: bool | None, robot: Any, teleop: 
             "the operator's keys come from a terminal, and stdin is not the terminal of this command; use --auto, or "
             "operator.sources=[topic]"
         )
-    if by_terminal and isinstance(teleop, KeyboardConfig):
+    if by_terminal and isinstance(teleop, KeyboardConfig) and not SHARED_KEYS.in_use:
         raise DataError(
             "teleop=keyboard and the operator would read the same keys; use --auto, or another source for the "
             "operator: operator.sources=[gamepad]"
@@ -328,9 +328,12 @@ def listen_at_terminal(config: OperatorConfig, send: Send) -> Iterator[None]:
     commands = {key.lower(): OperatorCommand(command) for command, key in config.keys}
 
     def receive(data: bytes) -> None:
-        for key in data.decode(errors="ignore").lower():
+        keys = data.decode(errors="ignore").lower()
+        for key in keys:
             if key in commands:
                 send(commands[key])
+        if SHARED_KEYS.in_use:
+            SHARED_KEYS.put("".join(key for key in keys if key not in commands))
 
     before = termios.tcgetattr(terminal)
     tty.setcbreak(terminal, termios.TCSANOW)

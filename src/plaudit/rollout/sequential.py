@@ -7,8 +7,11 @@ meta, because they cannot be seen in the recorded steps, which follow each other
 import time
 from contextlib import ExitStack, nullcontext, suppress
 
+import numpy as np
+
 from plaudit.errors import RolloutError, RolloutFault
 from plaudit.policies.config import PolicyConfig
+from plaudit.policies.guidance import FixedPolicy
 from plaudit.protocols import Policy
 from plaudit.registry import INFERENCE_REGISTRY
 from plaudit.robots.config import RobotConfig
@@ -147,6 +150,23 @@ class Sequential(engine.EngineBase):
             weights, self._pushed = self._pushed[0], None
             policy.load_weights(weights)
             self._version = weights.version
+
+
+class TeleopOnly(Sequential):
+    """An `InferenceEngine` without a policy: a person drives, and the robot holds where they command nothing."""
+
+    def __init__(self, robot: RobotConfig, config: engine.InferenceConfig, teleop: TeleopConfig):
+        super().__init__(robot, None, config, teleop)
+        self._policy = NoPolicy()
+
+    def _infer(self, policy: Policy, buffer: EpisodeBuffer, row: int) -> ActionChunk:
+        return ActionChunk(np.empty((0, self.env_spec.action_dim), np.float32), row)
+
+
+class NoPolicy(FixedPolicy):
+    """Stands for nobody."""
+
+    no_weights = "only a person acts, so there are no weights to load"
 
 
 def _rollout_error(cause: Exception, message: str | None = None) -> RolloutError:

@@ -14,6 +14,7 @@ import time
 import tty
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from queue import SimpleQueue
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -43,12 +44,54 @@ class TeleopConfig(Config):
         raise NotImplementedError(f"{type(self).__name__} has no build()")
 
 
+class SharedKeys:
+    """Keys that the operator's listener has read, for a keyboard that teleoperates in the same process."""
+
+    def __init__(self) -> None:
+        self.in_use = False  # whether a listener reads the terminal
+        self._keys: SimpleQueue[str] = SimpleQueue()
+
+    def put(self, keys: str) -> None:
+        """Pass on what was pressed."""
+        self._keys.put(keys)
+
+    def take(self) -> str:
+        """What was pressed since the last call."""
+        return "".join(self._keys.get() for _ in range(self._keys.qsize()))
+
+
+SHARED_KEYS = SharedKeys()
+
+
 class JointTeleopConfig(TeleopConfig):
-    """What keyboard and gamepad share: they move single joints."""
+    """What keyboard and gamepad share: they move single joints, or the directions of an end-effector."""
 
     first_joint: NonNegativeInt = 0  # the joint of the first pair of keys or of the first axis
     step_size: PositiveFloat = 0.01  # in the robot's units: added every tick (relative), or sent as it is
     relative: bool = True
+    always: bool = False  # act at every tick, not only while something is pressed
+    gripper: NonNegativeInt | None = None  # the joint whose last command is kept when its key or stick is released
+
+
+class JointCommand:
+    """A command from the joints that are moved now."""
+
+    def __init__(self, config: JointTeleopConfig, action_dim: int):
+        if config.gripper is not None and config.gripper >= action_dim:
+            raise RolloutError(f"teleop.gripper is {config.gripper}, and an action has {action_dim} numbers from 0 on")
+        self._config, self._action_dim, self._grip = config, action_dim, 0.0
+
+    def of(self, moves: Mapping[int, float], *, acts: bool) -> FloatArray | None:
+        """[A], or None while nobody acts. moves: joint -> how far"""
+        if not (acts or self._config.always):
+            return None
+        command = np.zeros(self._action_dim, np.float32)
+        for joint, amount in moves.items():
+            command[joint] += amount
+        gripper = self._config.gripper
+        if gripper is not None and not self._config.relative:
+            self._grip = command[gripper] = command[gripper] or self._grip
+        return command
 
 
 @TELEOP_REGISTRY.register("keyboard")
@@ -69,12 +112,14 @@ class KeyboardTeleop:
 
     def __init__(self, config: KeyboardConfig, action_dim: int):
         self.relative, self._key_timeout_s = config.relative, config.key_timeout_s
-        self._moves = {" ": np.zeros(action_dim, np.float32)}
+        self._command = JointCommand(config, action_dim)
+        self._moves: dict[str, tuple[int, float]] = {" ": (0, 0.0)}
         for joint, (up, down) in enumerate(config.keys[: max(action_dim - config.first_joint, 0)], config.first_joint):
-            for key, amount in ((up, config.step_size), (down, -config.step_size)):
-                self._moves[key] = np.zeros(action_dim, np.float32)
-                self._moves[key][joint] = amount
+            self._moves |= {up: (joint, config.step_size), down: (joint, -config.step_size)}
         self._pressed_at: dict[str, float] = {}
+        self._terminal: int | None = None
+        if SHARED_KEYS.in_use:
+            return
         try:
             self._terminal = os.open(TERMINAL, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
         except OSError as error:
@@ -85,15 +130,24 @@ class KeyboardTeleop:
     def command(self) -> FloatArray | None:
         """[A], or None while nothing is pressed."""
         now = time.monotonic()
-        with suppress(BlockingIOError):
-            for key in os.read(self._terminal, 64).decode(errors="ignore"):
-                if key in self._moves:
-                    self._pressed_at[key] = now
+        self._pressed_at |= {key: now for key in self._read() if key in self._moves}
         self._pressed_at = {key: at for key, at in self._pressed_at.items() if now - at < self._key_timeout_s}
-        return sum((self._moves[key] for key in self._pressed_at), self._moves[" "]) if self._pressed_at else None
+        moves: dict[int, float] = {}
+        for joint, amount in map(self._moves.__getitem__, self._pressed_at):
+            moves[joint] = moves.get(joint, 0.0) + amount
+        return self._command.of(moves, acts=bool(self._pressed_at))
+
+    def _read(self) -> str:
+        if self._terminal is None:
+            return SHARED_KEYS.take()
+        with suppress(BlockingIOError):
+            return os.read(self._terminal, 64).decode(errors="ignore")
+        return ""
 
     def close(self) -> None:
         """Restore the terminal."""
+        if self._terminal is None:
+            return
         termios.tcsetattr(self._terminal, termios.TCSANOW, self._before)
         os.close(self._terminal)
 
@@ -118,6 +172,7 @@ class GamepadTeleop:
 
     def __init__(self, config: GamepadConfig, action_dim: int):
         self.relative, self._config, self._action_dim = config.relative, config, action_dim
+        self._command = JointCommand(config, action_dim)
         self._sticks: dict[int, float] = {}
         self._held = False
         self._device = open_gamepad(config.device, "a gamepad")
@@ -130,14 +185,11 @@ class GamepadTeleop:
                     self._sticks[number] = value / FULL
                 elif kind & BUTTON and number == self._config.button:
                     self._held = bool(value)
-        if not self._held:
-            return None
-        command = np.zeros(self._action_dim, np.float32)
-        for joint, axis in enumerate(self._config.axes[: max(self._action_dim - self._config.first_joint, 0)]):
-            deflection = self._sticks.get(axis, 0.0)
-            if abs(deflection) > self._config.deadzone:
-                command[self._config.first_joint + joint] = self._config.step_size * deflection
-        return command
+        axes = self._config.axes[: max(self._action_dim - self._config.first_joint, 0)]
+        sticks = {joint: self._sticks.get(axis, 0.0) for joint, axis in enumerate(axes, self._config.first_joint)}
+        deflected = {joint: at for joint, at in sticks.items() if abs(at) > self._config.deadzone}
+        moves = {joint: self._config.step_size * deflection for joint, deflection in deflected.items()}
+        return self._command.of(moves, acts=self._held)
 
     def close(self) -> None:
         """Close the device."""

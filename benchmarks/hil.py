@@ -1,0 +1,142 @@
+"""Learning with a person's corrections: true success over robot steps, with a simulated person of limited time.
+
+    python benchmarks/hil.py [--tasks pick_place,push] [--seeds 10,11,12] [--folder F] [--plot hil.png] [--quick]
+
+`plaudit online` on the simulator's state, 20 demonstrations, labels by the simulator:
+
+    none      SAC without a person
+    hil       SAC, and the person's interventions are also demonstrations, as in HIL-SERL
+    dagger    HG-DAgger: behavior cloning of demonstrations and interventions
+
+The person (teleop.type=scripted) helps where the task makes no progress, for 200 s in all.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bars import Bars
+from plaudit.data.store import Store
+from plaudit.types import HUMAN
+
+SAC = "learner=sac learner.bc_weight=0.1 learner.tau=0.01"
+BUDGET_S = 200
+PERSON = f"teleop.type=scripted teleop.budget_s={BUDGET_S}"
+VARIANTS = {"none": SAC, "hil": f"{SAC} {PERSON}", "dagger": f"learner=dagger {PERSON}"}
+GOAL = 0.9  # true success
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a run."""
+
+    steps: list[int]  # at each evaluation
+    success: list[float]  # true, of 50 evaluation seeds
+    person_s: float
+    final_rate: float  # of the steps of the last 50 episodes, by the person
+    seconds: float
+
+    @property
+    def steps_to_goal(self) -> float:
+        """Robot steps at the first evaluation that reaches the goal; infinity where none does."""
+        return next((step for step, rate in zip(self.steps, self.success) if rate >= GOAL), np.inf)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tasks", default="pick_place,push")
+    parser.add_argument("--seeds", default="10,11,12")
+    parser.add_argument("--episodes", type=int, default=400)
+    parser.add_argument("--folder", type=Path, help="keeps the runs; those that it has are not made again")
+    parser.add_argument("--plot", type=Path, help="an image of success over robot steps")
+    parser.add_argument("--quick", action="store_true", help="lift, few episodes: whether it runs")
+    options = parser.parse_args()
+    tasks, seeds = options.tasks.split(","), list(map(int, options.seeds.split(",")))
+    if options.quick:
+        tasks, seeds, options.episodes = ["lift"], [0], 12
+    bars, found = Bars(), {}
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = (options.folder or Path(temporary)).absolute()
+        for task in tasks:
+            for name, settings in VARIANTS.items():
+                found[task, name] = [learn(folder, task, name, settings, seed, options.episodes) for seed in seeds]
+                tell(task, name, found[task, name])
+    if options.quick:
+        bars.left_out("success and robot steps")
+        bars.report()
+        return
+    for task in tasks:
+        alone, helped = (float(np.median([o.steps_to_goal for o in found[task, name]])) for name in ("none", "hil"))
+        limit = max(one.steps[-1] for one in found[task, "none"])
+        bars.at_most(f"hil_{task}_steps", helped / min(alone, limit), 0.5)
+        bars.at_most(f"hil_{task}_final_rate", max(one.final_rate for one in found[task, "hil"]), 0.05)
+    if options.plot is not None:
+        plot(found, tasks, options.plot)
+    bars.report()
+
+
+def learn(folder: Path, task: str, name: str, settings: str, seed: int, episodes: int) -> Outcome:
+    """Train, unless the folder has the run."""
+    run = folder / "runs" / f"{task}_{name}_{seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (run / "report.html").exists():
+        words = (
+            f"online env={task} env.obs=state demos.scripted=20 demos.noise=0.05 audit.fraction=0 "
+            f"evaluation.freq=1000 evaluation.episodes=50 run.max_episodes={episodes} run.seed={seed} "
+            f"run.name={run.name} {settings}"
+        )
+        command = [sys.executable, "-m", "plaudit.cli", *words.split()]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    evaluations = [line for line in lines if "eval/success_once" in line]
+    acted = [(episode.control_mode == HUMAN, episode.fps) for _, episode in Store.open(run / "episodes")]
+    return Outcome(
+        steps=[line["step"] for line in evaluations],
+        success=[line["eval/success_once"] for line in evaluations],
+        person_s=sum(human.sum() / fps for human, fps in acted),
+        final_rate=float(np.concatenate([human for human, _ in acted[-50:]]).mean()),
+        seconds=max(line.get("time/elapsed_s", 0) for line in lines),
+    )
+
+
+def tell(task: str, name: str, outcomes: list[Outcome]) -> None:
+    steps = " ".join(f"{one.steps_to_goal:,.0f}" for one in outcomes)
+    last = " ".join(f"{one.success[-1]:.0%}" for one in outcomes)
+    person = " ".join(f"{one.person_s:.0f}" for one in outcomes)
+    rate = " ".join(f"{one.final_rate:.0%}" for one in outcomes)
+    seconds = " ".join(f"{one.seconds:.0f}" for one in outcomes)
+    what = f"steps to {GOAL:.0%}: {steps}; last evaluation: {last}; person {person} s, at the end {rate} of steps"
+    print(f"{time.strftime('%H:%M:%S')} {task} {name}: {what}; {seconds} s", flush=True)
+
+
+def plot(found: dict[tuple[str, str], list[Outcome]], tasks: list[str], path: Path) -> None:
+    """Mean success of the seeds over robot steps, and each seed."""
+    import matplotlib.pyplot as plt
+
+    figure, axes = plt.subplots(1, len(tasks), figsize=(5 * len(tasks), 3.4), sharey=True, squeeze=False)
+    for axis, task in zip(axes[0], tasks, strict=True):
+        for number, name in enumerate(VARIANTS):
+            runs = found[task, name]
+            grid = np.linspace(0, max(one.steps[-1] for one in runs), 100)
+            curves = np.array([np.interp(grid, one.steps, one.success) for one in runs])
+            axis.plot(grid, curves.mean(axis=0), color=f"C{number}", label=name)
+            axis.fill_between(grid, curves.min(axis=0), curves.max(axis=0), color=f"C{number}", alpha=0.15, lw=0)
+        axis.set(title=task, xlabel="robot steps", ylim=(-0.02, 1.02))
+        axis.grid(alpha=0.3)
+    axes[0][0].set_ylabel("true success")
+    axes[0][0].legend(loc="lower right")
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+
+
+if __name__ == "__main__":
+    main()

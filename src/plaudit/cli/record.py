@@ -1,0 +1,181 @@
+"""`plaudit record`: demonstrations by teleoperation, or corrections of a policy."""
+
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from plaudit.cli.common import open_or_create, out, stop, tell
+from plaudit.cli.options import (
+    MAX_SEED,
+    AllowUntrained,
+    Auto,
+    Count,
+    Option,
+    Overrides,
+    Positive,
+    Robot,
+    RobotParams,
+    RobotTopics,
+    app,
+    command,
+)
+from plaudit.cli.run import drive, load_run_and_policy
+from plaudit.errors import ConfigError, PlauditError, RolloutError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from plaudit.data.store import Store
+    from plaudit.rollout.run import RecordedEpisode
+
+# Pairs of keys that no command of the operator has: x, y, z, gripper, and three more.
+KEYS = ["ik", "jl", "um", "nb", "tg", "yv", "zc"]
+# Actions of a simulated task are displacements in -1..1; the last number is the gripper.
+IN_SIMULATION = {"relative": False, "step_size": 1.0, "always": True}
+
+
+@command(app, "record", reads_config=True)
+def record(
+    store: Path,  # The store to add to; created if it does not exist.
+    # Keys, like teleop.step_size=0.02 or operator.keys.success=g.
+    overrides: Overrides = None,
+    *,
+    robot: Robot = "sim",
+    env: Annotated[str | None, Option(help="With --robot sim: lift, pick_place or push.")] = None,
+    teleop: str = "keyboard",  # keyboard, gamepad, topic, lerobot or my_module:MyConfig.
+    policy: Path | None = None,  # A policy's file: it acts, and you correct it.
+    episodes: Positive = 20,  # Number of episodes that the store should have.
+    steps: Positive = 1000,  # Maximum number of steps of an episode.
+    task: str = "",  # The task text, recorded with each episode.
+    # Seed of the first episode, in a simulation.
+    seed: Annotated[int | None, Option(min=0, max=MAX_SEED)] = None,
+    countdown: Count = 3,  # Seconds from the start key to the first step.
+    playback: bool = False,  # Write a video of the last episode next to the store.
+    auto: Auto = None,
+    params: RobotParams = None,
+    topics: RobotTopics = None,
+    allow_untrained: AllowUntrained = False,
+) -> None:
+    """Record demonstrations by teleoperation.
+
+    Before each episode, press the start key. Mark its end with success or failure, discard it, or repeat it. The same
+    command continues a store that has fewer episodes. With --policy, a policy acts and your corrections are recorded.
+    """
+    from plaudit.rollout.teleop import restore_terminal
+
+    if env is not None and robot != "sim":
+        raise ConfigError([((), f"--env {env} is a simulated task, and --robot is {robot}; leave one of them out")])
+    with open_or_create(store) as opened, restore_terminal(), _shared_keyboard(teleop, policy, auto):
+        config, spec = _load(
+            overrides or [],
+            policy,
+            robot=robot,
+            env=env,
+            teleop=teleop,
+            robot_files={"inference_runtime_params_config": params, "inference_runtime_topics_config": topics},
+            max_episode_steps=steps,
+            **({"allow_untrained": True} if allow_untrained else {}),
+        )
+        if len(opened.ids) >= episodes:
+            out.print(f"{store} has {len(opened.ids)} episodes already; ask for more with --episodes")
+            return
+        operator = _operator(config, auto)
+        if opened.ids:
+            out.print(f"{store} has {len(opened.ids)} of {episodes} episodes")
+        options = {"task": task, "patience_s": config.inference.patience_s, "countdown": countdown}
+        begun = False
+        try:
+            with _engine(config, spec) as engine:
+                begun = True
+                out.print(f"{engine.env_spec.name}: {engine.env_spec.fps:g} Hz; {_how_to_move(engine, config.teleop)}")
+                while (kept := len(opened.ids)) < episodes:  # one that was discarded does not count
+                    first = None if seed is None else seed + kept
+                    for done in drive(engine, opened, config.robot, operator, episodes - kept, seed=first, **options):
+                        if playback and not done.discarded:
+                            _play_back(opened, done)
+        except RolloutError as error:
+            tell("error", f"{error}; {'the robot was told to hold' if begun else 'no episode was begun'}")
+            raise typer.Exit(1) from None
+        except KeyboardInterrupt:
+            stop(
+                f"interrupted; the robot was told to hold. {store} has {len(opened.ids)} of {episodes} episodes; the "
+                "same command continues"
+            )
+        out.print(f"{store}: {len(opened.ids)} of {episodes} episodes")
+
+
+def _load(overrides: list[str], policy: Path | None, *, env: str | None, **settings: Any) -> tuple[Any, Any]:
+    """The configs of the run and of the policy, with what suits the device unless the user has set it."""
+    simulated, keyboard = settings["robot"] == "sim", settings["teleop"] == "keyboard"
+    defaults: dict[str, Any] = {"teleop.keys": f"[{','.join(KEYS)}]"} if keyboard else {}
+    if simulated:
+        defaults |= {} if env is None else {"robot.env.type": env}
+        defaults |= {"policy.inference.idle_action": "zero"}
+        if settings["teleop"] in ("keyboard", "gamepad"):
+            own = {**IN_SIMULATION, "always": policy is None, "gripper": 3}
+            defaults |= {f"teleop.{key}": str(value).lower() for key, value in own.items()}
+    given = {one.partition("=")[0] for one in overrides}
+    overrides = [*(f"{key}={value}" for key, value in defaults.items() if key not in given), *overrides]
+    if policy is not None:
+        return load_run_and_policy(policy, overrides, None, **settings)
+    from plaudit.rollout.run import load_run
+
+    return load_run(overrides, algorithm="sequential", **settings), None
+
+
+@contextmanager
+def _engine(config: Any, policy: Any) -> "Iterator[Any]":
+    if policy is not None:
+        with config.start(policy) as engine:
+            yield engine
+        return
+    from plaudit.rollout.sequential import TeleopOnly
+
+    with TeleopOnly(config.robot, config.inference, config.teleop) as engine:
+        yield engine
+
+
+def _operator(config: Any, auto: bool | None) -> Any:
+    """A person attends, in a simulation too, where there is a terminal."""
+    from plaudit.rollout.operator import has_terminal, resolve_auto
+
+    if auto is None and has_terminal():
+        auto = False
+    return resolve_auto(config.operator, auto, config.robot, config.teleop)
+
+
+@contextmanager
+def _shared_keyboard(teleop: str, policy: Path | None, auto: bool | None) -> "Iterator[None]":
+    """Where one process reads the terminal, its keys are both the operator's and the teleoperator's."""
+    from plaudit.rollout.operator import has_terminal
+    from plaudit.rollout.teleop import SHARED_KEYS
+
+    SHARED_KEYS.in_use = teleop == "keyboard" and policy is None and not auto and has_terminal()
+    try:
+        yield
+    finally:
+        SHARED_KEYS.in_use = False
+
+
+def _how_to_move(engine: Any, teleop: Any) -> str:
+    keys = getattr(teleop, "keys", None)
+    if keys is None:
+        return "you move it"
+    return f"keys, a pair for each number of an action: {' '.join(keys[: engine.env_spec.action_dim])}"
+
+
+def _play_back(store: "Store", done: "RecordedEpisode") -> None:
+    """Write the episode as a video; an episode without cameras has none."""
+    from plaudit.report.video import save_episode_video
+
+    path = store.folder.with_name(f"{store.folder.name}.last.mp4")
+    if not done.episode.frames:
+        return
+    try:
+        save_episode_video(done.episode, path)
+    except (PlauditError, OSError) as error:
+        tell("warning", f"no video of episode {done.id}: {error}")
+    else:
+        out.print(f"playback: {path}")
