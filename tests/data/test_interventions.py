@@ -107,6 +107,14 @@ def test_an_intervention_without_a_label_or_excluded_is_not_sampled(tmp_path):
     assert set(replay.sample(500).episode.tolist()) == {1}
 
 
+def test_an_intervention_is_paid_by_its_label_and_not_by_the_simulators_success(tmp_path):
+    truth = {"success": np.ones(len(MODES), bool)}
+    episode = counting_episode(len(MODES), 100, control_mode=np.array(MODES, np.uint8), privileged=truth)
+    own = labeled_store(tmp_path / "own", episode)  # the judge saw no success
+    batch = ReplaySampler(own, shares=(0.5, 0.5), interventions=InterventionConfig(), seed=0).sample(200)
+    assert (batch.reward == 0).all() and (batch.part == 0).sum() == 100
+
+
 def test_more_than_one_store_of_demonstrations_is_refused(tmp_path):
     stores = [labeled_store(tmp_path / str(i), counting_episode(3)) for i in range(3)]
     with pytest.raises(DataError, match="one store of demonstrations at most, got 2"):

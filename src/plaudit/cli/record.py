@@ -48,7 +48,7 @@ def record(
     policy: Path | None = None,  # A policy's file: it acts, and you correct it.
     episodes: Positive = 20,  # Number of episodes that the store should have.
     steps: Positive = 1000,  # Maximum number of steps of an episode.
-    task: str = "",  # The task text, recorded with each episode.
+    task: str = "",  # The task text, recorded with each episode; by default that of a simulated task.
     # Seed of the first episode, in a simulation.
     seed: Annotated[int | None, Option(min=0, max=MAX_SEED)] = None,
     countdown: Count = 3,  # Seconds from the start key to the first step.
@@ -84,7 +84,7 @@ def record(
         operator = _operator(config, auto)
         if opened.ids:
             out.print(f"{store} has {len(opened.ids)} of {episodes} episodes")
-        options = {"task": task, "patience_s": config.inference.patience_s, "countdown": countdown}
+        options = {"task": task or _instruction(config.robot), "patience_s": config.inference.patience_s, "countdown": countdown}
         begun = False
         try:
             with _engine(config, spec) as engine:
@@ -157,6 +157,15 @@ def _shared_keyboard(teleop: str, policy: Path | None, auto: bool | None) -> "It
         yield
     finally:
         SHARED_KEYS.in_use = False
+
+
+def _instruction(robot: Any) -> str:
+    """What a simulated task is called in words; "" for others."""
+    from plaudit.envs.panda import PandaConfig
+    from plaudit.envs.panda.tasks import TASKS
+
+    env = getattr(robot, "env", None)
+    return TASKS[env.type].instruction if isinstance(env, PandaConfig) else ""
 
 
 def _how_to_move(engine: Any, teleop: Any) -> str:

@@ -1,0 +1,75 @@
+"""`plaudit record` as a person uses it: at a terminal, by keyboard, in a simulation."""
+
+import time
+
+import numpy as np
+import pytest
+
+from command import plaudit
+from plaudit.data.store import Store
+from plaudit.types import HUMAN
+from pty_process import PtyProcess
+
+WORDS = ("--env", "lift", "--countdown", "0", "--steps", "2000", "robot.env.obs=state")
+
+
+def recording(folder, *words: str) -> PtyProcess:
+    return PtyProcess("-m", "plaudit.cli", "record", str(folder / "demos"), *WORDS, *words)
+
+
+def test_episodes_are_driven_by_keys_marked_discarded_and_continued(tmp_path):
+    with recording(tmp_path, "--episodes", "2") as run:
+        run.expect("keys, a pair for each number of an action: ik jl um nb", "scene ready?")
+        run.press(" ")
+        run.expect("running")
+        run.press("bi")  # close the gripper, and forward
+        time.sleep(1)  # the keys are released meanwhile
+        run.press("s")
+        run.expect("the episode was marked as a success", "episode 0", "1 to go", "scene ready?")
+        run.press(" ")
+        run.expect("running")
+        time.sleep(0.3)
+        run.press("d")
+        run.expect("discarded, kept as episode 0 of", "scene ready?")
+        run.press("q")
+        run.expect("stopped by the operator")
+    store = Store.open(tmp_path / "demos")
+    (episode,) = [episode for _, episode in store]
+    assert (episode.control_mode == HUMAN).all()
+    assert episode.actions[:, 0].max() == 1 and episode.actions[-1, 3] == -1  # the gripper stays as it was told
+    assert not episode.actions[-1, :3].any()  # and the rest stops when the key is released
+    assert store.ledger.labels(0).success_once
+    with recording(tmp_path, "--episodes", "2") as run:
+        run.expect("demos has 1 of 2 episodes", "scene ready?")
+        run.press(" ")
+        run.expect("running")
+        time.sleep(0.3)
+        run.press("f")
+        run.expect("demos: 2 of 2 episodes")
+        assert run.wait() == 0
+    assert not Store.open(tmp_path / "demos").ledger.labels(1).success_once
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--robot", "igris_b", "--env", "lift"], "--env lift is a simulated task, and --robot is igris_b"),
+        (["--env", "lifft"], "there is no env 'lifft'; did you mean 'lift'?"),
+        (["--env", "lift"], "teleop by keyboard needs a terminal"),
+        (["--env", "lift", "--teleop", "gamepad", "teleop.device=/dev/none"], "is a gamepad plugged in?"),
+        (["--env", "lift", "--teleop", "scripted", "--auto", "teleop.gripper=1"], "unknown key 'teleop.gripper'"),
+    ],
+)
+def test_what_cannot_be_recorded_leaves_nothing_behind(words, sentence, tmp_path):
+    said = plaudit("record", "demos", *words, cwd=tmp_path, ok=False)
+    assert sentence in " ".join(said.split())
+    assert not (tmp_path / "demos").exists()
+
+
+def test_a_person_corrects_a_policy(tmp_path):
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("policy: {type: scripted, expert: lift, horizon: 1}")
+    words = ["--env", "lift", "--policy", policy, "--teleop", "scripted", "--auto", "--episodes", 1, "--steps", 30]
+    plaudit("record", "demos", *words, "teleop.patience=1", "teleop.delay=0", "--seed", 1, cwd=tmp_path)
+    (episode,) = [episode for _, episode in Store.open(tmp_path / "demos")]
+    assert 0 < np.count_nonzero(episode.control_mode == HUMAN) < episode.steps
