@@ -35,6 +35,7 @@ ROOMS = [
     "report",
     "training",
     "cluster",
+    "web",
     "cli",
     "testing",
 ]

@@ -12,7 +12,18 @@ except KeyboardInterrupt:
 
 # In the order of `plaudit --help`.
 COMMANDS = (
-    *("record", "collect", "label", "train-reward", "train-progress", "train", "run", "train-policy", "online"),
+    *(
+        "serve",
+        "record",
+        "collect",
+        "label",
+        "train-reward",
+        "train-progress",
+        "train",
+        "run",
+        "train-policy",
+        "online",
+    ),
     *("report", "eval", "demo", "data", "env", "robot", "judge", "cluster", "config"),
 )
 # The modules of this package that define commands with other names.

@@ -50,7 +50,9 @@ def label_(
     skip_labeled: bool = False,  # Skip episodes that already have labels of any source.
     dry_run: bool = False,  # Show what would be done; write nothing.
     batch: Positive = 8,  # Episodes that are labeled at once.
-    order: Literal["unlabeled", "disagreement"] = "unlabeled",  # With --judge human: which episodes come first.
+    order: Literal[
+        "unlabeled", "disagreement", "random"
+    ] = "unlabeled",  # With --judge human: which episodes come first.
     name: str = "",  # With --judge human: the labeler's name, kept with the labels.
     # With --judge human: a file that records every action.
     action_log: Annotated[Path | None, Option("--action-log", "--keys-log")] = None,

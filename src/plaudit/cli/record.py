@@ -84,7 +84,11 @@ def record(
         operator = _operator(config, auto)
         if opened.ids:
             out.print(f"{store} has {len(opened.ids)} of {episodes} episodes")
-        options = {"task": task or _instruction(config.robot), "patience_s": config.inference.patience_s, "countdown": countdown}
+        options = {
+            "task": task or _instruction(config.robot),
+            "patience_s": config.inference.patience_s,
+            "countdown": countdown,
+        }
         begun = False
         try:
             with _engine(config, spec) as engine:

@@ -2,6 +2,7 @@
 
     unlabeled       those without a human label, oldest first
     disagreement    those on which judges disagree most, until a human has labeled them
+    random          those without a human label, in an order that is the same each time and follows nothing
 
 Judges are compared by the newest label of each source. Two of them differ on an episode by
 
@@ -21,6 +22,7 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Literal
+from zlib import crc32
 
 import numpy as np
 
@@ -32,7 +34,7 @@ from plaudit.judges.human.drafts import SOURCE
 from plaudit.types import Labels
 
 REQUESTS = "label_requests.json"  # in a store's folder
-QueueOrder = Literal["unlabeled", "disagreement"]
+QueueOrder = Literal["unlabeled", "disagreement", "random"]
 AT_A_TIME = 100  # episodes whose judges are compared in one go: some 50 ms
 
 
@@ -139,14 +141,17 @@ class Queue:
                 self._scores[i] = disagreement([version.labels() for version in newest.values()])
             changed |= scored
         self._left = (self._left & alive_ids | changed) - {i for i in changed if self._is_resolved(i)}
-        if self.order == "disagreement" or self._requests or requested:
+        if self.order != "unlabeled" or self._requests or requested:
             places = [row for row, i in enumerate(self.rows) if i in self._left]
             for row, episode_id in zip(places, sorted(self._left, key=self._key)):
                 self.rows[row] = episode_id
         return True
 
     def _key(self, episode_id: int) -> tuple[int, float, int]:
-        return self._requests.rank(episode_id), -self.score(episode_id), episode_id
+        rank = self._requests.rank(episode_id)
+        if self.order == "random":
+            return rank, crc32(f"{self._store.settings.id}/{episode_id}".encode()), episode_id
+        return rank, -self.score(episode_id), episode_id
 
     def _is_resolved(self, episode_id: int) -> bool:
         """Whether a human has labeled it; where judges are compared, after all others or in agreement with them."""

@@ -1,0 +1,79 @@
+"""`plaudit serve`: episodes, labeling, runs and judges in a browser."""
+
+import secrets
+import socket
+from pathlib import Path
+from typing import Annotated
+
+from plaudit.cli.common import out, tell
+from plaudit.cli.options import Option, app, command
+from plaudit.errors import DataError
+
+LOCAL = ("127.0.0.1", "localhost", "::1")
+TOKEN_VARIABLE = "PLAUDIT_TOKEN"
+
+
+@command(app, "serve")
+def serve(
+    folders: Annotated[
+        list[Path] | None,
+        Option(metavar="[STORE|RUN|FOLDER]...", help="Stores, runs, judges, or folders with these; . by default."),
+    ] = None,
+    *,
+    host: str = "127.0.0.1",  # The address to listen on; any but this machine's own requires a token.
+    port: Annotated[int, Option(min=0, max=65535)] = 8420,  # The port; 0: any free one.
+    # The token that pages need. Made at random if the address is not this machine's own.
+    token: Annotated[str | None, Option(envvar=TOKEN_VARIABLE)] = None,
+) -> None:
+    """Show and label episodes in a browser, and follow runs.
+
+    Only the given folders are served, to this machine alone unless --host says otherwise. The emergency stop of a robot
+    is not offered over the network: keep it at the robot.
+    """
+    import uvicorn
+
+    from plaudit.web.server import Access, make_app
+
+    roots = [folder.resolve() for folder in folders or [Path()]]
+    for folder, root in zip(folders or [Path()], roots, strict=True):
+        if not root.is_dir():
+            raise DataError(f"{folder} is not a folder; name a store, a run, or a folder with these")
+    listening = _listen(host, port)
+    port = listening.getsockname()[1]
+    if host not in LOCAL and not token:
+        token = secrets.token_urlsafe(24)
+    names = {*LOCAL, host} if host in LOCAL else {host, *_names_of_this_machine(host)}
+    hosts = frozenset(f"[{name}]:{port}" if ":" in name else f"{name.lower()}:{port}" for name in names)
+    address = f"http://{'[' + host + ']' if ':' in host else host}:{port}/"
+    if host in ("0.0.0.0", "::"):
+        address = f"http://{socket.gethostname()}:{port}/"
+    out.print(f"serving {', '.join(map(str, roots))}", highlight=False)
+    out.print(f"open {address}{f'?token={token}' if token else ''}   (Ctrl-C ends it)", highlight=False, soft_wrap=True)
+    if host not in LOCAL:
+        tell(
+            "warning",
+            "other machines can reach this server; traffic is not encrypted, so use a tunnel outside your lab",
+        )
+    config = uvicorn.Config(make_app(roots, Access(hosts, token or "")), log_level="warning", lifespan="on")
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        raise DataError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port or --host") from error
+    listening.listen(128)
+    return listening
+
+
+def _names_of_this_machine(host: str) -> set[str]:
+    """What a browser elsewhere may call this machine, if it listens on all of its addresses."""
+    import psutil
+
+    addresses = {address.address.partition("%")[0] for nic in psutil.net_if_addrs().values() for address in nic}
+    return {socket.gethostname(), socket.getfqdn(), *LOCAL, *addresses} if host in ("0.0.0.0", "::") else set()

@@ -1,0 +1,1 @@
+"""The pages of `plaudit serve`: episodes, labeling, runs and judges in a browser."""

@@ -1,0 +1,239 @@
+"""Episodes as pages show them: a row each in the grid, everything about one, and its frames as images."""
+
+import io
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from plaudit.data.store import Store
+from plaudit.errors import DataError
+from plaudit.judges.human.drafts import FrameAnnotation
+from plaudit.rollout.run import MARK
+from plaudit.rule import threshold_of
+from plaudit.types import HUMAN, AnyArray, Episode, Labels
+
+PAGE = 60  # episodes
+MAX_PAGE = 200
+MAX_SERIES = 16  # numbers of a state or an action that are drawn
+OUTCOMES = ("success", "failure", "excluded", "withheld", "unlabeled")
+
+
+def outcome(labels: Labels | None) -> str:
+    """What labels say of an episode, in a word."""
+    if labels is None:
+        return "unlabeled"
+    if labels.withheld:
+        return "withheld"
+    if not labels.labeled.any():
+        return "excluded"
+    return "success" if labels.success_once else "failure"
+
+
+@dataclass
+class StoreIndex:
+    """The rows of a store's episodes; a row is computed when it is first needed, and again when labels are new."""
+
+    store: Store
+    _rows: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _seen: tuple[int, int] = (0, 0)  # generation and versions of the ledger
+    _guard: threading.Lock = field(default_factory=threading.Lock)
+
+    def page(self, query: Mapping[str, str]) -> dict[str, Any]:
+        """The episodes that a query asks for, the newest first, a page of them."""
+        with self._guard:
+            self._forget_changed()
+            ids = self.store.ids[::-1]
+            if query.get("order") == "oldest":
+                ids = ids[::-1]
+            filters = {name: query[name] for name in FILTERS if query.get(name)}
+            if filters:
+                ids = [i for i in ids if all(FILTERS[name](self._row(i), value) for name, value in filters.items())]
+            first = max(0, _number(query.get("first", "0")))
+            count = min(MAX_PAGE, max(1, _number(query.get("count", str(PAGE)))))
+            return {
+                "total": len(self.store.ids),
+                "found": len(ids),
+                "first": first,
+                "episodes": [self._row(i) for i in ids[first : first + count]],
+                "store": self.store.settings.id,
+            }
+
+    def _forget_changed(self) -> None:
+        ledger = self.store.ledger
+        if self._seen[0] != ledger.generation:
+            self._rows.clear()
+        for episode_id in ledger.changed_since(self._seen[1] if self._rows else len(ledger)):
+            self._rows.pop(episode_id, None)
+        self._seen = (ledger.generation, len(ledger))
+
+    def _row(self, episode_id: int) -> dict[str, Any]:
+        if episode_id not in self._rows:
+            self._rows[episode_id] = self._describe(episode_id)
+        return self._rows[episode_id]
+
+    def _describe(self, episode_id: int) -> dict[str, Any]:
+        entry, ledger = self.store.entry(episode_id), self.store.ledger
+        line, current = entry.line, ledger.current(episode_id)
+        newest = {version.source: version for version in ledger.history(episode_id)}
+        opinions = {source: version.labels() for source, version in newest.items()}
+        outcomes = {source: outcome(labels) for source, labels in opinions.items()}
+        decided = {word for word in outcomes.values() if word in ("success", "failure")}
+        meta = line["meta"]
+        return {
+            "id": episode_id,
+            "steps": entry.steps,
+            "camera": min((camera[0] for camera in self.store.segment(entry.segment).schema.cameras), default=None),
+            "task": line["task"],
+            "fps": line["fps"],
+            "outcome": outcomes[current.source] if current is not None else "unlabeled",
+            "source": None if current is None else current.source,
+            "opinions": outcomes,
+            "disagree": len(decided) > 1,
+            "ood": any(labels.ood for labels in opinions.values()),
+            "operator": str(meta.get(MARK, "")),
+            "weights": meta.get("weights"),
+        }
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise DataError(f"'{text}' is not a whole number") from None
+
+
+FILTERS: dict[str, Any] = {
+    "outcome": lambda row, value: row["outcome"] == value,
+    "source": lambda row, value: value in row["opinions"],
+    "disagree": lambda row, value: row["disagree"],
+    "ood": lambda row, value: row["ood"],
+    "operator": lambda row, value: row["operator"] == value,
+    "task": lambda row, value: value.lower() in row["task"].lower(),
+    "weights": lambda row, value: str(row["weights"]) == value,
+    "id": lambda row, value: str(row["id"]) == value,
+}
+
+
+def describe_episode(store: Store, episode_id: int) -> dict[str, Any]:
+    """Everything about one episode but its frames."""
+    episode, entry = store.episode(episode_id), store.entry(episode_id)
+    history = store.ledger.history(episode_id)
+    current = store.ledger.current(episode_id)
+    ids = store.ids
+    place = ids.index(episode_id)
+    return {
+        "id": episode_id,
+        "store": store.settings.id,
+        "previous": ids[place - 1] if place else None,
+        "next": ids[place + 1] if place + 1 < len(ids) else None,
+        "steps": episode.steps,
+        "fps": episode.fps,
+        "task": episode.task,
+        "robot": episode.robot,
+        "terminated": episode.terminated,
+        "meta": {name: str(value)[:200] for name, value in entry.line["meta"].items()},
+        "cameras": {name: list(frames.shape[1:3]) for name, frames in sorted(episode.frames.items())},
+        "state": _series(episode.state),
+        "actions": _series(episode.actions),
+        "by_person": _ranges(episode.control_mode == HUMAN),
+        "labels": None if current is None else _frames(current.labels()),
+        "traces": traces(store, episode_id, episode),
+        "history": [
+            {
+                "number": version.number,
+                "source": version.source,
+                "time": version.time,
+                "note": version.labels().note,
+                "summary": FrameAnnotation.from_labels(episode, version.labels()).summary,
+                "counts": version is current,
+            }
+            for version in history
+        ],
+    }
+
+
+def traces(store: Store, episode_id: int, episode: Episode) -> list[dict[str, Any]]:
+    """The newest scores of each judge: P(success) of each frame, and task progress."""
+    newest = {version.source: version for version in store.ledger.history(episode_id)}
+    found: list[dict[str, Any]] = []
+    for version in sorted(newest.values(), key=lambda v: v.time, reverse=True):
+        labels = version.labels()
+        if labels.steps != episode.steps:  # of another episode; `plaudit data check` reports it
+            continue
+        progress = None if labels.scores is None else labels.scores.progress
+        found.append(
+            {
+                "source": version.source,
+                "time": version.time,
+                "note": labels.note,
+                "ood": labels.ood,
+                "outcome": outcome(labels),
+                "frames": _frames(labels),
+                "probs": None if labels.scores is None else _numbers(labels.frame_probs),
+                "threshold": threshold_of(labels.judge),
+                "progress": None if progress is None else _numbers(progress),
+            }
+        )
+    return found
+
+
+def _frames(labels: Labels) -> list[int | None]:
+    """1, 0 or None of each frame."""
+    return [None if not labeled else int(hit) for hit, labeled in zip(labels.success, labels.labeled, strict=True)]
+
+
+def _ranges(flags: AnyArray) -> list[list[int]]:
+    """First and last step of each stretch that is true."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], flags.astype(int), [0]])))
+    return [[int(first), int(end) - 1] for first, end in zip(edges[::2], edges[1::2], strict=True)]
+
+
+def _series(values: AnyArray) -> list[list[float | None]]:
+    """A list for each number, of the first ones."""
+    return [_numbers(column) for column in np.asarray(values, np.float64)[:, :MAX_SERIES].T]
+
+
+def _numbers(values: AnyArray) -> list[float | None]:
+    return [None if not np.isfinite(v) else round(float(v), 4) for v in values]
+
+
+class FrameReader:
+    """Frames as images. Episodes that were read last stay open."""
+
+    def __init__(self, most: int = 16):
+        self._most = most
+        self._open: OrderedDict[tuple[int, int], Episode] = OrderedDict()
+        self._guard = threading.Lock()
+
+    def image(self, store: Store, episode_id: int, camera: str, frame: int, width: int | None) -> tuple[bytes, str]:
+        """The encoded image and its media type. width: of a small copy; None: as it is"""
+        episode = self._episode(store, episode_id)
+        if camera not in episode.frames:
+            raise DataError(f"episode {episode_id} has no camera '{camera}'; it has: {', '.join(episode.frames)}")
+        pixels = episode.frames[camera]
+        if not 0 <= frame < len(pixels):
+            raise DataError(f"episode {episode_id} has frames 0 to {len(pixels) - 1}, not {frame}")
+        picture = Image.fromarray(np.ascontiguousarray(pixels[frame]))
+        if width is not None and width < picture.width:
+            picture = picture.resize((width, max(1, round(width * picture.height / picture.width))))
+        data, small = io.BytesIO(), picture.width * picture.height <= 256**2
+        if small:  # exact, and not larger
+            picture.save(data, "PNG", compress_level=1)
+        else:
+            picture.save(data, "JPEG", quality=88)
+        return data.getvalue(), "image/png" if small else "image/jpeg"
+
+    def _episode(self, store: Store, episode_id: int) -> Episode:
+        key = (id(store), episode_id)
+        with self._guard:
+            if key not in self._open:
+                self._open[key] = store.episode(episode_id)
+                if len(self._open) > self._most:
+                    self._open.popitem(last=False)
+            self._open.move_to_end(key)
+            return self._open[key]

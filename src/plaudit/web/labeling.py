@@ -1,0 +1,156 @@
+"""Labeling in a browser, by the same session code as the window: drafts, undo, the queue and the ledger.
+
+A person is known by name. Their session stays open on the server while their pages ask for it; another person is not
+offered the episode that it has open. Every action is on disk when it is answered.
+"""
+
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from plaudit.errors import DataError, PlauditError
+from plaudit.judges.human.queue import QueueOrder
+from plaudit.judges.human.session import ACTIONS, GROUPS, Session
+from plaudit.web.episodes import traces
+
+IDLE_S = 600.0  # after which a session is closed; its drafts stay
+NEARBY = 12  # rows of the queue that are shown before and after the open one
+MAX_NAME = 60  # characters
+ORDERS: tuple[QueueOrder, ...] = ("unlabeled", "disagreement", "random")
+
+
+@dataclass
+class _Open:
+    session: Session
+    guard: threading.Lock = field(default_factory=threading.Lock)
+    used: float = field(default_factory=time.monotonic)
+
+
+class LabelSessions:
+    """The open sessions of a server."""
+
+    def __init__(self) -> None:
+        self._open: dict[tuple[Path, str, str], _Open] = {}
+        self._guard = threading.Lock()
+
+    def act(self, store: Path, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Do what a page asks for, and describe the session.
+
+        request: name and order of the person; `action` with the page's `episode`, `frame` and `selection`; `open`, an
+        episode. An action on an episode that is no longer open is not done: the page was behind.
+        """
+        name, order = str(request.get("name", "")).strip(), request.get("order", "unlabeled")
+        if not name or len(name) > MAX_NAME or not name.isprintable():
+            raise DataError(f"a labeler needs a name of 1 to {MAX_NAME} characters; it is kept with the labels")
+        if order not in ORDERS:
+            raise DataError(f"there is no order '{order}'; known are: {', '.join(ORDERS)}")
+        held = self._session(store, name, order)
+        with held.guard:
+            held.used = time.monotonic()
+            session, error = held.session, ""
+            session.status = ""
+            try:
+                _apply(session, request)
+            except PlauditError as problem:
+                error = str(problem)
+            return describe(session, error, blind=bool(request.get("blind")))
+
+    def _session(self, store: Path, name: str, order: QueueOrder) -> _Open:
+        with self._guard:
+            for key, held in list(self._open.items()):
+                other_order = key[:2] == (store, name) and key[2] != order
+                if other_order or time.monotonic() - held.used > IDLE_S:
+                    with held.guard:
+                        self._open.pop(key).session.close()
+            key = (store, name, order)
+            if key not in self._open:
+                self._open[key] = _Open(Session.open(store, order=order, name=name))
+            return self._open[key]
+
+    def close(self) -> None:
+        """Release the episodes of all sessions; drafts stay."""
+        for held in self._open.values():
+            with held.guard:
+                held.session.close()
+        self._open.clear()
+
+
+def _apply(session: Session, request: Mapping[str, Any]) -> None:
+    session.poll()
+    if isinstance(episode := request.get("open"), int):
+        session.open_episode(episode)
+    name = request.get("action")
+    if name is None or session.episode_id is None:
+        return
+    if name not in ACTIONS or (do := ACTIONS[name].do) is None:
+        raise DataError(f"there is no action '{name}'")
+    if request.get("episode") != session.episode_id:
+        session.status = "this page was behind; nothing was changed"
+        return
+    if isinstance(frame := request.get("frame"), int):
+        session.cursor.seek(frame)
+    selection = request.get("selection")
+    if isinstance(selection, list) and len(selection) == 2 and all(isinstance(each, int) for each in selection):
+        session.cursor.mark, session.cursor.end = (max(0, min(each, session.cursor.count - 1)) for each in selection)
+    do(session)
+
+
+def describe(session: Session, error: str = "", *, blind: bool = False) -> dict[str, Any]:
+    """A session, as a page draws it. blind: without what judges say"""
+    queue, episode = session.queue, session.episode
+    shown: dict[str, Any] = {
+        "name": session.name,
+        "order": queue.order,
+        "left": len(queue),
+        "total": len(queue.rows),
+        "completed": session.completed,
+        "status": session.status,
+        "error": error,
+        "episode": session.episode_id,
+    }
+    if session.episode_id is None or episode is None:
+        return shown
+    place = queue.rows.index(session.episode_id)
+    first = max(0, place - NEARBY)
+    return shown | {
+        "store": session.store.settings.id,
+        "task": episode.task,
+        "fps": episode.fps,
+        "count": session.cursor.count,
+        "offset": episode.observed.start or 0,
+        "frame": session.cursor.frame,
+        "selection": session.cursor.selection,
+        "runs": [[a, b, None if value != value else int(value)] for a, b, value in session.annotation.runs],
+        "summary": session.annotation.summary,
+        "excluded": session.annotation.excluded,
+        "cameras": {name: list(frames.shape[1:3]) for name, frames in sorted(episode.frames.items())},
+        "traces": [] if blind else traces(session.store, session.episode_id, episode),
+        "rows": [_row(session, i) for i in queue.rows[first : place + NEARBY + 1]],
+    }
+
+
+def _row(session: Session, episode_id: int) -> dict[str, Any]:
+    if episode_id in session.drafts.state.drafts:
+        return {"id": episode_id, "state": "draft"}
+    return {"id": episode_id, "state": "open" if session.queue.needs_label(episode_id) else "done"}
+
+
+def actions() -> dict[str, list[dict[str, Any]]]:
+    """The table of actions and keys, for pages to bind."""
+    return {
+        group: [
+            {
+                "name": action.name,
+                "keys": action.keys,
+                "title": action.title,
+                "description": action.description,
+                "repeats": action.repeats,
+                "here": action.do is None,
+            }
+            for action in listed
+        ]
+        for group, listed in GROUPS.items()
+    }

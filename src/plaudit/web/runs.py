@@ -1,0 +1,128 @@
+"""Runs and judges as pages show them: a verdict of three lines, curves, and the newest events."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from plaudit.data.disk import Folder
+from plaudit.errors import PlauditError
+from plaudit.files import read_json_object
+from plaudit.report.run_data import RunData
+from plaudit.training.audit import CORRECTED
+
+LIVE_S = 30.0  # since the last line of its metrics
+POINTS = 400  # of a curve
+EVENTS = 30
+SUCCESS = {
+    "judge": "judge/success_once",
+    "corrected by the audit": CORRECTED,
+    "simulator": "env/success_once",
+    "evaluation seeds": "eval/success_once",
+    "without help": "judge/success_without_help",
+}
+OTHER = (
+    "audit/false_successes",
+    "audit/missed_successes",
+    "person/intervention_rate",
+    "replay/unlabeled_episodes",
+    "time/env_steps_per_s",
+    "time/updates_per_s",
+    "policy/staleness_s",
+    "loss/critic",
+    "loss/bc",
+    "loss/flow",
+)
+
+
+def describe_run(path: Path) -> dict[str, Any]:
+    """The state of a run, live or finished."""
+    run = RunData.load(path)
+    written = (path / "metrics.jsonl").stat().st_mtime
+    live = time.time() - written < LIVE_S and not (path / "report.html").exists()
+    success = {label: run.points(name) for label, name in SUCCESS.items() if run.points(name)}
+    others = {name: run.points(name) for name in OTHER if run.points(name)}
+    return {
+        "verdict": verdict(run, live=live),
+        "live": live,
+        "schedule": run.config.get("schedule"),
+        "step": run.last.get("step", 0),
+        "elapsed_s": run.last.get("time/elapsed_s", 0),
+        "success": {label: _thinned(points) for label, points in success.items()},
+        "band": _thinned(run.band(CORRECTED)),
+        "curves": {name: _thinned(points) for name, points in others.items()},
+        "latest": {name: run.latest(name) for name in run.names("judge/", "env/", "eval/", "audit/", "person/")},
+        "events": [
+            {"time": event.get("time"), "kind": str(event.get("event")), "message": str(event.get("message"))}
+            for event in run.events[-EVENTS:]
+        ][::-1],
+        "report": (path / "report.html").is_file(),
+    }
+
+
+def verdict(run: RunData, *, live: bool) -> list[str]:
+    """How good it is, why, and what to do next."""
+    alarm = run.latest("audit/alarm")
+    true = run.latest("eval/success_once")
+    corrected, judged = run.latest(CORRECTED), run.latest("judge/success_once")
+    if not run.metrics:
+        return ["No result yet.", "Nothing has been logged.", "Wait for the first episodes."]
+    if alarm:
+        false = run.latest("audit/false_successes")
+        why = "Its audit raised an alarm." if false is None else f"Its audit found {false:.0%} false successes."
+        return ["Not usable: the judge is wrong too often.", why, "Train a better judge and resume with judge.model=."]
+    if true is not None:
+        how, source = true, f"{true:.0%} success on evaluation seeds, by the simulator"
+    elif corrected is not None:
+        how, source = corrected, f"{corrected:.0%} success after the correction by the audit"
+    elif judged is not None:
+        how, source = judged, f"{judged:.0%} success by the judge alone"
+    else:
+        return ["No result yet.", "No episode has been labeled.", "Wait for labels, or label episodes."]
+    word = "Good" if how >= 0.9 else "Getting better" if live else "Not good enough yet"
+    after = f"{source}, after {run.last['step']:,} steps."
+    if live:
+        return [f"{word}: {how:.0%} success.", after, "It is still learning."]
+    following = f"plaudit eval {run.folder}" if how >= 0.9 else f"Resume with more steps: {_resume(run)}"
+    return [f"{word}: {how:.0%} success.", after, following]
+
+
+def _resume(run: RunData) -> str:
+    if run.is_online:
+        return f"plaudit online --config {run.folder / 'config.yaml'}"
+    return f"plaudit train --resume {run.folder} run.max_steps={2 * int(run.last['step'])}"
+
+
+def describe_judge(path: Path) -> dict[str, Any]:
+    """Scores of a reward model, and whether it may be used."""
+    model = read_json_object(path / "model.json")
+    scores = model.get("scores") if isinstance(model.get("scores"), dict) else {}
+    controls = model.get("controls") if isinstance(model.get("controls"), dict) else {}
+    certificate = (path / "certificate.json").is_file()
+    precision, recall = (scores.get(name) for name in ("precision", "recall"))
+    good = isinstance(precision, float | int) and isinstance(recall, float | int) and min(precision, recall) >= 0.9
+    lines = [
+        "Good on held-out frames." if good else "Check it before you use it.",
+        f"Precision {_percent(precision)}, recall {_percent(recall)} on held-out frames.",
+        "It has a certificate." if certificate else f"plaudit judge exam {path} STORE",
+    ]
+    simple = {name: value for name, value in scores.items() if isinstance(value, int | float | str)}
+    report = (path / "report.html").is_file()
+    return {"verdict": lines, "scores": simple, "controls": len(controls), "report": report}
+
+
+def report_page(path: Path) -> bytes:
+    """The report in a folder, which may be somebody else's."""
+    try:
+        return Folder(path).read("report.html")
+    except (OSError, PlauditError) as error:
+        raise FileNotFoundError(f"{path.name} has no report") from error
+
+
+def _percent(value: Any) -> str:
+    return f"{value:.1%}" if isinstance(value, int | float) else "unknown"
+
+
+def _thinned(points: list[Any]) -> list[Any]:
+    """At most POINTS of them, with the last."""
+    every = max(1, -(-len(points) // POINTS))
+    return points[::-every][::-1]

@@ -1,0 +1,82 @@
+// One episode: all cameras on one timeline with labels, scores of every judge, states and actions.
+
+import { ask, el, link, path, when } from "./dom.js";
+import { Cameras, Player, Plot, Strip } from "./viewer.js";
+
+export async function episodePage({ page, crumbs, name, rest }) {
+  const id = Number(rest[0]);
+  const episode = await ask(`/api/episode/${id}/${path(name)}`);
+  const count = episode.steps + 1;
+  crumbs.append(el("a", { href: link("episodes", name) }, name), ` / ${id}`);
+  const cameras = new Cameras(name, id, episode.store, episode.cameras);
+  const parts = [];
+  let frame = 0;
+  const seek = (to) => {
+    frame = Math.min(count - 1, Math.max(0, Math.round(to)));
+    const label = episode.labels?.[frame] ?? null;
+    cameras.show(frame, count, label === null ? "" : label ? "success" : "failure");
+    parts.forEach((part) => part.show(frame));
+    slider.value = frame;
+    place.textContent = `frame ${frame} of ${count - 1}, ${(frame / episode.fps).toFixed(2)} s`;
+  };
+  const byFraction = (fraction) => seek(fraction * (count - 1));
+  const slider = el("input", { class: "range", type: "range", min: 0, max: count - 1, "aria-label": "frame",
+    oninput: (event) => seek(Number(event.target.value)) });
+  const place = el("span", { class: "muted" });
+  const player = new Player(seek);
+  const add = (part) => { parts.push(part); return part.node; };
+
+  const side = el("div", {}, el("h2", {}, "Label history"), history(episode), el("h2", {}, "Facts"), facts(episode));
+  const main = el("div", {}, cameras.node, slider,
+    el("div", { class: "row" },
+      el("button", { onclick: () => player.toggle(frame, count, episode.fps) }, "Play or pause ", el("kbd", {}, "Space")),
+      place, el("span", { class: "grow" }),
+      episode.previous === null ? null : el("a", { href: link("episode", name, episode.previous) }, "← Previous"),
+      episode.next === null ? null : el("a", { href: link("episode", name, episode.next) }, "Next →"),
+      el("a", { href: `${link("label", name)}?open=${id}` }, el("button", {}, "Label"))));
+  if (episode.labels) {
+    const strip = new Strip(byFraction);
+    strip.draw(episode.labels, episode.by_person);
+    main.append(el("h2", {}, "Label that counts"), add(strip),
+      episode.by_person.length ? el("p", { class: "muted" }, "Yellow: steps in which a person acted.") : "");
+  }
+  for (const trace of episode.traces.filter((one) => one.probs)) {
+    const levels = trace.threshold === null ? [] : [trace.threshold];
+    const title = `${trace.source}: P(success), threshold ${trace.threshold ?? "none"}${trace.ood ? `, out of distribution: ${trace.ood}` : ""}`;
+    main.append(add(new Plot(title, [trace.probs], { range: [0, 1], levels, seek: byFraction })));
+  }
+  const progress = episode.traces.filter((one) => one.progress);
+  if (progress.length) {
+    main.append(add(new Plot("task progress", progress.map((one) => one.progress), { range: [0, 1], names: progress.map((one) => one.source), seek: byFraction })));
+  }
+  if (episode.state.length) main.append(add(new Plot("state", episode.state, { seek: byFraction })));
+  if (episode.actions.length) main.append(add(new Plot("actions", episode.actions, { seek: byFraction })));
+  page.append(el("h1", {}, episode.task || `Episode ${id}`), el("div", { class: "two" }, main, side));
+  seek(0);
+
+  const keys = (event) => {
+    if (event.target.tagName === "INPUT" && event.target.type !== "range") return;
+    const step = event.shiftKey ? 10 : 1;
+    if (event.key === "ArrowRight") seek(frame + step);
+    else if (event.key === "ArrowLeft") seek(frame - step);
+    else if (event.key === "Home") seek(0);
+    else if (event.key === "End") seek(count - 1);
+    else if (event.key === " ") player.toggle(frame, count, episode.fps);
+    else return;
+    event.preventDefault();
+  };
+  addEventListener("keydown", keys);
+  return () => { removeEventListener("keydown", keys); player.pause(); };
+}
+
+function history(episode) {
+  if (!episode.history.length) return el("p", { class: "muted" }, "Nobody has labeled this episode.");
+  return el("table", {}, ...episode.history.toReversed().map((version) => el("tr", {},
+    el("td", {}, el(version.counts ? "b" : "span", {}, version.source), version.counts ? " (counts)" : ""),
+    el("td", {}, version.summary, el("div", { class: "muted" }, [version.note, when(version.time)].filter(Boolean).join(", "))))));
+}
+
+function facts(episode) {
+  const rows = { steps: episode.steps, Hz: episode.fps, robot: episode.robot, terminated: episode.terminated, ...episode.meta };
+  return el("table", {}, ...Object.entries(rows).map(([name, value]) => el("tr", {}, el("th", {}, name), el("td", {}, `${value}`))));
+}

@@ -1,0 +1,167 @@
+// Labeling: the keys of the labeling window. The server does each action and answers with the session.
+
+import { ask, el, link, path, tell } from "./dom.js";
+import { Cameras, Player, Plot, Strip } from "./viewer.js";
+
+const KEYS = { ArrowLeft: "Left", ArrowRight: "Right", Escape: "Esc", Enter: "Return", PageDown: "PgDown", PageUp: "PgUp", " ": "Space" };
+const MOVES = { back: -1, forward: 1, back_10: -10, forward_10: 10, first: -1e9, last: 1e9 };
+const RETRY_MS = 1000;
+
+export async function labelPage({ page, crumbs, name: store, query }) {
+  crumbs.append(el("a", { href: link("episodes", store) }, store), " / label");
+  const person = localStorage.getItem("labeler");
+  if (!person) return askName(page);
+  const table = await ask("/api/keys");
+  const label = new LabelPage(page, store, person, query, table);
+  await label.send(query.has("open") ? { open: Number(query.get("open")) } : {});
+  return label.start();
+}
+
+function askName(page) {
+  const input = el("input", { placeholder: "Your name", "aria-label": "Your name", maxlength: 60, autofocus: true });
+  const save = (event) => {
+    event.preventDefault();
+    if (!input.value.trim()) return;
+    localStorage.setItem("labeler", input.value.trim());
+    dispatchEvent(new HashChangeEvent("hashchange"));
+  };
+  page.append(el("h1", {}, "Who is labeling?"), el("p", {}, "Your name is kept with your labels. Two people are never given the same episode."),
+    el("form", { class: "row", onsubmit: save }, input, el("button", { type: "submit" }, "Start")));
+  input.focus();
+}
+
+class LabelPage {
+  constructor(page, store, person, query, table) {
+    Object.assign(this, { store, person, page });
+    this.order = query.get("order") ?? "unlabeled";
+    this.blind = query.has("blind");
+    this.actions = new Map(Object.values(table).flat().map((action) => [action.name, action]));
+    this.byKey = new Map([...this.actions.values()].flatMap((action) => action.keys.map((key) => [key, action])));
+    this.pending = Promise.resolve();
+    this.player = new Player((frame) => this.seek(frame));
+    this.head = el("div", { class: "row" });
+    this.view = el("div");
+    this.help = el("div", { hidden: true }, el("h2", {}, "Keys"), this.buttons(table));
+    this.rows = el("ul", { class: "queue" });
+    page.append(this.head, el("div", { class: "two" }, el("div", {}, this.view, this.main(table), this.help),
+      el("div", {}, el("h2", {}, "Queue"), this.rows)));
+  }
+
+  start() {
+    const keys = (event) => this.key(event);
+    addEventListener("keydown", keys);
+    const timer = setInterval(() => { if (this.state?.episode === null) this.send({}); }, 2000);
+    return () => { removeEventListener("keydown", keys); clearInterval(timer); this.player.pause(); this.left = true; };
+  }
+
+  button(action) {
+    return el("button", { "data-action": action.name, title: action.description, onclick: () => this.act(action) },
+      el("span", { class: "grow" }, action.title), el("kbd", {}, action.keys[0]));
+  }
+
+  main(table) {
+    const shown = ["success_from_here", "fail", "label_success", "label_failure", "exclude", "undo", "complete"];
+    return el("div", { class: "keys" }, ...shown.map((name) => this.button(this.actions.get(name))),
+      el("button", { onclick: () => this.act(this.actions.get("help")) }, el("span", { class: "grow" }, "All keys"), el("kbd", {}, "?")));
+  }
+
+  buttons(table) {
+    return el("div", { class: "keys" }, ...Object.values(table).flat().map((action) => this.button(action)));
+  }
+
+  key(event) {
+    if (event.target.tagName === "INPUT" && event.target.type !== "range" || event.target.tagName === "SELECT" || event.altKey || event.metaKey) return;
+    let key = KEYS[event.key] ?? (event.key.length === 1 ? event.key.toUpperCase() : event.key);
+    if (event.ctrlKey) key = `Ctrl+${event.shiftKey ? "Shift+" : ""}${key}`;
+    else if (event.shiftKey && event.key.startsWith("Arrow")) key = `Shift+${key}`;
+    const action = this.byKey.get(key);
+    if (!action || (event.repeat && !action.repeats)) return;
+    event.preventDefault();
+    this.act(action);
+  }
+
+  act(action) {
+    const state = this.state;
+    if (action.name === "help") return void (this.help.hidden = !this.help.hidden);
+    if (!state || state.episode === null) return;
+    if (action.name === "play") return this.player.toggle(this.frame, state.count, state.fps);
+    if (action.name === "slower" || action.name === "faster") return this.player.change(action.name === "faster" ? 2 : 0.5);
+    this.player.pause();
+    if (action.name in MOVES) return this.seek(this.frame + MOVES[action.name]);
+    this.send({ action: action.name, episode: state.episode, frame: this.frame, selection: state.selection });
+  }
+
+  // One request at a time, in order, each until it is answered: a key is not lost while the server restarts.
+  send(request) {
+    const body = { ...request, name: this.person, order: this.order, blind: this.blind };
+    this.pending = this.pending.then(async () => {
+      for (;;) {
+        if (this.left) return;
+        try {
+          const state = await ask(`/api/label/${path(this.store)}`, body);
+          return this.draw(state);
+        } catch (error) {
+          tell(error.message, true);
+          if (!error.message.includes("does not answer")) return;
+          await new Promise((done) => setTimeout(done, RETRY_MS));
+        }
+      }
+    });
+    return this.pending;
+  }
+
+  draw(state) {
+    const before = this.state;
+    this.state = state;
+    tell(state.error || state.status, Boolean(state.error));
+    this.drawHead(state);
+    this.rows.replaceChildren(...(state.rows ?? []).map((row) => el("li", { class: `${row.state} ${row.id === state.episode ? "current" : ""}` },
+      el("button", { onclick: () => this.send({ open: row.id }) }, `${{ done: "✓", draft: "✎", open: "·" }[row.state]} ${row.id}${row.state === "draft" ? "  draft" : ""}`))));
+    if (state.episode === null) {
+      this.view.replaceChildren(el("p", {}, state.total ? "Every episode is labeled. New ones appear here as they are recorded." : "There are no episodes yet. They appear here as they are recorded."));
+      return;
+    }
+    if (before?.episode !== state.episode) this.open(state);
+    const frames = state.runs.flatMap(([first, last, value]) => Array(last - first + 1).fill(value));
+    this.labels = frames;
+    this.strip.draw(frames, state.selection ? [state.selection] : []);
+    this.summary.textContent = state.summary;
+    this.seek(state.frame);
+  }
+
+  drawHead(state) {
+    const orders = { unlabeled: "unlabeled first", disagreement: "most disputed first", random: "random order" };
+    const choose = el("select", { "aria-label": "order", onchange: (event) => { this.order = event.target.value; this.send({}); } },
+      ...Object.entries(orders).map(([value, text]) => el("option", { value, selected: value === state.order }, text)));
+    const blind = el("label", {}, el("input", { type: "checkbox", checked: this.blind, onchange: (event) => { this.blind = event.target.checked; this.state = null; this.send({}); } }), " hide what judges say");
+    const who = el("button", { onclick: () => { localStorage.removeItem("labeler"); dispatchEvent(new HashChangeEvent("hashchange")); } }, `You are ${this.person}`);
+    this.head.replaceChildren(el("h1", { class: "grow" }, state.episode === null ? this.store : `Episode ${state.episode}: ${state.task || "no task text"}`),
+      el("span", { id: "left" }, `${state.left} left of ${state.total}, ${state.completed} completed`), choose, blind, who);
+  }
+
+  open(state) {
+    this.cameras = new Cameras(this.store, state.episode, state.store, state.cameras);
+    const bySlice = (fraction) => { this.player.pause(); this.seek(fraction * (state.count - 1)); };
+    this.strip = new Strip(bySlice);
+    this.slider = el("input", { class: "range", type: "range", min: 0, max: state.count - 1, "aria-label": "frame",
+      oninput: (event) => { this.player.pause(); this.seek(Number(event.target.value)); } });
+    this.place = el("span", { class: "muted" });
+    this.summary = el("b", { id: "summary" });
+    const slice = (values) => values.slice(state.offset, state.offset + state.count);
+    this.plots = state.traces.filter((trace) => trace.probs).map((trace) => new Plot(`${trace.source}: P(success), ${trace.outcome}`, [slice(trace.probs)],
+      { range: [0, 1], levels: trace.threshold === null ? [] : [trace.threshold], seek: bySlice }));
+    this.view.replaceChildren(this.cameras.node, this.slider, this.strip.node,
+      el("p", { class: "row" }, this.summary, el("span", { class: "grow" }), this.place), ...this.plots.map((plot) => plot.node));
+  }
+
+  seek(to) {
+    const state = this.state;
+    this.frame = Math.min(state.count - 1, Math.max(0, Math.round(to)));
+    const value = this.labels[this.frame];
+    this.cameras.show(this.frame + state.offset, state.offset + state.count, value === null ? "" : value ? "success" : "failure");
+    this.strip.show(this.frame);
+    this.plots.forEach((plot) => plot.show(this.frame));
+    this.slider.value = this.frame;
+    this.place.textContent = `frame ${this.frame} of ${state.count - 1}, ${(this.frame / state.fps).toFixed(2)} s`;
+  }
+}
