@@ -20,6 +20,7 @@ def test_success_with_and_without_help_is_told_apart():
         "person/helped_episodes": 2 / 3,
         "person/seconds_since": 0.4,
         "person/intervention_s": 0.4 / 3,
+        "judge/success_unaided": 0,
         "judge/success_with_help": 1.0,
         "env/success_with_help": 0.5,
         "judge/success_without_help": 0.0,
@@ -37,5 +38,6 @@ def test_only_the_newest_episodes_count_and_a_robot_has_no_truth():
         "person/intervention_rate": 0,
         "person/helped_episodes": 0,
         "person/seconds_since": 1.0,
+        "judge/success_unaided": 1.0,
         "judge/success_without_help": 1.0,
     }

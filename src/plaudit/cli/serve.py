@@ -5,9 +5,11 @@ import socket
 from pathlib import Path
 from typing import Annotated
 
+import typer
+
 from plaudit.cli.common import out, tell
 from plaudit.cli.options import Option, app, command
-from plaudit.errors import DataError
+from plaudit.errors import DataError, import_extra
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 TOKEN_VARIABLE = "PLAUDIT_TOKEN"
@@ -30,9 +32,9 @@ def serve(
     Only the given folders are served, to this machine alone unless --host says otherwise. The emergency stop of a robot
     is not offered over the network: keep it at the robot.
     """
-    import uvicorn
-
     from plaudit.web.server import Access, make_app
+
+    uvicorn = import_extra("uvicorn", "web")
 
     roots = [folder.resolve() for folder in folders or [Path()]]
     for folder, root in zip(folders or [Path()], roots, strict=True):
@@ -48,7 +50,7 @@ def serve(
     if host in ("0.0.0.0", "::"):
         address = f"http://{socket.gethostname()}:{port}/"
     out.print(f"serving {', '.join(map(str, roots))}", highlight=False)
-    out.print(f"open {address}{f'?token={token}' if token else ''}   (Ctrl-C ends it)", highlight=False, soft_wrap=True)
+    typer.echo(f"open {address}{f'?token={token}' if token else ''}   (Ctrl-C ends it)")  # unlike `out`, with the token
     if host not in LOCAL:
         tell(
             "warning",

@@ -185,10 +185,10 @@ def _tiles(run: RunData, rates: SuccessRates) -> dict[str, str]:
         tiles["of the episodes, decided by"] = ", ".join(shares)
         tiles["episodes that nobody has decided"] = f"{run.latest('judge/undecided_episodes'):.0f}"
         tiles["minutes of a human, and of compute"] = f"{human:.3g} and {compute:.3g}"
-    for words in ("with help", "without help"):  # of a person
-        if run.points(name := f"judge/success_{words.replace(' ', '_')}"):
-            tiles[f"success {words} of a person, of the last 50 episodes"] = f"{run.latest(name):.0%}"
-    if run.points("person/intervention_rate"):
+    if run.points("judge/success_unaided"):
+        tiles["of the last 50 episodes, successes without help"] = f"{run.latest('judge/success_unaided'):.0%}"
+        if run.points("judge/success_with_help"):
+            tiles["success of episodes with help"] = f"{run.latest('judge/success_with_help'):.0%}"
         tiles["of the steps of the last 50 episodes, by a person"] = f"{run.latest('person/intervention_rate'):.0%}"
     if ood := run.latest("judge/ood_share"):
         recent = "the last 50 episodes" if run.is_online else "the last rollout"

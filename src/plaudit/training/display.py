@@ -174,9 +174,9 @@ def _person(metrics: Mapping[str, float]) -> Text:
     text = Text(f"acts in {rate:.0%} of the steps")
     if (seconds := metrics.get("person/intervention_s")) is not None:
         text.append(f", {seconds:.1f} s each, {clock(metrics['person/seconds_since'])} ago")
-    for words in ("with help", "without help"):
-        if (success := metrics.get(f"judge/success_{words.replace(' ', '_')}")) is not None:
-            text.append(f"; {success:.0%} success {words}")
+    text.append(f"; {metrics['judge/success_unaided']:.0%} of all episodes succeed without help")
+    if (success := metrics.get("judge/success_with_help")) is not None:
+        text.append(f", {success:.0%} of those with help")
     return text
 
 

@@ -55,6 +55,8 @@ class HelpStats:
             "person/helped_episodes": float(np.mean([one.by_person > 0 for one in self._episodes])),
             "person/seconds_since": self._since_s,
         }
+        unaided = [one.success and not one.by_person for one in self._episodes]
+        numbers["judge/success_unaided"] = float(np.mean(unaided))
         if interventions:
             acted_s = sum(one.by_person / one.fps for one in self._episodes)
             numbers["person/intervention_s"] = acted_s / interventions

@@ -7,11 +7,12 @@ offered the episode that it has open. Every action is on disk when it is answere
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from plaudit.errors import DataError, PlauditError
+from plaudit.errors import DataError, EpisodeNotFound, PlauditError
 from plaudit.judges.human.queue import QueueOrder
 from plaudit.judges.human.session import ACTIONS, GROUPS, Session
 from plaudit.web.episodes import traces
@@ -47,7 +48,7 @@ class LabelSessions:
             raise DataError(f"a labeler needs a name of 1 to {MAX_NAME} characters; it is kept with the labels")
         if order not in ORDERS:
             raise DataError(f"there is no order '{order}'; known are: {', '.join(ORDERS)}")
-        held = self._session(store, name, order)
+        held = self._session(store, name, order, request.get("episode"))
         with held.guard:
             held.used = time.monotonic()
             session, error = held.session, ""
@@ -58,7 +59,8 @@ class LabelSessions:
                 error = str(problem)
             return describe(session, error, blind=bool(request.get("blind")))
 
-    def _session(self, store: Path, name: str, order: QueueOrder) -> _Open:
+    def _session(self, store: Path, name: str, order: QueueOrder, shown: Any) -> _Open:
+        """The person's session. shown: the episode on their page, which a new session continues with if it is free"""
         with self._guard:
             for key, held in list(self._open.items()):
                 other_order = key[:2] == (store, name) and key[2] != order
@@ -67,7 +69,11 @@ class LabelSessions:
                         self._open.pop(key).session.close()
             key = (store, name, order)
             if key not in self._open:
-                self._open[key] = _Open(Session.open(store, order=order, name=name))
+                session = Session.open(store, order=order, name=name)
+                self._open[key] = _Open(session)
+                if isinstance(shown, int) and shown not in session.drafts.locked_by_others():
+                    with suppress(EpisodeNotFound):  # evicted
+                        session.open_episode(shown)
             return self._open[key]
 
     def close(self) -> None:

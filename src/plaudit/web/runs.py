@@ -18,7 +18,7 @@ SUCCESS = {
     "corrected by the audit": CORRECTED,
     "simulator": "env/success_once",
     "evaluation seeds": "eval/success_once",
-    "without help": "judge/success_without_help",
+    "without any help": "judge/success_unaided",
 }
 OTHER = (
     "audit/false_successes",
@@ -82,13 +82,13 @@ def verdict(run: RunData, *, live: bool) -> list[str]:
     after = f"{source}, after {run.last['step']:,} steps."
     if live:
         return [f"{word}: {how:.0%} success.", after, "It is still learning."]
-    following = f"plaudit eval {run.folder}" if how >= 0.9 else f"Resume with more steps: {_resume(run)}"
+    following = f"plaudit eval {run.folder}" if how >= 0.9 else _resume(run)
     return [f"{word}: {how:.0%} success.", after, following]
 
 
 def _resume(run: RunData) -> str:
     if run.is_online:
-        return f"plaudit online --config {run.folder / 'config.yaml'}"
+        return f"plaudit online --config {run.folder / 'config.yaml'} run.max_episodes=N"
     return f"plaudit train --resume {run.folder} run.max_steps={2 * int(run.last['step'])}"
 
 
@@ -96,7 +96,6 @@ def describe_judge(path: Path) -> dict[str, Any]:
     """Scores of a reward model, and whether it may be used."""
     model = read_json_object(path / "model.json")
     scores = model.get("scores") if isinstance(model.get("scores"), dict) else {}
-    controls = model.get("controls") if isinstance(model.get("controls"), dict) else {}
     certificate = (path / "certificate.json").is_file()
     precision, recall = (scores.get(name) for name in ("precision", "recall"))
     good = isinstance(precision, float | int) and isinstance(recall, float | int) and min(precision, recall) >= 0.9
@@ -107,7 +106,7 @@ def describe_judge(path: Path) -> dict[str, Any]:
     ]
     simple = {name: value for name, value in scores.items() if isinstance(value, int | float | str)}
     report = (path / "report.html").is_file()
-    return {"verdict": lines, "scores": simple, "controls": len(controls), "report": report}
+    return {"verdict": lines, "scores": simple, "report": report}
 
 
 def report_page(path: Path) -> bytes:

@@ -67,6 +67,7 @@ class Guard(BaseHTTPMiddleware):
             return self._logged_in(request, given)
         response = await call_next(request)
         headers = {
+            "Cross-Origin-Resource-Policy": "same-origin",
             "X-Content-Type-Options": "nosniff",
             "Referrer-Policy": "no-referrer",
             "X-Frame-Options": "SAMEORIGIN",

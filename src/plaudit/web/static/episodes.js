@@ -26,12 +26,11 @@ export async function episodesPage({ page, crumbs, name, query }) {
 function tile(name, store, row) {
   const picture = row.camera === null ? el("span", { class: "muted" }, "no camera")
     : el("img", { loading: "lazy", alt: "", src: frameUrl(name, row.id, store, row.camera, row.steps, 160) });
-  const facts = [row.source ? `${row.outcome} · ${row.source}` : row.outcome];
   const marks = [row.disagree && "judges disagree", row.ood && "OOD", row.operator && `operator: ${row.operator}`];
-  const more = marks.filter(Boolean).join(", ") || row.task || `${(row.steps / row.fps).toFixed(1)} s`;
+  const more = marks.filter(Boolean).join(", ") || row.source || `${(row.steps / row.fps).toFixed(1)} s`;
   return el("a", { class: `tile ${row.outcome}`, href: link("episode", name, row.id), title: row.task },
     el("div", { class: "picture" }, picture),
-    el("div", { class: "text" }, el("div", {}, el("b", {}, `${row.id}`), ` ${facts}`), el("div", { class: "muted" }, more)));
+    el("div", { class: "text" }, el("div", {}, el("b", {}, `${row.id}`), ` ${row.outcome}`), el("div", { class: "muted" }, more)));
 }
 
 function filters(name, query) {

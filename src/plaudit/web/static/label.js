@@ -5,7 +5,7 @@ import { Cameras, Player, Plot, Strip } from "./viewer.js";
 
 const KEYS = { ArrowLeft: "Left", ArrowRight: "Right", Escape: "Esc", Enter: "Return", PageDown: "PgDown", PageUp: "PgUp", " ": "Space" };
 const MOVES = { back: -1, forward: 1, back_10: -10, forward_10: 10, first: -1e9, last: 1e9 };
-const RETRY_MS = 1000;
+const RETRY_MS = 1000, ALIVE_MS = 5000;
 
 export async function labelPage({ page, crumbs, name: store, query }) {
   crumbs.append(el("a", { href: link("episodes", store) }, store), " / label");
@@ -41,17 +41,27 @@ class LabelPage {
     this.player = new Player((frame) => this.seek(frame));
     this.head = el("div", { class: "row" });
     this.view = el("div");
+    this.curves = el("div");
     this.help = el("div", { hidden: true }, el("h2", {}, "Keys"), this.buttons(table));
     this.rows = el("ul", { class: "queue" });
-    page.append(this.head, el("div", { class: "two" }, el("div", {}, this.view, this.main(table), this.help),
+    page.append(this.head, el("div", { class: "two" }, el("div", {}, this.view, this.main(), this.help, this.curves),
       el("div", {}, el("h2", {}, "Queue"), this.rows)));
   }
 
   start() {
     const keys = (event) => this.key(event);
     addEventListener("keydown", keys);
-    const timer = setInterval(() => { if (this.state?.episode === null) this.send({}); }, 2000);
+    // Keeps the episode reserved, also after a restart of the server, and looks for new ones when all are done.
+    const timer = setInterval(() => this.alive(), ALIVE_MS);
     return () => { removeEventListener("keydown", keys); clearInterval(timer); this.player.pause(); this.left = true; };
+  }
+
+  async alive() {
+    if (this.busy) return;
+    if (this.state?.episode === null) return this.send({});
+    const body = { name: this.person, order: this.order, blind: this.blind, episode: this.state?.episode };
+    const state = await ask(`/api/label/${path(this.store)}`, body).catch(() => null);
+    if (state && !this.busy && state.episode !== this.state.episode) this.draw(state);
   }
 
   button(action) {
@@ -59,7 +69,7 @@ class LabelPage {
       el("span", { class: "grow" }, action.title), el("kbd", {}, action.keys[0]));
   }
 
-  main(table) {
+  main() {
     const shown = ["success_from_here", "fail", "label_success", "label_failure", "exclude", "undo", "complete"];
     return el("div", { class: "keys" }, ...shown.map((name) => this.button(this.actions.get(name))),
       el("button", { onclick: () => this.act(this.actions.get("help")) }, el("span", { class: "grow" }, "All keys"), el("kbd", {}, "?")));
@@ -94,6 +104,7 @@ class LabelPage {
   // One request at a time, in order, each until it is answered: a key is not lost while the server restarts.
   send(request) {
     const body = { ...request, name: this.person, order: this.order, blind: this.blind };
+    this.busy = (this.busy ?? 0) + 1;
     this.pending = this.pending.then(async () => {
       for (;;) {
         if (this.left) return;
@@ -106,7 +117,7 @@ class LabelPage {
           await new Promise((done) => setTimeout(done, RETRY_MS));
         }
       }
-    });
+    }).finally(() => { this.busy--; });
     return this.pending;
   }
 
@@ -118,6 +129,7 @@ class LabelPage {
     this.rows.replaceChildren(...(state.rows ?? []).map((row) => el("li", { class: `${row.state} ${row.id === state.episode ? "current" : ""}` },
       el("button", { onclick: () => this.send({ open: row.id }) }, `${{ done: "✓", draft: "✎", open: "·" }[row.state]} ${row.id}${row.state === "draft" ? "  draft" : ""}`))));
     if (state.episode === null) {
+      this.curves.replaceChildren();
       this.view.replaceChildren(el("p", {}, state.total ? "Every episode is labeled. New ones appear here as they are recorded." : "There are no episodes yet. They appear here as they are recorded."));
       return;
     }
@@ -151,7 +163,8 @@ class LabelPage {
     this.plots = state.traces.filter((trace) => trace.probs).map((trace) => new Plot(`${trace.source}: P(success), ${trace.outcome}`, [slice(trace.probs)],
       { range: [0, 1], levels: trace.threshold === null ? [] : [trace.threshold], seek: bySlice }));
     this.view.replaceChildren(this.cameras.node, this.slider, this.strip.node,
-      el("p", { class: "row" }, this.summary, el("span", { class: "grow" }), this.place), ...this.plots.map((plot) => plot.node));
+      el("p", { class: "row" }, this.summary, el("span", { class: "grow" }), this.place));
+    this.curves.replaceChildren(...this.plots.map((plot) => plot.node));
   }
 
   seek(to) {

@@ -25,7 +25,7 @@ function runParts(name, run) {
     run.episodes ? el("a", { href: link("label", run.episodes) }, "Label") : null,
     run.report ? el("a", { href: `/report/run/${path(name)}`, target: "_blank" }, "Report") : null,
   ];
-  const curves = Object.entries(run.curves).map(([title, points]) => el("div", { class: "card" }, el("div", { class: "muted" }, title), chart([points], {})));
+  const curves = Object.entries(run.curves).map(([title, points]) => el("div", { class: "card" }, el("div", { class: "muted" }, title), chart([points], { width: 400 })));
   return [
     el("div", { class: "row" }, el("h1", { class: "grow" }, name), el("span", { class: "muted" }, `${run.live ? "live, " : ""}${run.step.toLocaleString()} steps, ${clock(run.elapsed_s)}`), ...links),
     verdict(run.verdict),
@@ -41,21 +41,21 @@ function runParts(name, run) {
 }
 
 function verdict(lines) {
-  return el("div", { class: "card verdict" }, ...lines.map((line) => el("p", {}, line)));
+  return el("div", { class: "card verdict" }, ...lines.map((line) => el("p", {}, line.startsWith("plaudit ") ? el("code", {}, line) : line)));
 }
 
 function numbers(values) {
-  return el("table", {}, ...Object.entries(values).map(([name, value]) => el("tr", {}, el("th", {}, name), el("td", {}, typeof value === "number" ? Number(value.toPrecision(4)).toString() : `${value}`))));
+  return el("table", { class: "numbers" }, ...Object.entries(values).map(([name, value]) => el("tr", {}, el("th", {}, name), el("td", {}, typeof value === "number" ? Number(value.toPrecision(4)).toString() : `${value}`))));
 }
 
 // Lines over env steps, and a band of [x, low, high].
-function chart(series, { range = null, band = [], unit = (value) => Number(value.toPrecision(3)).toString() }) {
+function chart(series, { range = null, band = [], width = Math.min(800, innerWidth), unit = (value) => Number(value.toPrecision(3)).toString() }) {
   const points = series.flat(), xs = points.map(([x]) => x), ys = points.map(([, y]) => y);
-  const left = 44, right = 792, top = 8, bottom = 196, end = Math.max(...xs, 1);
+  const left = 44, right = width - 8, top = 8, bottom = 196, end = Math.max(...xs, 1);
   const [low, high] = range ?? [Math.min(0, ...ys), Math.max(...ys, 1e-9)];
   const x = (value) => left + ((right - left) * value) / end;
   const y = (value) => bottom - ((bottom - top) * (value - low)) / (high - low || 1);
-  const root = svg("svg", { class: "chart", viewBox: "0 0 800 216" });
+  const root = svg("svg", { class: "chart", viewBox: `0 0 ${width} 216` });
   for (let tick = 0; tick <= 4; tick++) {
     const value = low + ((high - low) * tick) / 4;
     const label = svg("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" });
@@ -79,6 +79,5 @@ export async function judgePage({ page, crumbs, name }) {
   crumbs.append(name);
   const judge = await ask(`/api/judge/${path(name)}`);
   page.append(el("div", { class: "row" }, el("h1", { class: "grow" }, name), judge.report ? el("a", { href: `/report/judge/${path(name)}`, target: "_blank" }, "Report with the worst frames") : ""),
-    verdict(judge.verdict), el("h2", {}, "Scores of held-out frames"), numbers(judge.scores),
-    el("p", { class: "muted" }, `${judge.controls} negative controls`));
+    verdict(judge.verdict), el("h2", {}, "Scores of held-out frames"), numbers(judge.scores));
 }

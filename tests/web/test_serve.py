@@ -1,0 +1,239 @@
+"""`plaudit serve` over HTTP: what it shows, and what it refuses."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pytest
+
+from command import plaudit
+from conftest import counting_episode, labeled_store
+from plaudit.data.store import Store
+from plaudit.types import Labels
+from waiting import stretch, wait_until
+
+NASTY = "<img src=x onerror=alert(1)>"
+
+
+class Serving:
+    """A server in a process of its own."""
+
+    def __init__(self, *words: object, port: int = 0):
+        command = [sys.executable, "-m", "plaudit.cli", "serve", *map(str, words), "--port", str(port)]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.said = ""
+        wait_until(self._opened, what="for the server")
+        self.address = re.search(r"open (\S+)", self.said)[1]
+        self.port = int(re.search(r":(\d+)/", self.address)[1])
+
+    def _opened(self) -> bool:
+        line = self._process.stdout.readline()
+        self.said += line
+        assert line or self._process.poll() is None, self.said
+        return line.startswith("open ")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+    def stop(self) -> int:
+        self._process.send_signal(signal.SIGINT)
+        return self._process.wait(timeout=stretch(20))
+
+    def ask(self, path: str, body: Any = None, **headers: str) -> tuple[int, Any, dict[str, str]]:
+        """Status, the answer (JSON where it is) and headers."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=stretch(30))
+        data = None if body is None else json.dumps(body)
+        own = {} if body is None else {"content-type": "application/json", "x-plaudit": "1"}
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        sent = {name: value for name, value in {**own, **given}.items() if value is not None}
+        connection.request("GET" if body is None else "POST", path, data, sent)
+        answer = connection.getresponse()
+        content, kind = answer.read(), answer.headers.get_content_type()
+        connection.close()
+        return answer.status, json.loads(content) if kind == "application/json" else content, dict(answer.headers)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Three labeled episodes, one of them unlabeled, and a run with a report of somebody else's."""
+    folder = tmp_path_factory.mktemp("served")
+    with labeled_store(folder / "data", counting_episode(4), counting_episode(4, 50, task=NASTY), cutoff=2) as store:
+        store.append(counting_episode(4, 100))
+        store.ledger.append(1, Labels.from_cutoff(steps=4, cutoff=None, source="classifier", note=NASTY))
+    run = folder / "runs" / "one"
+    run.mkdir(parents=True)
+    (run / "config.yaml").write_text("schedule: online\n")
+    lines = [{"step": 100 * i, "judge/success_once": i / 10, "time/elapsed_s": i} for i in range(1, 11)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (run / "report.html").write_text("<script>alert(1)</script>")
+    (folder / "secret.txt").write_text("do not show")
+    (folder / "link").symlink_to("/etc")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(folder):
+    with Serving(folder) as server:
+        yield server
+
+
+def test_the_library_has_stores_and_runs_and_follows_no_link(server, folder):
+    _, items, _ = server.ask("/api/library")
+    name = folder.name
+    assert {"kind": "store", "name": f"{name}/data", "episodes": 3, "labeled": 2} in items
+    assert {"kind": "run", "name": f"{name}/runs/one"} in items
+    assert not any("link" in item["name"] for item in items)
+
+
+def test_episodes_are_listed_filtered_and_paged(server, folder):
+    address = f"/api/episodes/{folder.name}/data"
+    _, page, _ = server.ask(address)
+    assert [row["id"] for row in page["episodes"]] == [2, 1, 0]
+    assert [row["outcome"] for row in page["episodes"]] == ["unlabeled", "success", "success"]
+    for query, ids in {
+        "outcome=success": [1, 0],
+        "disagree=1": [1],
+        "source=classifier": [1],
+        "outcome=unlabeled": [2],
+        "task=onerror": [1],
+        "order=oldest&count=1&first=1": [1],
+        "id=7": [],
+    }.items():
+        assert [row["id"] for row in server.ask(f"{address}?{query}")[1]["episodes"]] == ids, query
+
+
+def test_a_new_label_changes_the_row(folder, server):
+    with Store.open(folder / "data") as store:
+        before = store.ledger.labels(0)
+        store.ledger.append(0, Labels.from_cutoff(steps=4, cutoff=None, source="human"))
+        _, page, _ = server.ask(f"/api/episodes/{folder.name}/data?id=0")
+        assert page["episodes"][0]["outcome"] == "failure"
+        store.ledger.append(0, before)
+
+
+def test_an_episode_has_states_actions_scores_and_history(server, folder):
+    _, episode, _ = server.ask(f"/api/episode/1/{folder.name}/data")
+    assert episode["state"][0] == [500, 510, 520, 530, 540] and episode["actions"] == [[0, 1, 2, 3]]
+    assert episode["labels"] == [0, 0, 1, 1, 1] and episode["cameras"] == {"front": [8, 10]}
+    assert [(one["source"], one["counts"], one["summary"]) for one in episode["history"]] == [
+        ("human", True, "success from frame 2"),
+        ("classifier", False, "no success"),
+    ]
+
+
+def test_a_frame_is_the_pixels_of_the_episode(server, folder, tmp_path):
+    from PIL import Image
+
+    status, data, headers = server.ask(f"/frame/1/3/front/{folder.name}/data")
+    (tmp_path / "frame.png").write_bytes(data)
+    assert status == 200 and headers["content-type"] == "image/png"
+    assert (np.asarray(Image.open(tmp_path / "frame.png")) == 53).all()
+    assert server.ask(f"/frame/1/9/front/{folder.name}/data")[:2] == (
+        400,
+        {"error": "episode 1 has frames 0 to 4, not 9"},
+    )
+    assert server.ask(f"/frame/9/0/front/{folder.name}/data")[0] == 404
+
+
+def test_a_run_begins_with_its_verdict(server, folder):
+    _, run, _ = server.ask(f"/api/run/{folder.name}/runs/one")
+    assert run["verdict"][:2] == ["Good: 100% success.", "100% success by the judge alone, after 1,000 steps."]
+    assert run["success"]["judge"][-1] == [1000, 1.0]
+
+
+def test_a_report_runs_no_script(server, folder):
+    status, _, headers = server.ask(f"/report/run/{folder.name}/runs/one")
+    assert status == 200
+    assert headers["content-security-policy"].startswith("sandbox; default-src 'none'")
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/api/episodes/../secret.txt", "/static/../server.py", "/static/%2e%2e/server.py", "/api/run/link", "/report/x/y"],
+)
+def test_nothing_else_is_served(server, folder, path):
+    status, answer, _ = server.ask(path)
+    assert status == 404 and "do not show" not in str(answer)
+
+
+def test_foreign_names_and_pages_are_refused(server, folder):
+    address, body = f"/api/label/{folder.name}/data", {"name": "ada"}
+    assert server.ask("/", host="evil.example")[0] == 421
+    assert server.ask(address, body, origin="http://evil.example")[0] == 403
+    assert server.ask(address, body, x_plaudit=None)[0] == 403
+    assert server.ask(address, {"name": "x" * 70_000})[0] == 413
+    assert server.ask(address, body, origin=f"http://127.0.0.1:{server.port}")[0] == 200
+    page = server.ask("/")[2]["content-security-policy"]
+    assert "script-src 'self'" in page and "unsafe" not in page
+
+
+def test_a_token_is_needed_where_there_is_one(folder):
+    with Serving(folder, "--token", "abc") as server:
+        assert server.address.endswith("/?token=abc")
+        assert server.ask("/api/library")[0] == 401
+        assert server.ask("/api/library?token=abd")[0] == 401
+        status, _, headers = server.ask("/?token=abc")
+        assert (
+            status == 303 and "HttpOnly" in headers["set-cookie"] and "samesite=strict" in headers["set-cookie"].lower()
+        )
+        assert server.ask("/api/library", cookie="plaudit_token=abc")[0] == 200
+        assert server.stop() in (0, -signal.SIGINT, 130)
+
+
+def test_labels_go_through_the_session_of_the_window(tmp_path):
+    labeled_store(tmp_path / "s").close()
+    with Store.open(tmp_path / "s", write=True) as store:
+        store.extend([counting_episode(4), counting_episode(4, 50)])
+    with Serving(tmp_path / "s") as server:
+
+        def act(**request: Any) -> Any:
+            return server.ask("/api/label/s", {"name": "ada", **request})[1]
+
+        first = act()
+        assert (first["episode"], first["left"], first["total"]) == (0, 2, 2)
+        other = server.ask("/api/label/s", {"name": "grace"})[1]
+        assert other["episode"] == 1  # two people are not given the same one
+        marked = act(action="success_from_here", episode=0, frame=3)
+        assert marked["runs"] == [[0, 2, 0], [3, 4, 1]]
+        assert act(action="undo", episode=0, frame=3)["summary"] == "nothing labeled"
+        assert "nothing is labeled in episode 0 yet" in act(action="complete", episode=0, frame=3)["error"]
+        assert act(action="complete", episode=7)["status"] == "this page was behind; nothing was changed"
+        ranged = act(action="label_success", episode=0, frame=2, selection=[1, 2])
+        assert ranged["runs"] == [[0, 0, None], [1, 2, 1], [3, 4, None]]
+        act(action="fail", episode=0, frame=0)
+        assert act(action="complete", episode=0, frame=0)["completed"] == 1
+        assert server.ask("/api/label/s", {"name": " "})[0] == 400
+        assert server.ask("/api/label/s", {"name": "ada", "order": "best"})[0] == 400
+    with Store.open(tmp_path / "s") as store:
+        labels = store.ledger.labels(0)
+        assert labels.judge.source == "human" and not labels.success_once and "ada" in labels.note
+
+
+def test_what_cannot_be_served_is_said(tmp_path, server):
+    assert "is not a folder" in plaudit("serve", tmp_path / "none", cwd=tmp_path, ok=False)
+    said = plaudit("serve", tmp_path, "--port", server.port, cwd=tmp_path, ok=False)
+    assert "Address already in use; choose another --port" in " ".join(said.split())
+
+
+def test_without_its_packages_it_says_what_to_install(tmp_path):
+    code = "import sys; sys.modules['uvicorn'] = None; from plaudit.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "serve", str(tmp_path)], capture_output=True, text=True, env=os.environ
+    )
+    assert done.returncode == 1 and "plaudit[web]" in done.stderr
