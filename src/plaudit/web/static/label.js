@@ -110,7 +110,7 @@ class LabelPage {
         if (this.left) return;
         try {
           const state = await ask(`/api/label/${path(this.store)}`, body);
-          return this.draw(state);
+          return this.draw(state, ["undo", "redo"].includes(request.action));
         } catch (error) {
           tell(error.message, true);
           if (!error.message.includes("does not answer")) return;
@@ -121,7 +121,8 @@ class LabelPage {
     return this.pending;
   }
 
-  draw(state) {
+  // jumps: to where the session is; else the cursor stays where the person has moved it meanwhile
+  draw(state, jumps = false) {
     const before = this.state;
     this.state = state;
     tell(state.error || state.status, Boolean(state.error));
@@ -138,7 +139,7 @@ class LabelPage {
     this.labels = frames;
     this.strip.draw(frames, state.selection ? [state.selection] : []);
     this.summary.textContent = state.summary;
-    this.seek(state.frame);
+    this.seek(jumps || before?.episode !== state.episode ? state.frame : this.frame);
   }
 
   drawHead(state) {
