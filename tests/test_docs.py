@@ -177,7 +177,7 @@ def test_every_key_in_the_tables_exists_and_has_the_default_that_is_told(tmp_pat
                 assert json.loads(cell) in known[keys[0]], f"docs/train.md: {keys[0]} is not {cell} by default"
 
 
-KINDS = "audit|judge|loss|policy|eval|env|rollout|replay|learner|collect|time|critic"
+KINDS = "audit|judge|person|loss|policy|eval|env|rollout|replay|learner|collect|time|critic"
 INTERVALS = ("corrected_success_rate", "false_successes", "missed_successes")
 
 

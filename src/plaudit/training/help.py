@@ -60,10 +60,14 @@ class HelpStats:
         if interventions:
             acted_s = sum(one.by_person / one.fps for one in self._episodes)
             numbers["person/intervention_s"] = acted_s / interventions
-        for name, helped in (("with_help", True), ("without_help", False)):
-            own = [one for one in self._episodes if (one.by_person > 0) == helped]
-            if own:
-                numbers[f"judge/success_{name}"] = float(np.mean([one.success for one in own]))
-                true = [one.true_success for one in own if one.true_success is not None]
-                numbers |= {f"env/success_{name}": float(np.mean(true))} if true else {}
+        helped, alone = ([one for one in self._episodes if bool(one.by_person) is by] for by in (True, False))
+        numbers |= _rates(helped, "judge/success_with_help", "env/success_with_help")
+        numbers |= _rates(alone, "judge/success_without_help", "env/success_without_help")
         return numbers
+
+
+def _rates(episodes: list[HelpedEpisode], judged: str, true: str) -> dict[str, float]:
+    """Success of these by the judge and by the simulator, under two names; of none where there are none."""
+    known = [one.true_success for one in episodes if one.true_success is not None]
+    rates = {judged: float(np.mean([one.success for one in episodes]))} if episodes else {}
+    return rates | ({true: float(np.mean(known))} if known else {})

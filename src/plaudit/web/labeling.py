@@ -7,7 +7,7 @@ offered the episode that it has open. Every action is on disk when it is answere
 import threading
 import time
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from plaudit.web.episodes import traces
 IDLE_S = 600.0  # after which a session is closed; its drafts stay
 NEARBY = 12  # rows of the queue that are shown before and after the open one
 MAX_NAME = 60  # characters
+CHOOSING = {"complete", "undo", "redo", "next", "previous"}  # actions that may open another episode
 ORDERS: tuple[QueueOrder, ...] = ("unlabeled", "disagreement", "random")
 
 
@@ -36,6 +37,8 @@ class LabelSessions:
     def __init__(self) -> None:
         self._open: dict[tuple[Path, str, str], _Open] = {}
         self._guard = threading.Lock()
+        # Two people who complete an episode at once must not be given the same next one.
+        self._choosing = threading.Lock()
 
     def act(self, store: Path, request: Mapping[str, Any]) -> dict[str, Any]:
         """Do what a page asks for, and describe the session.
@@ -48,40 +51,43 @@ class LabelSessions:
             raise DataError(f"a labeler needs a name of 1 to {MAX_NAME} characters; it is kept with the labels")
         if order not in ORDERS:
             raise DataError(f"there is no order '{order}'; known are: {', '.join(ORDERS)}")
-        held = self._session(store, name, order, request.get("episode"))
-        with held.guard:
+        with self._guard:
+            held = self._session(store, name, order, request.get("episode"))
             held.used = time.monotonic()
+        with held.guard:
             session, error = held.session, ""
             session.status = ""
+            chooses = session.episode_id is None or request.get("action") in CHOOSING or "open" in request
             try:
-                _apply(session, request)
+                with self._choosing if chooses else nullcontext():
+                    _apply(session, request)
             except PlauditError as problem:
                 error = str(problem)
             return describe(session, error, blind=bool(request.get("blind")))
 
     def _session(self, store: Path, name: str, order: QueueOrder, shown: Any) -> _Open:
         """The person's session. shown: the episode on their page, which a new session continues with if it is free"""
-        with self._guard:
-            for key, held in list(self._open.items()):
-                other_order = key[:2] == (store, name) and key[2] != order
-                if other_order or time.monotonic() - held.used > IDLE_S:
-                    with held.guard:
-                        self._open.pop(key).session.close()
-            key = (store, name, order)
-            if key not in self._open:
-                session = Session.open(store, order=order, name=name)
-                self._open[key] = _Open(session)
-                if isinstance(shown, int) and shown not in session.drafts.locked_by_others():
-                    with suppress(EpisodeNotFound):  # evicted
-                        session.open_episode(shown)
-            return self._open[key]
+        for key, held in list(self._open.items()):
+            other_order = key[:2] == (store, name) and key[2] != order
+            if other_order or time.monotonic() - held.used > IDLE_S:
+                with held.guard:
+                    self._open.pop(key).session.close()
+        key = (store, name, order)
+        if key not in self._open:
+            session = Session.open(store, order=order, name=name)
+            self._open[key] = _Open(session)
+            if isinstance(shown, int) and shown not in session.drafts.locked_by_others():
+                with suppress(EpisodeNotFound):  # evicted
+                    session.open_episode(shown)
+        return self._open[key]
 
     def close(self) -> None:
         """Release the episodes of all sessions; drafts stay."""
-        for held in self._open.values():
-            with held.guard:
-                held.session.close()
-        self._open.clear()
+        with self._guard:
+            for held in self._open.values():
+                with held.guard:
+                    held.session.close()
+            self._open.clear()
 
 
 def _apply(session: Session, request: Mapping[str, Any]) -> None:
