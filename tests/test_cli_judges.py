@@ -293,7 +293,7 @@ def test_nothing_is_written_over_and_nothing_is_made_of_too_little(run, store, t
 def test_yes_and_no_cannot_be_calibrated(run, tmp_path):
     bright_store(tmp_path / "flags", 3, 3, privileged={"success": np.arange(1, STEPS + 1) >= CUT}).close()
     said = run("judge", "calibrate", "flags", "--judge", "simulator", "-o", "new.yaml", ok=False)
-    assert "'simulator' says yes and no; only a judge that gives probabilities" in said
+    assert "'simulator' answers yes or no; only a judge that gives probabilities" in said
 
 
 # A cascade

@@ -310,7 +310,7 @@ def test_a_file_without_end_is_not_read(tmp_path, use, name):
     counted_store(tmp_path / "folder", episodes=0)
     (tmp_path / "folder" / name).touch()
     os.truncate(tmp_path / "folder" / name, 1 << 40)
-    with pytest.raises(DataError, match=rf"{name}.* has 1,099,511,627,776 bytes where at most"):
+    with pytest.raises(DataError, match=rf"{name}.* has 1,099,511,627,776 bytes; the limit"):
         use(tmp_path / "folder")
 
 

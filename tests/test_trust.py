@@ -49,7 +49,7 @@ def written(folder: Path, name: str, text: str) -> Path:
     return folder / name
 
 
-REFUSED = "asks for my_trap:Net, code of somebody else; nothing was imported. If you trust it, add --allow-code my_trap"
+REFUSED = "asks for my_trap:Net, third-party code; nothing was imported. If you trust it, add --allow-code my_trap"
 
 
 def test_a_config_that_names_code_imports_nothing(trap):
@@ -110,7 +110,7 @@ def test_an_allowed_package_is_imported(tmp_path):
 
 @pytest.mark.parametrize("package", ["", "a.b", "a,b", "os;", "1x"])
 def test_what_is_no_package_cannot_be_allowed(package):
-    with pytest.raises(NotAllowed, match="is no package"):
+    with pytest.raises(NotAllowed, match="is not a package name"):
         allow_code(package)
 
 
@@ -242,5 +242,5 @@ def test_here_is_this_machine_alone(tmp_path):
 
 @pytest.mark.parametrize("host", ["", "a b", "a,b", "http://x", "x\ud800", "\udcff", "me@here", "x" * 300])
 def test_what_is_no_machine_is_not_allowed_as_one(host):
-    with pytest.raises(NotAllowed, match="is no name of a machine"):
+    with pytest.raises(NotAllowed, match="is not a host name"):
         allow_host(host)

@@ -398,7 +398,7 @@ def check_yaml(text: str, nodes: int = MAX_NODES) -> None:
     It reads the parser's events one by one, so that nothing is built from a text that is refused.
     """
     if len(text) > MAX_YAML:
-        raise ValueError(f"{len(text):,} characters of YAML where at most {MAX_YAML:,} are read")
+        raise ValueError(f"{len(text):,} characters of YAML; the limit is {MAX_YAML:,}")
     if text.count("${") > MAX_NODES // 25:
         raise ValueError("it has too many ${...}")
     sizes: dict[str, int] = {}  # anchor -> values under it, aliases written out

@@ -15,7 +15,7 @@ def resolve_device(name: str) -> torch.device:
     try:
         device = torch.device(name if name != "auto" else ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError:
-        raise DeviceError(f"'{name}' is no device; write cpu, cuda, cuda:1 or auto") from None
+        raise DeviceError(f"'{name}' is not a device; write cpu, cuda, cuda:1 or auto") from None
     if device.type not in ("cpu", "cuda", "mps", "xpu"):
         raise DeviceError(f"no network is trained or run on the device '{name}'; write cpu, cuda, cuda:1 or auto")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():

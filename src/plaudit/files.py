@@ -137,7 +137,7 @@ class Root:
     def inside(self, relative: Any) -> Path:
         """The path of a file that a file of this folder names; nothing is opened."""
         if not isinstance(relative, str) or not relative or len(relative) > 1000:
-            raise BadFile(self.path, f"{brief(relative)} is no path within this data set")
+            raise BadFile(self.path, f"{brief(relative)} is not a path inside this data set")
         if _OUTSIDE.search(relative) or ".." in re.split(r"[/\\]", relative):
             problem = f"its files name {brief(relative)}, which lies outside of this folder"
             raise BadFile(self.path, f"{problem}; it was not opened")
@@ -253,7 +253,7 @@ def _is_link(path: Path, part: Any = None) -> BadFile:
 
 
 def _too_large(path: Path, size: int, most: int) -> BadFile:
-    return BadFile(path, f"this file has {size:,} bytes where at most {most:,} are read; it is not what it should be")
+    return BadFile(path, f"this file has {size:,} bytes; the limit for this kind of file is {most:,}")
 
 
 @contextmanager
@@ -268,7 +268,7 @@ def open_safetensors(path: Path, root: Root | None = None) -> Iterator[str]:
     with (root or Root(path.parent)).open(path) as file:
         length = int.from_bytes(file.read(8), "little")
         if length > MAX_HEAD:
-            raise BadFile(path, f"this is no safetensors file: its header claims {length:,} bytes")
+            raise BadFile(path, f"this is not a safetensors file: its header claims {length:,} bytes")
         yield f"/dev/fd/{file.fileno()}"
 
 
@@ -276,7 +276,7 @@ def safetensors_shapes(path: Path) -> dict[str, tuple[int, ...]]:
     """The shape of each tensor in a safetensors file."""
     from safetensors import safe_open
 
-    message, missing = "this is no safetensors file ({}); copy it again from its source", "there is no such file"
+    message, missing = "this is not a safetensors file ({}); copy it again from its source", "there is no such file"
     with readable(path, message, missing), open_safetensors(path) as name, safe_open(name, "numpy") as file:
         return {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118 - no mapping
 
@@ -292,7 +292,7 @@ def parse_json(data: bytes, values: int = MAX_VALUES) -> Any:
     values: the most numbers, texts, lists and objects that it may have
     """
     if len(data) > MAX_JSON:
-        raise ValueError(f"{len(data):,} bytes of JSON where at most {MAX_JSON:,} are read")
+        raise ValueError(f"{len(data):,} bytes of JSON; the limit is {MAX_JSON:,}")
     check_json(data, values)
     tree = json.loads(data.decode(), object_pairs_hook=_unique)
     if b"\\u" in data and re.search(rb"\\u[dD][89a-fA-F]", data):
@@ -314,7 +314,7 @@ def check_json(data: bytes, values: int) -> int:
     brackets = data.count(b"[") + data.count(b"{")
     if brackets <= MAX_DEPTH and brackets + data.count(b",") < values:
         return 1 + brackets + data.count(b",")  # the fast path, for a line of a journal
-    too_many = TooMuch(f"it has more than the {values:,} values that are read")
+    too_many = TooMuch(f"it has more than {values:,} values, the limit")
     if data.count(b'"') > 8 * values:  # removing a text below costs as much as forty characters
         raise too_many
     bare = _STRINGS.sub(b"", data)
@@ -326,7 +326,7 @@ def check_json(data: bytes, values: int) -> int:
     opening = np.isin(nesting, np.frombuffer(b"[{", np.uint8))
     depth = int(np.cumsum(np.where(opening, 1, -1), dtype=np.int32).max(initial=0))
     if depth > MAX_DEPTH:
-        raise TooMuch(f"it nests {depth:,} deep where at most {MAX_DEPTH} levels are read")
+        raise TooMuch(f"it nests {depth:,} levels deep; the limit is {MAX_DEPTH}")
     return count
 
 
@@ -340,7 +340,7 @@ def read_json_object(path: Path, root: Root | None = None) -> dict[str, Any]:
     """Read a JSON file that contains an object; `root` as for `read_json`."""
     tree = read_json(path, root)
     if not isinstance(tree, dict):
-        raise BadFile(path, f"this is {brief(tree)} where names and values stand; copy it again from its source")
+        raise BadFile(path, f"this is {brief(tree)} but should map names to values; copy it again from its source")
     return tree
 
 
@@ -403,7 +403,7 @@ def understood(path: Path) -> Iterator[None]:
     except PlauditError:
         raise
     except (LookupError, TypeError, AttributeError, ArithmeticError, ValueError) as error:
-        raise BadFile(path, f"this does not say what it should ({_reason(error)}); copy it again") from error
+        raise BadFile(path, f"its content is not valid ({_reason(error)}); copy it again") from error
 
 
 def unreadable(path: Path, what: str) -> BadFile:

@@ -188,7 +188,7 @@ class Registry:
     def _load(self, name: str, target: str) -> type[BaseModel]:
         module, _, attribute = target.partition(":")
         if not _PATH.fullmatch(target):
-            raise UnknownName(f"{self.kind} '{name}' is no dotted path; write it like my_package.my_module:MyConfig")
+            raise UnknownName(f"{self.kind} '{name}' is not a dotted path; write it like my_package.my_module:MyConfig")
         try:
             cls = attrgetter(attribute)(import_module(module))
         except (ImportError, AttributeError, SyntaxError) as error:

@@ -66,7 +66,9 @@ def allow_code(*packages: str) -> None:
     """Let files name code of these packages, in this process and its children."""
     for package in packages:
         if not _PACKAGE.fullmatch(package):
-            raise NotAllowed(f"'{package}' is no package; name it as it is imported, like --allow-code my_package")
+            raise NotAllowed(
+                f"'{package}' is not a package name; write it as it is imported, like --allow-code my_package"
+            )
     _remember(CODE, packages)
 
 
@@ -74,7 +76,7 @@ def allow_host(*hosts: str) -> None:
     """Let files name servers on these hosts; with the hub among them, models may be downloaded."""
     for host in hosts:
         if not _HOST.fullmatch(host):
-            raise NotAllowed(f"'{host}' is no name of a machine; write it like --allow-host gpu.lab or 10.0.0.2")
+            raise NotAllowed(f"'{host}' is not a host name; write it like --allow-host gpu.lab or 10.0.0.2")
     _remember(HOSTS, [host.lower() for host in hosts])
 
 
@@ -90,7 +92,7 @@ def check_code(name: str, known: Collection[str] = ()) -> str:
             _remember(CODE, [package])
     elif name not in known and package not in _allowed(CODE):
         raise NotAllowed(
-            f"{source.path.name} asks for {name}, code of somebody else; nothing was imported. If you trust it, add "
+            f"{source.path.name} asks for {name}, third-party code; nothing was imported. If you trust it, add "
             f"--allow-code {package}"
         )
     return name

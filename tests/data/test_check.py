@@ -121,7 +121,7 @@ def test_a_segment_that_somebody_deleted_is_missed_and_what_is_left_stays(tmp_pa
 def test_a_torn_tail_is_named_and_set_aside(folder):
     with (folder / "journal").open("ab") as file:
         file.write(b"12345678 {half a li")
-    assert "the count beside it does not have it; the next writer sets it aside" in check(folder).problems[0]
+    assert "the count next to it does not include it; the next writer sets it aside" in check(folder).problems[0]
     report = check(folder, repair=True)
     assert report.ok and "an unfinished last line was set aside" in report.repaired[0]
 

@@ -561,7 +561,7 @@ def test_states_and_actions_of_other_names_are_asked_for(tmp_path, found):
     ):
         import_dataset(found, tmp_path / "s")
     assert not (tmp_path / "s").exists()
-    with pytest.raises(DataError, match=r"'stat' is no column of numbers here; did you mean 'state'\?"):
+    with pytest.raises(DataError, match=r"'stat' is not a numeric column here; did you mean 'state'\?"):
         import_dataset(found, tmp_path / "s", ReadOptions(state=["stat"], action=["actions"]))
     assert all_equal(imported(found, tmp_path / "s", state=["state"], action=["actions"]), expected)
     assert open_dataset(found).metadata["episodes"] == 3  # looking at it needs no answer

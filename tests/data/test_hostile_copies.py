@@ -64,7 +64,7 @@ def claimed_text(folder: Path) -> str:
 def claimed_length(folder: Path) -> str:
     path = folder / "meta/episodes.jsonl"
     path.write_text(path.read_text().replace('"length": 5', '"length": 1000000000000'))
-    return "episode 1 has 1,000,000,000,000 rows here, says meta/"
+    return "episode 1 has 1,000,000,000,000 rows according to meta/"
 
 
 def large_info(folder: Path) -> str:

@@ -324,7 +324,7 @@ def test_a_list_of_episodes_that_is_a_link_out_is_not_walked_through(tmp_path):
 def test_a_camera_whose_name_is_a_path_leads_nowhere(tmp_path, camera):
     episode = counting_episode(4)
     store = labeled_store(tmp_path / "s", replace(episode, frames={camera: episode.frames["front"]}), cutoff=2)
-    with pytest.raises(DataError, match="is no name that a folder of a LeRobot data set can have"):
+    with pytest.raises(DataError, match="is not a valid folder name in a LeRobot data set"):
         export_dataset(store, tmp_path / "out/set", "lerobot", WriteOptions(codec="h264"))
     assert not list(tmp_path.rglob("*escaped*.mp4")) and not (tmp_path / "out/set").exists()
 

@@ -55,7 +55,7 @@ def test_a_line_torn_anywhere_is_not_seen_and_the_next_append_sets_it_aside(path
     assert numbers(path) == [1, 2, 3, 5]
     (aside,) = (path.parent / "quarantine").iterdir()
     assert (aside / f"journal.from-{len(whole)}").read_bytes() == torn
-    assert "the count beside it does not have it" in (aside / "ABOUT.txt").read_text()
+    assert "the count next to it does not include it" in (aside / "ABOUT.txt").read_text()
 
 
 def test_an_append_of_which_a_power_cut_kept_the_second_line_alone_was_never_acknowledged(path):

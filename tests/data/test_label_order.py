@@ -109,7 +109,7 @@ def test_a_ledger_elsewhere_has_the_order_of_the_store(one, tmp_path):
 
 @pytest.mark.parametrize("text", ["", "human,,vlm", "human+,vlm", "human,human", "a b", "x" * 101, "\x1b[31m"])
 def test_what_is_no_order_is_answered_with_one_that_is(text):
-    with pytest.raises(DataError, match=r"is no order of sources .*human\+cutoff,operator,simulator\+dataset"):
+    with pytest.raises(DataError, match=r"is not a valid order of sources .*human\+cutoff,operator,simulator\+dataset"):
         parse_order(text)
 
 

@@ -117,6 +117,6 @@ def test_the_identity_changes_no_number():
 @pytest.mark.parametrize("mean", [[10**400], "x" * 100_000], ids=["beyond a float", "a long text"])
 def test_statistics_that_are_no_numbers_are_refused_in_one_sentence(mean):
     tree = {"stats": {"action": {"mean": mean, "std": [1.0]}}, "eps": 1e-8, "meta": {}}
-    with pytest.raises(DataError, match="these are no statistics") as refused:
+    with pytest.raises(DataError, match="these are not statistics") as refused:
         Normalizer.load(tree)
     assert len(str(refused.value)) < 500

@@ -81,7 +81,7 @@ def test_a_yaml_mapping_may_override_what_it_merges():
 
 def test_a_file_of_more_bytes_than_it_may_have_is_not_read(tmp_path):
     (tmp_path / "a").write_bytes(bytes(11))
-    with pytest.raises(BadFile, match="11 bytes where at most 10 are read"):
+    with pytest.raises(BadFile, match="11 bytes; the limit for this kind of file is 10"):
         Root(tmp_path).read(tmp_path / "a", 10)
 
 
@@ -187,7 +187,7 @@ def test_lines_of_more_values_than_any_run_has_are_refused(tmp_path, monkeypatch
 @pytest.mark.parametrize("use", [lambda value: f"{value:.2f}", lambda value: value["x"], lambda value: value / 2])
 def test_a_value_of_another_kind_than_it_should_be_is_told_with_its_file(tmp_path, use):
     path = tmp_path / "config.json"
-    with pytest.raises(BadFile, match=r"config\.json: this does not say what it should"), understood(path):
+    with pytest.raises(BadFile, match=r"config\.json: its content is not valid"), understood(path):
         use("long text")
 
 

@@ -130,7 +130,7 @@ def test_what_a_human_has_labeled_is_decided_and_the_rest_is_asked_about_once(tm
 def test_a_cascade_that_contains_itself_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text("type: cascade\nstages: [mine.yaml, human]\n")
-    with pytest.raises(ConfigError, match=r"key 'stages.0': mine.yaml is a cascade, and a stage of a cascade is none"):
+    with pytest.raises(ConfigError, match=r"key 'stages.0': mine.yaml is a cascade, and a stage cannot be a cascade"):
         load_judge_config(Path("mine.yaml"), None)
 
 
@@ -222,13 +222,13 @@ def test_a_stage_is_a_file_a_type_or_keys_and_comes_back_from_what_is_written(tm
         ({"stages": []}, "a cascade needs a stage before the human"),
         ({"stages": ["human"]}, "a cascade needs a stage before the human"),
         ({"stages": ["human", "simulator"]}, "a human is the last stage of a cascade"),
-        ({"stages": ["simulator", "human"], "budget": 0}, "0 minutes of a human an hour is no budget"),
+        ({"stages": ["simulator", "human"], "budget": 0}, "0 minutes of a human per hour is not a valid budget"),
         ({"stages": ["simulator", "human"], "budget": 0.1}, "is less than one episode takes a human"),
         ({"stages": ["simulator"], "budget": 5}, "no stage is human"),
         ({"stages": ["simulator", "human"], "rule": {"k": 1}}, "a cascade has no rule of its own"),
         ({"stages": ["runs/none", "human"]}, "there is no judge runs/none"),
         ({"stages": ["clasifier", "human"]}, "there is no judge 'clasifier'; did you mean 'classifier'"),
-        ({"stages": [{"type": "cascade", "stages": ["simulator"]}]}, "a stage of a cascade is no cascade"),
+        ({"stages": [{"type": "cascade", "stages": ["simulator"]}]}, "a stage of a cascade cannot be a cascade"),
         ({"stages": ["simulator"], "check": 1.5}, "key 'check' is 1.5"),
     ],
 )

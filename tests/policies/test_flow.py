@@ -236,13 +236,11 @@ def test_weights_that_do_not_fit_are_named_and_none_is_taken():
     bad = {"velocity_net/enter.bias": np.zeros(3, np.float32)}
     with pytest.raises(PolicyError, match=r"version 7: 'velocity_net/enter.bias' is \[3\], this policy's is \[32\]"):
         policy.load_weights(PolicyWeights(7, {**fresh, **bad}))
-    with pytest.raises(
-        PolicyError, match=r"have 'velocity_net/enter.bios', which this policy has no place for; did you"
-    ):
+    with pytest.raises(PolicyError, match=r"have 'velocity_net/enter.bios', which this policy does not have; did you"):
         policy.load_weights(PolicyWeights(7, {**fresh, "velocity_net/enter.bios": np.zeros(3, np.float32)}))
     with pytest.raises(PolicyError, match=r"lack 'velocity_net/time.0.weight'"):
         policy.load_weights(PolicyWeights(7, {}))
-    with pytest.raises(PolicyError, match="holds NaN"):
+    with pytest.raises(PolicyError, match="contains NaN"):
         policy.load_weights(PolicyWeights(7, {**fresh, "velocity_net/enter.bias": np.full(32, np.nan, "f4")}))
     assert all(np.array_equal(mine[n], a) for n, a in weights_of(7, policy.components).tensors.items())
 

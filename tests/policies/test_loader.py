@@ -112,10 +112,10 @@ def test_files_that_are_not_there_are_named(tmp_path):
     with pytest.raises(ConfigError, match=r"the file of component 'velocity_net' is not there: .*velocity_net.yaml"):
         load_policy(path)
     path.write_text(FLOW + "weights: gone.safetensors")
-    with pytest.raises(BadFile, match=r"it names 'gone.safetensors', and there is no such file beside it"):
+    with pytest.raises(BadFile, match=r"it names 'gone.safetensors', but there is no such file next to it"):
         load_policy(path)
     path.write_text(FLOW + f"weights: {'x' * 5000}")  # longer than any file's name
-    with pytest.raises(BadFile, match=r"it names 'x+\.\.\.', and there is no such file beside it"):
+    with pytest.raises(BadFile, match=r"it names 'x+\.\.\.', but there is no such file next to it"):
         load_policy(path)
     with pytest.raises(ConfigError, match=r"there is no such file; did you mean 'policy.yaml'"):
         load_policy(tmp_path / "polcy.yaml")

@@ -224,7 +224,7 @@ def test_a_device_that_fails_is_told_in_a_sentence(lerobot):
         with pytest.raises(RobotError, match="a TwoJoints: get_observation failed: the bus does not answer"):
             robot.observe()
         robot._robot.wrong, robot._robot.position = None, [np.nan, 0.0]
-        with pytest.raises(RobotError, match="measures NaN or infinity for 'elbow"):
+        with pytest.raises(RobotError, match="reports NaN or infinity for 'elbow"):
             robot.observe()
 
 

@@ -170,7 +170,7 @@ def test_the_robots_end_listens_where_ours_connects():
 
 
 def test_an_invalid_endpoint_is_refused():
-    with pytest.raises(ConfigError, match="'localhost' is no endpoint; write it like tcp/"):
+    with pytest.raises(ConfigError, match="'localhost' is not an endpoint; write it like tcp/"):
         parse(ZenohConfig, {"connect": ["localhost"]})
 
 

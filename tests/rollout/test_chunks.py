@@ -35,7 +35,7 @@ def test_chunks_fit_up_to_the_last_step(horizon, executed, delay):
         (1, None, 1, "use sequential for this policy"),
         (20, 35, 1, "a chunk would run out before the next is there; set that to 1 to 19, or the policy's horizon to"),
         (20, 14, 7, "takes 7 control steps (350 ms): a chunk would run out before the next is there; set that to 7 to"),
-        (20, 4, 10, "it would not be done when the next is due; set that to 10"),
+        (20, 4, 10, "it would still be running when the next one starts; set that to 10"),
         (10, 5, 7, "a horizon of at least 14, or an inference within 5 steps: another policy.device, or a lower"),
     ],
 )

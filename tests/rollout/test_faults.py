@@ -118,7 +118,7 @@ def test_a_robot_that_stays_silent_ends_the_command_with_a_sentence(tmp_path):
     with (
         Sequential(robot, CounterConfig(), InferenceConfig(max_episode_steps=5, realtime=False)) as engine,
         Store.create(tmp_path / "store") as store,
-        pytest.raises(RolloutError, match=r"^camera 'front' is silent; it was not back within 0.1 s$"),
+        pytest.raises(RolloutError, match=r"^camera 'front' is silent; it did not recover within 0.1 s$"),
     ):
         list(record_episodes(engine, store, 3, patience_s=0.1))
 
@@ -142,7 +142,7 @@ def test_a_robot_that_faults_in_every_episode_ends_the_command(tmp_path):
     with (
         Sequential(FlakyConfig(log=tmp_path / "log"), CounterConfig(), config) as engine,
         Store.create(tmp_path / "store") as store,
-        pytest.raises(RolloutError, match=r"^camera 'front' is silent; it was not back within 0.05 s$"),
+        pytest.raises(RolloutError, match=r"^camera 'front' is silent; it did not recover within 0.05 s$"),
     ):
         list(record_episodes(engine, store, 10_000, patience_s=0.05))
 

@@ -140,7 +140,7 @@ def test_too_many_steps_without_a_command_are_a_warning(tmp_path):
 def test_a_failure_returns_1_and_keeps_the_episode(policy, tmp_path):
     words = ("--policy_yaml", policy, "--store", tmp_path / "store", f"robot.log={tmp_path / 'log'}")
     said = run(*PUPPET, *words, "robot.fails_at=4", code=1)
-    assert "OSError: a wire came off; the robot was told to hold" in said
+    assert "OSError: a wire came off; the robot was commanded to hold" in said
     assert Store.open(tmp_path / "store").episode(0).steps == 4
     assert lines(tmp_path / "log")[-1] == "hold"
 
@@ -148,7 +148,7 @@ def test_a_failure_returns_1_and_keeps_the_episode(policy, tmp_path):
 def test_a_failure_before_the_first_step_is_told_and_nothing_else(policy, tmp_path):
     words = ("--policy_yaml", policy, "--inference_algorithm", "sequential", "--store", tmp_path / "store")
     said = run(*PUPPET, *words, f"robot.log={tmp_path / 'log'}", "robot.fails_at=0", code=1)
-    assert "a wire came off; the robot was told to hold" in said
+    assert "a wire came off; the robot was commanded to hold" in said
     assert "late, ms" not in said and "episodes added" not in said
     assert not (tmp_path / "store").exists()
 
@@ -170,7 +170,7 @@ def test_a_scheduler_that_ends_it_costs_nothing(algorithm, policy, tmp_path):
     wait_until(lambda: len(lines(tmp_path / "log")) >= 20)
     process.terminate()
     said = process.communicate(timeout=stretch(60))[0]
-    assert process.returncode == 130 and "interrupted; the robot was told to hold" in said, said
+    assert process.returncode == 130 and "interrupted; the robot was commanded to hold" in said, said
     episode = Store.open(tmp_path / "store").episode(0)
     assert 10 < episode.steps < 1000 and episode.meta["ended"] == "interrupted"
     assert lines(tmp_path / "log")[-1] == "hold"

@@ -47,7 +47,7 @@ def test_a_device_that_is_not_there_is_one_sentence():
     sentence = "there is no device 'cuda:7' here; this machine has 0 GPUs that torch can use; write auto, or cpu"
     with pytest.raises(DeviceError, match=sentence):
         FLOW.on("cuda:7").build()
-    with pytest.raises(ConfigError, match=r"policy.device': 'gpu' is no device; write cpu, cuda, cuda:1 or auto"):
+    with pytest.raises(ConfigError, match=r"policy.device': 'gpu' is not a device; write cpu, cuda, cuda:1 or auto"):
         load_training_config("online", None, ["env=lift", "learner=sac", "judge=simulator", "policy.device=gpu"])
     with pytest.raises(ConfigError, match=r"policy.device is not for plaudit train: .* write run.device"):
         load_training_config("train", None, ["env=lift", "learner=sac", "policy.device=cpu"])

@@ -110,7 +110,7 @@ def test_a_stages_files_travel_with_the_cascade(tmp_path):
 @pytest.mark.parametrize(
     ("word", "sentence"),
     [
-        ("judge.budget=0", "0 minutes of a human an hour is no budget"),
+        ("judge.budget=0", "0 minutes of a human per hour is not a valid budget"),
         ("judge.rule.k=1", "a cascade has no rule of its own"),
         ("judge.stages=[human]", "a cascade needs a stage before the human"),
     ],

@@ -57,8 +57,8 @@ def test_an_online_run_is_resumed_by_the_same_key(here: Path):
 @pytest.mark.parametrize(
     ("resume_dir", "more", "sentence"),
     [
-        ("logs/checkpoints/global_step_100", "", "resume_dir names the folder of a run of ours, and this is none"),
-        ("nowhere", "", "resume_dir names the folder of a run of ours, and this is none"),
+        ("logs/checkpoints/global_step_100", "", "resume_dir must name the folder of a Plaudit run"),
+        ("nowhere", "", "resume_dir must name the folder of a Plaudit run"),
         ("runs/lift_ppo_0/checkpoints/000000000000", "", "resumed from its newest checkpoint, 000000000020"),
         ("runs/lift_ppo_0", "run.resume_dir=runs/b", "this is the same as 'run.resume_dir'"),
     ],

@@ -282,7 +282,7 @@ def order_(
     ledger = Store.open(store).ledger
     labeled = sorted({version.source for version in ledger.since(0)})
     for name in [] if tiers is None else unknown_sources(LabelOrder(tiers), labeled):
-        tell("note", f"no label of {store} is by '{name}'; there are labels by {', '.join(labeled) or 'nobody'}")
+        tell("note", f"no label of {store} is by '{name}'; there are labels by {', '.join(labeled) or 'no one'}")
     out.print(f"{store}: {ledger.order.describe()} ({ledger.order})")
 
 

@@ -100,12 +100,12 @@ def record(
                         if playback and not done.discarded:
                             _play_back(opened, done)
         except RolloutError as error:
-            tell("error", f"{error}; {'the robot was told to hold' if begun else 'no episode was begun'}")
+            tell("error", f"{error}; {'the robot was commanded to hold' if begun else 'no episode was begun'}")
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
             stop(
-                f"interrupted; the robot was told to hold. {store} has {len(opened.ids)} of {episodes} episodes; the "
-                "same command continues"
+                f"interrupted; the robot was commanded to hold. {store} has {len(opened.ids)} of {episodes} episodes; "
+                "the same command continues"
             )
         out.print(f"{store}: {len(opened.ids)} of {episodes} episodes")
 

@@ -99,10 +99,10 @@ def run_(
                     for _ in drive(engine, opened, config.robot, operator, episodes, **options):
                         pass
         except RolloutError as error:
-            tell("error", f"{error}; {'the robot was told to hold' if begun else 'no episode was begun'}")
+            tell("error", f"{error}; {'the robot was commanded to hold' if begun else 'no episode was begun'}")
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
-            stop("interrupted; the robot was told to hold")
+            stop("interrupted; the robot was commanded to hold")
 
 
 def load_run_and_policy(

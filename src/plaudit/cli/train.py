@@ -22,7 +22,7 @@ from plaudit.errors import DataError, PlauditError, PolicyError, TargetNotEmpty,
 # The choices are repeated here because --help must not import the registries; a test compares the two.
 _CHOICES = """\b
 Choices:
-  learner=  sac, ppo, qchunk
+  learner=  sac, ppo, qchunk, dagger
   env=      lift, pick_place, push; gymnasium, maniskill, gym_hil, fetch, metaworld
 {more}
 

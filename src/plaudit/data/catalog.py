@@ -231,7 +231,7 @@ class Catalog:
     def _add(self, entry: EpisodeEntry) -> None:
         number = entry.segment
         if entry.id in self.entries or entry.id in self.missing:
-            raise ValueError(f"episode {entry.id} stands there twice")
+            raise ValueError(f"episode {entry.id} appears twice")
         self.next_id = max(self.next_id, entry.id + 1)
         self.next_segment = max(self.next_segment, number + 1)
         self._alive[number] += 1

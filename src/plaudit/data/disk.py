@@ -118,7 +118,7 @@ class Folder:
         with self.opened(name, os.O_RDONLY) as descriptor:
             size = os.fstat(descriptor).st_size
             if size > most:
-                raise ForeignFile(f"{self.path / name} has {size:,} bytes where at most {most:,} are read")
+                raise ForeignFile(f"{self.path / name} has {size:,} bytes; the limit is {most:,}")
             return read_at(descriptor, 0, size)
 
     def write(self, name: str, data: bytes) -> None:

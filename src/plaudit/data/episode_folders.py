@@ -92,7 +92,7 @@ def _list_episodes(folder: Path, store_id: str) -> list[int]:
         listed_id, *lines = Root(folder).read(path, MAX_JSON).decode().split()
         ids = [int(line) for line in lines]
     except (ValueError, OSError) as error:
-        raise BadFile(path, f"this is no list of the episodes beside it ({error}); {_OTHER}") from error
+        raise BadFile(path, f"this file is not a list of the episodes next to it ({error}); {_OTHER}") from error
     if listed_id != store_id:
         raise TargetNotEmpty(f"{folder} holds episodes of another store than the one that is collected into; {_OTHER}")
     return ids

@@ -59,7 +59,7 @@ def unpack_keys(text: str) -> Keys:
     """Keys from a text of `pack_keys`; ValueError for any other text."""
     data = base64.b64decode(text.encode(), validate=True)
     if len(data) % SIZE:
-        raise ValueError(f"{len(data)} bytes are no whole number of keys")
+        raise ValueError(f"{len(data)} bytes are not a whole number of keys")
     return frozenset(data[start : start + SIZE] for start in range(0, len(data), SIZE))
 
 

@@ -377,7 +377,9 @@ class Journal:
         # A complete line with one flipped bit was acknowledged.
         if torn <= MAX_REPAIR_BYTES and repair_lines(read_at(file, self._offset, torn)) is not None:
             raise damage_error(self.path, f"line {self.lines + 1} fails its checksum")
-        counted = "the count beside it does not have it" if self._head else "whether it was acknowledged is not known"
+        counted = (
+            "the count next to it does not include it" if self._head else "whether it was acknowledged is not known"
+        )
         message = f"{self.path}: {torn:,} bytes of an unfinished last line"
         with set_aside(self.folder, f"{self.path.name}-tail", f"{message}; {counted}") as aside:
             aside.copy(self.path.name, self._offset)

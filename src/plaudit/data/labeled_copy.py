@@ -72,7 +72,7 @@ def labels_of_file(
         steps = {entry.index: entry.steps for entry in dataset.sources}
     total = sum(steps.get(number, 0) for number in cutoffs)
     if total > MAX_LABELED_ROWS:
-        raise DataError(f"{source}: its meta/ says {total:,} rows of these; at most {MAX_LABELED_ROWS:,} are read")
+        raise DataError(f"{source}: its meta/ lists {total:,} rows of these; the limit is {MAX_LABELED_ROWS:,}")
     labeled: dict[int, EpisodeLabels] = {}
     for number, value in cutoffs.items():
         if number not in steps:

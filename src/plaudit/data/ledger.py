@@ -340,7 +340,7 @@ class Failures:
                 and all(isinstance(line[name], str) for name in ("source", "model", "reason"))
             )
             if not sound:
-                raise damage_error(self.path, f"a line is no failure of a judge ({str(line)[:200]})")
+                raise damage_error(self.path, f"a line does not describe a failure of a judge ({str(line)[:200]})")
             failure = Failure(**line)
             self._failures.setdefault((failure.episode, failure.source), []).append(failure)
 
@@ -396,7 +396,7 @@ def decode_labels(line: Record) -> Labels:
     """The labels of a line."""
     ood = line.get("ood", line.get("unlike", ""))  # older lines call it "unlike"
     if not all(isinstance(text, str) for text in (line["note"], line.get("rule", ""), ood)):
-        raise ValueError("its note or its rule is none")
+        raise ValueError("its note or its rule has the wrong type")
     frames, count = line["steps"] + 1, line["scores"]
     if line["format"] != FORMAT or not is_int_in(count, 0, 2):
         raise ValueError(f"its format is {brief(line['format'])}, with {brief(count)} scores")

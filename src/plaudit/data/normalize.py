@@ -151,7 +151,7 @@ class Normalizer:
             return cls({k: _stats_of(s) for k, s in tree["stats"].items()}, tree["eps"], tree["meta"])
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             reason = f"{type(error).__name__}: {error}"[:200]
-            raise DataError(f"these are no statistics ({reason}); 'plaudit data stats' writes some") from error
+            raise DataError(f"these are not statistics ({reason}); 'plaudit data stats' writes some") from error
 
 
 def _stats_over(values: AnyArray) -> Stats:

@@ -65,7 +65,9 @@ def check_identity(settings: Settings, journal: Journal, ledger: Ledger | None) 
     for file in (journal, None if empty else ledger):
         if file is not None and (file.header or {}).get("id") != settings.id:
             other = journal.path.with_name(MARKER)
-            raise StoreDamaged(f"{file.path} is not of the store that {other} speaks of; restore both from one backup")
+            raise StoreDamaged(
+                f"{file.path} does not belong to the store that {other} describes; restore both from one backup"
+            )
 
 
 def skip_labeled_ids(journal: Journal, catalog: Catalog, ledger: Ledger) -> list[str]:

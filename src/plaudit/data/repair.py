@@ -116,7 +116,7 @@ class Inspection:
                 self._take(line)
         elif at_end and not (self.head is not None and self.head.count > self.count):
             counted = (
-                "the count beside it does not have it" if self.head else "whether it was acknowledged is not known"
+                "the count next to it does not include it" if self.head else "whether it was acknowledged is not known"
             )
             self.problems.append(
                 f"{self.path}: an unfinished last line of {size} bytes; {counted}; the next writer sets it aside"

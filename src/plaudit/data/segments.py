@@ -51,7 +51,7 @@ _OURS = re.compile(r"schema\.json(\.tmp)?|steps\.bin|camera\..*\.bin")
 
 def _check_number_type(name: str) -> str:
     if not _NUMBER_TYPE.fullmatch(name) or np.dtype(name).str != name:
-        raise ValueError(f"{brief(name)} is no type of number")
+        raise ValueError(f"{brief(name)} is not a numeric type")
     return name
 
 
@@ -103,7 +103,7 @@ class Schema:
         """Raise ValueError if no segment can have it."""
         for names in ([c for c, _, _ in self.cameras], [n for n, _, _ in self.privileged]):
             if len(set(names)) < len(names):
-                raise ValueError("a name of a camera or of a privileged value stands there twice")
+                raise ValueError("a name of a camera or of a privileged value appears twice")
         for camera, height, width in self.cameras:
             if len(quote(camera_column(camera), safe="")) > MAX_NAME_BYTES:  # UnicodeError: half a character
                 raise ValueError(f"the camera's name {brief(camera)} is too long for a file")

@@ -60,8 +60,8 @@ def parse_order(text: str) -> Tiers:
         return check_tiers([[name.strip() for name in tier.split("+")] for tier in text.split(",")])
     except ValueError as error:
         raise DataError(
-            f"'{text[:100]}' is no order of sources ({error}); write those that count most first, with a + between "
-            f"equals, like {LabelOrder()}, or '{NEWEST}', or '{DEFAULT}'"
+            f"'{text[:100]}' is not a valid order of sources ({error}); write those that count most first, with a + "
+            f"between equals, like {LabelOrder()}, or '{NEWEST}', or '{DEFAULT}'"
         ) from error
 
 
@@ -72,7 +72,7 @@ def check_tiers(tiers: Any) -> Tiers:
     names = [name for tier in tiers for name in tier]
     for name in names:
         if not isinstance(name, str) or not 0 < len(name) <= MAX_LENGTH or not name.isprintable() or " " in name:
-            raise ValueError(f"{brief(name)} is no name of a source")
+            raise ValueError(f"{brief(name)} is not a valid source name")
         if names.count(name) > 1:
             raise ValueError(f"'{name}' is named twice")
     if len(names) > MAX_NAMES:
@@ -153,4 +153,4 @@ def is_store(folder: str | Path) -> bool:
     try:
         return (Path(folder) / MARKER).is_file()
     except OSError as error:
-        raise StoreError(f"{folder} cannot be looked into: {error.strerror}") from error
+        raise StoreError(f"{folder} cannot be opened: {error.strerror}") from error

@@ -197,7 +197,7 @@ def new_folder(target: str | Path) -> Iterator[Path]:
     partial = target.with_name(f".{target.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)  # of an export that was killed
     if partial.exists() or partial.is_symlink():
-        raise TargetNotEmpty(f"{partial} is in the way, which holds an export while it is written; remove it first")
+        raise TargetNotEmpty(f"{partial} already exists (it holds an unfinished export); remove it first")
     new_parents = [folder for folder in partial.parents if not folder.exists()]  # the nearest first
     try:
         partial.mkdir(parents=True)

@@ -44,7 +44,7 @@ def _unpack_tensor(kind: str, value: Any, buffers: Sequence[Any]) -> Any:
     name, shape, number = (value, (), 0) if kind == "dtype" else value
     dtype = getattr(torch, name)
     if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"{name} is no type of numbers")
+        raise ValueError(f"{name} is not a numeric type")
     if kind == "dtype":
         return dtype
     if not math.prod(shape):

@@ -189,9 +189,9 @@ def read_state_dict(path: Path) -> dict[str, Any]:
     """All that a file of weights holds, nested names joined with '/': torch tensors, arrays, and what else there is."""
     if path.is_dir():
         files = ", ".join(sorted(file.name for file in path.iterdir() if file.is_file()))
-        raise BadFile(path, f"this is a folder; name the file of weights in it (it has: {files or 'none'})")
+        raise BadFile(path, f"this is a folder; name the weights file in it (it has: {files or 'none'})")
     if not path.exists():
-        raise BadFile(path, "there is no such file of weights; download it first and name the place")
+        raise BadFile(path, "there is no such weights file; download it first and give its path")
     root = Root.of_named_file(path)
     with root.open(path) as file:
         start = file.read(16)
@@ -203,7 +203,7 @@ def read_state_dict(path: Path) -> dict[str, Any]:
     elif start.startswith(_PICKLE):
         tree = load_pickle(path, root)
     else:
-        raise unreadable(path, f"this is no file of weights (safetensors, torch or a pickle); it starts with {start!r}")
+        raise unreadable(path, f"this is not a weights file (safetensors, torch or pickle); it starts with {start!r}")
     if not isinstance(tree, dict):
         raise BadFile(path, f"this file holds a {type(tree).__name__}; weights are a dictionary of names and tensors")
     while len(tree) == 1 and isinstance(next(iter(tree.values())), dict):  # {"params": ...}, {"state_dict": ...}
@@ -229,13 +229,13 @@ def select_tensors(
             raise BadFile(path, f"'{name}' should be a tensor of floats {list(shape)} of {network}; take another file")
         if tensor.shape != shape:
             differs = f"tensor '{name}' is {list(tensor.shape)} and {network} has {list(shape)} there"
-            raise BadFile(path, f"{differs}; this is another network, take a file of this one")
+            raise BadFile(path, f"{differs}; these are the weights of another network; use a file for this one")
         taken[name] = tensor.detach().float()
     surplus = [name for name in tensors if name not in wanted and not name.startswith(tuple(skip))]
     if surplus:
         shape = list(np.shape(tensors[surplus[0]]))
         extra = f"tensor '{surplus[0]}' {shape} has no place in {network}, nor have {len(surplus) - 1} others"
-        raise BadFile(path, f"{extra}; this is another network, take a file of this one")
+        raise BadFile(path, f"{extra}; these are the weights of another network; use a file for this one")
     return taken
 
 

@@ -208,7 +208,7 @@ def from_hub(loader: Any, name: str, *, local_files_only: bool, advice: str, **o
     except (OSError, ValueError, RuntimeError, ImportError) as error:
         reason = " ".join(next((line for line in str(error).splitlines() if line.strip()), "").split())
         if local_files_only and "couldn't connect" in reason:  # it has not tried to
-            reason = "it is no folder here, and not among the models that were downloaded before"
+            reason = "it is neither a local folder nor a model that was downloaded before"
         raise JudgeError(f"transformers cannot load '{name}' ({reason}); {advice}") from error
 
 

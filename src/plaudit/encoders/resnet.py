@@ -197,7 +197,7 @@ def rename_resnet10(published: Mapping[str, Any], path: Path) -> dict[str, Tenso
         if any(name.startswith("squeezes.") for name in published):
             raise BadFile(path, "this is a whole reward model, not the weights of an encoder; name those of ResNet-10")
         first = ", ".join(f"'{name}'" for name in list(published)[:3]) or "nothing"
-        raise BadFile(path, f"this is no ResNet-10 of SERL, helper2424 or RLinf: its names start with {first}")
+        raise BadFile(path, f"this is not a ResNet-10 of SERL, helper2424 or RLinf: its names start with {first}")
     wanted: dict[str, Shape] = {}
     for ours, shape in shapes.items():
         flax = naming.flax and len(shape) == 4  # [H, W, in, out]

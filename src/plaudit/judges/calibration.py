@@ -282,7 +282,7 @@ def check_has_probabilities(source: str, episodes: Sequence[EpisodePrediction]) 
     """Refuse a judge whose scores are all yes and no: there is nothing to calibrate."""
     certain = logit(1.0) - 1e-3
     if episodes and all((np.abs(logit(one.success_prob)) > certain).all() for one in episodes):
-        raise JudgeError(f"'{source}' says yes and no; only a judge that gives probabilities can be calibrated")
+        raise JudgeError(f"'{source}' answers yes or no; only a judge that gives probabilities can be calibrated")
 
 
 def fit_rule(episodes: Sequence[EpisodePrediction], rule: DecisionRule, target_fpr: float) -> Fit:

@@ -58,7 +58,7 @@ def _read_stage(value: Any) -> Any:
         raise ValueError(f"there is no judge {named}; name a file, a reward model's folder, or a type")
     own = judge_tree(path)
     if own.get("type") == CASCADE:  # before its stages are read: this may be the very file that names it
-        raise ValueError(f"{named} is a cascade, and a stage of a cascade is none; list its stages instead")
+        raise ValueError(f"{named} is a cascade, and a stage cannot be a cascade; list its stages instead")
     with from_file(path):
         return JUDGE_REGISTRY.parse({**own, **{key: tree[key] for key in tree if key != "type"}})
 
@@ -78,16 +78,16 @@ class CascadeConfig(JudgeConfig):
         if not self.models:
             raise ValueError("a cascade needs a stage before the human, like stages=[runs/reward_model,human]")
         if CASCADE in kinds:
-            raise ValueError("a stage of a cascade is no cascade; list its stages instead")
+            raise ValueError("a stage of a cascade cannot be a cascade; list its stages instead")
         if any(isinstance(stage, HumanJudgeConfig) for stage in self.stages[:-1]):
-            raise ValueError("a human is the last stage of a cascade: nobody knows better")
+            raise ValueError("a human must be the last stage of a cascade")
         if self.budget is not None and not 0 < self.budget <= 60:
             raise ValueError(
-                f"{self.budget:g} minutes of a human an hour is no budget; write one above 0, up to 60, or leave the "
-                "stage 'human' out"
+                f"{self.budget:g} minutes of a human per hour is not a valid budget; use a value above 0 and at "
+                "most 60, or leave the stage 'human' out"
             )
         if self.budget is not None and self.human is None:
-            raise ValueError("budget is a human's time, and no stage is human; add one, or leave it out")
+            raise ValueError("budget limits a human's time, but no stage is human; add one, or leave out budget")
         if self.budget is not None and self.human is not None and 60 * self.budget < self.human.cost_s:
             raise ValueError(
                 f"a budget of {self.budget:g} minutes an hour is less than one episode takes a human "

@@ -151,7 +151,7 @@ def load_judge_config(
         raise UnknownName(f"name a judge {where}; known: {', '.join(names)}")
     if kind == HUMAN:
         raise UnknownName(
-            "a person is asked in a window: plaudit label STORE --judge human; measure a person's labels with: "
+            "a person labels in a window: plaudit label STORE --judge human; measure a person's labels with: "
             "plaudit judge eval STORE --judge ledger --source human"
         )
     if ":" not in kind and kind not in names:

@@ -66,7 +66,7 @@ INCLUDE = "--include-training"  # the option that also measures on episodes the 
 def resolve_reference(requested: Sequence[str] | None, judge: str) -> tuple[str, ...]:
     """Whose labels count: those asked for, or all that a model may learn from; never the judge's own."""
     if requested is not None and judge in requested:
-        raise JudgeError(f"the judge is '{judge}' itself; compare it with labels of somebody else (--reference)")
+        raise JudgeError(f"the judge is '{judge}' itself; compare it with labels of another source (--reference)")
     return tuple(source for source in requested or REFERENCE_SOURCES if source != judge)
 
 
@@ -150,7 +150,7 @@ def seen_keys(config: JudgeConfig, judge: Judge, *, calibrated: bool = True) -> 
             keys |= unpack_keys(text or "")
         except ValueError as error:
             raise JudgeError(
-                f"the list of episodes that this judge's {what} was made with cannot be read ({error}); train or "
+                f"the list of episodes that were used for this judge's {what} cannot be read ({error}); train or "
                 "calibrate it again"
             ) from error
     return frozenset(keys), [

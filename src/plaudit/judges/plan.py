@@ -78,7 +78,9 @@ class PlanTable(Config):
         except BadFile:
             raise
         except ValueError as error:
-            raise BadFile(path, "this is no table of plaudit judge plan --measure; name another file") from error
+            raise BadFile(
+                path, "this file was not written by 'plaudit judge plan --measure'; name another file"
+            ) from error
 
     def save(self, path: Path) -> None:
         """Write the file, whole or not at all."""
@@ -231,7 +233,7 @@ def noise_of_certificate(certificate: Certificate) -> tuple[dict[str, float], di
     precision, recall = (certificate.figures[name] for name in ("precision", "recall"))
     if not 0 < share < 1 or not precision.value > 0 or math.isnan(recall.value):
         raise DataError(
-            "this certificate says nothing of precision or recall: the episodes of its exam all end alike, or the "
+            "this certificate has no precision or recall: the episodes of its exam all end the same way, or the "
             "judge called none a success; examine it on both kinds"
         )
     worst = {"false_positives": 1.0, "misses": 1 - recall.low}

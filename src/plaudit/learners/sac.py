@@ -122,7 +122,7 @@ class Sac(LearnerBase):
         obs, next_obs = self.augment_batch(batch, self.config.random_shift_pad)
         # Critics.
         needs_features = update_actor and not self._shared
-        (values, grasp_values), targets, features = run_parallel(
+        (values, grasp_values, critic_features), targets, features = run_parallel(
             lambda: self._values(batch, obs),
             lambda: self._targets(batch, next_obs),
             lambda: self.net.actor_encoder(obs) if needs_features else None,
@@ -135,21 +135,20 @@ class Sac(LearnerBase):
         optimizer_step(self.optimizers["critic"], loss, self.sync)
         # Actor and temperature, target networks.
         if update_actor:
-            of_actor, _ = run_parallel(lambda: self._update_actor(batch, obs, features), self._update_targets)
+            critic_features = critic_features.detach()
+            own = critic_features if features is None else features
+            of_actor, _ = run_parallel(lambda: self._update_actor(batch, own, critic_features), self._update_targets)
             metrics |= of_actor
         else:
             self._update_targets()
         return {name: number.detach() for name, number in metrics.items()}
 
-    def _update_actor(self, batch: Batch[Tensor], obs: ObsTensors, features: Tensor | None) -> dict[str, Tensor]:
-        """features: the actor's; None: it has the critics', and its loss does not train their encoder"""
-        with torch.no_grad():
-            critic_features = self.net.critic_encoder(obs)
-        own = critic_features if features is None else features
-        actor_loss, entropy = self._actor_loss(own, critic_features)
+    def _update_actor(self, batch: Batch[Tensor], features: Tensor, critic_features: Tensor) -> dict[str, Tensor]:
+        """critic_features: from before the update of the critics, as in DrQ-v2, which saves an encoder pass"""
+        actor_loss, entropy = self._actor_loss(features, critic_features)
         metrics = {"policy/entropy": entropy}
         if self.config.bc_weight:
-            metrics["loss/bc"] = self._bc_loss(own, batch)
+            metrics["loss/bc"] = self._bc_loss(features, batch)
             actor_loss = actor_loss + self.config.bc_weight * metrics["loss/bc"]
         temperature = self.net.log_temperature.exp()
         temperature_loss = temperature * (entropy - self.target_entropy).detach()
@@ -166,11 +165,11 @@ class Sac(LearnerBase):
         """Features of the critics' encoder, which is also the actor's where they share one."""
         return actor_features if self._shared else self.net.critic_encoder(obs)
 
-    def _values(self, batch: Batch[Tensor], obs: ObsTensors) -> tuple[Tensor, Tensor | None]:
-        """Values of the batch's actions, [E, B], and of all three gripper actions, [B, 3]."""
+    def _values(self, batch: Batch[Tensor], obs: ObsTensors) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Values of the batch's actions, [E, B], of all three gripper actions, [B, 3], and the critics' features."""
         features, net = self.net.critic_encoder(obs), self.net
         grasp_values = None if net.grasp_critic is None else net.grasp_critic(features)
-        return net.critic(features, batch.actions[:, : self._arm].clamp(-1, 1)), grasp_values
+        return net.critic(features, batch.actions[:, : self._arm].clamp(-1, 1)), grasp_values, features
 
     @torch.no_grad()
     def _targets(self, batch: Batch[Tensor], next_obs: ObsTensors) -> Tensor:

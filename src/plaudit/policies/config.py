@@ -31,7 +31,7 @@ Guidance = Literal["vjp", "identity", "blend"]
 def check_device(name: str) -> str:
     """Refuse what is not the name of a device; whether this machine has it is seen where the policy is built."""
     if not re.fullmatch(r"auto|(cpu|cuda|mps|xpu)(:\d{1,3})?", name):
-        raise ValueError(f"'{name[:40]}' is no device; write cpu, cuda, cuda:1 or auto")
+        raise ValueError(f"'{name[:40]}' is not a device; write cpu, cuda, cuda:1 or auto")
     return name
 
 

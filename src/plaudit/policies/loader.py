@@ -255,5 +255,5 @@ def _resolve(path: Path, name: Path) -> Path:
     except (OSError, ValueError) as error:
         if isinstance(error, BadFile) and os.path.lexists(resolved):
             raise
-        raise BadFile(path, f"it names {brief(str(name))}, and there is no such file beside it") from None
+        raise BadFile(path, f"it names {brief(str(name))}, but there is no such file next to it") from None
     return resolved

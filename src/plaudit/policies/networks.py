@@ -257,11 +257,11 @@ def load_components(components: Mapping[str, nn.Module], weights: PolicyWeights)
             raise PolicyError(f"{what} lack '{name}' of this policy; {did_you_mean(name, weights.tensors)}")
     for name, array in weights.tensors.items():
         if name not in own:
-            raise PolicyError(f"{what} have '{name}', which this policy has no place for; {did_you_mean(name, own)}")
+            raise PolicyError(f"{what} have '{name}', which this policy does not have; {did_you_mean(name, own)}")
         if array.shape != tuple(own[name].shape):
             raise PolicyError(f"{what}: '{name}' is {list(array.shape)}, this policy's is {list(own[name].shape)}")
         if not np.isfinite(array).all():
-            raise PolicyError(f"{what}: '{name}' holds NaN or infinity; a robot must not act by it")
+            raise PolicyError(f"{what}: '{name}' contains NaN or infinity; a robot must not use it")
     with torch.no_grad():
         for name, tensor in own.items():
             tensor.copy_(torch.from_numpy(np.array(weights.tensors[name])))

@@ -80,7 +80,7 @@ class OpenpiPolicy(FixedPolicy):
             raise PolicyError(f"the server sent actions of {list(actions.shape)}, this robot needs {wanted}")
         chunk = actions[:horizon, : config.action_dim].astype(np.float32)
         if not np.isfinite(chunk).all():
-            raise PolicyError("the server sent actions that hold NaN or infinity")
+            raise PolicyError("the server sent actions that contain NaN or infinity")
         return chunk
 
     def warmup(self) -> None:

@@ -508,7 +508,7 @@ def _guarantee_section(guarantee: Guarantee) -> Markup:
         "The guarantee is about the share of an episode's failure frames that are predicted a success, averaged over "
         "new episodes. It assumes that new episodes are independent and recorded like the labeled ones: same task, "
         "scene, cameras and policies. A policy that has learned since makes other episodes; for these, audit the "
-        "judge. An episode counts once, however long it is (Learn-then-Test with a betting test)."
+        "judge. An episode counts once, regardless of its length (Learn-then-Test with a betting test)."
     )
     heading = "False positives on new episodes"
     return page.section(heading, page.text(words), page.table(rows, header), page.text(about, "muted"))

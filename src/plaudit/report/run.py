@@ -183,7 +183,7 @@ def _tiles(run: RunData, rates: SuccessRates) -> dict[str, str]:
         shares = [f"{name.rpartition('/')[2]} {run.latest(name):.0%}" for name in stages]
         human, compute = (run.latest(name) / 60 for name in ("judge/human_s", "judge/compute_s"))
         tiles["of the episodes, decided by"] = ", ".join(shares)
-        tiles["episodes that nobody has decided"] = f"{run.latest('judge/undecided_episodes'):.0f}"
+        tiles["undecided episodes"] = f"{run.latest('judge/undecided_episodes'):.0f}"
         tiles["minutes of a human, and of compute"] = f"{human:.3g} and {compute:.3g}"
     if run.points("judge/success_unaided"):
         tiles["of the last 50 episodes, successes without help"] = f"{run.latest('judge/success_unaided'):.0%}"

@@ -31,7 +31,11 @@ def chunk_problem(horizon: int, execution_horizon: int | None, delay: int = 1, l
     steps = f"{delay} control step{'s' if delay > 1 else ''}"
     takes = f"takes {steps} ({latency})" if latency else f"takes at least {steps}"
     late = executed > horizon - delay
-    why = "a chunk would run out before the next is there" if late else "it would not be done when the next is due"
+    why = (
+        "a chunk would run out before the next is there"
+        if late
+        else "it would still be running when the next one starts"
+    )
     if horizon >= 2 * delay:
         last = horizon - delay
         fix = f"set that to {delay}" + (f" to {last}" if last > delay else "")

@@ -54,7 +54,7 @@ class Ready:
 
 @dataclass(frozen=True, eq=False)
 class EpisodeDone:
-    """From control: an episode has ended, and the robot was told to hold."""
+    """From control: an episode has ended, and the robot was commanded to hold."""
 
     ended: str  # "steps", the flag that turned true, why it was stopped, or what failed
     failed: bool = False

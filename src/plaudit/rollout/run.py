@@ -275,7 +275,7 @@ def _recover(engine: InferenceEngine, fault: RolloutFault, deadline: float, pati
     """Try until the engine is ready again."""
     while True:
         if time.monotonic() >= deadline:
-            raise RolloutError(f"{fault}; it was not back within {patience_s:g} s") from fault
+            raise RolloutError(f"{fault}; it did not recover within {patience_s:g} s") from fault
         try:
             return engine.recover()
         except RolloutFault as again:

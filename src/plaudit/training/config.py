@@ -204,7 +204,7 @@ REFUSED: Mapping[Schedule, Mapping[str, str]] = {
     "train": {
         "robot": "a robot cannot be stepped in lockstep; use plaudit online",
         "teleop": "a human takes over a robot that runs by itself; use plaudit online",
-        "operator": "nobody attends a simulation; use plaudit online",
+        "operator": "a simulation has no operator; use plaudit online",
         "cluster": "a synchronous run is one process; use plaudit online",
         "policy.path": "use plaudit online, or demos and learner.pretrain_updates to start from demonstrations",
         "policy.behavior": "a synchronous run acts with what it learns; use plaudit online",
@@ -213,7 +213,7 @@ REFUSED: Mapping[Schedule, Mapping[str, str]] = {
         "policy.normalizer": "a simulation takes actions within [-1, 1] as they are",
         "policy.update_within_episode": "a rollout has one version of the policy; use plaudit online",
         "audit.minutes_per_hour": "no human audits a synchronous run; use plaudit online",
-        "judge.retrain": "a synchronous run has nobody to label meanwhile; use plaudit online, or train a judge "
+        "judge.retrain": "nobody labels during a synchronous run; use plaudit online, or train a judge "
         "between two runs (plaudit train-reward) and resume with judge.model=",
         "judge.window": "no human labels a synchronous run; use plaudit online",
     },
@@ -242,9 +242,9 @@ def _check_env(config: TrainingConfig) -> None:
     missing = [name for name in ("obs", "cameras", "image_size") if not hasattr(env, name)]
     if env is not None and missing:
         raise ValueError(
-            f"env: {dotted_path(type(env))} is no config of an environment, it has no {', '.join(missing)}; derive "
-            "one from plaudit.envs.adapters.AdapterConfig, or name a registered Gymnasium environment: env=gymnasium "
-            "env.id=my_package:MyTask-v0"
+            f"env: {dotted_path(type(env))} is not the config of an environment: it has no {', '.join(missing)}; "
+            "derive one from plaudit.envs.adapters.AdapterConfig, or name a registered Gymnasium environment: "
+            "env=gymnasium env.id=my_package:MyTask-v0"
         )
 
 
@@ -366,7 +366,7 @@ def _check_demos(config: TrainingConfig) -> None:
     if isinstance(config.learner, OffPolicyConfig) and config.learner.clones_demos and not shown:
         what = "learner.bc_weight" if hasattr(config.learner, "bc_weight") else f"learner '{config.learner_name}'"
         raise ValueError(
-            f"{what} clones demonstrations, and there are none; name a store of them (demos.store), choose a device to "
+            f"{what} clones demonstrations, but there are none; name a store of them (demos.store), choose a device to "
             "correct the robot with (teleop.type), or, in a built-in task, ask for demos.scripted"
         )
     for key in DEMO_KEYS:

@@ -187,7 +187,7 @@ def _open(folder: RunFolder, num_envs: int, stack: ExitStack) -> tuple[VecEnv, A
     """The run's task, and its learner before any update."""
     config = folder.config
     if not config.simulated:
-        raise DataError(f"{folder.path} is a run of a robot, whose true success nobody knows; evaluate in a simulation")
+        raise DataError(f"{folder.path} is a run of a robot, whose true success is unknown; evaluate in a simulation")
     env = stack.enter_context(closing(config.simulation.build(num_envs)))
     env_spec = learner_env_spec(config, env)
     stack.enter_context(learner_threads(config, env_spec))

@@ -229,8 +229,8 @@ def _run_of(folder: Path) -> Path:
     if not (path / "config.yaml").is_file():
         raise BadFile(
             folder,
-            "resume_dir names the folder of a run of ours, and this is none (a checkpoint of another stack is not "
-            "read); leave it out to begin a new run",
+            "resume_dir must name the folder of a Plaudit run, and this is not one (a checkpoint of another stack is "
+            "not read); leave it out to begin a new run",
         )
     return path
 

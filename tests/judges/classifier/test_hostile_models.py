@@ -80,7 +80,7 @@ def test_weights_that_are_no_numbers_are_refused_by_the_name_of_the_tensor(folde
     model = tiny_model()
     dict(model.members[0].named_parameters())["head.0.weight"].data[0, 0] = value
     model.save_pretrained(folder)
-    with pytest.raises(BadFile, match=r"member_0.safetensors: head.0.weight holds NaN or infinity; train or copy"):
+    with pytest.raises(BadFile, match=r"member_0.safetensors: head.0.weight contains NaN or infinity; train or copy"):
         load_reward_model(folder, "cpu")
 
 

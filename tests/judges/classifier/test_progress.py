@@ -93,7 +93,7 @@ def test_the_folder_labels_a_store_as_a_judge_of_progress(folder, tmp_path):
     [
         (["num_history_frames=2"], "progress alone is learned from single frames"),
         (["predict_progress=false"], "predict_success=false leaves nothing to learn"),
-        (["--sources", "human"], "none of the 4 episodes of demos comes to a success"),
+        (["--sources", "human"], "none of the 4 episodes of demos ends in success"),
     ],
 )
 def test_what_cannot_be_learned_from_is_told_and_nothing_is_written(tmp_path, words, sentence):

@@ -193,7 +193,7 @@ def test_a_resnet_that_is_none_of_theirs_is_refused(tmp_path):
     state = TheirsOfToday([2, 2, 2, 2]).state_dict()
     odd = {name: tensor for name, tensor in state.items() if not name.startswith("backbone.layer3.1.")}
     torch.save(odd, tmp_path / "odd.pt")
-    with pytest.raises(BadFile, match=r"its backbone has \[2, 2, 1, 2\] blocks, which is no ResNet that is read"):
+    with pytest.raises(BadFile, match=r"its backbone has \[2, 2, 1, 2\] blocks, which is not a supported ResNet"):
         load_rlinf_checkpoint(tmp_path / "odd.pt")
     torch.save({**state, "backbone.fc.9.bias": torch.zeros(1)}, tmp_path / "more.pt")
     with pytest.raises(BadFile, match=r"nothing takes head.9.bias"):

@@ -153,7 +153,7 @@ def test_a_file_that_would_leave_a_tensor_unset_is_refused(tmp_path, shape):
         next(n for n in reversed(state) if n.endswith("bias")),
     ):
         torch.save({n: t for n, t in state.items() if n != name}, tmp_path / "less.pt")
-        with pytest.raises(BadFile, match=r"is missing|blocks, which is no ResNet"):
+        with pytest.raises(BadFile, match=r"is missing|blocks, which is not a supported ResNet"):
             load_reward_model(tmp_path / "less.pt", "cpu")
 
 

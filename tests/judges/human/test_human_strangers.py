@@ -19,7 +19,7 @@ def folder(tmp_path):
 def test_drafts_are_not_kept_where_a_link_leads(folder, tmp_path):
     (tmp_path / "away").mkdir()
     (folder / "drafts").symlink_to(tmp_path / "away")
-    with pytest.raises(ForeignFile, match="is no folder of this store"):
+    with pytest.raises(ForeignFile, match="is not a folder of this store"):
         DraftStore.open(folder)
     assert not list((tmp_path / "away").iterdir())
 
@@ -47,7 +47,7 @@ def test_a_pipe_or_a_link_among_the_drafts_is_not_opened(folder, make):
 def test_a_draft_that_makes_no_sense_is_told_in_a_sentence(folder, text):
     (folder / "drafts").mkdir()
     (folder / "drafts/1a2b3c4d.json").write_text(text)
-    with pytest.raises(StoreDamaged, match="is no draft"):
+    with pytest.raises(StoreDamaged, match="is not a draft"):
         DraftStore.open(folder)
 
 

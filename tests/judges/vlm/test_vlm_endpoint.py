@@ -81,8 +81,11 @@ def test_a_server_that_fails_once_is_asked_again(server):
         ((500, {"Retry-After": "0.01"}, '{"error": {"message": "no GPU"}}'), "answered HTTP 500: Error code: 500"),
         ((401, {}, "{}"), "refuses the key in the variable OPENAI_API_KEY"),
         ((404, {}, '{"error": {"message": "nothing here"}}'), "knows no model 'tiny' (HTTP 404"),
-        ((200, {"Content-Type": "text/html"}, "<html>hello"), "answered what is no chat completion: '<html>hello'"),
-        ((200, {}, '{"choices": '), "answered what is no chat completion"),
+        (
+            (200, {"Content-Type": "text/html"}, "<html>hello"),
+            "answered with something that is not a chat completion: '<html>hello'",
+        ),
+        ((200, {}, '{"choices": '), "answered with something that is not a chat completion"),
         ((200, {}, '{"choices": []}'), "answered with no choices"),
         ((200, {}, '{"choices": [{"message": {"content": "Yes"}}]}'), "gave an answer without log-probabilities"),
     ],

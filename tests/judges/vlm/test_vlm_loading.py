@@ -34,7 +34,7 @@ def test_a_gpu_that_is_not_there_is_answered_with_what_to_do(tiny, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(DeviceError, match="there is no device 'cuda' here; this machine has 0 GPUs"):
         VlmJudgeConfig(model=str(tiny), device="cuda").load_backend()
-    with pytest.raises(DeviceError, match="'gpu' is no device; write cpu, cuda, cuda:1 or auto"):
+    with pytest.raises(DeviceError, match="'gpu' is not a device; write cpu, cuda, cuda:1 or auto"):
         VlmJudgeConfig(model=str(tiny), device="gpu").load_backend()
     assert VlmJudgeConfig(model=str(tiny)).load_backend().warnings == (
         "torch sees no CUDA GPU here, so the model runs on the processor",

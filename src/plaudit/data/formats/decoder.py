@@ -132,7 +132,7 @@ class WorkerProcess:
             assert self._connection is not None
             reply = receive(self._connection, self._most, self._tensor)
             if not isinstance(reply, dict):
-                raise TypeError("an answer that is no mapping")
+                raise TypeError("an answer that is not a mapping")
         if "error" not in reply:
             return reply
         kind, message = reply.get("kind"), str(reply["error"])
@@ -295,10 +295,10 @@ def _unpack(tree: Any, buffers: list[ByteArray], tensor: UnpackTensor | None) ->
         return bytes.fromhex(value)
     if kind not in ("array", "scalar"):
         if tensor is None:
-            raise ValueError("a value that is none")
+            raise ValueError("an invalid value")
         return tensor(kind, value, buffers)
     dtype, shape, number = value
     if not _PLAIN_DTYPE.fullmatch(dtype):
-        raise ValueError("an array of no numbers")
+        raise ValueError("an array that is not numeric")
     array = buffers[number].view(dtype).reshape(shape)
     return array if kind == "array" else array[()]

@@ -32,7 +32,7 @@ def decode_image(data: bytes, camera: str, height: int, width: int) -> ByteArray
             image = Image.open(io.BytesIO(data), formats=FORMATS)
         if image.size != (width, height):
             size = f"{image.size[1]}x{image.size[0]}"
-            raise BadImage(f"camera '{camera}' has {size} frames, not {height}x{width}; correct either")
+            raise BadImage(f"camera '{camera}' has {size} frames, not {height}x{width}; correct one of them")
         return np.asarray(image.convert("RGB"))
     except BadImage:
         raise

@@ -143,7 +143,7 @@ def _container(file: IO[bytes], path: Path) -> str:
 def _check_size(path: Path, height: int, width: int, said_height: int, said_width: int) -> None:
     if (height, width) != (said_height, said_width):
         size, declared = f"{height}x{width}", f"{said_height}x{said_width}"
-        raise BadFile(path, f"frames are {size} where meta/info.json says {declared}; correct either")
+        raise BadFile(path, f"frames are {size} but meta/info.json says {declared}; correct one of them")
 
 
 class VideoWriter:

@@ -365,7 +365,7 @@ def build_classifier(
         if shape != list(tensor.shape):
             raise BadFile(path, f"{ANOTHER}: {name} is {shape}, this one has {list(tensor.shape)}")
         if not torch.isfinite(tensors[name]).all():
-            raise BadFile(path, f"{name} holds NaN or infinity; train or copy the model again")
+            raise BadFile(path, f"{name} contains NaN or infinity; train or copy the model again")
     for name in tensors:
         if name not in own:
             raise BadFile(path, f"{ANOTHER}: nothing takes {name}")

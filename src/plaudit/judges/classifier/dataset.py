@@ -157,7 +157,9 @@ def _demonstrations(store: Store, sources: Collection[str]) -> list[int]:
         if labels is None or ((labels.targets == 1).any() and labels.targets[labels.labeled][0] == 0):
             ids.append(episode_id)
     if not ids:
-        raise JudgeError(f"none of the {len(store.ids)} episodes of {store.folder} comes to a success; record some")
+        raise JudgeError(
+            f"none of the {len(store.ids)} episodes of {store.folder} ends in success; record some that do"
+        )
     return ids
 
 

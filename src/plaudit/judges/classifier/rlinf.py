@@ -107,7 +107,7 @@ def load_rlinf_checkpoint(path: Path, config: Mapping[str, Any] | None = None, d
     if isinstance(tree, dict):
         tensors = next((tree[key] for key in ("model_state_dict", "state_dict") if key in tree), tree)
     if not isinstance(tensors, dict) or not all(isinstance(tensor, Tensor) for tensor in tensors.values()):
-        raise BadFile(path, "this is no checkpoint of a reward model: it has no model_state_dict of tensors")
+        raise BadFile(path, "this is not a reward model checkpoint: it has no model_state_dict of tensors")
     # Names without what DDP, torch.compile and RLinf's own wrapper put before them.
     tensors = {re.sub(r"^((module|_orig_mod|model)\.)+", "", name): tensor for name, tensor in tensors.items()}
     if "plaudit" not in tree:
@@ -115,7 +115,7 @@ def load_rlinf_checkpoint(path: Path, config: Mapping[str, Any] | None = None, d
         load = _load_resnet if "backbone.conv1.weight" in tensors else _load_per_camera
         return load(path, tensors, given, device)
     if not isinstance(tree["plaudit"], Mapping):
-        raise BadFile(path, "its description is no mapping of keys to values; train or copy the model again")
+        raise BadFile(path, "its description is not a mapping of keys to values; train or copy the model again")
     try:
         with from_file(path):
             described = parse(RewardModelConfig, tree["plaudit"])
@@ -156,7 +156,9 @@ def _load_per_camera(path: Path, tensors: Mapping[str, Tensor], config: RLinfRew
     cameras = _cameras(tensors)
     if not cameras:
         first = ", ".join(f"'{name}'" for name in list(tensors)[:3])
-        raise BadFile(path, f"this is no reward model of RLinf or of ours; its tensors start with {first or 'nothing'}")
+        raise BadFile(
+            path, f"this is neither RLinf's nor Plaudit's reward model; its tensors start with {first or 'nothing'}"
+        )
     kernel = tensor_of(path, tensors, f"encoders.{cameras[0]}.pooling_layer.kernel", 4)
     averaged = kernel.shape[1:3] == (1, 1)
     grid = (2, 2) if averaged else (kernel.shape[1], kernel.shape[2])
@@ -208,7 +210,7 @@ def _load_resnet(path: Path, tensors: Mapping[str, Tensor], config: RLinfRewardC
     else:
         raise BadFile(
             path,
-            f"its backbone has {counts} blocks, which is no ResNet that is read: {', '.join(BLOCKS)} with batch norm, "
+            f"its backbone has {counts} blocks, which is not a supported ResNet: {', '.join(BLOCKS)} with batch norm, "
             "resnet10 with group norm",
         )
     today = "classifier.1.weight" not in tensors

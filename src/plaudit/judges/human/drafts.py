@@ -176,7 +176,9 @@ class DraftStore:
             with suppress(FileExistsError):
                 Folder(store).mkdir("drafts")
             if not Folder(store).is_folder("drafts"):  # drafts stay inside the store
-                raise ForeignFile(f"{store / 'drafts'} is no folder of this store, a link say; remove it to label here")
+                raise ForeignFile(
+                    f"{store / 'drafts'} is not a folder of this store (it may be a link); remove it to label here"
+                )
             folder = Folder(store / "drafts")
             earlier: list[Self] = []
             for key in _keys(folder.path):
@@ -305,7 +307,9 @@ def _read(folder: Folder, key: str) -> DraftState | None:
         return None
     except ValidationError as error:
         reason = error.errors()[0]["msg"]
-        raise StoreDamaged(f"{folder.path / key}.json is no draft ({reason}); move the file away and go on") from error
+        raise StoreDamaged(
+            f"{folder.path / key}.json is not a draft ({reason}); move the file away and go on"
+        ) from error
 
 
 def _try_lock(folder: Folder, key: str) -> IO[str] | None:

@@ -327,7 +327,7 @@ LABEL = (
     Action("end_selection", ("O", "]"), "range to: it ends here", lambda s: s.cursor.end_selection()),
     Action("clear_selection", ("Esc",), "forget the range", lambda s: s.cursor.clear_selection()),
     Action("fail", ("F",), "all fail: the whole episode", lambda s: s.fail()),
-    Action("exclude", ("X",), "exclude: nobody learns from it", lambda s: s.exclude()),
+    Action("exclude", ("X",), "exclude: not used for training", lambda s: s.exclude()),
     Action("clear", ("C",), "clear: nothing is labeled", lambda s: s.clear()),
 )
 SESSION = (
@@ -350,7 +350,9 @@ def replay_actions(session: Session, script: str) -> None:
         if kind in "@=" and number.isdigit():
             (session.cursor.seek if kind == "@" else session.open_episode)(int(number))
         elif token not in BY_KEY:
-            raise DataError(f"the key script says '{token}', which no key is called; {did_you_mean(token, BY_KEY)}")
+            raise DataError(
+                f"the key script says '{token}', which is not the name of a key; {did_you_mean(token, BY_KEY)}"
+            )
         elif (do := BY_KEY[token].do) is not None:
             do(session)
 

@@ -122,7 +122,7 @@ class OpenAIBackend(VlmBackend):
         try:
             completion = _Completion.model_validate_json(raw.content)
         except ValidationError as error:
-            answer = f"answered what is no chat completion: {raw.text[:80]!r}"
+            answer = f"answered with something that is not a chat completion: {raw.text[:80]!r}"
             raise JudgeError(f"{self.endpoint.base_url} {answer}") from error
         if not completion.choices:
             raise JudgeError(f"{self.endpoint.base_url} answered with no choices")

@@ -181,7 +181,7 @@ class LeRobotRobot(ClosableRobot):
         state = np.array([values[name] for name in self.state_names], np.float32)
         if not np.isfinite(state).all():
             bad = self.state_names[int(np.flatnonzero(~np.isfinite(state))[0])]
-            raise RobotError(f"{self._robot} measures NaN or infinity for '{bad}'")
+            raise RobotError(f"{self._robot} reports NaN or infinity for '{bad}'")
         images = {}
         for camera, size in self.cameras.items():
             image = np.array(values[camera], np.uint8)

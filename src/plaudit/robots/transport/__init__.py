@@ -91,7 +91,7 @@ class ZenohConfig(TransportConfig):
     def _check_endpoints(cls, endpoints: tuple[str, ...]) -> tuple[str, ...]:
         for endpoint in endpoints:
             if "/" not in endpoint:
-                raise ValueError(f"'{endpoint}' is no endpoint; write it like {DEFAULT_ENDPOINT}")
+                raise ValueError(f"'{endpoint}' is not an endpoint; write it like {DEFAULT_ENDPOINT}")
         return endpoints
 
     def build(self) -> "ZenohTransport":

@@ -41,7 +41,7 @@ class Layout:
     @classmethod
     def of(cls, items: Sequence[LabeledEpisode], options: WriteOptions) -> "Layout":
         if not items:
-            raise DataError("there is no episode to export")
+            raise DataError("there are no episodes to export")
         first = items[0].episode
         fps = first.fps or options.fps
         if not fps:
@@ -49,7 +49,7 @@ class Layout:
         cameras = choose(options.cameras, list(first.frames), f"episode {items[0].id}")
         for camera in cameras:
             if file_name(camera) != camera:
-                problem = f"camera {brief(camera)} is no name that a folder of a LeRobot data set can have"
+                problem = f"camera {brief(camera)} is not a valid folder name in a LeRobot data set"
                 raise DataError(f"{problem}; take others with --camera")
         return cls(
             cameras={c: first.frames[c].shape[1:3] for c in cameras},

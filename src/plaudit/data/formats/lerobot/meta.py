@@ -58,7 +58,7 @@ def read_info(root: Root) -> DatasetInfo:
     path = root.path / "meta/info.json"
     info = read_json(path, root, MISSING)
     if not isinstance(info, dict):
-        raise BadFile(path, f"this does not describe a LeRobot data set: it is {brief(info)} and no mapping")
+        raise BadFile(path, f"this does not describe a LeRobot data set: it is {brief(info)}, not a mapping")
     for key in ("codebase_version", "fps", "features"):
         if key not in info:
             raise BadFile(path, f"this does not describe a LeRobot data set: it lacks '{key}'")
@@ -66,14 +66,16 @@ def read_info(root: Root) -> DatasetInfo:
     if not isinstance(version, str) or not version.startswith(("v2", "v3")) or len(version) > 20:
         raise BadFile(path, f"LeRobot {brief(version).strip(chr(39))} is not read; v2.0, v2.1 and v3.0 are")
     if fps is None or not MIN_FPS <= fps <= MAX_FPS:
-        raise BadFile(path, f"'fps' is {brief(info['fps'])}, which is no rate of frames; correct it")
+        raise BadFile(path, f"'fps' is {brief(info['fps'])}, which is not a frame rate; correct it")
     templates = {key: info.get(key) or None for key in ("data_path", "video_path")}
     for key, template in templates.items():
         if template is not None and (not isinstance(template, str) or len(template) > 1000):
-            raise BadFile(path, f"'{key}' is {brief(template)} and no path; correct it")
+            raise BadFile(path, f"'{key}' is {brief(template)}, not a path; correct it")
     chunks_size = info.get("chunks_size") or 1000
     if type(chunks_size) is not int or not 0 < chunks_size <= MAX_INDEX:
-        raise BadFile(path, f"'chunks_size' is {brief(chunks_size)}; it counts the episodes in a folder, correct it")
+        raise BadFile(
+            path, f"'chunks_size' is {brief(chunks_size)}; it must be the number of episodes in a folder; correct it"
+        )
     features, sizes = _check_features(info["features"], path)
     robot = robot[:MAX_NAME] if isinstance(robot, str) else ""
     return DatasetInfo(version, fps, robot, features, sizes, **templates, chunks_size=chunks_size)
@@ -82,7 +84,7 @@ def read_info(root: Root) -> DatasetInfo:
 def _check_features(features: Any, path: Path) -> tuple[Features, dict[str, tuple[int, int]]]:
     """The features, and the height and width of those that are color images."""
     if not isinstance(features, dict) or len(features) > MAX_FEATURES:
-        raise BadFile(path, f"'features' is {brief(features)} where it maps names of columns to what they are")
+        raise BadFile(path, f"'features' is {brief(features)} but must map column names to their descriptions")
     sizes: dict[str, tuple[int, int]] = {}
     for name, feature in features.items():
         if not isinstance(feature, dict) or not isinstance(feature.get("dtype"), str):
@@ -92,7 +94,7 @@ def _check_features(features: Any, path: Path) -> tuple[Features, dict[str, tupl
         is_image = feature["dtype"] in ("video", "image")
         if not sound or not (is_image or math.prod(shape) <= MAX_WIDTH):
             text = f"[{', '.join(brief(n) for n in shape[:8])}]" if isinstance(shape, list) else brief(shape)
-            raise BadFile(path, f"feature {brief(name)} has a 'shape' that no column has: {text}; correct it")
+            raise BadFile(path, f"feature {brief(name)} has an invalid 'shape': {text}; correct it")
         size = image_size(feature) if is_image else None
         if size is None:
             continue
@@ -102,7 +104,7 @@ def _check_features(features: Any, path: Path) -> tuple[Features, dict[str, tupl
             raise BadFile(path, f"camera {brief(name)} has frames of {frames}; at most {MAX_PIXELS:,} pixels are read")
         camera = name.removeprefix(IMAGES)
         if not camera or len(camera.encode()) > MAX_NAME or "\0" in camera:
-            raise BadFile(path, f"camera {brief(name)} has no name that a file can have; rename it")
+            raise BadFile(path, f"camera {brief(name)} has a name that is not a valid file name; rename it")
     return features, sizes
 
 
@@ -115,7 +117,7 @@ def fill(root: Root, template: str, fields: Mapping[str, Any]) -> Path:
     try:
         parts = list(Formatter().parse(template))
     except ValueError as error:
-        raise BadFile(info, f"{brief(template)} is no template of a path ({error}); correct it") from error
+        raise BadFile(info, f"{brief(template)} is not a valid path template ({error}); correct it") from error
     for _, name, spec, conversion in parts:
         if name is None:
             continue
@@ -124,7 +126,7 @@ def fill(root: Root, template: str, fields: Mapping[str, Any]) -> Path:
             raise BadFile(info, f"{problem}; correct the path")
         plain = name in FIELDS and not conversion
         if not plain or (spec and (name == "video_key" or not _SPEC.fullmatch(spec))):
-            raise BadFile(info, f"the path {brief(template)} does more than name its fields; correct the path")
+            raise BadFile(info, f"the path {brief(template)} may contain only its field names; correct the path")
     return root.inside(template.format(**{name: fields[name] for name in FIELDS if name in fields}))
 
 
@@ -195,7 +197,7 @@ def rows_in_table(row: Row, owner: AnyArray | None, total: int, listed: int) -> 
         wrong = np.flatnonzero(owner[place] != row.index)
         if len(wrong):
             at = first + int(wrong[0])
-            by_meta = f"and to episode {row.index} by meta/; copy it again from its source, or correct either"
+            by_meta = f"and to episode {row.index} by meta/; copy it again from its source, or correct one of them"
             raise BadFile(row.data, f"row {at} belongs to episode {owner[at]} by its 'episode_index' {by_meta}")
         if (rows := int((owner == row.index).sum())) != row.length:
             problem = f"episode {row.index} has {rows} rows where meta/ says {row.length}"
@@ -262,7 +264,9 @@ class _Entries:
                 continue
             start = number(entry.get(f"videos/{key}/from_timestamp", 0.0))
             if start is None or not 0 <= start < 1e9:
-                raise BadFile(self._root.path / "meta", f"episode {index} begins at no time within its video '{key}'")
+                raise BadFile(
+                    self._root.path / "meta", f"episode {index} starts outside the duration of its video '{key}'"
+                )
             video = self._place(self._video_path, index, {**declared, "video_key": key})
             videos[key] = Video(video, start, self.counts[video], number(entry.get(f"videos/{key}/to_timestamp")))
         row = Row(index, length, [self._text(task) for task in tasks], data, self.counts[data], videos)

@@ -69,14 +69,14 @@ class Videos:
             return frames
         if times is None:
             problem = f"there is no 'timestamp' in this table, and {video.path} has not one frame a row"
-            raise BadFile(row.data, f"{problem}; correct either")
+            raise BadFile(row.data, f"{problem}; correct one of them")
         try:
             return read_frames(self._root, video.path, video.start + times, tolerance, height, width, spare=1)
         except FramesMissing as error:
             if not steady:
                 span = f"the rows' timestamps ({times[0]:.3f} to {times[-1]:.3f} s) do not follow its clock"
                 problem = f"this video has {len(self._coded(video.path)[0])} frames for {rows} rows, and {span}"
-                raise BadFile(video.path, f"{problem}; write either again") from error
+                raise BadFile(video.path, f"{problem}; write one of them again") from error
             if (frames := self._by_number(row, video, height, width)) is not None:
                 return frames
             raise
@@ -344,7 +344,7 @@ class _Folder:
         else:
             raise BadFile(
                 row.data,
-                f"camera '{camera}' is named in meta/info.json and missing here; correct either"
+                f"camera '{camera}' is listed in meta/info.json but missing here; correct one of them"
                 f"{self._without([camera])}",
             )
         last = extra.images.get(camera)
@@ -371,7 +371,7 @@ class _Folder:
             if name.startswith(PRIVILEGED):
                 dtype = self.features[name]["dtype"] if name in self.features else None
                 if dtype not in tables.NUMBERS:
-                    raise BadFile(where, f"'{name}' has a type that is no number in meta/info.json; correct it")
+                    raise BadFile(where, f"'{name}' has a non-numeric dtype in meta/info.json; correct it")
                 values[name.removeprefix(PRIVILEGED)] = tables.numbers(table, name, where, dtype)
         reward = tables.column(table, REWARD, where, np.float32)
         if reward is not None and not np.isin(reward[~np.isnan(reward)], (0, 1)).all():

@@ -128,7 +128,9 @@ def _label_columns(
 ) -> dict[str, AnyArray]:
     """The three columns of an episode; its rows are counted in the report."""
     if row.length > MAX_ROWS:
-        raise BadFile(row.data, f"episode {row.index} has {row.length:,} rows here, says meta/; correct that")
+        raise BadFile(
+            row.data, f"episode {row.index} has {row.length:,} rows according to meta/, which is wrong; correct it"
+        )
     labels = None if labeled is None else labeled.labels
     if labels is not None and labels.steps != row.length:
         problem = f"episode {row.index} has {row.length} rows here and labels of {labels.steps}"

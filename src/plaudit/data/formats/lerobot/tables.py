@@ -41,7 +41,7 @@ def read_json_lines(root: Root, path: Path) -> list[dict[str, Any] | BadFile]:
             with readable(path, f"this is not valid JSON in line {number} ({{}}); copy it again from its source"):
                 entry = parse_json(line)
                 if not isinstance(entry, dict):
-                    raise ValueError(f"{brief(entry)} and no object")
+                    raise ValueError(f"{brief(entry)} is not an object")
             entries.append(entry)
         except BadFile as error:
             entries.append(error)
@@ -82,7 +82,7 @@ def _check_table(file: pq.ParquetFile, names: list[str], nbytes: int, path: Path
         raise BadFile(path, f"this table has column {brief(twice)} twice; write it again")
     rows = file.metadata.num_rows
     if not 0 <= rows <= MAX_ROWS:
-        raise BadFile(path, f"this table says it has {rows:,} rows, and {MAX_ROWS:,} are read; copy it again")
+        raise BadFile(path, f"this table claims {rows:,} rows; the limit is {MAX_ROWS:,}; copy it again")
     unfolded = _decoded_bytes(file, names, range(file.num_row_groups))
     check_decoded_size(unfolded, nbytes, path, "this table", MAX_TABLE, TABLE_RATIO)
 
@@ -136,7 +136,7 @@ def chosen_columns(features: Features, usual: str, asked: Sequence[str], info: P
     numbers = [name for name in features if _is_numbers(features[name])]
     for name in asked:
         if name not in numbers:
-            raise BadFile(info, f"'{name}' is no column of numbers here; {did_you_mean(name, numbers)}")
+            raise BadFile(info, f"'{name}' is not a numeric column here; {did_you_mean(name, numbers)}")
     return list(asked) or [name for name in (usual,) if name in features]
 
 
@@ -176,14 +176,14 @@ def numbers(table: pa.Table, name: str, where: Path, dtype: Any) -> AnyArray:
             values = values.storage
             continue
         if not isinstance(values.type, pa.ListType | pa.LargeListType | pa.FixedSizeListType):
-            raise BadFile(where, f"'{name}' holds {str(values.type)[:60]} and no numbers; write it again")
+            raise BadFile(where, f"'{name}' holds {str(values.type)[:60]}, not numbers; write it again")
         lengths = pc.call_function("min_max", [pc.call_function("list_value_length", [values])]).as_py()
         if values.null_count or lengths["min"] != lengths["max"]:
             raise BadFile(where, f"'{name}' has rows of different length; write it again")
         values, vector = values.flatten(), True
     kind = values.type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
-        raise BadFile(where, f"'{name}' holds {str(kind)[:60]} and no numbers; write it again")
+        raise BadFile(where, f"'{name}' holds {str(kind)[:60]}, not numbers; write it again")
     dtype = np.dtype(dtype)
     if values.null_count and dtype.kind != "f":
         raise BadFile(where, f"'{name}' has {values.null_count} rows without a value; write it again")
@@ -191,7 +191,7 @@ def numbers(table: pa.Table, name: str, where: Path, dtype: Any) -> AnyArray:
         values = values.cast(pa.float64())
     array = values.to_numpy(zero_copy_only=False)
     if dtype.kind in "iub" and array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise BadFile(where, f"'{name}' holds NaN or infinity where whole numbers stand; write it again")
+        raise BadFile(where, f"'{name}' contains NaN or infinity where whole numbers are expected; write it again")
     with np.errstate(over="ignore", invalid="ignore"):  # too large a float becomes infinite, which an episode refuses
         array = array.astype(dtype, copy=False)
     return array.reshape(table.num_rows, -1) if vector else array.reshape(table.num_rows)
