@@ -9,6 +9,7 @@ in a child process: `plaudit.data.formats.decoder`.
 import errno
 import io
 import json
+import math
 import os
 import re
 import stat
@@ -27,6 +28,7 @@ MAX_VALUES = 1_000_000  # of a JSON text; small values take 50 times their chara
 MAX_LINES_BYTES = 256 << 20  # of a file with one JSON object per line, like the metrics of a run
 MAX_LINES_VALUES = 4_000_000  # of all its lines
 MAX_FILES = 100_000  # of a folder
+MAX_STEP = 1e15  # of a run
 MAX_DEPTH = 64  # lists and mappings within each other
 MAX_HEAD = 4 << 20  # bytes of a safetensors header; about 100 for each tensor
 
@@ -370,8 +372,8 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     lines = read_json_lines(path)
     for line in lines:
         wrong = next((name for name, value in line.items() if not isinstance(value, int | float)), None)
-        if wrong is not None or "step" not in line:
-            what = "a line without a step" if wrong is None else f"{brief(wrong)}, which is {brief(line[wrong])}"
+        if wrong is not None or not 0 <= line.get("step", math.nan) <= MAX_STEP:
+            what = f"{brief(wrong)}, which is {brief(line[wrong])}" if wrong else "a line without the number of a step"
             raise BadFile(path, f"metrics are named numbers, but this file has {what}; copy it again from its source")
     return lines
 

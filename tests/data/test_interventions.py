@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from conftest import counting_episode, labeled_store
-from plaudit.data.interventions import InterventionConfig
+from plaudit.data.interventions import InterventionConfig, sampling_weights
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.errors import DataError
@@ -97,6 +97,17 @@ def test_old_interventions_can_fade(tmp_path):
     batch = sampler(tmp_path, share=1.0, half_life=1, count=4).sample(30_000)
     counts = np.bincount(batch.episode[batch.part == 0]) / (batch.part == 0).sum()
     assert np.allclose(counts, np.array([1, 2, 4, 8]) / 15, atol=0.02)
+
+
+def test_interventions_before_very_many_episodes_without_help_can_still_be_sampled():
+    old = np.array([3, 3, 4])  # by the age of the newest episode, 2000, all weights would be 0
+    assert sampling_weights(old, 1).tolist() == [0.25, 0.25, 0.5]
+
+
+@pytest.mark.parametrize("ratio", [0.5, 1.0])
+def test_without_a_share_there_is_no_second_use_even_where_nothing_else_is_shown(tmp_path, ratio):
+    batch = sampler(tmp_path, share=0.0, ratio=ratio, demos=0).sample(100)
+    assert (batch.part == 1).all()
 
 
 def test_an_intervention_without_a_label_or_excluded_is_not_sampled(tmp_path):

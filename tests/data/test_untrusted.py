@@ -166,7 +166,9 @@ def test_lines_of_a_run_are_read_but_for_those_left_half(tmp_path):
     ("line", "sentence"),
     [
         (b'{"step": "x"}', "'step', which is 'x'"),
-        (b'{"loss": 1}', "a line without a step"),
+        (b'{"loss": 1}', "a line without the number of a step"),
+        (b'{"step": NaN}', "a line without the number of a step"),
+        (b'{"step": 1' + b"0" * 400 + b"}", "a line without the number of a step"),
         (b'{"step": 1, "a": [1]}', "'a', which is a list of 1"),
         (b'{"step": ' + b"[" * 100 + b"}", "nests 101 deep"),
     ],

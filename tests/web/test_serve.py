@@ -12,11 +12,14 @@ from typing import Any, Self
 
 import numpy as np
 import pytest
+from starlette.testclient import TestClient
 
 from command import plaudit
 from conftest import counting_episode, labeled_store
 from plaudit.data.store import Store
+from plaudit.training.audit import CORRECTED
 from plaudit.types import Labels
+from plaudit.web.server import Access, make_app
 from waiting import stretch, wait_until
 
 NASTY = "<img src=x onerror=alert(1)>"
@@ -229,6 +232,74 @@ def test_what_cannot_be_served_is_said(tmp_path, server):
     assert "is not a folder" in plaudit("serve", tmp_path / "none", cwd=tmp_path, ok=False)
     said = plaudit("serve", tmp_path, "--port", server.port, cwd=tmp_path, ok=False)
     assert "Address already in use; choose another --port" in " ".join(said.split())
+
+
+@pytest.fixture
+def client(tmp_path) -> TestClient:
+    """The pages of a folder, in this process; an error that is no answer is raised."""
+    (tmp_path / "w").mkdir()
+    labeled_store(tmp_path / "w/data", counting_episode(4), cutoff=2).close()
+    return TestClient(make_app([tmp_path / "w"], Access(frozenset({"here:1"}))), "http://here:1")
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("[" * 30_000 + "]" * 30_000, "nests 30,000 deep"),
+        ('{"name": "a", "name": "b"}', "'name' occurs twice"),
+        ('{"name": "a", "episode": 0, "action": ["complete"]}', "named by a text"),
+        ("[1]", "a JSON object"),
+    ],
+)
+def test_a_request_that_no_page_sends_is_refused_in_a_sentence(client, body, words):
+    answer = client.post("/api/label/w/data", content=body, headers={"x-plaudit": "1"})
+    assert answer.status_code == 400 and words in answer.json()["error"]
+
+
+def test_an_episode_is_opened_by_its_number_only(client):
+    body = '{"name": "a", "open": false}'
+    assert client.post("/api/label/w/data", content=body, headers={"x-plaudit": "1"}).json()["episode"] is None
+
+
+@pytest.mark.parametrize("value", ["NaN", "-Infinity"])
+def test_numbers_that_are_none_are_left_out_of_charts(client, tmp_path, value):
+    lines = ['{"step": 1, "judge/success_once": 0.5, "loss/critic": 3}', f'{{"step": 2, "loss/critic": {value}}}']
+    serve_run(tmp_path / "w/run", lines)
+    events = '{"event": "alarm", "time": ' + value + "}"
+    (tmp_path / "w/run/events.jsonl").write_text(events + "\n")
+    answer = client.get("/api/run/w/run").json()
+    assert answer["curves"]["loss/critic"] == [[1, 3]] and answer["events"][0]["time"] is None
+
+
+def test_intervals_of_an_audit_say_what_they_are_about(client, tmp_path):
+    audited = {f"{CORRECTED}{end}": value for end, value in (("", 0.5), ("_low", 0.4), ("_high", 0.6))}
+    serve_run(tmp_path / "w/run", [json.dumps({"step": 1, "judge/success_once": 0.5} | audited)])
+    serve_run(tmp_path / "w/plain", ['{"step": 1, "judge/success_once": 0.5}'])
+    assert "drawn at random" in client.get("/api/run/w/run").json()["about"]
+    assert client.get("/api/run/w/plain").json()["about"] == ""
+
+
+def test_a_run_or_a_judge_with_senseless_numbers_is_told(client, tmp_path):
+    huge = "1" + "0" * 400
+    serve_run(tmp_path / "w/run", [f'{{"step": 1, "judge/success_once": {huge}}}'])
+    (tmp_path / "w/judge").mkdir()
+    (tmp_path / "w/judge/judge.yaml").write_text("type: classifier")
+    (tmp_path / "w/judge/model.json").write_text(f'{{"scores": {{"precision": {huge}, "recall": 1}}}}')
+    for page in ("/api/run/w/run", "/api/judge/w/judge"):
+        answer = client.get(page)
+        assert answer.status_code == 400 and "does not say what it should" in answer.json()["error"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every folder")
+def test_a_folder_that_may_not_be_read_hides_nothing_else(client, tmp_path):
+    (tmp_path / "w/closed").mkdir(mode=0)
+    assert [item["name"] for item in client.get("/api/library").json()] == ["w/data"]
+
+
+def serve_run(folder: Path, metrics: list[str]) -> None:
+    folder.mkdir()
+    (folder / "config.yaml").write_text("schedule: online\n")
+    (folder / "metrics.jsonl").write_text("".join(f"{line}\n" for line in metrics))
 
 
 def test_without_its_packages_it_says_what_to_install(tmp_path):

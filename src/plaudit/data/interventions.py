@@ -45,9 +45,13 @@ def steps_before_takeover(control_mode: AnyArray, count: int) -> BoolArray:
     return before & ~human
 
 
-def sampling_weights(episodes: AnyArray, newest: int, half_life: int | None) -> FloatArray | None:
-    """Weights that sum to 1, by the ages of the steps' episodes; None: all alike."""
+def sampling_weights(episodes: AnyArray, half_life: int | None) -> FloatArray | None:
+    """Weights that sum to 1, by the ages of the steps' episodes; None: all alike.
+
+    >>> sampling_weights(np.array([4, 4, 5]), 1).tolist()
+    [0.25, 0.25, 0.5]
+    """
     if half_life is None or not len(episodes):
         return None
-    weights = 0.5 ** ((newest - episodes) / half_life)
+    weights = 0.5 ** ((episodes.max() - episodes) / half_life)  # from the newest of them: 0.5^1100 is 0
     return weights / weights.sum()

@@ -260,7 +260,8 @@ class ReplaySampler:
             if share is None or (share and not shown):
                 share = len(numbers) / max(1, len(numbers) + shown)
             sources = [_Source(table, 0, ratio * (1 - share * bool(len(numbers))), table.valid) for table in others]
-            sources += [_Source(own, 0, ratio * share, numbers, weights, by_person=True)]
+            if share:
+                sources.append(_Source(own, 0, ratio * share, numbers, weights, by_person=True))
             sources += [_Source(own, 1, rest, own.valid)]
         filled = [source for source in sources if len(source.numbers)]
         return [source for source in filled if source.share] or filled

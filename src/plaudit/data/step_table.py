@@ -149,8 +149,7 @@ class StepTable:
             valid = self.valid
             numbers = valid[self._rows["by_person"][valid] > 0]
             half_life = None if self.interventions is None else self.interventions.half_life
-            newest = max(self._blocks, default=0)
-            self._human = numbers, sampling_weights(self._rows["episode"][numbers], newest, half_life)
+            self._human = numbers, sampling_weights(self._rows["episode"][numbers], half_life)
         return self._human
 
     def __getitem__(self, numbers: AnyArray) -> AnyArray:

@@ -27,6 +27,7 @@ from plaudit.files import understood
 from plaudit.report import page
 from plaudit.report.plots import LARGE, SMALL, Series, line_chart
 from plaudit.report.run_data import (
+    ABOUT_INTERVALS,
     EpisodeOutcome,
     RunData,
     confusion_table,
@@ -363,11 +364,7 @@ def _rate_chart(run: RunData, title: str, curves: Mapping[str, Series], marks: A
 
 def _audit_note(run: RunData) -> list[Markup]:
     """What the intervals of the audit cover, where the run has any."""
-    about = (
-        "Shaded areas and brackets are 95% intervals about the episodes that the current judge labeled in this run, "
-        "estimated from audited episodes that were drawn at random with known probabilities. They say nothing about "
-        "other scenes or later policies. Dashed lines are the limits of the config."
-    )
+    about = f"{ABOUT_INTERVALS} Dashed lines are the limits of the config."
     return [page.text(about, "muted")] if run.band(_CORRECTED_RATE) else []
 
 

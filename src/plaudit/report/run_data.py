@@ -24,6 +24,11 @@ from plaudit.report.plots import Band, EventMarker, Series, outcome_strip
 from plaudit.report.sheet import contact_sheet
 
 Lines = list[dict[str, Any]]
+ABOUT_INTERVALS = (
+    "Shaded areas and brackets are 95% intervals about the episodes that the current judge labeled in this run, "
+    "estimated from audited episodes that were drawn at random with known probabilities. They say nothing about "
+    "other scenes or later policies."
+)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from pydantic import Field, PositiveInt
 
 from plaudit.config import Config
 from plaudit.testing.world import uniform, world
+from plaudit.training.config import DEMO_SEEDS
 from plaudit.types import AnyArray, BoolArray, ByteArray, Observation
 
 SIZE = (4, 4)
@@ -39,7 +40,8 @@ class SimulatedEnvConfig(Config):
 class SimulatedEnv:
     """A `VecEnv`."""
 
-    state_dim, action_dim, fps, task = 3, 2, 1000.0, "push the slider"
+    # The last number of a state is 1 in demonstrations, so that checks can tell them from interventions.
+    state_dim, action_dim, fps, task = 4, 2, 1000.0, "push the slider"
 
     def __init__(self, config: SimulatedEnvConfig, num_envs: int):
         self.config, self.num_envs, self.max_steps = config, num_envs, config.max_steps
@@ -74,7 +76,8 @@ class SimulatedEnv:
     def close(self) -> None: ...
 
     def _observation(self) -> Observation:
-        state = np.stack([self._x, self._pressed, self.frame / self.max_steps], axis=1)
+        shown = np.array(self.seeds) >= DEMO_SEEDS
+        state = np.stack([self._x, self._pressed, self.frame / self.max_steps, shown], axis=1)
         images = {camera: self._pictures() for camera in self.cameras}
         return Observation(images, state.astype(np.float32))
 

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
+
 from plaudit.data.ledger import Ledger
 from plaudit.data.store import Store, is_store
 from plaudit.judges.stats import Interval
@@ -22,10 +24,12 @@ from plaudit.testing.world import World
 from plaudit.training.audit import Audit
 from plaudit.training.config import TrainingConfig
 from plaudit.training.run_folder import RunFolder
+from plaudit.types import HUMAN
 
 SILENT = "the simulated robot is silent"
+DEMO = 3  # which number of a state says that it is of a demonstration
 WINDOW = 3  # frames in which a rule can decide for the first time
-CLONES_AFTER = 200  # sampled rows, of which one at least is a demonstration where a learner clones them
+CLONES_AFTER = 200  # sampled rows, of which a learner that clones demonstrations gets one to clone
 
 
 class Watch:
@@ -39,7 +43,7 @@ class Watch:
         self._stopped_saved: set[str] = set()  # those in a checkpoint of `train`
         self._version = self._robot_version = 0
         self._silent_since: float | None
-        self._rows = self._demo_rows = 0
+        self._rows = self._cloned_rows = 0
         self.max_due = 0.0
         self.new_session(config)
 
@@ -49,6 +53,7 @@ class Watch:
         if config.schedule == "train":
             self.stopped = set(self._stopped_saved)
         self._oracles: dict[str, Oracle] = {}
+        self._human: dict[int, Any] = {}  # episode -> [T] steps in which a person acted
         self._payable: dict[int, int] = {}  # episode, evicted or not -> steps with a label
         self._seen = 0
         self._silent_since = None  # a new session is patient anew, from its first fault
@@ -121,15 +126,15 @@ class Watch:
     def on_batch(self, learner: Any, batch: Any) -> None:
         """Each sampled transition pays what it should, and has the observations before it."""
         mixed, history = self.config.demos.any, self.config.policy.history
-        episodes, steps, parts = batch.episode.tolist(), batch.step.tolist(), batch.part.tolist()
+        episodes, steps = batch.episode.tolist(), batch.step.tolist()
+        demos = (batch.state.reshape(len(episodes), -1)[:, DEMO] == 1).tolist()
         if history:
             frames = (batch.state[:, :, 2] * self.config.simulation.max_steps).round().tolist()
             expected = [[max(step - ago, 0) for ago in range(1 + history)] for step in steps]
             self.world.check(frames == expected, "history", f"frames {frames} are sampled, not {expected}")
         rewards, discounts = batch.reward.tolist(), batch.discount.tolist()
         self._refresh()
-        for episode, step, part, reward, discount in zip(episodes, steps, parts, rewards, discounts, strict=True):
-            demo = mixed and part == 0
+        for episode, step, demo, reward, discount in zip(episodes, steps, demos, rewards, discounts, strict=True):
             oracle = self._oracle("demos" if demo else "episodes")
             problem = oracle.problem(episode, step, reward, discount)
             self.world.check(not problem, "paid_right", ("demonstrations: " if demo else "") + problem)
@@ -137,13 +142,42 @@ class Watch:
                 paid = oracle.paying(episode)
                 bad = paid is not None and paid.model in self.stopped
                 self.world.check(not bad, "stopped_judge", f"episode {episode} is paid by a judge that was stopped")
-            self._demo_rows += demo
+        self._check_interventions(batch, demos)
+        self._cloned_rows += int((batch.part == 0).sum())
         self.world.counts["sampled rows"] += len(episodes)
-        demos = self._oracle("demos") if mixed else None
-        if demos is not None and any(map(demos.can_pay, demos.store.ids)):  # the judge has labeled one
+        shown = self._oracle("demos") if mixed else None
+        if shown is not None and any(map(shown.can_pay, shown.store.ids)):  # the judge has labeled one
             self._rows += len(episodes)
-        clones = learner.config.clones_demos and self._rows >= CLONES_AFTER and not self._demo_rows
-        self.world.check(not clones, "clones_demos", f"no demonstration among {self._rows} sampled rows to clone")
+        clones = learner.config.clones_demos and self._rows >= CLONES_AFTER and not self._cloned_rows
+        self.world.check(not clones, "clones_demos", f"nothing to clone among {self._rows} sampled rows")
+
+    def _check_interventions(self, batch: Any, demos: list[bool]) -> None:
+        """What is sampled as a demonstration is one, or a step in which a person acted."""
+        config = self.config.learner.interventions
+        mask = batch.action_mask.reshape(len(demos), -1).sum(1).tolist()
+        rows = zip(batch.episode.tolist(), batch.step.tolist(), batch.part.tolist(), mask, demos, strict=True)
+        for episode, step, part, actions, demo in rows:
+            if demo:
+                self.world.check(part == 0, "interventions", f"demonstration {episode} is sampled as experience")
+                continue
+            human = self._human_steps(episode)
+            takeover = step + int(human[step:].argmax()) if human[step:].any() else len(human)
+            message = f"step {step} of episode {episode} is sampled, and a person takes over at step {takeover}"
+            dropped = 0 < takeover - step <= config.drop_before and takeover < len(human)
+            self.world.check(not dropped, "interventions", message)
+            if part == 0:
+                by_person = int(np.append(human[step:], False).argmin())  # steps from here without a break
+                message = (
+                    f"{actions} actions from step {step} of episode {episode} are cloned; {by_person} are a person's"
+                )
+                self.world.check(0 < actions <= by_person and config.share != 0, "interventions", message)
+                self.world.counts["sampled interventions"] += 1
+
+    def _human_steps(self, episode: int) -> Any:
+        """[T] in which a person acted."""
+        if episode not in self._human:
+            self._human[episode] = self._oracle("episodes").store.episode(episode).control_mode == HUMAN
+        return self._human[episode]
 
     def on_rollout(self, learner: Any, rollout: Any) -> None:
         """The same of a rollout that is learned from as a whole."""

@@ -1,17 +1,25 @@
 """People who answer what they are asked, late, out of order, twice or never, and who correct what they see.
 
-They label as the labeling window does: through a reader of the run's store, into its ledger.
+They label as the labeling window does: through a reader of the run's store, into its ledger. Who corrects the robot
+takes over for a few steps at a time, and pushes the slider forward or back.
 """
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from pydantic import PositiveInt
 
+from plaudit.config import Fraction
 from plaudit.data.store import Store
 from plaudit.judges.human.queue import REQUESTS
+from plaudit.robots.limits import Limited
+from plaudit.rollout.teleop import TeleopConfig
 from plaudit.testing.world import World, uniform
-from plaudit.types import Labels
+from plaudit.types import FloatArray, Labels
+
+TELEOP = "plaudit.testing.people:SimulatedTeleopConfig"
 
 
 @dataclass(frozen=True)
@@ -73,3 +81,37 @@ class People:
         self._world.counts["answers"] += 1
         label = "excluded" if kind == "exclude" else "success" if (targets == 1).any() else "failure"
         self._world.note(f"a person labels episode {episode_id}: {label} ({kind})")
+
+
+class SimulatedTeleopConfig(TeleopConfig):
+    """A person who corrects the robot."""
+
+    helps: Fraction = 0.3  # of the stretches of an episode, those in which they act
+    stretch: PositiveInt = 2  # steps of each
+    skill: Fraction = 0.8  # of these stretches, those in which they push towards the goal
+
+    def build(self, action_dim: int) -> "SimulatedTeleop":
+        return SimulatedTeleop(self)
+
+
+class SimulatedTeleop:
+    """A `WatchingTeleoperator`; what it does in a step depends on the episode's seed alone."""
+
+    relative = False
+
+    def __init__(self, config: SimulatedTeleopConfig):
+        self._config = config
+        self._env: Any = None
+
+    def begin_episode(self, robot: Any) -> None:
+        """Watch the task of a robot."""
+        self._env = (robot.robot if isinstance(robot, Limited) else robot).env
+
+    def command(self) -> FloatArray | None:
+        config, (seed,) = self._config, self._env.seeds
+        stretch = int(self._env.frame[0]) // config.stretch
+        if uniform(seed, "helps", stretch) >= config.helps:
+            return None
+        return np.float32([0.8 if uniform(seed, "skill", stretch) < config.skill else -0.5, 0])
+
+    def close(self) -> None: ...

@@ -23,9 +23,9 @@ from plaudit.rollout.vector import collect_rollout
 from plaudit.testing.env import SimulatedEnvConfig
 from plaudit.testing.judge import TYPE, write_model
 from plaudit.testing.learner import OFF_POLICY, ON_POLICY
-from plaudit.testing.people import Habits
+from plaudit.testing.people import TELEOP, Habits
 from plaudit.testing.world import pick, uniform
-from plaudit.training.config import TrainingConfig
+from plaudit.training.config import DEMO_SEEDS, TrainingConfig
 
 Kind = Literal["kill", "power", "full", "worker", "operator", "silent", "unreachable", "person", "replace", "stop"]
 TRIES = 40  # configs that are drawn before a plain one is taken
@@ -154,6 +154,9 @@ KEYS: Mapping[str, tuple[Any, ...]] = {
     "learner.horizon": (2, 4),
     "learner.bc_weight": (0.0, 1.0),
     "learner.pretrain_updates": (5, 20),
+    "learner.interventions.share": (0.0, 0.5, 1.0),
+    "learner.interventions.half_life": (1, 5),
+    "learner.interventions.drop_before": (1, 3),
     "judge.rule.decode": ("per_frame", "k_of_n", "cutoff"),
     "judge.rule.k": (1, 2, 3),
     "judge.rule.n": (3, 4),
@@ -176,10 +179,13 @@ KEYS: Mapping[str, tuple[Any, ...]] = {
     "env.fails": (False, True),
     "env.strange": (0.2, 1.0),
     "operator.gate": (True, False),
+    "teleop": tuple({"type": TELEOP, **habits} for habits in ({}, {"helps": 1.0, "stretch": 1}, {"skill": 0.0})),
     "collect.store": ("collected",),
     "collect.target_success": (0, 5),
 }
-ONLY: Mapping[str, tuple[str, ...]] = {  # keys that only some judges have
+INTERVENTIONS = "learner.interventions."  # keys that have an effect where a person takes over
+ONLY: Mapping[str, tuple[str, ...]] = {  # keys that only some judges or schedules have
+    "teleop": ("online",),
     "judge.rule": ("classifier", "simulator", "noisy"),
     "judge.ood": ("classifier",),
     "judge.retrain": ("classifier", "cascade"),
@@ -206,7 +212,7 @@ def draw(seed: int) -> Scenario:
         episodes=pick((20, 40, 60, 100), seed, "episodes"),
     )
     for attempt in range(TRIES):
-        scenario = replace(plain, keys=_keys(seed, attempt, judge))
+        scenario = replace(plain, keys=_keys(seed, attempt, {judge, schedule}))
         try:
             parse(TrainingConfig, scenario.tree(Path("/nonexistent")))
         except ConfigError:
@@ -215,16 +221,17 @@ def draw(seed: int) -> Scenario:
     return plain
 
 
-def _keys(seed: int, attempt: int, judge: str) -> dict[str, Any]:
+def _keys(seed: int, attempt: int, has: set[str]) -> dict[str, Any]:
+    """has: the judge and the schedule"""
     chance = 0.25 * 0.95**attempt
     drawn: dict[str, Any] = {}
     for key, values in KEYS.items():
-        fits = all(judge in judges for prefix, judges in ONLY.items() if key.startswith(prefix))
+        fits = all(not has.isdisjoint(names) for prefix, names in ONLY.items() if key.startswith(prefix))
         if fits and uniform(seed, attempt, key) < chance:
             drawn[key] = pick(values, seed, attempt, key, "value")
     if not drawn.get("env.fails", True) and drawn.get("policy.inference.stop_on") == "failure":
         del drawn["policy.inference.stop_on"]  # the first episode ends the run: the env reports no such flag
-    return drawn
+    return drawn if "teleop" in drawn else {key: drawn[key] for key in drawn if not key.startswith(INTERVENTIONS)}
 
 
 BAD_ERRORS: Mapping[str, tuple[float, ...]] = {  # of a judge that is not honest; each in three of ten
@@ -284,7 +291,7 @@ def make_demos(folder: Path, episodes: int, seed: int, env_config: SimulatedEnvC
     """A store of sliders that are pushed to the goal, with the simulator's labels."""
     env, judge = env_config.build(episodes), SimulatorJudge()
     push = np.tile(np.array([1, 0], np.float32), (episodes, 1))
-    seeds = range(2_000_000_000 + 1000 * seed, 2_000_000_000 + 1000 * seed + episodes)
+    seeds = range(DEMO_SEEDS + 1000 * seed, DEMO_SEEDS + 1000 * seed + episodes)
     rollout = collect_rollout(env, lambda _: push, list(seeds), SuccessDetector(judge, episodes), steps_after_success=2)
     with Store.create(folder) as store:
         for episode, labels in rollout.episodes(env, judge):

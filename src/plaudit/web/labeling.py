@@ -51,6 +51,8 @@ class LabelSessions:
             raise DataError(f"a labeler needs a name of 1 to {MAX_NAME} characters; it is kept with the labels")
         if order not in ORDERS:
             raise DataError(f"there is no order '{order}'; known are: {', '.join(ORDERS)}")
+        if not isinstance(request.get("action"), str | None):
+            raise DataError("an action is named by a text; reload the page")
         with self._guard:
             held = self._session(store, name, order, request.get("episode"))
             held.used = time.monotonic()
@@ -76,7 +78,7 @@ class LabelSessions:
         if key not in self._open:
             session = Session.open(store, order=order, name=name)
             self._open[key] = _Open(session)
-            if isinstance(shown, int) and shown not in session.drafts.locked_by_others():
+            if type(shown) is int and shown not in session.drafts.locked_by_others():
                 with suppress(EpisodeNotFound):  # evicted
                     session.open_episode(shown)
         return self._open[key]
@@ -92,7 +94,7 @@ class LabelSessions:
 
 def _apply(session: Session, request: Mapping[str, Any]) -> None:
     session.poll()
-    if isinstance(episode := request.get("open"), int):
+    if type(episode := request.get("open")) is int:
         session.open_episode(episode)
     name = request.get("action")
     if name is None or session.episode_id is None:
@@ -102,10 +104,10 @@ def _apply(session: Session, request: Mapping[str, Any]) -> None:
     if request.get("episode") != session.episode_id:
         session.status = "this page was behind; nothing was changed"
         return
-    if isinstance(frame := request.get("frame"), int):
+    if type(frame := request.get("frame")) is int:
         session.cursor.seek(frame)
     selection = request.get("selection")
-    if isinstance(selection, list) and len(selection) == 2 and all(isinstance(each, int) for each in selection):
+    if isinstance(selection, list) and len(selection) == 2 and all(type(each) is int for each in selection):
         session.cursor.mark, session.cursor.end = (max(0, min(each, session.cursor.count - 1)) for each in selection)
     do(session)
 

@@ -4,6 +4,7 @@ A page names an item by the name that it has here, never by a path, so nothing e
 followed.
 """
 
+import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -93,6 +94,8 @@ def _folders(root: Path) -> Iterator[Path]:
     for depth in range(DEPTH + 1):
         following: list[Path] = []
         for folder in level:
+            if not os.access(folder, os.R_OK | os.X_OK):  # of another user, or deleted by now
+                continue
             yield folder
             count += 1
             if count >= MOST:

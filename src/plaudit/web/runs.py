@@ -1,13 +1,14 @@
 """Runs and judges as pages show them: a verdict of three lines, curves, and the newest events."""
 
+import math
 import time
 from pathlib import Path
 from typing import Any
 
 from plaudit.data.disk import Folder
 from plaudit.errors import PlauditError
-from plaudit.files import read_json_object
-from plaudit.report.run_data import RunData
+from plaudit.files import read_json_object, understood
+from plaudit.report.run_data import ABOUT_INTERVALS, RunData
 from plaudit.training.audit import CORRECTED
 
 LIVE_S = 30.0  # since the last line of its metrics
@@ -35,12 +36,18 @@ OTHER = (
 
 
 def describe_run(path: Path) -> dict[str, Any]:
-    """The state of a run, live or finished."""
+    """The state of a run, live or finished, which may be somebody else's."""
+    with understood(path):
+        return _describe_run(path)
+
+
+def _describe_run(path: Path) -> dict[str, Any]:
     run = RunData.load(path)
     written = (path / "metrics.jsonl").stat().st_mtime
     live = time.time() - written < LIVE_S and not (path / "report.html").exists()
     success = {label: run.points(name) for label, name in SUCCESS.items() if run.points(name)}
     others = {name: run.points(name) for name in OTHER if run.points(name)}
+    band = _thinned(run.band(CORRECTED))
     return {
         "verdict": verdict(run, live=live),
         "live": live,
@@ -48,7 +55,8 @@ def describe_run(path: Path) -> dict[str, Any]:
         "step": run.last.get("step", 0),
         "elapsed_s": run.last.get("time/elapsed_s", 0),
         "success": {label: _thinned(points) for label, points in success.items()},
-        "band": _thinned(run.band(CORRECTED)),
+        "band": band,
+        "about": ABOUT_INTERVALS if band else "",
         "curves": {name: _thinned(points) for name, points in others.items()},
         "latest": {name: run.latest(name) for name in run.names("judge/", "env/", "eval/", "audit/", "person/")},
         "events": [
@@ -94,6 +102,11 @@ def _resume(run: RunData) -> str:
 
 def describe_judge(path: Path) -> dict[str, Any]:
     """Scores of a reward model, and whether it may be used."""
+    with understood(path):
+        return _describe_judge(path)
+
+
+def _describe_judge(path: Path) -> dict[str, Any]:
     model = read_json_object(path / "model.json")
     scores = model.get("scores") if isinstance(model.get("scores"), dict) else {}
     certificate = (path / "certificate.json").is_file()
@@ -122,6 +135,7 @@ def _percent(value: Any) -> str:
 
 
 def _thinned(points: list[Any]) -> list[Any]:
-    """At most POINTS of them, with the last."""
+    """At most POINTS of them, with the last. Numbers that no chart can show are left out."""
+    points = [point for point in points if all(map(math.isfinite, point))]
     every = max(1, -(-len(points) // POINTS))
     return points[::-every][::-1]

@@ -8,6 +8,7 @@ of runs, which may be somebody else's, run none at all.
 
 import hmac
 import json
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from plaudit.errors import EpisodeNotFound, MissingExtra, PlauditError
+from plaudit.files import parse_json
 from plaudit.web.episodes import FrameReader, StoreIndex, describe_episode
 from plaudit.web.labeling import LabelSessions, actions
 from plaudit.web.library import Library, NotServed
@@ -101,8 +103,27 @@ class Guard(BaseHTTPMiddleware):
         return response
 
 
+class Answer(JSONResponse):
+    """JSON for a page. It has no NaN and no infinity, which files from others may have: they become null."""
+
+    def render(self, content: Any) -> bytes:
+        """The bytes of an answer."""
+        try:
+            return super().render(content)
+        except ValueError:
+            return json.dumps(_without_nan(content)).encode()
+
+
+def _without_nan(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {str(name): _without_nan(value) for name, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_without_nan(value) for value in tree]
+    return None if isinstance(tree, float) and not math.isfinite(tree) else tree
+
+
 def _error(status: int, message: str) -> JSONResponse:
-    return JSONResponse({"error": message}, status)
+    return Answer({"error": message}, status)
 
 
 def make_app(roots: list[Path], access: Access) -> Starlette:
@@ -141,7 +162,9 @@ def _endpoint(answer: Callable[..., Any], *, reads_body: bool = False) -> Callab
             return _error(404, str(error))
         except (PlauditError, ValueError) as error:
             return _error(400, str(error))
-        return answered if isinstance(answered, Response) else JSONResponse(answered)
+        except OSError as error:
+            return _error(503, f"a file could not be read: {error.strerror or type(error).__name__}")
+        return answered if isinstance(answered, Response) else Answer(answered)
 
     return endpoint
 
@@ -152,7 +175,7 @@ async def _json_body(request: Request) -> dict[str, Any]:
         data += part
         if len(data) > MAX_BODY:
             raise ValueError("the request is too large")
-    body = json.loads(data or b"{}")
+    body = parse_json(data or b"{}")
     if not isinstance(body, dict):
         raise ValueError("a request is a JSON object")
     return body

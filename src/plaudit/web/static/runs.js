@@ -31,6 +31,7 @@ function runParts(name, run) {
     verdict(run.verdict),
     el("h2", {}, "Success"),
     Object.keys(run.success).length ? el("div", { class: "card" }, legend(Object.keys(run.success)), chart(Object.values(run.success), { range: [0, 1], band: run.band, unit: percent })) : el("p", { class: "muted" }, "No episode has been labeled yet."),
+    run.about ? el("p", { class: "muted" }, run.about) : null,
     run.events.length ? el("h2", {}, "Events") : null,
     el("table", {}, ...run.events.map((event) => el("tr", {}, el("th", {}, when(event.time)), el("td", { class: ["alarm", "error"].includes(event.kind) ? "warn" : "" }, event.message)))),
     curves.length ? el("h2", {}, "More curves") : null,
