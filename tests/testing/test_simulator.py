@@ -116,7 +116,9 @@ def test_interventions_are_sampled_and_one_of_another_step_is_found(monkeypatch)
 def test_an_intervention_that_a_person_excluded_is_found_where_it_is_sampled(monkeypatch):
     human = StepTable.human.fget
     forgotten = property(lambda table: (np.flatnonzero(table._rows["by_person"][: table._used]), human(table)[1]))
-    scenario = replace(HELPED, events=tuple(Event("person", 3 + n, "exclude", n) for n in range(6)))
+    keys = {**HELPED.keys, "teleop": {"type": TELEOP, "helps": 1.0}}
+    excluded = (Event("person", 8, "exclude", 0), Event("person", 9, "exclude", 1))
+    scenario = replace(HELPED, keys=keys, events=excluded, episodes=12)
     assert violated(scenario) == ""
     monkeypatch.setattr(StepTable, "human", forgotten)
     assert violated(scenario) == "paid_right"
