@@ -1,3 +1,4 @@
+import json
 import pickle
 
 import numpy as np
@@ -120,3 +121,12 @@ def test_statistics_that_are_no_numbers_are_refused_in_one_sentence(mean):
     with pytest.raises(DataError, match="these are not statistics") as refused:
         Normalizer.load(tree)
     assert len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize("eps", [float("nan"), "x", None, [], -1e-8, 0, 10**400])
+def test_an_eps_that_is_no_small_number_is_refused(tmp_path, eps):
+    file = tmp_path / "normalizer.json"
+    Normalizer.identity(2, 1).save(file)
+    file.write_text(json.dumps({**json.loads(file.read_text()), "eps": eps}))
+    with pytest.raises(BadFile, match=r"eps is .*; write a number"):
+        Normalizer.load(file)

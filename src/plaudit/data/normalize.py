@@ -50,6 +50,10 @@ class Normalizer:
     eps: float = EPS
     meta: Mapping[str, Any] = field(default_factory=dict)  # what they were computed from
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.eps, int | float) or not 0 < self.eps <= 1:
+            raise DataError(f"eps is {brief(self.eps)}, and it is added to each std; write a number like {EPS}")
+
     def normalize_state(self, state: AnyArray) -> FloatArray:
         return self.normalize(STATE, state)
 

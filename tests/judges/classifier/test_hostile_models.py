@@ -84,6 +84,12 @@ def test_weights_that_are_no_numbers_are_refused_by_the_name_of_the_tensor(folde
         load_reward_model(folder, "cpu")
 
 
+def test_a_frozen_stem_of_an_encoder_without_parts_is_refused(folder):
+    (folder / "model.json").write_text(json.dumps(described(folder, freeze_stem=True)))
+    with pytest.raises(ConfigError, match="encoder 'small' has no parts"):
+        load_reward_model(folder, "cpu")
+
+
 def test_a_network_without_layers_is_refused(folder):
     (folder / "model.json").write_text(json.dumps(described(folder, encoder={"type": "small", "widths": []})))
     with pytest.raises(ConfigError, match="widths"):

@@ -79,6 +79,8 @@ class ClassifierConfig(NetworkConfig):
             raise ValueError(f"pixel_stats is of {sorted(self.pixel_stats)}, the cameras are {sorted(self.cameras)}")
         if self.head != "serl" and (not self.global_pool_features or self.freeze_stem):
             raise ValueError(f"head '{self.head}' takes an averaged grid; set global_pool_features, not freeze_stem")
+        if self.freeze_stem and not self.encoder.supports_partial_freeze:
+            raise ValueError(f"encoder '{self.encoder.type}' has no parts; set freeze_stem=false")
         return self
 
     @property
