@@ -245,7 +245,7 @@ def client(tmp_path) -> TestClient:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        ("[" * 30_000 + "]" * 30_000, "nests 30,000 deep"),
+        ("[" * 30_000 + "]" * 30_000, "nests 30,000 levels deep"),
         ('{"name": "a", "name": "b"}', "'name' occurs twice"),
         ('{"name": "a", "episode": 0, "action": ["complete"]}', "named by a text"),
         ("[1]", "a JSON object"),
@@ -287,7 +287,7 @@ def test_a_run_or_a_judge_with_senseless_numbers_is_told(client, tmp_path):
     (tmp_path / "w/judge/model.json").write_text(f'{{"scores": {{"precision": {huge}, "recall": 1}}}}')
     for page in ("/api/run/w/run", "/api/judge/w/judge"):
         answer = client.get(page)
-        assert answer.status_code == 400 and "does not say what it should" in answer.json()["error"]
+        assert answer.status_code == 400 and "its content is not valid" in answer.json()["error"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read every folder")
