@@ -21,6 +21,7 @@ from plaudit.judges.certificate import FIGURES, Certificate, certificate_beside,
 from plaudit.judges.evaluation import JudgeEvaluation
 from plaudit.judges.exam import KeepingJudge, examine, rank
 from plaudit.report.exam import write_exam_report
+from plaudit.report.verdict import exam_verdict
 from plaudit.report.judge import save_evaluation
 from plaudit.types import Episode, JudgeId, Labels, ProgressFn, Scores
 
@@ -64,7 +65,7 @@ def test_five_judges_come_in_their_order_and_the_clock_is_named(certificates, fi
     assert [one.name for one in ranked] == list(KINDS)
     assert [one.passed for one in ranked] == [True, True, False, False, False]
     assert {one.name: one.shortcut for one in ranked if one.shortcut} == {"clock": "clock-like", "constant": "constant"}
-    write_exam_report(tmp_path / "report.html", five)
+    write_exam_report(tmp_path / "report.html", five, exam_verdict([one for one, _ in five], {}))
     page = (tmp_path / "report.html").read_text()
     assert "clock did not pass: it is clock-like (its values rise with time, whatever happens)" in page
     assert all(f">{about}" in page for about in FIGURES.values())
@@ -72,7 +73,7 @@ def test_five_judges_come_in_their_order_and_the_clock_is_named(certificates, fi
 
 def test_the_page_says_what_its_intervals_cover_and_no_texts_overlap(five, tmp_path, monkeypatch):
     figures = drawn_figures(monkeypatch)
-    write_exam_report(tmp_path / "report.html", five)
+    write_exam_report(tmp_path / "report.html", five, exam_verdict([one for one, _ in five], {}))
     assert (
         "episodes that are independent and recorded like those of this store" in (tmp_path / "report.html").read_text()
     )

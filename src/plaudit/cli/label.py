@@ -161,6 +161,7 @@ def _print_result(
 ) -> None:
     from plaudit.judges.cascade import CascadeConfig
     from plaudit.judges.human.queue import write_requests
+    from plaudit.report.verdict import Verdict, label_command, quoted
     from plaudit.training.ledger_audit import CascadeLedger
 
     report_failures(done.failed)
@@ -195,7 +196,13 @@ def _print_result(
     lost = f", {len(done.failed)} could not be labeled and are retried by the next run" if done.failed else ""
     open_ = f", {len(done.undecided)} left undecided" if done.undecided else ""
     labeled = len(done.done) - len(done.undecided)
-    out.print(f"{labeled} episodes of {store.folder} labeled by {judge.id.source}{called}{open_}{over}{lost}")
+    count = f"{labeled} episodes of {store.folder} labeled by {judge.id.source}{called}{open_}{over}{lost}"
+    usable = not done.failed and not done.undecided
+    following = "Train a judge on the labels", f"plaudit train-reward {quoted(store.folder)}"
+    if not usable:
+        following = "Label the others by hand", label_command(store.folder)
+    result = "Usable: every episode has a label." if usable else "Usable in part: some episodes have no label."
+    out.print(Verdict(result, f"{count}.", *following, tone="good" if usable else "bad"))
     if isinstance(config, CascadeConfig):
         tally = CascadeLedger(config)
         wanted = tally.requested(store)

@@ -171,7 +171,7 @@ def outcome_chart(outcomes: Sequence[EpisodeOutcome]) -> Markup:
     if not any(target is not None for target in columns["reference"]):
         del columns["reference"]
     rows = {name: [math.nan if one is None else float(one) for one in values] for name, values in columns.items()}
-    title = "All episodes (green: success, gray: failure, light: unknown)"
+    title = "All episodes (blue: success, orange: failure, gray: unknown)"
     return page.chart(outcome_strip(rows, title=title, x="episode", first=outcomes[0].episode))
 
 
