@@ -21,8 +21,8 @@ from plaudit.judges.certificate import FIGURES, Certificate, certificate_beside,
 from plaudit.judges.evaluation import JudgeEvaluation
 from plaudit.judges.exam import KeepingJudge, examine, rank
 from plaudit.report.exam import write_exam_report
-from plaudit.report.verdict import exam_verdict
 from plaudit.report.judge import save_evaluation
+from plaudit.report.verdict import exam_verdict
 from plaudit.types import Episode, JudgeId, Labels, ProgressFn, Scores
 
 

@@ -9,7 +9,6 @@ from plaudit.report.plots import (
     FAILURE,
     SMALL,
     SUCCESS,
-    UNKNOWN,
     EventMarker,
     calibration_chart,
     histogram,

@@ -13,8 +13,8 @@ from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
 from plaudit.judges.config import save_own_judge
 from plaudit.judges.epochs import prepare_work
 from plaudit.report.page import write_page
-from plaudit.report.verdict import Verdict
 from plaudit.report.run import write_run_report
+from plaudit.report.verdict import Verdict
 from plaudit.report.video import EpisodeClip, save_grid_video
 from plaudit.rule import DecisionRule
 from plaudit.training.config_file import load_training_config

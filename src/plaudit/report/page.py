@@ -76,7 +76,10 @@ def key_value_table(values: Mapping[str, str]) -> Markup:
 def chart(svg: Markup) -> Markup:
     """A drawing of report/plots.py. It fills its row up to 1.3 times its size; on a phone it scrolls."""
     width = re.search(r'width="([\d.]+)"', svg)
-    return fill('<div class="chart" style="--width: {}px">{}</div>', width[1] if width else "390", svg)
+    own = 390 if width is None else float(width[1])
+    size = f"flex-basis: {own:.0f}px; max-width: min(100%, {1.3 * own:.0f}px)"
+    inner = fill('<div style="min-width: {}px">{}</div>', f"{0.8 * own:.0f}", svg)
+    return fill('<div class="chart" style="{}">{}</div>', size, inner)
 
 
 def code(words: str, summary: str = "") -> Markup:

@@ -359,7 +359,8 @@ def _error_chart(run: RunData) -> list[Markup]:
     bands = {label: run.band(name) for label, name in names.items() if run.band(name)}
     curves = {label: run.points(names[label]) for label in bands}
     limits = [run.option("audit", ERROR_LIMITS[name]) for name in names.values()]
-    return [_rate_chart(run, "Errors of the judge", curves, limits, bands, 440)] if bands else []
+    title = f"Errors of the judge ({next(iter(bands))})" if len(bands) == 1 else "Errors of the judge"
+    return [_rate_chart(run, title, curves, limits, bands, 440)] if bands else []
 
 
 def _rate_chart(run: RunData, title: str, curves: Mapping[str, Series], marks: Any, bands: Any, width: int) -> Markup:

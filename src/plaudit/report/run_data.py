@@ -187,7 +187,7 @@ def outcome_sheets(store: Store, outcomes: Sequence[EpisodeOutcome], judge: str)
         "muted",
     )
     return [
-        page.section(heading, legend, *(_sheet(store, one, judge) for one in reversed(some)))
+        page.section(heading, legend, page.row(_sheet(store, one, judge) for one in reversed(some)))
         for heading, some in groups.items()
         if some
     ]
