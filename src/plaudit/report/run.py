@@ -25,16 +25,16 @@ from plaudit.data.ledger import Failures
 from plaudit.data.store import Store, is_store
 from plaudit.files import understood
 from plaudit.report import page
-from plaudit.report.plots import LARGE, SMALL, Series, line_chart
-from plaudit.report.run_data import (
+from plaudit.report.outcomes import (
     EpisodeOutcome,
-    RunData,
     confusion_table,
     judge_source,
     load_outcomes,
     outcome_chart,
     outcome_sheets,
 )
+from plaudit.report.plots import LARGE, SMALL, Series, line_chart
+from plaudit.report.run_data import RunData
 from plaudit.report.text import format_count, format_duration, format_ids
 from plaudit.report.verdict import CORRECTED_RATE, ERROR_LIMITS, Verdict, run_verdict
 
