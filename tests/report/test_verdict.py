@@ -119,7 +119,7 @@ def test_a_run_at_its_end_is_continued_to_twice_its_length(tmp_path):
 
 def test_a_run_in_progress_waits(tmp_path):
     verdict = run_verdict(run(tmp_path, {"judge/success_once": 0.5}), live=True)
-    assert (verdict.tone, verdict.command) == ("open", "") and "without an audit" in verdict.why
+    assert (verdict.tone, verdict.command) == ("open", "") and "by the judge alone" in verdict.why
 
 
 def test_a_page_and_a_terminal_show_the_same_three_lines_first():

@@ -240,7 +240,7 @@ def run_verdict(run: "RunData", *, live: bool = False) -> Verdict:
     sources = {
         "eval/success_once": "on evaluation seeds, by the simulator",
         CORRECTED_RATE: "by the judge, corrected by the audit",
-        "judge/success_once": "by the judge alone, without an audit",
+        "judge/success_once": "by the judge alone",
         "env/success_once": "in training, by the simulator",
     }
     name = next((name for name in sources if run.latest(name) is not None), None)
