@@ -88,7 +88,7 @@ def headings(page: Path) -> list[str]:
 def test_an_exam_has_the_sections_of_an_evaluation_in_the_same_order(five, tmp_path):
     certificate, evaluation = five[0]
     save_evaluation(tmp_path / "eval", "good", evaluation, {})
-    write_exam_report(tmp_path / "one.html", [(certificate, evaluation)])
+    write_exam_report(tmp_path / "one.html", five[:1], exam_verdict([certificate], {}))
     write_exam_report(tmp_path / "two.html", five[:2])
     top, *sections = headings(tmp_path / "eval" / "report.html")
     assert top == "P(success) over time"
