@@ -86,10 +86,9 @@ def headings(page: Path) -> list[str]:
 
 
 def test_an_exam_has_the_sections_of_an_evaluation_in_the_same_order(five, tmp_path):
-    certificate, evaluation = five[0]
-    save_evaluation(tmp_path / "eval", "good", evaluation, {})
-    write_exam_report(tmp_path / "one.html", five[:1], exam_verdict([certificate], {}))
-    write_exam_report(tmp_path / "two.html", five[:2])
+    save_evaluation(tmp_path / "eval", "good", five[0][1], {})
+    for name, some in (("one", five[:1]), ("two", five[:2])):
+        write_exam_report(tmp_path / f"{name}.html", some, exam_verdict([one for one, _ in some], {}))
     top, *sections = headings(tmp_path / "eval" / "report.html")
     assert top == "P(success) over time"
     assert {"Episodes", "Frames", "Probabilities", "Negative controls", "Largest errors", "Metadata"} <= {*sections}
