@@ -21,6 +21,7 @@ from PIL import Image
 from plaudit.data.store import Store
 from plaudit.judges.exam import examine, rank
 from plaudit.report.exam import write_exam_report
+from plaudit.report.verdict import exam_verdict
 
 ROOT = Path(__file__).resolve().parents[1]
 CAMERAS = ("--camera", "front", "--camera", "side")
@@ -62,7 +63,9 @@ def make_exam(work: Path, page: Path) -> None:
         for kind in KINDS:
             config = PushJudgeConfig(kind=kind, memory=Path("memory") if kind == "overfit" else None)
             examined.append(examine(data, config, config.build(), ("human",), data.ids, name=kind))
-        write_exam_report(page, sorted(examined, key=lambda one: rank(one[0])))
+        examined.sort(key=lambda one: rank(one[0]))
+        verdict = exam_verdict([certificate for certificate, _ in examined], {}, "episodes")
+        write_exam_report(page, examined, verdict)
 
 
 def screenshot(browser: str, page: Path, picture: Path, width: int, height: int) -> None:

@@ -5,6 +5,7 @@ is once run like that, and its other ways and its mistakes in this process.
 """
 
 import io
+import shlex
 import socket
 import subprocess
 import sys
@@ -13,9 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
+from typer.main import get_command
 
 from plaudit.cli import main
+from plaudit.cli.commands import app
 from waiting import stretch
+
+COMMANDS = get_command(app)
 
 ALONE = """
 import socket
@@ -25,6 +31,21 @@ socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
 from plaudit.cli import main
 main()
 """
+
+
+def check_command(line: str) -> None:
+    """Assert that the command line's own parser takes this command, whose files need not exist."""
+    words = shlex.split(line, comments=True)[1:]
+    command: Any = COMMANDS
+    while hasattr(command, "commands") and words and not words[0].startswith("-"):
+        assert words[0] in command.commands, line
+        command = command.commands[words.pop(0)]
+    words = [word for word in words if word not in ("&", "...")]
+    try:
+        _, rest, _ = command.make_parser(typer.Context(command)).parse_args(words)
+    except Exception as error:
+        raise AssertionError(f"{line}: {error}") from error
+    assert not rest, f"{line}: nothing takes {' '.join(rest)}"
 
 
 def plaudit(*words: object, cwd: Path, ok: bool = True, alone: bool = False) -> str:

@@ -18,6 +18,7 @@ ROOMS = [
     "processes",
     "files",
     "types",
+    "palette",
     "config",
     "rule",
     "protocols",

@@ -2,17 +2,14 @@
 
 import json
 import re
-import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
-from typer.main import get_command
 
 import glow
-from command import plaudit
-from plaudit.cli.commands import app
+from command import COMMANDS, check_command, plaudit
 from plaudit.config import read_yaml
 
 ROOT = Path(__file__).parents[1]
@@ -57,7 +54,6 @@ def test_a_script_makes_every_picture(picture):
         assert any(picture.name in maker.read_text() for maker in makers)
 
 
-COMMANDS = get_command(app)
 RUNNABLE = [page for page in PAGES if page.name != "CHANGELOG.md"]
 
 
@@ -73,17 +69,7 @@ def shown_commands(page: Path) -> list[str]:
 @pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: page.name)
 def test_every_command_that_a_page_shows_is_one(page):
     for line in shown_commands(page):
-        words = shlex.split(line, comments=True)[1:]
-        command: Any = COMMANDS
-        while hasattr(command, "commands") and words and not words[0].startswith("-"):
-            assert words[0] in command.commands, f"{page.name}: {line}"
-            command = command.commands[words.pop(0)]
-        words = [word for word in words if word not in ("&", "...")]
-        try:
-            _, rest, _ = command.make_parser(typer.Context(command)).parse_args(words)
-        except Exception as error:
-            raise AssertionError(f"{page.name}: {line}: {error}") from error
-        assert not rest, f"{page.name}: {line}: nothing takes {' '.join(rest)}"
+        check_command(line)
 
 
 def test_commands_are_found_in_blocks_and_in_sentences():

@@ -11,6 +11,7 @@ from plaudit.cli.common import PlainConsole
 from plaudit.processes import print_error
 from plaudit.report import page
 from plaudit.report.plots import line_chart
+from plaudit.report.verdict import Verdict
 from plaudit.trust import plain
 
 HOSTILE = "\x1b]0;owned\x07[red]x[/red]\r\x9b2J\u202eevil\u2066\udcff:smile:\x7f"
@@ -59,9 +60,10 @@ def test_rich_itself_still_moves_the_cursor():
 
 def test_a_page_shows_no_control_characters_and_no_tags():
     image = page.thumbnail(np.zeros((8, 8, 3), np.uint8), f"<b>{HOSTILE}")
+    hostile = Verdict("<script>", f"<b>{HOSTILE}", HOSTILE, f"plaudit label '<script>{HOSTILE}'")
     chart = line_chart({f"<b>{HOSTILE}": [[(0, 1)]], "$": []}, title=f"<script>{HOSTILE}", x="<b>", y="$x")
     table = page.table([(page.span("<b>\u202e"), HOSTILE)], header=(f"<b>{HOSTILE}",))
-    html = page.render_page(HOSTILE, "<script>", [page.text(f"<b>{HOSTILE}"), table, image, page.chart(chart)])
+    html = page.render_page(HOSTILE, hostile, [page.text(f"<b>{HOSTILE}"), table, image, page.chart(chart)])
     assert "<script>" not in html and "<b>" not in html
     assert "\x1b" not in html and "\u202e" not in html
 

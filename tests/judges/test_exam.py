@@ -22,6 +22,7 @@ from plaudit.judges.evaluation import JudgeEvaluation
 from plaudit.judges.exam import KeepingJudge, examine, rank
 from plaudit.report.exam import write_exam_report
 from plaudit.report.judge import save_evaluation
+from plaudit.report.verdict import exam_verdict
 from plaudit.types import Episode, JudgeId, Labels, ProgressFn, Scores
 
 
@@ -64,7 +65,7 @@ def test_five_judges_come_in_their_order_and_the_clock_is_named(certificates, fi
     assert [one.name for one in ranked] == list(KINDS)
     assert [one.passed for one in ranked] == [True, True, False, False, False]
     assert {one.name: one.shortcut for one in ranked if one.shortcut} == {"clock": "clock-like", "constant": "constant"}
-    write_exam_report(tmp_path / "report.html", five)
+    write_exam_report(tmp_path / "report.html", five, exam_verdict([one for one, _ in five], {}))
     page = (tmp_path / "report.html").read_text()
     assert "clock did not pass: it is clock-like (its values rise with time, whatever happens)" in page
     assert all(f">{about}" in page for about in FIGURES.values())
@@ -72,7 +73,7 @@ def test_five_judges_come_in_their_order_and_the_clock_is_named(certificates, fi
 
 def test_the_page_says_what_its_intervals_cover_and_no_texts_overlap(five, tmp_path, monkeypatch):
     figures = drawn_figures(monkeypatch)
-    write_exam_report(tmp_path / "report.html", five)
+    write_exam_report(tmp_path / "report.html", five, exam_verdict([one for one, _ in five], {}))
     assert (
         "episodes that are independent and recorded like those of this store" in (tmp_path / "report.html").read_text()
     )
@@ -85,10 +86,9 @@ def headings(page: Path) -> list[str]:
 
 
 def test_an_exam_has_the_sections_of_an_evaluation_in_the_same_order(five, tmp_path):
-    certificate, evaluation = five[0]
-    save_evaluation(tmp_path / "eval", "good", evaluation, {})
-    write_exam_report(tmp_path / "one.html", [(certificate, evaluation)])
-    write_exam_report(tmp_path / "two.html", five[:2])
+    save_evaluation(tmp_path / "eval", "good", five[0][1], {})
+    for name, some in (("one", five[:1]), ("two", five[:2])):
+        write_exam_report(tmp_path / f"{name}.html", some, exam_verdict([one for one, _ in some], {}))
     top, *sections = headings(tmp_path / "eval" / "report.html")
     assert top == "P(success) over time"
     assert {"Episodes", "Frames", "Probabilities", "Negative controls", "Largest errors", "Metadata"} <= {*sections}

@@ -20,6 +20,7 @@ from plaudit.judges.metrics import EpisodePrediction, FramePrediction, JudgeMetr
 from plaudit.judges.stats import Interval
 from plaudit.report.judge import JudgeReport, live_and_offline, save_evaluation, write_judge_report
 from plaudit.report.text import format_percent
+from plaudit.report.verdict import judge_verdict
 from plaudit.rule import DecisionRule
 from plaudit.types import Labels
 
@@ -53,7 +54,8 @@ def report(
     path, metrics = folder / "judge.html", of or scores()
     predictions, decodes = [EpisodePrediction(PROBABILITY, TRUTH, 3)], live_and_offline(metrics)
     shown = JudgeReport("judge", metrics, controls, predictions, errors, decodes, metadata or {}, **options)
-    write_judge_report(path, "The <judge>", shown, judge=judge, store=store)
+    verdict = judge_verdict(shown.decode, shown.controls, shown.guarantee, judge=judge, store=store)
+    write_judge_report(path, "The <judge>", shown, verdict)
     return path.read_text()
 
 
@@ -74,7 +76,7 @@ def test_the_page_needs_no_other_file(tmp_path):
     assert "@import" not in page and "<script" not in page
 
 
-def test_a_failed_control_is_red_and_named_on_top(tmp_path):
+def test_a_failed_control_has_the_color_of_failure_and_is_named_on_top(tmp_path):
     page = report(tmp_path, controls=[PASSED, FAILED])
     assert "It predicts success where there is none: blank white (100% of 8 frames)" in page
     assert '<span class="bad">failed</span>' in page and '<span class="good">passed</span>' in page
@@ -139,9 +141,10 @@ def test_percentages_are_sharper_near_the_ends():
 
 
 def verdict_rows(page: str) -> list[str]:
-    """The three lines, without markup."""
-    table = re.search(r"<table>.*?</table>", page, re.DOTALL)[0]
-    return [re.sub(r"<.*?>", "", row).strip() for row in re.findall(r"<tr>(.*?)</tr>", table, re.DOTALL)]
+    """Its three lines, without tags."""
+    shown = re.search('<dl class="verdict.*?</dl>', page, re.DOTALL)
+    assert shown is not None
+    return [re.sub("<.*?>", "", line) for line in re.findall("<dd>(.*?)</dd>", shown[0])]
 
 
 def held_out(successes: int, failures: int, *, found: int | None = None, passed: int = 0) -> JudgeMetrics:
@@ -165,8 +168,7 @@ def held_out(successes: int, failures: int, *, found: int | None = None, passed:
 )
 def test_the_page_opens_with_a_verdict_in_three_lines(tmp_path, of, result):
     lines = verdict_rows(report(tmp_path, of=of, judge="runs/judge", store="my data"))
-    assert [line[:4] for line in lines] == ["Resu", "WhyI", "Next"] or lines[1].startswith("WhyThere are no")
-    assert lines[0].startswith(f"Result{result}")
+    assert lines[0].startswith(result) and lines[1].startswith(("It ", "There are no"))
     assert "plaudit " in lines[2] and "&#39;my data&#39;" in lines[2]
 
 
@@ -177,10 +179,10 @@ def test_the_next_step_is_a_target_that_can_be_reached(tmp_path):
     )
     page = report(tmp_path, of=held_out(9, 9), guarantee=guarantee, judge="runs/judge", store="data")
     result, _, following = verdict_rows(page)
-    assert result == "ResultUsable while it is audited; 1% false positives are not guaranteed."
+    assert result == "Usable while it is audited; 1% false positives are not guaranteed."
     assert "Label at least 54 more episodes for a guarantee of 20% (1,506 for the 1% that was asked for)" in following
     command = "plaudit label data --judge human &amp;&amp; plaudit train-reward data --output-dir runs/judge_2"
-    assert following.endswith(f": {command}")
+    assert following.endswith(f":{command}")
     rates = re.findall(r"<td>([\d.]+%)(?: \(asked for\))?</td><td><span", page)
     assert rates.index("20%") < rates.index("1%")  # what takes fewer episodes comes first
 
@@ -193,14 +195,14 @@ def test_a_guarantee_says_what_it_covers(tmp_path):
     assert "assumes that new episodes are independent and recorded like the labeled ones" in page
 
 
-def test_nothing_is_said_twice_and_in_red_boxes(tmp_path):
+def test_nothing_is_said_twice_and_in_warnings(tmp_path):
     failed = [control(name, 8, 1.0) for name in ("blank white", "frozen frame", "noise")]
     page = report(tmp_path, controls=failed)
     assert "Not usable: it fails 3 negative controls." in page and '<p class="warning">' not in page
     assert page.count("noise (100% of 8 frames)") == 1
 
 
-def test_zeros_are_not_green_and_nothing_is_measured_on_no_episodes(tmp_path):
+def test_zeros_are_not_marked_as_correct_and_nothing_is_measured_on_no_episodes(tmp_path):
     page = report(tmp_path, of=held_out(9, 0, found=0))
     assert '<span class="good">0</span>' not in page
     assert "0 of 0" not in page and "no failures to measure on" in page
@@ -237,13 +239,16 @@ def page(tmp_path):
 
 def test_a_judge_that_fails_a_control_is_not_usable(page):
     said = page(brightest=255)
-    assert '<span class="bad">Not usable: it fails 3 negative controls.</span>' in said
+    assert '<dl class="verdict bad"><dt>result</dt><dd>Not usable: it fails 3 negative controls.</dd>' in said
     assert said.count("blank white (100% of 8 frames)") == 1
 
 
 def test_a_judge_that_passes_its_controls_is_usable(page):
     said = page()
-    assert '<span class="good">Usable while it is audited.</span>' in said and 'class="bad">failed' not in said
+    assert (
+        '<dl class="verdict good"><dt>result</dt><dd>Usable while it is audited.</dd>' in said
+        and 'class="bad">failed' not in said
+    )
     assert "plaudit judge exam package:Brightness &#39;a &lt; b&#39;" in said
 
 

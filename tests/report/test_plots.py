@@ -9,7 +9,6 @@ from plaudit.report.plots import (
     FAILURE,
     SMALL,
     SUCCESS,
-    UNKNOWN,
     EventMarker,
     calibration_chart,
     histogram,
@@ -28,7 +27,7 @@ def points(svg: str, gid: str) -> list[str]:
 
 def colors(svg: str) -> list[str]:
     """Of what is filled with the color of an outcome, in order."""
-    return re.findall(rf"fill: ({FAILURE}|{SUCCESS}|{UNKNOWN})", svg)
+    return re.findall(r"fill: var\(--(failure|success|none)\)", svg)
 
 
 def test_a_line_chart_has_its_title_axis_names_legend_marks_and_events():
@@ -105,10 +104,10 @@ def test_a_histogram_shows_one_frame_beside_thousands():
 
 def test_a_timeline_has_a_strip_of_the_reference_and_a_gap_where_there_is_none():
     svg = score_timeline([0.1, 0.9, 0.9, 0.5], [0, 1, 1, math.nan], title="episode 3", threshold=1.5)
-    assert colors(svg) == [FAILURE, SUCCESS, UNKNOWN]
+    assert colors(svg) == ["failure", "success", "none"]
     assert len(points(svg, "score")) == 3
 
 
 def test_an_outcome_strip_joins_equal_neighbors():
     svg = outcome_strip({"judge": [1, 1, 0], "reference": [math.nan] * 3}, title="t", x="episode", first=7)
-    assert sorted(colors(svg)) == sorted([SUCCESS, FAILURE, UNKNOWN])
+    assert sorted(colors(svg)) == ["failure", "none", "success"]

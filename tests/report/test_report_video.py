@@ -34,17 +34,17 @@ def test_small_frames_are_enlarged_by_whole_factors(tmp_path):
     assert shown(tmp_path / "film.mp4").shape[1:] == (192 + video.CAPTION_HEIGHT, 192, 3)
 
 
-def test_the_bar_is_as_long_as_the_probability_and_green_where_success_is_predicted():
-    def green(prob: float, t: int) -> int:
+def test_the_bar_is_as_long_as_the_probability_and_blue_where_success_is_predicted():
+    def blue(prob: float, t: int) -> int:
         bar = video.draw_tile(clip(3, 0, success_from=2, probability=prob), t)[240 + video.CAPTION_HEIGHT // 2, :140]
         return int((bar == video.SUCCESS).all(axis=1).sum())
 
-    assert green(0.9, t=1) == 0
-    assert 0.6 < green(0.6, t=2) / green(0.9, t=2) < 0.72
+    assert blue(0.9, t=1) == 0
+    assert 0.6 < blue(0.6, t=2) / blue(0.9, t=2) < 0.72
 
 
 def test_where_the_simulator_is_the_judge_there_is_no_bar():
     clip_ = clip(3, 0, success_from=2)
     alone = EpisodeClip(clip_.frames, clip_.success, None, clip_.success_prob)
-    assert (video.draw_tile(alone, 1)[240:] == video.DARK).all()
-    assert (video.draw_tile(alone, 3)[240:, 120:] != video.DARK).any()
+    assert (video.draw_tile(alone, 1)[240:] == video.BACK).all()
+    assert (video.draw_tile(alone, 3)[240:, 120:] != video.BACK).any()

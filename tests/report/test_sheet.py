@@ -11,7 +11,7 @@ def colors(picture) -> set[tuple[int, ...]]:
     return {tuple(pixel) for pixel in np.asarray(picture).reshape(-1, 3)}
 
 
-def test_frames_stand_in_order_and_success_has_a_green_edge():
+def test_frames_stand_in_order_and_success_has_a_blue_edge():
     episode = counting_episode(7, first=100, size=(40, 40))
     labels = Labels.from_cutoff(steps=7, cutoff=5, source="human")
     picture = np.asarray(contact_sheet(episode, labels, title="t", frames=8, columns=8, cell_width=46))
@@ -28,9 +28,9 @@ def test_the_strip_has_every_step_even_those_between_the_frames_shown():
     label[50] = 1  # a flicker of one frame
     picture = contact_sheet(episode, Labels.from_targets(label, source="vlm"), title="t", frames=2)
     strip = np.asarray(picture)[-sheet._STRIP - sheet._MARGIN + 20]
-    green = (strip == sheet._SUCCESS).all(axis=1)
-    assert 3 <= green.sum() <= 8
-    assert abs(np.flatnonzero(green).mean() / len(strip) - 0.505) < 0.02
+    blue = (strip == sheet._SUCCESS).all(axis=1)
+    assert 3 <= blue.sum() <= 8
+    assert abs(np.flatnonzero(blue).mean() / len(strip) - 0.505) < 0.02
 
 
 def test_an_episode_without_labels_is_drawn_as_not_labeled():

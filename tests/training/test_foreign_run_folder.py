@@ -14,6 +14,7 @@ from plaudit.judges.config import save_own_judge
 from plaudit.judges.epochs import prepare_work
 from plaudit.report.page import write_page
 from plaudit.report.run import write_run_report
+from plaudit.report.verdict import Verdict
 from plaudit.report.video import EpisodeClip, save_grid_video
 from plaudit.rule import DecisionRule
 from plaudit.training.config_file import load_training_config
@@ -87,7 +88,7 @@ def test_metrics_are_not_appended_through_a_link_that_appeared_later(run: RunFol
 def test_pages_videos_and_judge_files_replace_a_link(tmp_path: Path, secret: Path):
     for name in ("page.html", "film.mp4", "judge.yaml"):
         (tmp_path / name).symlink_to(secret)
-    write_page(tmp_path / "page.html", "title", "summary", [])
+    write_page(tmp_path / "page.html", "title", Verdict("Usable.", "Why.", "Next"), [])
     clip = EpisodeClip(np.zeros((2, 8, 8, 3), np.uint8), np.zeros(2, bool), None, np.zeros(2, np.float32))
     save_grid_video(tmp_path / "film.mp4", [clip], fps=10.0)
     save_own_judge(tmp_path, DecisionRule())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from plaudit.cli.common import err, out, progress, stop, tell
+from plaudit.cli.common import out, progress, stop, tell
 from plaudit.cli.options import Count, Fps, Option, Positive, command, group, is_count
 from plaudit.errors import DataError
 
@@ -61,6 +61,7 @@ def import_(
     """
     from plaudit.data.formats import ReadOptions
     from plaudit.data.transfer import import_dataset
+    from plaudit.report.verdict import Verdict, label_command, quoted
 
     cameras, rename = camera_names(camera)
     if Path(os.path.realpath(store)).is_relative_to(os.path.realpath(source)):
@@ -81,13 +82,19 @@ def import_(
         tell("note", f"features that an episode cannot hold were skipped: {', '.join(report.ignored)}")
     already = f", {report.already_imported} were here already" if report.already_imported else ""
     lost = f", {len(report.failed)} left out (see above)" if report.failed else ""
-    out.print(f"{len(report.ids)} episodes imported into {store}, {report.labeled} with labels{already}{lost}")
-    if report.labeled:
-        out.print(f"next: plaudit train-reward {store}")
-    elif report.ids:
-        out.print(f"next: plaudit label {store} --judge human, or plaudit data label {store} cutoffs.json")
+    count = f"{len(report.ids)} episodes imported into {store}, {report.labeled} with labels{already}{lost}"
+    available = len(report.ids) + report.already_imported
+    following = "Label them, also from a file (plaudit data label)", label_command(store)
     if report.failed:
-        err.print("fix them in the data set and run the same command again to add them")
+        following = (
+            "Fix them in the data set, then import again",
+            f"plaudit data import {quoted(source)} {quoted(store)}",
+        )
+    elif report.labeled or not report.ids:
+        following = "Train a judge", f"plaudit train-reward {quoted(store)}"
+    result = "Usable." if available and not report.failed else "Usable in part." if available else "Not usable."
+    out.print(Verdict(result, f"{count}.", *following, tone="bad" if report.failed else "good"))
+    if report.failed:
         raise typer.Exit(1)
 
 
@@ -200,6 +207,8 @@ def check(
     Without it nothing is changed, and the store may be in use.
     """
     from plaudit.data import check as checks
+    from plaudit.report.text import format_count
+    from plaudit.report.verdict import Verdict, quoted
 
     if empty_quarantine:
         tell("deleted", *checks.empty_quarantine(store))
@@ -212,13 +221,17 @@ def check(
     tell("repaired", *report.repaired)
     tell("problem", *report.problems)
     if not report.ok:
-        hint = "" if repair else f"; 'plaudit data check {store} --repair' repairs what it can"
-        err.print(f"{len(report.problems)} problems{hint}")
+        why = f"{format_count(len(report.problems), 'problem')}, the first: {report.problems[0]}"
+        following = "Repair what can be repaired", f"plaudit data check {quoted(store)} --repair"
+        if repair:
+            following = "Show what is left of it", f"plaudit data info {quoted(store)}"
+        out.print(Verdict(f"{store} is damaged.", why, *following))
         raise typer.Exit(1)
     size = (
         f"{report.episodes} episodes, {report.nbytes:,} bytes, {report.labels} label versions, {report.lines:,} lines"
     )
-    out.print(f"{store} is sound: {size}")
+    info = f"plaudit data info {quoted(store)}"
+    out.print(Verdict(f"{store} is sound.", f"Every checksum is right: {size}.", "See what it has", info, "good"))
 
 
 @command(data, "sheet")

@@ -222,6 +222,7 @@ def collect_(
         return
     if store is None:
         raise DataError("name a store to add to, or a training run with --config")
+    from plaudit.report.verdict import Verdict, quoted
     from plaudit.rollout.collector import EpisodeTargets
     from plaudit.rollout.scripted import check_targets, collect_scripted
 
@@ -238,7 +239,14 @@ def collect_(
         except KeyboardInterrupt:
             stop(f"interrupted; {len(opened) - before} episodes were added to {store}; run the same command to resume")
         new = len(opened) - before
-    out.print(f"{store} has {quota.kept['success']} successes and {quota.kept['failure']} failures, {new} of them new")
+    kept = f"{quota.kept['success']} successes and {quota.kept['failure']} failures"
+    usable = quota.done and quota.kept["success"] > 0 and quota.kept["failure"] > 0  # a judge learns from both kinds
+    result = "Usable to train a judge." if usable else "Not enough to train a judge."
+    following = "Train a judge", f"plaudit train-reward {quoted(store)}"
+    if not usable:
+        following = "Look at its episodes, then collect with other settings", f"plaudit data info {quoted(store)}"
+    out.print(Verdict(result, f"{store} has {kept}.", *following, tone="good" if usable else "bad"))
+    out.print(f"{store} has {kept}, {new} of them new")
     if not quota.done:
         kind: Outcome = "success" if quota.missing("success") else "failure"
         tell(

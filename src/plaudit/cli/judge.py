@@ -115,7 +115,7 @@ def eval_(
     }
     metadata |= {"wrong task": wrong} if wrong else {}
     target = output_dir or free_path(Path("runs/judge_eval"), title)
-    report.save_evaluation(target, title, result, metadata, "" if source else str(config or model or name))
+    out.print(report.save_evaluation(target, title, result, metadata, "" if source else str(config or model or name)))
     held = f"{title}: measured on {metrics.episodes:,} episodes, {metrics.frames:,} frames"
     decoded = report.decode_table(report.decode_results(result))
     out.print(report.judge_table(held, metrics, result.controls), "", decoded, sep="\n")
@@ -181,6 +181,7 @@ def calibrate_(
     from plaudit.judges.config import load_judge_config, save_judge_config
     from plaudit.judges.evaluation import resolve_reference, score_episodes, unseen_reference
     from plaudit.report.judge import calibration_table
+    from plaudit.report.verdict import calibration_verdict
 
     folder, overrides = named_store(words)
     if output.exists() and output != config:
@@ -208,14 +209,9 @@ def calibrate_(
         | {"rights": fit_rights(fit, predictions, built.id.fingerprint, max_error, promise_confidence)}
     )
     save_judge_config(output, config, name, flags, overrides, fitted)
+    out.print(calibration_verdict(calibrated, output, folder))
     title = f"{output}: fitted on {calibrated.episodes} episodes, {calibrated.successes} of which succeed"
     out.print(calibration_table(title, fit, calibrated, cross_val.cutoffs))
-    if calibrated.fpr > calibrated.target_fpr:
-        tell(
-            "warning",
-            f"the false-positive rate on held-out episodes is {calibrated.fpr:.1%}, above the target of "
-            f"{calibrated.target_fpr:.1%}; label more episodes, or lower --target-fpr",
-        )
     if fit.promise is not None:
         tell("note" if fit.promise.kept else "warning", fit.promise.describe())
     assert fitted.rights is not None
@@ -318,6 +314,7 @@ def exam_(
     from plaudit.judges.evaluation import resolve_reference, unseen_reference
     from plaudit.judges.exam import check_data, examine, rank
     from plaudit.report.exam import exam_table, save_exam
+    from plaudit.report.verdict import exam_verdict
 
     overrides = [word for word in words or [] if "=" in word]
     *judges, folder = [word for word in words or [] if "=" not in word] or [""]
@@ -360,9 +357,11 @@ def exam_(
     results.sort(key=lambda result: rank(result[0]))
     title = results[0][0].name if len(results) == 1 else f"{len(results)}_judges"
     target = output_dir or free_path(EXAMS, title)
-    save_exam(target, results)
+    verdict = exam_verdict([one for one, _ in results], dict(zip(names, judges, strict=True)), folder)
+    save_exam(target, results, verdict)
     for path in scores:
         path.unlink(missing_ok=True)  # a judge may be named twice
+    out.print(verdict)
     out.print(exam_table([certificate for certificate, _ in results]))
     placed = {name: Path(word) for name, word in zip(names, judges) if Path(word).exists() and not overrides}
     for certificate, _ in results:
@@ -412,6 +411,7 @@ def tune_(
         from plaudit.judges.epochs import TrainingInterrupted
         from plaudit.judges.vlm.config import VlmJudgeConfig
         from plaudit.judges.vlm.tune import TuneConfig
+        from plaudit.report.verdict import Verdict
         from plaudit.training.reward_model import check_output_path, tune_and_save, work_folder
 
     check_output_path(output_dir, "--output-dir")
@@ -427,10 +427,11 @@ def tune_(
             tuned = tune_and_save(store, output_dir, judge, job, watch, ids)
     except (TrainingInterrupted, KeyboardInterrupt):
         stop(f"stopped; run the same command to resume from {work_folder(output_dir)}")
-    out.print(
-        f"{output_dir}: ROC AUC {tuned.metrics.roc_auc:.3f} after epoch {tuned.best_epoch}, {tuned.before.roc_auc:.3f} "
-        f"before, on the {tuned.metrics.episodes} episodes that chose the epoch"
-    )
-    calibrate = f"plaudit judge calibrate STORE --config {output_dir} --output {output_dir / 'judge.yaml'}"
-    tell("note", f"calibrate it on episodes that it has not learned from: {calibrate}")
+    calibrate = f"plaudit judge calibrate OTHER_STORE --config {output_dir} --output {output_dir / 'judge.yaml'}"
+    after, before = tuned.metrics.roc_auc, tuned.before.roc_auc
+    why = f"ROC AUC is {after:.3f} on the episodes that chose the epoch; it was {before:.3f} before."
+    result = "Better than before; not measured on other episodes yet." if after > before else "Not better than before."
+    out.print(Verdict(result, why, "Calibrate it on episodes that it has not seen", calibrate, "open"))
+    chosen_by = f"on the {tuned.metrics.episodes} episodes that chose the epoch"
+    out.print(f"{output_dir}: ROC AUC {after:.3f} after epoch {tuned.best_epoch}, {before:.3f} before, {chosen_by}")
     tell("note", f"then examine it on other episodes: plaudit judge exam {output_dir} STORE")

@@ -2,15 +2,17 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import quote, urlencode
 
 import typer
 
 from plaudit.cli.common import check_episodes, open_episodes, out, progress, stop, store_and_keys, tell
 from plaudit.cli.data import ActionColumns, Cameras, Episodes, StateColumns, camera_names, chosen_ids
 from plaudit.cli.options import Option, Positive, app, command
-from plaudit.errors import DataError, TargetNotEmpty
+from plaudit.errors import DataError, DisplayError, MissingExtra, TargetNotEmpty
 
 if TYPE_CHECKING:
     from plaudit.data.store import Store
@@ -54,7 +56,9 @@ def label_(
         "unlabeled", "disagreement", "random"
     ] = "unlabeled",  # With --judge human: which episodes come first.
     name: str = "",  # With --judge human: the labeler's name, kept with the labels.
-    # With --judge human: a file that records every action.
+    # With --judge human: where; auto: in a window if one can be opened here (extra gui), else in the browser.
+    window: Literal["auto", "web", "qt"] = "auto",
+    # With --judge human and a window: a file that records every action.
     action_log: Annotated[Path | None, Option("--action-log", "--keys-log")] = None,
     state: StateColumns = None,
     action: ActionColumns = None,
@@ -67,7 +71,7 @@ def label_(
     the command returns 1, and the next run retries it. See docs/judges.md.
     """
     from plaudit.data.formats import ReadOptions
-    from plaudit.data.store import is_store
+    from plaudit.data.store import Store, is_store
     from plaudit.data.transfer import store_beside
     from plaudit.judges.certificate import certificate_beside, certificate_status
     from plaudit.judges.labeling import LabelRunner, StoreQueue
@@ -78,22 +82,16 @@ def label_(
     if judge == "human":
         if any([config, model, decode, episodes, skip_labeled, dry_run, overrides]):
             raise DataError(
-                "--judge human opens a window in which you choose what to label; it takes --order, --name and "
-                "--action-log"
+                "--judge human lets you choose what to label; it takes --order, --name, --window and --action-log"
             )
+        if not _opens_window(window, action_log):
+            _label_in_browser(open_episodes(folder, options), order, name)
+            return
         from plaudit.judges.human.app import run_labeling_app
 
-        done = run_labeling_app(
-            folder,
-            order=order,
-            name=name,
-            action_log=action_log,
-            progress=progress("importing"),
-            say=out.print,
-            options=options,
-        )
-        begun = f", {done.drafts} begun and kept" if done.drafts else ""
-        out.print(f"{done.count} episodes of {done.store} labeled by a human{begun}, {done.left} are left")
+        how: dict[str, Any] = {"progress": progress("importing"), "say": out.print, "options": options}
+        done = run_labeling_app(folder, order=order, name=name, action_log=action_log, **how)
+        _print_labeled(Store.open(done.store), done.count, done.drafts)
         return
     settings, asked = load_judge(config, judge, model, decode, overrides)
     if dry_run and not is_store(folder):
@@ -119,6 +117,55 @@ def label_(
     except KeyboardInterrupt:
         stop(f"interrupted; {len(store.ledger) - before} episodes were labeled; run the same command to resume")
     _print_result(store, settings, asked, done, len(ids) - len(waiting))
+
+
+def _opens_window(window: Literal["auto", "web", "qt"], action_log: Path | None) -> bool:
+    """Whether to label in a window, and not in the browser."""
+    from plaudit.judges.human.app import check_display
+
+    if window == "web" and action_log is not None:
+        raise DataError("--action-log records the keys of a window; leave it out, or use --window qt")
+    if window != "auto" or action_log is not None:
+        return window != "web"
+    try:
+        check_display()
+    except (DisplayError, MissingExtra) as error:
+        tell("note", f"labeling in the browser, since no window can be opened: {error}")
+        return False
+    return True
+
+
+def _label_in_browser(store: "Store", order: str, name: str) -> None:
+    """Serve the store until Ctrl-C."""
+    from plaudit.cli.serve import serve
+    from plaudit.judges.human.app import has_display
+
+    def count() -> int:
+        store.ledger.refresh()
+        return sum(version.source == "human" for version in store.ledger.since(0))
+
+    folder, before = store.folder.resolve(), count()
+    page = f"#/label/{quote(folder.name, safe='')}?{urlencode({'order': order} | ({'name': name} if name else {}))}"
+    with suppress(KeyboardInterrupt):
+        serve([folder], port=0, page=page, browse=has_display())
+    _print_labeled(store, count() - before, 0)
+
+
+def _print_labeled(store: "Store", count: int, drafts: int) -> None:
+    """What a person has done."""
+    from plaudit.report.verdict import Verdict, label_command, quoted
+
+    store.refresh()
+    store.ledger.refresh()
+    left = sum(store.ledger.newest(i, ("human",)) is None for i in store.ids)
+    begun = f", {drafts} begun and kept" if drafts else ""
+    why = f"{count} episodes of {store.folder} labeled by a human{begun}, {left} are left."
+    if left:
+        following = "Label the others", label_command(store.folder)
+        out.print(Verdict("Usable in part: some episodes have no label of a human.", why, *following, tone="open"))
+        return
+    following = "Train a judge on the labels", f"plaudit train-reward {quoted(store.folder)}"
+    out.print(Verdict("Usable: every episode has a label of a human.", why, *following, tone="good"))
 
 
 def named_store(words: Sequence[str] | None) -> tuple[Path, list[str]]:
@@ -161,6 +208,7 @@ def _print_result(
 ) -> None:
     from plaudit.judges.cascade import CascadeConfig
     from plaudit.judges.human.queue import write_requests
+    from plaudit.report.verdict import Verdict, label_command, quoted
     from plaudit.training.ledger_audit import CascadeLedger
 
     report_failures(done.failed)
@@ -195,7 +243,13 @@ def _print_result(
     lost = f", {len(done.failed)} could not be labeled and are retried by the next run" if done.failed else ""
     open_ = f", {len(done.undecided)} left undecided" if done.undecided else ""
     labeled = len(done.done) - len(done.undecided)
-    out.print(f"{labeled} episodes of {store.folder} labeled by {judge.id.source}{called}{open_}{over}{lost}")
+    count = f"{labeled} episodes of {store.folder} labeled by {judge.id.source}{called}{open_}{over}{lost}"
+    usable = not done.failed and not done.undecided
+    following = "Train a judge on the labels", f"plaudit train-reward {quoted(store.folder)}"
+    if not usable:
+        following = "Label the others by hand", label_command(store.folder)
+    result = "Usable: all of these episodes have a label." if usable else "Usable in part: some have no label."
+    out.print(Verdict(result, f"{count}.", *following, tone="good" if usable else "bad"))
     if isinstance(config, CascadeConfig):
         tally = CascadeLedger(config)
         wanted = tally.requested(store)

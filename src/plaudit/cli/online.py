@@ -175,6 +175,8 @@ def _train(run: Any, workers: Any, trainer: Any) -> None:
     """Run the training, write its report in any case, and exit with its code."""
     from plaudit.data.disk import disk_error
     from plaudit.report.run import write_run_report
+    from plaudit.report.run_data import RunData
+    from plaudit.report.verdict import run_verdict
     from plaudit.rollout.recording import held_warning
 
     events = trainer.events
@@ -214,6 +216,7 @@ def _train(run: Any, workers: Any, trainer: Any) -> None:
         try:
             run.close()
             report = write_run_report(run.path)
+            out.print(run_verdict(RunData.load(run.path)))
             out.print(f"{run.path}: {counts}{success}{corrected_success(state.judge_metrics)}; see {report}")
         except OSError as error:  # a full disk may be what ended it
             tell("error", f"{disk_error(error, run.path, 'its report was not written')}")

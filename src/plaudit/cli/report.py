@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from plaudit.cli.common import epochs_bar, free_path, out, progress, stop, tell, training_bar
+from plaudit.cli.common import epochs_bar, free_path, out, progress, stop, training_bar
 from plaudit.cli.env import EnvSettings, keys_by_set
 from plaudit.cli.options import Count, Option, app, command
 from plaudit.errors import DataError
@@ -42,6 +42,8 @@ def eval_(
     """
     from plaudit.registry import ENV_REGISTRY
     from plaudit.report.run import write_run_report
+    from plaudit.report.run_data import RunData
+    from plaudit.report.verdict import train_further
     from plaudit.training.evaluation import (
         env_config_for,
         evaluate_policy,
@@ -56,7 +58,9 @@ def eval_(
 
     run = RunFolder.reopen(path) if (path / "config.yaml").is_file() else None
     if run is not None and env is None and judge is None and not settings:
-        out.print(f"{path}: {evaluate_run(run, episodes).describe()}; {episodes} test seeds")
+        result = evaluate_run(run, episodes)
+        out.print(result.verdict(path, train_further(RunData.load(path))))
+        out.print(f"{path}: {result.describe()}; {episodes} test seeds")
         if video:
             for film in (*record_videos(run), write_run_report(path)):
                 out.print(f"wrote {film}")
@@ -76,6 +80,7 @@ def eval_(
     with keys_by_set():
         config = env_config_for(env, settings or [], policy, chosen, task)
     result = evaluate_policy(policy, config, episodes, chosen)
+    out.print(result.verdict(path, task=env))
     out.print(f"{path} on {env}: {result.describe()}; {episodes} test seeds")
     if video:
         film = free_path(Path("runs/eval"), f"{path.resolve().stem}_{env}", ".mp4")
@@ -104,5 +109,4 @@ def demo(
     except (KeyboardInterrupt, TrainingInterrupted):
         stop(f"stopped; resume with: plaudit demo --output-dir {output_dir} --seed {seed} --obs {obs}")
     if result.success_rate < MIN_SUCCESS_RATE:
-        tell("problem", f"that is below {MIN_SUCCESS_RATE:.0%}")
         raise typer.Exit(1)

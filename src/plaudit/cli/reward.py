@@ -158,10 +158,11 @@ def train_progress(
     store, overrides = store_and_keys(words or [])
     job = _load_job(config, _PROGRESS | {"output_dir": str(output_dir)} | context.obj, [store], overrides)
     fitted = _train(job, context.meta["began"])
-    order = fitted.model.config.value_order
+    from plaudit.training.reward_model import model_verdict
+
+    out.print(model_verdict(fitted, output_dir, job.data[0]))
     out.print(
-        f"{output_dir}: value order {order:.2f} on {len(fitted.predictions)} held-out episodes. This is the "
-        "correlation of its values with time up to the first success; 1 means that they only rise."
+        f"{output_dir}: value order {fitted.model.config.value_order:.2f} on held-out episodes, up to the success"
     )
     for problem in fitted.model.config.problems:
         tell("problem", f"a negative control failed, {problem}")
@@ -307,7 +308,9 @@ def _no_labels(source: Path) -> str:
 
 def _print_result(fitted: "TrainResult", job: "RewardTrainJob") -> None:
     from plaudit.report.judge import first_frame_warning, forecast_table, judge_table
+    from plaudit.training.reward_model import model_verdict
 
+    out.print(model_verdict(fitted, job.output_dir, job.data[0]))
     scores, problems = fitted.metrics, fitted.model.config.problems
     held = f"{job.output_dir}: measured on {scores.episodes:,} held-out episodes, {scores.frames:,} frames"
     out.print(judge_table(held, scores, fitted.controls))

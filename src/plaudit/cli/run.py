@@ -194,6 +194,8 @@ def drive(
 @contextmanager
 def _summary(engine: Any, store: Any) -> Iterator[None]:
     """At the end, print what was added to the store."""
+    from plaudit.report.text import format_count
+    from plaudit.report.verdict import Verdict, label_command
     from plaudit.rollout.recording import held_warning
 
     before = len(store)
@@ -201,6 +203,15 @@ def _summary(engine: Any, store: Any) -> Iterator[None]:
         yield
     finally:
         if added := store.ids[before:]:
+            ends = ", ".join(sorted({str(store.entry(i).line["meta"]["ended"]) for i in added}))
+            versions = sorted({store.entry(i).line["meta"]["weights"] for i in added})
+            held, slow = engine.latency.held_fraction, held_warning(engine.latency.held_fraction)
+            result = (
+                f"{'Control had gaps' if slow else 'Recorded without gaps'}: {format_count(len(added), 'episode')}."
+            )
+            why = f"{held:.1%} of control steps had no command. Ended by: {ends}; weights {versions}."
+            label = "Label what was recorded", label_command(store.folder)
+            out.print(Verdict(result, why, *label, tone="bad" if slow else "good"))
             table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
             for name, value in engine.latency.table():
                 table.add_row(name, value)
@@ -208,8 +219,5 @@ def _summary(engine: Any, store: Any) -> Iterator[None]:
                 if count:
                     table.add_row(f"  late {name}", f"{count:,}")
             out.print(table)
-            if warning := held_warning(engine.latency.held_fraction):
-                tell("warning", warning)
-            ends = ", ".join(sorted({str(store.entry(i).line["meta"]["ended"]) for i in added}))
-            versions = sorted({store.entry(i).line["meta"]["weights"] for i in added})
-            out.print(f"episodes added to {store.folder}: {len(added)}; ended by: {ends}; weights {versions}")
+            if slow:
+                tell("warning", slow)

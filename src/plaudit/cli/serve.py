@@ -2,6 +2,7 @@
 
 import secrets
 import socket
+import webbrowser
 from pathlib import Path
 from typing import Annotated
 
@@ -26,6 +27,8 @@ def serve(
     port: Annotated[int, Option(min=0, max=65535)] = 8420,  # The port; 0: any free one.
     # The token that pages need. Made at random if the address is not this machine's own.
     token: Annotated[str | None, Option(envvar=TOKEN_VARIABLE)] = None,
+    page: Annotated[str, Option(hidden=True)] = "",  # The page that the printed address opens, like #/label/data.
+    browse: Annotated[bool, Option(hidden=True)] = False,  # Open it in a browser.
 ) -> None:
     """Show and label episodes in a browser, and follow runs.
 
@@ -50,7 +53,10 @@ def serve(
     if host in ("0.0.0.0", "::"):
         address = f"http://{socket.gethostname()}:{port}/"
     out.print(f"serving {', '.join(map(str, roots))}", highlight=False)
-    typer.echo(f"open {address}{f'?token={token}' if token else ''}   (Ctrl-C ends it)")  # unlike `out`, with the token
+    address += f"{f'?token={token}' if token else ''}{page}"
+    typer.echo(f"open {address}   (Ctrl-C ends it)")  # unlike `out`, with the token
+    if browse:
+        webbrowser.open(address)
     if host not in LOCAL:
         tell(
             "warning",

@@ -53,6 +53,8 @@ def train_(
     update, and --resume continues exactly there. Returns 1 when an audit alarm stopped the run.
     """
     from plaudit.report.run import write_run_report
+    from plaudit.report.run_data import RunData
+    from plaudit.report.verdict import run_verdict
     from plaudit.training.config_file import load_training_config
     from plaudit.training.evaluation import record_videos
     from plaudit.training.run_folder import RunFolder
@@ -82,6 +84,7 @@ def train_(
     if not stopped():
         record_videos(run)
     write_run_report(run.path)
+    out.print(run_verdict(RunData.load(run.path)))
     success = "not evaluated yet" if end.eval_success is None else f"{end.eval_success:.0%} success on eval seeds"
     success += corrected_success(trainer.audit.metrics())
     out.print(f"{run.path}: {end.step:,} steps, {end.episodes:,} episodes, {success}; see {run.path / 'report.html'}")
@@ -91,7 +94,6 @@ def train_(
         tell("warning", end.alarm)
     elif end.alarm is not None:
         tell("alarm", end.alarm)
-        out.print(f"then resume with: plaudit train --resume {run.path} judge.model=NEW")
         raise typer.Exit(1)
     if stopped():
         stop(f"stopped; resume with: plaudit train --resume {run.path}")

@@ -21,6 +21,7 @@ from plaudit.judges.stats import Interval
 from plaudit.report import page, plots
 from plaudit.report.judge import JudgeReport, write_reports
 from plaudit.report.text import format_count, format_frames_interval, format_short_interval
+from plaudit.report.verdict import Verdict
 
 Examined = Sequence[tuple[Certificate, JudgeEvaluation]]  # the best first
 
@@ -44,16 +45,16 @@ _ABOUT_FIGURES = (
 )
 
 
-def save_exam(target: Path, examined: Examined) -> None:
+def save_exam(target: Path, examined: Examined, verdict: Verdict) -> None:
     """Write the folder of an exam; it appears complete or not at all."""
     with new_folder(target) as folder:
-        write_exam_report(folder / "report.html", examined)
+        write_exam_report(folder / "report.html", examined, verdict)
         for certificate, _ in examined:
             name = CERTIFICATE_FILE if len(examined) == 1 else f"{file_name(certificate.name)}.{CERTIFICATE_FILE}"
             certificate.save(folder / name)
 
 
-def write_exam_report(path: Path, examined: Examined) -> None:
+def write_exam_report(path: Path, examined: Examined, verdict: Verdict) -> None:
     """Write the page."""
     judges = [certificate for certificate, _ in examined]
     data, names = [one.data for one in judges], [one.name for one in judges]
@@ -78,7 +79,7 @@ def write_exam_report(path: Path, examined: Examined) -> None:
     ]
     figures = page.section("Figures", page.table(rows, ("", *names)), page.text(_ABOUT_FIGURES, "muted"))
     reports = [JudgeReport.of(one.name, evaluation, _metadata(one)) for one, evaluation in examined]
-    write_reports(path, title, summary, result, reports, [figures])
+    write_reports(path, title, verdict, [page.text(summary, "muted"), result], reports, [figures])
 
 
 def _failure(certificate: Certificate) -> Markup:

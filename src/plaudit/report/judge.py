@@ -14,7 +14,6 @@ for one or several judges (exam.py), and `plaudit judge eval` for any judge that
 
 import json
 import math
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -32,7 +31,7 @@ from plaudit.judges.calibration import CalibrationRecord, Fit
 from plaudit.judges.certificate import MAX_FPR, ControlResult
 from plaudit.judges.evaluation import JudgeEvaluation, frame_prediction
 from plaudit.judges.forecast import FIGURES, Forecast
-from plaudit.judges.guarantee import Guarantee, GuaranteeStep
+from plaudit.judges.guarantee import Guarantee
 from plaudit.judges.labeling import group_by_message
 from plaudit.judges.metrics import (
     CalibrationCurve,
@@ -57,12 +56,11 @@ from plaudit.report.text import (
     format_target,
     sentence_case,
 )
+from plaudit.report.verdict import Verdict, describe_target, judge_verdict
 from plaudit.types import FloatArray
 
 _MAX_TIMELINES = 12  # episodes with the largest errors, of all judges of a page
 _GALLERY = 8  # frames of a kind
-MAX_FALSE, MAX_MISSED = 0.1, 0.2  # the defaults of audit.max_false and audit.max_missed
-REACHABLE_RATE = 0.2  # false-positive rate that is aimed for first; a looser one is of little use
 
 Decodes = Mapping[str, EpisodeMetrics]  # decision rule -> what it gives; the first counts
 
@@ -143,32 +141,32 @@ class JudgeReport:
 def write_reports(
     path: Path,
     title: str,
-    summary: str,
-    result: Markup,
+    verdict: Verdict,
+    result: Sequence[Markup],
     reports: Sequence[JudgeReport],
     figures: Sequence[Markup] = (),
 ) -> None:
     """Write the page of one judge or of several.
 
-    result: the first section
+    result: the first blocks
     figures: a section that compares the judges
     """
     parts = [one.sections(max(_MAX_TIMELINES // len(reports), 2)) for one in reports]
     if len(reports) > 1:
         parts = [[page.section(one.name, *sections)] for one, sections in zip(reports, parts)]
-    page.write_page(path, title, summary, [result, _traces_section(reports), *figures, *chain(*parts)])
+    page.write_page(path, title, verdict, [*result, _traces_section(reports), *figures, *chain(*parts)])
 
 
-def write_judge_report(path: Path, title: str, report: JudgeReport, *, judge: str = "", store: str = "STORE") -> None:
-    """Write the page of one judge, which opens with a verdict. judge, store: see `judge_verdict`"""
-    verdict = judge_verdict(report.decode, report.controls, report.guarantee, judge=judge, store=store)
-    write_reports(path, title, summary_line(report.metrics, report.decode), verdict, [report])
+def write_judge_report(path: Path, title: str, report: JudgeReport, verdict: Verdict) -> None:
+    """Write the page of one judge."""
+    summary = page.text(summary_line(report.metrics, report.decode), "muted")
+    write_reports(path, title, verdict, [summary], [report])
 
 
 def save_evaluation(
     target: Path, judge: str, evaluation: JudgeEvaluation, metadata: Mapping[str, str], exam_name: str = ""
-) -> None:
-    """Write the folder of an evaluation; it appears complete or not at all.
+) -> Verdict:
+    """Write the folder of an evaluation, which appears complete or not at all. Returns its verdict.
 
     exam_name: the judge as `plaudit judge exam` takes it; empty for stored labels
     """
@@ -178,7 +176,9 @@ def save_evaluation(
         lines = (json.dumps(prediction.to_json()) + "\n" for prediction in evaluation.predictions)
         (folder / "episodes.jsonl").write_text("".join(lines))
         report, store = JudgeReport.of(judge, evaluation, metadata), metadata.get("store", "STORE")
-        write_judge_report(folder / "report.html", f"Judge: {judge}", report, judge=exam_name, store=store)
+        verdict = judge_verdict(report.decode, report.controls, judge=exam_name, store=store)
+        write_judge_report(folder / "report.html", f"Judge: {judge}", report, verdict)
+    return verdict
 
 
 def summary_line(metrics: JudgeMetrics, decode: EpisodeMetrics | None = None) -> str:
@@ -319,7 +319,8 @@ def _traces_section(reports: Sequence[JudgeReport]) -> Markup:
         traces |= {} if success is None else {"success": success.success_prob}
         events = [] if success is None else [plots.EventMarker(success.first_success or 0, "", bad=False)]
         lines = {name: [list(enumerate(trace.tolist()))] for name, trace in traces.items()}
-        options: dict[str, Any] = {"y_range": (-0.03, 1.03), "size": plots.SMALL, "events": events}
+        options: dict[str, Any] = {"y_range": (-0.03, 1.03), "percent": True, "size": plots.SMALL, "events": events}
+        options["colors"] = {"success": plots.SUCCESS, "failure": plots.FAILURE, "standing still": plots.COLORS[-1]}
         charts.append(page.chart(plots.line_chart(lines, title=report.name, x="frame", **options)))
     about = (
         "The vertical line is the first success frame of the reference. Standing still repeats the first frame of a "
@@ -354,7 +355,7 @@ def _timelines(predictions: Sequence[EpisodePrediction], threshold: float, most:
         title = f"episode {one.episode}, mean error {format_percent(errors[n])}"
         scores = one.success_prob.tolist(), one.target.tolist()
         charts.append(page.chart(plots.score_timeline(*scores, title=title, threshold=threshold)))
-    legend = "Blue: P(success). Below: the reference label (green: success, gray: failure, light: unknown)."
+    legend = "Curve: P(success). Below: the reference label (blue: success, orange: failure, gray: unknown)."
     shown = page.section("Episodes with the largest errors", page.text(legend, "muted"), page.row(charts))
     return [shown] if charts else []
 
@@ -382,111 +383,18 @@ def frame_gallery(store: Store, predictions: Sequence[EpisodePrediction]) -> lis
 
 def frame_thumbnail(frame: FramePrediction) -> Markup:
     """A frame with its reference label and P(success)."""
-    label = page.span("success", "good") if frame.target == 1 else page.span("failure")
+    label = page.span("success", "good") if frame.target == 1 else page.span("failure", "bad")
     place = page.span(f"episode {frame.episode}, frame {frame.frame}", "muted")
     return page.thumbnail(frame.image, label, f"P(success) {format_percent(frame.success_prob)}", place)
-
-
-# The verdict
-
-
-def judge_verdict(
-    decode: EpisodeMetrics,
-    controls: Sequence[ControlResult],
-    guarantee: Guarantee | None = None,
-    *,
-    judge: str = "",
-    store: str = "STORE",
-) -> Markup:
-    """Three lines for the top of a page: the result, why, and what to do next.
-
-    decode: held-out episodes by the rule in use
-    judge: as `plaudit judge exam` takes it; empty: it cannot be examined
-    """
-
-    def verdict(result: str, reason: str, next_step: str, usable: bool = False) -> Markup:
-        shown = page.span(result, "good" if usable else "bad")
-        return page.table([("Result", shown), ("Why", reason), ("Next", next_step)])
-
-    label = f"plaudit label {shlex.quote(store)} --judge human"
-    train = f"{label} && plaudit train-reward {shlex.quote(store)}"
-    if judge and guarantee is not None:  # a trained model, which is not overwritten
-        train += f" --output-dir {shlex.quote(f'{judge}_2')}"
-    if failed := [control for control in controls if not control.passed]:
-        many = format_count(len(failed), "negative control")
-        shares = ", ".join(
-            f"{control.name} ({control.fpr.value:.0%} of {control.frames:,} frames)" for control in failed
-        )
-        limit = max(control.max_fpr for control in failed)
-        reason = f"It predicts success where there is none: {shares}. At most {limit:.0%} is allowed."
-        return verdict(f"Not usable: it fails {many}.", reason, f"Label more failures, train again: {train}")
-    successes, failures = decode.tp + decode.fn, decode.fp + decode.tn
-    if missing := " and no ".join(kind for kind, n in (("successes", successes), ("failures", failures)) if not n):
-        reason = f"There are no {missing} to measure on among the held-out episodes."
-        return verdict("Not usable yet: not measured.", reason, f"Record and label {missing}: {label}")
-    counts = f"It predicts success for {decode.tp} of {successes:,} successes and {decode.fp} of {failures:,} failures."
-    if problem := _too_wrong(decode):
-        return verdict(f"Not usable yet: {problem}.", counts, f"Label more episodes, train again: {train}")
-    certify = f"Label what it gets wrong: {label}"
-    if judge:
-        exam = f"plaudit judge exam {shlex.quote(judge)} {shlex.quote(store)}"
-        certify = f"Examine it before it controls a robot: {exam}"
-    if guarantee is None:
-        return verdict("Usable while it is audited.", counts, certify, usable=True)
-    rate = format_target(guarantee.rate)
-    if guarantee.kept:
-        result = f"Usable: a false-positive rate of {rate} or less is guaranteed."
-        return verdict(result, counts, certify, usable=True)
-    if guarantee.bound is not None and guarantee.bound < 1:
-        bound, confidence = format_percent(guarantee.bound), f"{guarantee.confidence:.0%}"
-        counts += f" At most {bound} of failure frames pass on new episodes like these, with {confidence} confidence."
-    result = f"Usable while it is audited; {rate} false positives are not guaranteed."
-    command = f": {train}" if _next_target(guarantee) else f". {certify}"
-    return verdict(result, counts, f"{_describe_target(guarantee)}{command}", usable=True)
-
-
-def _too_wrong(d: EpisodeMetrics) -> str:
-    """What would raise the alarm of a run's audit; empty where nothing would."""
-    if not d.tp:
-        return "it finds none of the successes"
-    false, missed = d.fp / (d.tp + d.fp), d.fn / (d.tp + d.fn + d.fp + d.tn)
-    if false > MAX_FALSE:
-        return f"{false:.0%} of the successes it predicts are false, and the audit of a run allows {MAX_FALSE:.0%}"
-    if missed > MAX_MISSED:
-        return f"{missed:.0%} of the episodes are successes it misses, and the audit of a run allows {MAX_MISSED:.0%}"
-    return ""
 
 
 # New episodes
 
 
-def _next_target(guarantee: Guarantee) -> tuple[GuaranteeStep, int] | None:
-    """The first rate to aim for, and how many more episodes it takes at least; None where more episodes do not help."""
-    top = max(REACHABLE_RATE, guarantee.rate)
-    open_steps = [step for step in guarantee.steps if step.threshold is None and guarantee.rate <= step.rate <= top]
-    if not open_steps:
-        return None
-    step = max(open_steps, key=lambda step: step.rate)
-    more = guarantee.more_for(step.needed)
-    return (step, more) if more else None
-
-
-def _describe_target(guarantee: Guarantee) -> str:
-    """`Label at least 60 more episodes for a guarantee of 20% (1,512 for the 1% that was asked for)`"""
-    target = _next_target(guarantee)
-    if target is None:
-        return "Look at the largest errors: more episodes like these alone do not lead to a guarantee"
-    step, more = target
-    asked = ""
-    if step.rate != guarantee.rate and guarantee.more:
-        asked = f" ({guarantee.more:,} for the {format_target(guarantee.rate)} that was asked for)"
-    return f"Label at least {format_count(more, 'more episode')} for a guarantee of {format_target(step.rate)}{asked}"
-
-
 def _guarantee_section(guarantee: Guarantee) -> Markup:
     """What is guaranteed, and a line for each rate, the one that takes the fewest episodes first."""
     rate = f"{format_target(guarantee.rate)} or less"
-    words = f"{rate} is not guaranteed. {_describe_target(guarantee)}."
+    words = f"{rate} is not guaranteed. {describe_target(guarantee)}."
     if guarantee.kept:
         episodes = format_count(guarantee.episodes, "held-out episode")
         words = f"Guaranteed with {guarantee.confidence:.0%} confidence: a rate of {rate}, proven on {episodes}."

@@ -1,16 +1,18 @@
 """One HTML page for every report: pieces of HTML in the frame of one template (page.html.j2).
 
-    write_page(path, "lift with sac", "30,000 steps in 3 min", [
+    write_page(path, "lift with sac", run_verdict(run), [
         tiles({"success on eval seeds": "96%"}),
         section("Learning", row([chart(line_chart(...))])),
     ])
 
-A page is one file that needs no network: images, videos and charts are inside it. Text that is not `Markup` is escaped,
+A page begins with its verdict and links to its sections. It is one file that needs no network: images, videos and
+charts are inside it. It runs no script. Text that is not `Markup` is escaped,
 because tasks, notes and camera names come from data: a tag is shown as text and a control character as `\\x1b`.
 """
 
 import base64
 import io
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -22,6 +24,8 @@ from markupsafe import Markup
 from PIL import Image
 
 from plaudit.data.disk import write_atomic
+from plaudit.palette import DARK, LIGHT, variables
+from plaudit.report.verdict import Verdict
 from plaudit.trust import plain
 from plaudit.types import ByteArray
 
@@ -70,8 +74,12 @@ def key_value_table(values: Mapping[str, str]) -> Markup:
 
 
 def chart(svg: Markup) -> Markup:
-    """A drawing of report/plots.py."""
-    return fill('<div class="chart">{}</div>', svg)
+    """A drawing of report/plots.py. It fills its row up to 1.5 times its size; on a phone it scrolls."""
+    width = re.search(r'width="([\d.]+)"', svg)
+    own = 390 if width is None else float(width[1])
+    size = f"flex-basis: {own:.0f}px; max-width: min(100%, {1.5 * own:.0f}px)"
+    inner = fill('<div style="min-width: {}px">{}</div>', f"{0.8 * own:.0f}", svg)
+    return fill('<div class="chart" style="{}">{}</div>', size, inner)
 
 
 def code(words: str, summary: str = "") -> Markup:
@@ -91,12 +99,12 @@ def section(heading: str, *blocks: Markup) -> Markup:
 
 
 def count_mistakes(count: int) -> Markup:
-    """A number that should be zero: red where it is not."""
+    """A number that should be zero: in the color of failure where it is not."""
     return span(f"{count:,}", "bad" if count else "")
 
 
 def count_correct(count: int) -> Markup:
-    """A number of correct predictions: green unless there are none."""
+    """A number of correct predictions: in the color of success unless there are none."""
     return span(f"{count:,}", "good" if count else "")
 
 
@@ -128,14 +136,51 @@ def _image(image: Image.Image, alt: str = "") -> Markup:
     return fill('<img src="{}" alt="{}">', source, alt)
 
 
-def render_page(title: str, summary: str, blocks: Sequence[Markup]) -> str:
-    """The page as HTML; the summary stands under the title."""
-    return _template().render(title=plain(title), summary=plain(summary), body=join(blocks))
+def verdict_panel(verdict: Verdict) -> Markup:
+    """The three lines of a verdict."""
+    lines = join(fill("<dt>{}</dt><dd>{}</dd>", word, _with_code(line)) for word, line in verdict.lines.items())
+    return fill('<dl class="verdict {}">{}</dl>', verdict.tone, lines)
 
 
-def write_page(path: Path, title: str, summary: str, blocks: Sequence[Markup]) -> Path:
+def _with_code(line: str) -> Markup:
+    """A command at the end of a line is code."""
+    words, found, command = line.partition(": plaudit ")
+    return fill("{}:<code>plaudit {}</code>", words, command) if found else fill("{}", line)
+
+
+def render_page(title: str, verdict: Verdict, blocks: Sequence[Markup]) -> str:
+    """The page as HTML."""
+    body, contents = _with_anchors(join(blocks))
+    colors = {"light": variables(LIGHT), "dark": variables(DARK)}
+    top = {"title": plain(title), "verdict": verdict_panel(verdict), "contents": contents}
+    return _template().render(**top, **colors, body=body)
+
+
+_SECTION = re.compile("</section>|<section><h2>(.*?)</h2>")  # text is escaped, so nothing else matches
+
+
+def _with_anchors(body: Markup) -> tuple[Markup, list[tuple[str, Markup]]]:
+    """The body with an id for each section, and id and heading of those that are in no other section."""
+    contents: list[tuple[str, Markup]] = []
+    depth = 0
+
+    def number(match: re.Match[str]) -> str:
+        nonlocal depth
+        if match[1] is None:
+            depth -= 1
+            return match[0]
+        depth += 1
+        if depth > 1:
+            return match[0]
+        contents.append((f"s{len(contents) + 1}", Markup(match[1])))
+        return f'<section id="{contents[-1][0]}"><h2>{match[1]}</h2>'
+
+    return Markup(_SECTION.sub(number, body)), contents
+
+
+def write_page(path: Path, title: str, verdict: Verdict, blocks: Sequence[Markup]) -> Path:
     """Write the page; returns its path. A link at that path is replaced, not followed."""
-    write_atomic(path, render_page(title, summary, blocks).encode())
+    write_atomic(path, render_page(title, verdict, blocks).encode())
     return path
 
 

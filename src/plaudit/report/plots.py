@@ -1,7 +1,8 @@
 """Charts for the reports, drawn by matplotlib as SVG that goes into a page.
 
 Figures are made without pyplot: it keeps global state and picks a backend, and reports are written by threads of a
-running loop. Text stays text, so that a browser can search it; `$` is no formula, since names come from data.
+running loop. Text stays text, so that a browser can search it; `$` is no formula, since names come from data. Colors
+become those of the page, in light or dark mode.
 
 `_fit_margins` places the texts around a chart so that they neither overlap nor leave the figure. It measures them in
 DejaVu Sans, which comes with matplotlib and is wider than most browser fonts. (Rejected: the layouts of matplotlib,
@@ -26,14 +27,14 @@ from matplotlib.textpath import text_to_path
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator, PercentFormatter, ScalarFormatter
 from matplotlib.transforms import Bbox
 
+from plaudit.palette import LIGHT, SERIES
 from plaudit.trust import plain
 
-SUCCESS, FAILURE, UNKNOWN = "#2e8b57", "#5c6670", "#e4e4e0"  # the colors of a contact sheet
-COLORS = ("#1b6ca8", "#d1495b", "#2e8b57", "#e08e0b", "#6b4c9a", "#5c6670")
-ALARM = "#b3261e"
+SUCCESS, FAILURE, UNKNOWN = (LIGHT[name] for name in ("success", "failure", "none"))
+COLORS = tuple(LIGHT[name] for name in SERIES)
+_VARIABLES = {color: f"var(--{name})" for name, color in LIGHT.items()}  # which `to_svg` puts in place of the colors
 LARGE, SMALL = (640, 320), (390, 230)  # pixels, width and height; three small ones fit into a window of 1280
 _MAX_MARKED_POINTS = 40  # a longer curve is drawn without dots
-_MIN_SCALE = 0.8  # a chart shrinks by this with its page; on a narrower page it scrolls, so that text stays legible
 _MAX_NAME = 36  # letters; a longer name of a curve or a row is shortened
 
 DPI = 72  # one point of an SVG is one pixel
@@ -54,15 +55,16 @@ _RC = {
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
     "axes.titley": 1.0,  # nothing stands above the axes that it would have to give way to
-    "axes.labelcolor": "#444444",
-    "axes.edgecolor": "#b8bcc2",
+    "text.color": LIGHT["text"],
+    "axes.labelcolor": LIGHT["muted"],
+    "axes.edgecolor": LIGHT["line"],
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
-    "grid.color": "#e9ebee",
+    "grid.color": LIGHT["hover"],
     "axes.axisbelow": True,
-    "xtick.color": "#444444",
-    "ytick.color": "#444444",
+    "xtick.color": LIGHT["muted"],
+    "ytick.color": LIGHT["muted"],
     "xtick.bottom": False,  # no marks; the grid shows where a number is
     "ytick.left": False,
     "legend.frameon": False,
@@ -71,7 +73,7 @@ _RC = {
     "legend.columnspacing": 1.2,
 }
 
-_DASHED: dict[str, Any] = {"color": "#444444", "linestyle": "--", "linewidth": 1}
+_DASHED: dict[str, Any] = {"color": LIGHT["muted"], "linestyle": "--", "linewidth": 1}
 P = ParamSpec("P")
 Series = Sequence[tuple[float, float]]  # x, y
 Band = Sequence[tuple[float, float, float]]  # x, low, high
@@ -119,14 +121,17 @@ def line_chart(
     marks: Sequence[float] = (),
     events: Sequence[EventMarker] = (),
     bands: Mapping[str, Band] | None = None,
+    colors: Mapping[str, str] | None = None,
 ) -> None:
     """Curves over x; the curves of one name share a color.
 
     percent: whether y is a fraction, drawn from 0 to 100%
     marks: heights of dashed horizontal lines
     bands: intervals around the curves of a name
+    colors: of some names, the others get one each
     """
-    for (name, curves), color in zip(lines.items(), cycle(COLORS)):
+    for (name, curves), next_color in zip(lines.items(), cycle(COLORS)):
+        color = (colors or {}).get(name, next_color)
         for number, curve in enumerate(curves):
             xs, ys = [point[0] for point in curve], [point[1] for point in curve]
             marker = "o" if len(curve) <= _MAX_MARKED_POINTS else ""
@@ -140,7 +145,7 @@ def line_chart(
     if percent or y_range is not None:
         axes.set_ylim(*(y_range or (0, 1)))
     for event in events:
-        color = ALARM if event.bad else FAILURE
+        color = FAILURE if event.bad else LIGHT["muted"]
         axes.axvline(event.x, color=color, linewidth=1.6 if event.bad else 1)
         if event.text:  # placed by `_place_events`
             place, top = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}, (event.x, 1)
@@ -155,7 +160,7 @@ def line_chart(
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0) if percent else heights)
 
 
-@chart(380, 320)
+@chart(360, 310)
 def calibration_chart(axes: Axes, predicted: Sequence[float], observed: Sequence[float], count: Sequence[int]) -> None:
     """A dot for each bin: mean predicted probability against the fraction of frames that show success.
 
@@ -172,7 +177,7 @@ def calibration_chart(axes: Axes, predicted: Sequence[float], observed: Sequence
     axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
 
 
-@chart(380, 320)
+@chart(360, 310)
 def histogram(
     axes: Axes,
     bars: Mapping[str, Sequence[int]],
@@ -206,12 +211,12 @@ def interval_chart(
 ) -> None:
     """A line for each name: a rate as a dot, its interval as a bar; the first on top.
 
-    good: of each row, which is green then and red otherwise
+    good: of each row, which has the color of success then and of failure otherwise
     mark: where to draw a dashed vertical line
     """
     _grow(axes, 32 * len(rows))
     for height, (value, low, high), passed in zip(reversed(range(len(rows))), rows.values(), good, strict=True):
-        color = SUCCESS if passed else ALARM
+        color = SUCCESS if passed else FAILURE
         axes.plot([low, high], [height, height], color=color, linewidth=6, alpha=0.35, solid_capstyle="round")
         axes.plot([value], [height], "o", color=color, markersize=7)
     axes.set_yticks(range(len(rows)), [_short(name) for name in reversed(list(rows))])
@@ -267,11 +272,13 @@ def to_svg(figure: Figure) -> Markup:
     """The SVG element alone, in pixels, in the font of the page."""
     _fit_margins(figure)
     file = io.StringIO()
-    figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    figure.savefig(
+        file, format="svg", transparent=True, metadata={"Date": None, "Creator": None, "Format": None, "Type": None}
+    )
     svg = file.getvalue()
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], count=1, flags=re.DOTALL)
     svg = re.sub(r'(width|height)="([\d.]+)pt"', r'\1="\2"', svg, count=2)
-    svg = svg.replace("<svg ", f'<svg style="min-width: {_MIN_SCALE * figure.bbox.width:.0f}px" ', 1)
+    svg = re.sub("#[0-9a-f]{6}", lambda color: _VARIABLES.get(color[0], color[0]), svg)  # of the page, light or dark
     return Markup(svg.replace("'DejaVu Sans'", "system-ui"))
 
 
@@ -296,7 +303,7 @@ def _fit_margins(figure: Figure) -> None:
     (axes,) = figure.axes
     numbers = axes.yaxis.get_major_formatter().format_ticks(axes.yaxis.get_majorticklocs().tolist())
     left = 18 + _LETTER * max(map(len, numbers), default=0) + (_LINE if axes.get_ylabel() else 0)
-    bottom, room = 12 + _LINE + (_LINE if axes.get_xlabel() else 0), figure.bbox.width - left - 3 * _LETTER
+    bottom, room = 4 + _LINE + (_LINE if axes.get_xlabel() else 0), figure.bbox.width - left - 3 * _LETTER
     top = _place_header(axes, room)
     height = max(figure.bbox.height, bottom + top + _MIN_HEIGHT)
     figure.set_figheight(height / DPI)

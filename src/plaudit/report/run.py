@@ -25,22 +25,21 @@ from plaudit.data.ledger import Failures
 from plaudit.data.store import Store, is_store
 from plaudit.files import understood
 from plaudit.report import page
-from plaudit.report.plots import LARGE, SMALL, Series, line_chart
-from plaudit.report.run_data import (
-    ABOUT_INTERVALS,
+from plaudit.report.outcomes import (
     EpisodeOutcome,
-    RunData,
     confusion_table,
     judge_source,
     load_outcomes,
     outcome_chart,
     outcome_sheets,
 )
+from plaudit.report.plots import LARGE, SMALL, Series, line_chart
+from plaudit.report.run_data import ABOUT_INTERVALS, RunData
 from plaudit.report.text import format_count, format_duration, format_ids
+from plaudit.report.verdict import CORRECTED_RATE, ERROR_LIMITS, Verdict, run_verdict
 
 CORRECTED = "corrected by the audit"
-_CORRECTED_RATE, _FALSE, _MISSED = "audit/corrected_success_rate", "audit/false_successes", "audit/missed_successes"
-LIMITS = {_FALSE: "max_false", _MISSED: "max_missed"}  # metric -> key of the config
+_FALSE, _MISSED = ERROR_LIMITS
 _SMOOTHING = 5  # rollouts: one of sixteen episodes is a coarse measure
 _MAX_EVENTS = 60  # latest
 _MAX_VIDEO = 64 << 20  # bytes; ours have about one megabyte
@@ -68,7 +67,7 @@ class SuccessRates:
     @classmethod
     def of(cls, run: RunData, outcomes: Sequence[EpisodeOutcome] = ()) -> Self:
         """outcomes: of all stored episodes of an online run"""
-        if corrected := run.points(_CORRECTED_RATE):
+        if corrected := run.points(CORRECTED_RATE):
             window, judge = int(run.option("audit", "window")), run.points("audit/judge_success_rate")
             curves = {"judge": judge, **_simulator_curve(run, outcomes, window), CORRECTED: corrected}
             return cls(f"the last {window} episodes", curves)
@@ -90,6 +89,7 @@ def write_run_report(
     path: Path | None = None,
     *,
     title: str = "",
+    verdict: Verdict | None = None,
     summary: str = "",
     tiles: Mapping[str, str] | None = None,
     lead: Sequence[Markup] = (),
@@ -98,31 +98,31 @@ def write_run_report(
     """Write the report of a run; returns its path.
 
     path: report.html in the run's folder when not given
-    title, summary, tiles: in place of the run's own
-    lead, appendix: blocks before the first chart and before the config
+    title, verdict, summary, tiles: in place of the run's own
+    lead, appendix: blocks before the first chart and before the diagnostics
     """
     with understood(folder):
         run = RunData.load(folder)
         outcomes, episodes = _episodes(run)
         rates = SuccessRates.of(run, outcomes)
         blocks = [
+            page.text(summary or _summary(run), "muted"),
             page.tiles(_tiles(run, rates) if tiles is None else tiles),
             *_warnings(run),
             *lead,
-            page.row([*_success_chart(run, rates), *_error_chart(run)]),
-            *_audit_note(run),
+            *_rate_charts(run, rates),
             *_videos(run),
             *episodes,
             *_judge_versions(run),
-            *_workers(run),
-            *_learning(run),
             *_evaluations(run),
             *_events(run),
             *appendix,
+            *_workers(run),
+            *_learning(run),
             page.section("Config", page.code(json.dumps(run.config, indent=1), "Show all keys")),
         ]
         target = path or folder / "report.html"
-        return page.write_page(target, title or _title(run), summary or _summary(run), blocks)
+        return page.write_page(target, title or _title(run), verdict or run_verdict(run), blocks)
 
 
 # Title, numbers, warnings
@@ -172,11 +172,11 @@ def _tiles(run: RunData, rates: SuccessRates) -> dict[str, str]:
     elif evaluations:
         tiles["success on eval seeds"] = f"{evaluations[0]:.0%}"
     for source, curve in rates.curves.items():
-        ends = interval(_CORRECTED_RATE) if source == CORRECTED else ""
+        ends = interval(CORRECTED_RATE) if source == CORRECTED else ""
         tiles[f"success rate of {rates.episodes} ({source})"] = f"{curve[-1][1]:.0%}{ends}"
     errors = {_FALSE: "false, of the successes by the judge", _MISSED: "missed successes, of all episodes"}
     for name, meaning in errors.items():
-        most = run.option("audit", LIMITS[name])
+        most = run.option("audit", ERROR_LIMITS[name])
         limit = "" if most is None else f" (max {100 * most:.0f})"
         if ends := interval(name):
             tiles[f"{meaning}{limit}"] = f"{run.latest(name):.0%}{ends}"
@@ -335,6 +335,12 @@ def _events(run: RunData) -> list[Markup]:
 # Success rates
 
 
+def _rate_charts(run: RunData, rates: SuccessRates) -> list[Markup]:
+    """Success, and errors of the judge."""
+    charts = [*_success_chart(run, rates), *_error_chart(run)]
+    return [page.section("Success", page.row(charts), *_audit_note(run))] if charts else []
+
+
 def _success_chart(run: RunData, rates: SuccessRates) -> list[Markup]:
     """Success in training and on eval seeds."""
     evaluations = run.points("eval/success_once")
@@ -344,7 +350,7 @@ def _success_chart(run: RunData, rates: SuccessRates) -> list[Markup]:
     goal = run.option("evaluation", "stop_success_rate")
     title = f"Success rate of {rates.episodes}" if rates.curves else "Success rate"
     title = f"{title} ({next(iter(curves))})" if len(curves) == 1 else title
-    return [_rate_chart(run, title, curves, [goal], {CORRECTED: run.band(_CORRECTED_RATE)}, 750)]
+    return [_rate_chart(run, title, curves, [goal], {CORRECTED: run.band(CORRECTED_RATE)}, 750)]
 
 
 def _error_chart(run: RunData) -> list[Markup]:
@@ -352,8 +358,9 @@ def _error_chart(run: RunData) -> list[Markup]:
     names = {"false, of its successes": _FALSE, "missed, of all episodes": _MISSED}
     bands = {label: run.band(name) for label, name in names.items() if run.band(name)}
     curves = {label: run.points(names[label]) for label in bands}
-    limits = [run.option("audit", LIMITS[name]) for name in names.values()]
-    return [_rate_chart(run, "Errors of the judge", curves, limits, bands, 440)] if bands else []
+    limits = [run.option("audit", ERROR_LIMITS[name]) for name in names.values()]
+    title = f"Errors of the judge ({next(iter(bands))})" if len(bands) == 1 else "Errors of the judge"
+    return [_rate_chart(run, title, curves, limits, bands, 440)] if bands else []
 
 
 def _rate_chart(run: RunData, title: str, curves: Mapping[str, Series], marks: Any, bands: Any, width: int) -> Markup:
@@ -365,7 +372,7 @@ def _rate_chart(run: RunData, title: str, curves: Mapping[str, Series], marks: A
 def _audit_note(run: RunData) -> list[Markup]:
     """What the intervals of the audit cover, where the run has any."""
     about = f"{ABOUT_INTERVALS} Dashed lines are the limits of the config."
-    return [page.text(about, "muted")] if run.band(_CORRECTED_RATE) else []
+    return [page.text(about, "muted")] if run.band(CORRECTED_RATE) else []
 
 
 def _simulator_curve(run: RunData, outcomes: Sequence[EpisodeOutcome], window: int) -> dict[str, Series]:
@@ -386,7 +393,7 @@ def _simulator_curve(run: RunData, outcomes: Sequence[EpisodeOutcome], window: i
     points: list[tuple[float, float]] = []
     first = audited = previous = 0
     for line in run.metrics:
-        if _CORRECTED_RATE not in line:
+        if CORRECTED_RATE not in line:
             continue
         if line["audit/episodes"] < audited:  # another judge, whose audit begins anew
             first = previous

@@ -1,7 +1,7 @@
 """A contact sheet: one episode as one image, its frames in order with the label of each.
 
 Frames are evenly spaced and include the first and the last; a column shows one moment, its cameras one below the
-other. A frame labeled success has a green edge, one labeled failure a dark gray one, an unlabeled one a pale one. The
+other. The edge of a frame has the color of its label (palette.py), and is pale where there is none. The
 strip at the bottom has every frame of the episode, so that no flicker between the frames shown is missed, with
 P(success) as a curve.
 """
@@ -15,10 +15,12 @@ from PIL import Image, ImageDraw, ImageFont
 from plaudit.data.store import Store
 from plaudit.errors import DataError, did_you_mean
 from plaudit.files import file_name
+from plaudit.palette import DARK, LIGHT, rgb
 from plaudit.types import ByteArray, Episode, FloatArray, Labels, ProgressFn, name_of_camera
 
-_BACKGROUND, _TEXT, _MUTED = (250, 250, 248), (28, 30, 34), (120, 124, 130)
-_SUCCESS, _FAILURE, _UNKNOWN, _CURVE = (46, 150, 84), (96, 104, 116), (222, 222, 218), (214, 120, 20)
+_BACKGROUND, _TEXT, _MUTED = (rgb(LIGHT[name]) for name in ("card", "text", "muted"))
+_CURVE = rgb(DARK["series-4"])
+_SUCCESS, _FAILURE, _UNKNOWN = (rgb(LIGHT[name]) for name in ("success", "failure", "none"))
 _MARGIN, _GAP, _EDGE, _CAPTION, _HEADER, _STRIP = 20, 8, 3, 18, 62, 64
 
 
@@ -99,6 +101,7 @@ def _strip(
     if curve is not None:
         middle = (edges[:-1] + edges[1:]) / 2
         points = [(x, y0 + tall * (1 - p)) for x, p in zip(middle, curve) if not np.isnan(p)]
+        draw.line(points, fill=_TEXT, width=4)  # an edge, so that it can be seen on each color
         draw.line(points, fill=_CURVE, width=2)
     draw.text((x0, y0 + 34), "0", font=_font(11), fill=_MUTED)
     draw.text((x1, y0 + 34), f"frame {len(label) - 1}", font=_font(11), fill=_MUTED, anchor="ra")

@@ -1,8 +1,8 @@
 """Episodes as H.264 videos that browsers play.
 
 `save_episode_video` shows one episode with its cameras side by side. `save_grid_video` shows several episodes in a grid
-with the judge's P(success) under each. The bar is green where the judge predicts success, and the simulator's result is
-on the right. An episode that ends early stays on its last frame.
+with the judge's P(success) under each. The bar has the color of success where the judge predicts it, and the
+simulator's result is on the right. An episode that ends early stays on its last frame.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,9 +17,10 @@ from PIL import Image, ImageDraw, ImageFont
 from plaudit.data.disk import write_atomic
 from plaudit.data.formats.video import VideoWriter
 from plaudit.judges.metrics import hstack_images
+from plaudit.palette import DARK, rgb
 from plaudit.types import BoolArray, ByteArray, Episode, FloatArray
 
-DARK, MUTED, SUCCESS, FAILURE = (24, 27, 32), (150, 156, 164), (58, 178, 104), (224, 142, 11)
+BACK, MUTED, SUCCESS, FAILURE = (rgb(DARK[name]) for name in ("back", "muted", "success", "failure"))
 CAPTION_HEIGHT, GAP = 26, 4  # pixels: the caption under an episode, and the space between episodes
 _EPISODE_HEIGHT, _GRID_HEIGHT = 320, 240  # pixels that smaller frames are enlarged to, by whole factors
 _HOLD_S = 0.8  # how long the last frame of a grid is shown
@@ -82,7 +83,7 @@ def _enlarge(frames: ByteArray, height: int) -> ByteArray:
 def draw_tile(clip: EpisodeClip, t: int) -> ByteArray:
     """Frame t of one clip with its caption."""
     height, width = clip.frames.shape[1:3]
-    tile = Image.new("RGB", (width, height + CAPTION_HEIGHT), DARK)
+    tile = Image.new("RGB", (width, height + CAPTION_HEIGHT), BACK)
     tile.paste(Image.fromarray(np.ascontiguousarray(clip.frames[t])), (0, 0))
     draw, middle, font = ImageDraw.Draw(tile), height + CAPTION_HEIGHT // 2, ImageFont.load_default(12)
     if clip.predicted is not None:

@@ -17,7 +17,7 @@ import shlex
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -33,9 +33,11 @@ from plaudit.judges.classifier.train_job import load_reward_train_job
 from plaudit.judges.epochs import TrainingInterrupted
 from plaudit.judges.metrics import EpisodePrediction, JudgeMetrics
 from plaudit.report import page
-from plaudit.report.judge import frame_gallery, judge_blocks, judge_verdict, summary_line
+from plaudit.report.judge import frame_gallery, judge_blocks, summary_line
 from plaudit.report.run import write_run_report
+from plaudit.report.run_data import RunData
 from plaudit.report.text import format_duration, format_percent
+from plaudit.report.verdict import Verdict, judge_verdict, quoted, train_further
 from plaudit.rollout.collector import EpisodeTargets
 from plaudit.rollout.scripted import collect_scripted
 from plaudit.training.config_file import load_training_config
@@ -219,20 +221,29 @@ class Demo:
             f"{result.episodes} test seeds"
         )
 
+    def verdict(self) -> Verdict:
+        """Of the policy; what comes next is the exam of the judge, which a robot requires."""
+        verdict = self.evaluation.verdict(self.run, train_further(RunData.load(self.run)))
+        if verdict.tone != "good":
+            return verdict
+        exam = f"plaudit judge exam {quoted(self.judge)} {quoted(self.data)}"
+        return replace(verdict, advice="Examine the judge, as a robot requires", command=exam)
+
     def report(self) -> Path:
         """The report of the run, with the stages before it and the judge after it."""
         result, stages = self.evaluation, self.stages()
         scores, controls, predictions = load_judge_record(self.judge)
-        verdict = judge_verdict(scores.causal, controls, judge=str(self.judge), store=str(self.data))
-        blocks = [verdict, page.text(summary_line(scores)), *judge_blocks(scores, controls, predictions)]
+        of_judge = judge_verdict(scores.causal, controls, judge=str(self.judge), store=str(self.data))
+        blocks = [page.verdict_panel(of_judge), page.text(summary_line(scores), "muted")]
+        blocks += judge_blocks(scores, controls, predictions)
         commands = page.code("\n".join(_wrap(stage.command) for stage in stages))
         rows = [(f"{n}. {one.name}", self.finish(one), self.duration(one)) for n, one in enumerate(stages, 1)]
         table = page.table([*rows, ("total", "", self.duration())], ("stage", "result", "time"))
-        below = page.text(f"The policy is below {MIN_SUCCESS_RATE:.0%} true success.", "warning")
         return write_run_report(
             self.run,
             self.folder / "report.html",
             title="From labeled episodes to a policy: lift the red cube",
+            verdict=self.verdict(),
             summary="A script collects episodes, a classifier learns from their images what success looks like, and a "
             f"policy learns from the classifier's labels alone. The policy sees {self.config.sees}. Seed {self.seed}.",
             tiles={
@@ -241,7 +252,7 @@ class Demo:
                 "accuracy of the judge": _rate(result.agreements, result),
                 "from nothing to the policy": self.duration(),
             },
-            lead=[*([below] if result.success_rate < MIN_SUCCESS_RATE else []), page.section("Stages", table)],
+            lead=[page.section("Stages", table)],
             appendix=[
                 page.section("Judge", *blocks),
                 *frame_gallery(Store.open(self.data), predictions),
@@ -272,6 +283,7 @@ def run_demo(
         result = demo.finish(stage)
         display.console.print(f"   {result}: {demo.duration(stage)}")
     path, evaluation = demo.report(), demo.evaluation
+    display.console.print(demo.verdict())
     display.console.print(
         f"{evaluation.success_rate:.0%} true success on {evaluation.episodes} test seeds after {demo.duration()}, "
         f"trained on the judge's labels alone; report: {path}"

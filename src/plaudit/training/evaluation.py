@@ -30,6 +30,7 @@ from plaudit.policies.loader import POLICY_FILE, WEIGHTS_FILE, PolicySpec, load_
 from plaudit.policies.networks import load_components
 from plaudit.protocols import Learner, LiveJudge, VecEnv
 from plaudit.registry import ENV_REGISTRY, JUDGE_REGISTRY
+from plaudit.report.verdict import Verdict, policy_verdict
 from plaudit.report.video import EpisodeClip, save_grid_video
 from plaudit.rollout.engine import build_policy, validate_chunk
 from plaudit.rollout.vector import ActFn, RolloutBatch, collect_rollout
@@ -65,6 +66,13 @@ class EvalResult:
             return line
         agree = f"they agree on {self.agreements / self.episodes:.0%} of the episodes"
         return f"{line}, {self._rate(self.judge_successes, 'judge')}; {agree}"
+
+    def verdict(self, path: Path, better: str = "", task: str = "") -> Verdict:
+        """Whether the policy at a path is usable. better, task: see `policy_verdict`"""
+        why = f"{self.successes} of {self.episodes} episodes on test seeds succeed, by the simulator."
+        if self.agreements is not None:
+            why += f" The judge agrees on {self.agreements / self.episodes:.0%} of them."
+        return policy_verdict(wilson(self.successes, self.episodes), why, path, better, task)
 
     def _rate(self, count: int, who: str) -> str:
         rate = wilson(count, self.episodes)

@@ -34,6 +34,7 @@ from plaudit.judges.config import save_own_judge
 from plaudit.judges.epochs import EpochMetrics, StepMetrics, Watch, never_stop
 from plaudit.judges.vlm.config import VlmJudgeConfig
 from plaudit.judges.vlm.tune import TuneConfig, TuneResult, tune_judge
+from plaudit.report.verdict import Verdict, judge_verdict, progress_verdict
 from plaudit.training.run_folder import TensorBoard
 
 CURVE = "tensorboard"
@@ -152,7 +153,15 @@ def write_report(path: Path, fitted: TrainResult, model: Path, store: Path) -> N
         forecast=info.forecast,
         history=[{"epoch": epoch.epoch, **_scalars(epoch)} for epoch in fitted.history],
     )
-    write_judge_report(path, f"Reward model: {model.name}", report, judge=str(model), store=str(store))
+    write_judge_report(path, f"Reward model: {model.name}", report, model_verdict(fitted, model, store))
+
+
+def model_verdict(fitted: TrainResult, model: Path, store: Path) -> Verdict:
+    """Whether a model is usable, for its page and its command."""
+    order, names = fitted.model.config.value_order, {"judge": str(model), "store": str(store)}
+    if order is not None:
+        return progress_verdict(order, len(fitted.predictions), fitted.controls, str(model), str(store))
+    return judge_verdict(fitted.metrics.causal, fitted.controls, fitted.model.config.promise, **names)
 
 
 def _scalars(epoch: EpochMetrics) -> dict[str, float]:

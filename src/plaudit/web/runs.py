@@ -9,6 +9,7 @@ from plaudit.data.disk import Folder
 from plaudit.errors import PlauditError
 from plaudit.files import read_json_object, understood
 from plaudit.report.run_data import ABOUT_INTERVALS, RunData
+from plaudit.report.verdict import run_verdict
 from plaudit.training.audit import CORRECTED
 
 LIVE_S = 30.0  # since the last line of its metrics
@@ -49,7 +50,7 @@ def _describe_run(path: Path) -> dict[str, Any]:
     others = {name: run.points(name) for name in OTHER if run.points(name)}
     band = _thinned(run.band(CORRECTED))
     return {
-        "verdict": verdict(run, live=live),
+        "verdict": list(run_verdict(run, live=live).lines.values()),
         "live": live,
         "schedule": run.config.get("schedule"),
         "step": run.last.get("step", 0),
@@ -65,39 +66,6 @@ def _describe_run(path: Path) -> dict[str, Any]:
         ][::-1],
         "report": (path / "report.html").is_file(),
     }
-
-
-def verdict(run: RunData, *, live: bool) -> list[str]:
-    """How good it is, why, and what to do next."""
-    alarm = run.latest("audit/alarm")
-    true = run.latest("eval/success_once")
-    corrected, judged = run.latest(CORRECTED), run.latest("judge/success_once")
-    if not run.metrics:
-        return ["No result yet.", "Nothing has been logged.", "Wait for the first episodes."]
-    if alarm:
-        false = run.latest("audit/false_successes")
-        why = "Its audit raised an alarm." if false is None else f"Its audit found {false:.0%} false successes."
-        return ["Not usable: the judge is wrong too often.", why, "Train a better judge and resume with judge.model=."]
-    if true is not None:
-        how, source = true, f"{true:.0%} success on evaluation seeds, by the simulator"
-    elif corrected is not None:
-        how, source = corrected, f"{corrected:.0%} success after the correction by the audit"
-    elif judged is not None:
-        how, source = judged, f"{judged:.0%} success by the judge alone"
-    else:
-        return ["No result yet.", "No episode has been labeled.", "Wait for labels, or label episodes."]
-    word = "Good" if how >= 0.9 else "Getting better" if live else "Not good enough yet"
-    after = f"{source}, after {run.last['step']:,} steps."
-    if live:
-        return [f"{word}: {how:.0%} success.", after, "It is still learning."]
-    following = f"plaudit eval {run.folder}" if how >= 0.9 else _resume(run)
-    return [f"{word}: {how:.0%} success.", after, following]
-
-
-def _resume(run: RunData) -> str:
-    if run.is_online:
-        return f"plaudit online --config {run.folder / 'config.yaml'} run.max_episodes=N"
-    return f"plaudit train --resume {run.folder} run.max_steps={2 * int(run.last['step'])}"
 
 
 def describe_judge(path: Path) -> dict[str, Any]:

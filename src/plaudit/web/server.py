@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from plaudit.errors import EpisodeNotFound, MissingExtra, PlauditError
 from plaudit.files import parse_json
+from plaudit.palette import DARK, LIGHT, variables
 from plaudit.web.episodes import FrameReader, StoreIndex, describe_episode
 from plaudit.web.labeling import LabelSessions, actions
 from plaudit.web.library import Library, NotServed
@@ -42,6 +43,7 @@ MAX_BODY = 64 << 10  # bytes
 POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; frame-src 'self'"
 NO_FRAMES = "; frame-ancestors 'self'; base-uri 'none'; form-action 'none'"
 REPORT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:"
+PALETTE = f":root {{ {variables(LIGHT)} color-scheme: light }} :root.dark {{ {variables(DARK)} color-scheme: dark }}"
 Next = Callable[[Request], Awaitable[Response]]
 
 
@@ -146,6 +148,7 @@ def make_app(roots: list[Path], access: Access) -> Starlette:
         Route("/api/judge/{name:path}", _endpoint(server.judge)),
         Route("/report/{kind}/{name:path}", _endpoint(server.report)),
         Route("/frame/{number:int}/{frame:int}/{camera}/{name:path}", _endpoint(server.frame)),
+        Route("/static/palette.css", lambda _: Response(PALETTE, media_type="text/css")),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
     return Starlette(routes=routes, lifespan=lifespan, middleware=[Middleware(Guard, access=access)])

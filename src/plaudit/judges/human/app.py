@@ -100,8 +100,7 @@ def check_display() -> None:
     if not has_display():
         raise DisplayError(
             "there is no screen for a window (neither DISPLAY nor WAYLAND_DISPLAY is set). Run this on a desktop, "
-            "over 'ssh -X', or with QT_QPA_PLATFORM=vnc. 'plaudit serve' labels in a browser, and 'plaudit data label' "
-            "needs no screen"
+            "over 'ssh -X', or with QT_QPA_PLATFORM=vnc; --window web labels in a browser"
         )
     reason = _probe_qt()
     if reason is not None:

@@ -1,9 +1,11 @@
-"""Colours of the window: dark and calm for an hour of looking; blue and orange, which all eyes tell apart."""
+"""The window's look: the dark palette, calm for an hour of looking."""
 
-BACKGROUND, SURFACE, SURFACE_RAISED, BORDER = "#15181c", "#1b1f24", "#262b32", "#39414b"
-TEXT, TEXT_MUTED, TEXT_STRONG = "#dfe3e8", "#8d97a3", "#ffffff"
-SUCCESS, FAILURE, UNLABELED = "#4c9be8", "#d1843a", "#333a43"
-WARNING = "#f0b429"
+from plaudit.palette import DARK
+
+BACKGROUND, SURFACE, SURFACE_RAISED, BORDER = (DARK[name] for name in ("back", "card", "hover", "line"))
+TEXT, TEXT_MUTED, TEXT_STRONG = DARK["text"], DARK["muted"], "#ffffff"
+SUCCESS, FAILURE, UNLABELED = (DARK[name] for name in ("success", "failure", "none"))
+WARNING = FAILURE
 TIMELINE_SUCCESS, TIMELINE_FAILURE = "#33689c", "#8a5a2e"  # the same over large areas, quieter
 CURVES = ("#ffffff", "#f2e35b", "#6fe0bd", "#d7a6ec")  # one a judge, readable on all three of the above
 

@@ -9,7 +9,7 @@ const RETRY_MS = 1000, ALIVE_MS = 5000;
 
 export async function labelPage({ page, crumbs, name: store, query }) {
   crumbs.append(el("a", { href: link("episodes", store) }, store), " / label");
-  const person = localStorage.getItem("labeler");
+  const person = query.get("name") ?? localStorage.getItem("labeler");
   if (!person) return askName(page);
   const table = await ask("/api/keys");
   const label = new LabelPage(page, store, person, query, table);

@@ -3,7 +3,7 @@
 import { ask, clock, el, link, path, percent, svg, when } from "./dom.js";
 import { legend } from "./viewer.js";
 
-const COLORS = ["#4c9be8", "#e0944a", "#3fa98a", "#b07cd6", "#c7a62b"];
+const COLORS = ["success", "series-2", "series-3", "series-4", "series-5"].map((name) => `var(--${name})`);
 const EVERY_MS = 3000;
 
 export async function runPage({ page, crumbs, name }) {
@@ -42,7 +42,10 @@ function runParts(name, run) {
 }
 
 function verdict(lines) {
-  return el("div", { class: "card verdict" }, ...lines.map((line) => el("p", {}, line.startsWith("plaudit ") ? el("code", {}, line) : line)));
+  return el("div", { class: "card verdict" }, ...lines.map((line) => {
+    const [words, command] = line.split(/: (?=plaudit )/);
+    return el("p", {}, command ? `${words}: ` : line, command ? el("code", {}, command) : "");
+  }));
 }
 
 function numbers(values) {

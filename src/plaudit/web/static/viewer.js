@@ -3,7 +3,7 @@
 import { el, frameUrl, svg } from "./dom.js";
 
 const AHEAD = 24;
-const COLORS = ["#4c9be8", "#e0944a", "#3fa98a", "#b07cd6", "#c7a62b", "#d1607a", "#6f8fa8", "#8a8a8a"];
+const COLORS = ["success", "series-2", "series-3", "series-4", "series-5"].map((name) => `var(--${name})`);
 
 export class Cameras {
   constructor(store, id, storeId, cameras) {

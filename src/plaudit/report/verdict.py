@@ -1,0 +1,296 @@
+"""The verdict that every page and the output of every long command begin with, in three lines.
+
+    result: Usable while it is audited.
+    why: It predicts success for 12 of 12 successes and 0 of 24 failures.
+    next: Examine it before it controls a robot: plaudit judge exam judge data
+
+The first says whether the thing is usable or how good it is, the second why, and the third what to do next. Its command
+can be run as it stands, and its target is one that can be reached.
+"""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from rich.text import Text
+
+from plaudit.judges.calibration import CalibrationRecord
+from plaudit.judges.certificate import Certificate, ControlResult
+from plaudit.judges.guarantee import Guarantee, GuaranteeStep
+from plaudit.judges.metrics import EpisodeMetrics
+from plaudit.judges.stats import Interval
+from plaudit.report.text import format_count, format_percent, format_target, sentence_case
+
+if TYPE_CHECKING:  # its curves are of matplotlib's module, which takes a second to import
+    from plaudit.report.run_data import RunData
+
+MAX_FALSE, MAX_MISSED = 0.1, 0.2  # the defaults of audit.max_false and audit.max_missed
+REACHABLE_RATE = 0.2  # false-positive rate that is aimed for first; a looser one is of little use
+MIN_VALUE_ORDER = 0.8  # of a judge of progress, to be used for shaping
+GOOD_SUCCESS = 0.9  # success rate of a policy that is good enough, unless the run has another goal
+CORRECTED_RATE = "audit/corrected_success_rate"
+ERROR_LIMITS = {"audit/false_successes": "max_false", "audit/missed_successes": "max_missed"}  # metric -> key of audit
+
+Tone = Literal["good", "bad", "open"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Three sentences; open: neither usable nor refused, for example while a run works."""
+
+    result: str
+    why: str
+    advice: str  # without a period
+    command: str = ""  # of plaudit
+    tone: Tone = "bad"
+
+    @property
+    def lines(self) -> dict[str, str]:
+        """By the word before each."""
+        following = f"{self.advice}: {self.command}" if self.command else f"{self.advice}."
+        return {"result": self.result, "why": self.why, "next": following}
+
+    def __rich__(self) -> Text:
+        """For the terminal."""
+        style = {"good": "bold green", "bad": "bold red", "open": "bold"}[self.tone]
+        lines = [
+            Text.assemble((f"{word}: ", "dim"), (line, style if word == "result" else ""))
+            for word, line in self.lines.items()
+        ]
+        return Text("\n").join(lines)
+
+
+def quoted(path: Path | str) -> str:
+    """For a shell."""
+    return shlex.quote(str(path))
+
+
+def label_command(store: Path | str) -> str:
+    """Label a store by hand."""
+    return f"plaudit label {quoted(store)} --judge human"
+
+
+# Judges
+
+
+def judge_verdict(
+    decode: EpisodeMetrics,
+    controls: Sequence[ControlResult],
+    guarantee: Guarantee | None = None,
+    *,
+    judge: str = "",
+    store: str = "STORE",
+) -> Verdict:
+    """Of a judge that was measured on held-out episodes, by the rule in use.
+
+    judge: as `plaudit judge exam` takes it; empty: it cannot be examined
+    """
+    label = label_command(store)
+    train = f"{label} && plaudit train-reward {quoted(store)}"
+    if judge and guarantee is not None:  # a trained model, which is not overwritten
+        train += f" --output-dir {quoted(f'{judge}_2')}"
+    if failed := [control for control in controls if not control.passed]:
+        many = format_count(len(failed), "negative control")
+        shares = ", ".join(
+            f"{control.name} ({control.fpr.value:.0%} of {control.frames:,} frames)" for control in failed
+        )
+        limit = max(control.max_fpr for control in failed)
+        reason = f"It predicts success where there is none: {shares}. At most {limit:.0%} is allowed."
+        return Verdict(f"Not usable: it fails {many}.", reason, "Label more failures, train again", train)
+    successes, failures = decode.tp + decode.fn, decode.fp + decode.tn
+    if missing := " and no ".join(kind for kind, n in (("successes", successes), ("failures", failures)) if not n):
+        reason = f"There are no {missing} to measure on among the held-out episodes."
+        return Verdict("Not usable yet: not measured.", reason, f"Record and label {missing}", label)
+    counts = f"It predicts success for {decode.tp} of {successes:,} successes and {decode.fp} of {failures:,} failures."
+    if problem := _too_wrong(decode):
+        return Verdict(f"Not usable yet: {problem}.", counts, "Label more episodes, train again", train)
+    certify = "Label what it gets wrong", label
+    if judge:
+        certify = "Examine it before it controls a robot", f"plaudit judge exam {quoted(judge)} {quoted(store)}"
+    if guarantee is None:
+        return Verdict("Usable while it is audited.", counts, *certify, "good")
+    rate = format_target(guarantee.rate)
+    if guarantee.kept:
+        return Verdict(f"Usable: a false-positive rate of {rate} or less is guaranteed.", counts, *certify, tone="good")
+    if guarantee.bound is not None and guarantee.bound < 1:
+        bound, confidence = format_percent(guarantee.bound), f"{guarantee.confidence:.0%}"
+        counts += f" At most {bound} of failure frames pass on new episodes like these, with {confidence} confidence."
+    result = f"Usable while it is audited; {rate} false positives are not guaranteed."
+    target = describe_target(guarantee)
+    following = (target, train) if _next_target(guarantee) else (f"{target}. {certify[0]}", certify[1])
+    return Verdict(result, counts, *following, tone="good")
+
+
+def _too_wrong(d: EpisodeMetrics) -> str:
+    """What would raise the alarm of a run's audit; empty where nothing would."""
+    if not d.tp:
+        return "it finds none of the successes"
+    false, missed = d.fp / (d.tp + d.fp), d.fn / (d.tp + d.fn + d.fp + d.tn)
+    if false > MAX_FALSE:
+        return f"{false:.0%} of the successes it predicts are false, and the audit of a run allows {MAX_FALSE:.0%}"
+    if missed > MAX_MISSED:
+        return f"{missed:.0%} of the episodes are successes it misses, and the audit of a run allows {MAX_MISSED:.0%}"
+    return ""
+
+
+def _next_target(guarantee: Guarantee) -> tuple[GuaranteeStep, int] | None:
+    """The first rate to aim for, and how many more episodes it takes at least; None where more episodes do not help."""
+    top = max(REACHABLE_RATE, guarantee.rate)
+    open_steps = [step for step in guarantee.steps if step.threshold is None and guarantee.rate <= step.rate <= top]
+    if not open_steps:
+        return None
+    step = max(open_steps, key=lambda step: step.rate)
+    more = guarantee.more_for(step.needed)
+    return (step, more) if more else None
+
+
+def describe_target(guarantee: Guarantee) -> str:
+    """`Label at least 60 more episodes for a guarantee of 20% (1,512 for the 1% that was asked for)`"""
+    target = _next_target(guarantee)
+    if target is None:
+        return "Look at the largest errors: more episodes like these alone do not lead to a guarantee"
+    step, more = target
+    asked = ""
+    if step.rate != guarantee.rate and guarantee.more:
+        asked = f" ({guarantee.more:,} for the {format_target(guarantee.rate)} that was asked for)"
+    return f"Label at least {format_count(more, 'more episode')} for a guarantee of {format_target(step.rate)}{asked}"
+
+
+def progress_verdict(order: float, episodes: int, controls: Sequence[ControlResult], model: str, store: str) -> Verdict:
+    """Of a judge of progress. order: mean correlation of its values with time, in held-out episodes"""
+    why = f"The correlation of its values with time is {order:.2f} in {episodes} held-out episodes; 1 is best."
+    failed = [control.name for control in controls if not control.passed]
+    if failed or not order >= MIN_VALUE_ORDER:
+        problem = f"its values rise in {failed[0]}" if failed else f"{MIN_VALUE_ORDER:g} is the least that helps"
+        record = "Record more successful episodes, then train again"
+        train = f"plaudit train-progress {quoted(store)} --output-dir {quoted(f'{model}_2')}"
+        return Verdict(f"Not usable yet: {problem}.", why, record, train)
+    label = f"plaudit label {quoted(store)} --config {quoted(model)}"
+    advice = f"Use it in a run (judge.progress={model} reward.shaping=0.3), or look at its values"
+    return Verdict("Usable to shape rewards.", why, advice, label, "good")
+
+
+def calibration_verdict(record: CalibrationRecord, judge: Path | str, store: Path | str) -> Verdict:
+    """Of a decision rule, by the episodes that were held out. judge: the file that has the rule"""
+    fpr, target = format_percent(record.fpr), format_target(record.target_fpr)
+    why = (
+        f"On held-out episodes, {fpr} of failure frames and {format_percent(record.recall)} of success frames are "
+        f"predicted a success; {target} of failure frames was the target."
+    )
+    label = label_command(store)
+    if record.fpr > record.target_fpr:
+        advice = "Label more episodes and calibrate again, or allow more (--target-fpr)"
+        return Verdict(f"Not usable yet: {fpr} false positives.", why, advice, label)
+    exam = f"plaudit judge exam {quoted(judge)} OTHER_STORE"
+    advice = "Examine it on other episodes, which chose nothing"
+    if record.promise is not None and record.promise.kept:
+        return Verdict(f"Usable: {target} false positives or less are guaranteed.", why, advice, exam, "good")
+    result = f"Usable while it is audited; {target} false positives are not guaranteed."
+    return Verdict(result, why, advice, exam, "good")
+
+
+def exam_verdict(certificates: Sequence[Certificate], judges: Mapping[str, str], store: str = "STORE") -> Verdict:
+    """Of one judge or several, the best first. judges: name -> as the command took it"""
+    passed, best = [one for one in certificates if one.passed], certificates[0]
+    if not passed:
+        result = "Not usable: it did not pass its exam." if len(certificates) == 1 else "Not usable: no judge passed."
+        why = sentence_case(f"{best.name}: {best.problems[0]}")
+        return Verdict(result, why, "Label what it gets wrong and train it again", label_command(store))
+    false, data = best.figures["fpr"], best.data
+    why = (
+        f"{best.name} passed all controls and calls {format_percent(false.value)} of failure frames a success, on "
+        f"{format_count(data.episodes, 'episode')} that it had not seen."
+    )
+    result = "Usable: it passed its exam."
+    if len(certificates) > 1:
+        result = f"Usable: {best.name} is the best of {len(passed)} that passed, of {len(certificates)} judges."
+    command = f"plaudit label {quoted(store)} --config {quoted(judges.get(best.name, best.name))}"
+    return Verdict(result, why, "Label episodes with it, or name it as judge= of a run", command, "good")
+
+
+# Policies and runs
+
+
+def policy_verdict(rate: Interval, by: str, path: Path | str, better: str = "", task: str = "") -> Verdict:
+    """Of a policy that was evaluated in simulation.
+
+    by: how the rate was measured, a sentence
+    better: a command that trains it further
+    task: of the evaluation, if it is not the run's own
+    """
+    shown = f"{rate.value:.0%} success (95% CI {rate.low:.0%} to {rate.high:.0%})"
+    watch = f"plaudit eval {quoted(path)}{task and f' --env {quoted(task)}'} --video"
+    if rate.value >= GOOD_SUCCESS:
+        return Verdict(f"Usable: {shown}.", by, "Watch it on test seeds", watch, "good")
+    result = f"Not good enough yet: {shown}; {GOOD_SUCCESS:.0%} is the goal."
+    return Verdict(result, by, *(("Train it further", better) if better else ("Watch where it fails", watch)))
+
+
+def run_verdict(run: "RunData", *, live: bool = False) -> Verdict:
+    """Of a run, also one in progress (live) or one that was killed."""
+    folder, command = quoted(run.folder), "online" if run.is_online else "train"
+    resume = f"plaudit {command} --resume {folder}"
+    following = ("Wait: it is still learning", "") if live else ("Resume it", resume)
+    if not run.metrics:
+        return Verdict("No result yet.", "Nothing has been logged yet.", *following, tone="open")
+    if run.latest("audit/alarm"):
+        return _alarm(run, resume)
+    sources = {
+        "eval/success_once": "on evaluation seeds, by the simulator",
+        CORRECTED_RATE: "by the judge, corrected by the audit",
+        "judge/success_once": "by the judge alone",
+        "env/success_once": "in training, by the simulator",
+    }
+    name = next((name for name in sources if run.latest(name) is not None), None)
+    after = f"after {run.last['step']:,} steps"
+    if name is None:
+        return Verdict("No result yet.", f"No episode has been labeled {after}.", *following, tone="open")
+    rate, band = run.latest(name), run.band(name)
+    interval = f" (95% CI {band[-1][1]:.0%} to {band[-1][2]:.0%})" if band else ""
+    why = f"{rate:.0%}{interval} success {sources[name]}, {after}."
+    goal = run.option("evaluation", "stop_success_rate") or GOOD_SUCCESS
+    if rate >= goal:
+        advice, test = "Measure it on test seeds", f"plaudit eval {folder}"
+        if run.is_online and run.option("robot", "type") not in (None, "sim"):
+            advice, robot = "Run it without learning", quoted(run.option("robot", "type"))
+            test = (
+                f"plaudit run --robot {robot} --policy_yaml {quoted(run.folder / 'policy/policy.yaml')} --episodes 20"
+            )
+        return Verdict(f"Good: {rate:.0%} success.", why, *(following if live else (advice, test)), tone="good")
+    if live:
+        return Verdict(f"In progress: {rate:.0%} success.", why, *following, tone="open")
+    result = f"Not good enough yet: {rate:.0%} success; {goal:.0%} is the goal."
+    return Verdict(result, why, "Train it further", train_further(run))
+
+
+def train_further(run: "RunData") -> str:
+    """The command that resumes a run, to twice its length if it has reached its end."""
+    folder, limits = quoted(run.folder), {"max_steps": "step", "max_episodes": "rollout/episodes"}
+    longer = [
+        f"run.{key}={2 * int(most)}"
+        for key, metric in limits.items()
+        if (most := run.option("run", key)) and run.last.get(metric, 0) >= most
+    ]
+    if run.is_online and longer:
+        config = quoted(run.folder / "config.yaml")
+        return " ".join(["plaudit online --config", config, f"run.resume_dir={folder}", *longer])
+    return " ".join([f"plaudit {'online' if run.is_online else 'train'} --resume", folder, *longer])
+
+
+def _alarm(run: "RunData", resume: str) -> Verdict:
+    errors = {
+        "of the successes by the judge are false": "audit/false_successes",
+        "of the episodes are successes that it misses": "audit/missed_successes",
+    }
+    parts = []
+    for meaning, name in errors.items():
+        most, rate = run.option("audit", ERROR_LIMITS[name]), run.latest(name)
+        parts += [] if rate is None else [f"{rate:.0%} {meaning}{'' if most is None else f' (max {most:.0%})'}"]
+    why = sentence_case(" and ".join(parts) or "its audit raised an alarm")
+    result = "Not usable: the judge is wrong too often."
+    if run.is_online:
+        store = run.folder / "episodes"
+        return Verdict(result, why, "Label the audited episodes, then train a better judge", label_command(store))
+    return Verdict(result, why, "Train a better judge and resume with its folder as NEW", f"{resume} judge.model=NEW")

@@ -1,0 +1,48 @@
+"""`plaudit label --judge human` where no window can be opened: in the browser."""
+
+import os
+import signal
+import subprocess
+import sys
+from http.client import HTTPConnection
+from urllib.parse import urlsplit
+
+from command import plaudit
+from counted_stores import counted_store
+from plaudit.judges.human.session import Session
+from waiting import stretch
+
+
+def test_without_a_display_the_store_is_labeled_in_the_browser(tmp_path):
+    folder = counted_store(tmp_path / "my store")
+    words = [sys.executable, "-m", "plaudit.cli", "label", str(folder), "--judge", "human", "--name", "Kim"]
+    names = ("QT_QPA_PLATFORM", "DISPLAY", "WAYLAND_DISPLAY")
+    without_display = {name: value for name, value in os.environ.items() if name not in names}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    with subprocess.Popen(words, env=without_display, **pipes) as process:
+        said = ""
+        while "\nopen " not in said:
+            line = process.stdout.readline()
+            assert line, said
+            said += line
+        address = urlsplit(said.rpartition("open ")[2].split()[0])
+        assert "labeling in the browser, since no window can be opened" in said
+        assert address.fragment == "/label/my%20store?order=unlabeled&name=Kim"
+        connection = HTTPConnection(address.hostname, address.port, timeout=stretch(30))
+        connection.request("GET", "/")
+        assert connection.getresponse().status == 200
+        with Session.open(folder, name="Kim") as session:  # as the page does
+            session.fail()
+            session.complete()
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=stretch(30))
+    assert process.returncode == 0
+    assert "1 episodes of" in said and "labeled by a human, 2 are left" in said
+
+
+def test_a_key_script_needs_a_window(tmp_path):
+    folder = counted_store(tmp_path / "store")
+    said = plaudit(
+        *("label", folder, "--judge", "human", "--window", "web", "--action-log", "keys"), cwd=tmp_path, ok=False
+    )
+    assert "--action-log records the keys of a window" in said
