@@ -71,9 +71,9 @@ def inject(twin: Twin, fault: str) -> None:
 
 
 @contextmanager
-def twin_thread(config: Any) -> Iterator[Twin]:
-    """A twin that runs in a thread of this process."""
-    twin = Twin(config, log=None, watchdog=60.0)
+def twin_thread(config: Any, **options: Any) -> Iterator[Twin]:
+    """A twin that runs in a thread of this process. options: of `Twin`"""
+    twin = Twin(config, **{"log": None, "watchdog": 60.0, **options})
     thread = threading.Thread(target=twin.run, args=(60.0,), daemon=True)
     thread.start()
     try:

@@ -2,12 +2,12 @@
 
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from plaudit.cli.common import out, tell
-from plaudit.cli.options import Option, RobotParams, RobotTopics, command, group
+from plaudit.cli.options import MAX_SEED, Option, RobotParams, RobotTopics, command, group
 from plaudit.errors import RobotError
 
 robot = group("robot", "List robots, check the streams of one, run its simulated twin.")
@@ -64,6 +64,10 @@ def robot_twin(
     watchdog_ms: Annotated[float, Option(min=0, max=1e6)] = 500.0,  # Hold after this long without a command.
     # How long to run.
     seconds: Annotated[float | None, Option(min=0, max=1e9, show_default="until Ctrl-C")] = None,
+    task: str | None = None,  # Show a simulated task, which the right arm moves: lift, pick_place or push.
+    seed: Annotated[int, Option(min=0, max=MAX_SEED)] = 0,  # Of the task's first scene.
+    # A simulated person on the robot's topics: always leads the arm, or helps where it makes no progress.
+    leader: Literal["none", "always", "help"] = "none",
     settings: RobotSettings = None,
 ) -> None:
     """Run a robot's twin until Ctrl-C: a process that moves, sends images and simulates faults on its topics."""
@@ -72,8 +76,23 @@ def robot_twin(
     config, is_ros = _load(name, params, topics, settings)
     if not is_ros:
         raise RobotError(f"robot '{name}' has no topics; this command is for ROS 2 robots, like igris_b")
+    if task is None and leader != "none":
+        raise RobotError(f"--leader {leader} leads in a task; add --task lift")
     seconds = math.inf if seconds is None else seconds
-    run_twin(config, log=log, watchdog_ms=watchdog_ms, faults=fault or (), seconds=seconds)
+    scene, person = _task_and_leader(config, task, seed, leader) if task is not None else (None, None)
+    run_twin(config, log=log, watchdog_ms=watchdog_ms, faults=fault or (), seconds=seconds, task=scene, leader=person)
+
+
+def _task_and_leader(config: Any, task: str, seed: int, leader: str) -> tuple[Any, Any]:
+    """The task of a twin, and the simulated person in it."""
+    from plaudit.robots.twin.task import TwinTask
+    from plaudit.rollout.scripted_teleop import ScriptedLeader, ScriptedTeleopConfig
+
+    scene = TwinTask(task, config.params(), seed)
+    if leader == "none":
+        return scene, None
+    always = ScriptedTeleopConfig(patience=1, delay=0, duration=1_000_000)
+    return scene, ScriptedLeader(scene, always if leader == "always" else ScriptedTeleopConfig(duration=40))
 
 
 def _load(name: str, params: Path | None, topics: Path | None, settings: list[str] | None) -> tuple[Any, bool]:

@@ -17,10 +17,15 @@ from plaudit.errors import RolloutError
 from plaudit.policies.expert import ScriptedExpert
 from plaudit.registry import TELEOP_REGISTRY
 from plaudit.robots.limits import Limited
+from plaudit.robots.twin.task import TwinTask
+from plaudit.rollout.operator import OperatorCommand
 from plaudit.rollout.teleop import TeleopConfig
-from plaudit.types import FloatArray
+from plaudit.types import AnyArray, FloatArray
 
 PROGRESS = 0.01  # of the dense reward, which is at most 1: less is none
+LEADER_SPEED = 0.5  # of the task's largest displacement: what the joints of a twin follow without overshoot
+SEEN_S = 0.3  # that a success lasts before the leader reports it
+PATIENCE_S = 15.0  # after which the leader reports a failure
 
 
 @TELEOP_REGISTRY.register("scripted")
@@ -98,3 +103,30 @@ class ScriptedTeleop:
 
     def close(self) -> None:
         """Nothing to close."""
+
+
+class ScriptedLeader:
+    """The same person at a twin with a task (`plaudit robot twin NAME --task lift --leader help`).
+
+    They command the robot's joints on its topic `teleop`, and report success or failure on its topic `operator`.
+    """
+
+    def __init__(self, task: TwinTask, config: ScriptedTeleopConfig):
+        self._task, self._person = task, ScriptedTeleop(config)
+        self._scene = -1  # that they look at
+
+    def lead(self) -> tuple[AnyArray | None, str]:
+        """Joint targets [J], None while the policy acts; and what they report, "" for nothing."""
+        if self._scene != self._task.num_scenes:
+            self._scene, self._ticks, self._success_ticks = self._task.num_scenes, 0, 0
+            self._person.begin_episode(self._task)
+        self._ticks += 1
+        self._success_ticks += bool(self._task.privileged()["success"])
+        action = self._person.command()
+        command = ""
+        if self._success_ticks == int(SEEN_S * self._task.fps):
+            command = OperatorCommand.SUCCESS
+            self._success_ticks += 1
+        elif self._ticks == int(PATIENCE_S * self._task.fps):
+            command = OperatorCommand.FAILURE
+        return None if action is None else self._task.joints_for(action, LEADER_SPEED), command

@@ -25,7 +25,7 @@ from plaudit.robots.ros.params import RuntimeParams, RuntimeTopics
 from plaudit.robots.ros.streams import Stream, camera_stream, joint_stream
 from plaudit.robots.transport import Transport
 from plaudit.robots.transport.messages import BOOL, JOINT_STATE, decode_bool, position_encoder, warm_up
-from plaudit.types import ByteArray, FloatArray, Observation
+from plaudit.types import AnyArray, ByteArray, FloatArray, Observation
 
 POLL_S = 0.005  # between looks at what has arrived
 
@@ -155,14 +155,20 @@ class RosRobot(ClosableRobot):
         self.last_command: FloatArray | None = None  # after the limits
         if topics.emergency_stop is not None:
             transport.subscribe(topics.emergency_stop, BOOL, self._on_emergency_stop)
+        self._success: bool | None = None  # the newest message of a simulation, if there was any
+        self._is_simulation = False  # as of the last reset
+        if topics.success is not None:
+            transport.subscribe(topics.success, BOOL, self._on_success)
 
     def reset(self, seed: int | None = None) -> Observation:
         """Wait for every topic, move to the start pose if there is one, and start a new history."""
+        self._success = None
         self.sensors.restart()
         self.last_command = None  # the robot may have been moved since
         if self.params.start_pose is not None:
             self._move_to(np.array(self.params.start_pose, np.float32))
-        self.sensors.clear_history()
+            self.sensors.restart()  # what the cameras see there, and not on the way
+        self._is_simulation = self._success is not None
         self._rate.reset()
         return self.sensors.observe()
 
@@ -212,9 +218,17 @@ class RosRobot(ClosableRobot):
         """[A] the measured joint positions."""
         return self.sensors.joint_position()
 
+    def privileged(self) -> Mapping[str, AnyArray]:
+        """A simulation's success, for evaluation; a robot has none."""
+        return {"success": np.array(self._success)} if self._is_simulation else {}
+
     def close(self) -> None:
         """Close the transport."""
         self._transport.close()
+
+    def _on_success(self, data: bytes) -> None:
+        with suppress(BadMessage):
+            self._success = decode_bool(data)
 
     def _on_emergency_stop(self, data: bytes) -> None:
         stop = self.limiter.emergency_stop

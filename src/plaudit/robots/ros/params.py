@@ -177,6 +177,7 @@ class RuntimeTopics(Config):
     teleop: Topic | None = None  # JointState, the commands of a human
     operator: Topic | None = None  # String, what an operator says: start, success, stop, ...
     emergency_stop: Topic | None = None  # Bool: true stops the robot, false releases what this topic stopped
+    success: Topic | None = None  # Bool, of a simulation: whether the task is done; recorded as privileged
 
     def image_type(self, camera: str) -> str:
         """The message type of a camera's topic."""

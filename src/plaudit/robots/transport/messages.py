@@ -184,6 +184,11 @@ def decode_string(data: bytes) -> str:
     return _decode(data, STRING).data
 
 
+def encode_bool(value: bool) -> bytes:
+    """A Bool as CDR."""
+    return _encode(BOOL, value)
+
+
 def decode_bool(data: bytes) -> bool:
     """Decode a Bool; raises `BadMessage`."""
     return bool(_decode(data, BOOL).data)

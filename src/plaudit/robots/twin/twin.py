@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -32,7 +32,10 @@ from plaudit.robots.transport import Transport, messages
 from plaudit.robots.twin.joints import TwinJoints
 from plaudit.robots.twin.log import checksum, render_frame
 from plaudit.trust import print_plain
-from plaudit.types import ByteArray
+from plaudit.types import AnyArray, ByteArray
+
+if TYPE_CHECKING:
+    from plaudit.robots.twin.task import TwinTask
 
 FAULT_TOPIC = "/twin/fault"
 FAULTS = {
@@ -132,17 +135,37 @@ class FaultyPublisher:
         self._delayed = [item for item in self._delayed if item[0] > now]
 
 
+class Leader(Protocol):
+    """Leads the robot of a twin with a task, in the place of a person."""
+
+    def lead(self) -> tuple[AnyArray | None, str]:
+        """Called every tick: [J] joint targets for the topic `teleop`, None for none; what to say on `operator`."""
+        ...
+
+
 class Twin:
     """The twin of a ROS 2 robot, at the other end of its transport."""
 
-    def __init__(self, config: RosRobotConfig, *, log: Path | None, watchdog: float, faults: Sequence[Fault] = ()):
+    def __init__(
+        self,
+        config: RosRobotConfig,
+        *,
+        log: Path | None,
+        watchdog: float,
+        faults: Sequence[Fault] = (),
+        task: "TwinTask | None" = None,
+        leader: Leader | None = None,
+    ):
         """
         log: a file for everything that is sent
         watchdog: seconds without a command after which the joints hold
         faults: each begins at its own time
+        task: what the cameras show; None: bars for the joints
+        leader: in the task, publishes commands of a person
         """
         self._params, self._topics = config.params(), config.topics()
         self.joints = TwinJoints(self._params, watchdog, config.limits(self._params.action_dim))
+        self._task, self._leader = task, leader
         self._stop = threading.Event()
         self._log = None if log is None else log.open("w")
         self._scheduled = sorted(faults, key=lambda fault: fault.at)
@@ -162,6 +185,9 @@ class Twin:
             while not self._injected.empty():
                 self._publisher.inject(self._injected.get())
             self.joints.step(1.0 / self._params.HZ)
+            if self._task is not None:
+                self._task.step(self.joints.position)
+                self._task.reset_at_start(self.joints.target)  # late, so that nothing old is sent after such a command
             self._send(time.time_ns())
             self._publisher.flush()
             rate.sleep()
@@ -182,6 +208,8 @@ class Twin:
     def close(self) -> None:
         """Close the transport and the log."""
         self._transport.close()
+        if self._task is not None:
+            self._task.close()
         if self._log is not None:
             self._log.close()
 
@@ -203,6 +231,11 @@ class Twin:
             "cameras": {camera: checksum(pixels) for camera, (pixels, _) in frames.items()},
             "fault": fault.kind,
         }
+        if self._task is not None:
+            success = bool(self._task.privileged()["success"])
+            entry |= {"seed": self._task.seed, "success": success}
+            if self._topics.success is not None:
+                self._transport.publish(self._topics.success, messages.BOOL, messages.encode_bool(success))
         if self._log is not None:
             self._log.write(json.dumps(entry) + "\n")
             self._log.flush()
@@ -219,10 +252,24 @@ class Twin:
         for camera, (_, encode) in frames.items():
             topic, msg_type = self._topics.cameras[camera], self._topics.image_type(camera)
             self._publisher.publish(camera, topic, msg_type, stamp, encode)
+        if self._leader is not None:
+            self._lead(self._leader, stamp)
+
+    def _lead(self, leader: Leader, stamp: int) -> None:
+        """Publish what a person commands and says."""
+        target, command = leader.lead()
+        if target is not None and self._topics.teleop is not None:
+            message = messages.JointState(stamp, self._params.joint_names, target)
+            self._transport.publish(self._topics.teleop, messages.JOINT_STATE, messages.encode_joint_state(message))
+        if command and self._topics.operator is not None:
+            self._transport.publish(self._topics.operator, messages.STRING, messages.encode_string(command))
 
     def _frame(self, index: int, camera: str, stamp: int) -> tuple[ByteArray, EncodeFn]:
         """An image as a receiver decodes it, and the function that encodes its message."""
-        pixels = render_frame(index, stamp, self.joints.fractions, self._params.camera_size)
+        if self._task is not None:
+            pixels = self._task.image(camera)
+        else:
+            pixels = render_frame(index, stamp, self.joints.fractions, self._params.camera_size)
         if self.fault.affects(camera, "size"):
             pixels = np.ascontiguousarray(pixels[::2, ::2])
         depth_range = self._params.depth_range(camera)
@@ -248,7 +295,14 @@ class Twin:
 
 
 def run_twin(
-    config: RosRobotConfig, *, log: Path | None, watchdog_ms: float, faults: Sequence[str], seconds: float
+    config: RosRobotConfig,
+    *,
+    log: Path | None,
+    watchdog_ms: float,
+    faults: Sequence[str],
+    seconds: float,
+    task: "TwinTask | None" = None,
+    leader: Leader | None = None,
 ) -> None:
     """Run a twin until a signal arrives or the time is up; it prints one line once it is ready."""
     parsed = [Fault.parse(fault) for fault in faults]
@@ -257,7 +311,7 @@ def run_twin(
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
-    twin = Twin(config, log=log, watchdog=1e-3 * watchdog_ms, faults=parsed)
+    twin = Twin(config, log=log, watchdog=1e-3 * watchdog_ms, faults=parsed, task=task, leader=leader)
     params = config.params()
     print_plain(
         f"the twin of {config.folder.name} sends {len(params.joint_names)} joints and {len(params.camera_names)} "
