@@ -46,8 +46,10 @@ class TwinTask:
         self._handles = handles(params.joint_names)
         views = [scene.CAMERAS[n % len(scene.CAMERAS)] for n in range(len(params.camera_names))]
         self._views = dict(zip(params.camera_names, views, strict=True))
-        config = PandaConfig(type=name, obs="pixels", cameras=tuple(dict.fromkeys(views)), image_size=params.camera_size)
-        self.env = config.model_copy(update={"num_threads": 1}).build()
+        cameras = tuple(dict.fromkeys(views))
+        self.env = PandaConfig(
+            type=name, obs="pixels", cameras=cameras, image_size=params.camera_size, num_threads=1
+        ).build()
         self.num_scenes = 0  # so far
         self._seed, self._has_left = seed, False
         self._reset(seed)
