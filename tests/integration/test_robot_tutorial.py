@@ -22,7 +22,7 @@ SHORT = {"--episodes 20": "--episodes 2", "--steps 400": "--steps 200", "fit.ste
 SHORT |= {"run.max_episodes=100": "run.max_episodes=3", "run.max_episodes=40": "run.max_episodes=3"}
 # A busy machine is slow, and nothing is lost or late because of it.
 PATIENT = {"HZ": 10, "silent_after_ms": 60_000, "late_after_ms": 60_000, "max_delta_deg": 10, "start_speed": 2.0}
-NOT_RUN = ("robot twin", "serve", "train-reward", "judge exam")  # started by the test, or tested elsewhere
+NOT_RUN = ("robot", "serve", "train-reward", "judge exam")  # started by the test, or tested elsewhere
 
 
 def tutorial_commands() -> list[str]:
@@ -51,7 +51,7 @@ def test_the_tutorial_records_clones_runs_learns_and_corrects(tmp_path):
     (tmp_path / "small.json").write_text(json.dumps(small))
     commands = [line for line in tutorial_commands() if not line.startswith(NOT_RUN)]
     split = next(i for i, line in enumerate(commands) if line.startswith("record corrections"))
-    assert len(commands) == 9 and split == 7
+    assert len(commands) == 8 and split == 6
 
     def run(lines: list[str]) -> None:
         for line in lines:
@@ -63,8 +63,6 @@ def test_the_tutorial_records_clones_runs_learns_and_corrects(tmp_path):
             assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
 
     def settings(line: str) -> list[str]:
-        if line.startswith("robot check"):
-            return ["--set", f"transport.connect=[{endpoint}]"]
         if line.startswith(("record", "run")):
             patience = ["teleop.timeout_s=60"] if "--teleop" in line else []
             return [

@@ -9,6 +9,7 @@
 
 An image shows bars for the joints. Its top rows encode the stamp, 64 bits in black and white blocks of 4x4 pixels,
 which survive JPEG. The rest is a function of stamp and joints alone, so an image can be rendered again and compared.
+With a task (task.py), images show its scene without a stamp, and a line also has the scene's `seed` and `success`.
 """
 
 import json

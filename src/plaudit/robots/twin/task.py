@@ -2,13 +2,13 @@
 
     plaudit robot twin igris_b --task lift
 
-The first four joints of the right arm (of the robot, where none is called so) are the handles: the first three move the
-Panda's fingertips forward, left and up from the middle of the workspace, the fourth closes the gripper when it falls.
-At the start pose the arm is at home and its gripper open. So every device of `plaudit.rollout.teleop` can drive it with
-its default keys and axes. (Rejected: the Panda's own joints. No device without kinematics could lead them to the cube.)
+The first four joints whose names begin with `right_` are the handles; without such names, the first four of all. The
+first three move the Panda's fingertips forward, left and up from the middle of the workspace. The fourth closes the
+gripper as it falls. At the start pose the arm is at home with an open gripper. Keyboard and gamepad can therefore drive
+it. (Rejected: the Panda's own joints, because no device without kinematics can lead them to the cube.)
 
-The scene starts again when the robot is commanded to its start pose, as `reset()` of its driver does. Cameras show the
-front, the side and the wrist, in the order of `camera_names`. Success goes to a topic of its own: it is for evaluation.
+A new scene begins when the robot is commanded back to its start pose, as `reset()` of its driver does. The cameras show
+front, side and wrist, in the order of `camera_names`. Success has a topic of its own and is for evaluation only.
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,7 +51,7 @@ class TwinTask:
             type=name, obs="pixels", cameras=cameras, image_size=params.camera_size, num_threads=1
         ).build()
         self.num_scenes = 0  # so far
-        self._seed, self._has_left = seed, False
+        self._seed = seed
         self._reset(seed)
         self._home = self.env.task_state().tip_pos[0]  # of the fingertips, when the joints are at the start pose
 
@@ -64,11 +64,15 @@ class TwinTask:
         observation, info = self.env.step(np.append(move, 2 * opened - 1)[None])
         self._images, self._info = observation[0].images, {name: values[0] for name, values in info.items()}
 
-    def reset_at_start(self, target: AnyArray) -> None:
-        """Start a new scene when the commanded joints [J] have come back to the start pose."""
+    def watch(self, target: AnyArray) -> None:
+        """A command [J] has arrived: whether it is the one that returns to the start pose. From any thread."""
         distance = np.abs(target - self._start).max()
+        self._is_due |= self._has_left and bool(distance <= AT_START)
         self._has_left |= bool(distance > LEFT_START)
-        if self._has_left and distance <= AT_START:
+
+    def reset_if_due(self) -> None:
+        """Start a new scene if the robot was commanded back to its start pose."""
+        if self._is_due:
             self._reset(self._seed + self.num_scenes)
             self.num_scenes += 1
 
@@ -93,7 +97,8 @@ class TwinTask:
         self.env.close()
 
     def _reset(self, seed: int) -> None:
-        self.seed, self._has_left = seed, False  # seed: of the current scene
+        self.seed = seed  # of the current scene
+        self._has_left = self._is_due = False  # the start pose; a new scene
         self._images = self.env.reset([seed])[0].images
         self._info: Mapping[str, AnyArray] = {"success": np.array(False)}
 

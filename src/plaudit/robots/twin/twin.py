@@ -187,7 +187,7 @@ class Twin:
             self.joints.step(1.0 / self._params.HZ)
             if self._task is not None:
                 self._task.step(self.joints.position)
-                self._task.reset_at_start(self.joints.target)  # late, so that nothing old is sent after such a command
+                self._task.reset_if_due()  # after the step, so that no old image is sent after such a command
             self._send(time.time_ns())
             self._publisher.flush()
             rate.sleep()
@@ -286,6 +286,8 @@ class Twin:
     def _on_command(self, data: bytes) -> None:
         if self.fault.kind != "deaf":
             self.joints.command(data)
+            if self._task is not None:
+                self._task.watch(self.joints.target)
 
     def _on_fault(self, data: bytes) -> None:
         try:
