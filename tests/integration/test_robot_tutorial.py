@@ -71,7 +71,8 @@ def test_the_tutorial_records_clones_runs_learns_and_corrects(tmp_path):
                 f"policy.inference.startup_timeout_s={stretch(120)}",
             ]
         if line.startswith("online"):
-            short = ["learner.batch_size=16", "learner.utd_ratio=0.02", "learner.pretrain_updates=5"]
+            pretraining = ["learner.pretrain_updates=5"] if "learner=dagger" in line else []
+            short = ["learner.batch_size=16", "learner.utd_ratio=0.02", *pretraining]
             return [f"robot.transport.connect=[{endpoint}]", *short]
         return []
 
