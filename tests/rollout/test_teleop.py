@@ -75,4 +75,6 @@ def test_what_is_not_there_is_said(monkeypatch, tmp_path):
 
 def test_teleoperators_have_names():
     assert isinstance(TELEOP_REGISTRY.parse({"type": "gamepad", "button": 5}), GamepadConfig)
-    assert np.array_equal(TELEOP_REGISTRY.names(), ["gamepad", "keyboard", "lerobot", "scripted", "topic"])
+    assert np.array_equal(
+        TELEOP_REGISTRY.names(), ["gamepad", "keyboard", "lerobot", "scripted", "spacemouse", "topic"]
+    )
