@@ -94,7 +94,7 @@ def test_a_spacemouse_moves_joints_or_all_seven_directions(hid):
 def test_a_spacemouse_that_is_pulled_is_a_fault_that_may_pass(hid):
     mouse = task_config("spacemouse").build(4)
     hid.queue += [*packets("spacemouse.txt")[1], None]
-    with pytest.raises(RolloutFault, match="the SpaceMouse is gone.*connect it again"):
+    with pytest.raises(RolloutFault, match=r"the SpaceMouse is gone.*connect it again"):
         mouse.command()
 
 
@@ -131,7 +131,7 @@ def test_a_key_that_is_tapped_moves_a_little_and_one_that_repeats_moves_on(monke
     monkeypatch.setattr(teleop, "TERMINAL", os.ttyname(terminal))
     now = [100.0]
     monkeypatch.setattr(teleop.time, "monotonic", lambda: now[0])
-    keyboard, stream = task_config("keyboard").build(4), packets("keyboard.txt")
+    keyboard, stream = task_config("keyboard", key_timeout_s=0.58).build(4), packets("keyboard.txt")
     commands = []
     for tick in range(100):
         now[0] = 100 + tick / 20

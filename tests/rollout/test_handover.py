@@ -1,6 +1,8 @@
 """A person takes over from a policy and hands back, in both engines, with a simulated arm."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -31,7 +33,7 @@ class ArmConfig(RobotConfig):
 class Arm:
     """Its two joints are where they were commanded to be."""
 
-    cameras: dict = {}
+    cameras: Mapping[str, tuple[int, int]] = MappingProxyType({})
     state_dim, action_dim, fps = 2, 2, FPS
 
     def __init__(self, config: ArmConfig):
