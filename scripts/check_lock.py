@@ -20,7 +20,7 @@ LOCKS = ("requirements/lock.txt", "requirements/lock-simulators.txt")
 PYTHONS = ("3.11", "3.12", "3.13")
 MACHINES = ("x86_64", "aarch64")
 GLIBC = 35  # minor version
-COMPILED = {"evdev"}  # has no wheel at all: scripts/setup.sh installs a compiler for it
+NO_WHEEL = {"evdev", "easyhid"}  # evdev needs a compiler, which scripts/setup.sh installs; easyhid is Python alone
 
 
 def main() -> int:
@@ -54,7 +54,7 @@ def requirements(lock: Path, python: str, machine: str) -> Iterator[str]:
     for line in lock.read_text().splitlines():
         if not line.startswith("#"):
             requirement = Requirement(line)
-            if requirement.name not in COMPILED and (requirement.marker is None or requirement.marker.evaluate(there)):
+            if requirement.name not in NO_WHEEL and (requirement.marker is None or requirement.marker.evaluate(there)):
                 yield f"{requirement.name}{requirement.specifier}"
 
 

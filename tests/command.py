@@ -19,6 +19,7 @@ from typer.main import get_command
 
 from plaudit.cli import main
 from plaudit.cli.commands import app
+from plaudit.cli.lerobot_flags import LeRobotFlags, translated
 from waiting import stretch
 
 COMMANDS = get_command(app)
@@ -41,6 +42,7 @@ def check_command(line: str) -> None:
         assert words[0] in command.commands, line
         command = command.commands[words.pop(0)]
     words = [word for word in words if word not in ("&", "...")]
+    words = list(translated(words)) if isinstance(command, LeRobotFlags) else words
     try:
         _, rest, _ = command.make_parser(typer.Context(command)).parse_args(words)
     except Exception as error:

@@ -116,6 +116,15 @@ FOREIGN = {  # flags of other programs that a message or a page names
     *("--block", "--disable-usage-stats", "--no-monitor", "--node-ip-address"),  # ray
     *("--watchdog_ms", "--figure"),  # the process of a twin, benchmarks/rtc.py
     *("--runs", "--replay"),  # benchmarks/simulate.py
+    *(
+        "--robot",
+        "--teleop",
+        "--dataset",
+        "--resume",
+        "--play_sounds",
+        "--display_data",
+        "--teleop.X",
+    ),  # lerobot-record
 }
 
 

@@ -2,15 +2,17 @@
 
 import sys
 import textwrap
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from plaudit.contracts import check_robot
-from plaudit.errors import MissingPackage, RobotError, RolloutError, UnknownName
+from plaudit.errors import MissingPackage, RobotError, RolloutError, RolloutFault, UnknownName
 from plaudit.registry import ROBOT_REGISTRY, TELEOP_REGISTRY
 from plaudit.robots.check import check_motion, check_observations
+from plaudit.rollout import lerobot_teleop
 
 FILES = {
     "draccus.py": """
@@ -276,5 +278,53 @@ def test_a_teleoperator_that_does_not_fit_or_fails_is_told_in_a_sentence(lerobot
         teleop(options={})
     leader = teleop()
     leader._teleop.held, leader._teleop.wrong = True, ConnectionError("the bus does not answer")
-    with pytest.raises(RolloutError, match="a Leader: get_action failed: the bus does not answer"):
+    with pytest.raises(RolloutFault, match="a Leader: get_action failed: the bus does not answer"):
         leader.command()
+
+
+@pytest.fixture
+def plain(lerobot, monkeypatch):
+    """The leader without buttons, and the time."""
+    from lerobot.teleoperators import leader  # pyright: ignore[reportMissingImports, reportAttributeAccessIssue]
+
+    monkeypatch.delattr(leader.Leader, "get_teleop_events")
+    monkeypatch.setattr(leader.Leader, "pose", (1.0, 2.0), raising=False)
+    monkeypatch.setattr(
+        leader.Leader, "get_action", lambda self: {"elbow.pos": self.pose[0], "wrist.pos": self.pose[1]}
+    )
+    now = [50.0]
+    monkeypatch.setattr(lerobot_teleop.time, "monotonic", lambda: now[0])
+    return leader.Leader, now
+
+
+def test_a_plain_leader_takes_over_when_it_is_moved_and_hands_back_when_it_rests(plain):
+    device, now = plain
+    leader = teleop(takeover_motion=3.0, release_s=1.0)
+    leader.begin_episode(SimpleNamespace(last_command=np.array([40.0, 50.0], np.float32)))
+    device.pose = (3.0, 2.0)  # it trembles
+    assert leader.command() is None
+    device.pose = (7.0, 2.0)
+    assert leader.command().tolist() == [40.0, 50.0]  # the robot does not jump to the leader
+    now[0] += 0.5
+    device.pose = (9.0, 1.0)
+    assert leader.command().tolist() == [42.0, 49.0]
+    now[0] += 0.9
+    assert leader.command() is None
+
+
+def test_without_a_policy_the_robot_follows_the_leaders_pose(plain):
+    assert teleop(always=True).command().tolist() == [1.0, 2.0]
+
+
+def test_a_device_of_lerobots_that_gives_displacements_moves_a_simulated_hand(plain, monkeypatch):
+    device, _ = plain
+    names = {"delta_x": 0, "delta_y": 1, "delta_z": 2, "gripper": 3}
+    monkeypatch.setattr(device, "action_features", {"dtype": "float32", "shape": (4,), "names": names})
+    monkeypatch.setattr(device, "connect", lambda self: None)  # without `calibrate`, as lerobot's gamepad
+    given = {"delta_x": 0.5, "delta_y": 0.0, "delta_z": -1.0, "gripper": 2}
+    monkeypatch.setattr(device, "get_action", lambda self: given)
+    assert teleop(4).command().tolist() == [0.5, 0, -1, 1]
+    given |= {"delta_x": 0.0, "delta_z": 0.0, "gripper": 1}
+    assert teleop(4).command() is None
+    with pytest.raises(RolloutError, match=r"moves an end-effector; set teleop\.end_effector"):
+        teleop(12)

@@ -36,7 +36,7 @@ def test_episodes_are_driven_by_keys_marked_discarded_and_continued(tmp_path):
     store = Store.open(tmp_path / "demos")
     (episode,) = [episode for _, episode in store]
     assert (episode.control_mode == HUMAN).all()
-    assert episode.actions[:, 0].max() == 1 and episode.actions[-1, 3] == -1  # the gripper stays as it was told
+    assert episode.actions[:, 0].max() == 0.25 and episode.actions[-1, 3] == -1  # the gripper stays as it was told
     assert not episode.actions[-1, :3].any()  # and the rest stops when the key is released
     assert store.ledger.labels(0).success_once
     with recording(tmp_path, "--episodes", "2") as run:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from plaudit.cli.common import open_or_create, out, stop, tell
+from plaudit.cli.lerobot_flags import LeRobotFlags
 from plaudit.cli.options import (
     MAX_SEED,
     AllowUntrained,
@@ -21,7 +22,7 @@ from plaudit.cli.options import (
     app,
     command,
 )
-from plaudit.cli.run import drive, load_run_and_policy
+from plaudit.cli.run import drive, load_run_and_policy, tell_fault
 from plaudit.errors import ConfigError, PlauditError, RolloutError
 
 if TYPE_CHECKING:
@@ -30,13 +31,8 @@ if TYPE_CHECKING:
     from plaudit.data.store import Store
     from plaudit.rollout.run import RecordedEpisode
 
-# Pairs of keys that no command of the operator has: x, y, z, gripper, and three more.
-KEYS = ["ik", "jl", "um", "nb", "tg", "yv", "zc"]
-# Actions of a simulated task are displacements in -1..1; the last number is the gripper.
-IN_SIMULATION = {"relative": False, "step_size": 1.0, "always": True}
 
-
-@command(app, "record", reads_config=True)
+@command(app, "record", reads_config=True, cls=LeRobotFlags)
 def record(
     store: Path,  # The store to add to; created if it does not exist.
     # Keys, like teleop.step_size=0.02 or operator.keys.success=g.
@@ -44,7 +40,7 @@ def record(
     *,
     robot: Robot = "sim",
     env: Annotated[str | None, Option(help="With --robot sim: lift, pick_place or push.")] = None,
-    teleop: str = "keyboard",  # keyboard, gamepad, topic, lerobot or my_module:MyConfig.
+    teleop: str = "keyboard",  # keyboard, gamepad, spacemouse, topic, lerobot or my_module:MyConfig.
     policy: Path | None = None,  # A policy's file: it acts, and you correct it.
     episodes: Positive = 20,  # Number of episodes that the store should have.
     steps: Positive = 1000,  # Maximum number of steps of an episode.
@@ -87,6 +83,7 @@ def record(
         options = {
             "task": task or _instruction(config.robot),
             "patience_s": config.inference.patience_s,
+            "on_fault": tell_fault(config.inference.patience_s),
             "countdown": countdown,
         }
         begun = False
@@ -107,19 +104,23 @@ def record(
                 f"interrupted; the robot was commanded to hold. {store} has {len(opened.ids)} of {episodes} episodes; "
                 "the same command continues"
             )
-        out.print(f"{store}: {len(opened.ids)} of {episodes} episodes")
+        out.print(f"{store}: {len(opened.ids)} of {episodes} episodes{_unlabeled(opened)}")
 
 
 def _load(overrides: list[str], policy: Path | None, *, env: str | None, **settings: Any) -> tuple[Any, Any]:
     """The configs of the run and of the policy, with what suits the device unless the user has set it."""
-    simulated, keyboard = settings["robot"] == "sim", settings["teleop"] == "keyboard"
-    defaults: dict[str, Any] = {"teleop.keys": f"[{','.join(KEYS)}]"} if keyboard else {}
+    from plaudit.rollout.teleop import KeyboardConfig
+
+    simulated, teleop = settings["robot"] == "sim", settings["teleop"]
+    defaults: dict[str, Any] = {}
+    if teleop == "keyboard":  # keys that no command of the operator has
+        defaults["teleop.keys"] = f"[{','.join(KeyboardConfig.hand['keys'])}]"
+    # Without a policy the person always acts. On a robot the gamepad's button must be held all the same.
+    if teleop in ("keyboard", "spacemouse", "lerobot") or (teleop == "gamepad" and simulated):
+        defaults["teleop.always"] = str(policy is None).lower()
     if simulated:
         defaults |= {} if env is None else {"robot.env.type": env}
         defaults |= {"policy.inference.idle_action": "zero"}
-        if settings["teleop"] in ("keyboard", "gamepad"):
-            own = {**IN_SIMULATION, "always": policy is None, "gripper": 3}
-            defaults |= {f"teleop.{key}": str(value).lower() for key, value in own.items()}
     given = {one.partition("=")[0] for one in overrides}
     overrides = [*(f"{key}={value}" for key, value in defaults.items() if key not in given), *overrides]
     if policy is not None:
@@ -161,6 +162,12 @@ def _shared_keyboard(teleop: str, policy: Path | None, auto: bool | None) -> "It
         yield
     finally:
         SHARED_KEYS.in_use = False
+
+
+def _unlabeled(store: "Store") -> str:
+    """A hint where episodes ended without a mark: nothing learns from them before they are labeled."""
+    count = sum(store.ledger.labels(i) is None for i in store.ids)
+    return f"; {count} without a label, which 'plaudit label {store.folder}' adds" if count else ""
 
 
 def _instruction(robot: Any) -> str:

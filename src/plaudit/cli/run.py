@@ -1,7 +1,6 @@
 """`plaudit run`: a policy drives a robot, and what happens is recorded."""
 
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -50,7 +49,7 @@ def run_(
     task: str = "",  # The task text, recorded with each episode.
     # Seed of the first episode, in a simulation.
     seed: Annotated[int | None, Option(min=0, max=MAX_SEED)] = None,
-    teleop: str = "none",  # keyboard, gamepad, topic, lerobot, none or my_module:MyConfig.
+    teleop: str = "none",  # keyboard, gamepad, spacemouse, topic, lerobot, none or my_module:MyConfig.
     auto: Auto = None,
     params: RobotParams = None,
     topics: RobotTopics = None,
@@ -79,11 +78,7 @@ def run_(
     operator = resolve_auto(config.operator, auto, config.robot, config.teleop)
     check_reset(config.inference.reset, operator)
     patience_s = config.inference.patience_s
-
-    def on_fault(fault: str) -> None:
-        tell("warning", f"{fault}; the robot holds and is waited for, up to {patience_s:g} s")
-
-    options = {"task": task, "seed": seed, "patience_s": patience_s, "on_fault": on_fault}
+    options = {"task": task, "seed": seed, "patience_s": patience_s, "on_fault": tell_fault(patience_s)}
     with open_or_create(store) as opened, nullcontext() if config.teleop is None else restore_terminal():
         begun = False
         try:
@@ -103,6 +98,11 @@ def run_(
             raise typer.Exit(1) from None
         except KeyboardInterrupt:
             stop("interrupted; the robot was commanded to hold")
+
+
+def tell_fault(patience_s: float) -> Callable[[str], None]:
+    """A function that reports a fault. patience_s: how long it may last"""
+    return lambda fault: tell("warning", f"{fault}; the robot holds and is waited for, up to {patience_s:g} s")
 
 
 def load_run_and_policy(
@@ -139,11 +139,10 @@ class OperatorConsole:
     operator = Operator(listener=OperatorConsole(config).show)
     """
 
-    def __init__(self, config: "OperatorConfig", countdown: int = 0):
-        """countdown: s from the operator's start to the first step"""
+    def __init__(self, config: "OperatorConfig"):
         from plaudit.rollout.operator import Cue, OperatorStatus
 
-        self._config, self._cue, self._countdown = config, Cue(config.cue), countdown
+        self._config, self._cue = config, Cue(config.cue)
         self._shown = OperatorStatus()
 
     def show(self, status: "OperatorStatus") -> None:
@@ -155,9 +154,6 @@ class OperatorConsole:
             out.print(Text(f"  {status.message}"))
         if status.phase == before.phase or status.phase == "idle":
             return
-        for left in range(self._countdown if status.phase == "episode" else 0, 0, -1):
-            out.print(f"  {left}")
-            time.sleep(1)
         words, style = WORDS[status.phase]
         keys = [Text.assemble((key, "bold"), f" {word}") for key, word in hotkeys(self._config, status.phase)]
         out.print(Text("  ").join([Text(words, style), *keys]))
@@ -175,8 +171,8 @@ def drive(
     from plaudit.rollout.operator import Operator, OperatorCommand, listen_at_robot, listen_at_terminal
     from plaudit.rollout.run import record_episodes
 
-    console = OperatorConsole(config, countdown)
-    operator, left = Operator(config.gate, console.show) if config.attended else None, count
+    console = OperatorConsole(config)
+    operator, left = Operator(config.gate, console.show, countdown) if config.attended else None, count
     with ExitStack() as stack:
         if operator is not None:
             stack.enter_context(listen_at_robot(config, operator.send, robot))

@@ -120,7 +120,7 @@ class CommandLimiter:
         """Commands per second from now on. max_delta: of one command, in addition to the limits of the robot"""
         if max_delta is not None:
             self._max_delta = np.broadcast_to(np.asarray(max_delta, np.float64), self._max_delta.shape)
-        limits = self.limits
+        limits, self.hz = self.limits, hz
         self._max_step = np.minimum(limits.max_velocity / hz, self._max_delta)
         self._max_change = limits.max_acceleration / hz**2
         half_range = (self._upper - self._lower) / 2

@@ -196,7 +196,7 @@ class ControlProcess:
             if stop is not None:
                 return stop.reason, False
             chunk = buffer.chunk_slot.take() or chunk
-            self._control.act(step, chunk)
+            self._control.act(step, chunk, self._control.human_command())
         return "steps", False
 
     def _first_chunk(self, buffer: EpisodeBuffer) -> ActionChunk | StopEpisode:

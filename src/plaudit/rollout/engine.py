@@ -24,7 +24,7 @@ import numpy as np
 from plaudit.config import Config, Hertz, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
-from plaudit.errors import PlauditError, PolicyUnavailable, RobotSilent, RolloutError
+from plaudit.errors import PlauditError, PolicyUnavailable, RobotSilent, RolloutError, RolloutFault
 from plaudit.policies.config import PolicyConfig
 from plaudit.protocols import Policy, Robot, Teleoperator, WatchingTeleoperator
 from plaudit.robots.limits import STALE_CHUNK, EmergencyStop, Limited, LimitedRobot, joint_position, limited_steps
@@ -45,7 +45,8 @@ SPIN_S = 0.0005  # before a deadline, polled instead of slept
 NO_POLICY = "this engine has no policy yet; load_policy() comes first"
 FAILURE = "failure"  # the privileged flag of a simulation whose episode is lost
 MAX_EPISODE_STEPS = 1000  # of a robot, unless the config sets another limit
-MAY_PASS = (RobotSilent, PolicyUnavailable)  # faults of a robot or a policy that may be over in a minute
+# Faults of a robot, a policy or a teleoperator that may be over in a minute.
+MAY_PASS = (RobotSilent, PolicyUnavailable, RolloutFault)
 
 RELEASE_POLL_S = 0.05  # between looks at an emergency stop that is engaged
 
@@ -172,7 +173,7 @@ class ControlStep:
         control.begin_tick(*rate_limiter.wait())
         if step and control.observe(step):       # the result of the previous command
             break
-        control.act(step, chunk)
+        control.act(step, chunk, control.human_command())
 
     The robot's limiter keeps every command within the robot's limits and `max_action_delta`, so neither a human who
     lets go nor a chunk that arrives late makes the robot jump; the first ones ramp from where the joints are measured.
@@ -246,13 +247,16 @@ class ControlStep:
             raise RolloutError(f"this robot reports no '{flag}'; it reports: {', '.join(info) or 'nothing'}")
         return next((name for name in (flag, FAILURE) if info.get(name)), "")
 
-    def act(self, step: int, chunk: ActionChunk) -> None:
+    def human_command(self) -> FloatArray | None:
+        """A human's command for this tick; None: the policy acts."""
+        return None if self._teleop is None else self.untimed(self._teleop.command)
+
+    def act(self, step: int, chunk: ActionChunk, human: FloatArray | None) -> None:
         """Send a human's command, else the chunk's, else the idle action."""
         limiter, stale = self._robot.limiter, 0
         planned = chunk.action_at(step)
         if planned is not None and step - chunk.start_step > limiter.stale_steps:
             planned, stale = None, STALE_CHUNK
-        human = None if self._teleop is None else self.untimed(self._teleop.command)
         if human is not None:
             command, mode, source = self._teleop_action(human, planned), HUMAN, TELEOP
         elif planned is not None:

@@ -206,7 +206,9 @@ class InferenceProcess:
         row = self._newest_row()
         while row != END_OF_EPISODE:
             due = 0
-            if chunk is not None:
+            if row and buffer.control_mode[row - 1] == HUMAN:
+                due = row  # so that the chunk is new when the human lets go
+            elif chunk is not None:
                 due = chunk.start_step + executed_steps(len(chunk.actions), self._config.execution_horizon)
             if row >= due:
                 began, guided = time.monotonic(), self._continues(buffer, row, chunk)

@@ -37,7 +37,16 @@ from plaudit.errors import BadMessage, DataError
 from plaudit.robots.limits import EmergencyStop
 from plaudit.robots.sim import SimRobotConfig
 from plaudit.robots.transport.messages import STRING, decode_string
-from plaudit.rollout.teleop import BUTTON, EVENT, SHARED_KEYS, KeyboardConfig, gamepad_events, open_gamepad, robot_topic
+from plaudit.rollout.teleop import (
+    BUTTON,
+    EVENT,
+    SHARED_KEYS,
+    KeyboardConfig,
+    gamepad_events,
+    open_gamepad,
+    robot_topic,
+    single_keys,
+)
 from plaudit.trust import print_plain
 from plaudit.types import OPERATOR, Episode
 
@@ -85,12 +94,15 @@ class OperatorStatus:
 class Operator:
     """Commands from any thread, and the gate that the thread of the episodes waits at."""
 
-    def __init__(self, gate: bool = True, listener: Callable[[OperatorStatus], None] = lambda _: None):
+    def __init__(
+        self, gate: bool = True, listener: Callable[[OperatorStatus], None] = lambda _: None, countdown: int = 0
+    ):
         """
         gate: every episode waits for START; False: only after a pause
         listener: called with each new status, in the thread that changed it; it may send commands
+        countdown: s from START to the episode
         """
-        self._gate, self._listener = gate, listener
+        self._gate, self._listener, self._countdown = gate, listener, countdown
         self._changed = threading.Condition()
         self._status = OperatorStatus()
         self._open = False  # whether START was given at the gate
@@ -119,9 +131,11 @@ class Operator:
             self._wait("held", lambda: not self.emergency_stop.engaged)
             self._open = not (self._gate or self._paused)
             self._wait("gate", lambda: self._open or self.emergency_stop.engaged)
+            if self._status.phase == "gate" and self._open:
+                self._count_down()
             with self._changed:
                 self._stop_count = self.emergency_stop.count
-                if self._open and not self.emergency_stop.engaged and not self._status.stopped:
+                if self._open and not (self._paused or self.emergency_stop.engaged or self._status.stopped):
                     self._end_reason, self._mark = "", ""
                     break
         else:
@@ -137,6 +151,18 @@ class Operator:
         with self._changed:
             while not over() and not self._status.stopped:
                 self._changed.wait(POLL_S)
+
+    def _count_down(self) -> None:
+        """The episode has not begun yet, so there is nothing to mark; PAUSE, STOP and the emergency stop end it."""
+
+        def over() -> bool:
+            return self._paused or self._status.stopped or self.emergency_stop.engaged
+
+        for left in range(self._countdown, 0, -1):
+            self._listener(self._update(phase="idle", message=str(left), messages=self._status.messages + 1))
+            with self._changed:
+                if self._changed.wait_for(over, timeout=1.0):
+                    return
 
     def end_reason(self) -> str:
         """Why the current episode is to end now; "" to go on."""
@@ -328,7 +354,7 @@ def listen_at_terminal(config: OperatorConfig, send: Send) -> Iterator[None]:
     commands = {key.lower(): OperatorCommand(command) for command, key in config.keys}
 
     def receive(data: bytes) -> None:
-        keys = data.decode(errors="ignore").lower()
+        keys = single_keys(data.decode(errors="ignore"))
         for key in keys:
             if key in commands:
                 send(commands[key])

@@ -27,6 +27,7 @@ from plaudit.robots.config import RobotConfig
 from plaudit.rollout.chunks import check_chunks
 from plaudit.rollout.engine import EngineBase, InferenceConfig, Reset
 from plaudit.rollout.operator import MARK, Operator, OperatorCommand, OperatorConfig
+from plaudit.rollout.teleop import teleop_defaults
 from plaudit.types import OPERATOR, Episode, Labels
 
 RETRY_S = 0.5  # between two attempts to recover robot and policy
@@ -116,12 +117,11 @@ def load_run(
 
     def translate(tree: dict[str, Any]) -> dict[str, Any]:
         robot_tree = {"type": robot, **files, **unpaced, **tree.get("robot", {})}
-        shared = {"robot": robot_tree} if teleop == "topic" else {}  # the commands come over the robot's own transport
         chosen = tree.get("policy", {}).get("inference", {})
-        teleop_tree = {"type": teleop, **shared, **tree.pop("teleop", {})}
+        teleop_tree = {"type": teleop, **tree.pop("teleop", {})}
         return {
             **tree,
-            **({} if teleop == "none" else {"teleop": teleop_tree}),
+            **({} if teleop == "none" else {"teleop": {**teleop_defaults(teleop, robot_tree), **teleop_tree}}),
             "robot": robot_tree,
             "policy": {"inference": {"name": robot, **settings, **chosen, "type": algorithm}},
         }

@@ -20,7 +20,7 @@ from plaudit.rollout import engine
 from plaudit.rollout.control import connect
 from plaudit.rollout.recording import ActionChunk, EpisodeBuffer
 from plaudit.rollout.teleop import TeleopConfig
-from plaudit.types import PolicyWeights
+from plaudit.types import HUMAN, PolicyWeights
 
 
 @INFERENCE_REGISTRY.register("sequential")
@@ -131,12 +131,17 @@ class Sequential(engine.EngineBase):
                 break
             if reason := self._reason_to_end():
                 return reason, False
-            length = len(chunk.actions)
-            executed = min(self._config.execution_horizon or length, length, self._robot.limiter.stale_steps)
-            if step - chunk.start_step >= executed:
+            human = self._control.human_command()
+            if human is None and self._is_over(chunk, step, buffer):
                 chunk = self._control.untimed(lambda row=step: self._infer(policy, buffer, row))
-            self._control.act(step, chunk)
+            self._control.act(step, chunk, human)
         return "steps", False
+
+    def _is_over(self, chunk: ActionChunk, step: int, buffer: EpisodeBuffer) -> bool:
+        """Whether a chunk was executed, or a human has moved the robot away from what it was inferred from."""
+        length = len(chunk.actions)
+        executed = min(self._config.execution_horizon or length, length, self._robot.limiter.stale_steps)
+        return step - chunk.start_step >= executed or bool(step and buffer.control_mode[step - 1] == HUMAN)
 
     def _infer(self, policy: Policy, buffer: EpisodeBuffer, row: int) -> ActionChunk:
         self._load_pushed(policy, between_episodes=False)

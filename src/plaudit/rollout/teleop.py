@@ -8,6 +8,7 @@ A new kind is a config class with `build(action_dim)` under a name of `TELEOP_RE
 """
 
 import os
+import re
 import struct
 import termios
 import time
@@ -15,25 +16,30 @@ import tty
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from queue import SimpleQueue
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, StringConstraints
 
-from plaudit.config import CodeName, Config, NonNegativeInt, PositiveFloat
-from plaudit.errors import RolloutError
+from plaudit.config import Config, NonNegativeInt, PositiveFloat
+from plaudit.errors import RolloutError, RolloutFault
 from plaudit.protocols import Teleoperator
 from plaudit.registry import ROBOT_REGISTRY, TELEOP_REGISTRY
-from plaudit.robots.lerobot import make_device
 from plaudit.robots.ros import RosRobotConfig
 from plaudit.robots.ros.streams import JointReading, Stream, joint_state_decoder
 from plaudit.robots.transport import Transport
 from plaudit.robots.transport.messages import JOINT_STATE
+from plaudit.rollout.end_effector import GRIPPER, NUM_DISPLACEMENTS, EndEffectorConfig, EndEffectorTeleop
 from plaudit.types import FloatArray
 
 TERMINAL = "/dev/tty"  # not stdin, which the control process does not have
+TAP_S, REPEAT_S = 0.04, 0.12  # that a key moves for: pressed once, and while it repeats
+ESCAPES = re.compile(r"\x1b(?:\[[0-9;]*.?|O.?)?")  # codes of arrow and function keys, and Escape
+GRIPPER_TASKS = ("lift", "pick_place", "push", "gym_hil")  # simulated tasks whose actions are x, y, z, gripper
 EVENT = struct.Struct("=IhBB")  # of a joystick device: time in ms, value, kind, number
 BUTTON, AXIS, FULL = 1, 2, 32767
+
+KeyPair = Annotated[str, StringConstraints(min_length=2, max_length=2, to_lower=True)]
 
 
 class TeleopConfig(Config):
@@ -64,59 +70,123 @@ SHARED_KEYS = SharedKeys()
 
 
 class JointTeleopConfig(TeleopConfig):
-    """What keyboard and gamepad share: they move single joints, or the directions of an end-effector."""
+    """What keyboard, gamepad and SpaceMouse share: they move single numbers of an action, or the end-effector.
+
+    A displacement of the end-effector has seven numbers: x, y, z, gripper, roll, pitch, yaw. Actions of the built-in
+    tasks are the first four. With `end_effector`, inverse kinematics turns all of them into joint positions.
+    """
+
+    # Keys for displacements of the end-effector, unless the user sets them.
+    hand: ClassVar[Mapping[str, Any]] = {}
 
     first_joint: NonNegativeInt = 0  # the joint of the first pair of keys or of the first axis
     step_size: PositiveFloat = 0.01  # in the robot's units: added every tick (relative), or sent as it is
     relative: bool = True
     always: bool = False  # act at every tick, not only while something is pressed
-    gripper: NonNegativeInt | None = None  # the joint whose last command is kept when its key or stick is released
+    gripper: NonNegativeInt | None = None  # the number of an action that is the gripper
+    end_effector: EndEffectorConfig | None = None  # move the end-effector of a robot whose commands are joint positions
+
+    def build(self, action_dim: int) -> Teleoperator:
+        """Open the device, in the process that controls the robot."""
+        if self.end_effector is None:
+            return self.open(action_dim)
+        layout = {key: value for key, value in self.hand.items() if key not in self.model_fields_set}
+        own = {"relative": True, "step_size": 1.0, "gripper": GRIPPER, "first_joint": 0}
+        device = self.model_copy(update={**layout, **own}).open(NUM_DISPLACEMENTS)
+        return EndEffectorTeleop(device, self.end_effector, self.gripper, action_dim)
+
+    def open(self, action_dim: int) -> "JointTeleop":
+        """Open the device for commands of this many numbers."""
+        raise NotImplementedError(f"{type(self).__name__} has no open()")
 
 
-class JointCommand:
-    """A command from the joints that are moved now."""
+class JointTeleop:
+    """Base of these devices: a command from what is moved now."""
 
     def __init__(self, config: JointTeleopConfig, action_dim: int):
         if config.gripper is not None and config.gripper >= action_dim:
             raise RolloutError(f"teleop.gripper is {config.gripper}, and an action has {action_dim} numbers from 0 on")
-        self._config, self._action_dim, self._grip = config, action_dim, 0.0
+        self.relative, self._config, self._action_dim = config.relative, config, action_dim
+        self._robot: Any = None
+        self._grip, self._acted = 1.0, False
 
-    def of(self, moves: Mapping[int, float], *, acts: bool) -> FloatArray | None:
-        """[A], or None while nobody acts. moves: joint -> how far"""
-        if not (acts or self._config.always):
+    def begin_episode(self, robot: Any) -> None:
+        """Called after each reset of the robot; the gripper is open until it is commanded."""
+        self._robot, self._grip, self._acted = robot, 1.0, False
+
+    def command(self) -> FloatArray | None:
+        """[A], or None while nothing is pressed or moved."""
+        moves, grip, acts = self.read()
+        config = self._config
+        if not (acts or config.always):
+            self._acted = False
             return None
         command = np.zeros(self._action_dim, np.float32)
         for joint, amount in moves.items():
-            command[joint] += amount
-        gripper = self._config.gripper
-        if gripper is not None and not self._config.relative:
-            self._grip = command[gripper] = command[gripper] or self._grip
+            command[joint + config.first_joint] += config.step_size * amount
+        if config.gripper is not None:
+            self._set_gripper(command, config.gripper, grip)
+        self._acted = True
         return command
+
+    def _set_gripper(self, command: FloatArray, gripper: int, grip: float) -> None:
+        """Open, close, or keep the last command: that of the policy, where a person has just taken over."""
+        if self._config.relative:
+            command[gripper] += self._config.step_size * grip
+            return
+        last = None if self._robot is None or self._acted else self._robot.last_command
+        self._grip = self._grip if last is None else float(last[gripper])
+        self._grip = float(np.sign(grip or command[gripper])) or self._grip
+        command[gripper] = self._grip
+
+    def read(self) -> tuple[Mapping[int, float], float, bool]:
+        """What is moved now: joint, from the first one -> how far, -1 to 1; the gripper, 1 opens; whether it acts."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close the device."""
+        raise NotImplementedError
+
+    def _axes(self, axes: Sequence[Any]) -> list[tuple[int, Any]]:
+        """Joint, from the first one, and axis or keys: those that an action has room for."""
+        room = max(self._action_dim - self._config.first_joint, 0)
+        return [(joint, axis) for joint, axis in enumerate(axes[:room]) if axis is not None]
+
+
+def deflection(value: float, deadzone: float) -> float:
+    """How far a stick is moved beyond its deadzone, -1 to 1."""
+    return float(np.sign(value)) * min(max(abs(value) - deadzone, 0.0) / (1 - deadzone), 1.0)
 
 
 @TELEOP_REGISTRY.register("keyboard")
 class KeyboardConfig(JointTeleopConfig):
     """Two keys per joint, one up and one down; the space bar takes control without moving."""
 
-    type: Literal["keyboard"] = "keyboard"
-    keys: tuple[str, ...] = ("qa", "ws", "ed", "rf", "tg", "yh", "uj")  # a pair per joint
-    key_timeout_s: PositiveFloat = 0.6  # a key counts as held so long: terminals report no release
+    hand: ClassVar[Mapping[str, Any]] = {"keys": ("ik", "jl", "um", "nb", "tg", "yv", "zc"), "step_size": 0.25}
 
-    def build(self, action_dim: int) -> "KeyboardTeleop":
+    type: Literal["keyboard"] = "keyboard"
+    keys: tuple[KeyPair, ...] = ("qa", "ws", "ed", "rf", "tg", "yh", "uj")  # a pair per joint
+    key_timeout_s: PositiveFloat = 0.6  # control is kept so long after the last key: terminals report no release
+
+    def open(self, action_dim: int) -> "KeyboardTeleop":
         """Open the terminal."""
         return KeyboardTeleop(self, action_dim)
 
 
-class KeyboardTeleop:
-    """Reads the terminal that the program was started from, without echo and without waiting for a line."""
+class KeyboardTeleop(JointTeleop):
+    """Reads the terminal that the program was started from, without echo and without waiting for a line.
+
+    A key that is pressed once moves for one tick or two, so that small motions are possible. A key that repeats moves
+    until its repeats end.
+    """
 
     def __init__(self, config: KeyboardConfig, action_dim: int):
-        self.relative, self._key_timeout_s = config.relative, config.key_timeout_s
-        self._command = JointCommand(config, action_dim)
+        super().__init__(config, action_dim)
+        self._key_timeout_s = config.key_timeout_s
         self._moves: dict[str, tuple[int, float]] = {" ": (0, 0.0)}
-        for joint, (up, down) in enumerate(config.keys[: max(action_dim - config.first_joint, 0)], config.first_joint):
-            self._moves |= {up: (joint, config.step_size), down: (joint, -config.step_size)}
-        self._pressed_at: dict[str, float] = {}
+        for joint, (up, down) in self._axes(config.keys):
+            self._moves |= {up: (joint, 1.0), down: (joint, -1.0)}
+        self._pressed: dict[str, tuple[float, float]] = {}  # key -> when, and until when it moves
         self._terminal: int | None = None
         if SHARED_KEYS.in_use:
             return
@@ -127,69 +197,85 @@ class KeyboardTeleop:
         self._before = termios.tcgetattr(self._terminal)
         tty.setcbreak(self._terminal, termios.TCSANOW)  # Ctrl-C still interrupts
 
-    def command(self) -> FloatArray | None:
-        """[A], or None while nothing is pressed."""
+    def read(self) -> tuple[Mapping[int, float], float, bool]:
+        """What the pressed keys move."""
         now = time.monotonic()
-        self._pressed_at |= {key: now for key in self._read() if key in self._moves}
-        self._pressed_at = {key: at for key, at in self._pressed_at.items() if now - at < self._key_timeout_s}
+        self._pressed = {key: at for key, at in self._pressed.items() if now - at[0] < self._key_timeout_s}
+        for key in single_keys(self._read()):
+            if key in self._moves:
+                self._pressed[key] = now, now + (REPEAT_S if key in self._pressed else TAP_S)
         moves: dict[int, float] = {}
-        for joint, amount in map(self._moves.__getitem__, self._pressed_at):
-            moves[joint] = moves.get(joint, 0.0) + amount
-        return self._command.of(moves, acts=bool(self._pressed_at))
+        for key, (_, until) in self._pressed.items():
+            joint, amount = self._moves[key]
+            moves[joint] = moves.get(joint, 0.0) + (amount if now < until else 0.0)
+        return moves, 0.0, bool(self._pressed)
 
     def _read(self) -> str:
         if self._terminal is None:
             return SHARED_KEYS.take()
-        with suppress(BlockingIOError):
-            return os.read(self._terminal, 64).decode(errors="ignore")
-        return ""
+        return (read_device(self._terminal, 64, "the terminal") or b"").decode(errors="ignore")
 
     def close(self) -> None:
         """Restore the terminal."""
         if self._terminal is None:
             return
-        termios.tcsetattr(self._terminal, termios.TCSANOW, self._before)
+        with suppress(termios.error):  # the terminal is gone
+            termios.tcsetattr(self._terminal, termios.TCSANOW, self._before)
         os.close(self._terminal)
+
+
+def single_keys(text: str) -> str:
+    """The keys of a text in lower case, without arrow and function keys: their codes end in a letter."""
+    return ESCAPES.sub("", text).lower()
 
 
 @TELEOP_REGISTRY.register("gamepad")
 class GamepadConfig(JointTeleopConfig):
     """Sticks move joints while a button is held; the policy continues when it is released."""
 
+    # Left stick: forward and left. Right stick: up and yaw. Directional pad: roll and pitch.
+    hand: ClassVar[Mapping[str, Any]] = {
+        "axes": (1, 0, 4, None, 6, 7, 3),
+        "inverted": (0, 1, 3, 4),
+        "step_size": 0.5,
+    }
+
     type: Literal["gamepad"] = "gamepad"
     device: str = "/dev/input/js0"  # of Linux's joystick interface
     button: NonNegativeInt = 4  # to be held; 4 is the left shoulder of most
-    axes: tuple[NonNegativeInt, ...] = (0, 1, 3, 4)  # the stick's axis for each joint; step_size is at full deflection
+    # The axis for each joint; step_size is at full deflection. None: no axis moves this joint.
+    axes: tuple[NonNegativeInt | None, ...] = (0, 1, 3, 4)
+    inverted: tuple[NonNegativeInt, ...] = ()  # axes whose direction is reversed
+    triggers: tuple[NonNegativeInt, NonNegativeInt] = (5, 2)  # axes that close and open the gripper
     deadzone: float = Field(default=0.1, ge=0, lt=1)  # deflection that counts as none
 
-    def build(self, action_dim: int) -> "GamepadTeleop":
+    def open(self, action_dim: int) -> "GamepadTeleop":
         """Open the device."""
         return GamepadTeleop(self, action_dim)
 
 
-class GamepadTeleop:
+class GamepadTeleop(JointTeleop):
     """Reads Linux's joystick device directly: eight bytes per event."""
 
     def __init__(self, config: GamepadConfig, action_dim: int):
-        self.relative, self._config, self._action_dim = config.relative, config, action_dim
-        self._command = JointCommand(config, action_dim)
+        super().__init__(config, action_dim)
+        self._pad = config
         self._sticks: dict[int, float] = {}
         self._held = False
         self._device = open_gamepad(config.device, "a gamepad")
 
-    def command(self) -> FloatArray | None:
-        """[A], or None while nothing is pressed."""
-        with suppress(BlockingIOError):
-            for value, kind, number in gamepad_events(os.read(self._device, 64 * EVENT.size)):
-                if kind & AXIS:
-                    self._sticks[number] = value / FULL
-                elif kind & BUTTON and number == self._config.button:
-                    self._held = bool(value)
-        axes = self._config.axes[: max(self._action_dim - self._config.first_joint, 0)]
-        sticks = {joint: self._sticks.get(axis, 0.0) for joint, axis in enumerate(axes, self._config.first_joint)}
-        deflected = {joint: at for joint, at in sticks.items() if abs(at) > self._config.deadzone}
-        moves = {joint: self._config.step_size * deflection for joint, deflection in deflected.items()}
-        return self._command.of(moves, acts=self._held)
+    def read(self) -> tuple[Mapping[int, float], float, bool]:
+        """What sticks and triggers move, and whether the button is held."""
+        pad = self._pad
+        data = read_device(self._device, 64 * EVENT.size, f"the gamepad {pad.device}") or b""
+        for value, kind, number in gamepad_events(data):
+            if kind & AXIS:
+                self._sticks[number] = -value / FULL if number in pad.inverted else value / FULL
+            elif kind & BUTTON and number == pad.button:
+                self._held = bool(value)
+        moves = {joint: deflection(self._sticks.get(axis, 0.0), pad.deadzone) for joint, axis in self._axes(pad.axes)}
+        close, open_ = (self._sticks.get(axis, -1.0) > 0 for axis in pad.triggers)
+        return moves, float(open_) - float(close), self._held
 
     def close(self) -> None:
         """Close the device."""
@@ -201,12 +287,37 @@ def open_gamepad(device: str, what: str) -> int:
     try:
         return os.open(device, os.O_RDONLY | os.O_NONBLOCK)
     except OSError as error:
-        raise RolloutError(f"{device}: {error.strerror}; is {what} plugged in?") from error
+        raise RolloutFault(f"{device}: {error.strerror}; is {what} plugged in?") from error
+
+
+def read_device(descriptor: int, size: int, what: str) -> bytes | None:
+    """What a device has sent; None: nothing. RolloutFault where it is gone, so that the robot holds."""
+    try:
+        data = os.read(descriptor, size)
+    except BlockingIOError:
+        return None
+    except OSError as error:
+        raise RolloutFault(f"{what} is gone: {error.strerror}; connect it again") from error
+    if not data:
+        raise RolloutFault(f"{what} is gone; connect it again")
+    return data
 
 
 def gamepad_events(data: bytes) -> Iterator[tuple[int, int, int]]:
     """Value, kind and number of each event."""
     return ((value, kind, number) for _, value, kind, number in EVENT.iter_unpack(data[: len(data) // 8 * 8]))
+
+
+def teleop_defaults(teleop: str, robot: Mapping[str, Any]) -> dict[str, Any]:
+    """Keys of a device that suit the robot, unless the user sets them. robot: its config"""
+    config = TELEOP_REGISTRY.get(teleop)
+    if issubclass(config, TopicConfig):
+        return {"robot": robot}  # the commands come over the robot's own transport
+    if robot.get("type") != "sim" or not issubclass(config, JointTeleopConfig):
+        return {}
+    # Actions of simulated tasks are displacements of the end-effector.
+    gripper = {"gripper": GRIPPER} if robot.get("env", {}).get("type") in GRIPPER_TASKS else {}
+    return {**config.hand, "relative": False, **gripper}
 
 
 @TELEOP_REGISTRY.register("topic")
@@ -273,67 +384,3 @@ def restore_terminal() -> Iterator[None]:
     finally:
         termios.tcsetattr(terminal, termios.TCSANOW, before)
         os.close(terminal)
-
-
-@TELEOP_REGISTRY.register("lerobot")
-class LeRobotTeleopConfig(TeleopConfig):
-    """Any teleoperator class of an installed lerobot, by lerobot's own name for it.
-
-    teleop: {type: lerobot, teleop_type: so101_leader, options: {port: /dev/ttyACM1, id: leader}}
-
-    `options` are the settings under `--teleop.` in lerobot's own commands. A device that reports interventions
-    (`get_teleop_events`, as gamepads and HIL-SERL's leaders do) acts only then; any other, like a plain leader arm,
-    acts at every tick.
-    """
-
-    type: Literal["lerobot"] = "lerobot"
-    teleop_type: str  # lerobot's name: so101_leader, gamepad, ...
-    options: Mapping[str, Any] = Field(default_factory=dict)  # in lerobot's own keys
-    module: CodeName | None = None  # to import first, for a class of your own
-    relative: bool = False  # whether its numbers are added to the last command; leader arms give positions
-
-    def build(self, action_dim: int) -> "LeRobotTeleop":
-        """Connect to the device."""
-        device = make_device("teleoperator", self.teleop_type, self.options, self.module)
-        return LeRobotTeleop(device, action_dim, self.relative)
-
-
-class LeRobotTeleop:
-    """A `Teleoperator` that lerobot reads; connected from the start."""
-
-    def __init__(self, teleop: Any, action_dim: int, relative: bool = False):
-        self.relative, self._teleop = relative, teleop
-        self.names = list(teleop.action_features)
-        if len(self.names) != action_dim:
-            raise RolloutError(
-                f"{teleop} gives {len(self.names)} numbers ({', '.join(self.names)}) and the robot takes {action_dim}; "
-                "name the teleoperator that belongs to it"
-            )
-        self._reports_interventions = callable(getattr(type(teleop), "get_teleop_events", None))
-        self._call("connect", calibrate=False)
-        if not teleop.is_calibrated:
-            self.close()
-            raise RolloutError(f"{teleop} is not calibrated; run lerobot-calibrate for it first")
-
-    def command(self) -> FloatArray | None:
-        """[A], or None while no one intervenes."""
-        if self._reports_interventions:
-            events = self._call("get_teleop_events").items()  # lerobot's keys are members of an enumeration of texts
-            if not any(value for key, value in events if getattr(key, "value", key) == "is_intervention"):
-                return None
-        action = self._call("get_action")
-        command = np.array([action[name] for name in self.names], np.float32)
-        if not np.isfinite(command).all():
-            raise RolloutError(f"{self._teleop} gives NaN or infinity; look at its calibration")
-        return command
-
-    def close(self) -> None:
-        """Disconnect."""
-        if self._teleop.is_connected:
-            self._call("disconnect")
-
-    def _call(self, method: str, **options: Any) -> Any:
-        try:
-            return getattr(self._teleop, method)(**options)
-        except (OSError, RuntimeError) as error:
-            raise RolloutError(f"{self._teleop}: {method} failed: {error}") from error

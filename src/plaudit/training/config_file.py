@@ -24,6 +24,7 @@ from plaudit.policies.loader import load_policy
 from plaudit.registry import LEARNER_REGISTRY, ROBOT_REGISTRY
 from plaudit.rollout.chunks import backup_problem, check_chunks
 from plaudit.rollout.run import with_robot_defaults
+from plaudit.rollout.teleop import teleop_defaults
 from plaudit.training.config import BUILT_IN_TASKS, Schedule, TrainingConfig
 from plaudit.training.settings import PolicySettings
 
@@ -160,16 +161,23 @@ def _judge(tree: Any) -> Any:
 
 def _with_robot(tree: Tree, files: Mapping[str, str]) -> Tree:
     """Add the robot's files and the settings that follow from the robot."""
-    robot, teleop = tree.get("robot"), tree.get("teleop")
+    robot, env = tree.get("robot"), tree.get("env")
     if robot == {"type": "sim"} and "env" in tree:  # the entry scripts always name a robot
-        return {key: value for key, value in tree.items() if key != "robot"}
+        tree = {key: value for key, value in tree.items() if key != "robot"}
+    if isinstance(env, dict):
+        return _with_teleop(tree, {"type": "sim", "env": env})
     if not isinstance(robot, dict) or not isinstance(robot.get("type"), str):
         return tree
     paced = "realtime" in ROBOT_REGISTRY.get(robot["type"]).model_fields  # then the inference engine keeps the rate
     robot = {**({"realtime": False} if paced else {}), **robot, **files}
-    if isinstance(teleop, dict) and teleop.get("type") == "topic":  # its commands come over the robot's own transport
-        tree = {**tree, "teleop": {"robot": robot, **teleop}}
-    return {**tree, "robot": robot}
+    return _with_teleop({**tree, "robot": robot}, robot)
+
+
+def _with_teleop(tree: Tree, robot: Tree) -> Tree:
+    teleop = tree.get("teleop")
+    if not isinstance(teleop, dict) or not isinstance(teleop.get("type"), str):
+        return tree
+    return {**tree, "teleop": {**teleop_defaults(teleop["type"], robot), **teleop}}
 
 
 def _complete_policy(config: TrainingConfig) -> PolicySettings:
