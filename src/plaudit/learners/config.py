@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from plaudit.config import (
     BatchSize,
     Config,
+    Fraction,
     LearningRate,
     NonNegativeFloat,
     NonNegativeInt,
@@ -85,6 +86,15 @@ class OffPolicyConfig(LearnerConfig):
         return self.utd_ratio * max(0, steps - self.random_steps)
 
 
+class ResetConfig(Config):
+    """When critics start anew (learners/resets.py)."""
+
+    every: PositiveInt | None = None  # updates; for many updates per step (utd_ratio up to 20); None: never
+    # After labels changed the success of this fraction of the labeled episodes; 0: at each such change; None: never.
+    relabeled: Fraction | None = None
+    relearn_updates: NonNegativeInt = 1000  # of the critics alone after a reset; extra ones after changed labels
+
+
 class CriticEnsembleConfig(OffPolicyConfig):
     """Base of the configs of `Sac` and `QChunk`, which have an ensemble of critics."""
 
@@ -94,6 +104,16 @@ class CriticEnsembleConfig(OffPolicyConfig):
     num_critics: SmallInt = 2  # in the ensemble
     num_subsample_critics: SmallInt = 2  # sampled for each target, of which the minimum counts
     random_shift_pad: NonNegativeInt = 4  # pixels by which images are shifted at random; 0 for none
+    resets: ResetConfig = ResetConfig()  # when critics start anew
+
+    @model_validator(mode="after")
+    def _check_resets(self) -> Self:
+        if self.resets.every is not None and self.resets.every <= self.resets.relearn_updates:
+            raise ValueError(
+                f"resets.every is {self.resets.every}, and after each reset {self.resets.relearn_updates} updates are "
+                "for the critics alone (resets.relearn_updates), so the policy would never learn; make every larger"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_subsample(self) -> Self:

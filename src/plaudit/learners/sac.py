@@ -23,8 +23,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plaudit.errors import TrainingError
-from plaudit.learners.base import EncoderSpec, LearnerBase, make_adam, optimizer_step, sample_critics, soft_update
+from plaudit.learners.base import EncoderSpec, make_adam, optimizer_step, sample_critics, soft_update
 from plaudit.learners.config import SacConfig
+from plaudit.learners.resets import CriticLearner
 from plaudit.policies.config import ActorConfig, GaussianConfig
 from plaudit.policies.layers import run_parallel
 from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors, TanhGaussian, grasp_critic, with_gripper
@@ -56,7 +57,7 @@ class SacNet(nn.Module):
         return self.own_actor_encoder or self.critic_encoder
 
 
-class Sac(LearnerBase):
+class Sac(CriticLearner):
     """A `Learner` of batches from replay."""
 
     net: SacNet
@@ -115,8 +116,9 @@ class Sac(LearnerBase):
 
         Metrics stay on the device: reading a number waits for the GPU.
         """
-        self.version += 1
-        return self.run_step(self._step, batch, update_actor=self.version % self.config.policy_update_freq == 0)
+        self.count_update()
+        update_actor = self.version % self.config.policy_update_freq == 0 and not self.relearning
+        return self.run_step(self._step, batch, update_actor=update_actor)
 
     def _step(self, batch: Batch[Tensor], *, update_actor: bool) -> dict[str, Tensor]:
         obs, next_obs = self.augment_batch(batch, self.config.random_shift_pad)
@@ -208,6 +210,14 @@ class Sac(LearnerBase):
         actions = batch.actions[:, : self._arm].clamp(-1, 1)
         apart = (self.net.actor.mode(features) - actions).square().sum(dim=-1)
         return (apart * is_demo).sum() / is_demo.sum().clamp(min=1)
+
+    @property
+    def critics(self) -> list[tuple[nn.Module, nn.Module]]:
+        """Each critic with its target network."""
+        net, pairs = self.net, [(self.net.critic, self.net.target_critic)]
+        if net.grasp_critic is not None and net.target_grasp_critic is not None:
+            pairs.append((net.grasp_critic, net.target_grasp_critic))
+        return pairs
 
     @property
     def components(self) -> dict[str, nn.Module]:

@@ -3,8 +3,9 @@
     plaudit online env=pick_place learner=sac demos.scripted=20 teleop.type=scripted teleop.budget_s=600
 
 A person watches the task's dense reward. After `patience` steps without progress they decide to help, react `delay`
-steps later, act for up to `duration` steps, and let go at once when the task is done. Their time is limited. Nothing of
-what they see reaches the learner: episodes hold their commands alone.
+steps later, and act for up to `duration` steps. Once the task has succeeded they do not act again in this episode: what
+follows is not learned from. Their time is limited. Nothing of what they see reaches the learner: episodes hold their
+commands alone.
 """
 
 from typing import Any, Literal
@@ -62,18 +63,18 @@ class ScriptedTeleop:
                 "teleop.type=scripted helps in a built-in task (lift, pick_place, push); choose a device"
             )
         self._robot = own
-        self._best, self._waited, self._left = -np.inf, 0, 0
+        self._best, self._waited, self._left, self._done = -np.inf, 0, 0, False
 
     def command(self) -> FloatArray | None:
         """[A], or None while the policy acts."""
         assert self._env is not None, "begin_episode comes first"
-        state = self._env.task_state()
-        reward = float(self._robot.privileged().get("shaping", 0.0))
+        info = self._robot.privileged()
+        self._done |= bool(info.get("success", False))
+        if self._done or self._is_spent:
+            return None
+        reward = float(info.get("shaping", 0.0))
         progress = reward > self._best + PROGRESS
         self._best = max(self._best, reward)
-        if self._robot.privileged().get("success", False) or self._is_spent:
-            self._waited = self._left = 0
-            return None
         if not self._left:
             self._waited = 0 if progress else self._waited + 1
             if self._waited < self._config.patience + self._config.delay:
@@ -82,7 +83,7 @@ class ScriptedTeleop:
         self._left -= 1
         self._waited = 0
         self._acted_s += 1 / self._robot.fps
-        return self._expert.act(state)[0]
+        return self._expert.act(self._env.task_state())[0]
 
     @property
     def _is_spent(self) -> bool:

@@ -20,7 +20,7 @@ from plaudit.errors import did_you_mean
 from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
 from plaudit.judges.config import HUMAN, JudgeConfig
 from plaudit.judges.simulator import NoisyJudgeConfig
-from plaudit.learners.config import OffPolicyConfig
+from plaudit.learners.config import CriticEnsembleConfig, OffPolicyConfig
 from plaudit.registry import (
     ENV_REGISTRY,
     INFERENCE_REGISTRY,
@@ -102,6 +102,11 @@ class TrainingConfig(Config):
     def off_policy(self) -> bool:
         """Whether the learner learns from replay."""
         return isinstance(self.learner, OffPolicyConfig)
+
+    @property
+    def resets_after_relabeling(self) -> bool:
+        """Whether the learner's critics start anew after labels have changed."""
+        return isinstance(self.learner, CriticEnsembleConfig) and self.learner.resets.relabeled is not None
 
     @property
     def audits(self) -> bool:

@@ -18,7 +18,7 @@ from plaudit.judges.config import JudgeConfig
 from plaudit.judges.stats import ErrorBudget
 from plaudit.rule import release
 from plaudit.training.help import HelpStats
-from plaudit.training.ledger_audit import CascadeLedger, LedgerAudit, LedgerReader
+from plaudit.training.ledger_audit import CascadeLedger, LabelChanges, LedgerAudit, LedgerReader
 from plaudit.training.retrain import PromotionDecision, Retrainer, current_judge
 from plaudit.training.run_folder import RunFolder
 from plaudit.types import JudgeId, Labels
@@ -43,6 +43,8 @@ class JudgeMonitor(LedgerReader):
         if config.judge.retrain is not None and (classifier := classifier_stage(config.judge.config)) is not None:
             self._retrainer = Retrainer(folder.judge, classifier, config.judge.retrain, config.run.seed, cascade)
         self._has_teleop = config.teleop is not None
+        self._changes = LabelChanges(source) if config.resets_after_relabeling else None
+        self.label_changes: tuple[int, int] | None = None  # and labeled episodes; None: nothing depends on it
         super().__init__()
         self.last_decision: PromotionDecision | None = None  # of this session
         self._closed = False
@@ -78,6 +80,8 @@ class JudgeMonitor(LedgerReader):
                         self._help.add(self.store.episode(version.episode), self._successes[-1])
         if self.cascade is not None:
             self.cascade.read_labels(self.store)
+        if self._changes is not None:
+            self.label_changes = self._changes.read(self.store.ledger)
         return self._retrain()
 
     def _retrain(self) -> JudgeConfig | None:

@@ -25,12 +25,14 @@ from plaudit.data.features import FeatureCache
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.errors import DataError
+from plaudit.learners.resets import extra_updates
 from plaudit.rollout.collector import collecting
 from plaudit.rollout.vector import ActFn, RolloutBatch, collect_rollout
 from plaudit.training.audit import Audit, true_success
 from plaudit.training.config import TrainingConfig, train_seed
 from plaudit.training.demos import check_demos, open_demos
 from plaudit.training.evaluation import evaluate_learner, make_eval_env
+from plaudit.training.ledger_audit import LabelChanges
 from plaudit.training.learner_setup import (
     build_learner,
     device_frames,
@@ -381,6 +383,7 @@ class OffPolicyUpdates:
         stores: dict[Dataset, Store] = {"episodes": episodes.store, **({} if demos is None else {"demos": demos})}
         self._replay = make_sampler(stores, options, features, device_frames(config, learner))
         self._rng = np.random.default_rng([config.run.seed, 1])  # of random actions
+        self._changes = LabelChanges(judge.judge.id.source) if config.resets_after_relabeling else None
         self._updates_due = 0.0
 
     def pretrain(self, progress_bar: ProgressBar) -> bool:
@@ -400,6 +403,10 @@ class OffPolicyUpdates:
         self._replay.refresh()
         config = self._learner.config
         self._updates_due += config.updates_due(step + rollout.steps) - config.updates_due(step)
+        if self._changes is not None:
+            before = extra_updates(self._learner)
+            self._learner.take_label_changes(*self._changes.read(self._episodes.store.ledger))
+            self._updates_due += extra_updates(self._learner) - before
 
     def learn(self, should_stop: ShouldStop) -> Mapping[str, float]:
         metrics: dict[str, Any] = {}
