@@ -77,7 +77,7 @@ class OffPolicyConfig(LearnerConfig):
         if self.clones_demos and round(self.demo_ratio * self.batch_size) < 1:
             raise ValueError(
                 f"demo_ratio is {self.demo_ratio:g} of a batch of {self.batch_size}, so no batch holds demonstrations, "
-                "and cloning them (bc_weight) would do nothing; raise demo_ratio, or set bc_weight to 0"
+                "and cloning them (bc_weight, clone_updates) would do nothing; raise demo_ratio, or set these to 0"
             )
         return self
 
@@ -139,13 +139,16 @@ class SacConfig(CriticEnsembleConfig):
     temperature_init: PositiveFloat = 0.01  # it then follows the target entropy
     target_entropy: Number | None = None  # None: minus half the number of actions
     bc_weight: NonNegativeFloat = 0.0  # in the actor's loss, of cloning the demonstrations in a batch
+    pretrain_updates: NonNegativeInt = 0  # with demonstrations alone, where there are some, before the first episode
+    # The first updates, those of pretraining too, in which the actor only clones: HG-DAgger, while the critics learn.
+    clone_updates: NonNegativeInt = 0
     # The last number of an action; discrete: -1, 0 or 1, chosen by a grasp critic, as in HIL-SERL.
     gripper: Gripper = "continuous"
     random_steps: NonNegativeInt = 100
 
     @property
     def clones_demos(self) -> bool:
-        return self.bc_weight > 0
+        return self.bc_weight > 0 or self.clone_updates > 0
 
 
 class PpoConfig(LearnerConfig):

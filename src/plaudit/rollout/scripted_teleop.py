@@ -8,6 +8,7 @@ follows is not learned from. Their time is limited. Nothing of what they see rea
 commands alone.
 """
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from pydantic import Field
 
 from plaudit.config import Fraction, NonNegativeFloat, NonNegativeInt, PositiveInt, Seed
 from plaudit.errors import RolloutError
-from plaudit.policies.expert import ScriptedExpert
+from plaudit.policies.expert import Outcome, ScriptedExpert
 from plaudit.registry import TELEOP_REGISTRY
 from plaudit.robots.limits import Limited
 from plaudit.rollout.teleop import TeleopConfig
@@ -50,40 +51,31 @@ class ScriptedTeleop:
     def __init__(self, config: ScriptedTeleopConfig):
         self._config = config
         self._rng = np.random.default_rng(config.seed)
-        self._robot: Any = None
-        self._env: Any = None
         self._acted_s = 0.0
 
     def begin_episode(self, robot: Any) -> None:
-        """Watch a robot, which is a built-in task; called after each reset."""
-        own = robot.robot if isinstance(robot, Limited) else robot
-        self._env = getattr(own, "env", None)
-        if not hasattr(self._env, "task_state"):
-            raise RolloutError(
-                "teleop.type=scripted helps in a built-in task (lift, pick_place, push); choose a device"
-            )
-        self._robot = own
+        """Watch a robot, which is a simulated task; called after each reset."""
+        self._robot = robot.robot if isinstance(robot, Limited) else robot
+        self.watch(getattr(self._robot, "env", None))
         self._best, self._waited, self._left, self._done = -np.inf, 0, 0, False
 
     def command(self) -> FloatArray | None:
         """[A], or None while the policy acts."""
-        assert self._env is not None, "begin_episode comes first"
-        info = self._robot.privileged()
-        self._done |= bool(info.get("success", False))
+        self._done |= bool(self._robot.privileged().get("success", False))
         if self._done or self._is_spent:
             return None
-        reward = float(info.get("shaping", 0.0))
-        progress = reward > self._best + PROGRESS
-        self._best = max(self._best, reward)
+        progress = self.progress()
+        stalls = progress <= self._best + PROGRESS
+        self._best = max(self._best, progress)
         if not self._left:
-            self._waited = 0 if progress else self._waited + 1
+            self._waited = self._waited + 1 if stalls else 0
             if self._waited < self._config.patience + self._config.delay:
                 return None
             self._begin()
         self._left -= 1
         self._waited = 0
         self._acted_s += 1 / self._robot.fps
-        return self._expert.act(self._env.task_state())[0]
+        return self._act()
 
     @property
     def _is_spent(self) -> bool:
@@ -93,9 +85,26 @@ class ScriptedTeleop:
     def _begin(self) -> None:
         """Take over."""
         self._left = self._config.duration
-        outcome = "success" if self._rng.random() < self._config.skill else "miss"
+        outcome: Outcome = "success" if self._rng.random() < self._config.skill else "miss"
         seed = int(self._rng.integers(2**31))
-        self._expert = ScriptedExpert(self._env.task_name, 1, [outcome], self._config.noise, seed)
+        self._act = self.plan(outcome, self._config.noise, seed)
+
+    def watch(self, env: Any) -> None:
+        """Take the environment of a new episode. A person for another simulator overrides this and the next two."""
+        if not hasattr(env, "task_state"):
+            raise RolloutError(
+                "teleop.type=scripted helps in a built-in task (lift, pick_place, push); choose a device"
+            )
+        self._env = env
+
+    def progress(self) -> float:
+        """How far the task is, from 0 to 1."""
+        return float(self._robot.privileged().get("shaping", 0.0))
+
+    def plan(self, outcome: Outcome, noise: float, seed: int) -> Callable[[], FloatArray]:
+        """The commands of an intervention, one at a call."""
+        expert = ScriptedExpert(self._env.task_name, 1, [outcome], noise, seed)
+        return lambda: expert.act(self._env.task_state())[0]
 
     def close(self) -> None:
         """Nothing to close."""

@@ -32,6 +32,7 @@ from plaudit.registry import (
 from plaudit.robots.sim import SimRobotConfig
 from plaudit.rollout.collector import CollectConfig
 from plaudit.rollout.engine import InferenceConfig
+from plaudit.rollout.forecast import ForecastConfig
 from plaudit.rollout.operator import OperatorConfig
 from plaudit.rollout.run import RunConfig, RunPolicyConfig, check_algorithm, engine_config
 from plaudit.training.audit import AuditConfig
@@ -59,6 +60,7 @@ class TrainingConfig(Config):
     robot: Annotated[Any, ROBOT_REGISTRY.optional_field] = None  # online: a robot instead
     teleop: Annotated[Any, TELEOP_REGISTRY.optional_field] = None  # online: a human may take over
     operator: OperatorConfig = OperatorConfig()  # online: a person starts the robot's episodes and marks them
+    forecast: ForecastConfig | None = None  # online: a hint to that person when the policy is likely to fail
     task: str = ""  # the instruction, in words
     policy: PolicySettings = PolicySettings()
     learner: Annotated[Any, LEARNER_REGISTRY.field]
@@ -210,6 +212,7 @@ REFUSED: Mapping[Schedule, Mapping[str, str]] = {
         "robot": "a robot cannot be stepped in lockstep; use plaudit online",
         "teleop": "a human takes over a robot that runs by itself; use plaudit online",
         "operator": "a simulation has no operator; use plaudit online",
+        "forecast": "a simulation has no operator; use plaudit online",
         "cluster": "a synchronous run is one process; use plaudit online",
         "policy.path": "use plaudit online, or demos and learner.pretrain_updates to start from demonstrations",
         "policy.behavior": "a synchronous run acts with what it learns; use plaudit online",

@@ -14,11 +14,11 @@ from plaudit.data.ledger import counted_sources
 from plaudit.data.store import Store
 from plaudit.errors import EpisodeNotFound, TrainingError
 from plaudit.judges.classifier.judge_config import classifier_stage
-from plaudit.judges.config import JudgeConfig
+from plaudit.judges.config import HUMAN, JudgeConfig
 from plaudit.judges.stats import ErrorBudget
 from plaudit.rule import release
-from plaudit.training.help import HelpStats
 from plaudit.training.ledger_audit import CascadeLedger, LabelChanges, LedgerAudit, LedgerReader
+from plaudit.training.person import SPENT, HelpStats, LabelTime
 from plaudit.training.retrain import PromotionDecision, Retrainer, current_judge
 from plaudit.training.run_folder import RunFolder
 from plaudit.types import JudgeId, Labels
@@ -55,6 +55,7 @@ class JudgeMonitor(LedgerReader):
         self._successes: deque[bool] = deque(maxlen=SUCCESS_WINDOW)
         self._ood: deque[bool] = deque(maxlen=SUCCESS_WINDOW)  # whether these are out of distribution
         self._help = HelpStats(SUCCESS_WINDOW)
+        self._label_time = LabelTime("labeling" if self._folder.config.judge.is_human else "auditing")
 
     def refresh(self) -> JudgeConfig | None:
         """Catch up with the labels; returns the new version when one has just been promoted."""
@@ -69,6 +70,8 @@ class JudgeMonitor(LedgerReader):
         for version in self._new_labels(self.store.ledger):
             if version.source not in self._sources:
                 continue
+            if version.source == HUMAN:
+                self._label_time.add(version.time)
             # Only the first decision on an episode counts: a new version of the judge labels old episodes again.
             *before, version = self.store.ledger.history(version.episode)[: version.number]
             labels, earlier = version.labels(), [v.labels() for v in before if v.source in self._sources]
@@ -144,6 +147,8 @@ class JudgeMonitor(LedgerReader):
         cascade = {} if self.cascade is None else self.cascade.metrics()
         if self._ood and classifier_stage(self._folder.config.judge.config) is not None:
             audit["judge/ood_share"] = float(np.mean(self._ood))
+        if self._folder.config.asks_human:
+            audit[f"{SPENT}{self._label_time.kind}_s"] = self._label_time.seconds
         return audit | cascade | self._help.metrics() | ({} if self._retrainer is None else self._retrainer.metrics())
 
     def close(self) -> None:

@@ -32,7 +32,6 @@ from plaudit.training.audit import Audit, true_success
 from plaudit.training.config import TrainingConfig, train_seed
 from plaudit.training.demos import check_demos, open_demos
 from plaudit.training.evaluation import evaluate_learner, make_eval_env
-from plaudit.training.ledger_audit import LabelChanges
 from plaudit.training.learner_setup import (
     build_learner,
     device_frames,
@@ -42,6 +41,7 @@ from plaudit.training.learner_setup import (
     learner_threads,
     sample_options,
 )
+from plaudit.training.ledger_audit import LabelChanges
 from plaudit.training.replay_buffer import Dataset, make_sampler
 from plaudit.training.rollout_judge import RolloutJudge, describe_judge
 from plaudit.training.run_folder import RunFolder
@@ -330,7 +330,8 @@ class OnPolicyUpdates:
         if self._demos is None:
             return False
         config = self._learner.config
-        replay = ReplaySampler(self._demos, **self._learner.replay_options, features=self._features, seed=self._seed)
+        options = {**self._learner.replay_options, "features": self._features, "demonstrations": True}
+        replay = ReplaySampler(self._demos, **options, seed=self._seed)
         for _ in progress_bar("pretraining on demonstrations")(range(config.pretrain_updates)):
             self._learner.bc_update(to_torch(replay.sample(config.pretrain_batch_size), self._learner.device))
         return config.pretrain_updates > 0
