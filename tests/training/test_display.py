@@ -310,11 +310,11 @@ def test_a_full_disk_does_not_end_the_loop_for_want_of_an_event(tmp_path):
 
 def test_one_person_sees_everything_that_they_are_asked_to_do_and_the_time_that_it_took():
     status = OperatorStatus("gate")
-    spent = {"correcting": 90.0, "at_gate": 30.0}
+    spent = {"person/time_correcting_s": 90.0, "person/time_at_gate_s": 30.0}
     now = moment(operator=status, judge_metrics={"audit/pending_episodes": 2.0, "person/time_auditing_s": 12.0})
     now = replace(now, replay=replace(now.replay, person_s=spent))
     shown = words(Display(config("audit.by=human", "teleop.type=scripted")).screen(now))
-    assert "scene ready?, audit 2 episodes; minutes so far: 0.2 auditing, 1.5 correcting, 0.5 at gate" in shown
+    assert "scene ready?, audit 2 episodes; minutes so far: 1.5 correcting, 0.5 at the gate, 0.2 auditing" in shown
     human = load_training_config("online", None, ["env=lift", "env.obs=both", "learner=sac", "judge=human"])
     labels = words(Display(human).screen(moment()))
     assert "to do label 3 episodes" in labels

@@ -21,14 +21,14 @@ def test_nobody_is_asked_where_nothing_waits():
 
 def test_the_time_of_corrections_and_at_the_gate_is_that_of_the_episode():
     episode = counting_episode(4, control_mode=np.array([0, 1, 1, 0], np.uint8), meta={"gate_s": 3.5})
-    assert seconds_of(episode) == {"correcting": 0.2, "at_gate": 3.5}
-    assert seconds_of(counting_episode(4)) == {"correcting": 0.0, "at_gate": 0.0}
+    assert seconds_of(episode) == {"person/time_correcting_s": 0.2, "person/time_at_gate_s": 3.5}
+    assert seconds_of(counting_episode(4)) == {"person/time_correcting_s": 0.0, "person/time_at_gate_s": 0.0}
     imported = counting_episode(4, fps=0.0, control_mode=np.ones(4, np.uint8))  # its rate is not known
-    assert seconds_of(imported)["correcting"] == 0
+    assert seconds_of(imported)["person/time_correcting_s"] == 0
 
 
 def test_the_time_of_labels_is_the_time_between_them_without_breaks():
-    spent = LabelTime("labeling")
+    spent = LabelTime("person/time_labeling_s")
     for time in (1000.0, 1008.0, 1020.0, 9000.0, 9001.0):
         spent.add(time)
     assert spent.seconds == pytest.approx(60 + 8 + 12 + 60 + 1)  # the first, and the one after a break, count as 60 s

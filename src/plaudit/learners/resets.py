@@ -86,7 +86,7 @@ class CriticLearner(LearnerBase):
 
 
 def extra_updates(learner: Any) -> int:
-    """Updates that are due after resets by relabeling, over the whole run."""
+    """Updates of a learner that resets by relabeling have added, over the whole run."""
     return learner.extra_updates if isinstance(learner, CriticLearner) else 0
 
 

@@ -242,10 +242,8 @@ def _to_do(config: TrainingConfig, state: OnlineState) -> Text:
         text = Text(", ").join(Text(task.text, styles.get(task.kind, "yellow")) for task in tasks)
     if status is not None:
         text.append("".join(f"  {part}" for part in (status.forecast, status.message) if part))
-    spent = {name.removeprefix(SPENT): s for name, s in metrics.items() if name.startswith(SPENT)}
-    if spent:
-        minutes = ", ".join(f"{s / 60:.1f} {kind.removesuffix('_s').replace('_', ' ')}" for kind, s in spent.items())
-        text.append(f"; minutes so far: {minutes}", "dim")
+    if spent := [f"{metrics[name] / 60:.1f} {what}" for name, what in SPENT.items() if name in metrics]:
+        text.append(f"; minutes so far: {', '.join(spent)}", "dim")
     return text
 
 

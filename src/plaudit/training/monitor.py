@@ -18,7 +18,7 @@ from plaudit.judges.config import HUMAN, JudgeConfig
 from plaudit.judges.stats import ErrorBudget
 from plaudit.rule import release
 from plaudit.training.ledger_audit import CascadeLedger, LabelChanges, LedgerAudit, LedgerReader
-from plaudit.training.person import SPENT, HelpStats, LabelTime
+from plaudit.training.person import HelpStats, LabelTime
 from plaudit.training.retrain import PromotionDecision, Retrainer, current_judge
 from plaudit.training.run_folder import RunFolder
 from plaudit.types import JudgeId, Labels
@@ -55,7 +55,9 @@ class JudgeMonitor(LedgerReader):
         self._successes: deque[bool] = deque(maxlen=SUCCESS_WINDOW)
         self._ood: deque[bool] = deque(maxlen=SUCCESS_WINDOW)  # whether these are out of distribution
         self._help = HelpStats(SUCCESS_WINDOW)
-        self._label_time = LabelTime("labeling" if self._folder.config.judge.is_human else "auditing")
+        self._label_time = LabelTime(
+            "person/time_labeling_s" if self._folder.config.judge.is_human else "person/time_auditing_s"
+        )
 
     def refresh(self) -> JudgeConfig | None:
         """Catch up with the labels; returns the new version when one has just been promoted."""
@@ -148,7 +150,7 @@ class JudgeMonitor(LedgerReader):
         if self._ood and classifier_stage(self._folder.config.judge.config) is not None:
             audit["judge/ood_share"] = float(np.mean(self._ood))
         if self._folder.config.asks_human:
-            audit[f"{SPENT}{self._label_time.kind}_s"] = self._label_time.seconds
+            audit[self._label_time.metric] = self._label_time.seconds
         return audit | cascade | self._help.metrics() | ({} if self._retrainer is None else self._retrainer.metrics())
 
     def close(self) -> None:

@@ -26,7 +26,6 @@ from plaudit.rollout.operator import OperatorStatus
 from plaudit.rollout.recording import held_warning
 from plaudit.training.config import TrainingConfig, train_seed
 from plaudit.training.monitor import SUCCESS_WINDOW, JudgeMonitor
-from plaudit.training.person import SPENT
 from plaudit.training.replay_buffer import ReplayStats
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.state_manager import PolicyStatus
@@ -159,7 +158,7 @@ class OnlineState:
             "time/elapsed_s": self.elapsed_s,
             **self.learner_metrics,
             **self.judge_metrics,
-            **{f"{SPENT}{kind}_s": seconds for kind, seconds in self.replay.person_s.items() if seconds},
+            **{name: seconds for name, seconds in self.replay.person_s.items() if seconds},
             **{name: value for name, value in optional.items() if value is not None},
         }
 

@@ -1,7 +1,7 @@
 """What people do in a run: the list of what comes next, the time that it takes them, and how much they help the robot.
 
 One person may do all of it. What the robot waits for comes first, then labels: those of the audit, of a cascade, and of
-episodes that nobody else labels. The time of corrections and at the gate is measured, and recorded with the episodes.
+episodes that no judge labels. The time of corrections and at the gate is measured, and recorded with the episodes.
 That of labels follows from the ledger: the time since the label before, up to `BREAK_S`.
 """
 
@@ -16,7 +16,12 @@ from plaudit.rollout.operator import GATE_S, OperatorStatus
 from plaudit.types import HUMAN, Episode
 
 BREAK_S = 60.0  # between two labels; a longer pause counts as this
-SPENT = "person/time_"  # of a metric, before a kind of work
+SPENT = {  # metric of the time of people -> what they did
+    "person/time_correcting_s": "correcting",
+    "person/time_at_gate_s": "at the gate",
+    "person/time_auditing_s": "auditing",
+    "person/time_labeling_s": "labeling",
+}
 TaskKind = Literal["release", "help", "start", "audit", "decide", "label"]
 
 
@@ -32,7 +37,7 @@ def next_tasks(
 ) -> list[PersonTask]:
     """What a person is asked to do, the most urgent first.
 
-    operator: of the robot; None: nobody attends it
+    operator: of the robot; None: no one attends it
     metrics: of the run's judge
     unlabeled: episodes that wait for a person's label; None: a person does not label this run
     """
@@ -57,9 +62,9 @@ def next_tasks(
 
 
 def seconds_of(episode: Episode) -> dict[str, float]:
-    """Kind of work -> seconds that it took a person in an episode."""
-    steps = int((episode.control_mode == HUMAN).sum())
-    return {"correcting": _seconds(steps, episode.fps), "at_gate": float(episode.meta.get(GATE_S, 0.0))}
+    """Metric -> seconds that each kind of work took a person in an episode."""
+    corrected_s = _seconds(int((episode.control_mode == HUMAN).sum()), episode.fps)
+    return {"person/time_correcting_s": corrected_s, "person/time_at_gate_s": float(episode.meta.get(GATE_S, 0.0))}
 
 
 def _seconds(steps: int, fps: float) -> float:
@@ -71,7 +76,7 @@ def _seconds(steps: int, fps: float) -> float:
 class LabelTime:
     """Seconds that labels took a person."""
 
-    kind: Literal["labeling", "auditing"]
+    metric: Literal["person/time_labeling_s", "person/time_auditing_s"]
     seconds: float = 0.0
     _newest: float = field(default=-np.inf, repr=False)
 
@@ -133,9 +138,12 @@ class HelpStats:
         if count["interventions"]:
             acted_s = sum(_seconds(one.by_person, one.fps) for one in episodes)
             numbers["person/intervention_s"] = acted_s / count["interventions"]
-        for name, helped in (("with", True), ("without", False)):
-            chosen = [one for one in episodes if bool(one.by_person) is helped]
-            true = [one.true_success for one in chosen if one.true_success is not None]
-            rates = {f"judge/success_{name}_help": [one.success for one in chosen], f"env/success_{name}_help": true}
-            numbers |= {rate: float(np.mean(successes)) for rate, successes in rates.items() if successes}
-        return numbers
+        helped = [one for one in episodes if one.by_person]
+        alone = [one for one in episodes if not one.by_person]
+        rates = {
+            "judge/success_with_help": [one.success for one in helped],
+            "env/success_with_help": [one.true_success for one in helped if one.true_success is not None],
+            "judge/success_without_help": [one.success for one in alone],
+            "env/success_without_help": [one.true_success for one in alone if one.true_success is not None],
+        }
+        return numbers | {name: float(np.mean(successes)) for name, successes in rates.items() if successes}

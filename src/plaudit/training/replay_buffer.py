@@ -98,7 +98,7 @@ class ReplayStats:
     demo_successes: int = 0  # of these, a success by its labels so far
     demos_blank: int = 0  # of these, those whose labels leave out every frame
     reason: str = ""  # why the judge failed on the newest skipped one
-    person_s: Mapping[str, float] = field(default_factory=dict)  # kind of work -> s, of all episodes ever added
+    person_s: Mapping[str, float] = field(default_factory=dict)  # metric -> s, of all episodes ever added
     born: float = 0.0  # when the service that counted was started, s since 1970
 
 
@@ -193,7 +193,7 @@ class ReplayBuffer:
 
     def add(self, episode: Episode, key: str) -> int:
         """Store an episode and return its id; the same key again returns the same id."""
-        person_s = {kind: self._person_s.get(kind, 0.0) + s for kind, s in seconds_of(episode).items()}
+        person_s = {name: self._person_s.get(name, 0.0) + s for name, s in seconds_of(episode).items()}
         meta = {**episode.meta, ONLINE: {"key": key, "steps_before": self._steps, "person_s": person_s}}
         episode = replace(episode, meta=meta)
         if is_discarded(episode):
