@@ -7,13 +7,16 @@
     none      SAC without a person
     hil       SAC, and the person's interventions are also demonstrations, as in HIL-SERL
     dagger    HG-DAgger: behavior cloning of demonstrations and interventions
-    both      SAC whose actor is that of HG-DAgger for its first 1,500 updates, and then as in hil
+    both      SAC whose actor is that of HG-DAgger for its first 2,500 updates, and then as in hil
 
-The person (teleop.type=scripted) helps where the task makes no progress, for 200 s in all.
+The person (teleop.type=scripted) helps where the task makes no progress, for 200 s in all. `--tasks pick_cube` is
+gym_hil's PandaPickCube with a person of its own (gym_hil_person.py), who also records the demonstrations. It needs the
+environment of `make .venv-simulators/.ready`.
 """
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -29,13 +32,16 @@ from plaudit.types import HUMAN
 SAC = "learner=sac learner.bc_weight=0.1 learner.tau=0.01"
 BUDGET_S = 200
 PERSON = f"teleop.type=scripted teleop.budget_s={BUDGET_S}"
+CLONE = "learner.pretrain_updates=500 learner.clone_updates=2500"
 VARIANTS = {
     "none": SAC,
     "hil": f"{SAC} {PERSON}",
     "dagger": f"learner=dagger {PERSON}",
-    "both": f"{SAC} learner.pretrain_updates=500 learner.clone_updates=1500 {PERSON}",
+    "both": f"learner=sac learner.bc_weight=1 learner.tau=0.01 {CLONE} {PERSON}",
 }
 GOAL = 0.9  # true success
+PICK_CUBE, DEMOS = "pick_cube", "demos"
+PICK_CUBE_PERSON, PLUGIN = "gym_hil_person:PickCubePersonConfig", "--allow-code gym_hil_person"
 
 
 @dataclass(frozen=True)
@@ -94,15 +100,16 @@ def learn(folder: Path, task: str, name: str, settings: str, seed: int, episodes
     run = folder / "runs" / f"{task}_{name}_{seed}"
     folder.mkdir(parents=True, exist_ok=True)
     if not (run / "report.html").exists():
-        words = (
-            f"online env={task} env.obs=state demos.scripted=20 demos.noise=0.05 audit.fraction=0 "
-            f"evaluation.freq=1000 evaluation.episodes=50 run.max_episodes={episodes} run.seed={seed} "
-            f"run.name={run.name} {settings}"
+        target = f"env={task} demos.scripted=20 demos.noise=0.05"
+        if task == PICK_CUBE:
+            record_pick_cube(folder)
+            target = f"env=gym_hil env.max_steps=40 demos.store={DEMOS} {PLUGIN}"
+            settings = settings.replace("teleop.type=scripted", f"teleop.type={PICK_CUBE_PERSON}")
+        plaudit(
+            folder,
+            f"online {target} env.obs=state audit.fraction=0 evaluation.freq=1000 evaluation.episodes=50 "
+            f"run.max_episodes={episodes} run.seed={seed} run.name={run.name} {settings}",
         )
-        command = [sys.executable, "-m", "plaudit.cli", *words.split()]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-        if done.returncode:
-            raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     evaluations = [line for line in lines if "eval/success_once" in line]
     acted = [(episode.control_mode == HUMAN, episode.fps) for _, episode in Store.open(run / "episodes")]
@@ -113,6 +120,26 @@ def learn(folder: Path, task: str, name: str, settings: str, seed: int, episodes
         final_rate=float(np.concatenate([human for human, _ in acted[-50:]]).mean()),
         seconds=max(line.get("time/elapsed_s", 0) for line in lines),
     )
+
+
+def record_pick_cube(folder: Path) -> None:
+    """Record 20 demonstrations of the simulated person; those that the folder has are not recorded again."""
+    plaudit(
+        folder,
+        f"record {DEMOS} --robot sim robot.env.type=gym_hil robot.env.obs=state policy.inference.realtime=false "
+        f"--teleop {PICK_CUBE_PERSON} teleop.patience=1 teleop.delay=0 teleop.duration=60 {PLUGIN} "
+        "--episodes 20 --seed 900 --steps 40 --auto",
+    )
+    plaudit(folder, f"label {DEMOS} --judge simulator")
+
+
+def plaudit(folder: Path, words: str) -> None:
+    """Run a command in a folder; the person of gym_hil is a module next to this file."""
+    command = [sys.executable, "-m", "plaudit.cli", *words.split()]
+    path = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
 
 
 def row(task: str, name: str, runs: list[Outcome]) -> str:
