@@ -87,7 +87,7 @@ def test_a_model_that_fails_ends_the_hints_and_nothing_else(capfd):
         operator.wait_until_ready()
         engine.recording = buffer = EpisodeBuffer.allocate(SPEC, 4)
         add(buffer, 1)
-        wait_until(lambda: "no more hints: camera 'front'" in capfd.readouterr().out)
+        wait_until(lambda: "no more hints: camera 'front'" in "".join(capfd.readouterr()))
     assert operator.status.phase == "episode"
 
 

@@ -110,8 +110,8 @@ class CriticEnsembleConfig(OffPolicyConfig):
     def _check_resets(self) -> Self:
         if self.resets.every is not None and self.resets.every <= self.resets.relearn_updates:
             raise ValueError(
-                f"resets.every is {self.resets.every}, and after each reset {self.resets.relearn_updates} updates are "
-                "for the critics alone (resets.relearn_updates), so the policy would never learn; make every larger"
+                f"resets.every is {self.resets.every}, at most resets.relearn_updates ({self.resets.relearn_updates}), "
+                "so the policy would never learn; make it larger"
             )
         return self
 
