@@ -45,7 +45,7 @@ def test_the_whole_tree_is_a_config_that_changes_nothing(tmp_path):
 
 
 def test_a_block_that_is_off_by_default_is_shown_when_asked_for(tmp_path):
-    assert "cluster, collect" in plaudit("config", "list", cwd=tmp_path)
+    assert "cluster, forecast, collect" in plaudit("config", "list", cwd=tmp_path)
     said = plaudit("config", "show", "collect", cwd=tmp_path)
     assert said.startswith("collect:\n  store: ???") and re.search(r"stop: true +# end the run when both", said)
 

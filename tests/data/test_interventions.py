@@ -130,3 +130,19 @@ def test_more_than_one_store_of_demonstrations_is_refused(tmp_path):
     stores = [labeled_store(tmp_path / str(i), counting_episode(3)) for i in range(3)]
     with pytest.raises(DataError, match="one store of demonstrations at most, got 2"):
         ReplaySampler(*stores, shares=(0.5, 0.5), interventions=InterventionConfig())
+
+
+def test_of_recorded_corrections_only_the_persons_steps_are_demonstrations(tmp_path):
+    """A store of demonstrations with an episode of an expert, and one in which a person corrected a policy."""
+    modes = np.array(MODES, np.uint8)
+    shown = labeled_store(tmp_path / "shown", counting_episode(10), counting_episode(12, 20, control_mode=modes))
+    own = labeled_store(tmp_path / "own", counting_episode(5, 100))
+    mixed = ReplaySampler(shown, own, shares=(0.5, 0.5), interventions=InterventionConfig(), horizon=4, seed=0)
+    for replay in (mixed, ReplaySampler(shown, demonstrations=True, horizon=4, seed=0)):
+        batch = replay.sample(800)
+        of_part = batch.part == 0
+        corrected, expert = of_part & (batch.episode == 1) & ~is_own(batch), of_part & (batch.episode == 0)
+        assert set(batch.step[corrected].tolist()) == set(BY_PERSON)
+        assert set(batch.step[expert & ~is_own(batch)].tolist()) == set(range(10))
+        assert (batch.action_mask[corrected & (batch.step == 9)].sum(axis=1) == 1).all()
+        assert (batch.action_mask[expert & (batch.step == 3)].sum(axis=1) == 4).all()

@@ -50,6 +50,23 @@ def test_with_a_weight_the_actor_clones_demonstrations_and_nothing_else(part: in
     assert learner.act(Observation({}, state), explore=False)[0, 0] == pytest.approx(acts, abs=0.15)
 
 
+def test_at_first_the_actor_may_only_clone_and_then_follows_the_critics():
+    """The demonstrations show 0.6 and the critics want -0.6: what it samples is near the first, and then the second."""
+    learner = Sac(SacConfig(hidden_dims=(32, 32), lr=3e-3, policy_update_freq=1, clone_updates=300), SPACES)
+    rng, state, acts = torch.Generator().manual_seed(0), np.zeros((200, 2), np.float32), list[np.ndarray]()
+    for _ in range(2):
+        for _ in range(300):
+            batch = bandit(rng)
+            shown = torch.arange(128) % 2 == 0
+            actions = torch.where(shown[:, None], torch.full_like(batch.actions, 0.6), batch.actions)
+            reward, parts = 1 - (actions[:, 0] + 0.6).square(), (~shown).long()
+            learner.update(Batch(**{**vars(batch), "actions": actions, "reward": reward, "part": parts}))
+        acts.append(learner.act(Observation({}, state), explore=True)[:, 0])
+    cloned, followed = acts
+    assert abs(cloned.mean() - 0.6) < 0.1 and cloned.std() < 0.15  # exploring, too
+    assert abs(followed.mean() + 0.6) < 0.3
+
+
 def test_nothing_of_the_future_counts_where_an_episode_ended():
     """With discount 0 the target is the reward alone, however the targets' weights lie."""
     one, other = (Sac(SacConfig(hidden_dims=(16,)), SPACES) for _ in range(2))

@@ -108,7 +108,8 @@ def test_the_critic_loss_alone_trains_a_shared_encoder():
     assert learner.net.actor_encoder is learner.net.critic_encoder
     batch = batch_of(spec_of("cnn, shared"))
     before = [parameter.detach().clone() for parameter in learner.net.critic_encoder.parameters()]
-    learner._update_actor(batch, ObsTensors(batch.images, batch.state), None)
+    features = learner.net.critic_encoder(ObsTensors(batch.images, batch.state)).detach()
+    learner._update_actor(batch, features, features, clone_only=False)
     assert all(torch.equal(*pair) for pair in zip(before, learner.net.critic_encoder.parameters()))
     learner.update(batch)
     after = list(learner.net.critic_encoder.parameters())

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from plaudit.envs.panda import PandaConfig
+from plaudit.envs.panda.tasks import TaskState
 from plaudit.errors import RolloutError
+from plaudit.policies.expert import ScriptedExpert
 from plaudit.policies.scripted import ScriptedConfig
 from plaudit.robots.sim import SimRobotConfig
 from plaudit.rollout.engine import InferenceConfig
@@ -60,6 +62,20 @@ def test_their_time_is_limited_over_all_episodes():
 def test_without_skill_they_do_not_help():
     (episode,) = play(patience=3, delay=0, duration=50, skill=0)
     assert episode.control_mode.any() and not episode.success.any()
+
+
+def test_whoever_takes_over_a_grasped_cube_does_not_drop_it():
+    at, goal = np.array([[0.5, 0.0, 0.15]]), np.array([[0.6, 0.1, 0.2]])
+    held, free = (TaskState(at, at, np.zeros(1), goal, np.array([grasped])) for grasped in (True, False))
+    action = ScriptedExpert("pick_place").act(held)[0]
+    assert action[3] == -1 and action[:3] @ (goal - at)[0] > 0  # closed, and on the way to the goal
+    assert ScriptedExpert("pick_place").act(free)[0][3] == 1
+
+
+def test_they_do_not_act_again_after_the_task_has_succeeded():
+    (episode,) = play(patience=4, delay=2, duration=40, noise=0)
+    done = int(np.argmax(episode.success))
+    assert episode.control_mode[:done].any() and not episode.control_mode[done + 1 :].any()
 
 
 def test_a_policy_that_makes_progress_is_left_alone():

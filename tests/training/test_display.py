@@ -92,7 +92,7 @@ def test_all_that_matters_is_on_one_screen():
         "v60 (latest v61), 4 s stale, 6,000 steps, 20 steps/s",
         "3 unlabeled episodes (max 16), 48 ms each, v2 (1 rejected), 4% OOD",
         "2,900 updates, 75 pending, 66 updates/s, 7% waiting for batches",
-        "false 4% [1-12] (max 10), missed 2% [0-9] (max 20), 40 audited; 2 wait for a human",
+        "false 4% [1-12] (max 10), missed 2% [0-9] (max 20), 40 audited",
     ):
         assert said in shown
 
@@ -308,15 +308,27 @@ def test_a_full_disk_does_not_end_the_loop_for_want_of_an_event(tmp_path):
     EventLog(RunFolder(tmp_path / "gone", config())).write(moment(), "started", "run started")
 
 
+def test_one_person_sees_everything_that_they_are_asked_to_do_and_the_time_that_it_took():
+    status = OperatorStatus("gate")
+    spent = {"person/time_correcting_s": 90.0, "person/time_at_gate_s": 30.0}
+    now = moment(operator=status, judge_metrics={"audit/pending_episodes": 2.0, "person/time_auditing_s": 12.0})
+    now = replace(now, replay=replace(now.replay, person_s=spent))
+    shown = words(Display(config("audit.by=human", "teleop.type=scripted")).screen(now))
+    assert "scene ready?, audit 2 episodes; minutes so far: 1.5 correcting, 0.5 at the gate, 0.2 auditing" in shown
+    human = load_training_config("online", None, ["env=lift", "env.obs=both", "learner=sac", "judge=human"])
+    labels = words(Display(human).screen(moment()))
+    assert "to do label 3 episodes" in labels
+
+
 def test_an_operator_sees_what_is_asked_and_which_keys_answer():
     status = OperatorStatus("gate", "success: no episode is running, so nothing was done", 1)
     view = Display(config())
     asked = [line.rstrip() for line in drawn(view.screen(moment(operator=status)))]
-    assert "robot     waits for the operator" in asked and "space start  q stop  x estop" in asked
-    assert "operator  scene ready?  success: no episode is running, so nothing was done" in asked
+    assert "robot    waits for the operator" in asked and "space start  q stop  x estop" in asked
+    assert "to do    scene ready?  success: no episode is running, so nothing was done" in asked
     held = [line.rstrip() for line in drawn(view.screen(moment(operator=OperatorStatus("held"))))]
-    assert "robot     waits for release" in held and "operator  EMERGENCY STOP" in held
+    assert "robot    waits for release" in held and "to do    EMERGENCY STOP" in held
     watched = drawn(view.screen(moment(operator=OperatorStatus("episode"))))
-    assert "operator  episode running" in [line.rstrip() for line in watched]
+    assert "to do    episode running" in [line.rstrip() for line in watched]
     assert "e end  s success  f failure  d discard  r repeat  p pause  q stop  x estop" in watched
     assert len(watched) == len(asked) == len(drawn(view.screen(moment()))) + 2

@@ -121,6 +121,27 @@ def test_the_first_steps_earn_no_updates_where_the_learner_is_to_start_later(tmp
     assert (end.progress.step, end.progress.updates, end.progress.pending_updates) == (240, 20, 0)
 
 
+def test_critics_start_anew_after_a_person_has_corrected_labels_and_relearn_before_others_follow(tmp_path):
+    """Two of the first ten labels are turned around; the run is stopped and continued later."""
+    corrected: list[int] = []
+
+    def watch(now: OnlineState) -> bool:
+        if now.episodes == 10 and not corrected:
+            ledger = Store.open(tmp_path / "run/episodes").ledger
+            for i in (0, 1):
+                cutoff = None if ledger.labels(i).success_once else 12
+                ledger.append(i, Labels.from_cutoff(steps=12, cutoff=cutoff, source="human"))
+                corrected.append(i)
+        return now.episodes < 15
+
+    more = ("learner.utd_ratio=0.5", "learner.resets.relabeled=0.1", "learner.resets.relearn_updates=30")
+    words = asked(tmp_path, *more, "run.max_episodes=20")
+    first = run_of(tmp_path, *words, watch=watch)
+    assert corrected and first.extra_updates == 30
+    again = run_of(tmp_path, *words)
+    assert (again.updates, again.extra_updates, again.pending_updates) == (120 + 30, 30, 0)
+
+
 def test_a_run_that_was_stopped_goes_on_with_the_same_counters(tmp_path):
     first = run_session(tmp_path, "run.max_episodes=30", stop_after=10)
     again = run_session(tmp_path, "run.max_episodes=30")

@@ -32,7 +32,8 @@ from training_runs import create, train
 
 SMALL = {
     "sac": "learner=sac env=lift run.num_envs=4 run.max_steps=1200 demos.scripted=3 learner.utd_ratio=0.05 "
-    "learner.hidden_dims=[16] run.checkpoint_freq=300 evaluation.freq=500 evaluation.episodes=4",
+    "learner.hidden_dims=[16] run.checkpoint_freq=300 evaluation.freq=500 evaluation.episodes=4 "
+    "learner.resets.every=25 learner.resets.relearn_updates=10",
     "qchunk": "learner=qchunk env=lift run.num_envs=4 run.max_steps=1200 demos.scripted=3 learner.utd_ratio=0.05 "
     "learner.pretrain_updates=5 learner.horizon=3 learner.num_samples=4 learner.hidden_dims=[16] learner.batch_size=32 "
     "learner.velocity_net.width=16 run.checkpoint_freq=300 evaluation.freq=500 evaluation.episodes=4",
@@ -44,7 +45,8 @@ SEEN = "env=lift env.obs=both env.image_size=[16,16] policy.cameras=[] judge={mo
 JUDGED = {  # an untrained judge of lifts, whose opinion is as good as any to be exact about
     "sac, judged": SEEN
     + "learner=sac audit.on_alarm=warn run.num_envs=2 run.max_steps=240 demos.scripted=2 learner.hidden_dims=[16] "
-    "learner.utd_ratio=0.05 run.checkpoint_freq=60 evaluation.freq=150 evaluation.episodes=2",
+    "learner.utd_ratio=0.05 run.checkpoint_freq=60 evaluation.freq=150 evaluation.episodes=2 "
+    "learner.resets.every=5 learner.resets.relearn_updates=3 learner.resets.relabeled=0",
     "ppo, judged": SEEN
     + "learner=ppo audit.on_alarm=warn run.num_envs=4 run.max_steps=800 demos.scripted=3 learner.hidden_dims=[16] "
     "learner.update_epochs=2 learner.pretrain_updates=20 run.keep_episodes=true run.checkpoint_freq=200 "

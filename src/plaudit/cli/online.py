@@ -66,7 +66,7 @@ def online(
     """
     from plaudit.cluster.connect import workers_for
     from plaudit.rollout.operator import resolve_auto
-    from plaudit.rollout.run import check_reset
+    from plaudit.rollout.run import check_forecast, check_reset
     from plaudit.training.demos import open_demos
     from plaudit.training.normalization import check_trained, resolve_normalizer
     from plaudit.training.online import OnlineTrainer
@@ -99,6 +99,7 @@ def online(
         settings = run.config  # a serial run has no operator: everything would wait for them
         operator = resolve_auto(settings.operator, True if serial else auto, settings.robot, settings.teleop)
         check_reset(settings.policy.inference.reset, operator)
+        check_forecast(settings.forecast, operator)
         run = RunFolder(run.path, settings.model_copy(update={"operator": operator}), is_new=run.is_new)
         if run.is_new:
             check_trained(run.config)

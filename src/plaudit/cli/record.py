@@ -59,6 +59,7 @@ def record(
     Before each episode, press the start key. Mark its end with success or failure, discard it, or repeat it. The same
     command continues a store that has fewer episodes. With --policy, a policy acts and your corrections are recorded.
     """
+    from plaudit.rollout.run import check_forecast
     from plaudit.rollout.teleop import restore_terminal
 
     if env is not None and robot != "sim":
@@ -78,6 +79,7 @@ def record(
             out.print(f"{store} has {len(opened.ids)} episodes already; ask for more with --episodes")
             return
         operator = _operator(config, auto)
+        check_forecast(config.forecast, operator)
         if opened.ids:
             out.print(f"{store} has {len(opened.ids)} of {episodes} episodes")
         options = {
@@ -85,6 +87,7 @@ def record(
             "patience_s": config.inference.patience_s,
             "on_fault": tell_fault(config.inference.patience_s),
             "countdown": countdown,
+            "forecast": config.forecast,
         }
         begun = False
         try:

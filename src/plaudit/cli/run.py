@@ -62,7 +62,7 @@ def run_(
     episode so far is always kept, and its meta says how it ended.
     """
     from plaudit.rollout.operator import resolve_auto
-    from plaudit.rollout.run import check_reset
+    from plaudit.rollout.run import check_forecast, check_reset
     from plaudit.rollout.teleop import restore_terminal
 
     config, policy = load_run_and_policy(
@@ -77,8 +77,10 @@ def run_(
     )
     operator = resolve_auto(config.operator, auto, config.robot, config.teleop)
     check_reset(config.inference.reset, operator)
+    check_forecast(config.forecast, operator)
     patience_s = config.inference.patience_s
-    options = {"task": task, "seed": seed, "patience_s": patience_s, "on_fault": tell_fault(patience_s)}
+    on_fault = tell_fault(patience_s)
+    options = {"task": task, "seed": seed, "patience_s": patience_s, "on_fault": on_fault, "forecast": config.forecast}
     with open_or_create(store) as opened, nullcontext() if config.teleop is None else restore_terminal():
         begun = False
         try:
@@ -152,6 +154,8 @@ class OperatorConsole:
         before, self._shown = self._shown, status
         if status.messages != before.messages and status.message:
             out.print(Text(f"  {status.message}"))
+        if status.hint and not before.hint:
+            out.print(Text(f"  {status.forecast}; {status.hint}", "bold yellow"))
         if status.phase == before.phase or status.phase == "idle":
             return
         words, style = WORDS[status.phase]
@@ -162,14 +166,23 @@ class OperatorConsole:
 
 
 def drive(
-    engine: Any, store: Any, robot: Any, config: Any, count: int, *, countdown: int = 0, **options: Any
+    engine: Any,
+    store: Any,
+    robot: Any,
+    config: Any,
+    count: int,
+    *,
+    forecast: Any = None,
+    countdown: int = 0,
+    **options: Any,
 ) -> "Iterator[RecordedEpisode]":
     """Record episodes, with an operator where the config says so, and print how each ended.
 
+    forecast: its config; None: no hints
     countdown: s from the operator's start to the first step
     """
     from plaudit.rollout.operator import Operator, OperatorCommand, listen_at_robot, listen_at_terminal
-    from plaudit.rollout.run import record_episodes
+    from plaudit.rollout.run import advising, record_episodes
 
     console = OperatorConsole(config)
     operator, left = Operator(config.gate, console.show, countdown) if config.attended else None, count
@@ -177,6 +190,7 @@ def drive(
         if operator is not None:
             stack.enter_context(listen_at_robot(config, operator.send, robot))
             stack.enter_context(listen_at_terminal(config, operator.send))
+        stack.enter_context(advising(forecast, engine, operator))
         for done in record_episodes(engine, store, count, operator=operator, **options):
             left -= done.mark != OperatorCommand.REPEAT
             where = f"discarded, kept as episode {done.id} of {done.store}" if done.discarded else f"episode {done.id}"

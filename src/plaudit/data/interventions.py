@@ -2,7 +2,8 @@
 
 A step of an episode in which a person acted (`control_mode`) is experience like any other. It is also a demonstration,
 as in HIL-SERL: it is sampled once more in the part of a batch that holds the demonstrations, so whatever clones these
-clones it too.
+clones it too. A store of demonstrations may hold corrections of a policy (`plaudit record --policy`). Of these
+episodes, too, only the person's steps are demonstrations.
 """
 
 import numpy as np
@@ -30,6 +31,19 @@ def steps_by_person(control_mode: AnyArray) -> AnyArray:
     position = np.arange(len(human))
     ends = np.minimum.accumulate(np.where(human, len(human), position)[::-1])[::-1]  # the next step of the policy
     return np.where(human, ends - position, 0).astype(np.int32)
+
+
+def steps_to_clone(control_mode: AnyArray, *, demonstrations: bool) -> AnyArray:
+    """[T] for how many steps from here actions are to be cloned; 0 where they are not.
+
+    demonstrations: an episode in which no person acted is one as a whole, like those of a scripted expert
+
+    >>> steps_to_clone(np.array([0, 0, 0]), demonstrations=True).tolist()
+    [3, 2, 1]
+    """
+    if demonstrations and not (control_mode == HUMAN).any():
+        return np.arange(len(control_mode), 0, -1, dtype=np.int32)
+    return steps_by_person(control_mode)
 
 
 def steps_before_takeover(control_mode: AnyArray, count: int) -> BoolArray:

@@ -50,7 +50,7 @@ class _Source:
     share: float
     numbers: AnyArray
     weights: FloatArray | None = None  # how often each is sampled; None: all alike
-    by_person: bool = False  # the actions after a person has let go do not count
+    cloned_only: bool = False  # the actions after a person has let go do not count
 
     def sample(self, count: int, rng: np.random.Generator) -> AnyArray:
         """Numbers of rows, with replacement."""
@@ -93,6 +93,7 @@ class ReplaySampler:
         features: FeatureCache | None = None,
         frames: "DeviceFrames | None" = None,
         interventions: InterventionConfig | None = None,
+        demonstrations: bool = False,
         seed: int | None = None,
         threads: int | None = None,
         allocate: Allocate | None = None,
@@ -112,6 +113,8 @@ class ReplaySampler:
         frames: keeps frames or features on a GPU, for `sample_torch`; None: they are read from the disk
         interventions: the last store is a run's own and part 1 of a batch; its steps in which a person acted are also
             in part 0, with the demonstrations of a store before it. None: parts are numbered like the stores
+        demonstrations: all stores hold demonstrations; of an episode that a person and a policy shared, only the
+            person's steps are sampled
         threads: that copy frames at once; None for one a core, four at most
         """
         if not stores:
@@ -131,11 +134,13 @@ class ReplaySampler:
             raise DataError(f"sources must be one set of names a store, got {sources} for {len(stores)} stores")
         held = hold_back or [0] * len(stores)
         tables = list(zip(stores, returns, whose, held, strict=True))
+        shown = [demonstrations or interventions is not None] * (len(stores) - 1) + [demonstrations]
         people = [None] * (len(stores) - 1) + [interventions]
         self._make_tables = lambda frames: [
-            StepTable(*each, cameras, features, frames, history, person)
-            for each, person in zip(tables, people, strict=True)
+            StepTable(*each, cameras, features, frames, history, *kind)
+            for each, kind in zip(tables, zip(people, shown, strict=True), strict=True)
         ]
+        self._demonstrations = demonstrations
         self._frames = frames
         self._tables: list[StepTable] = self._make_tables(frames)
         self._image_dtype = np.uint8 if features is None else np.float32
@@ -251,17 +256,19 @@ class ReplaySampler:
         *others, own = self._tables
         if own.interventions is None:
             parts = enumerate(zip(self._tables, self.shares, strict=True))
-            sources = [_Source(table, part, share, table.valid) for part, (table, share) in parts]
+            rows = [table.cloned if self._demonstrations else (table.valid, None) for table in self._tables]
+            sources = [_Source(table, part, share, *rows[part], self._demonstrations) for part, (table, share) in parts]
         else:
             ratio, rest = self.shares
-            numbers, weights = own.human
-            shown = sum(len(table.valid) for table in others)  # steps of demonstrations
+            numbers, weights = own.cloned
+            shown = sum(len(table.cloned[0]) for table in others)  # steps of demonstrations
             share = own.interventions.share
             if share is None or (share and not shown):
                 share = len(numbers) / max(1, len(numbers) + shown)
-            sources = [_Source(table, 0, ratio * (1 - share * bool(len(numbers))), table.valid) for table in others]
+            rest_of_part = ratio * (1 - share * bool(len(numbers)))
+            sources = [_Source(table, 0, rest_of_part, *table.cloned, cloned_only=True) for table in others]
             if share:
-                sources.append(_Source(own, 0, ratio * share, numbers, weights, by_person=True))
+                sources.append(_Source(own, 0, ratio * share, numbers, weights, cloned_only=True))
             sources += [_Source(own, 1, rest, own.valid)]
         filled = [source for source in sources if len(source.numbers)]
         return [source for source in filled if source.share] or filled
@@ -325,7 +332,7 @@ class ReplaySampler:
         _copy_fields(columns, "state", segment, now, batch.state, where)
         _copy_fields(columns, "state", segment, following, batch.next_state, where)
         ahead = np.arange(batch.actions.shape[1])
-        counted = rows["by_person" if pick.source.by_person else "left"]
+        counted = rows["cloned" if pick.source.cloned_only else "left"]
         batch.action_mask[where] = ahead < counted[:, None]
         window = row[:, None] + np.minimum(ahead, rows["left"][:, None] - 1)  # past the end: the last action again
         _copy_fields(columns, "action", segment, window, batch.actions, where)

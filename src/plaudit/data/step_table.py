@@ -14,7 +14,7 @@ import numpy as np
 
 from plaudit.data.catalog import EpisodeEntry
 from plaudit.data.features import FeatureCache
-from plaudit.data.interventions import InterventionConfig, sampling_weights, steps_before_takeover, steps_by_person
+from plaudit.data.interventions import InterventionConfig, sampling_weights, steps_before_takeover, steps_to_clone
 from plaudit.data.rewards import Decisions, RewardConfig, learning_signal
 from plaudit.data.segments import STEPS, MappedColumn, camera_column
 from plaudit.data.store import Store
@@ -32,7 +32,7 @@ def _row_type(history: int) -> Any:
             ("segment", np.int32),
             ("row", np.int64),  # of the observation before the action, in its segment
             ("left", np.int32),  # actions from here to the episode's end, this one included
-            ("by_person", np.int32),  # of these, those that a person chose without a break; 0: the policy acted
+            ("cloned", np.int32),  # of these, those without a break that are cloned; 0: the policy acted
             ("span", np.int32),  # steps from here to the next observation
             ("episode", np.int64),
             ("step", np.int32),
@@ -82,15 +82,16 @@ class StepTable:
         frames: "DeviceFrames | None" = None,
         history: int = 0,
         interventions: InterventionConfig | None = None,
+        demonstrations: bool = False,
     ):
-        """See `ReplaySampler`."""
+        """See `ReplaySampler`. demonstrations: whether this store holds them"""
         self.store = store
         self.returns = returns
         self.sources = sources
         self.hold_back = hold_back
         self.cameras = cameras
         self._cache, self._frames, self._history = cache, frames, history
-        self.interventions = interventions
+        self.interventions, self._demonstrations = interventions, demonstrations
         self._slots: dict[int, AnyArray] = {}  # episode -> slots of its observations
         self._features: dict[int, dict[str, FloatArray]] = {}  # segment -> column -> features of its rows
         self._maps: dict[int, dict[str, MappedColumn]] = {}  # segment -> column -> map; outlives an eviction
@@ -102,7 +103,7 @@ class StepTable:
         self._revision = -1  # of the store, seen so far
         self._rejected: frozenset[str] = frozenset()
         self._valid: AnyArray | None = None
-        self._human: tuple[AnyArray, FloatArray | None] | None = None
+        self._cloned: tuple[AnyArray, FloatArray | None] | None = None
 
     def refresh(self, rejected: frozenset[str] = frozenset()) -> int:
         """Catch up with store and ledger; returns how many steps can be sampled. Cheap when nothing is new.
@@ -128,7 +129,7 @@ class StepTable:
                 with suppress(EpisodeNotFound):  # evicted while this loop runs
                     self._label(episode_id)
             self._seen = seen
-            self._valid = self._human = None
+            self._valid = self._cloned = None
             if 2 * sum(b.stop - b.start for b in self._blocks.values()) < self._used:
                 self._compact()
         return len(self.valid)
@@ -143,14 +144,13 @@ class StepTable:
         return self._valid
 
     @property
-    def human(self) -> tuple[AnyArray, FloatArray | None]:
-        """Numbers of the rows in which a person acted, and how often each is sampled; None: all alike."""
-        if self._human is None:
-            valid = self.valid
-            numbers = valid[self._rows["by_person"][valid] > 0]
+    def cloned(self) -> tuple[AnyArray, FloatArray | None]:
+        """Numbers of the rows whose actions are cloned, and how often each is sampled; None: all alike."""
+        if self._cloned is None:
+            numbers = self.valid[self._rows["cloned"][self.valid] > 0]
             half_life = None if self.interventions is None else self.interventions.half_life
-            self._human = numbers, sampling_weights(self._rows["episode"][numbers], half_life)
-        return self._human
+            self._cloned = numbers, sampling_weights(self._rows["episode"][numbers], half_life)
+        return self._cloned
 
     def __getitem__(self, numbers: AnyArray) -> AnyArray:
         return self._rows[numbers]
@@ -249,8 +249,7 @@ class StepTable:
         block["step"] = np.arange(entry.steps)
         block["row"] = entry.row + block["step"]
         block["left"] = entry.steps - block["step"]
-        if self.interventions is not None:
-            block["by_person"] = steps_by_person(self._control_mode(entry))
+        block["cloned"] = steps_to_clone(self._control_mode(entry), demonstrations=self._demonstrations)
         self._used = rows.stop
         if self._frames is not None:
             self._slots[episode_id] = slots = self._frames.add(self._load(episode_id))
@@ -315,7 +314,7 @@ class StepTable:
         starts = np.cumsum([0, *(len(rows) for rows in kept)])
         self._blocks = {i: slice(int(a), int(b)) for i, a, b in zip(self._blocks, starts[:-1], starts[1:], strict=True)}
         self._used = len(self._rows)
-        self._valid = self._human = None
+        self._valid = self._cloned = None
         alive = set(np.unique(self._rows["segment"]).tolist())
         self._maps = {number: maps for number, maps in self._maps.items() if number in alive}
         self._features = {number: columns for number, columns in self._features.items() if number in alive}

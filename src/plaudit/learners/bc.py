@@ -129,7 +129,8 @@ def train_flow_from_store(
     config, cameras = BCConfig(**options), tuple(policy.config.cameras)
     with Demonstrations.of(store, include_failures=config.include_failures).open(store) as chosen:
         horizon, history = policy.config.horizon, policy.config.history
-        replay = ReplaySampler(chosen, horizon=horizon, history=history, cameras=cameras, seed=config.seed)
+        windows = {"horizon": horizon, "history": history, "cameras": cameras}
+        replay = ReplaySampler(chosen, **windows, demonstrations=True, seed=config.seed)
         batches = (ActionWindows.of(replay.sample(config.batch_size)) for _ in range(config.steps))
         return _train(FlowBC(policy, normalizer, config), batches, callback)
 

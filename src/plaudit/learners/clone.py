@@ -55,7 +55,7 @@ def clone_encoder(
     optimizer = Adam([*networks.parameters(), *actor.parameters()], lr=LR, weight_decay=1e-5)
     rng = torch.Generator(device).manual_seed(seed)
     with Demonstrations.of(demos).open(demos) as chosen:
-        replay = ReplaySampler(chosen, cameras=tuple(env_spec.cameras), seed=seed)
+        replay = ReplaySampler(chosen, cameras=tuple(env_spec.cameras), demonstrations=True, seed=seed)
         for _ in track(range(config.clone_updates)):
             batch = to_torch(prepare(replay.sample(config.clone_batch_size)), device)
             frames = {camera: random_shift(images, rng, SHIFT_PAD) for camera, images in batch.images.items()}

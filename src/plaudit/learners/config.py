@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from plaudit.config import (
     BatchSize,
     Config,
+    Fraction,
     LearningRate,
     NonNegativeFloat,
     NonNegativeInt,
@@ -76,13 +77,22 @@ class OffPolicyConfig(LearnerConfig):
         if self.clones_demos and round(self.demo_ratio * self.batch_size) < 1:
             raise ValueError(
                 f"demo_ratio is {self.demo_ratio:g} of a batch of {self.batch_size}, so no batch holds demonstrations, "
-                "and cloning them (bc_weight) would do nothing; raise demo_ratio, or set bc_weight to 0"
+                "and cloning them (bc_weight, clone_updates) would do nothing; raise demo_ratio, or set these to 0"
             )
         return self
 
     def updates_due(self, steps: int) -> float:
         """Updates due after a number of steps of the robot; the first `random_steps` never count."""
         return self.utd_ratio * max(0, steps - self.random_steps)
+
+
+class ResetConfig(Config):
+    """When critics start anew (learners/resets.py)."""
+
+    every: PositiveInt | None = None  # updates; for many updates per step (utd_ratio up to 20); None: never
+    # After labels changed the success of this fraction of the labeled episodes; 0: at each such change; None: never.
+    relabeled: Fraction | None = None
+    relearn_updates: NonNegativeInt = 1000  # of the critics alone after a reset; extra ones after changed labels
 
 
 class CriticEnsembleConfig(OffPolicyConfig):
@@ -94,6 +104,16 @@ class CriticEnsembleConfig(OffPolicyConfig):
     num_critics: SmallInt = 2  # in the ensemble
     num_subsample_critics: SmallInt = 2  # sampled for each target, of which the minimum counts
     random_shift_pad: NonNegativeInt = 4  # pixels by which images are shifted at random; 0 for none
+    resets: ResetConfig = ResetConfig()  # when critics start anew
+
+    @model_validator(mode="after")
+    def _check_resets(self) -> Self:
+        if self.resets.every is not None and self.resets.every <= self.resets.relearn_updates:
+            raise ValueError(
+                f"resets.every is {self.resets.every}, at most resets.relearn_updates ({self.resets.relearn_updates}), "
+                "so the policy would never learn; make it larger"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_subsample(self) -> Self:
@@ -119,13 +139,16 @@ class SacConfig(CriticEnsembleConfig):
     temperature_init: PositiveFloat = 0.01  # it then follows the target entropy
     target_entropy: Number | None = None  # None: minus half the number of actions
     bc_weight: NonNegativeFloat = 0.0  # in the actor's loss, of cloning the demonstrations in a batch
+    pretrain_updates: NonNegativeInt = 0  # with demonstrations alone, where there are some, before the first episode
+    # The first updates, those of pretraining too, in which the actor only clones: HG-DAgger, while the critics learn.
+    clone_updates: NonNegativeInt = 0
     # The last number of an action; discrete: -1, 0 or 1, chosen by a grasp critic, as in HIL-SERL.
     gripper: Gripper = "continuous"
     random_steps: NonNegativeInt = 100
 
     @property
     def clones_demos(self) -> bool:
-        return self.bc_weight > 0
+        return self.bc_weight > 0 or self.clone_updates > 0
 
 
 class PpoConfig(LearnerConfig):

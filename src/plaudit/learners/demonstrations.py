@@ -2,7 +2,8 @@
 
 Successes are cloned up to their first frame of success. An episode without any label counts as a demonstration and is
 cloned to its end: people record demonstrations on purpose and often never label them. A labeled failure is left out
-unless it is asked for, and an excluded episode always.
+unless it is asked for, and an excluded episode always. Of an episode in which a person corrected a policy, only the
+person's steps are cloned (data/interventions.py).
 """
 
 from collections.abc import Iterator, Mapping

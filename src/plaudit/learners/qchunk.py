@@ -20,8 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from plaudit.errors import DataError
-from plaudit.learners.base import EncoderSpec, LearnerBase, make_adam, optimizer_step, sample_critics, soft_update
+from plaudit.learners.base import EncoderSpec, make_adam, optimizer_step, sample_critics, soft_update
 from plaudit.learners.config import QChunkConfig
+from plaudit.learners.resets import CriticLearner
 from plaudit.policies.config import CriticConfig, QChunkPolicyConfig
 from plaudit.policies.flow import VelocityNet, integrate, matching_loss
 from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors
@@ -49,7 +50,7 @@ class QChunkNet(nn.Module):
         self.target_critic_encoder.load_state_dict(self.critic_encoder.state_dict())
 
 
-class QChunk(LearnerBase):
+class QChunk(CriticLearner):
     """A `Learner` of batches from replay: windows of h actions and the sum of their rewards."""
 
     net: QChunkNet
@@ -114,7 +115,7 @@ class QChunk(LearnerBase):
         Metrics stay on the device: reading a number waits for the GPU.
         """
         self._check(batch)
-        self.version += 1
+        self.count_update()
         return self.run_step(self._step, batch)
 
     def _step(self, batch: Batch[Tensor]) -> dict[str, Tensor]:
@@ -150,6 +151,11 @@ class QChunk(LearnerBase):
         if shape != wanted:
             differs = f"this learner takes windows of {wanted} actions, the batch has {shape}"
             raise DataError(f"{differs}; sample it with the learner's replay_options")
+
+    @property
+    def critics(self) -> list[tuple[nn.Module, nn.Module]]:
+        """The ensemble with its target network."""
+        return [(self.net.critic, self.net.target_critic)]
 
     @property
     def components(self) -> dict[str, nn.Module]:

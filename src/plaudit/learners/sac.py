@@ -5,7 +5,8 @@ LayerNorm, against overestimation beyond the data (`CriticEnsemble`); the target
 ensemble (`_critic_loss`); several critic updates follow each step of the robot (`utd_ratio`, counted by the run's
 loop). As in HIL-SERL (2410.21845), the entropy is not part of the target. Reward and termination come from the labels
 alone: `target = reward + discount * value`. With `bc_weight` the actor also clones the demonstrations (as in
-1709.10089): it learns sooner, and stays near them where a judge could be fooled.
+1709.10089): it learns sooner, and stays near them where a judge could be fooled. During the first `clone_updates` it
+only clones what people do (HG-DAgger, 1810.02890), and the critics learn; then it follows them.
 
 `gripper: discrete` is that of HIL-SERL: a grasp critic values three gripper actions, and the best one is sent, also
 when exploring. It learns by double DQN (1509.06461), from the same rewards. Actor and critics have the other numbers of
@@ -23,8 +24,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plaudit.errors import TrainingError
-from plaudit.learners.base import EncoderSpec, LearnerBase, make_adam, optimizer_step, sample_critics, soft_update
+from plaudit.learners.base import EncoderSpec, make_adam, optimizer_step, sample_critics, soft_update
 from plaudit.learners.config import SacConfig
+from plaudit.learners.resets import CriticLearner
 from plaudit.policies.config import ActorConfig, GaussianConfig
 from plaudit.policies.layers import run_parallel
 from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors, TanhGaussian, grasp_critic, with_gripper
@@ -56,7 +58,7 @@ class SacNet(nn.Module):
         return self.own_actor_encoder or self.critic_encoder
 
 
-class Sac(LearnerBase):
+class Sac(CriticLearner):
     """A `Learner` of batches from replay."""
 
     net: SacNet
@@ -70,7 +72,8 @@ class Sac(LearnerBase):
         encoder: EncoderSpec | None = None,
     ):
         super().__init__(env_spec, seed, device, encoder)
-        self.config, self._shared = config, self.encoder.config.shared
+        self.config, self.pretrain_updates = config, config.pretrain_updates
+        self._shared = self.encoder.config.shared
         if config.gripper == "discrete" and env_spec.action_dim < 2:
             raise TrainingError(
                 "learner.gripper=discrete needs actions of two numbers or more; the last is the gripper"
@@ -115,10 +118,12 @@ class Sac(LearnerBase):
 
         Metrics stay on the device: reading a number waits for the GPU.
         """
-        self.version += 1
-        return self.run_step(self._step, batch, update_actor=self.version % self.config.policy_update_freq == 0)
+        self.count_update()
+        update_actor = self.version % self.config.policy_update_freq == 0 and not self.relearning
+        clone_only = self.version <= self.config.clone_updates
+        return self.run_step(self._step, batch, update_actor=update_actor, clone_only=clone_only)
 
-    def _step(self, batch: Batch[Tensor], *, update_actor: bool) -> dict[str, Tensor]:
+    def _step(self, batch: Batch[Tensor], *, update_actor: bool, clone_only: bool) -> dict[str, Tensor]:
         obs, next_obs = self.augment_batch(batch, self.config.random_shift_pad)
         # Critics.
         needs_features = update_actor and not self._shared
@@ -137,19 +142,33 @@ class Sac(LearnerBase):
         if update_actor:
             critic_features = critic_features.detach()
             own = critic_features if features is None else features
-            of_actor, _ = run_parallel(lambda: self._update_actor(batch, own, critic_features), self._update_targets)
+            of_actor, _ = run_parallel(
+                lambda: self._update_actor(batch, own, critic_features, clone_only=clone_only), self._update_targets
+            )
             metrics |= of_actor
         else:
             self._update_targets()
         return {name: number.detach() for name, number in metrics.items()}
 
-    def _update_actor(self, batch: Batch[Tensor], features: Tensor, critic_features: Tensor) -> dict[str, Tensor]:
-        """critic_features: from before the update of the critics, as in DrQ-v2, which saves an encoder pass"""
-        actor_loss, entropy = self._actor_loss(features, critic_features)
+    def _update_actor(
+        self, batch: Batch[Tensor], features: Tensor, critic_features: Tensor, *, clone_only: bool
+    ) -> dict[str, Tensor]:
+        """
+        critic_features: from before the update of the critics, as in DrQ-v2, which saves an encoder pass
+        clone_only: what it samples comes near the demonstrations, whatever the critics say
+        """
+        actions, log_density = self.net.actor(features, self._noise(len(features)))
+        entropy = -log_density.detach().mean()
+        actor_loss = (self.net.log_temperature.exp().detach() * log_density).mean()
         metrics = {"policy/entropy": entropy}
-        if self.config.bc_weight:
-            metrics["loss/bc"] = self._bc_loss(features, batch)
-            actor_loss = actor_loss + self.config.bc_weight * metrics["loss/bc"]
+        if clone_only:
+            metrics["loss/bc"] = self._bc_loss(actions, batch)
+            actor_loss = actor_loss + metrics["loss/bc"]
+        else:
+            actor_loss = actor_loss - self.net.critic(critic_features, actions).mean()
+            if self.config.bc_weight:
+                metrics["loss/bc"] = self._bc_loss(self.net.actor.mode(features), batch)
+                actor_loss = actor_loss + self.config.bc_weight * metrics["loss/bc"]
         temperature = self.net.log_temperature.exp()
         temperature_loss = temperature * (entropy - self.target_entropy).detach()
         optimizer_step(self.optimizers["actor"], actor_loss + temperature_loss, self.sync)
@@ -195,19 +214,19 @@ class Sac(LearnerBase):
         cloning = F.cross_entropy(values, taken, reduction="none")
         return loss + self.config.bc_weight * (cloning * is_demo).sum() / is_demo.sum().clamp(min=1)
 
-    def _actor_loss(self, features: Tensor, critic_features: Tensor) -> tuple[Tensor, Tensor]:
-        """Both features are of the same observations."""
-        actions, log_density = self.net.actor(features, self._noise(len(features)))
-        value = self.net.critic(critic_features, actions).mean(dim=0)
-        temperature = self.net.log_temperature.exp().detach()
-        return (temperature * log_density - value).mean(), -log_density.detach().mean()
-
-    def _bc_loss(self, features: Tensor, batch: Batch[Tensor]) -> Tensor:
-        """How far the actor's mean is from the actions of the demonstrations, the first part of a mix."""
+    def _bc_loss(self, actions: Tensor, batch: Batch[Tensor]) -> Tensor:
+        """How far the actor's actions are from those of the demonstrations, the first part of a mix."""
         is_demo = (batch.part == 0).float()
-        actions = batch.actions[:, : self._arm].clamp(-1, 1)
-        apart = (self.net.actor.mode(features) - actions).square().sum(dim=-1)
+        apart = (actions - batch.actions[:, : self._arm].clamp(-1, 1)).square().sum(dim=-1)
         return (apart * is_demo).sum() / is_demo.sum().clamp(min=1)
+
+    @property
+    def critics(self) -> list[tuple[nn.Module, nn.Module]]:
+        """Each critic with its target network."""
+        net, pairs = self.net, [(self.net.critic, self.net.target_critic)]
+        if net.grasp_critic is not None and net.target_grasp_critic is not None:
+            pairs.append((net.grasp_critic, net.target_grasp_critic))
+        return pairs
 
     @property
     def components(self) -> dict[str, nn.Module]:

@@ -81,7 +81,9 @@ class ScriptedExpert:
     def _plan(self, state: TaskState) -> None:
         """Decide where each cube is brought, and where the fingers close."""
         self._planned, count = True, self._num_envs
-        self._close_steps = np.zeros(count, int)  # since the fingers began to close
+        # Steps since the fingers began to close. Who takes over while the cube is grasped goes on with it.
+        grasped = state.is_grasped & np.isin(self.outcome, SUCCESSES)
+        self._close_steps = np.where(grasped, CLOSE_STEPS, 0)
         self._released = np.zeros(count, bool)
         self._offset, self._goal = np.zeros((count, 3)), state.goal_pos.copy()  # of the fingers from the cube
         angle = self._rng.uniform(-np.pi, np.pi, count)

@@ -24,8 +24,15 @@ class Linear(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, gain: float = 1.0):
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(inputs, outputs).uniform_(-gain, gain) / math.sqrt(inputs))
-        self.bias = nn.Parameter(torch.zeros(outputs))
+        self._gain = gain
+        self.weight, self.bias = nn.Parameter(torch.empty(inputs, outputs)), nn.Parameter(torch.empty(outputs))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw new weights."""
+        self.weight.uniform_(-self._gain, self._gain).div_(math.sqrt(len(self.weight)))
+        self.bias.zero_()
 
     def forward(self, x: Tensor) -> Tensor:
         if x.is_cuda and x.dim() == 2:

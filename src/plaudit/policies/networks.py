@@ -174,10 +174,17 @@ class CriticEnsemble(nn.Module):
         super().__init__()
         sizes = [inputs, *hidden_dims, 1]
         self.weights = nn.ParameterList(
-            nn.Parameter(torch.empty(num_critics, before, after).uniform_(-1, 1) / math.sqrt(before))
-            for before, after in pairwise(sizes)
+            nn.Parameter(torch.empty(num_critics, before, after)) for before, after in pairwise(sizes)
         )
-        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(num_critics, 1, after)) for after in sizes[1:])
+        self.biases = nn.ParameterList(nn.Parameter(torch.empty(num_critics, 1, after)) for after in sizes[1:])
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Draw new weights."""
+        for weight, bias in zip(self.weights, self.biases, strict=True):
+            weight.uniform_(-1, 1).div_(math.sqrt(weight.shape[1]))
+            bias.zero_()
 
     def forward(self, features: Tensor, actions: Tensor, members: Tensor | None = None) -> Tensor:
         """Values [E, B], of all critics or of some."""

@@ -40,6 +40,7 @@ from plaudit.report.verdict import CORRECTED_RATE, ERROR_LIMITS, Verdict, run_ve
 
 CORRECTED = "corrected by the audit"
 _FALSE, _MISSED = ERROR_LIMITS
+_SPENT = "person/time_"  # of a metric, before a kind of work
 _SMOOTHING = 5  # rollouts: one of sixteen episodes is a coarse measure
 _MAX_EVENTS = 60  # latest
 _MAX_VIDEO = 64 << 20  # bytes; ours have about one megabyte
@@ -191,6 +192,10 @@ def _tiles(run: RunData, rates: SuccessRates) -> dict[str, str]:
         if run.points("judge/success_with_help"):
             tiles["success of episodes with help"] = f"{run.latest('judge/success_with_help'):.0%}"
         tiles["of the steps of the last 50 episodes, by a person"] = f"{run.latest('person/intervention_rate'):.0%}"
+    spent = {name.removeprefix(_SPENT).removesuffix("_s").replace("_", " "): name for name in run.names(_SPENT)}
+    if spent:
+        minutes = (f"{kind} {run.latest(name) / 60:.1f}" for kind, name in spent.items())
+        tiles["minutes of people"] = ", ".join(minutes)
     if ood := run.latest("judge/ood_share"):
         recent = "the last 50 episodes" if run.is_online else "the last rollout"
         tiles[f"of {recent}, out of distribution"] = f"{ood:.0%}"

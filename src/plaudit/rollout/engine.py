@@ -306,6 +306,7 @@ class EngineBase:
     def __init__(self) -> None:
         self._latencies: deque[LatencyStats] = deque(maxlen=MAX_EPISODES)
         self._stopping = threading.Event()
+        self.recording: EpisodeBuffer | None = None  # the running episode
         self._until: Callable[[], str] = str  # asked for a reason to end the current episode; str() is none
         self.emergency_stop = EmergencyStop()  # for whoever watches the robot; no episode begins while it is engaged
 
@@ -329,6 +330,7 @@ class EngineBase:
             episode, error = None, None
             if self._released():
                 episode, error = self._run_episode(task, None if seed is None else seed + number)
+            self.recording = None
             if episode is not None:
                 yield episode
             if error is not None:

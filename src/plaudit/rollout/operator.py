@@ -23,6 +23,7 @@ import subprocess
 import sys
 import termios
 import threading
+import time
 import tty
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -51,6 +52,7 @@ from plaudit.trust import print_plain
 from plaudit.types import OPERATOR, Episode
 
 MARK = OPERATOR  # in an episode's meta: the operator's command that marked it
+GATE_S = "gate_s"  # in an episode's meta: how long the robot waited at the gate before it, s
 
 
 class OperatorCommand(StrEnum):
@@ -89,6 +91,8 @@ class OperatorStatus:
     message: str = ""  # what came of the last command; "" where that is plain to see
     messages: int = 0  # answers so far, so that the same one twice is noticed
     stopped: bool = False  # whether the operator has ended the run
+    forecast: str = ""  # how far the running episode is (rollout/forecast.py); "" where nothing measures it
+    hint: str = ""  # why a person should take over now
 
 
 class Operator:
@@ -108,6 +112,7 @@ class Operator:
         self._open = False  # whether START was given at the gate
         self._paused = False
         self._end_reason, self._mark = "", ""  # of the current episode
+        self._gate_s = 0.0  # before it
         self.emergency_stop = EmergencyStop()  # of the robot that is attended, see `attend`
         self._stop_count = 0  # of the emergency stop, when the gate was passed
 
@@ -126,6 +131,7 @@ class Operator:
 
     def wait_until_ready(self) -> bool:
         """Wait at the gate, and before it until an emergency stop is released; returns False when the run is over."""
+        began = time.monotonic()
         while not self._status.stopped:
             self._paused |= self.emergency_stop.engaged
             self._wait("held", lambda: not self.emergency_stop.engaged)
@@ -140,6 +146,7 @@ class Operator:
                     break
         else:
             return False
+        self._gate_s = time.monotonic() - began
         self._enter("episode")
         return True
 
@@ -181,8 +188,15 @@ class Operator:
             if mark and episode is None:  # it was marked on the way to the start pose
                 message = f"{mark}: no episode was recorded, so nothing was marked"
                 self._update(message=message, messages=self._status.messages + 1)
-        self._enter("idle")
-        return episode if episode is None or not mark else replace(episode, meta={**episode.meta, MARK: mark})
+        self._listener(self._update(phase="idle", forecast="", hint=""))
+        if episode is None:
+            return None
+        return replace(episode, meta={**episode.meta, GATE_S: self._gate_s, **({MARK: mark} if mark else {})})
+
+    def advise(self, forecast: str, hint: str) -> None:
+        """Show how far the running episode is, and why a person should take over now, if they should."""
+        if self._status.phase == "episode" and (forecast, hint) != (self._status.forecast, self._status.hint):
+            self._listener(self._update(forecast=forecast, hint=hint))
 
     def _apply(self, command: OperatorCommand) -> str:
         """Returns the answer. The first command gives the reason why an episode ended; the last mark counts."""

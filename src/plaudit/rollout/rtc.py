@@ -205,7 +205,7 @@ class Rtc(EngineBase):
         control, inference = self._control, self._inference
         if control is None or inference is None:
             raise RolloutFault("a fault has ended a process of this engine; recover() comes first")
-        buffer = EpisodeBuffer.allocate(self.env_spec, self.env_spec.max_steps)
+        buffer = self.recording = EpisodeBuffer.allocate(self.env_spec, self.env_spec.max_steps)
         inference.send(StartInference(self.env_spec, buffer.max_steps), buffer.block.descriptor)
         control.send(StartEpisode(buffer.max_steps, seed), buffer.block.descriptor)
         failure: BaseException | None = None

@@ -11,6 +11,7 @@ starts at the last frame. A discarded episode goes to a store of its own, which 
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
@@ -26,6 +27,7 @@ from plaudit.registry import INFERENCE_REGISTRY, ROBOT_REGISTRY, TELEOP_REGISTRY
 from plaudit.robots.config import RobotConfig
 from plaudit.rollout.chunks import check_chunks
 from plaudit.rollout.engine import EngineBase, InferenceConfig, Reset
+from plaudit.rollout.forecast import ForecastConfig, load_forecast
 from plaudit.rollout.operator import MARK, Operator, OperatorCommand, OperatorConfig
 from plaudit.rollout.teleop import teleop_defaults
 from plaudit.types import OPERATOR, Episode, Labels
@@ -62,6 +64,7 @@ class RunConfig(Config):
     robot: Annotated[Any, ROBOT_REGISTRY.field]
     teleop: Annotated[Any, TELEOP_REGISTRY.optional_field] = None
     operator: OperatorConfig = OperatorConfig()
+    forecast: ForecastConfig | None = None  # a hint when the policy is likely to fail
     policy: RunPolicyConfig
 
     @property
@@ -145,6 +148,24 @@ def check_reset(reset: Reset, operator: OperatorConfig) -> None:
             "policy.inference.reset=person needs an operator before every episode, and this run waits for none; "
             "remove --auto (or add --no-auto) and operator.gate=false"
         )
+
+
+def check_forecast(forecast: ForecastConfig | None, operator: OperatorConfig) -> None:
+    """Refuse hints in a run that nobody attends."""
+    if forecast is not None and not operator.attended:
+        raise DataError(
+            "forecast.* gives hints to a person, and nobody attends this run; remove --auto (or add --no-auto), or "
+            "leave these keys out"
+        )
+
+
+def advising(
+    forecast: ForecastConfig | None, engine: InferenceEngine, operator: Operator | None
+) -> AbstractContextManager[None]:
+    """Give the operator hints in this block, if there is a forecast."""
+    if forecast is None or operator is None or not isinstance(engine, EngineBase):
+        return nullcontext()
+    return load_forecast(forecast).watch(engine, operator)
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,10 +3,12 @@
     plaudit online env=pick_place learner=sac demos.scripted=20 teleop.type=scripted teleop.budget_s=600
 
 A person watches the task's dense reward. After `patience` steps without progress they decide to help, react `delay`
-steps later, act for up to `duration` steps, and let go at once when the task is done. Their time is limited. Nothing of
-what they see reaches the learner: episodes hold their commands alone.
+steps later, and act for up to `duration` steps. Once the task has succeeded they do not act again in this episode: what
+follows is not learned from. Their time is limited. Nothing of what they see reaches the learner: episodes hold their
+commands alone.
 """
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +16,7 @@ from pydantic import Field
 
 from plaudit.config import Fraction, NonNegativeFloat, NonNegativeInt, PositiveInt, Seed
 from plaudit.errors import RolloutError
-from plaudit.policies.expert import ScriptedExpert
+from plaudit.policies.expert import Outcome, ScriptedExpert
 from plaudit.registry import TELEOP_REGISTRY
 from plaudit.robots.limits import Limited
 from plaudit.robots.twin.task import TwinTask
@@ -54,40 +56,31 @@ class ScriptedTeleop:
     def __init__(self, config: ScriptedTeleopConfig):
         self._config = config
         self._rng = np.random.default_rng(config.seed)
-        self._robot: Any = None
-        self._env: Any = None
         self._acted_s = 0.0
 
     def begin_episode(self, robot: Any) -> None:
-        """Watch a robot, which is a built-in task; called after each reset."""
-        own = robot.robot if isinstance(robot, Limited) else robot
-        self._env = getattr(own, "env", None)
-        if not hasattr(self._env, "task_state"):
-            raise RolloutError(
-                "teleop.type=scripted helps in a built-in task (lift, pick_place, push); choose a device"
-            )
-        self._robot = own
-        self._best, self._waited, self._left = -np.inf, 0, 0
+        """Watch a robot, which is a simulated task; called after each reset."""
+        self._robot = robot.robot if isinstance(robot, Limited) else robot
+        self.watch(getattr(self._robot, "env", None))
+        self._best, self._waited, self._left, self._done = -np.inf, 0, 0, False
 
     def command(self) -> FloatArray | None:
         """[A], or None while the policy acts."""
-        assert self._env is not None, "begin_episode comes first"
-        state = self._env.task_state()
-        reward = float(self._robot.privileged().get("shaping", 0.0))
-        progress = reward > self._best + PROGRESS
-        self._best = max(self._best, reward)
-        if self._robot.privileged().get("success", False) or self._is_spent:
-            self._waited = self._left = 0
+        self._done |= bool(self._robot.privileged().get("success", False))
+        if self._done or self._is_spent:
             return None
+        progress = self.progress()
+        stalls = progress <= self._best + PROGRESS
+        self._best = max(self._best, progress)
         if not self._left:
-            self._waited = 0 if progress else self._waited + 1
+            self._waited = self._waited + 1 if stalls else 0
             if self._waited < self._config.patience + self._config.delay:
                 return None
             self._begin()
         self._left -= 1
         self._waited = 0
         self._acted_s += 1 / self._robot.fps
-        return self._expert.act(state)[0]
+        return self._act()
 
     @property
     def _is_spent(self) -> bool:
@@ -97,9 +90,26 @@ class ScriptedTeleop:
     def _begin(self) -> None:
         """Take over."""
         self._left = self._config.duration
-        outcome = "success" if self._rng.random() < self._config.skill else "miss"
+        outcome: Outcome = "success" if self._rng.random() < self._config.skill else "miss"
         seed = int(self._rng.integers(2**31))
-        self._expert = ScriptedExpert(self._env.task_name, 1, [outcome], self._config.noise, seed)
+        self._act = self.plan(outcome, self._config.noise, seed)
+
+    def watch(self, env: Any) -> None:
+        """Take the environment of a new episode. A person for another simulator overrides this and the next two."""
+        if not hasattr(env, "task_state"):
+            raise RolloutError(
+                "teleop.type=scripted helps in a built-in task (lift, pick_place, push); choose a device"
+            )
+        self._env = env
+
+    def progress(self) -> float:
+        """How far the task is, from 0 to 1."""
+        return float(self._robot.privileged().get("shaping", 0.0))
+
+    def plan(self, outcome: Outcome, noise: float, seed: int) -> Callable[[], FloatArray]:
+        """The commands of an intervention, one at a call."""
+        expert = ScriptedExpert(self._env.task_name, 1, [outcome], noise, seed)
+        return lambda: expert.act(self._env.task_state())[0]
 
     def close(self) -> None:
         """Nothing to close."""

@@ -6,6 +6,7 @@ meta, because they cannot be seen in the recorded steps, which follow each other
 
 import time
 from contextlib import ExitStack, nullcontext, suppress
+from dataclasses import replace
 
 import numpy as np
 
@@ -86,7 +87,7 @@ class Sequential(engine.EngineBase):
         if policy is None:
             raise RolloutError(engine.NO_POLICY)
         self._load_pushed(policy, between_episodes=True)
-        buffer = EpisodeBuffer.allocate(self.env_spec, self.env_spec.max_steps)
+        buffer = self.recording = EpisodeBuffer.allocate(self.env_spec, self.env_spec.max_steps)
         terminated, failure = False, None
         try:
             with engine.gc_disabled() if self._config.realtime else nullcontext():
@@ -158,11 +159,20 @@ class Sequential(engine.EngineBase):
 
 
 class TeleopOnly(Sequential):
-    """An `InferenceEngine` without a policy: a person drives, and the robot holds where they command nothing."""
+    """An `InferenceEngine` without a policy: a person drives, and the robot holds where they command nothing.
+
+    All steps count as the person's, so that their pauses are part of the demonstration.
+    """
 
     def __init__(self, robot: RobotConfig, config: engine.InferenceConfig, teleop: TeleopConfig):
         super().__init__(robot, None, config, teleop)
         self._policy = NoPolicy()
+
+    def _run_episode(self, task: str, seed: int | None) -> engine.Outcome:
+        episode, error = super()._run_episode(task, seed)
+        if episode is not None:
+            episode = replace(episode, control_mode=np.full_like(episode.control_mode, HUMAN))
+        return episode, error
 
     def _infer(self, policy: Policy, buffer: EpisodeBuffer, row: int) -> ActionChunk:
         return ActionChunk(np.empty((0, self.env_spec.action_dim), np.float32), row)

@@ -20,7 +20,7 @@ from plaudit.errors import did_you_mean
 from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
 from plaudit.judges.config import HUMAN, JudgeConfig
 from plaudit.judges.simulator import NoisyJudgeConfig
-from plaudit.learners.config import OffPolicyConfig
+from plaudit.learners.config import CriticEnsembleConfig, OffPolicyConfig
 from plaudit.registry import (
     ENV_REGISTRY,
     INFERENCE_REGISTRY,
@@ -32,6 +32,7 @@ from plaudit.registry import (
 from plaudit.robots.sim import SimRobotConfig
 from plaudit.rollout.collector import CollectConfig
 from plaudit.rollout.engine import InferenceConfig
+from plaudit.rollout.forecast import ForecastConfig
 from plaudit.rollout.operator import OperatorConfig
 from plaudit.rollout.run import RunConfig, RunPolicyConfig, check_algorithm, engine_config
 from plaudit.training.audit import AuditConfig
@@ -59,6 +60,7 @@ class TrainingConfig(Config):
     robot: Annotated[Any, ROBOT_REGISTRY.optional_field] = None  # online: a robot instead
     teleop: Annotated[Any, TELEOP_REGISTRY.optional_field] = None  # online: a human may take over
     operator: OperatorConfig = OperatorConfig()  # online: a person starts the robot's episodes and marks them
+    forecast: ForecastConfig | None = None  # online: a hint to that person when the policy is likely to fail
     task: str = ""  # the instruction, in words
     policy: PolicySettings = PolicySettings()
     learner: Annotated[Any, LEARNER_REGISTRY.field]
@@ -102,6 +104,11 @@ class TrainingConfig(Config):
     def off_policy(self) -> bool:
         """Whether the learner learns from replay."""
         return isinstance(self.learner, OffPolicyConfig)
+
+    @property
+    def resets_after_relabeling(self) -> bool:
+        """Whether the learner's critics start anew after labels have changed."""
+        return isinstance(self.learner, CriticEnsembleConfig) and self.learner.resets.relabeled is not None
 
     @property
     def audits(self) -> bool:
@@ -205,6 +212,7 @@ REFUSED: Mapping[Schedule, Mapping[str, str]] = {
         "robot": "a robot cannot be stepped in lockstep; use plaudit online",
         "teleop": "a human takes over a robot that runs by itself; use plaudit online",
         "operator": "a simulation has no operator; use plaudit online",
+        "forecast": "a simulation has no operator; use plaudit online",
         "cluster": "a synchronous run is one process; use plaudit online",
         "policy.path": "use plaudit online, or demos and learner.pretrain_updates to start from demonstrations",
         "policy.behavior": "a synchronous run acts with what it learns; use plaudit online",

@@ -12,12 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from plaudit.judges.stats import Interval
-from plaudit.rollout.operator import OperatorStatus, hotkeys
+from plaudit.rollout.operator import hotkeys
 from plaudit.rollout.recording import held_warning
 from plaudit.training.audit import CORRECTED, FALSE, MISSED
 from plaudit.training.config import TrainingConfig
 from plaudit.training.ledger_audit import SHARE
 from plaudit.training.online_state import OnlineState
+from plaudit.training.person import SPENT, next_tasks
 
 WIDTH = 80
 WAITING_FOR_OPERATOR = {"gate": "the operator", "held": "release"}  # by phase
@@ -121,8 +122,8 @@ def rows(config: TrainingConfig, state: OnlineState) -> list[tuple[str, Text]]:
     if state.inference_summary:
         shown.append(("inference", Text(state.inference_summary)))
     shown.append(("robot", _robot(state)))
-    if state.operator is not None:
-        shown.append(("operator", _operator(state.operator)))
+    if state.operator is not None or config.asks_human:
+        shown.append(("to do", _to_do(config, state)))
     return shown
 
 
@@ -206,8 +207,6 @@ def _audit(config: TrainingConfig, state: OnlineState) -> Text:
             text.append_text(Text.assemble(label, (str(estimate), style), f" (max {100 * most:.0f}), "))
     if metrics.get("audit/episodes"):
         text.append(f"{metrics['audit/episodes']:.0f} audited")
-    if metrics.get("audit/pending_episodes"):
-        text.append(f"; {metrics['audit/pending_episodes']:.0f} wait for a human", "yellow")
     return text
 
 
@@ -232,15 +231,20 @@ def _robot(state: OnlineState) -> Text:
     return text
 
 
-def _operator(status: OperatorStatus) -> Text:
-    """What the operator is asked to do, and the result of the last command."""
-    asked = {
-        "idle": ("nothing to do", "dim"),
-        "gate": ("scene ready?", "bold yellow"),
-        "episode": ("episode running", "green"),
-        "held": ("EMERGENCY STOP", "bold red"),
-    }
-    return Text.assemble(asked[status.phase], f"  {status.message}")
+def _to_do(config: TrainingConfig, state: OnlineState) -> Text:
+    """What people are asked to do, the most urgent first, the result of the last command, and the time so far."""
+    status, metrics = state.operator, state.metrics()
+    tasks = next_tasks(status, metrics, state.replay.unlabeled if config.judge.is_human else None)
+    running = status is not None and status.phase == "episode"
+    text = Text("episode running", "green") if running else Text("nothing", "dim")
+    if tasks:
+        styles = {"release": "bold red", "help": "bold yellow", "start": "bold yellow"}
+        text = Text(", ").join(Text(task.text, styles.get(task.kind, "yellow")) for task in tasks)
+    if status is not None:
+        text.append("".join(f"  {part}" for part in (status.forecast, status.message) if part))
+    if spent := [f"{metrics[name] / 60:.1f} {what}" for name, what in SPENT.items() if name in metrics]:
+        text.append(f"; minutes so far: {', '.join(spent)}", "dim")
+    return text
 
 
 def _messages(state: OnlineState, restarts: Mapping[str, int], stopping: bool) -> Table:

@@ -25,7 +25,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 
-from plaudit.data.ledger import LabelVersion, Ledger
+from plaudit.data.ledger import LabelVersion, Ledger, counted_sources
 from plaudit.data.store import Store
 from plaudit.errors import EpisodeNotFound, JudgeError
 from plaudit.judges.cascade import URGENCY, CascadeConfig
@@ -36,7 +36,7 @@ from plaudit.judges.simulator import SimulatorJudge
 from plaudit.judges.stats import RUN_ALPHA
 from plaudit.rule import awaits_audit, release
 from plaudit.training.audit import Audit, AuditConfig, true_success
-from plaudit.types import CascadeResult, Labels
+from plaudit.types import PEOPLE, CascadeResult, Labels
 
 SHARE = "judge/cascade_share/"  # of a metric, before the name of a stage
 
@@ -206,6 +206,34 @@ class LedgerAudit(LedgerReader):
         if answers:
             store.ledger.extend(answers.items())
         return bool(answers)
+
+
+class LabelChanges(LedgerReader):
+    """How often a later label changed whether an episode is a success: corrections by a person, or a better judge."""
+
+    def __init__(self, source: str):
+        """source: of the run's judge"""
+        self._sources = counted_sources(source)
+        super().__init__()
+
+    def _reset(self) -> None:
+        self._success: dict[int, bool] = {}  # by the label that counts
+        self._by_person: set[int] = set()  # episodes; a model's later label does not count
+        self._changes = 0
+
+    def read(self, ledger: Ledger) -> tuple[int, int]:
+        """Catch up with the ledger; returns the number of changes, and that of labeled episodes."""
+        ledger.refresh()
+        for version in self._new_labels(ledger):
+            episode, is_person = version.episode, version.source in PEOPLE
+            if version.source not in self._sources or (episode in self._by_person and not is_person):
+                continue
+            labels = version.labels()
+            if labels.labeled.any():
+                self._changes += self._success.get(episode, labels.success_once) != labels.success_once
+                self._success[episode] = labels.success_once
+                self._by_person |= {episode} if is_person else set()
+        return self._changes, len(self._success)
 
 
 class Budget:

@@ -14,11 +14,11 @@ from plaudit.data.ledger import counted_sources
 from plaudit.data.store import Store
 from plaudit.errors import EpisodeNotFound, TrainingError
 from plaudit.judges.classifier.judge_config import classifier_stage
-from plaudit.judges.config import JudgeConfig
+from plaudit.judges.config import HUMAN, JudgeConfig
 from plaudit.judges.stats import ErrorBudget
 from plaudit.rule import release
-from plaudit.training.help import HelpStats
-from plaudit.training.ledger_audit import CascadeLedger, LedgerAudit, LedgerReader
+from plaudit.training.ledger_audit import CascadeLedger, LabelChanges, LedgerAudit, LedgerReader
+from plaudit.training.person import HelpStats, LabelTime
 from plaudit.training.retrain import PromotionDecision, Retrainer, current_judge
 from plaudit.training.run_folder import RunFolder
 from plaudit.types import JudgeId, Labels
@@ -43,6 +43,8 @@ class JudgeMonitor(LedgerReader):
         if config.judge.retrain is not None and (classifier := classifier_stage(config.judge.config)) is not None:
             self._retrainer = Retrainer(folder.judge, classifier, config.judge.retrain, config.run.seed, cascade)
         self._has_teleop = config.teleop is not None
+        self._changes = LabelChanges(source) if config.resets_after_relabeling else None
+        self.label_changes: tuple[int, int] | None = None  # and labeled episodes; None: nothing depends on it
         super().__init__()
         self.last_decision: PromotionDecision | None = None  # of this session
         self._closed = False
@@ -53,6 +55,9 @@ class JudgeMonitor(LedgerReader):
         self._successes: deque[bool] = deque(maxlen=SUCCESS_WINDOW)
         self._ood: deque[bool] = deque(maxlen=SUCCESS_WINDOW)  # whether these are out of distribution
         self._help = HelpStats(SUCCESS_WINDOW)
+        self._label_time = LabelTime(
+            "person/time_labeling_s" if self._folder.config.judge.is_human else "person/time_auditing_s"
+        )
 
     def refresh(self) -> JudgeConfig | None:
         """Catch up with the labels; returns the new version when one has just been promoted."""
@@ -67,6 +72,8 @@ class JudgeMonitor(LedgerReader):
         for version in self._new_labels(self.store.ledger):
             if version.source not in self._sources:
                 continue
+            if version.source == HUMAN:
+                self._label_time.add(version.time)
             # Only the first decision on an episode counts: a new version of the judge labels old episodes again.
             *before, version = self.store.ledger.history(version.episode)[: version.number]
             labels, earlier = version.labels(), [v.labels() for v in before if v.source in self._sources]
@@ -78,6 +85,8 @@ class JudgeMonitor(LedgerReader):
                         self._help.add(self.store.episode(version.episode), self._successes[-1])
         if self.cascade is not None:
             self.cascade.read_labels(self.store)
+        if self._changes is not None:
+            self.label_changes = self._changes.read(self.store.ledger)
         return self._retrain()
 
     def _retrain(self) -> JudgeConfig | None:
@@ -140,6 +149,8 @@ class JudgeMonitor(LedgerReader):
         cascade = {} if self.cascade is None else self.cascade.metrics()
         if self._ood and classifier_stage(self._folder.config.judge.config) is not None:
             audit["judge/ood_share"] = float(np.mean(self._ood))
+        if self._folder.config.asks_human:
+            audit[self._label_time.metric] = self._label_time.seconds
         return audit | cascade | self._help.metrics() | ({} if self._retrainer is None else self._retrainer.metrics())
 
     def close(self) -> None:

@@ -121,7 +121,8 @@ class OnlineTrainer:
                         w.learner.start(self.on_evaluation, LearnerWorker.evaluate)
                     elif self.schedule.can_learn and self.state.pending_updates:
                         due, max_s = self.schedule.updates_to_run
-                        w.learner.start(self.on_updates, LearnerWorker.update, due, max_s, self.monitor.rejected)
+                        labels = self.monitor.rejected, self.monitor.label_changes
+                        w.learner.start(self.on_updates, LearnerWorker.update, due, max_s, *labels)
                 if w.env.idle:
                     if not w.env.ready:
                         w.env.start(self.on_env, EnvWorker.load_policy, self.robot_policy)
@@ -155,7 +156,8 @@ class OnlineTrainer:
         info: LearnerInfo = w.learner.handle.call(LearnerWorker.setup, env_spec, self._judge.source)
         folder.save_policy(info.policy_config)
         stats, status = w.replay.call(ReplayBuffer.stats, self._judge), w.state.call(StateManager.status)
-        self.state = OnlineState(stats, status, updates=info.updates, last_event="; ".join(messages))
+        counts = {"updates": info.updates, "extra_updates": info.extra_updates}
+        self.state = OnlineState(stats, status, **counts, last_event="; ".join(messages))
         if lines := folder.metrics():  # of an earlier session
             with understood(folder.path / "metrics.jsonl"):
                 evaluations = [line for line in lines if "eval/success_once" in line]
@@ -289,7 +291,8 @@ class OnlineTrainer:
             self.events.recovered("replay")
         except RETRYABLE as error:
             self.events.failed("replay", error)
-        due = self.schedule.pretrain_updates + self.config.learner.updates_due(state.replay.labeled_steps)
+        due = self.config.learner.updates_due(state.replay.labeled_steps)
+        due += self.schedule.pretrain_updates + state.extra_updates
         learns = self.schedule.has_samples and not self.schedule.starved
         state.pending_updates = max(0, int(due) - state.updates) if learns else 0
         state.env_waiting_for = self.schedule.env_blocked_by() if w.env.ready else "robot and policy to be back"

@@ -48,6 +48,7 @@ class OnlineState:
     replay: ReplayStats
     policy: PolicyStatus
     updates: int = 0
+    extra_updates: int = 0  # due after resets by relabeling, since the beginning of the run
     pending_updates: int = 0  # allowed by the labeled steps and not made yet
     judge_success: float | None = None  # success rate of the last episodes, by the judge
     env_success: float | None = None  # the same, by the simulator; None without one
@@ -119,7 +120,7 @@ class OnlineState:
 
     def add_updates(self, report: UpdateReport) -> None:
         """Add a report of the learner."""
-        self.updates = report.updates
+        self.updates, self.extra_updates = report.updates, report.extra_updates
         if report.made:
             self.updates_per_s = smooth(self.updates_per_s, report.made / max(report.seconds, 1e-9))
             self.sample_wait_fraction = smooth(self.sample_wait_fraction, report.waiting / max(report.seconds, 1e-9))
@@ -157,6 +158,7 @@ class OnlineState:
             "time/elapsed_s": self.elapsed_s,
             **self.learner_metrics,
             **self.judge_metrics,
+            **{name: seconds for name, seconds in self.replay.person_s.items() if seconds},
             **{name: value for name, value in optional.items() if value is not None},
         }
 

@@ -43,13 +43,14 @@ from plaudit.rollout.run import discarded_store, is_discarded, label_marked
 from plaudit.rule import release
 from plaudit.training.demos import copy_exclusions
 from plaudit.training.handles import Handle
+from plaudit.training.person import seconds_of
 from plaudit.types import OPERATOR, AnyArray, Batch, Episode, JudgeId, Labels
 
 if TYPE_CHECKING:
     from plaudit.data.device_frames import DeviceFrames
 
 Dataset = Literal["demos", "episodes"]
-ONLINE = "online"  # in an episode's meta: its key, and the run's steps before it
+ONLINE = "online"  # in an episode's meta: its key, the run's steps before it, people's seconds up to its end
 REPEATED = 1000  # newest episodes whose keys are kept after eviction
 ATTEMPTS = 3  # failures of one judge on an episode before it is skipped
 
@@ -97,6 +98,7 @@ class ReplayStats:
     demo_successes: int = 0  # of these, a success by its labels so far
     demos_blank: int = 0  # of these, those whose labels leave out every frame
     reason: str = ""  # why the judge failed on the newest skipped one
+    person_s: Mapping[str, float] = field(default_factory=dict)  # metric -> s, of all episodes ever added
     born: float = 0.0  # when the service that counted was started, s since 1970
 
 
@@ -191,7 +193,8 @@ class ReplayBuffer:
 
     def add(self, episode: Episode, key: str) -> int:
         """Store an episode and return its id; the same key again returns the same id."""
-        meta = {**episode.meta, ONLINE: {"key": key, "steps_before": self._steps}}
+        person_s = {name: self._person_s.get(name, 0.0) + s for name, s in seconds_of(episode).items()}
+        meta = {**episode.meta, ONLINE: {"key": key, "steps_before": self._steps, "person_s": person_s}}
         episode = replace(episode, meta=meta)
         if is_discarded(episode):
             with discarded_store(self._store.folder, self._capacity) as store:
@@ -212,6 +215,11 @@ class ReplayBuffer:
         """Steps of all episodes that were ever added; the newest one knows those of evicted ones."""
         newest = self._store.ids[-1:]
         return sum(_online_meta(self._store, i)["steps_before"] + self._store.entry(i).steps for i in newest)
+
+    @property
+    def _person_s(self) -> dict[str, float]:
+        """Seconds of people with all episodes that were ever added; an older run did not record them."""
+        return next((_online_meta(self._store, i).get("person_s", {}) for i in self._store.ids[-1:]), {})
 
     def stats(self, judge: JudgeId) -> ReplayStats:
         """The counts for this judge."""
@@ -239,6 +247,7 @@ class ReplayBuffer:
             demo_successes=len(demos.successes),
             demos_blank=sum(demos.labeled_steps.get(i) == 0 for i in demos.ids),
             reason=reasons[max(reasons)] if reasons else "",
+            person_s=self._person_s,
             born=self._born,
         )
 

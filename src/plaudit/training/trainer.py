@@ -25,6 +25,7 @@ from plaudit.data.features import FeatureCache
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.errors import DataError
+from plaudit.learners.resets import extra_updates
 from plaudit.rollout.collector import collecting
 from plaudit.rollout.vector import ActFn, RolloutBatch, collect_rollout
 from plaudit.training.audit import Audit, true_success
@@ -40,6 +41,7 @@ from plaudit.training.learner_setup import (
     learner_threads,
     sample_options,
 )
+from plaudit.training.ledger_audit import LabelChanges
 from plaudit.training.replay_buffer import Dataset, make_sampler
 from plaudit.training.rollout_judge import RolloutJudge, describe_judge
 from plaudit.training.run_folder import RunFolder
@@ -328,7 +330,8 @@ class OnPolicyUpdates:
         if self._demos is None:
             return False
         config = self._learner.config
-        replay = ReplaySampler(self._demos, **self._learner.replay_options, features=self._features, seed=self._seed)
+        options = {**self._learner.replay_options, "features": self._features, "demonstrations": True}
+        replay = ReplaySampler(self._demos, **options, seed=self._seed)
         for _ in progress_bar("pretraining on demonstrations")(range(config.pretrain_updates)):
             self._learner.bc_update(to_torch(replay.sample(config.pretrain_batch_size), self._learner.device))
         return config.pretrain_updates > 0
@@ -381,6 +384,7 @@ class OffPolicyUpdates:
         stores: dict[Dataset, Store] = {"episodes": episodes.store, **({} if demos is None else {"demos": demos})}
         self._replay = make_sampler(stores, options, features, device_frames(config, learner))
         self._rng = np.random.default_rng([config.run.seed, 1])  # of random actions
+        self._changes = LabelChanges(judge.judge.id.source) if config.resets_after_relabeling else None
         self._updates_due = 0.0
 
     def pretrain(self, progress_bar: ProgressBar) -> bool:
@@ -400,6 +404,10 @@ class OffPolicyUpdates:
         self._replay.refresh()
         config = self._learner.config
         self._updates_due += config.updates_due(step + rollout.steps) - config.updates_due(step)
+        if self._changes is not None:
+            before = extra_updates(self._learner)
+            self._learner.take_label_changes(*self._changes.read(self._episodes.store.ledger))
+            self._updates_due += extra_updates(self._learner) - before
 
     def learn(self, should_stop: ShouldStop) -> Mapping[str, float]:
         metrics: dict[str, Any] = {}

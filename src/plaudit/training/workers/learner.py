@@ -18,6 +18,7 @@ from plaudit.data.checkpoint import dump_checkpoint, load_dumped
 from plaudit.data.normalize import Normalizer
 from plaudit.data.replay import ReplaySampler
 from plaudit.errors import PolicyError, did_you_mean
+from plaudit.learners.resets import CriticLearner, extra_updates, relearning
 from plaudit.policies.loader import PolicySpec, load_policy, read_weights
 from plaudit.policies.networks import FROZEN, load_components, weights_of
 from plaudit.training.config import TrainingConfig
@@ -46,6 +47,7 @@ class UpdateReport:
     made: int  # of these, just now
     seconds: float  # that they took
     waiting: float  # of these, for batches
+    extra_updates: int = 0  # due after resets by relabeling, since the beginning of the run
     metrics: Mapping[str, float] = field(default_factory=dict)  # the mean over these, by the names in docs/metrics.md
 
 
@@ -57,6 +59,7 @@ class LearnerInfo:
     pretrain_updates: int  # that it makes on demonstrations before the robot moves
     policy_config: Any  # of the policy that it learns
     exploring_config: Any  # of the same as the robot acts with it
+    extra_updates: int = 0  # due after resets by relabeling, over all sessions of the run
 
 
 class LearnerWorker:
@@ -103,7 +106,8 @@ class LearnerWorker:
         self._unpublished = True  # whether the weights may differ from the newest version: those of a checkpoint do
         self._batch = -(-self.learner.config.batch_size // group.size)
         policy = self.learner.policy_config
-        return LearnerInfo(self.updates, self.learner.pretrain_updates, policy(), policy(explore=True))
+        exploring, extra = policy(explore=True), extra_updates(self.learner)
+        return LearnerInfo(self.updates, self.learner.pretrain_updates, policy(), exploring, extra)
 
     def _frozen_encoder(self, env_spec: EnvSpec) -> Any:
         """The first worker trains or loads the frozen part of the policy's image encoder; all have the same then."""
@@ -145,33 +149,43 @@ class LearnerWorker:
     def save_checkpoint(self) -> None:
         """Save the whole learner; the policy on disk is not older than that."""
         try:
-            if self._unpublished:
+            if self._unpublished and not relearning(self.learner):
                 self.publish()
         finally:
             self._folder.save_checkpoint(self.updates, self.learner, {"step": self.updates})
             self._saved = self.updates
 
-    def update(self, updates: int, max_s: float = math.inf, rejected: frozenset[str] = frozenset()) -> UpdateReport:
+    def update(
+        self,
+        updates: int,
+        max_s: float = math.inf,
+        rejected: frozenset[str] = frozenset(),
+        label_changes: tuple[int, int] | None = None,
+    ) -> UpdateReport:
         """Make at most `updates` updates; then publish and save at their intervals.
 
         max_s: no further update begins after this many seconds, so that a slow learner reports and can be stopped after
             each of them. Ranks of a group ignore it, since all must make the same number.
         rejected: fingerprints of judges that an alarm has stopped; their labels are not sampled
+        label_changes: how often a label changed an episode's success, and the number of labeled episodes
 
         Nothing that can fail stands between two updates: a worker that stops there leaves the others waiting.
         """
         begun, before, run = time.monotonic(), self.updates, self._config.run
         until = begun + max_s if self._group.size == 1 else math.inf
+        if label_changes is not None and isinstance(self.learner, CriticLearner):
+            self.learner.take_label_changes(*label_changes)
         with self._threads():
             metrics, waited = self._learn(updates, until, rejected)
         self._unpublished |= self.updates > before
         seconds = time.monotonic() - begun
         if self._group.rank == 0:
-            if self.updates - self._published >= run.publish_freq:
+            if self.updates - self._published >= run.publish_freq and not relearning(self.learner):
                 self.publish()
             if self.updates - self._saved >= max(1, round(run.checkpoint_freq * self.learner.config.utd_ratio)):
                 self.save_checkpoint()
-        return UpdateReport(self.updates, self.updates - before, seconds, waited, metrics)
+        extra = extra_updates(self.learner)
+        return UpdateReport(self.updates, self.updates - before, seconds, waited, extra, metrics)
 
     def _learn(self, updates: int, until: float, rejected: frozenset[str]) -> tuple[dict[str, float], float]:
         """The updates themselves; returns the mean of each metric over them, and the seconds spent on batches."""
