@@ -50,6 +50,12 @@ def test_with_a_weight_the_actor_clones_demonstrations_and_nothing_else(part: in
     assert learner.act(Observation({}, state), explore=False)[0, 0] == pytest.approx(acts, abs=0.15)
 
 
+def test_exploration_begins_with_the_deviation_that_was_set():
+    observation = Observation({}, np.zeros((500, 2), np.float32))
+    spreads = [Sac(SacConfig(log_std_init=value), SPACES).act(observation, explore=True).std() for value in (-2.0, 0.0)]
+    assert spreads[0] < 0.2 < spreads[1]
+
+
 def test_nothing_of_the_future_counts_where_an_episode_ended():
     """With discount 0 the target is the reward alone, however the targets' weights lie."""
     one, other = (Sac(SacConfig(hidden_dims=(16,)), SPACES) for _ in range(2))

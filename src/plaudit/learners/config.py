@@ -94,6 +94,7 @@ class CriticEnsembleConfig(OffPolicyConfig):
     num_critics: SmallInt = 2  # in the ensemble
     num_subsample_critics: SmallInt = 2  # sampled for each target, of which the minimum counts
     random_shift_pad: NonNegativeInt = 4  # pixels by which images are shifted at random; 0 for none
+    pretrain_updates: NonNegativeInt = 0  # with demonstrations alone, where there are some, before the first episode
 
     @model_validator(mode="after")
     def _check_subsample(self) -> Self:
@@ -118,6 +119,7 @@ class SacConfig(CriticEnsembleConfig):
     policy_update_freq: PositiveInt = 2  # critic updates to one of the actor
     temperature_init: PositiveFloat = 0.01  # it then follows the target entropy
     target_entropy: Number | None = None  # None: minus half the number of actions
+    log_std_init: float = Field(default=0.0, ge=-5, le=2)  # of the actions; less explores nearer to what was pretrained
     bc_weight: NonNegativeFloat = 0.0  # in the actor's loss, of cloning the demonstrations in a batch
     # The last number of an action; discrete: -1, 0 or 1, chosen by a grasp critic, as in HIL-SERL.
     gripper: Gripper = "continuous"
@@ -175,7 +177,7 @@ class QChunkConfig(CriticEnsembleConfig):
     tau: float = Field(default=0.01, gt=0, le=1)  # how far the target critics move to the critics at each update
     batch_size: BatchSize = 128
     utd_ratio: PositiveFloat = 0.25
-    pretrain_updates: NonNegativeInt = 200  # with demonstrations alone, where there are some, before the first episode
+    pretrain_updates: NonNegativeInt = 200
 
     @property
     def action_horizon(self) -> int:

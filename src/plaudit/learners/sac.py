@@ -42,6 +42,8 @@ class SacNet(nn.Module):
         is_discrete = config.gripper == "discrete"
         size, actions = self.critic_encoder.size, env_spec.action_dim - is_discrete
         self.actor = TanhGaussian(size, actions, config.hidden_dims)
+        with torch.no_grad():
+            self.actor.head.bias[actions:] = config.log_std_init
         self.critic, self.target_critic = (
             CriticEnsemble(config.num_critics, size + actions, config.hidden_dims) for _ in range(2)
         )
@@ -70,7 +72,8 @@ class Sac(LearnerBase):
         encoder: EncoderSpec | None = None,
     ):
         super().__init__(env_spec, seed, device, encoder)
-        self.config, self._shared = config, self.encoder.config.shared
+        self.config, self.pretrain_updates = config, config.pretrain_updates
+        self._shared = self.encoder.config.shared
         if config.gripper == "discrete" and env_spec.action_dim < 2:
             raise TrainingError(
                 "learner.gripper=discrete needs actions of two numbers or more; the last is the gripper"
