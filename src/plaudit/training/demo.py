@@ -63,7 +63,9 @@ class DemoConfig:
     target_failure: int = 120
     judge: tuple[str, ...] = ("encoder=small", "batch_size=64", "epochs=3", "lr=1e-3", "target_fpr=0.005")
     policy: tuple[str, ...] = (
-        *("learner=sac", "learner.bc_weight=0.1", "learner.tau=0.01", "env=lift", "env.obs=pixels"),
+        *("learner=sac", "learner.pretrain_updates=400", "learner.bc_weight=2", "learner.log_std_init=-2"),
+        *("learner.temperature_init=0.001", "learner.random_steps=0", "learner.tau=0.01"),
+        *("env=lift", "env.obs=pixels"),
         *("env.cameras=[front,side,wrist]", "policy.cameras=[front,wrist]", "policy.encoder=cloned"),
         *("demos.scripted=60", "demos.noise=0.05", "run.max_steps=20000", "run.checkpoint_freq=5000"),
         *("evaluation.freq=1200", "evaluation.episodes=50", "evaluation.stop_success_rate=0.98"),
