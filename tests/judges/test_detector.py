@@ -92,3 +92,27 @@ def test_a_reward_model_decides_the_same_live_and_afterwards(history):
     labels = release(labels, judge.rule)  # it may find success from the first frame on
     assert 0 < labels.success.sum() < 24  # or this would show nothing
     assert labels.success.tolist() == live.tolist()
+
+
+@pytest.mark.parametrize("history", [0, 1])
+def test_a_reward_model_encodes_only_the_frames_that_are_new(history):
+    model, rows = tiny_model(num_history_frames=history, history_stride=1), []
+    embed, frames = model.embed, noise_episode(4).frames["front"]
+
+    def counting(images, state=None):
+        rows.append(len(images["front"]))
+        return embed(images, state)
+
+    model.embed = counting
+    shown = [frames[[0, 1, 2]], frames[[0, 1, 3]], frames[[0, 1, 3]], frames[[4, 1, 3]]]
+    seen = [Observation({"front": images}, np.zeros((3, 2), np.float32)) for images in shown]
+    stream = ClassifierJudge(model).stream(3)
+    scores = [stream.reset(seen[0]), *(stream.step(one, {}) for one in seen[1:])]
+    assert rows == [3, 1, 1]
+    for row in range(3):
+        alone = ClassifierJudge(tiny_model(num_history_frames=history, history_stride=1)).stream(1)
+        own = [Observation({"front": images[row : row + 1]}, np.zeros((1, 2), np.float32)) for images in shown]
+        expected = [alone.reset(own[0]), *(alone.step(one, {}) for one in own[1:])]
+        np.testing.assert_allclose(
+            [score.success_prob[row] for score in scores], [score.success_prob[0] for score in expected], rtol=1e-5
+        )

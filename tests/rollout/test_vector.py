@@ -83,3 +83,15 @@ def test_the_simulators_failure_ends_an_episode_that_lingers():
 @pytest.mark.parametrize("count", [1, 4])
 def test_as_many_episodes_as_seeds(count):
     assert play(CountingSimulation(count), [3] * count).steps == 3 * count
+
+
+def test_after_an_early_success_the_simulation_goes_on_until_it_is_true():
+    class AtOnce(SimulatorJudge):
+        def stream(self, num_envs):
+            stream = super().stream(num_envs)
+            stream.step = lambda observation, info: Scores(np.ones(num_envs, np.float32))
+            return stream
+
+    played = play(CountingSimulation(2), [3, 9], AtOnce(), steps_after_end=5)
+    assert played.length.tolist() == [1, 1] and played.first_true == (3, None)
+    assert played.state[-1, :, 1].tolist() == [3, 5]  # the first needs no more steps, the second is watched to the end

@@ -40,7 +40,8 @@ WORDS = {
     "cloned": CLONED + SAC,
     "efficientnet_lite0": IMAGENET + SAC,
     "ppo": CLONED + PPO,
-    "history and gripper": CLONED + SAC + "policy.history=2 learner.gripper=discrete learner.bc_weight=0.1 ",
+    "history and gripper": CLONED + SAC + "policy.history=2 learner.gripper=discrete learner.bc_weight=0.1 "
+    "learner.pretrain_updates=2 ",
     "history, ppo": CLONED + PPO + "policy.history=2 ",
 }
 

@@ -1,5 +1,6 @@
 """`plaudit eval` of a policy: on test seeds, by the simulator and by a judge."""
 
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,13 @@ from counting import CountingSimulation
 from glow import saved
 from plaudit.data.store import Store
 from plaudit.errors import PolicyError
+from plaudit.judges.simulator import SimulatorJudge
 from plaudit.policies.config import GaussianConfig
 from plaudit.policies.loader import PolicySpec
 from plaudit.policies.scripted import ReplayConfig, ScriptedConfig
-from plaudit.training.evaluation import EvalResult, PolicyActor, env_config_for
-from plaudit.types import EnvSpec
+from plaudit.training.config_file import load_training_config
+from plaudit.training.evaluation import EvalResult, PolicyActor, env_config_for, evaluate, make_eval_env
+from plaudit.types import EnvSpec, Scores
 from tiny_reward import tiny_model
 
 pytest.importorskip("mujoco")
@@ -82,6 +85,39 @@ def test_each_environment_executes_whole_chunks_of_its_own(tmp_path):
         act = actor.start()
         taken = np.stack([act(observation) for _ in range(4)])
         assert taken[:, :, 0].tolist() == [[0, 0], [1, 1], [1, 1], [1, 1]]  # clipped to what a simulation takes
+
+
+class Late(SimulatorJudge):
+    """Sees success two steps after the simulator; nothing of an episode whose seed is even."""
+
+    def stream(self, num_envs):
+        stream = super().stream(num_envs)
+        stream.step = lambda seen, info: Scores(
+            np.float32((seen.state[:, 1] >= seen.state[:, 0] + 2) & (seen.state[:, 0] % 2 == 1))
+        )
+        return stream
+
+
+@pytest.mark.parametrize(("seeds", "steps", "counts"), [((1, 1), 3, (2, 2, 2)), ((1, 2), 5, (2, 1, 1))])
+def test_an_evaluation_with_a_judge_ends_when_both_have_seen_success(seeds, steps, counts):
+    class Fixed(CountingSimulation):
+        def reset(self, _):
+            return super().reset(seeds)
+
+    env = Fixed(2)
+    act = lambda seen: np.ones((2, 1), np.float32)  # noqa: E731
+    result = evaluate(env, lambda: act, 2, judge=Late())
+    assert (result.successes, result.judge_successes, result.agreements) == counts
+    assert env._count.max() == steps
+
+
+def test_evaluations_of_a_run_render_only_what_the_policy_sees():
+    config = load_training_config(
+        "train", None, ["env=lift", "learner=sac", "env.obs=pixels", "env.cameras=[front,side,wrist]"]
+    )
+    learner = config.learner.build(EnvSpec(15, 4, {"wrist": (64, 64), "front": (64, 64)}), 0, "cpu")
+    with closing(make_eval_env(config, learner)) as env:
+        assert list(env.cameras) == ["front", "wrist"]
 
 
 def test_the_task_shows_what_policy_and_judge_look_at():

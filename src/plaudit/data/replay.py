@@ -16,7 +16,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -321,6 +321,10 @@ class ReplaySampler:
         now, following = (history_window(each, start, self._history) for each in (row, row + rows["span"]))
         columns = pick.table.arrays(rows)
         copies = [(c, now, batch.images[c]) for c in cameras] + [(c, following, batch.next_images[c]) for c in cameras]
+        if self._image_dtype == np.float32:  # features are so small that starting a thread would take longer
+            for camera, wanted, out in copies:
+                _copy_rows({n: each[camera_column(camera)] for n, each in columns.items()}, segment, wanted, out, where)
+            copies = []
         # Several pieces for each array, so that every thread has something to do.
         count = min(max(1, self._workers // max(1, len(copies))), len(rows))
         pieces = [slice(a, b) for a, b in pairwise(np.linspace(0, len(rows), count + 1).astype(int))]
@@ -372,6 +376,13 @@ def _copy_frames(
 def _copy_fields(
     columns: Columns, field: str, segments: AnyArray, rows: AnyArray, out: AnyArray, where: AnyArray
 ) -> None:
-    for segment in set(segments.tolist()):
-        rows_here = segments == segment
-        out[where[rows_here]] = columns[segment][STEPS][field][rows[rows_here]]
+    _copy_rows({number: each[STEPS][field] for number, each in columns.items()}, segments, rows, out, where)
+
+
+def _copy_rows(
+    arrays: Mapping[int, AnyArray], segments: AnyArray, rows: AnyArray, out: AnyArray, where: AnyArray
+) -> None:
+    """Copy rows of these arrays, one for each segment, to their places."""
+    for segment, array in arrays.items():
+        chosen = segments == segment
+        out[where[chosen]] = array[rows[chosen]]

@@ -104,6 +104,7 @@ class CriticEnsembleConfig(OffPolicyConfig):
     num_critics: SmallInt = 2  # in the ensemble
     num_subsample_critics: SmallInt = 2  # sampled for each target, of which the minimum counts
     random_shift_pad: NonNegativeInt = 4  # pixels by which images are shifted at random; 0 for none
+    pretrain_updates: NonNegativeInt = 0  # with demonstrations alone, where there are some, before the first episode
     resets: ResetConfig = ResetConfig()  # when critics start anew
 
     @model_validator(mode="after")
@@ -139,7 +140,6 @@ class SacConfig(CriticEnsembleConfig):
     temperature_init: PositiveFloat = 0.01  # it then follows the target entropy
     target_entropy: Number | None = None  # None: minus half the number of actions
     bc_weight: NonNegativeFloat = 0.0  # in the actor's loss, of cloning the demonstrations in a batch
-    pretrain_updates: NonNegativeInt = 0  # with demonstrations alone, where there are some, before the first episode
     # The first updates, those of pretraining too, in which the actor only clones: HG-DAgger, while the critics learn.
     clone_updates: NonNegativeInt = 0
     # The last number of an action; discrete: -1, 0 or 1, chosen by a grasp critic, as in HIL-SERL.
@@ -198,7 +198,7 @@ class QChunkConfig(CriticEnsembleConfig):
     tau: float = Field(default=0.01, gt=0, le=1)  # how far the target critics move to the critics at each update
     batch_size: BatchSize = 128
     utd_ratio: PositiveFloat = 0.25
-    pretrain_updates: NonNegativeInt = 200  # with demonstrations alone, where there are some, before the first episode
+    pretrain_updates: NonNegativeInt = 200
 
     @property
     def action_horizon(self) -> int:

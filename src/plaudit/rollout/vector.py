@@ -109,8 +109,8 @@ def collect_rollout(
     gamma: of the reward's shaping
     terminate_on_success: whether success ends an episode
     steps_after_success: before it does, so that there is more than one frame of success
-    steps_after_end: of the simulation after success has ended an episode, to see whether it becomes true a little
-        later; they are not part of the episode
+    steps_after_end: of the simulation after success has ended an episode that is not true yet, to see whether it
+        becomes true a little later; they are not part of the episode
     """
     observation = env.reset(seeds)
     success = [detector.reset(observation)]
@@ -122,18 +122,21 @@ def collect_rollout(
     terminated = np.zeros(env.num_envs, bool)  # also during the steps after success, which a time limit may cut short
     since_terminated = np.zeros(env.num_envs, int)  # steps
     lost = np.zeros(env.num_envs, bool)  # ended by failure
+    confirmed = np.zeros(env.num_envs, bool)  # true success was seen
     for _ in range(env.max_steps):
         # Act, step, and let the judge decide.
         taken.append(act(observation))
-        watched = active | (terminated & ~lost & (since_end < steps_after_end))
+        watched = active | (terminated & ~lost & ~confirmed & (since_end < steps_after_end))
         following, info = env.step(taken[-1], watched)
         observation = replace(following, previous=partial(observations.__getitem__, len(taken) - 1))
         success.append(detector.step(observation, info))
         observations.append(observation)
         scores.append(detector.scores)
         infos.append(info)
-        for n in np.flatnonzero(watched & info.get("success", np.zeros_like(active))).tolist():
-            first_true[n] = len(taken) if first_true[n] is None else first_true[n]
+        is_true = watched & info.get("success", np.zeros_like(active))
+        for n in np.flatnonzero(is_true & ~confirmed).tolist():
+            first_true[n] = len(taken)
+        confirmed |= is_true
         # End episodes: by failure at once, by success after `steps_after_success`.
         length += active
         since_terminated += terminated
@@ -142,7 +145,7 @@ def collect_rollout(
         terminated |= active & (failed | (success[-1] & terminate_on_success))
         since_end = np.where(failed & ~active, steps_after_end, since_end + ~active)
         active &= ~(failed | (terminated & (since_terminated >= steps_after_success)))
-        if not (active | (terminated & ~lost & (since_end < steps_after_end))).any():
+        if not (active | (terminated & ~lost & ~confirmed & (since_end < steps_after_end))).any():
             break
     privileged = {name: np.stack([info[name] for info in infos]) for name in infos[0]}
     success_prob, progress = stack_scores(scores)

@@ -90,14 +90,14 @@ def evaluate(
     """Play a policy.
 
     make_act: called for each batch of episodes
-    judge: watches every episode to its end; None: the simulator's success ends one
+    judge: also decides. An episode ends when both have seen success, since nothing can change then
     """
-    detector, terminates = SuccessDetector(judge or SimulatorJudge(), env.num_envs), judge is None
+    detector = SuccessDetector(judge or SimulatorJudge(), env.num_envs)
     batches = [range(seed, seed + env.num_envs) for seed in range(first_seed, first_seed + episodes, env.num_envs)]
     rollouts = [
-        collect_rollout(env, make_act(), list(seeds), detector, terminate_on_success=terminates) for seeds in batches
+        collect_rollout(env, make_act(), list(seeds), detector, steps_after_end=env.max_steps) for seeds in batches
     ]
-    actual = np.concatenate([_successes(rollout).any(axis=0) for rollout in rollouts])[:episodes]
+    actual = np.array([onset is not None for rollout in rollouts for onset in rollout.first_true])[:episodes]
     if judge is None:
         return EvalResult(episodes, int(actual.sum()))
     predicted = np.concatenate([rollout.success_once for rollout in rollouts])[:episodes]
@@ -111,9 +111,11 @@ def evaluate_learner(config: TrainingConfig, learner: Learner, env: VecEnv) -> f
 
 def make_eval_env(config: TrainingConfig, learner: Learner) -> VecEnv:
     """The run's task for its evaluations. Cameras that only the judge looks at are not rendered."""
-    env, episodes = config.simulation, config.evaluation.episodes
-    if env.obs == "both" and not learner.env_spec.cameras:
+    env, episodes, seen = config.simulation, config.evaluation.episodes, learner.env_spec.cameras
+    if env.obs == "both" and not seen:
         env = env.model_copy(update={"obs": "state"})
+    elif seen and {*seen} < {*env.cameras}:
+        env = env.model_copy(update={"cameras": tuple(camera for camera in env.cameras if camera in seen)})
     return env.build(-(-episodes // -(-episodes // MAX_ENVS)))  # in rollouts of about the same size
 
 

@@ -388,7 +388,7 @@ class OffPolicyUpdates:
         self._updates_due = 0.0
 
     def pretrain(self, progress_bar: ProgressBar) -> bool:
-        updates = self._learner.pretrain_updates if self._demos is not None else 0
+        updates = self._learner.pretrain_updates if self._demos is not None and len(self._replay) else 0
         for _ in progress_bar("pretraining on demonstrations")(range(updates)):
             self._update()
         return updates > 0

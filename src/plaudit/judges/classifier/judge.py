@@ -81,12 +81,15 @@ class ClassifierStream:
     def __init__(self, judge: ClassifierJudge, num_envs: int):
         self._judge, self._model, self._num_envs = judge, judge.model, num_envs
         self._embeddings: list[list[Tensor]] = []  # of each member [N, D], the newest first
+        self._inputs: list[AnyArray] = []  # the newest frames [N, ...] of its cameras, and states if it sees them
+        self._newest: list[Tensor] = []  # of each member, the embeddings [N, D] of these
         self._age = np.zeros(num_envs, int)  # frames before the newest, of each environment's episode
 
     def reset(self, observation: Observation, mask: BoolArray | None = None) -> Scores:
         self._model.check(observation.images, observation.state)
         if mask is None:
             self._embeddings, self._age = [], np.zeros(self._num_envs, int)
+            self._inputs = []
             return self._score(observation)
         scores = self._score(observation, mask)
         return Scores(
@@ -98,14 +101,33 @@ class ClassifierStream:
         self._age += 1
         return self._score(observation)
 
+    def _embed(self, observation: Observation) -> list[Tensor]:
+        """Of each member [N, D]. An environment whose episode is over shows the same frame again, which is skipped."""
+        model, images, state = self._model, observation.images, observation.state
+        model.check(images, state)
+        inputs = [np.asarray(images[model.camera_in(camera, images)]) for camera in model.cameras]
+        inputs += [state] if model.classifier.state_dim else []
+        before, self._inputs = self._inputs, inputs
+        if not before or model.device.type != "cpu":
+            self._newest = model.embed(images, state)
+            return self._newest
+        is_new = [(new != old).reshape(len(new), -1).any(axis=1) for new, old in zip(inputs, before, strict=True)]
+        rows = np.flatnonzero(np.any(is_new, axis=0))
+        if len(rows):
+            shown = {camera: frames[rows] for camera, frames in zip(model.cameras, inputs, strict=False)}
+            some = model.embed(shown, state[rows])
+            where = torch.from_numpy(rows)
+            self._newest = [old.index_copy(0, where, new) for old, new in zip(self._newest, some, strict=True)]
+        return self._newest
+
     def _score(self, observation: Observation, fresh: BoolArray | None = None) -> Scores:
         """fresh: rows whose newest frame is replaced by the first of a new episode; the others stay"""
         if len(observation.state) != self._num_envs:
             raise JudgeError(f"{len(observation.state)} environments where {self._num_envs} are being scored")
         model, config = self._model, self._model.classifier
+        newest = self._embed(observation)
         if not config.num_history_frames:
-            return self._judge.calibrated(model.score_frames(observation.images, observation.state))
-        newest = model.embed(observation.images, observation.state)
+            return self._judge.calibrated(model.score_embeddings([one[:, None] for one in newest]))
         if fresh is None:
             self._embeddings = [newest, *self._embeddings[: config.num_history_frames * config.history_stride]]
         else:
