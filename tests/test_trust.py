@@ -77,7 +77,7 @@ def test_a_judge_that_names_code_imports_nothing(trap):
 def test_a_checkpoint_that_names_code_imports_nothing(trap):
     described = {"classifier": {"encoder": {"type": "my_trap:Net"}, "cameras": {"front": [8, 8]}}}
     torch.save({"model_state_dict": {"a": torch.zeros(1)}, "plaudit": described}, trap / "model.pt")
-    with pytest.raises(BadFile, match=r"model\.pt asks for my_trap:Net, code of somebody else"):
+    with pytest.raises(BadFile, match=r"model\.pt asks for my_trap:Net, third-party code"):
         load_rlinf_checkpoint(trap / "model.pt")
     assert not (trap / "sprung").exists()
 
@@ -118,7 +118,7 @@ def test_a_field_of_a_plugin_may_name_code_too(tmp_path):
     class Mine(Config):
         module: CodeName
 
-    with pytest.raises(ConfigError, match="asks for os, code of somebody else"):
+    with pytest.raises(ConfigError, match="asks for os, third-party code"):
         load(Mine, written(tmp_path, "mine.yaml", "module: os"))
 
 

@@ -394,7 +394,7 @@ def other_size(folder: Path) -> str:
     video = VideoWriter(folder / f"videos/chunk-000/{CAMERA}/episode_000001.mp4", 10, 32, 32, "h264", None)
     video.append(np.zeros((9, 32, 32, 3), np.uint8))
     video.close()
-    return "frames are 32x32 where meta/info.json says 48x64"
+    return "frames are 32x32 but meta/info.json says 48x64"
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def claimed_rows(folder: Path) -> str:
     start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
     footer = data[start:-8].replace(varint(12345), varint(1 << 40))
     path.write_bytes(data[:start] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
-    return "extra.parquet: this table says it has 1,099,511,627,776 rows"
+    return "extra.parquet: this table claims 1,099,511,627,776 rows"
 
 
 def varint(number: int) -> bytes:
@@ -127,7 +127,7 @@ def test_what_is_made_up_to_break_a_copy_is_named_and_nothing_is_left_behind(tmp
 def test_labels_of_a_file_are_not_made_for_rows_that_are_only_claimed(tmp_path):
     folder = without_images(tmp_path / "in", lengths=(4, 5))
     claimed_length(folder)
-    with pytest.raises(DataError, match="its meta/ says 1,000,000,000,000 rows of these"):
+    with pytest.raises(DataError, match="its meta/ lists 1,000,000,000,000 rows of these"):
         labels_of_file(folder, {1: 2})
 
 

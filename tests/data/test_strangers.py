@@ -296,7 +296,7 @@ def test_a_failure_that_is_none_is_refused_in_a_sentence(folder, line):
     store = Store.open(folder)
     Failures(store.ledger).append([(0, "no answer")], "vlm", "m")
     rewrite(folder, lambda records: records.append(line), "labels.failures")
-    with pytest.raises(StoreDamaged, match="is no failure of a judge"):
+    with pytest.raises(StoreDamaged, match="does not describe a failure of a judge"):
         Failures(Store.open(folder).ledger).all()
 
 

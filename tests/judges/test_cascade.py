@@ -221,7 +221,7 @@ def test_a_stage_is_a_file_a_type_or_keys_and_comes_back_from_what_is_written(tm
         ({}, "a cascade needs a stage before the human, like stages=[runs/reward_model,human]"),
         ({"stages": []}, "a cascade needs a stage before the human"),
         ({"stages": ["human"]}, "a cascade needs a stage before the human"),
-        ({"stages": ["human", "simulator"]}, "a human is the last stage of a cascade"),
+        ({"stages": ["human", "simulator"]}, "a human must be the last stage of a cascade"),
         ({"stages": ["simulator", "human"], "budget": 0}, "0 minutes of a human per hour is not a valid budget"),
         ({"stages": ["simulator", "human"], "budget": 0.1}, "is less than one episode takes a human"),
         ({"stages": ["simulator"], "budget": 5}, "no stage is human"),

@@ -182,7 +182,7 @@ def test_a_robot_that_cannot_be_made_leaves_no_store_behind(algorithm, policy, t
     result = CliRunner().invoke(app, [*PUPPET, *map(str, words), f"robot.log={tmp_path / 'log'}", "robot.size=[0,0]"])
     said = result.output + str(result.exception)
     assert result.exit_code == 1 and "camera front cannot have the size (0, 0)" in said
-    assert "told to hold" not in said
+    assert "commanded to hold" not in said
     assert not (tmp_path / "store").exists()
 
 
