@@ -12,7 +12,8 @@ from typing import Any, Self
 
 import numpy as np
 import pytest
-from starlette.testclient import TestClient
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from command import plaudit
 from conftest import counting_episode, labeled_store
@@ -100,7 +101,8 @@ def test_the_library_has_stores_and_runs_and_follows_no_link(server, folder):
     _, items, _ = server.ask("/api/library")
     name = folder.name
     assert {"kind": "store", "name": f"{name}/data", "episodes": 3, "labeled": 2} in items
-    assert {"kind": "run", "name": f"{name}/runs/one"} in items
+    run = {"kind": "run", "name": f"{name}/runs/one", "verdict": "Good: 100% success.", "live": False, "step": 1000}
+    assert run in items
     assert not any("link" in item["name"] for item in items)
 
 
@@ -156,7 +158,8 @@ def test_a_frame_is_the_pixels_of_the_episode(server, folder, tmp_path):
 
 def test_a_run_begins_with_its_verdict(server, folder):
     _, run, _ = server.ask(f"/api/run/{folder.name}/runs/one")
-    assert run["verdict"][:2] == ["Good: 100% success.", "100% success by the judge alone, after 1,000 steps."]
+    assert run["verdict"]["result"] == "Good: 100% success."
+    assert run["verdict"]["why"].startswith("100% success by the judge alone") and run["live"] is None
     assert run["success"]["judge"][-1] == [1000, 1.0]
 
 
@@ -181,21 +184,32 @@ def test_foreign_names_and_pages_are_refused(server, folder):
     assert server.ask(address, body, origin="http://evil.example")[0] == 403
     assert server.ask(address, body, x_plaudit=None)[0] == 403
     assert server.ask(address, {"name": "x" * 70_000})[0] == 413
+    assert server.ask("/api/tasks", {"kind": "import", "name": "x"}, origin="http://evil.example")[0] == 403
     assert server.ask(address, body, origin=f"http://127.0.0.1:{server.port}")[0] == 200
+    socket = f"ws://127.0.0.1:{server.port}/live/{folder.name}/runs/one"
+    for origin in ("http://evil.example", "http://127.0.0.1:1", "null"):
+        with pytest.raises(InvalidStatus, match="HTTP 403"):
+            connect(socket, origin=origin)
+    with connect(socket, origin=f"http://127.0.0.1:{server.port}") as live:
+        assert json.loads(live.recv(timeout=stretch(30)))["verdict"]["result"] == "Good: 100% success."
     page = server.ask("/")[2]["content-security-policy"]
     assert "script-src 'self'" in page and "unsafe" not in page
 
 
 def test_a_token_is_needed_where_there_is_one(folder):
-    with Serving(folder, "--token", "abc") as server:
-        assert server.address.endswith("/?token=abc")
+    token = "abcdefghijkl"
+    with Serving(folder, "--token", token) as server:
+        assert server.address.endswith(f"/?token={token}")
         assert server.ask("/api/library")[0] == 401
-        assert server.ask("/api/library?token=abd")[0] == 401
-        status, _, headers = server.ask("/?token=abc")
+        assert server.ask("/api/library?token=abcdefghijkm")[0] == 401
+        status, _, headers = server.ask(f"//evil.example?token={token}")
+        assert headers["location"] == "/"
         assert (
             status == 303 and "HttpOnly" in headers["set-cookie"] and "samesite=strict" in headers["set-cookie"].lower()
         )
-        assert server.ask("/api/library", cookie="plaudit_token=abc")[0] == 200
+        assert server.ask("/api/library", cookie=f"plaudit_{server.port}={token}")[0] == 200
+        with pytest.raises(InvalidStatus, match="HTTP 403"):
+            connect(f"ws://127.0.0.1:{server.port}/live/x")
         assert server.stop() in (0, -signal.SIGINT, 130)
 
 
@@ -229,6 +243,7 @@ def test_labels_go_through_the_session_of_the_window(tmp_path):
 
 
 def test_what_cannot_be_served_is_said(tmp_path, server):
+    assert "at least 12 characters" in plaudit("serve", tmp_path, "--token", "abc", cwd=tmp_path, ok=False)
     assert "is not a folder" in plaudit("serve", tmp_path / "none", cwd=tmp_path, ok=False)
     said = plaudit("serve", tmp_path, "--port", server.port, cwd=tmp_path, ok=False)
     assert "Address already in use; choose another --port" in " ".join(said.split())

@@ -101,6 +101,12 @@ class OnlineState:
         fractions = [info.guided_fraction for info in self._recent if info.guided_fraction is not None]
         return float(np.mean(fractions)) if fractions else None
 
+    @property
+    def timing(self) -> dict[str, float]:
+        """Means over the last episodes, ms."""
+        names = dict.fromkeys(name for info in self._recent for name in info.timing)
+        return {name: float(np.mean([i.timing[name] for i in self._recent if name in i.timing])) for name in names}
+
     def add_episode(self, info: EpisodeInfo) -> None:
         """Add a report of the env worker."""
         self.env_steps_per_s = smooth(self.env_steps_per_s, info.steps / max(info.seconds, 1e-9))
@@ -155,6 +161,7 @@ class OnlineState:
             "time/judge_latency_s": self.judge_latency_s,
             "time/sample_wait_fraction": self.sample_wait_fraction,
             "time/elapsed_s": self.elapsed_s,
+            **{f"time/{name}": value for name, value in self.timing.items()},
             **self.learner_metrics,
             **self.judge_metrics,
             **{name: value for name, value in optional.items() if value is not None},

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from plaudit.errors import DataError, EpisodeNotFound, PlauditError
+from plaudit.judges.human.agreement import SelfAgreement
 from plaudit.judges.human.queue import QueueOrder
 from plaudit.judges.human.session import ACTIONS, GROUPS, Session
 from plaudit.web.episodes import traces
@@ -21,7 +22,7 @@ IDLE_S = 600.0  # after which a session is closed; its drafts stay
 NEARBY = 12  # rows of the queue that are shown before and after the open one
 MAX_NAME = 60  # characters
 CHOOSING = {"complete", "undo", "redo", "next", "previous"}  # actions that may open another episode
-ORDERS: tuple[QueueOrder, ...] = ("unlabeled", "disagreement", "random")
+ORDERS: tuple[QueueOrder, ...] = get_args(QueueOrder)
 
 
 @dataclass
@@ -47,8 +48,9 @@ class LabelSessions:
         episode. An action on an episode that is no longer open is not done: the page was behind.
         """
         name, order = str(request.get("name", "")).strip(), request.get("order", "unlabeled")
-        if not name or len(name) > MAX_NAME or not name.isprintable():
-            raise DataError(f"a labeler needs a name of 1 to {MAX_NAME} characters; it is kept with the labels")
+        if not name or len(name) > MAX_NAME or not name.isprintable() or "," in name:
+            rule = f"1 to {MAX_NAME} characters and no comma"
+            raise DataError(f"a labeler needs a name of {rule}; it is kept with the labels")
         if order not in ORDERS:
             raise DataError(f"there is no order '{order}'; known are: {', '.join(ORDERS)}")
         if not isinstance(request.get("action"), str | None):
@@ -124,6 +126,7 @@ def describe(session: Session, error: str = "", *, blind: bool = False) -> dict[
         "status": session.status,
         "error": error,
         "episode": session.episode_id,
+        "agreement": SelfAgreement.of(session.store, session.name).describe() if queue.order == "repeat" else "",
     }
     if session.episode_id is None or episode is None:
         return shown
@@ -141,7 +144,7 @@ def describe(session: Session, error: str = "", *, blind: bool = False) -> dict[
         "summary": session.annotation.summary,
         "excluded": session.annotation.excluded,
         "cameras": {name: list(frames.shape[1:3]) for name, frames in sorted(episode.frames.items())},
-        "traces": [] if blind else traces(session.store, session.episode_id, episode),
+        "traces": [] if blind or session.repeats else traces(session.store, session.episode_id, episode),
         "rows": [_row(session, i) for i in queue.rows[first : place + NEARBY + 1]],
     }
 
