@@ -261,7 +261,8 @@ class _Server:
 
     def operate(self, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         """Send an operator's command to the loop of a run."""
-        live = ask(self._library.item("run", request.path_params["name"]).path, str(body.get("command", "-")))
+        run = self._library.item("run", request.path_params["name"])
+        live = ask(run.path, str(body.get("command") or "no command"))
         if live is None:
             raise PlauditError("this run is not running on the machine of this server; nothing was sent")
         return live
