@@ -42,7 +42,7 @@ SERIES = ("success", "series-2", "series-3", "series-4", "series-5")  # of curve
 
 
 def variables(colors: dict[str, str]) -> str:
-    """As CSS: `--back: #f6f7f9; ...`."""
+    """As custom properties of CSS."""
     return " ".join(f"--{name}: {color};" for name, color in colors.items())
 
 

@@ -14,7 +14,7 @@ from plaudit.data.store import Store, is_store
 from plaudit.errors import BadFile
 from plaudit.files import read_metrics
 from plaudit.rollout.operator import OperatorCommand
-from plaudit.training.live import SOCKET, LiveSocket, ask
+from plaudit.training.live import LiveSocket, ask
 from waiting import wait_until
 
 EPISODES = 12
@@ -26,8 +26,16 @@ RUN = [
 ]
 
 
-def live_run(folder: Path) -> Path:
-    run = folder / "runs" / "one"
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A folder and the server of it."""
+    folder = tmp_path_factory.mktemp("served")
+    with Serving(folder) as server:
+        yield folder, server
+
+
+def live_run(folder: Path, name: str) -> Path:
+    run = folder / "runs" / name
     run.mkdir(parents=True)
     (run / "config.yaml").write_text("schedule: online\n")
     (run / "metrics.jsonl").write_text(json.dumps({"step": 10, "judge/success_once": 0.5}) + "\n")
@@ -35,67 +43,61 @@ def live_run(folder: Path) -> Path:
 
 
 def test_a_loop_reports_its_state_until_it_ends(tmp_path):
-    folder = tmp_path / ("long" * 30)  # the path of a socket has at most 107 bytes
-    folder.mkdir()
-    assert ask(folder) is None
-    with LiveSocket(folder) as live:
-        live.publish({"rows": [["success", "50%"]]})
-        assert ask(folder) == {"rows": [["success", "50%"]]}
-        assert (folder / SOCKET).stat().st_mode & 0o077 == 0  # no other user may send commands
-    assert ask(folder) is None and not (folder / SOCKET).exists()
-
-
-def test_a_loop_that_was_killed_is_not_live_and_the_next_one_is(tmp_path):
-    code = "import os, sys; from pathlib import Path; from plaudit.training.live import LiveSocket; "
-    code += "LiveSocket(Path(sys.argv[1])).__enter__(); os._exit(9)"
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
-    assert (tmp_path / SOCKET).exists() and ask(tmp_path) is None
-    with LiveSocket(tmp_path) as live:
-        live.publish({"again": 1})
-        assert ask(tmp_path) == {"again": 1}
-
-
-def test_what_stands_in_place_of_the_socket_is_not_read(tmp_path):
-    (tmp_path / SOCKET).symlink_to("/etc/passwd")
+    (tmp_path / "link").symlink_to(tmp_path)
     assert ask(tmp_path) is None
+    with LiveSocket(tmp_path) as live:
+        live.publish({"rows": [["success", "50%"]]})
+        assert ask(tmp_path) == ask(tmp_path / "link") == {"rows": [["success", "50%"]]}
+        assert [one.name for one in tmp_path.iterdir()] == ["link"]  # the folder is not changed
+    assert ask(tmp_path) is None
+
+
+def test_a_second_loop_on_a_folder_works_without_a_page(tmp_path):
+    with LiveSocket(tmp_path) as live, LiveSocket(tmp_path) as second:
+        live.publish({"number": 1})
+        second.publish({"number": 2})
+        assert ask(tmp_path) == {"number": 1}
+
+
+def test_an_answer_that_is_too_large_is_refused(tmp_path):
     with LiveSocket(tmp_path) as live:
         live.publish({"x": "a" * (2 << 20)})
         with pytest.raises(BadFile, match="too large"):
             ask(tmp_path)
 
 
-def test_a_page_sends_commands_but_no_emergency_stop(tmp_path):
-    run, sent = live_run(tmp_path), []
-    with Serving(tmp_path) as server:
-        address = f"/api/operate/{tmp_path.name}/runs/one"
-        status, answer, _ = server.ask(address, {"command": "start"})
-        assert status == 400 and "nothing was sent" in answer["error"]
-        with LiveSocket(run, sent.append):
-            assert server.ask(address, {"command": "start"})[0] == 200
-            for command in ("estop", "release", "stop", "", None, "start\nstop"):
-                assert server.ask(address, {"command": command})[0] == 400, command
-            assert server.ask(address, {"command": "start"}, origin="http://evil.example")[0] == 403
-            assert server.ask(f"/api/run/{tmp_path.name}/runs/one")[1]["live"] == {}
-        assert sent == [OperatorCommand.START]
+def test_a_page_sends_commands_but_no_emergency_stop(served):
+    folder, server = served
+    run, sent = live_run(folder, "one"), []
+    address = f"/api/operate/{folder.name}/runs/one"
+    status, answer, _ = server.ask(address, {"command": "start"})
+    assert status == 400 and "nothing was sent" in answer["error"]
+    with LiveSocket(run, sent.append):
+        assert server.ask(address, {"command": "start"})[0] == 200
+        for command in ("estop", "release", "stop", "", None, "start\nstop"):
+            assert server.ask(address, {"command": command})[0] == 400, command
+        assert server.ask(address, {"command": "start"}, origin="http://evil.example")[0] == 403
+        assert server.ask(f"/api/run/{folder.name}/runs/one")[1]["live"] == {}
+    assert sent == [OperatorCommand.START]
 
 
-def test_only_new_metrics_are_read_and_a_new_file_from_its_beginning(tmp_path):
-    run = live_run(tmp_path)
-    with Serving(tmp_path) as server:
+def test_only_new_metrics_are_read_and_a_new_file_from_its_beginning(served):
+    folder, server = served
+    run = live_run(folder, "two")
 
-        def steps() -> int:
-            return server.ask(f"/api/run/{tmp_path.name}/runs/one")[1]["step"]
+    def steps() -> int:
+        return server.ask(f"/api/run/{folder.name}/runs/two")[1]["step"]
 
-        assert steps() == 10
-        with (run / "metrics.jsonl").open("a") as file:
-            file.write('{"step": 20, "judge/success_once": 0.5}\n{"step": 30, "jud')
-        assert steps() == 20  # the last line is not complete
-        with (run / "metrics.jsonl").open("a") as file:
-            file.write('ge/success_once": NaN}\n')
-        assert steps() == 30
-        (run / "metrics.jsonl").unlink()
-        (run / "metrics.jsonl").write_text('{"step": 5, "judge/success_once": 0.5}\n')
-        assert steps() == 5
+    assert steps() == 10
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('{"step": 20, "judge/success_once": 0.5}\n{"step": 30, "jud')
+    assert steps() == 20  # the last line is not complete
+    with (run / "metrics.jsonl").open("a") as file:
+        file.write('ge/success_once": NaN}\n')
+    assert steps() == 30
+    (run / "metrics.jsonl").unlink()
+    (run / "metrics.jsonl").write_text('{"step": 5, "judge/success_once": 0.5}\n')
+    assert steps() == 5
 
 
 def follow(page: Page, server: Serving, name: str) -> None:

@@ -196,6 +196,29 @@ def test_foreign_names_and_pages_are_refused(server, folder):
     assert "script-src 'self'" in page and "unsafe" not in page
 
 
+def test_requests_that_make_no_sense_are_answered_with_a_message(server, folder):
+    address = f"/api/label/{folder.name}/data"
+    nested = "[" * 30_000 + "]" * 30_000
+    for body in ([1], nested, {"name": {}, "order": []}, {"name": "ada", "order": {}}, {"name": "a, b"}):
+        status, answer, _ = server.ask(address, body)
+        assert status == 400 and answer["error"], body
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=stretch(30))
+    connection.request("POST", address, nested, {"x-plaudit": "1"})
+    assert connection.getresponse().status == 400
+    connection.close()
+    for task in (
+        {"kind": "rm"},
+        {"kind": "import", "name": "../x"},
+        {"kind": "train-reward", "name": "x", "minutes": -1},
+    ):
+        assert server.ask("/api/tasks", task)[0] in (400, 404), task
+    assert server.ask("/api/tasks")[1] == []
+    for path in ("/frame/1/0/front", f"/frame/1/0/none/{folder.name}/data", f"/clip/1/none/{folder.name}/data"):
+        assert server.ask(path)[0] in (400, 404), path
+    assert server.ask(f"/api/episodes/{folder.name}/data?count=x")[0] == 400
+    assert server.ask(f"/frame/1/0/front/{folder.name}/data?w=x")[0] == 400
+
+
 def test_a_token_is_needed_where_there_is_one(folder):
     token = "abcdefghijkl"
     with Serving(folder, "--token", token) as server:

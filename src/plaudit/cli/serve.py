@@ -4,6 +4,7 @@ import os
 import secrets
 import socket
 import sys
+import webbrowser
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Annotated

@@ -1,21 +1,23 @@
-"""The state of a running loop, for other processes of this machine: a socket in the run's folder.
+"""The state of a running loop, for other processes of this machine: a socket with the name of the run's folder.
 
     with LiveSocket(folder, operate) as live:      # in the loop
         live.publish({"rows": ...})
     ask(folder)                                    # elsewhere: the newest state; None if no loop is running
     ask(folder, "start")                           # the same, after sending a command of the operator
 
-A socket disappears with its process, so a state is never stale and a command never waits for a later run. (Rejected: a
-file of commands, which the next run would find; a port, which other machines and other users can reach.)
+A socket disappears with its process, so a state is never stale and a command never waits for a later run. It is in
+Linux's abstract namespace and leaves no file. Both ends check that the other belongs to the same user. (Rejected: a
+file of commands, which the next run would find; a port, which other machines can reach; a socket in the folder, where
+files that are no files are refused.)
 """
 
 import json
 import os
 import socket
-import stat
+import struct
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,7 +25,6 @@ from plaudit.errors import BadFile
 from plaudit.files import parse_json
 from plaudit.rollout.operator import OperatorCommand
 
-SOCKET = "live.sock"
 TIMEOUT_S = 2.0  # of a question
 MAX_BYTES = 1 << 20  # of a state
 # What may be sent over a network. An emergency stop must not depend on one, and its release needs a person who sees the
@@ -35,7 +36,7 @@ REMOTE = (
 
 
 class LiveSocket:
-    """Answers questions about a loop in a thread. Without room for the socket the loop runs without it."""
+    """Answers questions about a loop in a thread. If that is not possible here, the loop runs without it."""
 
     def __init__(self, folder: Path, operate: Callable[[OperatorCommand], object] | None = None):
         """operate: sends a command to the operator; None: commands are ignored"""
@@ -44,13 +45,8 @@ class LiveSocket:
         self._thread = threading.Thread(target=self._serve, name="live", daemon=True)
 
     def __enter__(self) -> Self:
-        with suppress(OSError), _short_path(self._folder) as path:
-            Path(path).unlink(missing_ok=True)  # of a process that was killed
-            before = os.umask(0o177)  # no other user may send commands
-            try:
-                self._listening.bind(path)
-            finally:
-                os.umask(before)
+        with suppress(OSError):
+            self._listening.bind(_address(self._folder))
             self._listening.listen(8)
             self._thread.start()
         return self
@@ -60,7 +56,6 @@ class LiveSocket:
             with suppress(OSError):
                 self._listening.shutdown(socket.SHUT_RDWR)  # ends `accept`
             self._thread.join()
-            (self._folder / SOCKET).unlink(missing_ok=True)
         self._listening.close()
 
     def publish(self, state: Mapping[str, Any]) -> None:
@@ -75,6 +70,8 @@ class LiveSocket:
                 return
             with client, suppress(OSError, ValueError):
                 client.settimeout(TIMEOUT_S)
+                if not _is_own(client):
+                    continue
                 command = client.recv(64).decode().strip()
                 if command in REMOTE and self._operate is not None:
                     self._operate(OperatorCommand(command))
@@ -89,26 +86,28 @@ def ask(folder: Path, command: str = "") -> dict[str, Any] | None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(TIMEOUT_S)
         try:
-            with _short_path(folder) as path:
-                if not stat.S_ISSOCK(os.lstat(path).st_mode):
-                    return None
-                client.connect(path)
+            client.connect(_address(folder))
+            if not _is_own(client):
+                return None
             client.sendall(f"{command}\n".encode())
             while len(data) <= MAX_BYTES and (part := client.recv(1 << 16)):
                 data += part
         except OSError:
             return None
     if len(data) > MAX_BYTES:
-        raise BadFile(folder / SOCKET, "its answer is too large")
+        raise BadFile(folder, "the answer of its loop is too large")
     state = parse_json(data)
     return state if isinstance(state, dict) else None
 
 
-@contextmanager
-def _short_path(folder: Path) -> Iterator[str]:
-    """The path of the socket. The path of a socket has at most 107 bytes, and a folder's may have more."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        yield f"/proc/self/fd/{descriptor}/{SOCKET}"
-    finally:
-        os.close(descriptor)
+def _address(folder: Path) -> bytes:
+    """Of the socket of a folder, whatever the path that leads to it."""
+    status = folder.stat()
+    return f"\0plaudit/{status.st_dev}/{status.st_ino}".encode()
+
+
+def _is_own(peer: socket.socket) -> bool:
+    """Whether the process at the other end belongs to the same user, or to root."""
+    size = struct.calcsize("3i")
+    _, user, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return user in (os.getuid(), 0)

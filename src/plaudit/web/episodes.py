@@ -303,7 +303,7 @@ class FrameReader:
         if camera not in episode.frames:
             raise DataError(f"episode {episode_id} has no camera '{camera}'; it has: {', '.join(episode.frames)}")
         pixels = episode.frames[camera]
-        height = max(1, round(CLIP_WIDTH * pixels.shape[1] / pixels.shape[2]))
+        height = min(CLIP_WIDTH * 4, max(1, round(CLIP_WIDTH * pixels.shape[1] / pixels.shape[2])))
         image = Image.new("RGB", (CLIP * CLIP_WIDTH, height))
         for n, frame in enumerate(np.linspace(0, len(pixels) - 1, CLIP).round().astype(int)):
             picture = Image.fromarray(np.ascontiguousarray(pixels[frame]))

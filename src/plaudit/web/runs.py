@@ -5,7 +5,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import ValidationError
@@ -16,11 +16,13 @@ from plaudit.data.store import Store
 from plaudit.errors import EpisodeNotFound, PlauditError
 from plaudit.files import Root, parse_json
 from plaudit.judges.human.queue import disagreement
-from plaudit.report.run_data import RunData
 from plaudit.report.verdict import run_verdict
 from plaudit.training.audit import CORRECTED
 from plaudit.training.live import ask
 from plaudit.web.episodes import as_json, rewards_of
+
+if TYPE_CHECKING:  # it draws charts too
+    from plaudit.report.run_data import RunData
 
 POINTS = 400  # of a curve
 EVENTS = 30
@@ -51,7 +53,7 @@ class _Read:
 
     stamp: tuple[tuple[int, int, int], ...] = ()  # of its files
     end: int = 0  # bytes of metrics that were read
-    run: RunData | None = None
+    run: "RunData | None" = None
     guard: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -61,8 +63,10 @@ class RunReader:
     def __init__(self) -> None:
         self._reads: dict[Path, _Read] = {}
 
-    def load(self, path: Path) -> RunData:
+    def load(self, path: Path) -> "RunData":
         """The run as it is now."""
+        from plaudit.report.run_data import RunData  # with matplotlib, which takes seconds to import
+
         read = self._reads.setdefault(path, _Read())
         with read.guard:
             stamp = tuple(_stamp(path / name) for name in ("metrics.jsonl", "events.jsonl", "config.yaml", "judge"))
@@ -99,7 +103,7 @@ def _stamp(path: Path) -> tuple[int, int, int]:
     return (status.st_ino, status.st_size, status.st_mtime_ns)
 
 
-def describe_run(run: RunData) -> dict[str, Any]:
+def describe_run(run: "RunData") -> dict[str, Any]:
     """The state of a run, live or finished."""
     path = run.folder
     live = ask(path)
@@ -132,7 +136,7 @@ def describe_run(run: RunData) -> dict[str, Any]:
     }
 
 
-def compare_runs(runs: Sequence[tuple[str, RunData]]) -> list[dict[str, Any]]:
+def compare_runs(runs: Sequence[tuple[str, "RunData"]]) -> list[dict[str, Any]]:
     """Curves of success and the last numbers of several runs, by metric."""
     return [
         {
@@ -148,7 +152,7 @@ def compare_runs(runs: Sequence[tuple[str, RunData]]) -> list[dict[str, Any]]:
     ]
 
 
-def recent_episodes(store: Store, run: RunData) -> dict[str, Any]:
+def recent_episodes(store: Store, run: "RunData") -> dict[str, Any]:
     """The latest and the most disputed episodes of a run, and the rewards of the latest labeled ones."""
     newest = store.ids[: -RECENT - 1 : -1]
     disputes = {i: disagreement([v.labels() for v in _newest(store, i).values()]) for i in newest}
@@ -182,7 +186,7 @@ def _rewards(store: Store, episode_id: int, config: RewardConfig) -> dict[str, A
     }
 
 
-def reward_config(run: RunData) -> RewardConfig:
+def reward_config(run: "RunData") -> RewardConfig:
     """How the learner of a run computes rewards."""
     try:
         return RewardConfig.model_validate(

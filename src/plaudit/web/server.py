@@ -15,9 +15,9 @@ from typing import Any
 
 from plaudit.data.rewards import RewardConfig
 from plaudit.errors import EpisodeNotFound, MissingExtra, PlauditError
+from plaudit.files import parse_json
 from plaudit.judges.metrics import nan_to_none
 from plaudit.palette import DARK, LIGHT, variables
-from plaudit.report.run import write_run_report
 from plaudit.training.live import ask
 from plaudit.web.episodes import FrameReader, StoreIndex, as_json, describe_episode
 from plaudit.web.guard import MAX_BODY, Access, Guard, error
@@ -49,6 +49,8 @@ except ModuleNotFoundError as problem:
 
 STATIC = Path(__file__).parent / "static"
 REPORT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:"
+PALETTE = f":root {{ {variables(LIGHT)} color-scheme: light }} :root.dark {{ {variables(DARK)} color-scheme: dark }}"
+UNCHANGED = {"Cache-Control": "no-cache"}  # kept by a browser as long as it is the same
 FRAME_CACHE = {"Cache-Control": "private, max-age=86400"}  # a frame of a store never changes
 COMPRESS = 1500  # bytes from which JSON is compressed
 LIVE_S = 1.0  # between two looks at a run that a page follows
@@ -74,8 +76,8 @@ def make_app(roots: list[Path], access: Access, command: str = "") -> Starlette:
         return Route(path, _endpoint(answer, reads_body=True), methods=["POST"])
 
     routes = [
-        Route("/colors.css", _colors),
-        Route("/", lambda _: FileResponse(STATIC / "index.html", headers={"Cache-Control": "no-cache"})),
+        Route("/static/palette.css", lambda _: Response(PALETTE, media_type="text/css", headers=UNCHANGED)),
+        Route("/", lambda _: FileResponse(STATIC / "index.html", headers=UNCHANGED)),
         get("/api/library", server.library_),
         get("/api/keys", lambda _: actions()),
         get("/api/episodes/{name:path}", server.episodes),
@@ -102,18 +104,12 @@ def make_app(roots: list[Path], access: Access, command: str = "") -> Starlette:
     return Starlette(routes=routes, lifespan=lifespan, middleware=[Middleware(Guard, access=access)])
 
 
-def _colors(_: Request) -> Response:
-    """The colors of the reports."""
-    css = f":root {{ {variables(LIGHT)} }}\n:root.dark {{ {variables(DARK)} }}\n"
-    return Response(css, media_type="text/css", headers={"Cache-Control": "no-cache"})
-
-
 class _Static(StaticFiles):
     """The files of the pages, which a browser keeps as long as they are the same."""
 
     def file_response(self, *args: Any, **kwargs: Any) -> Response:
         response = super().file_response(*args, **kwargs)
-        response.headers["Cache-Control"] = "no-cache"
+        response.headers.update(UNCHANGED)
         return response
 
 
@@ -304,6 +300,8 @@ class _Server:
 
     def _new_report(self, item: Item) -> bytes:
         """A run as one file, as it is now; its folder is not changed."""
+        from plaudit.report.run import write_run_report
+
         with TemporaryDirectory() as scratch:
             return write_run_report(item.path, Path(scratch) / "report.html").read_bytes()
 
