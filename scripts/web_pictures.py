@@ -34,7 +34,7 @@ JUDGE = (
 DATA = ("collect", "data", "--env", "pick_place", *CAMERAS, "--target-success", "20", "--target-failure", "30")
 RUN = "online env=pick_place env.obs=state demos.scripted=20 demos.noise=0.05 audit.fraction=0 learner=sac"
 SETTINGS = "learner.bc_weight=0.1 learner.tau=0.01 teleop.type=scripted run.max_episodes=200 run.name=corrected"
-DOCS = {"web_label": "label", "web_run": "run", "web_episodes": "episodes", "web_judge": "judge"}
+DOCS = {"web_label": "label", "web_run": "run", "web_episodes": "episodes"}
 SIZES = {"": (1280, 900), "_phone": (390, 800)}
 
 
@@ -119,11 +119,11 @@ def show(page: Page, address: str, theme: str) -> None:
 
 
 def save(page: Page, path: Path, *, whole: bool = False) -> None:
-    """In 128 colors."""
+    """In 256 colors."""
     with TemporaryDirectory() as scratch:
         page.picture(shot := Path(scratch) / "shot.png", whole=whole)
         image = Image.open(BytesIO(shot.read_bytes())).convert("RGB")
-    image.quantize(128).save(path, "PNG", optimize=True)
+    image.quantize(256).save(path, "PNG", optimize=True)
     print(path)
 
 

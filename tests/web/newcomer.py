@@ -30,7 +30,7 @@ def click(page: Page, text: str) -> None:
     page.run(f"{found}.click()")
 
 
-def walk(page: Page, address: str, dataset: str, minutes: float = 1) -> None:
+def walk(page: Page, address: str, dataset: str, minutes: float = 60) -> None:
     """Import, label ten episodes by keyboard, train, and open the report."""
     page.run("localStorage.setItem('labeler', 'ada')")
     page.goto(f"{address}?start#/")

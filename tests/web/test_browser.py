@@ -18,7 +18,7 @@ BEHIND = "document.getElementById('notice').innerText.includes('this page was be
 def label_one(page: Page, success: bool) -> int:
     """Label the open episode by keyboard; returns its number once it is in the ledger. After a restart of the server,
     somebody else may have it: then the page shows another one."""
-    page.run("document.getElementById('notice').innerText = ''")
+    page.run("document.getElementById('notice').replaceChildren()")
     summary = "success from frame 2" if success else "no success"
     page.press(*(("Home", "ArrowRight", "ArrowRight", "s") if success else ("f",)))
     page.wait(f"document.getElementById('summary').innerText == '{summary}' || {BEHIND}")

@@ -130,7 +130,8 @@ def _summary(rows: Sequence[Mapping[str, Any]], folder: Path) -> Verdict:
     if unlabeled:
         return Verdict(result, why, "Label the others here, or with a judge", label_command(folder), "open")
     if disputed:
-        return Verdict(result, why, "Label the most disputed ones", label_command(folder), "open")
+        disputed_first = f"{label_command(folder)} --order disagreement"
+        return Verdict(result, why, "Label the most disputed ones", disputed_first, "open")
     return Verdict(result, why, "Train a judge on these labels", f"plaudit train-reward {quoted(folder)}", "good")
 
 
@@ -222,8 +223,8 @@ def rewards_of(episode: Episode, labels: Labels, config: RewardConfig) -> FloatA
 
 
 def as_json(verdict: Verdict) -> dict[str, str]:
-    """For a page."""
-    return asdict(verdict)
+    """For a page. Paths are relative to where the server was started, as a person would type them."""
+    return {**asdict(verdict), "command": verdict.command.replace(f"{Path.cwd()}/", "")}
 
 
 def traces(store: Store, episode_id: int, episode: Episode) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ goes to a file that the page shows.
 """
 
 import os
+import shlex
 import signal
 import threading
 import time
@@ -116,7 +117,7 @@ class Tasks:
             tail = file.read().decode(errors="replace")
         return {
             "number": task.number,
-            "command": "plaudit " + " ".join(task.words),
+            "command": shlex.join(["plaudit", *task.words]).replace(f"{Path.cwd()}/", ""),
             "state": task.state,
             "seconds": round((task.ended or time.time()) - task.began, 1),
             "output": "\n".join(plain(line) for line in tail.splitlines()),

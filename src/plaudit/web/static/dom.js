@@ -66,7 +66,7 @@ export const isTyping = (event) => event.altKey || event.metaKey
 
 export function tell(text, isError = false) {
   const notice = document.getElementById("notice");
-  notice.textContent = text;
+  notice.replaceChildren(el("span", {}, text)); // a new node, which fades anew
   notice.className = isError ? "error" : "";
 }
 
