@@ -35,6 +35,7 @@ from plaudit.types import Episode, Labels
 
 TESTS = Path(__file__).parents[1] / "tests"
 PAGE = 60  # episodes of a page, and its thumbnails
+OPEN_S = 5.0  # from the start of the server to the first request: a person opens a browser, the server its stores
 THINK_S = 0.5  # before each key, on average: a fast person
 CONNECTIONS = 6  # of a browser to one server
 RECENT_S = 10.0  # between two requests of a page for the latest episodes
@@ -67,6 +68,7 @@ def main() -> None:
         make_store(folder / "work", options.people * options.each, 20, (64, 64))
         with Server(folder) as server:
             name = folder.name
+            time.sleep(OPEN_S)
             floor = np.median([timed(server, "/static/style.css") for _ in range(50)])
             first, again = page(server, f"{name}/large"), page(server, f"{name}/large")
             print(f"floor {floor * 1e3:.1f} ms; first page {first:.3f} s, again {again:.3f} s", flush=True)

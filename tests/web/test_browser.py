@@ -106,6 +106,6 @@ def test_a_newcomer_gets_from_a_data_set_to_a_judge_in_the_browser_only(tmp_path
         page = browser.open(server.address)
         walk(page, server.address, "squares")
         assert "held-out episodes" in page.text
-        assert "report" in report_of(page, server.address, "squares").lower()
+        assert "Reward model: squares.judge" in report_of(page, server.address, "squares")
     with Store.open(tmp_path / "squares.store") as store:
         assert sum(store.ledger.newest(i) is not None for i in store.ids) == 10

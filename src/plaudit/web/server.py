@@ -8,7 +8,7 @@ import gzip
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -66,7 +66,9 @@ def make_app(roots: list[Path], access: Access, command: str = "") -> Starlette:
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        warming = asyncio.create_task(run_in_threadpool(server.warm))
         yield
+        warming.cancel()
         server.close()
 
     def get(path: str, answer: Callable[..., Any]) -> Route:
@@ -164,6 +166,13 @@ class _Server:
         self._indexes: dict[str, StoreIndex] = {}
         self._runs, self._what_if = RunReader(), WhatIf()
         self.tasks = Tasks(library, command)
+
+    def warm(self) -> None:
+        """Open the stores before somebody asks for them: one of 10,000 episodes takes a second."""
+        for kind, name in self._library.items():
+            if kind == "store":
+                with suppress(PlauditError):
+                    self._library.store(name)
 
     def close(self) -> None:
         self._sessions.close()

@@ -5,6 +5,7 @@ import { chart, legend } from "./charts.js";
 import { ask, clipUrl, clock, el, frameUrl, link, path, percent, section, short, table, tell, verdict, when } from "./dom.js";
 
 const RETRY_MS = 3000, RECENT_MS = 10000;
+const CLIP = 16; // frames of a short view of an episode (episodes.py, style.css)
 const STOP = "The emergency stop and its release are not offered here: a network may fail. Keep the stop at the robot.";
 
 export async function runPage({ page, crumbs, name }) {
@@ -74,9 +75,11 @@ class RunPage {
 function clip(store, storeId, row) {
   const moving = matchMedia("(prefers-reduced-motion: reduce)").matches ? "" : " moving";
   const film = row.camera === null ? el("span", { class: "muted" }, "no camera")
-    : el("img", { class: `film${moving}`, alt: `episode ${row.id}`, loading: "lazy", src: clipUrl(store, row.id, storeId, row.camera) });
+    : el("img", { class: `film${moving}`, alt: `episode ${row.id}`, src: clipUrl(store, row.id, storeId, row.camera) });
+  const picture = el("div", { class: "picture strip-of-frames" }, film);
+  film.onload = () => { picture.style.aspectRatio = film.naturalWidth / CLIP / film.naturalHeight; };
   const opinions = Object.entries(row.opinions).map(([source, outcome]) => `${source}: ${outcome}`).join(", ");
-  return el("a", { class: `tile ${row.outcome}`, href: link("episode", store, row.id) }, el("div", { class: "picture" }, film),
+  return el("a", { class: `tile ${row.outcome}`, href: link("episode", store, row.id) }, picture,
     el("div", { class: "text" }, el("b", {}, `${row.id} ${row.outcome}`), el("div", { class: "muted", title: opinions }, opinions || "no label")));
 }
 
