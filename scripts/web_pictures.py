@@ -34,7 +34,7 @@ JUDGE = (
 DATA = ("collect", "data", "--env", "pick_place", *CAMERAS, "--target-success", "20", "--target-failure", "30")
 RUN = "online env=pick_place env.obs=state demos.scripted=20 demos.noise=0.05 audit.fraction=0 learner=sac"
 SETTINGS = "learner.bc_weight=0.1 learner.tau=0.01 teleop.type=scripted run.max_episodes=200 run.name=corrected"
-DOCS = {"web_label": "label", "web_run": "run", "web_episodes": "episodes"}
+DOCS = {"web_label.png": "label", "web_run.png": "run", "web_episodes.png": "episodes"}
 SIZES = {"": (1280, 900), "_phone": (390, 800)}
 
 
@@ -57,7 +57,7 @@ def main() -> None:
                 page = browser.open(ADDRESS, *SIZES[""])
                 for name, kind in DOCS.items():
                     show(page, pages[kind], "light")
-                    save(page, options.images / f"{name}.png")
+                    save(page, options.images / name)
         finally:
             server.terminate()
 

@@ -38,6 +38,12 @@ from plaudit.trust import plain
 RECENT_EPISODES = 10  # over which held steps and chunks are counted
 UPDATE_CALL_S = 0.5  # work per call of the learner; counts and weights are published in between
 MAX_BEHIND_S = 60.0  # of pending updates, before a learner counts as too slow
+# Of control steps, from an episode's meta (recording.py) to metrics.
+TIMING = {
+    "late_ms": "time/late_ms",
+    "inference_ms": "time/inference_ms",
+    "observation_age_ms": "time/observation_age_ms",
+}
 SERIAL_UPDATES = 50  # per call, where workers take turns
 
 
@@ -104,8 +110,8 @@ class OnlineState:
     @property
     def timing(self) -> dict[str, float]:
         """Means over the last episodes, ms."""
-        names = dict.fromkeys(name for info in self._recent for name in info.timing)
-        return {name: float(np.mean([i.timing[name] for i in self._recent if name in i.timing])) for name in names}
+        values = {name: [i.timing[key] for i in self._recent if key in i.timing] for key, name in TIMING.items()}
+        return {name: float(np.mean(some)) for name, some in values.items() if some}
 
     def add_episode(self, info: EpisodeInfo) -> None:
         """Add a report of the env worker."""
@@ -161,7 +167,7 @@ class OnlineState:
             "time/judge_latency_s": self.judge_latency_s,
             "time/sample_wait_fraction": self.sample_wait_fraction,
             "time/elapsed_s": self.elapsed_s,
-            **{f"time/{name}": value for name, value in self.timing.items()},
+            **self.timing,
             **self.learner_metrics,
             **self.judge_metrics,
             **{name: value for name, value in optional.items() if value is not None},
