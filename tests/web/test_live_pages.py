@@ -23,6 +23,7 @@ RUN = [
     *("learner.random_steps=0", "policy.inference=sequential", "policy.inference.realtime=false"),
     *("policy.inference.max_episode_steps=12", "evaluation.episodes=1", "run.name=run", "judge=simulator"),
     *("audit.by=human", "judge.window.open=false", "audit.first_episodes=3"),
+    "run.worker_timeout_s=600",
 ]
 
 
@@ -134,6 +135,7 @@ def test_an_audit_is_answered_in_a_browser_and_the_run_followed_to_its_end(tmp_p
         try:
             ready = lambda: is_store(run / "episodes") and (run / "metrics.jsonl").exists()  # noqa: E731
             wait_until(lambda: ready() or loop.poll() is not None, 200, what="for the run")
+            assert loop.poll() is None, (tmp_path / "log").read_text()
             with Serving(tmp_path) as server, Browser() as browser:
                 page = browser.open(server.address)
                 follow(page, server, name)
@@ -153,7 +155,7 @@ def test_an_audit_is_answered_in_a_browser_and_the_run_followed_to_its_end(tmp_p
 
 @pytest.mark.slow
 def test_a_page_starts_and_marks_the_episodes_of_a_run(tmp_path):
-    words = [*RUN[:-3], "run.max_episodes=2", "operator.sources=[web]", "--no-auto"]
+    words = [*RUN[:-4], "run.max_episodes=2", "operator.sources=[web]", "--no-auto"]
     command = [sys.executable, "-m", "plaudit.cli", "online", *words]
     run, name = tmp_path / "runs" / "run", tmp_path.name
     with subprocess.Popen(command, cwd=tmp_path) as loop:
@@ -161,11 +163,11 @@ def test_a_page_starts_and_marks_the_episodes_of_a_run(tmp_path):
             wait_until(lambda: ask(run) if run.is_dir() else None, 200, what="for the run")
             with Serving(tmp_path) as server, Browser() as browser:
                 page = browser.open(f"{server.address}#/run/{name}%2Fruns%2Frun")
-                for _ in range(2):
+                for done in range(2):
+                    page.wait(f"document.querySelector('#extent')?.innerText.includes('{done} of 2 episodes')")
                     page.wait("document.querySelector('[data-command=start]:enabled')")
+                    assert "The emergency stop and its release are not offered here" in page.text
                     page.run("document.querySelector('[data-command=start]').click()")
-                    page.wait("!document.querySelector('[data-command=start]:enabled')")
-                assert "emergency stop" in page.text
             wait_until(lambda: loop.poll() is not None, 200, what="for the end of the run")
         finally:
             loop.kill()
