@@ -12,6 +12,7 @@ from typing import Any, Self
 
 import numpy as np
 import pytest
+from starlette.testclient import TestClient
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
@@ -277,7 +278,7 @@ def client(tmp_path) -> TestClient:
     """The pages of a folder, in this process; an error that is no answer is raised."""
     (tmp_path / "w").mkdir()
     labeled_store(tmp_path / "w/data", counting_episode(4), cutoff=2).close()
-    return TestClient(make_app([tmp_path / "w"], Access(frozenset({"here:1"}))), "http://here:1")
+    return TestClient(make_app([tmp_path / "w"], Access(frozenset({"here"}))), "http://here:1")
 
 
 @pytest.mark.parametrize(
@@ -306,7 +307,7 @@ def test_numbers_that_are_none_are_left_out_of_charts(client, tmp_path, value):
     events = '{"event": "alarm", "time": ' + value + "}"
     (tmp_path / "w/run/events.jsonl").write_text(events + "\n")
     answer = client.get("/api/run/w/run").json()
-    assert answer["curves"]["loss/critic"] == [[1, 3]] and answer["events"][0]["time"] is None
+    assert answer["groups"]["Learning"]["loss/critic"] == [[1, 3]] and answer["events"][0]["time"] is None
 
 
 def test_intervals_of_an_audit_say_what_they_are_about(client, tmp_path):

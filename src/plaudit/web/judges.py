@@ -9,7 +9,7 @@ import numpy as np
 from plaudit.data.disk import Folder
 from plaudit.data.store import Store
 from plaudit.errors import DataError, JudgeError, PlauditError
-from plaudit.files import Root, parse_json, read_json_object
+from plaudit.files import Root, parse_json, read_json_object, understood
 from plaudit.judges.certificate import CERTIFICATE_FILE, FIGURES, IN_FRAMES, Certificate, load_certificate
 from plaudit.judges.config import load_judge_config
 from plaudit.judges.evaluation import load_reference_labels, resolve_reference
@@ -26,7 +26,12 @@ MAX_EPISODES = 5000  # whose scores are compared, the newest
 
 
 def describe_judge(path: Path) -> dict[str, Any]:
-    """Scores of a reward model, and whether it may be used."""
+    """Scores of a reward model, and whether it may be used. It may be somebody else's."""
+    with understood(path):
+        return _describe_judge(path)
+
+
+def _describe_judge(path: Path) -> dict[str, Any]:
     model = read_json_object(path / "model.json", Root(path))
     scores = model.get("scores") if isinstance(model.get("scores"), dict) else {}
     rule, certificate, problem = _rule(path), None, ""

@@ -5,6 +5,7 @@ A page names an item by its name in this list, never by a path, so nothing else 
 
 import glob
 import itertools
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -145,16 +146,12 @@ def _folders(root: Path) -> Iterator[Path]:
             if count >= MOST:
                 return
             if depth < DEPTH and not is_store(folder) and not is_dataset(folder):
-                following += sorted(path for path in _children(folder))
+                following += sorted(_children(folder))
         level = following
 
 
 def _children(folder: Path) -> Iterator[Path]:
-    try:
-        entries = list(folder.iterdir())
-    except OSError:  # it has gone, or is not ours to read
-        return
-    for path in entries:
+    for path in folder.iterdir():
         hidden = path.name[0] == "." and not path.name.endswith(WORK)
         if not hidden and not path.is_symlink() and path.is_dir():
             yield path

@@ -1,9 +1,10 @@
 """Runs as pages show them: a verdict of three lines, the state of the running loop, curves, events and rewards."""
 
 import json
+import math
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ from plaudit.data.disk import Folder
 from plaudit.data.rewards import RewardConfig
 from plaudit.data.store import Store
 from plaudit.errors import EpisodeNotFound, PlauditError
-from plaudit.files import Root, parse_json
+from plaudit.files import Root, parse_json, understood
 from plaudit.judges.human.queue import disagreement
 from plaudit.report.verdict import run_verdict
 from plaudit.training.audit import CORRECTED
@@ -74,7 +75,11 @@ class RunReader:
                 continues = read.run is not None and stamp[0][0] == read.stamp[0][0] and stamp[0][1] >= read.end
                 before = read.run.metrics if read.run is not None and continues else []
                 new, read.end = _new_metrics(path, read.end if continues else 0)
-                read.run, read.stamp = RunData.load(path, metrics=[*before, *new]), stamp
+                if continues and read.run is not None and stamp[1:] == read.stamp[1:]:
+                    read.run = replace(read.run, metrics=[*before, *new])
+                else:
+                    read.run = RunData.load(path, metrics=[*before, *new])
+                read.stamp = stamp
             return read.run
 
 
@@ -104,9 +109,16 @@ def _stamp(path: Path) -> tuple[int, int, int]:
 
 
 def describe_run(run: "RunData") -> dict[str, Any]:
-    """The state of a run, live or finished."""
+    """The state of a run, live or finished, which may be somebody else's."""
+    with understood(run.folder):
+        return _describe_run(run)
+
+
+def _describe_run(run: "RunData") -> dict[str, Any]:
+    from plaudit.report.run_data import ABOUT_INTERVALS
+
     path = run.folder
-    live = ask(path)
+    live, band = ask(path), _thinned(run.band(CORRECTED))
     success = {label: points for label, name in SUCCESS.items() if (points := run.points(name))}
     groups = {
         title: {name: _thinned(points) for name in names if len(points := run.points(name)) > 1}
@@ -119,7 +131,8 @@ def describe_run(run: "RunData") -> dict[str, Any]:
         "step": run.last.get("step", 0),
         "elapsed_s": run.last.get("time/elapsed_s", 0),
         "success": {label: _thinned(points) for label, points in success.items()},
-        "band": _thinned(run.band(CORRECTED)),
+        "band": band,
+        "about": ABOUT_INTERVALS if band else "",
         "markers": [list(marker) for marker in run.markers()],
         "groups": {title: curves for title, curves in groups.items() if curves},
         "latest": {name: run.latest(name) for name in run.names("judge/", "env/", "eval/", "audit/", "person/")},
@@ -223,6 +236,7 @@ def read_report(path: Path) -> bytes:
 
 
 def _thinned(points: Sequence[Any]) -> list[Any]:
-    """At most POINTS of them, with the last."""
+    """At most POINTS of them, with the last. Numbers that no chart can show are left out."""
+    points = [point for point in points if all(map(math.isfinite, point))]
     every = max(1, -(-len(points) // POINTS))
     return list(points[::-every][::-1])

@@ -126,6 +126,8 @@ def _endpoint(answer: Callable[..., Any], *, reads_body: bool = False) -> Callab
             return error(404, str(problem))
         except (PlauditError, ValueError) as problem:
             return error(400, str(problem))
+        except OSError as problem:
+            return error(503, f"a file could not be read: {problem.strerror or type(problem).__name__}")
         return answered if isinstance(answered, Response) else _json(answered, request)
 
     return endpoint
