@@ -214,7 +214,7 @@ def test_requests_that_make_no_sense_are_answered_with_a_message(server, folder)
     ):
         assert server.ask("/api/tasks", task)[0] in (400, 404), task
     assert server.ask("/api/tasks")[1] == []
-    for path in ("/frame/1/0/front", f"/frame/1/0/none/{folder.name}/data", f"/clip/1/none/{folder.name}/data"):
+    for path in (f"/frame/1/0/none/{folder.name}/data", f"/clip/1/none/{folder.name}/data"):
         assert server.ask(path)[0] in (400, 404), path
     assert server.ask(f"/api/episodes/{folder.name}/data?count=x")[0] == 400
     assert server.ask(f"/frame/1/0/front/{folder.name}/data?w=x")[0] == 400

@@ -27,7 +27,7 @@ ORDERS: tuple[QueueOrder, ...] = get_args(QueueOrder)
 
 @dataclass
 class _Open:
-    session: Session
+    session: Session | None = None  # opened by the first request
     guard: threading.Lock = field(default_factory=threading.Lock)
     used: float = field(default_factory=time.monotonic)
 
@@ -56,9 +56,12 @@ class LabelSessions:
         if not isinstance(request.get("action"), str | None):
             raise DataError("an action is named by a text; reload the page")
         with self._guard:
-            held = self._session(store, name, order, request.get("episode"))
+            held = self._held(store, name, order)
             held.used = time.monotonic()
         with held.guard:
+            if held.session is None:
+                with self._choosing:
+                    held.session = _open(store, name, order, request.get("episode"))
             session, error = held.session, ""
             session.status = ""
             chooses = session.episode_id is None or request.get("action") in CHOOSING or "open" in request
@@ -69,29 +72,38 @@ class LabelSessions:
                 error = str(problem)
             return describe(session, error, blind=bool(request.get("blind")))
 
-    def _session(self, store: Path, name: str, order: QueueOrder, shown: Any) -> _Open:
-        """The person's session. shown: the episode on their page, which a new session continues with if it is free"""
+    def _held(self, store: Path, name: str, order: QueueOrder) -> _Open:
+        """The person's session; those that nobody uses any more are closed."""
         for key, held in list(self._open.items()):
             other_order = key[:2] == (store, name) and key[2] != order
             if other_order or time.monotonic() - held.used > IDLE_S:
                 with held.guard:
-                    self._open.pop(key).session.close()
-        key = (store, name, order)
-        if key not in self._open:
-            session = Session.open(store, order=order, name=name)
-            self._open[key] = _Open(session)
-            if type(shown) is int and shown not in session.drafts.locked_by_others():
-                with suppress(EpisodeNotFound):  # evicted
-                    session.open_episode(shown)
-        return self._open[key]
+                    self._open.pop(key)
+                    _close(held)
+        return self._open.setdefault((store, name, order), _Open())
 
     def close(self) -> None:
         """Release the episodes of all sessions; drafts stay."""
         with self._guard:
             for held in self._open.values():
                 with held.guard:
-                    held.session.close()
+                    _close(held)
             self._open.clear()
+
+
+def _open(store: Path, name: str, order: QueueOrder, shown: Any) -> Session:
+    """A person's session. shown: the episode on their page, which it continues with if that is free"""
+    session = Session.open(store, order=order, name=name)
+    if type(shown) is int and shown not in session.drafts.locked_by_others():
+        with suppress(EpisodeNotFound):  # evicted
+            session.open_episode(shown)
+    return session
+
+
+def _close(held: _Open) -> None:
+    if held.session is not None:
+        held.session.close()
+        held.session = None
 
 
 def _apply(session: Session, request: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ Reports of runs and judges may be somebody else's, so they run no script at all.
 import asyncio
 import gzip
 import json
+import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -16,7 +17,6 @@ from typing import Any
 from plaudit.data.rewards import RewardConfig
 from plaudit.errors import EpisodeNotFound, MissingExtra, PlauditError
 from plaudit.files import parse_json
-from plaudit.judges.metrics import nan_to_none
 from plaudit.palette import DARK, LIGHT, variables
 from plaudit.training.live import ask
 from plaudit.web.episodes import FrameReader, StoreIndex, as_json, describe_episode
@@ -141,11 +141,19 @@ def _json(answered: Any, request: Request) -> Response:
 
 
 def _dumps(value: Any) -> str:
-    """JSON, which has no NaN: a run may have logged some."""
+    """JSON. It has no NaN and no infinity, which files from others may have: they become null."""
     try:
         return json.dumps(value, allow_nan=False)
     except ValueError:
-        return json.dumps(nan_to_none(value))
+        return json.dumps(_without_nan(value))
+
+
+def _without_nan(tree: Any) -> Any:
+    if isinstance(tree, dict):
+        return {str(name): _without_nan(value) for name, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return [_without_nan(value) for value in tree]
+    return None if isinstance(tree, float) and not math.isfinite(tree) else tree
 
 
 async def _json_body(request: Request) -> dict[str, Any]:
