@@ -154,6 +154,7 @@ def page(server: Server, name: str) -> float:
 def label(server: Server, name: str, people: int, each: int) -> tuple[list[float], list[int]]:
     """Seconds of every action, and the episodes whose labels were acknowledged."""
     times: list[float] = []
+    opened: list[float] = []
     acknowledged: list[int] = []
 
     def person(number: int) -> None:
@@ -163,7 +164,7 @@ def label(server: Server, name: str, people: int, each: int) -> tuple[list[float
             time.sleep(rng.exponential(THINK_S))
             began = time.perf_counter()
             state = json.loads(server.ask(f"/api/label/{name}", {"name": f"person {number}", **request}))
-            times.append(time.perf_counter() - began)
+            (times if request else opened).append(time.perf_counter() - began)  # a key, or the page
             return state
 
         state = act()
@@ -176,6 +177,7 @@ def label(server: Server, name: str, people: int, each: int) -> tuple[list[float
 
     with ThreadPoolExecutor(people) as threads:
         list(threads.map(person, range(people)))
+    print(f"{people} people open the page at once: median {np.median(opened):.2f} s, slowest {max(opened):.2f} s")
     return times, acknowledged
 
 
