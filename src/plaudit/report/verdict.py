@@ -23,7 +23,7 @@ from plaudit.judges.metrics import EpisodeMetrics
 from plaudit.judges.stats import Interval
 from plaudit.report.text import format_count, format_percent, format_target, sentence_case
 
-if TYPE_CHECKING:  # it draws charts too
+if TYPE_CHECKING:  # its curves are of matplotlib's module, which takes a second to import
     from plaudit.report.run_data import RunData
 
 MAX_FALSE, MAX_MISSED = 0.1, 0.2  # the defaults of audit.max_false and audit.max_missed
@@ -240,7 +240,7 @@ def run_verdict(run: "RunData", *, live: bool = False) -> Verdict:
     sources = {
         "eval/success_once": "on evaluation seeds, by the simulator",
         CORRECTED_RATE: "by the judge, corrected by the audit",
-        "judge/success_once": "by the judge alone, which nobody audited",
+        "judge/success_once": "by the judge alone",
         "env/success_once": "in training, by the simulator",
     }
     name = next((name for name in sources if run.latest(name) is not None), None)
