@@ -1,57 +1,129 @@
-"""Makes the pictures of docs/images that show the pages of `plaudit serve`, from a store and a run.
+"""Makes the pictures of docs/images that show the pages of `plaudit serve`, from stores, runs and judges in a folder.
 
-    python scripts/web_pictures.py runs/web_pictures docs/images
+    python scripts/web_pictures.py FOLDER docs/images        # the pictures of the documentation
+    python scripts/web_pictures.py FOLDER OUT --all          # every page, light, dark and on a phone, to be reviewed
 
-Writes web_label.png and web_run.png. The first folder keeps the data and the run (about two minutes on two cores).
-Needs Chromium.
+FOLDER needs a store `data` and a run `runs/corrected`; `make_data` of this script makes them (about five minutes on two
+cores). Needs Chromium.
 """
 
+import argparse
+import json
 import subprocess
 import sys
-import time
+import urllib.request
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from urllib.parse import quote
 
 from PIL import Image
 from report_pictures import CAMERAS, ROOT, plaudit
 
 sys.path.insert(0, str(ROOT / "tests"))
 from browser import Browser, Page
+from waiting import wait_until
 
-ADDRESS = "http://127.0.0.1:8433/"
-DATA = ("collect", "data", "--env", "pick_place", *CAMERAS, "--target-success", "12", "--target-failure", "18")
+PORT = 8433
+ADDRESS = f"http://127.0.0.1:{PORT}/"
+JUDGE = (
+    "train-reward data --output-dir judge --backbone small --lr 1e-3",
+    "label data --judge classifier --model judge",
+    "judge exam judge data",
+)
+DATA = ("collect", "data", "--env", "pick_place", *CAMERAS, "--target-success", "20", "--target-failure", "30")
 RUN = "online env=pick_place env.obs=state demos.scripted=20 demos.noise=0.05 audit.fraction=0 learner=sac"
 SETTINGS = "learner.bc_weight=0.1 learner.tau=0.01 teleop.type=scripted run.max_episodes=200 run.name=corrected"
+DOCS = {"web_label.png": "label", "web_run.png": "run", "web_episodes.png": "episodes"}
+SIZES = {"": (1280, 900), "_phone": (390, 800)}
 
 
 def main() -> None:
-    work, images = map(Path, sys.argv[1:3])
-    work.mkdir(parents=True, exist_ok=True)
-    plaudit(work, *DATA, "--size", "128")
-    if not (work / "runs/corrected").exists():
-        plaudit(work, *RUN.split(), *SETTINGS.split())
-    serve = [sys.executable, "-m", "plaudit.cli", "serve", "data", "runs", "--port", "8433"]
-    with subprocess.Popen(serve, cwd=work) as server, Browser() as browser:
-        time.sleep(5)
-        page = browser.open(ADDRESS, height=800)
-        page.run("localStorage.setItem('theme', 'light'); localStorage.setItem('labeler', 'Kim')")
-        page.goto(f"{ADDRESS}?1#/label/data?open=4")
-        time.sleep(2)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("images", type=Path)
+    parser.add_argument("--all", action="store_true", help="every page in every form, to its end")
+    options = parser.parse_args()
+    make_data(options.folder)
+    options.images.mkdir(parents=True, exist_ok=True)
+    serve = [sys.executable, "-m", "plaudit.cli", "serve", ".", "--port", str(PORT)]
+    with subprocess.Popen(serve, cwd=options.folder) as server, Browser() as browser:
+        try:
+            wait_until(answers, what="for the server")
+            pages = addresses(options.folder.resolve().name)
+            if options.all:
+                review(browser, pages, options.images)
+            else:
+                page = browser.open(ADDRESS, *SIZES[""])
+                for name, kind in DOCS.items():
+                    show(page, pages[kind], "light")
+                    save(page, options.images / name)
+        finally:
+            server.terminate()
+
+
+def make_data(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "data").exists():
+        plaudit(folder, *DATA, "--size", "128")
+    if not (folder / "judge").exists():
+        for command in JUDGE:
+            plaudit(folder, *command.split())
+    if not (folder / "runs/corrected").exists():
+        plaudit(folder, *RUN.split(), *SETTINGS.split())
+
+
+def answers() -> bool:
+    try:
+        return urllib.request.urlopen(ADDRESS, timeout=5).status == 200
+    except OSError:
+        return False
+
+
+def addresses(name: str) -> dict[str, str]:
+    """Page -> what follows the # of its address."""
+    items = json.load(urllib.request.urlopen(f"{ADDRESS}api/library"))
+    runs = [item["name"] for item in items if item["kind"] == "run"]
+    data, run, judge = (quote(f"{name}/{part}", safe="") for part in ("data", "runs/corrected", "judge"))
+    return {
+        "overview": "/",
+        "episodes": f"/episodes/{data}",
+        "episode": f"/episode/{data}/4?frame=40",
+        "label": f"/label/{data}?open=4",
+        "run": f"/run/{run}",
+        "judge": f"/judge/{judge}",
+        "compare": "/compare?" + "&".join(f"run={quote(one)}" for one in runs),
+        "empty": f"/episodes/{data}?task=nothing",
+    }
+
+
+def review(browser: Browser, pages: dict[str, str], images: Path) -> None:
+    for suffix, size in SIZES.items():
+        page = browser.open(ADDRESS, *size)
+        for theme in ("light", "dark"):
+            for name, address in pages.items():
+                show(page, address, theme)
+                save(page, images / f"{name}_{theme}{suffix}.png", whole=True)
+
+
+def show(page: Page, address: str, theme: str) -> None:
+    page.run(f"localStorage.setItem('theme', '{theme}'); localStorage.setItem('labeler', 'Kim')")
+    page.goto(f"{ADDRESS}?{theme}#{address}")
+    page.wait("!document.getElementById('page').hasAttribute('aria-busy') && document.querySelector('h1')")
+    if address.startswith("/label"):
+        page.wait("document.querySelector('.strip')")
         page.press("End", *6 * ["ArrowLeft"], "s")
-        save(page, images / "web_label.png")
-        page.goto(f"{ADDRESS}?2#/run/runs%2Fcorrected")
-        save(page, images / "web_run.png")
-        server.kill()
+    quiet = "performance.getEntriesByType('resource').every(one => one.responseEnd > 0)"
+    page.wait(f"[...document.images].every(one => one.complete || one.loading == 'lazy') && {quiet}")
+    page.run("new Promise(done => setTimeout(done, 700))")  # charts and thumbnails that came last
 
 
-def save(page: Page, path: Path) -> None:
-    """The page as it is in two seconds, in 128 colors."""
-    time.sleep(2)
+def save(page: Page, path: Path, *, whole: bool = False) -> None:
+    """In 256 colors."""
     with TemporaryDirectory() as scratch:
-        page.picture(shot := Path(scratch) / "shot.png")
+        page.picture(shot := Path(scratch) / "shot.png", whole=whole)
         image = Image.open(BytesIO(shot.read_bytes())).convert("RGB")
-    image.quantize(128).save(path, "PNG", optimize=True)
+    image.quantize(256).save(path, "PNG", optimize=True)
     print(path)
 
 

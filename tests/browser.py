@@ -111,6 +111,13 @@ class Page:
         """What the page says."""
         return self.run("document.body.innerText")
 
-    def picture(self, path: Path) -> None:
-        """A screenshot."""
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot")["data"]))
+    def picture(self, path: Path, *, whole: bool = False) -> None:
+        """A screenshot. whole: with what is only seen by scrolling"""
+        shot = self.call("Page.captureScreenshot", captureBeyondViewport=whole, **self._area(whole))
+        path.write_bytes(base64.b64decode(shot["data"]))
+
+    def _area(self, whole: bool) -> dict[str, Any]:
+        if not whole:
+            return {}
+        size = self.call("Page.getLayoutMetrics")["cssContentSize"]
+        return {"clip": {"x": 0, "y": 0, "width": size["width"], "height": min(size["height"], 4000), "scale": 1}}

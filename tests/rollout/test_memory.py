@@ -93,6 +93,7 @@ def test_timing_is_read_from_what_was_recorded():
         "held_ticks": 2,
         "starved_chunks": 2,
         "guided_fraction": 0.5,
+        "timing": {"late_ms": 2.0, "inference_ms": 500.0, "observation_age_ms": 0.0},
     }
     assert (timing.held_fraction, timing.guided_fraction) == (0.4, 0.5)
     assert timing.delay.tolist() == [0, 1, 0, 1]  # row 2 was first used at step 3

@@ -4,6 +4,7 @@ import time
 from contextlib import ExitStack
 
 import pytest
+from newcomer import make_dataset, report_of, walk
 from test_serve import NASTY, Serving
 
 from browser import Browser, Page
@@ -17,7 +18,7 @@ BEHIND = "document.getElementById('notice').innerText.includes('this page was be
 def label_one(page: Page, success: bool) -> int:
     """Label the open episode by keyboard; returns its number once it is in the ledger. After a restart of the server,
     somebody else may have it: then the page shows another one."""
-    page.run("document.getElementById('notice').innerText = ''")
+    page.run("document.getElementById('notice').replaceChildren()")
     summary = "success from frame 2" if success else "no success"
     page.press(*(("Home", "ArrowRight", "ArrowRight", "s") if success else ("f",)))
     page.wait(f"document.getElementById('summary').innerText == '{summary}' || {BEHIND}")
@@ -96,3 +97,15 @@ def test_episodes_are_filtered_scrubbed_and_untrusted_text_stays_text(tmp_path):
         assert page.run(pixel) == [12, 12, 12, 255]
         page.press("End")
         page.wait("document.querySelector('.cameras img').dataset.frame == 6")
+
+
+@pytest.mark.slow
+def test_a_newcomer_gets_from_a_data_set_to_a_judge_in_the_browser_only(tmp_path):
+    make_dataset(tmp_path / "squares")
+    with Serving(tmp_path / "squares") as server, Browser() as browser:
+        page = browser.open(server.address)
+        walk(page, server.address, "squares")
+        assert "held-out episodes" in page.text
+        assert "Reward model: squares.judge" in report_of(page, server.address, "squares")
+    with Store.open(tmp_path / "squares.store") as store:
+        assert sum(store.ledger.newest(i) is not None for i in store.ids) == 10

@@ -13,6 +13,8 @@ from typing import Any, Self
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from command import plaudit
 from conftest import counting_episode, labeled_store
@@ -100,7 +102,8 @@ def test_the_library_has_stores_and_runs_and_follows_no_link(server, folder):
     _, items, _ = server.ask("/api/library")
     name = folder.name
     assert {"kind": "store", "name": f"{name}/data", "episodes": 3, "labeled": 2} in items
-    assert {"kind": "run", "name": f"{name}/runs/one"} in items
+    run = {"kind": "run", "name": f"{name}/runs/one", "verdict": "Good: 100% success.", "live": False, "step": 1000}
+    assert run in items
     assert not any("link" in item["name"] for item in items)
 
 
@@ -156,7 +159,8 @@ def test_a_frame_is_the_pixels_of_the_episode(server, folder, tmp_path):
 
 def test_a_run_begins_with_its_verdict(server, folder):
     _, run, _ = server.ask(f"/api/run/{folder.name}/runs/one")
-    assert run["verdict"][:2] == ["Good: 100% success.", "100% success by the judge alone, after 1,000 steps."]
+    assert run["verdict"]["result"] == "Good: 100% success."
+    assert run["verdict"]["why"].startswith("100% success by the judge alone") and run["live"] is None
     assert run["success"]["judge"][-1] == [1000, 1.0]
 
 
@@ -181,21 +185,55 @@ def test_foreign_names_and_pages_are_refused(server, folder):
     assert server.ask(address, body, origin="http://evil.example")[0] == 403
     assert server.ask(address, body, x_plaudit=None)[0] == 403
     assert server.ask(address, {"name": "x" * 70_000})[0] == 413
+    assert server.ask("/api/tasks", {"kind": "import", "name": "x"}, origin="http://evil.example")[0] == 403
     assert server.ask(address, body, origin=f"http://127.0.0.1:{server.port}")[0] == 200
+    socket = f"ws://127.0.0.1:{server.port}/live/{folder.name}/runs/one"
+    for origin in ("http://evil.example", "http://127.0.0.1:1", "null"):
+        with pytest.raises(InvalidStatus, match="HTTP 403"):
+            connect(socket, origin=origin)
+    with connect(socket, origin=f"http://127.0.0.1:{server.port}") as live:
+        assert json.loads(live.recv(timeout=stretch(30)))["verdict"]["result"] == "Good: 100% success."
     page = server.ask("/")[2]["content-security-policy"]
     assert "script-src 'self'" in page and "unsafe" not in page
 
 
+def test_requests_that_make_no_sense_are_answered_with_a_message(server, folder):
+    address = f"/api/label/{folder.name}/data"
+    nested = "[" * 30_000 + "]" * 30_000
+    for body in ([1], nested, {"name": {}, "order": []}, {"name": "ada", "order": {}}, {"name": "a, b"}):
+        status, answer, _ = server.ask(address, body)
+        assert status == 400 and answer["error"], body
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=stretch(30))
+    connection.request("POST", address, nested, {"x-plaudit": "1"})
+    assert connection.getresponse().status == 400
+    connection.close()
+    for task in (
+        {"kind": "rm"},
+        {"kind": "import", "name": "../x"},
+        {"kind": "train-reward", "name": "x", "minutes": -1},
+    ):
+        assert server.ask("/api/tasks", task)[0] in (400, 404), task
+    assert server.ask("/api/tasks")[1] == []
+    for path in (f"/frame/1/0/none/{folder.name}/data", f"/clip/1/none/{folder.name}/data"):
+        assert server.ask(path)[0] in (400, 404), path
+    assert server.ask(f"/api/episodes/{folder.name}/data?count=x")[0] == 400
+    assert server.ask(f"/frame/1/0/front/{folder.name}/data?w=x")[0] == 400
+
+
 def test_a_token_is_needed_where_there_is_one(folder):
-    with Serving(folder, "--token", "abc") as server:
-        assert server.address.endswith("/?token=abc")
+    token = "abcdefghijkl"
+    with Serving(folder, "--token", token) as server:
+        assert server.address.endswith(f"/?token={token}")
         assert server.ask("/api/library")[0] == 401
-        assert server.ask("/api/library?token=abd")[0] == 401
-        status, _, headers = server.ask("/?token=abc")
+        assert server.ask("/api/library?token=abcdefghijkm")[0] == 401
+        status, _, headers = server.ask(f"//evil.example?token={token}")
+        assert headers["location"] == "/"
         assert (
             status == 303 and "HttpOnly" in headers["set-cookie"] and "samesite=strict" in headers["set-cookie"].lower()
         )
-        assert server.ask("/api/library", cookie="plaudit_token=abc")[0] == 200
+        assert server.ask("/api/library", cookie=f"plaudit_{server.port}={token}")[0] == 200
+        with pytest.raises(InvalidStatus, match="HTTP 403"):
+            connect(f"ws://127.0.0.1:{server.port}/live/x")
         assert server.stop() in (0, -signal.SIGINT, 130)
 
 
@@ -229,6 +267,7 @@ def test_labels_go_through_the_session_of_the_window(tmp_path):
 
 
 def test_what_cannot_be_served_is_said(tmp_path, server):
+    assert "at least 12 characters" in plaudit("serve", tmp_path, "--token", "abc", cwd=tmp_path, ok=False)
     assert "is not a folder" in plaudit("serve", tmp_path / "none", cwd=tmp_path, ok=False)
     said = plaudit("serve", tmp_path, "--port", server.port, cwd=tmp_path, ok=False)
     assert "Address already in use; choose another --port" in " ".join(said.split())
@@ -239,7 +278,7 @@ def client(tmp_path) -> TestClient:
     """The pages of a folder, in this process; an error that is no answer is raised."""
     (tmp_path / "w").mkdir()
     labeled_store(tmp_path / "w/data", counting_episode(4), cutoff=2).close()
-    return TestClient(make_app([tmp_path / "w"], Access(frozenset({"here:1"}))), "http://here:1")
+    return TestClient(make_app([tmp_path / "w"], Access(frozenset({"here"}))), "http://here:1")
 
 
 @pytest.mark.parametrize(
@@ -268,7 +307,7 @@ def test_numbers_that_are_none_are_left_out_of_charts(client, tmp_path, value):
     events = '{"event": "alarm", "time": ' + value + "}"
     (tmp_path / "w/run/events.jsonl").write_text(events + "\n")
     answer = client.get("/api/run/w/run").json()
-    assert answer["curves"]["loss/critic"] == [[1, 3]] and answer["events"][0]["time"] is None
+    assert answer["groups"]["Learning"]["loss/critic"] == [[1, 3]] and answer["events"][0]["time"] is None
 
 
 def test_intervals_of_an_audit_say_what_they_are_about(client, tmp_path):

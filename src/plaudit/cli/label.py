@@ -52,9 +52,8 @@ def label_(
     skip_labeled: bool = False,  # Skip episodes that already have labels of any source.
     dry_run: bool = False,  # Show what would be done; write nothing.
     batch: Positive = 8,  # Episodes that are labeled at once.
-    order: Literal[
-        "unlabeled", "disagreement", "random"
-    ] = "unlabeled",  # With --judge human: which episodes come first.
+    # With --judge human: which episodes come first; repeat: those that you have labeled once.
+    order: Literal["unlabeled", "disagreement", "uncertain", "random", "repeat"] = "unlabeled",
     name: str = "",  # With --judge human: the labeler's name, kept with the labels.
     # With --judge human: where; auto: in a window if one can be opened here (extra gui), else in the browser.
     window: Literal["auto", "web", "qt"] = "auto",

@@ -33,6 +33,7 @@ from plaudit.errors import ClusterError, DataError, MissingExtra, PlauditError
 
 LINE_INTERVAL_S = 10.0  # between two lines without a terminal
 DRAW_INTERVAL_S = 0.25  # between two updates of the screen
+LIVE_INTERVAL_S = 0.5  # between two updates of the pages
 RAY = "PLAUDIT_RAY"  # environment variable: the default of --ray
 
 
@@ -183,7 +184,7 @@ def _train(run: Any, workers: Any, trainer: Any) -> None:
     events = trainer.events
     failure: PlauditError | None = None
     aborted = False
-    with _display(run.config, workers, events) as (callback, stopped):
+    with _display(run, workers, events) as (callback, stopped):
         try:
             trainer.run(callback)
         except PlauditError as error:
@@ -235,7 +236,7 @@ def _train(run: Any, workers: Any, trainer: Any) -> None:
 
 
 @contextmanager
-def _display(config: Any, workers: Any, events: Any) -> Iterator[Any]:
+def _display(run: Any, workers: Any, events: Any) -> Iterator[Any]:
     """The loop's callback, which shows progress and logs events; and whether Ctrl-C or an operator stopped the run.
 
     The first Ctrl-C lets the workers finish their current call. The second one, or one before the loop begins,
@@ -244,16 +245,19 @@ def _display(config: Any, workers: Any, events: Any) -> Iterator[Any]:
     from plaudit.cli.run import QUESTION
     from plaudit.rollout.operator import Cue, listen_at_terminal
     from plaudit.training.display import Display, stopping_message
+    from plaudit.training.live import LiveSocket
 
-    operator = config.operator
+    config, operator = run.config, run.config.operator
     cue, phase = Cue(operator.cue if operator.attended else "none"), "idle"
     asked: list[int] = []  # signals
     by_operator = False
     shown, drawn_at = "", 0.0  # the last message while the run stops, where there is no terminal
-    display, live = Display(config), Live(console=err, transient=True, auto_refresh=False)
+    display, live, published_at = Display(config), Live(console=err, transient=True, auto_refresh=False), 0.0
+    by_web = operator.attended and "web" in operator.sources
+    pages = LiveSocket(run.path, workers.operate if by_web else None)
 
     def callback(progress: Any) -> bool:
-        nonlocal phase, by_operator, shown, drawn_at
+        nonlocal phase, by_operator, shown, drawn_at, published_at
         if not drawn_at:
             events.write(progress, "started", "run resumed" if progress.episodes else "run started")
         events.update(progress, workers.restarts)
@@ -261,6 +265,9 @@ def _display(config: Any, workers: Any, events: Any) -> Iterator[Any]:
             if progress.operator.phase == "gate" and phase != "gate":
                 cue.give(QUESTION)
             phase, by_operator = progress.operator.phase, by_operator or progress.operator.stopped
+        if time.monotonic() - published_at >= LIVE_INTERVAL_S:
+            published_at = time.monotonic()
+            pages.publish(display.live(progress, workers.busy))
         stopping = bool(asked) or by_operator  # if it comes later than this, the next call sees it
         line = stopping_message(progress) if stopping else ""
         due = time.monotonic() - drawn_at >= (DRAW_INTERVAL_S if live.is_started else LINE_INTERVAL_S)
@@ -281,7 +288,7 @@ def _display(config: Any, workers: Any, events: Any) -> Iterator[Any]:
         if err.is_terminal:
             live.start()
         try:
-            with listen_at_terminal(operator, workers.operate) if operator.attended else nullcontext():
+            with pages, listen_at_terminal(operator, workers.operate) if operator.attended else nullcontext():
                 yield callback, lambda: bool(asked) or by_operator
         finally:
             live.stop()

@@ -25,7 +25,7 @@ from plaudit.cli.options import (
     app,
     command,
 )
-from plaudit.errors import RolloutError
+from plaudit.errors import DataError, RolloutError
 from plaudit.trust import check_code
 
 if TYPE_CHECKING:
@@ -184,6 +184,8 @@ def drive(
     from plaudit.rollout.operator import Operator, OperatorCommand, listen_at_robot, listen_at_terminal
     from plaudit.rollout.run import advising, record_episodes
 
+    if config.attended and "web" in config.sources:
+        raise DataError("operator.sources=web is for plaudit online; here, use terminal, gamepad or topic")
     console = OperatorConsole(config)
     operator, left = Operator(config.gate, console.show, countdown) if config.attended else None, count
     with ExitStack() as stack:

@@ -57,6 +57,7 @@ def train_(
     from plaudit.report.verdict import run_verdict
     from plaudit.training.config_file import load_training_config
     from plaudit.training.evaluation import record_videos
+    from plaudit.training.live import LiveSocket
     from plaudit.training.run_folder import RunFolder
     from plaudit.training.trainer import Trainer, check_run
 
@@ -74,7 +75,7 @@ def train_(
             if trainer.judge.warning:
                 tell("warning", trainer.judge.warning)
             collected = None if trainer.collection is None else trainer.collection.quota.describe
-            with training_bar(run.config, collected) as (callback, stopped):
+            with LiveSocket(run.path), training_bar(run.config, collected) as (callback, stopped):
                 end = trainer.run(callback, stopped)
     except KeyboardInterrupt:
         stop(f"interrupted; resume from the last checkpoint with: plaudit train --resume {run.path}")

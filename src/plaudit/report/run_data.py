@@ -28,13 +28,13 @@ class RunData:
     judge_versions: Lines  # candidates that were trained to replace the judge, promoted or rejected
 
     @classmethod
-    def load(cls, folder: Path) -> Self:
-        """Read them; lines that a power cut or a full disk cut off are left out."""
+    def load(cls, folder: Path, metrics: Lines | None = None) -> Self:
+        """Read them; lines that a power cut or a full disk cut off are left out. metrics: if they were read already"""
         Folder(folder).check_no_links()  # a report embeds what it reads
         decisions = [read_json_object(path) for path in sorted(folder.glob("judge/[0-9]*/promotion.json"))]
         config = read_yaml(folder / "config.yaml", Root(folder))
-        metrics, events = read_metrics(folder / "metrics.jsonl"), read_json_lines(folder / "events.jsonl")
-        return cls(folder, config, metrics, events, decisions)
+        metrics = read_metrics(folder / "metrics.jsonl") if metrics is None else metrics
+        return cls(folder, config, metrics, read_json_lines(folder / "events.jsonl"), decisions)
 
     def option(self, *keys: str) -> Any:
         """A value of the config, like `option("audit", "max_false")`; None where this kind of run has none."""

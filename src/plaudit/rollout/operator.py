@@ -314,7 +314,7 @@ class OperatorConfig(Config):
 
     # No operator attends, as with --auto; None: in a simulation or without a terminal. Not part of a run's config.
     auto: bool | None = Field(default=None, exclude=True)
-    sources: tuple[Literal["terminal", "gamepad", "topic"], ...] = Field(default=("terminal",), min_length=1)
+    sources: tuple[Literal["terminal", "gamepad", "topic", "web"], ...] = Field(default=("terminal",), min_length=1)
     gate: bool = True  # every episode waits until the scene is ready; False: only after a pause
     keys: OperatorKeys = OperatorKeys()  # of the terminal
     buttons: OperatorButtons = OperatorButtons()  # of the gamepad
@@ -456,7 +456,7 @@ def hotkeys(config: OperatorConfig, phase: Phase) -> list[tuple[str, str]]:
     elif "gamepad" in config.sources:
         keys = {command: f"B{button}" for command, button in config.buttons}
     else:
-        keys = dict.fromkeys(OperatorCommand, "topic:")
+        keys = dict.fromkeys(OperatorCommand, f"{config.sources[0]}:")
     return [(keys[command], str(command)) for command in AVAILABLE[phase]]
 
 

@@ -268,6 +268,7 @@ class LatencyStats:
     took: FloatArray  # of an inference
     delay: AnyArray  # steps, from an observation to the first command of its chunk
     guided: AnyArray  # whether a chunk continued the one before, of those that were to
+    age: FloatArray  # of the observation that a command was inferred from, when it was sent
 
     @classmethod
     def of(cls, buffer: EpisodeBuffer) -> "LatencyStats":
@@ -288,6 +289,7 @@ class LatencyStats:
             took=buffer.took[:count].copy(),
             delay=np.array([first_use[row] - row for row in rows if row in first_use]),
             guided=guided[guided >= 0] == 1,
+            age=(buffer.observed_at[:ticks] - buffer.observed_at[np.maximum(source, 0)])[source >= 0],
         )
 
     @classmethod
@@ -315,7 +317,9 @@ class LatencyStats:
         """For an episode's meta."""
         counts = {"missed_ticks": self.missed, "held_ticks": self.held, "starved_chunks": self.starved}
         guided = {} if self.guided_fraction is None else {"guided_fraction": round(self.guided_fraction, 4)}
-        return {name: int(ticks.sum()) for name, ticks in counts.items()} | guided
+        times = {"late_ms": self.late, "inference_ms": self.took, "observation_age_ms": self.age}
+        timing = {name: round(1e3 * float(values.mean()), 3) for name, values in times.items() if len(values)}
+        return {name: int(ticks.sum()) for name, ticks in counts.items()} | guided | {"timing": timing}
 
     def table(self) -> list[tuple[str, str]]:
         """(quantity, its values as text)"""
@@ -332,6 +336,7 @@ class LatencyStats:
             ("inference, ms", _percentiles(1e3 * self.took, 50, 99)),
             ("inference begun late, ms", _percentiles(1e3 * self.start_late, 50, 99)),
             ("delay, steps", _percentiles(self.delay, 50, 99)),
+            ("age of observations, ms", _percentiles(1e3 * self.age, 50, 99)),
         ]
 
     def histogram(self) -> list[tuple[str, int]]:

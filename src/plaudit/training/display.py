@@ -5,6 +5,7 @@ It is 80 columns wide. A text that is longer continues on the next line; nothing
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import Group
 from rich.progress_bar import ProgressBar
@@ -12,11 +13,12 @@ from rich.table import Table
 from rich.text import Text
 
 from plaudit.judges.stats import Interval
-from plaudit.rollout.operator import hotkeys
+from plaudit.rollout.operator import AVAILABLE, hotkeys
 from plaudit.rollout.recording import held_warning
 from plaudit.training.audit import CORRECTED, FALSE, MISSED
 from plaudit.training.config import TrainingConfig
 from plaudit.training.ledger_audit import SHARE
+from plaudit.training.live import REMOTE
 from plaudit.training.online_state import OnlineState
 from plaudit.training.person import SPENT, next_tasks
 
@@ -55,6 +57,10 @@ class Display:
             keys = [Text("  ").join(Text.assemble((key, "bold"), (f" {word}", "dim")) for key, word in pairs)]
         return Group(top, bar, table, *keys, _messages(state, restarts or {}, stopping))
 
+    def live(self, state: OnlineState, busy: Sequence[str]) -> dict[str, Any]:
+        """The same for a browser."""
+        return live_state(self._config, state, busy, self._extent(state)[2])
+
     def line(self, state: OnlineState) -> str:
         """The same in one line, for a log."""
         items = [("time", clock(state.elapsed_s)), ("run", self._extent(state)[2]), *rows(self._config, state)]
@@ -72,6 +78,50 @@ class Display:
         if left is not None and done < total:
             text += f", {'at most ' if config.evaluation.stop_success_rate is not None else ''}{clock(left)} to go"
         return done, total, text
+
+
+def live_state(config: TrainingConfig, state: OnlineState, busy: Sequence[str], extent: str) -> dict[str, Any]:
+    """The same for a browser (live.py): texts that the screen has, what each worker waits for, the operator."""
+    alarm = [f"audit alarm: {state.alarm}"] if state.alarm is not None else []
+    errors = [f"{worker}: {message}" for worker, message in state.errors.items()]
+    warnings = [text for text in (state.learner_warning, held_warning(state.held_fraction)) if text]
+    operator = None
+    if state.operator is not None:
+        phase, by_web = state.operator.phase, "web" in config.operator.sources
+        commands = [str(command) for command in REMOTE if by_web and command in AVAILABLE[phase]]
+        asked = _to_do(config, state).plain
+        operator = {"phase": phase, "message": asked, "commands": commands, "by_web": by_web}
+    return {
+        "extent": extent,
+        "rows": [[label, text.plain] for label, text in rows(config, state)],
+        "workers": _workers(config, state, busy),
+        "problems": [*alarm, *errors, *warnings],
+        "messages": [text for text in (state.window_status, state.last_event) if text],
+        "operator": operator,
+    }
+
+
+def _workers(config: TrainingConfig, state: OnlineState, busy: Sequence[str]) -> list[list[str]]:
+    """Each worker, its queue, and what it does or waits for."""
+    replay, metrics = state.replay, state.judge_metrics
+    asked = int(metrics.get("audit/pending_episodes", 0)) if config.human_audits else replay.unlabeled
+    waits = {
+        "env": ("", state.env_waiting_for or "the operator"),
+        "judge": (f"{replay.unlabeled + replay.outdated:,} to label", "episodes"),
+        "labeler": (f"{asked:,} to answer", "episodes to label"),
+        "learner": (f"{state.pending_updates:,} updates", "a judge that passes its audit" if state.alarm else "labels"),
+    }
+    shown = [name for name in waits if (name != "labeler" or config.asks_human)]
+    shown = [name for name in shown if name != "judge" or not config.judge.is_human]
+    at_gate = state.operator is not None and state.operator.phase in WAITING_FOR_OPERATOR
+
+    def works(name: str) -> bool:
+        if name == "labeler":  # asks in a moment, and the person answers when they like
+            return asked > 0
+        return name in busy and not (name == "env" and at_gate)
+
+    names = {"env": "robot", "labeler": "person"}
+    return [[names.get(name, name), waits[name][0], "" if works(name) else waits[name][1]] for name in shown]
 
 
 class EtaEstimate:

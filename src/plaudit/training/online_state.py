@@ -38,6 +38,12 @@ from plaudit.trust import plain
 RECENT_EPISODES = 10  # over which held steps and chunks are counted
 UPDATE_CALL_S = 0.5  # work per call of the learner; counts and weights are published in between
 MAX_BEHIND_S = 60.0  # of pending updates, before a learner counts as too slow
+# Of control steps, from an episode's meta (recording.py) to metrics.
+TIMING = {
+    "late_ms": "time/late_ms",
+    "inference_ms": "time/inference_ms",
+    "observation_age_ms": "time/observation_age_ms",
+}
 SERIAL_UPDATES = 50  # per call, where workers take turns
 
 
@@ -102,6 +108,12 @@ class OnlineState:
         fractions = [info.guided_fraction for info in self._recent if info.guided_fraction is not None]
         return float(np.mean(fractions)) if fractions else None
 
+    @property
+    def timing(self) -> dict[str, float]:
+        """Means over the last episodes, ms."""
+        values = {name: [i.timing[key] for i in self._recent if key in i.timing] for key, name in TIMING.items()}
+        return {name: float(np.mean(some)) for name, some in values.items() if some}
+
     def add_episode(self, info: EpisodeInfo) -> None:
         """Add a report of the env worker."""
         self.env_steps_per_s = smooth(self.env_steps_per_s, info.steps / max(info.seconds, 1e-9))
@@ -156,6 +168,7 @@ class OnlineState:
             "time/judge_latency_s": self.judge_latency_s,
             "time/sample_wait_fraction": self.sample_wait_fraction,
             "time/elapsed_s": self.elapsed_s,
+            **self.timing,
             **self.learner_metrics,
             **self.judge_metrics,
             **{name: seconds for name, seconds in self.replay.person_s.items() if seconds},

@@ -38,6 +38,7 @@ from plaudit.report.verdict import Verdict, judge_verdict, progress_verdict
 from plaudit.training.run_folder import TensorBoard
 
 CURVE = "tensorboard"
+CURVE_LINES = "curve.jsonl"  # a line per epoch
 
 
 def work_folder(target: Path) -> Path:
@@ -76,13 +77,16 @@ def train_and_save(
 
 @contextmanager
 def epochs_curve(work: Path, watch: Watch) -> Iterator[Watch]:
-    """A callback that writes each epoch to the work folder's event files and calls `watch`. The folder is removed after
-    an error that would occur again."""
+    """A callback that writes each epoch to the work folder, as event files and as the lines that a page shows, and
+    calls `watch`. The folder is removed after an error that would occur again."""
     curve = TensorBoard(work / CURVE)
 
     def log_and_watch(now: EpochMetrics | StepMetrics) -> bool:
-        if isinstance(now, EpochMetrics) and not now.fold:
-            curve.log(now.epoch, _scalars(now))
+        if isinstance(now, EpochMetrics):
+            with (work / CURVE_LINES).open("a") as file:
+                file.write(json.dumps(asdict(now)) + "\n")
+            if not now.fold:
+                curve.log(now.epoch, _scalars(now))
         return watch(now)
 
     try:
@@ -96,7 +100,7 @@ def epochs_curve(work: Path, watch: Watch) -> Iterator[Watch]:
 
 def save_curve(folder: Path, work: Path, history: Sequence[EpochMetrics]) -> None:
     """Write the curve of a training to the folder of its result."""
-    _write_lines(folder / "curve.jsonl", [asdict(epoch) for epoch in history])
+    _write_lines(folder / CURVE_LINES, [asdict(epoch) for epoch in history])
     if (work / CURVE).is_dir():
         shutil.copytree(work / CURVE, folder / CURVE)
 

@@ -2,23 +2,30 @@
 
 import io
 import threading
-from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections import Counter, OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
+from plaudit.data.rewards import Decisions, RewardConfig, learning_signal
 from plaudit.data.store import Store
 from plaudit.errors import DataError
+from plaudit.judges.human.drafts import SOURCE as HUMAN_SOURCE
 from plaudit.judges.human.drafts import FrameAnnotation
+from plaudit.report.text import format_count, sentence_case
+from plaudit.report.verdict import Tone, Verdict, label_command, quoted
 from plaudit.rollout.run import MARK
 from plaudit.rule import threshold_of
-from plaudit.types import HUMAN, AnyArray, Episode, Labels
+from plaudit.types import HUMAN, OPERATOR, AnyArray, Episode, FloatArray, Labels
 
 PAGE = 60  # episodes
 MAX_PAGE = 200
+CLIP = 16  # frames of a short view of an episode, side by side in one image
+CLIP_WIDTH = 160  # pixels of each
 MAX_SERIES = 16  # numbers of a state or an action that are drawn
 OUTCOMES = ("success", "failure", "excluded", "withheld", "unlabeled")
 
@@ -52,16 +59,23 @@ class StoreIndex:
                 ids = ids[::-1]
             filters = {name: query[name] for name in FILTERS if query.get(name)}
             if filters:
-                ids = [i for i in ids if all(FILTERS[name](self._row(i), value) for name, value in filters.items())]
+                ids = [i for i in ids if all(FILTERS[name](self.row(i), value) for name, value in filters.items())]
             first = max(0, _number(query.get("first", "0")))
             count = min(MAX_PAGE, max(1, _number(query.get("count", str(PAGE)))))
             return {
                 "total": len(self.store.ids),
-                "found": len(ids),
+                "matches": len(ids),
                 "first": first,
-                "episodes": [self._row(i) for i in ids[first : first + count]],
+                "episodes": [self.row(i) for i in ids[first : first + count]],
                 "store": self.store.settings.id,
             }
+
+    def summary(self) -> Verdict:
+        """What the labels of all episodes add up to."""
+        with self._guard:
+            self._forget_changed()
+            rows = [self.row(i) for i in self.store.ids]
+        return _summary(rows, self.store.folder)
 
     def _forget_changed(self) -> None:
         ledger = self.store.ledger
@@ -71,7 +85,8 @@ class StoreIndex:
             self._rows.pop(episode_id, None)
         self._seen = (ledger.generation, len(ledger))
 
-    def _row(self, episode_id: int) -> dict[str, Any]:
+    def row(self, episode_id: int) -> dict[str, Any]:
+        """What a grid shows of one episode."""
         if episode_id not in self._rows:
             self._rows[episode_id] = self._describe(episode_id)
         return self._rows[episode_id]
@@ -100,6 +115,26 @@ class StoreIndex:
         }
 
 
+def _summary(rows: Sequence[Mapping[str, Any]], folder: Path) -> Verdict:
+    if not rows:
+        record = "Record episodes, or import a data set"
+        return Verdict("No episodes yet.", "They appear here as they are recorded.", record, tone="open")
+    count = Counter(row["outcome"] for row in rows)
+    unlabeled = count["unlabeled"] + count["withheld"]
+    disputed, ood = sum(row["disagree"] for row in rows), sum(row["ood"] for row in rows)
+    why = ", ".join(f"{count[name]:,} {name}" for name in OUTCOMES if count[name])
+    why += f"; judges disagree on {disputed:,}" if disputed else ""
+    why += f"; {ood:,} out of distribution" if ood else ""
+    result = f"{len(rows) - unlabeled:,} of {format_count(len(rows), 'episode')} labeled."
+    why = sentence_case(why)
+    if unlabeled:
+        return Verdict(result, why, "Label the others here, or with a judge", label_command(folder), "open")
+    if disputed:
+        disputed_first = f"{label_command(folder)} --order disagreement"
+        return Verdict(result, why, "Label the most disputed ones", disputed_first, "open")
+    return Verdict(result, why, "Train a judge on these labels", f"plaudit train-reward {quoted(folder)}", "good")
+
+
 def _number(text: str) -> int:
     try:
         return int(text)
@@ -119,15 +154,17 @@ FILTERS: dict[str, Any] = {
 }
 
 
-def describe_episode(store: Store, episode_id: int) -> dict[str, Any]:
-    """Everything about one episode but its frames."""
+def describe_episode(store: Store, episode_id: int, rewards: RewardConfig) -> dict[str, Any]:
+    """Everything about one episode but its frames. rewards: how the learner computes them"""
     episode, entry = store.episode(episode_id), store.entry(episode_id)
     history = store.ledger.history(episode_id)
     current = store.ledger.current(episode_id)
     ids = store.ids
     place = ids.index(episode_id)
+    judged = traces(store, episode_id, episode)
     return {
         "id": episode_id,
+        "verdict": as_json(_episode_verdict(store, judged, None if current is None else current.source)),
         "store": store.settings.id,
         "previous": ids[place - 1] if place else None,
         "next": ids[place + 1] if place + 1 < len(ids) else None,
@@ -142,7 +179,8 @@ def describe_episode(store: Store, episode_id: int) -> dict[str, Any]:
         "actions": _series(episode.actions),
         "by_person": _ranges(episode.control_mode == HUMAN),
         "labels": None if current is None else _frames(current.labels()),
-        "traces": traces(store, episode_id, episode),
+        "rewards": [] if current is None else _numbers(rewards_of(episode, current.labels(), rewards)),
+        "traces": judged,
         "history": [
             {
                 "number": version.number,
@@ -157,16 +195,48 @@ def describe_episode(store: Store, episode_id: int) -> dict[str, Any]:
     }
 
 
+def _episode_verdict(store: Store, judged: Sequence[Mapping[str, Any]], counts: str | None) -> Verdict:
+    label = label_command(store.folder)
+    if counts is None:
+        return Verdict("Not labeled.", "No judge and no person has labeled it.", "Label it here", label, "open")
+    outcomes = {one["source"]: one["outcome"] for one in judged}
+    own = outcomes.get(counts, "labeled")
+    result = f"{own.capitalize()}, by {counts}."
+    others = [f"{source} says {other}" for source, other in outcomes.items() if source != counts]
+    ood = [f"{one['source']} finds it out of distribution" for one in judged if one["ood"]]
+    why = "; ".join([*others, *ood]) or "nobody else has labeled it"
+    disputed = any(other != own for other in outcomes.values())
+    advice = "Label it here: judges disagree" if disputed and counts != HUMAN_SOURCE else "Look at the frames below"
+    tone: Tone = "open" if disputed else "good" if own == "success" else "bad"
+    return Verdict(result, sentence_case(why), advice, tone=tone)
+
+
+def rewards_of(episode: Episode, labels: Labels, config: RewardConfig) -> FloatArray:
+    """[T] the reward after each action, NaN where a learner does not use the step."""
+    if labels.steps != episode.steps:
+        return np.full(episode.steps, np.nan, np.float32)
+    ended = np.zeros(episode.steps, bool)
+    ended[-1] = episode.terminated or episode.meta.get(OPERATOR) == "failure"
+    env_info = dict(episode.privileged) if config.reads_env else {}
+    signal = learning_signal(Decisions.of(labels), ended, env_info, config, gamma=1.0)
+    return np.where(signal.used, signal.reward, np.float32(np.nan))
+
+
+def as_json(verdict: Verdict) -> dict[str, str]:
+    """For a page. Paths are relative to where the server was started, as a person would type them."""
+    return {**asdict(verdict), "command": verdict.command.replace(f"{Path.cwd()}/", "")}
+
+
 def traces(store: Store, episode_id: int, episode: Episode) -> list[dict[str, Any]]:
     """The newest scores of each judge: P(success) of each frame, and task progress."""
     newest = {version.source: version for version in store.ledger.history(episode_id)}
-    found: list[dict[str, Any]] = []
+    shown: list[dict[str, Any]] = []
     for version in sorted(newest.values(), key=lambda v: v.time, reverse=True):
         labels = version.labels()
         if labels.steps != episode.steps:  # of another episode; `plaudit data check` reports it
             continue
         progress = None if labels.scores is None else labels.scores.progress
-        found.append(
+        shown.append(
             {
                 "source": version.source,
                 "time": version.time,
@@ -179,7 +249,7 @@ def traces(store: Store, episode_id: int, episode: Episode) -> list[dict[str, An
                 "progress": None if progress is None else _numbers(progress),
             }
         )
-    return found
+    return shown
 
 
 def _frames(labels: Labels) -> list[int | None]:
@@ -227,6 +297,21 @@ class FrameReader:
         else:
             picture.save(data, "JPEG", quality=88)
         return data.getvalue(), "image/png" if small else "image/jpeg"
+
+    def clip(self, store: Store, episode_id: int, camera: str) -> bytes:
+        """CLIP frames at equal distances, the last one included, side by side as a JPEG."""
+        episode = self._episode(store, episode_id)
+        if camera not in episode.frames:
+            raise DataError(f"episode {episode_id} has no camera '{camera}'; it has: {', '.join(episode.frames)}")
+        pixels = episode.frames[camera]
+        height = min(CLIP_WIDTH * 4, max(1, round(CLIP_WIDTH * pixels.shape[1] / pixels.shape[2])))
+        image = Image.new("RGB", (CLIP * CLIP_WIDTH, height))
+        for n, frame in enumerate(np.linspace(0, len(pixels) - 1, CLIP).round().astype(int)):
+            picture = Image.fromarray(np.ascontiguousarray(pixels[frame]))
+            image.paste(picture.resize((CLIP_WIDTH, height)), (n * CLIP_WIDTH, 0))
+        data = io.BytesIO()
+        image.save(data, "JPEG", quality=80)
+        return data.getvalue()
 
     def _episode(self, store: Store, episode_id: int) -> Episode:
         key = (id(store), episode_id)

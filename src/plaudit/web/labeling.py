@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from plaudit.errors import DataError, EpisodeNotFound, PlauditError
+from plaudit.judges.human.agreement import SelfAgreement
 from plaudit.judges.human.queue import QueueOrder
 from plaudit.judges.human.session import ACTIONS, GROUPS, Session
 from plaudit.web.episodes import traces
@@ -21,12 +22,12 @@ IDLE_S = 600.0  # after which a session is closed; its drafts stay
 NEARBY = 12  # rows of the queue that are shown before and after the open one
 MAX_NAME = 60  # characters
 CHOOSING = {"complete", "undo", "redo", "next", "previous"}  # actions that may open another episode
-ORDERS: tuple[QueueOrder, ...] = ("unlabeled", "disagreement", "random")
+ORDERS: tuple[QueueOrder, ...] = get_args(QueueOrder)
 
 
 @dataclass
 class _Open:
-    session: Session
+    session: Session | None = None  # opened by the first request
     guard: threading.Lock = field(default_factory=threading.Lock)
     used: float = field(default_factory=time.monotonic)
 
@@ -47,16 +48,20 @@ class LabelSessions:
         episode. An action on an episode that is no longer open is not done: the page was behind.
         """
         name, order = str(request.get("name", "")).strip(), request.get("order", "unlabeled")
-        if not name or len(name) > MAX_NAME or not name.isprintable():
-            raise DataError(f"a labeler needs a name of 1 to {MAX_NAME} characters; it is kept with the labels")
+        if not name or len(name) > MAX_NAME or not name.isprintable() or "," in name:
+            rule = f"1 to {MAX_NAME} characters and no comma"
+            raise DataError(f"a labeler needs a name of {rule}; it is kept with the labels")
         if order not in ORDERS:
             raise DataError(f"there is no order '{order}'; known are: {', '.join(ORDERS)}")
         if not isinstance(request.get("action"), str | None):
             raise DataError("an action is named by a text; reload the page")
         with self._guard:
-            held = self._session(store, name, order, request.get("episode"))
+            held = self._held(store, name, order)
             held.used = time.monotonic()
         with held.guard:
+            if held.session is None:
+                with self._choosing:
+                    held.session = _open(store, name, order, request.get("episode"))
             session, error = held.session, ""
             session.status = ""
             chooses = session.episode_id is None or request.get("action") in CHOOSING or "open" in request
@@ -67,29 +72,38 @@ class LabelSessions:
                 error = str(problem)
             return describe(session, error, blind=bool(request.get("blind")))
 
-    def _session(self, store: Path, name: str, order: QueueOrder, shown: Any) -> _Open:
-        """The person's session. shown: the episode on their page, which a new session continues with if it is free"""
+    def _held(self, store: Path, name: str, order: QueueOrder) -> _Open:
+        """The person's session; those that nobody uses any more are closed."""
         for key, held in list(self._open.items()):
             other_order = key[:2] == (store, name) and key[2] != order
             if other_order or time.monotonic() - held.used > IDLE_S:
                 with held.guard:
-                    self._open.pop(key).session.close()
-        key = (store, name, order)
-        if key not in self._open:
-            session = Session.open(store, order=order, name=name)
-            self._open[key] = _Open(session)
-            if type(shown) is int and shown not in session.drafts.locked_by_others():
-                with suppress(EpisodeNotFound):  # evicted
-                    session.open_episode(shown)
-        return self._open[key]
+                    self._open.pop(key)
+                    _close(held)
+        return self._open.setdefault((store, name, order), _Open())
 
     def close(self) -> None:
         """Release the episodes of all sessions; drafts stay."""
         with self._guard:
             for held in self._open.values():
                 with held.guard:
-                    held.session.close()
+                    _close(held)
             self._open.clear()
+
+
+def _open(store: Path, name: str, order: QueueOrder, shown: Any) -> Session:
+    """A person's session. shown: the episode on their page, which it continues with if that is free"""
+    session = Session.open(store, order=order, name=name)
+    if type(shown) is int and shown not in session.drafts.locked_by_others():
+        with suppress(EpisodeNotFound):  # evicted
+            session.open_episode(shown)
+    return session
+
+
+def _close(held: _Open) -> None:
+    if held.session is not None:
+        held.session.close()
+        held.session = None
 
 
 def _apply(session: Session, request: Mapping[str, Any]) -> None:
@@ -124,6 +138,7 @@ def describe(session: Session, error: str = "", *, blind: bool = False) -> dict[
         "status": session.status,
         "error": error,
         "episode": session.episode_id,
+        "agreement": SelfAgreement.of(session.store, session.name).describe() if queue.order == "repeat" else "",
     }
     if session.episode_id is None or episode is None:
         return shown
@@ -141,7 +156,7 @@ def describe(session: Session, error: str = "", *, blind: bool = False) -> dict[
         "summary": session.annotation.summary,
         "excluded": session.annotation.excluded,
         "cameras": {name: list(frames.shape[1:3]) for name, frames in sorted(episode.frames.items())},
-        "traces": [] if blind else traces(session.store, session.episode_id, episode),
+        "traces": [] if blind or session.repeats else traces(session.store, session.episode_id, episode),
         "rows": [_row(session, i) for i in queue.rows[first : place + NEARBY + 1]],
     }
 

@@ -1,20 +1,35 @@
-"""Runs and judges as pages show them: a verdict of three lines, curves, and the newest events."""
+"""Runs as pages show them: a verdict of three lines, the state of the running loop, curves, events and rewards."""
 
+import json
 import math
-import time
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import ValidationError
 
 from plaudit.data.disk import Folder
-from plaudit.errors import PlauditError
-from plaudit.files import read_json_object, understood
-from plaudit.report.run_data import ABOUT_INTERVALS, RunData
+from plaudit.data.rewards import RewardConfig
+from plaudit.data.store import Store
+from plaudit.errors import EpisodeNotFound, PlauditError
+from plaudit.files import Root, parse_json, understood
+from plaudit.judges.human.queue import disagreement
 from plaudit.report.verdict import run_verdict
 from plaudit.training.audit import CORRECTED
+from plaudit.training.live import ask
+from plaudit.web.episodes import as_json, rewards_of
 
-LIVE_S = 30.0  # since the last line of its metrics
+if TYPE_CHECKING:  # it draws charts too
+    from plaudit.report.run_data import RunData
+
 POINTS = 400  # of a curve
 EVENTS = 30
+CLIPS = 4  # latest and most disputed episodes
+RECENT = 200  # episodes that the disputed ones are chosen from
+MAX_METRICS = 1 << 30  # bytes
 SUCCESS = {
     "judge": "judge/success_once",
     "corrected by the audit": CORRECTED,
@@ -22,35 +37,95 @@ SUCCESS = {
     "evaluation seeds": "eval/success_once",
     "without any help": "judge/success_unaided",
 }
-OTHER = (
-    "audit/false_successes",
-    "audit/missed_successes",
-    "person/intervention_rate",
-    "replay/unlabeled_episodes",
-    "time/env_steps_per_s",
-    "time/updates_per_s",
-    "policy/staleness_s",
-    "loss/critic",
-    "loss/bc",
-    "loss/flow",
-)
+OTHER = {
+    "Audit": ("audit/false_successes", "audit/missed_successes"),
+    "Robot": (
+        *("time/observation_age_ms", "time/inference_ms", "time/late_ms", "rollout/held_fraction"),
+        *("time/env_steps_per_s", "policy/staleness_s", "person/intervention_rate"),
+    ),
+    "Queues": ("replay/unlabeled_episodes", "learner/pending_updates", "time/judge_latency_s", "time/updates_per_s"),
+    "Learning": ("rollout/rewards", "loss/critic", "loss/bc", "loss/flow", "loss/policy", "policy/entropy"),
+}
 
 
-def describe_run(path: Path) -> dict[str, Any]:
+@dataclass
+class _Read:
+    """What was read of a run's folder so far."""
+
+    stamp: tuple[tuple[int, int, int], ...] = ()  # of its files
+    end: int = 0  # bytes of metrics that were read
+    run: "RunData | None" = None
+    guard: threading.Lock = field(default_factory=threading.Lock)
+
+
+class RunReader:
+    """Reads runs again and again. Of a run that is being written, only the new metrics are read."""
+
+    def __init__(self) -> None:
+        self._reads: dict[Path, _Read] = {}
+
+    def load(self, path: Path) -> "RunData":
+        """The run as it is now."""
+        from plaudit.report.run_data import RunData  # with matplotlib, which takes seconds to import
+
+        read = self._reads.setdefault(path, _Read())
+        with read.guard:
+            stamp = tuple(_stamp(path / name) for name in ("metrics.jsonl", "events.jsonl", "config.yaml", "judge"))
+            if read.run is None or stamp != read.stamp:
+                continues = read.run is not None and stamp[0][0] == read.stamp[0][0] and stamp[0][1] >= read.end
+                before = read.run.metrics if read.run is not None and continues else []
+                new, read.end = _new_metrics(path, read.end if continues else 0)
+                if continues and read.run is not None and stamp[1:] == read.stamp[1:]:
+                    read.run = replace(read.run, metrics=[*before, *new])
+                else:
+                    read.run = RunData.load(path, metrics=[*before, *new])
+                read.stamp = stamp
+            return read.run
+
+
+def _new_metrics(path: Path, start: int) -> tuple[list[dict[str, float]], int]:
+    """The complete lines of metrics from this byte on, and where they end."""
+    try:
+        with Root(path).open(path / "metrics.jsonl", MAX_METRICS) as file:
+            file.seek(start)
+            lines = file.read().split(b"\n")
+    except FileNotFoundError:
+        return [], 0
+    end = start + sum(len(line) + 1 for line in lines[:-1])
+    parsed = [parse_json(line) for line in lines[:-1] if line]
+    return [line for line in parsed if _is_metrics(line)], end
+
+
+def _is_metrics(line: Any) -> bool:
+    return isinstance(line, dict) and "step" in line and all(isinstance(v, int | float) for v in line.values())
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    try:
+        status = path.lstat()
+    except OSError:
+        return (0, 0, 0)
+    return (status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def describe_run(run: "RunData") -> dict[str, Any]:
     """The state of a run, live or finished, which may be somebody else's."""
-    with understood(path):
-        return _describe_run(path)
+    with understood(run.folder):
+        return _describe_run(run)
 
 
-def _describe_run(path: Path) -> dict[str, Any]:
-    run = RunData.load(path)
-    written = (path / "metrics.jsonl").stat().st_mtime
-    live = time.time() - written < LIVE_S and not (path / "report.html").exists()
-    success = {label: run.points(name) for label, name in SUCCESS.items() if run.points(name)}
-    others = {name: run.points(name) for name in OTHER if run.points(name)}
-    band = _thinned(run.band(CORRECTED))
+def _describe_run(run: "RunData") -> dict[str, Any]:
+    from plaudit.report.run_data import ABOUT_INTERVALS
+
+    path = run.folder
+    live, band = ask(path), _thinned(run.band(CORRECTED))
+    success = {label: points for label, name in SUCCESS.items() if (points := run.points(name))}
+    groups = {
+        title: {name: _thinned(points) for name in names if len(points := run.points(name)) > 1}
+        for title, names in OTHER.items()
+    }
     return {
-        "verdict": list(run_verdict(run, live=live).lines.values()),
+        "verdict": as_json(run_verdict(run, live=live is not None)),
         "live": live,
         "schedule": run.config.get("schedule"),
         "step": run.last.get("step", 0),
@@ -58,52 +133,110 @@ def _describe_run(path: Path) -> dict[str, Any]:
         "success": {label: _thinned(points) for label, points in success.items()},
         "band": band,
         "about": ABOUT_INTERVALS if band else "",
-        "curves": {name: _thinned(points) for name, points in others.items()},
+        "markers": [list(marker) for marker in run.markers()],
+        "groups": {title: curves for title, curves in groups.items() if curves},
         "latest": {name: run.latest(name) for name in run.names("judge/", "env/", "eval/", "audit/", "person/")},
         "events": [
             {"time": event.get("time"), "kind": str(event.get("event")), "message": str(event.get("message"))}
             for event in run.events[-EVENTS:]
         ][::-1],
+        "versions": [
+            {"number": one.get("number"), "promoted": bool(one.get("promoted")), "message": str(one.get("message"))}
+            for one in run.judge_versions
+        ],
+        "videos": [name for name in ("first", "last") if Folder(path).exists(f"videos/{name}.mp4")],
         "report": (path / "report.html").is_file(),
     }
 
 
-def describe_judge(path: Path) -> dict[str, Any]:
-    """Scores of a reward model, and whether it may be used."""
-    with understood(path):
-        return _describe_judge(path)
-
-
-def _describe_judge(path: Path) -> dict[str, Any]:
-    model = read_json_object(path / "model.json")
-    scores = model.get("scores") if isinstance(model.get("scores"), dict) else {}
-    certificate = (path / "certificate.json").is_file()
-    precision, recall = (scores.get(name) for name in ("precision", "recall"))
-    good = isinstance(precision, float | int) and isinstance(recall, float | int) and min(precision, recall) >= 0.9
-    lines = [
-        "Good on held-out frames." if good else "Check it before you use it.",
-        f"Precision {_percent(precision)}, recall {_percent(recall)} on held-out frames.",
-        "It has a certificate." if certificate else f"plaudit judge exam {path} STORE",
+def compare_runs(runs: Sequence[tuple[str, "RunData"]]) -> list[dict[str, Any]]:
+    """Curves of success and the last numbers of several runs, by metric."""
+    return [
+        {
+            "name": name,
+            "step": run.last.get("step", 0),
+            "elapsed_s": run.last.get("time/elapsed_s", 0),
+            "learner": str(run.option("learner", "type")),
+            "judge": str(run.option("judge", "type")),
+            "success": {label: _thinned(points) for label, key in SUCCESS.items() if (points := run.points(key))},
+            "verdict": as_json(run_verdict(run)),
+        }
+        for name, run in runs
     ]
-    simple = {name: value for name, value in scores.items() if isinstance(value, int | float | str)}
-    report = (path / "report.html").is_file()
-    return {"verdict": lines, "scores": simple, "report": report}
 
 
-def report_page(path: Path) -> bytes:
+def recent_episodes(store: Store, run: "RunData") -> dict[str, Any]:
+    """The latest and the most disputed episodes of a run, and the rewards of the latest labeled ones."""
+    newest = store.ids[: -RECENT - 1 : -1]
+    disputes = {i: disagreement([v.labels() for v in _newest(store, i).values()]) for i in newest}
+    disputed = sorted((i for i in newest if disputes[i] > 0), key=lambda i: (-disputes[i], -i))
+    rewards, config = list[dict[str, Any]](), reward_config(run)
+    for episode_id in newest:
+        if len(rewards) == CLIPS:
+            break
+        if store.ledger.current(episode_id) is not None:
+            rewards.append(_rewards(store, episode_id, config))
+    return {"latest": newest[:CLIPS], "disputed": disputed[:CLIPS], "rewards": rewards}
+
+
+def _newest(store: Store, episode_id: int) -> dict[str, Any]:
+    return {version.source: version for version in store.ledger.history(episode_id)}
+
+
+def _rewards(store: Store, episode_id: int, config: RewardConfig) -> dict[str, Any]:
+    """The rewards that the learner gets for an episode: their sum, and the frames of the largest ones."""
+    episode, version = store.episode(episode_id), store.ledger.current(episode_id)
+    assert version is not None
+    reward = rewards_of(episode, version.labels(), config)
+    values = np.nan_to_num(reward)
+    best = [int(t) for t in np.argsort(-np.abs(values), kind="stable")[:3] if values[t]]
+    return {
+        "id": episode_id,
+        "source": version.source,
+        "total": round(float(values.sum()), 3),
+        "steps": int(np.isfinite(reward).sum()),
+        "frames": [[t + 1, round(float(values[t]), 3)] for t in sorted(best)] or [[episode.steps, 0.0]],
+    }
+
+
+def reward_config(run: "RunData") -> RewardConfig:
+    """How the learner of a run computes rewards."""
+    try:
+        return RewardConfig.model_validate(
+            {name: value for name in RewardConfig.model_fields if (value := run.option("reward", name)) is not None}
+        )
+    except ValidationError:  # the config of another version
+        return RewardConfig()
+
+
+def describe_training(path: Path) -> dict[str, Any]:
+    """A judge that is being trained: the losses of its epochs. Lines that a resumed training repeats count once."""
+    epochs = training_curve(path)
+    return {"epochs": epochs, "seconds": epochs[-1]["seconds"] if epochs else 0}
+
+
+def training_curve(path: Path) -> list[dict[str, Any]]:
+    """The epochs of a training, or of a finished judge."""
+    try:
+        lines = [json.loads(line) for line in Folder(path).read("curve.jsonl").splitlines()]
+    except (OSError, ValueError):
+        return []
+    names = ("fold", "member", "epoch", "train_loss", "validation_loss", "train_acc", "seconds")
+    complete = [line for line in lines if isinstance(line, dict) and line.keys() >= set(names)]
+    rows = [{name: line[name] for name in names} for line in complete]
+    return list({(row["fold"], row["member"], row["epoch"]): row for row in rows}.values())
+
+
+def read_report(path: Path) -> bytes:
     """The report in a folder, which may be somebody else's."""
     try:
         return Folder(path).read("report.html")
-    except (OSError, PlauditError) as error:
+    except (OSError, PlauditError, EpisodeNotFound) as error:
         raise FileNotFoundError(f"{path.name} has no report") from error
 
 
-def _percent(value: Any) -> str:
-    return f"{value:.1%}" if isinstance(value, int | float) else "unknown"
-
-
-def _thinned(points: list[Any]) -> list[Any]:
+def _thinned(points: Sequence[Any]) -> list[Any]:
     """At most POINTS of them, with the last. Numbers that no chart can show are left out."""
     points = [point for point in points if all(map(math.isfinite, point))]
     every = max(1, -(-len(points) // POINTS))
-    return points[::-every][::-1]
+    return list(points[::-every][::-1])

@@ -1,119 +1,151 @@
-"""The server of `plaudit serve`: routes, and who may use them.
+"""The server of `plaudit serve`: its routes. guard.py decides who may use them.
 
-It listens on this machine alone unless the user names another address, which requires a token. A request must name a
-host that the server knows, so that a foreign page cannot reach it under a name of its own (DNS rebinding). A request
-that changes something must come from a page of this server. Pages run no script but the server's files, and reports
-of runs, which may be somebody else's, run none at all.
+Reports of runs and judges may be somebody else's, so they run no script at all.
 """
 
-import hmac
+import asyncio
+import gzip
 import json
 import math
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
-from urllib.parse import urlsplit
 
+from plaudit.data.rewards import RewardConfig
 from plaudit.errors import EpisodeNotFound, MissingExtra, PlauditError
 from plaudit.files import parse_json
 from plaudit.palette import DARK, LIGHT, variables
-from plaudit.web.episodes import FrameReader, StoreIndex, describe_episode
+from plaudit.training.live import ask
+from plaudit.web.episodes import FrameReader, StoreIndex, as_json, describe_episode
+from plaudit.web.guard import MAX_BODY, Access, Guard, error
+from plaudit.web.judges import WhatIf, describe_judge
 from plaudit.web.labeling import LabelSessions, actions
-from plaudit.web.library import Library, NotServed
-from plaudit.web.runs import describe_judge, describe_run, report_page
+from plaudit.web.library import Item, Library, NotServed
+from plaudit.web.runs import (
+    RunReader,
+    compare_runs,
+    describe_run,
+    describe_training,
+    read_report,
+    recent_episodes,
+    reward_config,
+)
+from plaudit.web.tasks import Tasks
 
 try:
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
     from starlette.middleware import Middleware
-    from starlette.middleware.base import BaseHTTPMiddleware
     from starlette.requests import Request
-    from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response
-    from starlette.routing import Mount, Route
+    from starlette.responses import FileResponse, Response
+    from starlette.routing import Mount, Route, WebSocketRoute
     from starlette.staticfiles import StaticFiles
-except ModuleNotFoundError as error:
-    raise MissingExtra("starlette", "web") from error
+    from starlette.websockets import WebSocket, WebSocketDisconnect
+except ModuleNotFoundError as problem:
+    raise MissingExtra("starlette", "web") from problem
 
 STATIC = Path(__file__).parent / "static"
-COOKIE = "plaudit_token"
-HEADER = "x-plaudit"  # of requests that change something; a foreign page cannot send it without being asked
-MAX_BODY = 64 << 10  # bytes
-POLICY = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; frame-src 'self'"
-NO_FRAMES = "; frame-ancestors 'self'; base-uri 'none'; form-action 'none'"
 REPORT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:"
 PALETTE = f":root {{ {variables(LIGHT)} color-scheme: light }} :root.dark {{ {variables(DARK)} color-scheme: dark }}"
-Next = Callable[[Request], Awaitable[Response]]
+UNCHANGED = {"Cache-Control": "no-cache"}  # kept by a browser as long as it is the same
+FRAME_CACHE = {"Cache-Control": "private, max-age=86400"}  # a frame of a store never changes
+COMPRESS = 1500  # bytes from which JSON is compressed
+LIVE_S = 1.0  # between two looks at a run that a page follows
+MAX_COMPARED = 12  # runs
 
 
-@dataclass(frozen=True)
-class Access:
-    """Who may use a server."""
+def make_app(roots: list[Path], access: Access, command: str = "") -> Starlette:
+    """The application over the stores, runs and judges in some folders.
 
-    hosts: frozenset[str]  # names with a port, as the Host header has them
-    token: str = ""  # "": none is needed
+    command: "module:function" that runs a command line in a child process; "": pages start none
+    """
+    server = _Server(Library(roots), command)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        warming = asyncio.create_task(run_in_threadpool(server.warm))
+        yield
+        warming.cancel()
+        server.close()
+
+    def get(path: str, answer: Callable[..., Any]) -> Route:
+        return Route(path, _endpoint(answer))
+
+    def post(path: str, answer: Callable[..., Any]) -> Route:
+        return Route(path, _endpoint(answer, reads_body=True), methods=["POST"])
+
+    routes = [
+        Route("/static/palette.css", lambda _: Response(PALETTE, media_type="text/css", headers=UNCHANGED)),
+        Route("/", lambda _: FileResponse(STATIC / "index.html", headers=UNCHANGED)),
+        get("/api/library", server.library_),
+        get("/api/keys", lambda _: actions()),
+        get("/api/episodes/{name:path}", server.episodes),
+        get("/api/summary/{name:path}", lambda request: as_json(server.index(request.path_params["name"]).summary())),
+        get("/api/episode/{number:int}/{name:path}", server.episode),
+        get("/api/recent/{name:path}", server.recent),
+        get("/api/run/{name:path}", server.run),
+        get("/api/compare", server.compare),
+        get("/api/training/{name:path}", server.training),
+        get("/api/judge/{name:path}", server.judge),
+        get("/api/what_if/{name:path}", server.what_if),
+        get("/api/tasks", lambda _: server.tasks.list()),
+        post("/api/tasks", lambda _, body: server.tasks.start(body)),
+        post("/api/tasks/stop", lambda _, body: server.tasks.stop(body.get("number"))),
+        post("/api/label/{name:path}", server.label),
+        post("/api/operate/{name:path}", server.operate),
+        WebSocketRoute("/live/{name:path}", server.live),
+        get("/report/{kind}/{name:path}", server.report),
+        get("/video/{which}/{name:path}", server.video),
+        get("/frame/{number:int}/{frame:int}/{camera}/{name:path}", server.frame),
+        get("/clip/{number:int}/{camera}/{name:path}", server.clip),
+        Mount("/static", _Static(directory=STATIC)),
+    ]
+    return Starlette(routes=routes, lifespan=lifespan, middleware=[Middleware(Guard, access=access)])
 
 
-class Guard(BaseHTTPMiddleware):
-    """Refuses foreign hosts, foreign pages and missing tokens; adds the headers that protect pages."""
+class _Static(StaticFiles):
+    """The files of the pages, which a browser keeps as long as they are the same."""
 
-    def __init__(self, app: Any, access: Access):
-        super().__init__(app)
-        self._access = access
-
-    async def dispatch(self, request: Request, call_next: Next) -> Response:
-        """Answer a request, or refuse it."""
-        if refused := self._refusal(request):
-            return refused
-        given = request.query_params.get("token")
-        if self._access.token and given is not None:
-            return self._logged_in(request, given)
-        response = await call_next(request)
-        headers = {
-            "Cross-Origin-Resource-Policy": "same-origin",
-            "X-Content-Type-Options": "nosniff",
-            "Referrer-Policy": "no-referrer",
-            "X-Frame-Options": "SAMEORIGIN",
-        }
-        headers["Content-Security-Policy"] = POLICY + NO_FRAMES
-        for name, value in headers.items():
-            response.headers.setdefault(name, value)
-        response.headers.setdefault("Cache-Control", "no-store")
+    def file_response(self, *args: Any, **kwargs: Any) -> Response:
+        response = super().file_response(*args, **kwargs)
+        response.headers.update(UNCHANGED)
         return response
 
-    def _refusal(self, request: Request) -> Response | None:
-        access, host = self._access, request.headers.get("host", "")
-        if host.lower() not in access.hosts:
-            return _error(421, f"this server is not {host[:100]!r}; open the address that plaudit serve has printed")
-        if request.method not in ("GET", "HEAD"):
-            origin = request.headers.get("origin")
-            foreign = origin is not None and urlsplit(origin).netloc.lower() != host.lower()
-            if foreign or request.headers.get(HEADER) != "1":
-                return _error(403, "only pages of this server may change something")
-            if int(request.headers.get("content-length", "0")) > MAX_BODY:
-                return _error(413, "the request is too large")
-        given = request.cookies.get(COOKIE) or request.query_params.get("token") or ""
-        if access.token and not hmac.compare_digest(given.encode(), access.token.encode()):
-            return _error(401, "the token is missing or wrong; open the address that plaudit serve has printed")
-        return None
 
-    def _logged_in(self, request: Request, token: str) -> Response:
-        """Keep the token in a cookie, and out of the address."""
-        response = RedirectResponse(request.url.path, 303)
-        response.set_cookie(COOKIE, token, httponly=True, samesite="strict")
-        return response
+def _endpoint(answer: Callable[..., Any], *, reads_body: bool = False) -> Callable[[Request], Awaitable[Response]]:
+    """A route that answers in a thread, since stores and images are read from the disk. Errors become messages."""
 
-
-class Answer(JSONResponse):
-    """JSON for a page. It has no NaN and no infinity, which files from others may have: they become null."""
-
-    def render(self, content: Any) -> bytes:
-        """The bytes of an answer."""
+    async def endpoint(request: Request) -> Response:
         try:
-            return super().render(content)
-        except ValueError:
-            return json.dumps(_without_nan(content)).encode()
+            body = (await _json_body(request),) if reads_body else ()
+            answered = await run_in_threadpool(answer, request, *body)
+        except (NotServed, EpisodeNotFound, FileNotFoundError) as problem:
+            return error(404, str(problem))
+        except (PlauditError, ValueError) as problem:
+            return error(400, str(problem))
+        except OSError as problem:
+            return error(503, f"a file could not be read: {problem.strerror or type(problem).__name__}")
+        return answered if isinstance(answered, Response) else _json(answered, request)
+
+    return endpoint
+
+
+def _json(answered: Any, request: Request) -> Response:
+    data, headers = _dumps(answered).encode(), {}
+    if len(data) > COMPRESS and "gzip" in request.headers.get("accept-encoding", ""):
+        data, headers = gzip.compress(data, 4), {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
+    return Response(data, media_type="application/json", headers=headers)
+
+
+def _dumps(value: Any) -> str:
+    """JSON. It has no NaN and no infinity, which files from others may have: they become null."""
+    try:
+        return json.dumps(value, allow_nan=False)
+    except ValueError:
+        return json.dumps(_without_nan(value))
 
 
 def _without_nan(tree: Any) -> Any:
@@ -122,54 +154,6 @@ def _without_nan(tree: Any) -> Any:
     if isinstance(tree, list | tuple):
         return [_without_nan(value) for value in tree]
     return None if isinstance(tree, float) and not math.isfinite(tree) else tree
-
-
-def _error(status: int, message: str) -> JSONResponse:
-    return Answer({"error": message}, status)
-
-
-def make_app(roots: list[Path], access: Access) -> Starlette:
-    """The application over the stores, runs and judges in some folders."""
-    server = _Server(Library(roots))
-
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        yield
-        server.close()
-
-    routes = [
-        Route("/", lambda _: FileResponse(STATIC / "index.html")),
-        Route("/api/library", _endpoint(server.library_)),
-        Route("/api/keys", _endpoint(lambda _: actions())),
-        Route("/api/episodes/{name:path}", _endpoint(server.episodes)),
-        Route("/api/episode/{number:int}/{name:path}", _endpoint(server.episode)),
-        Route("/api/label/{name:path}", _endpoint(server.label, reads_body=True), methods=["POST"]),
-        Route("/api/run/{name:path}", _endpoint(server.run)),
-        Route("/api/judge/{name:path}", _endpoint(server.judge)),
-        Route("/report/{kind}/{name:path}", _endpoint(server.report)),
-        Route("/frame/{number:int}/{frame:int}/{camera}/{name:path}", _endpoint(server.frame)),
-        Route("/static/palette.css", lambda _: Response(PALETTE, media_type="text/css")),
-        Mount("/static", StaticFiles(directory=STATIC)),
-    ]
-    return Starlette(routes=routes, lifespan=lifespan, middleware=[Middleware(Guard, access=access)])
-
-
-def _endpoint(answer: Callable[..., Any], *, reads_body: bool = False) -> Callable[[Request], Awaitable[Response]]:
-    """A route that answers in a thread, since stores and images are read from the disk. Errors become messages."""
-
-    async def endpoint(request: Request) -> Response:
-        try:
-            body = await _json_body(request) if reads_body else None
-            answered = await run_in_threadpool(answer, request, *(() if body is None else (body,)))
-        except (NotServed, EpisodeNotFound, FileNotFoundError) as error:
-            return _error(404, str(error))
-        except (PlauditError, ValueError) as error:
-            return _error(400, str(error))
-        except OSError as error:
-            return _error(503, f"a file could not be read: {error.strerror or type(error).__name__}")
-        return answered if isinstance(answered, Response) else Answer(answered)
-
-    return endpoint
 
 
 async def _json_body(request: Request) -> dict[str, Any]:
@@ -187,62 +171,179 @@ async def _json_body(request: Request) -> dict[str, Any]:
 class _Server:
     """What the routes answer."""
 
-    def __init__(self, library: Library):
+    def __init__(self, library: Library, command: str):
         self._library, self._frames, self._sessions = library, FrameReader(), LabelSessions()
         self._indexes: dict[str, StoreIndex] = {}
+        self._runs, self._what_if = RunReader(), WhatIf()
+        self.tasks = Tasks(library, command)
+
+    def warm(self) -> None:
+        """Open the stores before somebody asks for them: one of 10,000 episodes takes a second."""
+        for kind, name in self._library.items():
+            if kind == "store":
+                with suppress(PlauditError):
+                    self._library.store(name)
 
     def close(self) -> None:
         self._sessions.close()
+        self.tasks.close()
         self._library.close()
+
+    # Episodes
 
     def library_(self, _: Request) -> list[dict[str, Any]]:
         """Name and kind of each item, and how many episodes a store has."""
         items = sorted(self._library.items().values(), key=lambda item: (item.kind, item.name))
-        return [{"kind": item.kind, "name": item.name, **self._size(item)} for item in items]
+        return [{"kind": item.kind, "name": item.name, **self._facts(item)} for item in items]
 
-    def _size(self, item: Any) -> dict[str, Any]:
-        if item.kind != "store":
-            return {}
+    def _facts(self, item: Item) -> dict[str, Any]:
         try:
-            store = self._library.store(item.name)
-        except PlauditError as error:
-            return {"error": str(error)}
-        labeled = sum(store.ledger.newest(i) is not None for i in store.ids)
-        return {"episodes": len(store), "labeled": labeled}
+            if item.kind == "store":
+                store = self._library.store(item.name)
+                return {"episodes": len(store), "labeled": sum(store.ledger.newest(i) is not None for i in store.ids)}
+            if item.kind == "run":
+                run = describe_run(self._runs.load(item.path))
+                return {"verdict": run["verdict"]["result"], "live": run["live"] is not None, "step": run["step"]}
+            if item.kind == "judge":
+                return {"verdict": describe_judge(item.path)["verdict"]["result"]}
+        except PlauditError as problem:
+            return {"error": str(problem)}
+        return {}
 
     def episodes(self, request: Request) -> dict[str, Any]:
         name = request.path_params["name"]
+        return {**self.index(name).page(request.query_params), "discarded": self._discarded(name)}
+
+    def index(self, name: str) -> StoreIndex:
         store = self._library.store(name)
         index = self._indexes.get(name)
         if index is None or index.store is not store:
             index = self._indexes[name] = StoreIndex(store)
-        return index.page(request.query_params)
+        return index
+
+    def _discarded(self, name: str) -> dict[str, Any] | None:
+        """The other of two stores: discarded episodes and the others are apart."""
+        other = name.removesuffix("_discarded") if name.endswith("_discarded") else f"{name}_discarded"
+        if ("store", other) not in self._library.items(fresh=False):
+            return None
+        return {"name": other, "discarded": other.endswith("_discarded")}
 
     def episode(self, request: Request) -> dict[str, Any]:
-        return describe_episode(self._library.store(request.path_params["name"]), request.path_params["number"])
+        name = request.path_params["name"]
+        run = self._library.items(fresh=False).get(("run", name.rpartition("/")[0]))  # whose episodes these are
+        rewards = RewardConfig() if run is None else reward_config(self._runs.load(run.path))
+        return describe_episode(self._library.store(name), request.path_params["number"], rewards)
 
     def frame(self, request: Request) -> Response:
         at, width = request.path_params, request.query_params.get("w")
-        store = self._library.store(at["name"])
+        store = self._library.store(at["name"], fresh=False)
         size = None if width is None else max(16, min(int(width), 1024))
         data, kind = self._frames.image(store, at["number"], at["camera"], at["frame"], size)
-        return Response(data, media_type=kind, headers={"Cache-Control": "private, max-age=86400"})
+        return Response(data, media_type=kind, headers=FRAME_CACHE)
+
+    def clip(self, request: Request) -> Response:
+        at = request.path_params
+        data = self._frames.clip(self._library.store(at["name"], fresh=False), at["number"], at["camera"])
+        return Response(data, media_type="image/jpeg", headers=FRAME_CACHE)
+
+    # Labels
 
     def label(self, request: Request, body: dict[str, Any]) -> dict[str, Any]:
         return self._sessions.act(self._library.item("store", request.path_params["name"]).path, body)
 
+    # Runs
+
     def run(self, request: Request) -> dict[str, Any]:
+        return self._run(request.path_params["name"])
+
+    def _run(self, name: str) -> dict[str, Any]:
+        described = describe_run(self._runs.load(self._library.item("run", name).path))
+        has_store = ("store", f"{name}/episodes") in self._library.items(fresh=False)
+        return {**described, "episodes": f"{name}/episodes" if has_store else None}
+
+    def recent(self, request: Request) -> dict[str, Any]:
         name = request.path_params["name"]
-        item = self._library.item("run", name)
-        has_store = ("store", f"{name}/episodes") in self._library.items()
-        return {**describe_run(item.path), "episodes": f"{name}/episodes" if has_store else None}
+        run = self._runs.load(self._library.item("run", name).path)
+        index = self.index(f"{name}/episodes")
+        recent = recent_episodes(index.store, run)
+        shown = {i: index.row(i) for group in ("latest", "disputed") for i in recent[group]}
+        rewarded = {one["id"]: index.row(one["id"]) for one in recent["rewards"]}
+        return {**recent, "rows": list({**shown, **rewarded}.values()), "store": index.store.settings.id}
+
+    def compare(self, request: Request) -> list[dict[str, Any]]:
+        names = request.query_params.getlist("run")[:MAX_COMPARED]
+        return compare_runs([(name, self._runs.load(self._library.item("run", name).path)) for name in names])
+
+    def operate(self, request: Request, body: dict[str, Any]) -> dict[str, Any]:
+        """Send an operator's command to the loop of a run."""
+        run = self._library.item("run", request.path_params["name"])
+        live = ask(run.path, str(body.get("command") or "no command"))
+        if live is None:
+            raise PlauditError("this run is not running on the machine of this server; nothing was sent")
+        return live
+
+    async def live(self, socket: WebSocket) -> None:
+        """Send a run each time that it has changed."""
+        await socket.accept()
+        sent = ""
+        try:
+            while True:
+                try:
+                    described = await run_in_threadpool(self._run, socket.path_params["name"])
+                except PlauditError as problem:
+                    described = {"error": str(problem)}
+                text = _dumps(described)
+                if text != sent:
+                    await socket.send_text(text)
+                    sent = text
+                # A page that is closed is noticed here; pages send nothing.
+                try:
+                    await asyncio.wait_for(socket.receive_text(), LIVE_S)
+                except TimeoutError:
+                    continue
+        except WebSocketDisconnect:
+            return
+
+    def report(self, request: Request) -> Response:
+        kind, name = request.path_params["kind"], request.path_params["name"]
+        if kind not in ("run", "judge"):
+            raise NotServed(f"a {kind[:20]!r} has no report")
+        item = self._library.item(kind, name)
+        saves = "save" in request.query_params
+        page = self._new_report(item) if saves and kind == "run" else read_report(item.path)
+        headers = {"Content-Security-Policy": REPORT_POLICY}
+        if saves:
+            file = re.sub(r"[^A-Za-z0-9_-]+", "_", name)
+            headers["Content-Disposition"] = f'attachment; filename="{file}.html"'
+        return Response(page, media_type="text/html", headers=headers)
+
+    def _new_report(self, item: Item) -> bytes:
+        """A run as one file, as it is now; its folder is not changed."""
+        from plaudit.report.run import write_run_report
+
+        with TemporaryDirectory() as scratch:
+            return write_run_report(item.path, Path(scratch) / "report.html").read_bytes()
+
+    def video(self, request: Request) -> Response:
+        which = request.path_params["which"]
+        item = self._library.item("run", request.path_params["name"])
+        if which not in ("first", "last"):
+            raise NotServed("a run has the videos 'first' and 'last'")
+        path = item.path / "videos" / f"{which}.mp4"
+        if path.is_symlink() or path.parent.is_symlink() or not path.is_file():
+            raise NotServed(f"{item.name} has no such video")
+        return FileResponse(path, media_type="video/mp4")
+
+    # Judges
+
+    def training(self, request: Request) -> dict[str, Any]:
+        return describe_training(self._library.item("training", request.path_params["name"]).path)
 
     def judge(self, request: Request) -> dict[str, Any]:
         return describe_judge(self._library.item("judge", request.path_params["name"]).path)
 
-    def report(self, request: Request) -> Response:
-        kind = request.path_params["kind"]
-        if kind not in ("run", "judge"):
-            raise NotServed(f"a {kind[:20]!r} has no report")
-        page = report_page(self._library.item(kind, request.path_params["name"]).path)
-        return Response(page, media_type="text/html", headers={"Content-Security-Policy": REPORT_POLICY})
+    def what_if(self, request: Request) -> dict[str, Any]:
+        name, source = request.path_params["name"], request.query_params.get("source", "classifier")
+        index = self.index(name)
+        answer = self._what_if.describe(index.store, source)
+        return {**answer, "cameras": {one["id"]: index.row(one["id"])["camera"] for one in answer["worst"]}}

@@ -268,7 +268,7 @@ def test_other_files_are_refused_with_what_they_are(tmp_path):
     with pytest.raises(BadFile, match="there is no such file"):
         load_reward_model(tmp_path / "nowhere.pt")
     torch.save({"conv1.weight": torch.zeros(1)}, tmp_path / "encoder.pt")
-    with pytest.raises(BadFile, match="neither RLinf.s nor Plaudit.s reward model; its tensors start with 'conv1"):
+    with pytest.raises(BadFile, match=r"neither RLinf.s nor Plaudit.s reward model; its tensors start with 'conv1"):
         load_rlinf_checkpoint(tmp_path / "encoder.pt")
     torch.save([1, 2], tmp_path / "list.pt")
     with pytest.raises(BadFile, match="it has no model_state_dict of tensors"):

@@ -35,6 +35,7 @@ from plaudit.errors import DataError, ForeignFile, StoreDamaged, StoreError
 from plaudit.types import Episode, FloatArray, Labels
 
 SOURCE = "human"
+REPEAT = "repeated"  # in the note of a label that was given a second time, without seeing the first
 EXCLUDED = "excluded"  # the text of an episode that is left out, and the word for it in a label's note
 MAX_BYTES = 64 << 20  # of a session's file; 100,000 changes have 20 MB
 _SIGNS = {"0": 0.0, "1": 1.0, "?": float("nan")}
@@ -128,9 +129,10 @@ class FrameAnnotation:
     def as_excluded(self) -> Self:
         return type(self)(np.full_like(self.frames, np.nan), excluded=True)
 
-    def labels(self, episode: Episode, name: str = "") -> Labels:
-        """As the ledger takes it; the name of the labeler is in the note."""
-        note = ", ".join(part for part in (f"by {name}" if name else "", EXCLUDED if self.excluded else "") if part)
+    def labels(self, episode: Episode, name: str = "", *, repeat: bool = False) -> Labels:
+        """As the ledger takes it; the name of the labeler is in the note. repeat: they have labeled it before"""
+        words = (f"by {name}" if name else "", EXCLUDED if self.excluded else "", REPEAT if repeat else "")
+        note = ", ".join(filter(None, words))
         return Labels.from_targets(over_all_frames(episode, self.frames), SOURCE, note=note)
 
 

@@ -2,7 +2,10 @@
 
     unlabeled       those without a human label, oldest first
     disagreement    those on which judges disagree most, until a human has labeled them
+    uncertain       those without a human label, the scores closest to their judge's threshold first
     random          those without a human label, in an order that is the same each time and follows nothing
+    repeat          those that this person has labeled once, in random order, to measure how far they agree with
+                    themselves (agreement.py)
 
 Judges are compared by the newest label of each source. Two of them differ on an episode by
 
@@ -12,13 +15,13 @@ with P the probability where the judge gave one, its 0 or 1 elsewhere; an episod
 are furthest apart, so those with opposite outcomes come before all others. Human labels are compared too: one that the
 classifier contradicts later is shown again, and a human label that is newer than all others settles the episode.
 
-In either order, requested episodes come first: a run that audits its judge writes the list of episodes it needs labels
+In every order, requested episodes come first: a run that audits its judge writes the list of episodes it needs labels
 of into the store's folder. Rows keep their places while one works: a row that is done stays where it was, with a tick,
 and those left are sorted among their own places when labels arrive.
 """
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Literal
@@ -30,11 +33,12 @@ from plaudit.data.disk import Folder, write_atomic
 from plaudit.data.journal import MAX_ID, is_int_in
 from plaudit.data.store import Store
 from plaudit.files import parse_json
+from plaudit.judges.human.agreement import repeated_labels
 from plaudit.judges.human.drafts import SOURCE
 from plaudit.types import Labels
 
 REQUESTS = "label_requests.json"  # in a store's folder
-QueueOrder = Literal["unlabeled", "disagreement", "random"]
+QueueOrder = Literal["unlabeled", "disagreement", "uncertain", "random", "repeat"]
 AT_A_TIME = 100  # episodes whose judges are compared in one go: some 50 ms
 
 
@@ -80,9 +84,18 @@ class LabelRequests:
 class Queue:
     """The episodes of a store in the order a person should see them."""
 
-    def __init__(self, store: Store, order: QueueOrder, is_draft: Callable[[int], bool] = lambda episode_id: False):
-        """is_draft: whether an episode has an unfinished label now; then it needs one, whatever is in the ledger"""
-        self.order = order
+    def __init__(
+        self,
+        store: Store,
+        order: QueueOrder,
+        is_draft: Callable[[int], bool] = lambda episode_id: False,
+        name: str = "",
+    ):
+        """
+        is_draft: whether an episode has an unfinished label now; then it needs one, whatever is in the ledger
+        name: the labeler's, whose labels are repeated
+        """
+        self.order, self._name = order, name
         self.rows: list[int] = []
         self._store, self._is_draft, self._requests = store, is_draft, LabelRequests(store.folder)
         self._left: set[int] = set()
@@ -98,7 +111,8 @@ class Queue:
         return len(self._left)
 
     def score(self, episode_id: int) -> float:
-        """How far its judges are apart, from 0 to 2; 0 in the other order, which does not compare."""
+        """By which it is sorted, from 0 to 2: how far its judges are apart, or how uncertain they are; 0 in other
+        orders, which do not compare."""
         return self._scores.get(episode_id, 0.0)
 
     def needs_label(self, episode_id: int) -> bool:
@@ -133,12 +147,12 @@ class Queue:
         changed = (ledger.changed_since(self._seen[1]) & alive_ids) | set(new)
         self._seen = now
         self.rows = [i for i in self.rows if i in alive_ids] + new
-        if self.order == "disagreement":
+        if self.order in SCORES:
             self._unscored = (self._unscored | changed) & alive_ids
             scored = {self._unscored.pop() for _ in range(min(AT_A_TIME, len(self._unscored)))}
             for i in scored:
                 newest = {version.source: version for version in ledger.history(i)}
-                self._scores[i] = disagreement([version.labels() for version in newest.values()])
+                self._scores[i] = SCORES[self.order]([version.labels() for version in newest.values()])
             changed |= scored
         self._left = (self._left & alive_ids | changed) - {i for i in changed if self._is_resolved(i)}
         if self.order != "unlabeled" or self._requests or requested:
@@ -149,17 +163,20 @@ class Queue:
 
     def _key(self, episode_id: int) -> tuple[int, float, int]:
         rank = self._requests.rank(episode_id)
-        if self.order == "random":
+        if self.order in ("random", "repeat"):
             return rank, crc32(f"{self._store.settings.id}/{episode_id}".encode()), episode_id
         return rank, -self.score(episode_id), episode_id
 
     def _is_resolved(self, episode_id: int) -> bool:
         """Whether a human has labeled it; where judges are compared, after all others or in agreement with them."""
         ledger = self._store.ledger
+        if self.order == "repeat":
+            return len(repeated_labels(self._store, episode_id, self._name)) != 1
         if ledger.newest(episode_id, (SOURCE,)) is None:
             return False
         newest = ledger.newest(episode_id)
-        return self.score(episode_id) == 0 or (newest is not None and newest.source == SOURCE)
+        by_human = newest is not None and newest.source == SOURCE
+        return by_human or self.order != "disagreement" or self.score(episode_id) == 0
 
 
 def disagreement(judges: Sequence[Labels]) -> float:
@@ -171,3 +188,22 @@ def disagreement(judges: Sequence[Labels]) -> float:
             if not np.isnan(gap).all():
                 largest = max(largest, float(np.nanmean(gap)) + (one.success_once != other.success_once))
     return largest
+
+
+def uncertainty(judges: Sequence[Labels]) -> float:
+    """How close the scores of a model are to its threshold, from 0 to 1, of the model that is least certain. An
+    out-of-distribution episode has 1."""
+    largest = 0.0
+    for labels in judges:
+        rule = labels.judge.rule
+        if labels.scores is None or rule is None or labels.judge.source == SOURCE:
+            continue
+        gap = abs(rule.episode_score(labels.scores.success_prob) - rule.threshold)
+        largest = max(largest, 1.0 if labels.ood else 1 - gap / max(rule.threshold, 1 - rule.threshold))
+    return largest
+
+
+SCORES: Mapping[QueueOrder, Callable[[Sequence[Labels]], float]] = {
+    "disagreement": disagreement,
+    "uncertain": uncertainty,
+}

@@ -29,7 +29,7 @@ import numpy as np
 
 from plaudit.data.store import Store
 from plaudit.errors import DataError, EpisodeNotFound, StoreError, did_you_mean
-from plaudit.judges.human.drafts import SOURCE, DraftStore, Edit, FrameAnnotation
+from plaudit.judges.human.drafts import REPEAT, SOURCE, DraftStore, Edit, FrameAnnotation
 from plaudit.judges.human.queue import Queue, QueueOrder
 from plaudit.rule import threshold_of
 from plaudit.types import Episode, FloatArray
@@ -88,7 +88,7 @@ class Session:
     def __init__(self, store: Store, drafts: DraftStore, order: QueueOrder, name: str):
         """Not for users: see `open`."""
         self.store, self.drafts, self.name = store, drafts, name
-        self.queue = Queue(store, order, lambda episode_id: episode_id in drafts.state.drafts)
+        self.queue = Queue(store, order, lambda episode_id: episode_id in drafts.state.drafts, name)
         self.episode_id: int | None = None  # what is open; None when nothing is left
         self.episode: Episode | None = None
         self.annotation = FrameAnnotation.unlabeled(0)
@@ -120,6 +120,11 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the open episode is labeled a second time; then no earlier label of it is shown."""
+        return self.queue.order == "repeat" and self.episode_id is not None and self.queue.needs_label(self.episode_id)
 
     def label(self, success: bool) -> None:
         """0 or 1 for the marked range, else for the current frame."""
@@ -168,7 +173,8 @@ class Session:
         self.poll()
         if self.episode_id != episode_id:  # evicted meanwhile, which the message says
             return
-        self.store.ledger.append(episode_id, self.annotation.labels(episode, self.name))
+        labels = self.annotation.labels(episode, self.name, repeat=self.repeats)
+        self.store.ledger.append(episode_id, labels)
         self.drafts.change(episode_id, self.cursor.frame, None, "completed")
         self.completed += 1
         self.queue.update()
@@ -187,7 +193,7 @@ class Session:
         labels = self.store.ledger.labels(episode_id, (SOURCE,))
         if (draft := self.drafts.state.drafts.get(episode_id)) is not None:
             self.annotation = FrameAnnotation.from_rle(draft, self.cursor.count)
-        elif labels is not None and labels.steps == episode.steps:
+        elif labels is not None and labels.steps == episode.steps and not self.repeats:
             self.annotation = FrameAnnotation.from_labels(episode, labels)
         else:
             self.annotation = FrameAnnotation.unlabeled(self.cursor.count)
@@ -221,7 +227,7 @@ class Session:
 
     def existing_labels(self) -> list[LabelTrace]:
         """The newest label of each source for the open episode, the newest first."""
-        if self.episode_id is None or self.episode is None:
+        if self.episode_id is None or self.episode is None or self.repeats:
             return []
         observed = self.episode.observed
         newest = {version.source: version for version in self.store.ledger.history(self.episode_id)}
@@ -282,7 +288,8 @@ class Session:
                 self.drafts.forget(episode_id)
                 continue
             labels = self.store.ledger.labels(episode_id, (SOURCE,))
-            if labels is not None and FrameAnnotation.from_labels(episode, labels).rle == text:
+            is_newest = self.queue.order != "repeat" or (labels is not None and REPEAT in labels.note)
+            if labels is not None and is_newest and FrameAnnotation.from_labels(episode, labels).rle == text:
                 self.drafts.change(episode_id, self.drafts.state.frames.get(episode_id, 0), None, "completed")
         last, drafts = self.drafts.state.last, self.drafts.state.drafts
         if drafts:

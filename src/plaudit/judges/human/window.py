@@ -89,7 +89,7 @@ class Sidebar(QFrame):
         self.traces = QLabel()
         self.traces.setWordWrap(True)
         self.traces.setTextFormat(Qt.TextFormat.RichText)
-        order = "UNLABELED FIRST" if session.queue.order != "disagreement" else "LARGEST DISAGREEMENT FIRST"
+        order = ORDERS.get(session.queue.order, "UNLABELED FIRST")
         self.rows = QListView()
         self.rows.setModel(self._model)
         self.rows.setUniformItemSizes(True)
@@ -134,6 +134,7 @@ def ago(seconds: float) -> str:
 
 
 POLL_MS = 100
+ORDERS = {"disagreement": "LARGEST DISAGREEMENT FIRST", "uncertain": "LEAST CERTAIN FIRST", "repeat": "A SECOND TIME"}
 ALL_DONE = "Every episode is labeled.\n\nNew ones appear here as they are recorded."
 NO_EPISODES = "There are no episodes yet.\n\nThey appear here as they are recorded."
 NO_IMAGES = "This episode has no images to label.\n\nExclude it (X), or go on to the next (Page ↓)."

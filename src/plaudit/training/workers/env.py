@@ -12,9 +12,9 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
@@ -57,6 +57,7 @@ class EpisodeInfo:
     held_ticks: int  # control steps without a command
     starved_chunks: int  # that ran out before the next one was ready
     guided_fraction: float | None  # of the chunks that should continue the one before
+    timing: Mapping[str, float] = field(default_factory=dict)  # means of its control steps, ms (recording.py)
     fault: bool = False  # whether it ended by a fault that may pass; `load_policy` comes next then
 
 
@@ -264,6 +265,7 @@ class EnvWorker:
             held_ticks=episode.meta.get("held_ticks", 0),  # an inference engine of the user's own may not count them
             starved_chunks=episode.meta.get("starved_chunks", 0),
             guided_fraction=episode.meta.get("guided_fraction"),
+            timing=episode.meta.get("timing", {}),
             fault=fault,
         )
 

@@ -1,12 +1,17 @@
 // The router: an address like #/episodes/NAME shows a page. A page returns a function that ends it, or nothing.
 
-import { ask, el, link, tell } from "./dom.js";
+import { ask, el, link, section, tell, verdict } from "./dom.js";
 import { episodePage } from "./episode.js";
 import { episodesPage } from "./episodes.js";
-import { judgePage, runPage } from "./runs.js";
+import { judgePage, trainingPage } from "./judges.js";
 import { labelPage } from "./label.js";
+import { comparePage, runPage } from "./runs.js";
+import { tasksPart } from "./tasks.js";
 
-const PAGES = { episodes: episodesPage, episode: episodePage, label: labelPage, run: runPage, judge: judgePage };
+const PAGES = {
+  episodes: episodesPage, episode: episodePage, label: labelPage, run: runPage, compare: comparePage,
+  judge: judgePage, training: trainingPage,
+};
 let leave = null;
 let visit = 0;
 
@@ -23,6 +28,7 @@ async function show() {
   document.title = name ? `${name} · Plaudit` : "Plaudit";
   const shown = el("div");
   page.replaceChildren(shown);
+  page.setAttribute("aria-busy", "true");
   try {
     const make = PAGES[kind] ?? libraryPage;
     const ends = await make({ page: shown, crumbs, name, rest, query: new URLSearchParams(query) });
@@ -31,30 +37,48 @@ async function show() {
   } catch (error) {
     shown.append(el("p", { class: "warn" }, error.message), el("p", {}, el("a", { href: "#/" }, "Back to the start")));
   }
+  if (number === visit) page.removeAttribute("aria-busy");
 }
+
+const KINDS = {
+  run: ["Runs", "run"], training: ["Judges in training", "training"], store: ["Episodes", "episodes"],
+  judge: ["Judges", "judge"],
+};
 
 async function libraryPage({ page }) {
   const items = await ask("/api/library");
-  const titles = { store: "Episodes", run: "Runs", judge: "Judges" };
-  for (const kind of ["run", "store", "judge"]) {
-    const own = items.filter((item) => item.kind === kind);
-    if (!own.length) continue;
-    const pages = { store: "episodes", run: "run", judge: "judge" };
-    page.append(el("h2", {}, titles[kind]), el("div", { class: "items" }, ...own.map((item) => card(item, pages[kind]))));
+  const of = (kind) => items.filter((item) => item.kind === kind);
+  page.append(el("h1", {}, "Overview"), verdict(overview(of)));
+  for (const [kind, [title, address]] of Object.entries(KINDS)) {
+    if (!of(kind).length) continue;
+    const compare = kind === "run" && of(kind).length > 1 ? el("p", {}, el("a", { class: "button", href: "#/compare" }, "Compare runs")) : "";
+    page.append(section(title, el("div", { class: "items" }, ...of(kind).map((item) => card(item, address))), compare));
   }
-  if (!items.length) {
-    page.append(
-      el("h1", {}, "Nothing to show yet"),
-      el("p", {}, "These folders have no store, run or judge. Record or import episodes, then reload this page:"),
-      el("p", {}, el("kbd", {}, "plaudit record demos --env lift")),
-      el("p", {}, el("kbd", {}, "plaudit data import path/to/lerobot_dataset episodes")),
-    );
-  }
+  const again = () => dispatchEvent(new HashChangeEvent("hashchange"));
+  return tasksPart(page, items, again);
 }
 
-function card(item, page) {
-  const facts = item.error ?? (item.episodes === undefined ? "" : `${item.episodes} episodes, ${item.labeled} labeled`);
-  return el("a", { class: "card", href: link(page, item.name) }, el("b", {}, item.name),
+// The three lines of the first page: what there is, what is missing, and what to do next.
+function overview(of) {
+  const stores = of("store"), sum = (key) => stores.reduce((total, item) => total + (item[key] ?? 0), 0);
+  const episodes = sum("episodes"), labeled = sum("labeled"), count = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+  const next = (advice, command = "") => ({ advice, command });
+  const most = stores.toSorted((a, b) => (b.episodes - b.labeled || 0) - (a.episodes - a.labeled || 0))[0];
+  if (!of("run").length && !of("judge").length && !episodes) {
+    return of("dataset").length
+      ? { result: "A data set, not imported yet.", why: "Pages show episodes of a store. The data set itself is not changed.", ...next("Import it below"), tone: "open" }
+      : { result: "Nothing to show yet.", why: "These folders have no store, run or judge.", ...next("Record episodes, or import a data set, and reload this page", "plaudit data import path/to/lerobot_dataset episodes"), tone: "open" };
+  }
+  const live = of("run").filter((run) => run.live).length;
+  const result = `${[live && count(live, "live run"), count(of("run").length, "run"), count(of("judge").length, "judge"), count(episodes, "episode")].filter(Boolean).join(", ")}.`;
+  const why = `${labeled.toLocaleString("en")} of ${count(episodes, "episode")} ${labeled === 1 ? "is" : "are"} labeled.`;
+  if (labeled < episodes) return { result, why, ...next(`Label ${count(most.episodes - most.labeled, "more episode")} of ${most.name}`), tone: "open" };
+  return { result, why, ...next(of("judge").length ? "Open a judge or a run below" : "Train a judge on the labels below"), tone: "open" };
+}
+
+function card(item, address) {
+  const facts = item.error ?? item.verdict ?? (item.episodes === undefined ? "is being trained" : `${item.episodes.toLocaleString("en")} episodes, ${item.labeled.toLocaleString("en")} labeled`);
+  return el("a", { class: "card", href: link(address, item.name) }, el("b", {}, item.name, item.live ? el("span", { class: "live" }, "live") : null),
     el("div", { class: item.error ? "warn" : "muted" }, facts));
 }
 
@@ -64,8 +88,12 @@ function setTheme(dark) {
 }
 
 const chosen = localStorage.getItem("theme");
-setTheme(chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches);
+document.documentElement.classList.toggle("dark", chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches);
 document.getElementById("theme").addEventListener("click", () =>
   setTheme(!document.documentElement.classList.contains("dark")));
+document.getElementById("skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  document.getElementById("page").focus();
+});
 addEventListener("hashchange", show);
 show();

@@ -36,14 +36,43 @@ export async function ask(path, body) {
   return answer;
 }
 
+// The three lines that every page begins with.
+export function verdict({ result, why, advice, command, tone }) {
+  const next = [advice, command ? ":" : ".", command ? el("code", {}, command) : null];
+  return el("dl", { class: `card verdict ${tone}` }, el("dt", {}, "Result"), el("dd", {}, result),
+    el("dt", {}, "Why"), el("dd", {}, why), el("dt", {}, "Next"), el("dd", {}, ...next));
+}
+
+// Rows of cells; a cell is text or a node.
+export function table(rows, header = []) {
+  const line = (tag, cells) => el("tr", {}, ...cells.map((cell) => el(tag, {}, cell)));
+  return el("div", { class: "scroll" }, el("table", {}, header.length ? el("thead", {}, line("th", header)) : null,
+    el("tbody", {}, ...rows.map((row) => line("td", row)))));
+}
+
+export function section(title, ...children) {
+  return el("section", {}, el("h2", {}, title), ...children);
+}
+
+export function select(label, options, value, change) {
+  return el("select", { "aria-label": label, onchange: (event) => change(event.target.value) },
+    ...Object.entries(options).map(([key, text]) => el("option", { value: key, selected: key === value }, text)));
+}
+
+// Whether a key is meant for a form and not for the page.
+export const isTyping = (event) => event.altKey || event.metaKey
+  || (event.target.matches("input, select, textarea") && event.target.type !== "range")
+  || (event.target.matches("button, a, summary") && [" ", "Enter"].includes(event.key));
+
 export function tell(text, isError = false) {
   const notice = document.getElementById("notice");
-  notice.textContent = text;
+  notice.replaceChildren(el("span", {}, text)); // a new node, which fades anew
   notice.className = isError ? "error" : "";
 }
 
 export const path = (name) => name.split("/").map(encodeURIComponent).join("/");
 export const link = (kind, name, ...rest) => `#/${[kind, encodeURIComponent(name), ...rest].join("/")}`;
+export const short = (value) => (typeof value === "number" ? Number(value.toPrecision(4)).toLocaleString("en", { maximumSignificantDigits: 4 }) : `${value}`);
 export const percent = (value) => `${Math.round(100 * value)}%`;
 export const when = (seconds) => new Date(1000 * seconds).toLocaleString();
 
@@ -51,6 +80,9 @@ export function frameUrl(store, id, storeId, camera, frame, width) {
   const size = width ? `&w=${width}` : "";
   return `/frame/${id}/${frame}/${encodeURIComponent(camera)}/${path(store)}?s=${encodeURIComponent(storeId)}${size}`;
 }
+
+export const clipUrl = (store, id, storeId, camera) =>
+  `/clip/${id}/${encodeURIComponent(camera)}/${path(store)}?s=${encodeURIComponent(storeId)}`;
 
 export function clock(seconds) {
   const s = Math.round(seconds);

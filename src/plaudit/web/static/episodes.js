@@ -1,6 +1,6 @@
 // The grid of a store's episodes, with filters in the address so that a view can be shared.
 
-import { ask, el, frameUrl, link, path } from "./dom.js";
+import { ask, el, frameUrl, link, path, verdict } from "./dom.js";
 
 const COUNT = 60;
 const OUTCOMES = ["", "success", "failure", "unlabeled", "excluded", "withheld"];
@@ -10,13 +10,15 @@ export async function episodesPage({ page, crumbs, name, query }) {
   const wanted = new URLSearchParams(query);
   if (!wanted.has("count")) wanted.set("count", COUNT);
   const answer = await ask(`/api/episodes/${path(name)}?${wanted}`);
+  const summary = el("div", { class: "summary" });
   page.append(
     el("div", { class: "row" }, el("h1", { class: "grow" }, name),
-      el("a", { href: link("label", name) }, el("button", {}, "Label these episodes"))),
-    filters(name, query),
-    el("p", { class: "muted" }, `${answer.found} of ${answer.total} episodes`),
+      el("a", { class: "button", href: link("label", name) }, "Label these episodes")),
+    summary, filters(name, query, answer),
+    el("p", { class: "muted" }, `${answer.matches.toLocaleString("en")} of ${answer.total.toLocaleString("en")} episodes`),
   );
-  if (!answer.found) {
+  ask(`/api/summary/${path(name)}`).then((lines) => summary.replaceChildren(verdict(lines)), () => {});
+  if (!answer.matches) {
     page.append(el("p", {}, answer.total ? "No episode fits these filters." : "There are no episodes yet. They appear here as they are recorded."));
     return;
   }
@@ -33,7 +35,7 @@ function tile(name, store, row) {
     el("div", { class: "text" }, el("div", {}, el("b", {}, `${row.id}`), ` ${row.outcome}`), el("div", { class: "muted" }, more)));
 }
 
-function filters(name, query) {
+function filters(name, query, answer) {
   const go = (key, value) => {
     const changed = new URLSearchParams(query);
     changed.delete("first");
@@ -48,9 +50,17 @@ function filters(name, query) {
     choose("outcome", "outcome", OUTCOMES.map((word) => [word, word || "any outcome"])),
     choose("disagree", "agreement", [["", "agree or not"], ["1", "judges disagree"]]),
     choose("ood", "distribution", [["", "any distribution"], ["1", "out of distribution"]]),
+    answer.discarded ? discarded(name, answer.discarded) : null,
     choose("order", "order", [["", "newest first"], ["oldest", "oldest first"]]),
     text("source", "labeled by"), text("task", "task"), text("operator", "operator mark"),
     text("weights", "policy version"), text("id", "episode"));
+}
+
+// Discarded episodes are in a store of their own.
+function discarded(name, other) {
+  const options = { [name]: other.discarded ? "kept" : "discarded", [other.name]: other.discarded ? "discarded" : "kept" };
+  return el("select", { "aria-label": "kept or discarded", onchange: (event) => { location.hash = link("episodes", event.target.value); } },
+    ...Object.entries(options).map(([value, text]) => el("option", { value, selected: value === name }, text)));
 }
 
 function pager(name, query, answer) {
@@ -62,7 +72,7 @@ function pager(name, query, answer) {
   };
   const parts = [];
   if (answer.first > 0) parts.push(el("a", { href: to(Math.max(0, answer.first - count)) }, "← Earlier page"));
-  if (answer.first + count < answer.found) parts.push(el("a", { href: to(answer.first + count) }, "Next page →"));
-  const last = Math.min(answer.first + count, answer.found);
+  if (answer.first + count < answer.matches) parts.push(el("a", { href: to(answer.first + count) }, "Next page →"));
+  const last = Math.min(answer.first + count, answer.matches);
   return el("p", { class: "row" }, el("span", { class: "muted" }, `${answer.first + 1} to ${last}`), ...parts);
 }

@@ -1,11 +1,18 @@
 // Labeling: the keys of the labeling window. The server does each action and answers with the session.
 
-import { ask, el, link, path, tell } from "./dom.js";
+import { ask, el, isTyping, link, path, section, select, tell } from "./dom.js";
 import { Cameras, Player, Plot, Strip } from "./viewer.js";
 
 const KEYS = { ArrowLeft: "Left", ArrowRight: "Right", Escape: "Esc", Enter: "Return", PageDown: "PgDown", PageUp: "PgUp", " ": "Space" };
 const MOVES = { back: -1, forward: 1, back_10: -10, forward_10: 10, first: -1e9, last: 1e9 };
 const RETRY_MS = 1000, ALIVE_MS = 5000;
+const ORDERS = {
+  unlabeled: "unlabeled first", disagreement: "most disputed first", uncertain: "least certain first", random: "random order",
+  repeat: "again, to measure agreement",
+};
+const DONE = {
+  repeat: "There is no episode to label again. Label some first; they come back here once, without your earlier label.",
+};
 
 export async function labelPage({ page, crumbs, name: store, query }) {
   crumbs.append(el("a", { href: link("episodes", store) }, store), " / label");
@@ -42,10 +49,10 @@ class LabelPage {
     this.head = el("div", { class: "row" });
     this.view = el("div");
     this.curves = el("div");
-    this.help = el("div", { hidden: true }, el("h2", {}, "Keys"), this.buttons(table));
+    this.help = el("div", { hidden: true }, section("Keys", this.buttons(table)));
     this.rows = el("ul", { class: "queue" });
     page.append(this.head, el("div", { class: "two" }, el("div", {}, this.view, this.main(), this.help, this.curves),
-      el("div", {}, el("h2", {}, "Queue"), this.rows)));
+      section("Queue", this.rows)));
   }
 
   start() {
@@ -65,7 +72,11 @@ class LabelPage {
   }
 
   button(action) {
-    return el("button", { "data-action": action.name, title: action.description, onclick: () => this.act(action) },
+    const act = (event) => {
+      if (event.detail) event.currentTarget.blur(); // after a click, Enter and Space are keys of the page again
+      this.act(action);
+    };
+    return el("button", { "data-action": action.name, title: action.description, onclick: act },
       el("span", { class: "grow" }, action.title), el("kbd", {}, action.keys[0]));
   }
 
@@ -80,7 +91,7 @@ class LabelPage {
   }
 
   key(event) {
-    if (event.target.tagName === "INPUT" && event.target.type !== "range" || event.target.tagName === "SELECT" || event.altKey || event.metaKey) return;
+    if (isTyping(event)) return;
     let key = KEYS[event.key] ?? (event.key.length === 1 ? event.key.toUpperCase() : event.key);
     if (event.ctrlKey) key = `Ctrl+${event.shiftKey ? "Shift+" : ""}${key}`;
     else if (event.shiftKey && event.key.startsWith("Arrow")) key = `Shift+${key}`;
@@ -131,7 +142,7 @@ class LabelPage {
       el("button", { onclick: () => this.send({ open: row.id }) }, `${{ done: "✓", draft: "✎", open: "·" }[row.state]} ${row.id}${row.state === "draft" ? "  draft" : ""}`))));
     if (state.episode === null) {
       this.curves.replaceChildren();
-      this.view.replaceChildren(el("p", {}, state.total ? "Every episode is labeled. New ones appear here as they are recorded." : "There are no episodes yet. They appear here as they are recorded."));
+      this.view.replaceChildren(el("p", {}, emptyText(state)), el("p", {}, el("a", { class: "button", href: "#/" }, "Train a judge on the labels")));
       return;
     }
     if (before?.episode !== state.episode) this.open(state);
@@ -143,13 +154,16 @@ class LabelPage {
   }
 
   drawHead(state) {
-    const orders = { unlabeled: "unlabeled first", disagreement: "most disputed first", random: "random order" };
-    const choose = el("select", { "aria-label": "order", onchange: (event) => { this.order = event.target.value; this.send({}); } },
-      ...Object.entries(orders).map(([value, text]) => el("option", { value, selected: value === state.order }, text)));
-    const blind = el("label", {}, el("input", { type: "checkbox", checked: this.blind, onchange: (event) => { this.blind = event.target.checked; this.state = null; this.send({}); } }), " hide what judges say");
+    if (this.head.contains(document.activeElement) && document.activeElement.matches("select, input")) {
+      document.activeElement.blur(); // so that keys label again
+    }
+    const choose = select("order", ORDERS, state.order, (order) => { this.order = order; this.send({}); });
+    const change = (event) => { this.blind = event.target.checked; this.state = null; this.send({}); };
+    const blind = el("label", {}, el("input", { type: "checkbox", checked: this.blind, onchange: change }), " hide what judges say");
     const who = el("button", { onclick: () => { localStorage.removeItem("labeler"); dispatchEvent(new HashChangeEvent("hashchange")); } }, `You are ${this.person}`);
     this.head.replaceChildren(el("h1", { class: "grow" }, state.episode === null ? this.store : `Episode ${state.episode}: ${state.task || "no task text"}`),
-      el("span", { id: "left" }, `${state.left} left of ${state.total}, ${state.completed} completed`), choose, blind, who);
+      el("span", { id: "left" }, `${state.left} left of ${state.total}, ${state.completed} completed`), choose, blind, who,
+      state.agreement ? el("p", { id: "agreement" }, state.agreement) : "");
   }
 
   open(state) {
@@ -178,4 +192,9 @@ class LabelPage {
     this.slider.value = this.frame;
     this.place.textContent = `frame ${this.frame} of ${state.count - 1}, ${(this.frame / state.fps).toFixed(2)} s`;
   }
+}
+
+function emptyText(state) {
+  if (!state.total) return "There are no episodes yet. They appear here as they are recorded.";
+  return DONE[state.order] ?? "Every episode is labeled. New ones appear here as they are recorded.";
 }

@@ -1,87 +1,178 @@
-// Runs and judges: the verdict first, then curves, numbers and events. A live run is asked for again every few seconds.
+// Runs: the verdict first, then the state of the running loop, success, episodes, rewards, curves and events. A page
+// that is open is sent each change over a websocket.
 
-import { ask, clock, el, link, path, percent, svg, when } from "./dom.js";
-import { legend } from "./viewer.js";
+import { chart, legend } from "./charts.js";
+import { ask, clipUrl, clock, el, frameUrl, link, path, percent, section, short, table, tell, verdict, when } from "./dom.js";
 
-const COLORS = ["success", "series-2", "series-3", "series-4", "series-5"].map((name) => `var(--${name})`);
-const EVERY_MS = 3000;
+const RETRY_MS = 3000, RECENT_MS = 10000;
+const CLIP = 16; // frames of a short view of an episode (episodes.py, style.css)
+const STOP = "The emergency stop and its release are not offered here: a network may fail. Keep the stop at the robot.";
 
 export async function runPage({ page, crumbs, name }) {
   crumbs.append(name);
-  let timer = null, ended = false;
-  const draw = async () => {
-    const run = await ask(`/api/run/${path(name)}`);
-    if (ended) return;
-    page.replaceChildren(...runParts(name, run));
-    if (run.live) timer = setTimeout(() => draw().catch(() => { timer = setTimeout(draw, EVERY_MS); }), EVERY_MS);
-  };
-  await draw();
-  return () => { ended = true; clearTimeout(timer); };
+  const view = new RunPage(page, name);
+  view.draw(await ask(`/api/run/${path(name)}`));
+  return view.follow();
 }
 
-function runParts(name, run) {
-  const links = [
-    run.episodes ? el("a", { href: link("episodes", run.episodes) }, "Episodes") : null,
-    run.episodes ? el("a", { href: link("label", run.episodes) }, "Label") : null,
-    run.report ? el("a", { href: `/report/run/${path(name)}`, target: "_blank" }, "Report") : null,
-  ];
-  const curves = Object.entries(run.curves).map(([title, points]) => el("div", { class: "card" }, el("div", { class: "muted" }, title), chart([points], { width: 400 })));
+class RunPage {
+  constructor(page, name) {
+    this.name = name;
+    this.top = el("div");
+    this.recent = el("div");
+    this.rest = el("div");
+    page.append(this.top, this.recent, this.rest);
+  }
+
+  // Until the page is left; the server is asked again when the connection is lost.
+  follow() {
+    let socket = null, timer = null, left = false;
+    const open = () => {
+      socket = new WebSocket(`${location.origin.replace("http", "ws")}/live/${path(this.name)}`);
+      socket.onmessage = (event) => {
+        const run = JSON.parse(event.data);
+        run.error ? tell(run.error, true) : this.draw(run);
+      };
+      socket.onclose = () => { if (!left) timer = setTimeout(open, RETRY_MS); };
+    };
+    open();
+    return () => { left = true; clearTimeout(timer); socket.close(); };
+  }
+
+  draw(run) {
+    const actions = this.top.contains(document.activeElement) ? document.activeElement.dataset.command : null;
+    this.top.replaceChildren(this.head(run), verdict(run.verdict), ...loopParts(this.name, run), successPart(run));
+    this.rest.replaceChildren(...restParts(this.name, run));
+    if (actions) this.top.querySelector(`[data-command="${actions}"]`)?.focus();
+    if (run.episodes && Date.now() - (this.asked ?? 0) > RECENT_MS) this.drawRecent(run);
+  }
+
+  head(run) {
+    const to = (kind, name, text) => el("a", { class: "button", href: link(kind, name) }, text);
+    return el("div", { class: "row" }, el("h1", { class: "grow" }, this.name),
+      el("span", { class: "muted", id: "extent" }, `${run.live ? "live, " : ""}${run.live?.extent ?? `${run.step.toLocaleString("en")} steps`}, ${clock(run.elapsed_s)}`),
+      run.episodes ? to("episodes", run.episodes, "Episodes") : null, run.episodes ? to("label", run.episodes, "Label") : null,
+      run.report ? el("a", { class: "button", href: `/report/run/${path(this.name)}`, target: "_blank" }, "Report") : null,
+      el("a", { class: "button", href: `/report/run/${path(this.name)}?save` }, "Save as one file"));
+  }
+
+  async drawRecent(run) {
+    this.asked = Date.now();
+    const recent = await ask(`/api/recent/${path(this.name)}`).catch(() => null);
+    if (!recent) return;
+    const rows = new Map(recent.rows.map((row) => [row.id, row]));
+    const clips = (ids) => el("div", { class: "clips" }, ...ids.map((id) => clip(run.episodes, recent.store, rows.get(id))));
+    this.recent.replaceChildren(...[
+      recent.latest.length ? section("Latest episodes", clips(recent.latest)) : null,
+      recent.disputed.length ? section("Most disputed episodes", el("p", { class: "muted" }, "The judges differ most on these."), clips(recent.disputed)) : null,
+      recent.rewards.length ? section("Recent rewards", el("div", { class: "clips" },
+        ...recent.rewards.map((one) => rewardCard(run.episodes, recent.store, rows.get(one.id), one)))) : null,
+    ].filter(Boolean));
+  }
+}
+
+// A short view of an episode: frames side by side in one image, one after the other.
+function clip(store, storeId, row) {
+  const moving = matchMedia("(prefers-reduced-motion: reduce)").matches ? "" : " moving";
+  const film = row.camera === null ? el("span", { class: "muted" }, "no camera")
+    : el("img", { class: `film${moving}`, alt: `episode ${row.id}`, src: clipUrl(store, row.id, storeId, row.camera) });
+  const picture = el("div", { class: "picture strip-of-frames" }, film);
+  film.onload = () => { picture.style.aspectRatio = film.naturalWidth / CLIP / film.naturalHeight; };
+  const opinions = Object.entries(row.opinions).map(([source, outcome]) => `${source}: ${outcome}`).join(", ");
+  return el("a", { class: `tile ${row.outcome}`, href: link("episode", store, row.id) }, picture,
+    el("div", { class: "text" }, el("b", {}, `${row.id} ${row.outcome}`), el("div", { class: "muted", title: opinions }, opinions || "no label")));
+}
+
+function rewardCard(store, storeId, row, reward) {
+  const frames = row.camera === null ? [] : reward.frames.map(([frame, value]) => el("figure", {},
+    el("img", { alt: `frame ${frame}`, loading: "lazy", src: frameUrl(store, row.id, storeId, row.camera, frame, 120) }),
+    el("figcaption", {}, `frame ${frame}: ${value}`)));
+  return el("a", { class: `tile ${row.outcome}`, href: link("episode", store, row.id) }, el("div", { class: "rewards" }, ...frames),
+    el("div", { class: "text" }, el("b", {}, `${row.id}: reward ${reward.total}`), el("div", { class: "muted" }, `${reward.steps} steps, by ${reward.source}`)));
+}
+
+function loopParts(name, run) {
+  const live = run.live;
+  if (!live?.rows) return []; // plaudit train has no workers
+  const problems = live.problems.map((text) => el("p", { class: "card warn" }, text));
+  const workers = live.workers.map(([worker, queue, waits]) => [worker, queue,
+    el("span", { class: waits ? "muted" : "working" }, waits ? `waits for ${waits}` : "working")]);
   return [
-    el("div", { class: "row" }, el("h1", { class: "grow" }, name), el("span", { class: "muted" }, `${run.live ? "live, " : ""}${run.step.toLocaleString()} steps, ${clock(run.elapsed_s)}`), ...links),
-    verdict(run.verdict),
-    el("h2", {}, "Success"),
-    Object.keys(run.success).length ? el("div", { class: "card" }, legend(Object.keys(run.success)), chart(Object.values(run.success), { range: [0, 1], band: run.band, unit: percent })) : el("p", { class: "muted" }, "No episode has been labeled yet."),
-    run.about ? el("p", { class: "muted" }, run.about) : null,
-    run.events.length ? el("h2", {}, "Events") : null,
-    el("table", {}, ...run.events.map((event) => el("tr", {}, el("th", {}, when(event.time)), el("td", { class: ["alarm", "error"].includes(event.kind) ? "warn" : "" }, event.message)))),
-    curves.length ? el("h2", {}, "More curves") : null,
-    el("div", { class: "charts" }, ...curves),
-    el("h2", {}, "Latest numbers"), numbers(run.latest),
-    el("p", { class: "muted" }, "The emergency stop is not offered here. Keep it at the robot."),
+    ...problems,
+    el("div", { class: "halves" },
+      section("Workers", table(workers, ["worker", "queue", "now"]), ...live.messages.map((text) => el("p", { class: "muted" }, text))),
+      section("State", table(live.rows.map(([label, text]) => [el("span", { class: "muted" }, label), text])))),
+    operatorPart(name, live.operator),
   ].filter(Boolean);
 }
 
-function verdict(lines) {
-  return el("div", { class: "card verdict" }, ...lines.map((line) => {
-    const [words, command] = line.split(/: (?=plaudit )/);
-    return el("p", {}, command ? `${words}: ` : line, command ? el("code", {}, command) : "");
-  }));
+function operatorPart(name, operator) {
+  if (!operator) return null;
+  const send = async (command) => {
+    try {
+      await ask(`/api/operate/${path(name)}`, { command });
+      tell(`${command} was sent`);
+    } catch (error) {
+      tell(error.message, true);
+    }
+  };
+  const buttons = ["start", "success", "failure", "discard", "pause"].map((command) => el("button", {
+    "data-command": command, disabled: !operator.commands.includes(command), onclick: () => send(command) }, command));
+  return section("Operator", el("p", { id: "operator" }, operator.message),
+    operator.by_web ? el("div", { class: "row" }, ...buttons)
+      : el("p", { class: "muted" }, "This run takes no commands from pages. Add web to operator.sources to allow them."),
+    el("p", { class: "muted" }, STOP));
 }
 
-function numbers(values) {
-  return el("table", { class: "numbers" }, ...Object.entries(values).map(([name, value]) => el("tr", {}, el("th", {}, name), el("td", {}, typeof value === "number" ? Number(value.toPrecision(4)).toString() : `${value}`))));
+function successPart(run) {
+  const names = Object.keys(run.success);
+  if (!names.length) return section("Success", el("p", { class: "muted" }, "No episode has been labeled yet."));
+  const bandOf = names.indexOf("corrected by the audit");
+  return section("Success", el("div", { class: "card" }, legend(names),
+    chart(Object.values(run.success), { range: [0, 1], band: bandOf < 0 ? [] : run.band, bandOf, markers: run.markers, unit: percent, width: chartWidth() })),
+    run.about ? el("p", { class: "muted" }, run.about) : "");
 }
 
-// Lines over env steps, and a band of [x, low, high].
-function chart(series, { range = null, band = [], width = Math.min(800, innerWidth), unit = (value) => Number(value.toPrecision(3)).toString() }) {
-  const points = series.flat(), xs = points.map(([x]) => x), ys = points.map(([, y]) => y);
-  const left = 44, right = width - 8, top = 8, bottom = 196, end = Math.max(...xs, 1);
-  const [low, high] = range ?? [Math.min(0, ...ys), Math.max(...ys, 1e-9)];
-  const x = (value) => left + ((right - left) * value) / end;
-  const y = (value) => bottom - ((bottom - top) * (value - low)) / (high - low || 1);
-  const root = svg("svg", { class: "chart", viewBox: `0 0 ${width} 216` });
-  for (let tick = 0; tick <= 4; tick++) {
-    const value = low + ((high - low) * tick) / 4;
-    const label = svg("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" });
-    label.textContent = unit(value);
-    root.append(svg("line", { class: "axis", x1: left, x2: right, y1: y(value), y2: y(value) }), label);
-  }
-  for (const part of [0, 0.5, 1]) {
-    const label = svg("text", { x: x(part * end), y: bottom + 16, "text-anchor": part === 1 ? "end" : "middle" });
-    label.textContent = `${Math.round(part * end).toLocaleString()}${part === 1 ? " steps" : ""}`;
-    root.append(label);
-  }
-  if (band.length > 1) {
-    const upper = band.map(([at, , to]) => `${x(at)},${y(to)}`), lower = band.map(([at, from]) => `${x(at)},${y(from)}`).reverse();
-    root.append(svg("polygon", { points: [...upper, ...lower].join(" "), fill: COLORS[1], opacity: 0.15 }));
-  }
-  series.forEach((line, number) => root.append(svg("polyline", { points: line.map(([a, b]) => `${x(a).toFixed(1)},${y(b).toFixed(1)}`).join(" "), fill: "none", stroke: COLORS[number % COLORS.length], "stroke-width": 2 })));
-  return root;
+const chartWidth = () => Math.max(320, Math.min(1500, document.getElementById("page").clientWidth - 80));
+
+function restParts(name, run) {
+  const events = run.events.map((event) => [el("span", { class: "muted" }, when(event.time)),
+    el("span", { class: ["alarm", "error", "warning"].includes(event.kind) ? "warn" : "" }, event.message)]);
+  const versions = run.versions.map((one) => [`v${one.number}`, one.promoted ? "promoted" : "rejected", one.message]);
+  const videos = run.videos.map((which) => el("figure", {}, el("video", { src: `/video/${which}/${path(name)}`, controls: true, muted: true, loop: true, preload: "metadata" }),
+    el("figcaption", {}, `The ${which} policy`)));
+  const numbers = Object.entries(run.latest).map(([metric, value]) => [el("span", { class: "muted" }, metric), short(value)]);
+  return [
+    videos.length ? section("Videos", el("div", { class: "clips" }, ...videos)) : null,
+    versions.length ? section("Judge versions", table(versions)) : null,
+    events.length ? section("Events", table(events)) : null,
+    ...Object.entries(run.groups).map(([title, curves]) => section(title, el("div", { class: "charts" },
+      ...Object.entries(curves).map(([metric, points]) => el("div", { class: "card" }, el("div", { class: "muted" }, metric), chart([points], { width: 400 })))))),
+    section("Latest numbers", el("details", {}, el("summary", {}, `${numbers.length} metrics`), table(numbers))),
+    run.live?.operator ? null : el("p", { class: "muted" }, STOP),
+  ].filter(Boolean);
 }
 
-export async function judgePage({ page, crumbs, name }) {
-  crumbs.append(name);
-  const judge = await ask(`/api/judge/${path(name)}`);
-  page.append(el("div", { class: "row" }, el("h1", { class: "grow" }, name), judge.report ? el("a", { href: `/report/judge/${path(name)}`, target: "_blank" }, "Report with the worst frames") : ""),
-    verdict(judge.verdict), el("h2", {}, "Scores of held-out frames"), numbers(judge.scores));
+export async function comparePage({ page, crumbs, query }) {
+  crumbs.append("Compare runs");
+  const all = (await ask("/api/library")).filter((item) => item.kind === "run");
+  const chosen = query.getAll("run");
+  const choose = () => {
+    const names = [...page.querySelectorAll("input:checked")].map((box) => ["run", box.value]);
+    location.hash = `#/compare?${new URLSearchParams(names)}`;
+  };
+  const boxes = all.map((item) => el("label", {}, el("input", { type: "checkbox", value: item.name, checked: chosen.includes(item.name), onchange: choose }), ` ${item.name}`));
+  page.append(el("h1", {}, "Compare runs"), el("div", { class: "row" }, ...boxes));
+  if (!chosen.length) return void page.append(el("p", { class: "muted" }, all.length ? "Choose two or more runs." : "There are no runs yet."));
+  const runs = await ask(`/api/compare?${new URLSearchParams(chosen.map((name) => ["run", name]))}`);
+  const kinds = [...new Set(runs.flatMap((run) => Object.keys(run.success)))];
+  const last = (run, kind) => (run.success[kind] ? percent(run.success[kind].at(-1)[1]) : "-");
+  page.append(table(runs.map((run) => [el("a", { href: link("run", run.name) }, run.name), run.verdict.result, run.learner, run.judge,
+    run.step.toLocaleString("en"), clock(run.elapsed_s), ...kinds.map((kind) => last(run, kind))]),
+  ["run", "result", "learner", "judge", "steps", "time", ...kinds]));
+  for (const kind of kinds) {
+    const having = runs.filter((run) => run.success[kind]);
+    page.append(section(`Success: ${kind}`, el("div", { class: "card" }, legend(having.map((run) => run.name)),
+      chart(having.map((run) => run.success[kind]), { range: [0, 1], unit: percent, width: chartWidth() }))));
+  }
 }

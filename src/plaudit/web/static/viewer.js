@@ -1,44 +1,74 @@
 // Frames of one episode: cameras side by side, images fetched ahead, and strips and plots with a common cursor.
 
+import { color, legend, plain } from "./charts.js";
 import { el, frameUrl, svg } from "./dom.js";
 
-const AHEAD = 24;
-const COLORS = ["success", "series-2", "series-3", "series-4", "series-5"].map((name) => `var(--${name})`);
+const AHEAD = 24, AT_ONCE = 6, KEPT = 800; // images
+
+// Loads images, a few at a time. What is wanted replaces what was wanted before, so a slow link is not kept busy with
+// frames that nobody waits for.
+class Loader {
+  constructor(loaded) {
+    Object.assign(this, { loaded, images: new Map(), queue: [], busy: 0 });
+  }
+
+  ready(url) { return this.images.get(url)?.complete && this.images.get(url).naturalWidth > 0; }
+
+  want(urls) {
+    this.queue = urls.filter((url) => !this.images.has(url));
+    this.pump();
+  }
+
+  pump() {
+    while (this.busy < AT_ONCE && this.queue.length) {
+      const url = this.queue.shift(), image = new Image();
+      this.images.set(url, image);
+      if (this.images.size > KEPT) this.images.delete(this.images.keys().next().value);
+      this.busy++;
+      const done = (ok) => {
+        this.busy--;
+        if (ok) this.loaded(url);
+        else this.images.delete(url);
+        this.pump();
+      };
+      image.onload = () => done(true);
+      image.onerror = () => done(false);
+      image.src = url;
+    }
+  }
+}
 
 export class Cameras {
   constructor(store, id, storeId, cameras) {
     this.names = Object.keys(cameras);
     this.url = (camera, frame) => frameUrl(store, id, storeId, camera, frame);
     this.images = {};
-    this.loaded = new Map();
+    this.wanted = {}; // camera -> the address of the current frame
+    this.loader = new Loader((url) => this.names.filter((camera) => this.wanted[camera] === url).forEach((camera) => this.paint(camera)));
     this.node = el("div", { class: "cameras" }, ...this.names.map((camera) => {
       const [height, width] = cameras[camera];
       const image = (this.images[camera] = el("img", { alt: camera, width, height }));
-      return el("figure", {}, image, el("figcaption", {}, `${camera} ${width}x${height}`));
+      const figure = el("figure", {}, image, el("figcaption", {}, `${camera} ${width}x${height}`));
+      figure.style.maxWidth = `calc(52vh * ${width / height})`;
+      return figure;
     }));
     if (!this.names.length) this.node.append(el("p", { class: "muted" }, "This episode has no images."));
   }
 
-  show(frame, count, word) {
+  show(frame, count, outcome) {
+    this.frame = frame;
+    const order = [frame, ...Array.from({ length: AHEAD }, (_, n) => frame + 1 + n), frame - 1, frame - 2].filter((one) => one >= 0 && one < count);
     for (const camera of this.names) {
-      const image = this.images[camera];
-      image.src = this.fetch(camera, frame).src;
-      image.dataset.frame = frame;
-      image.parentNode.className = word ?? "";
-      for (let next = frame + 1; next <= Math.min(frame + AHEAD, count - 1); next++) this.fetch(camera, next);
-      if (frame > 0) this.fetch(camera, frame - 1);
+      this.wanted[camera] = this.url(camera, frame);
+      this.images[camera].parentNode.className = outcome;
+      if (this.loader.ready(this.wanted[camera])) this.paint(camera);
     }
+    this.loader.want(order.flatMap((one) => this.names.map((camera) => this.url(camera, one))));
   }
 
-  fetch(camera, frame) {
-    const url = this.url(camera, frame);
-    if (!this.loaded.has(url)) {
-      const image = new Image();
-      image.src = url;
-      this.loaded.set(url, image);
-      if (this.loaded.size > 600) this.loaded.delete(this.loaded.keys().next().value);
-    }
-    return this.loaded.get(url);
+  paint(camera) {
+    this.images[camera].src = this.wanted[camera];
+    this.images[camera].dataset.frame = this.frame;
   }
 }
 
@@ -74,7 +104,7 @@ export class Strip {
       first = last + 1;
     }
     for (const [first, last] of ranges) {
-      parts.push(svg("rect", { x: first * width, y: 19, width: (last - first + 1) * width, height: 7, fill: "#f2e35b" }));
+      parts.push(svg("rect", { x: first * width, y: 19, width: (last - first + 1) * width, height: 7, class: "person" }));
     }
     this.count = count;
     this.node.replaceChildren(...parts, this.cursor);
@@ -106,26 +136,22 @@ export class Plot {
         d += `${pen ? "L" : "M"}${cursorOf(this.count, frame).toFixed(1)} ${y(value).toFixed(1)}`;
         pen = true;
       });
-      this.svg.append(svg("path", { d, fill: "none", stroke: COLORS[number % COLORS.length], "stroke-width": 2, "vector-effect": "non-scaling-stroke" }));
+      const path = svg("path", { d, fill: "none", "stroke-width": 2, "vector-effect": "non-scaling-stroke" });
+      path.style.stroke = color(number);
+      this.svg.append(path);
     });
     this.svg.append(this.cursor);
-    const bounds = el("span", { class: "muted" }, `${title}  (${low.toPrecision(3)} to ${high.toPrecision(3)})`);
-    this.node = el("div", {}, bounds, legend(names), this.svg);
+    const bounds = el("div", { class: "row" }, el("b", {}, title), el("span", { class: "muted grow" }, `${plain(low)} to ${plain(high)}`), this.value = el("span", { class: "muted" }));
+    this.series = series;
+    this.node = el("div", { class: "trace" }, bounds, names.length ? legend(names) : "", this.svg);
   }
 
   show(frame) {
+    this.value.textContent = this.series.length > 4 ? "" : this.series.map((line) => (line[frame] ?? null) === null ? "-" : plain(line[frame])).join(", ");
     const x = cursorOf(this.count, frame);
     this.cursor.setAttribute("x1", x);
     this.cursor.setAttribute("x2", x);
   }
-}
-
-export function legend(names) {
-  return el("span", { class: "legend" }, ...names.map((name, number) => {
-    const mark = el("i");
-    mark.style.background = COLORS[number % COLORS.length];
-    return el("span", {}, mark, name);
-  }));
 }
 
 // Plays by the clock, so that a slow machine skips frames instead of slowing down.

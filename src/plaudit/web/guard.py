@@ -1,0 +1,136 @@
+"""Who may use a server, checked before anything else is done with a request or a websocket.
+
+A request must name a host of the server, so that a foreign page cannot reach it under a name of its own (DNS
+rebinding). A request that changes something and a websocket must come from a page of this server. Pages run no script
+but the server's files.
+"""
+
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from plaudit.errors import MissingExtra
+
+try:
+    from starlette.datastructures import Headers, MutableHeaders
+    from starlette.responses import JSONResponse, RedirectResponse, Response
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+except ModuleNotFoundError as problem:
+    raise MissingExtra("starlette", "web") from problem
+
+LOCAL = ("127.0.0.1", "localhost", "::1")
+HEADER = "x-plaudit"  # of requests that change something; a foreign page cannot send it without being asked
+MAX_BODY = 64 << 10  # bytes
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src 'self'; "
+    "connect-src 'self'; frame-src 'self'; frame-ancestors 'self'; base-uri 'none'; form-action 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "SAMEORIGIN",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may use a server."""
+
+    hosts: frozenset[str]  # names and addresses without a port, as the Host header has them
+    token: str = ""  # "": none is needed
+
+
+class Guard:
+    """Refuses foreign hosts, foreign pages and missing tokens; adds the headers that protect pages."""
+
+    def __init__(self, app: ASGIApp, access: Access):
+        self._app, self._access = app, access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or refuse it."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[-1]
+        refused = self._refusal(scope, headers, given)
+        if refused is None and self._access.token and given and scope["type"] == "http":
+            refused = self._logged_in(headers, given)
+        if refused is not None and scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})  # before it is accepted: answered with 403
+        elif refused is not None:
+            await refused(scope, receive, _with_headers(send))
+        else:
+            await self._app(scope, receive, _with_headers(send))
+
+    def _refusal(self, scope: Scope, headers: Headers, given: str) -> Response | None:
+        access, host = self._access, headers.get("host", "")
+        if _name(host) not in access.hosts:
+            return error(421, f"this server is not {host[:100]!r}; open the address that plaudit serve has printed")
+        changes = scope["type"] == "websocket" or scope["method"] not in ("GET", "HEAD")
+        if changes and (refused := self._foreign(scope, headers, host)):
+            return refused
+        given = _cookies(headers).get(_cookie(host)) or given
+        if access.token and not hmac.compare_digest(given.encode(), access.token.encode()):
+            return error(401, "the token is missing or wrong; open the address that plaudit serve has printed")
+        return None
+
+    def _foreign(self, scope: Scope, headers: Headers, host: str) -> Response | None:
+        """Refuse what a page of another server sends. A program that is no browser sends no Origin."""
+        origin = headers.get("origin")
+        foreign = origin is not None and urlsplit(origin).netloc.lower() != host.lower()
+        marked = scope["type"] == "websocket" or headers.get(HEADER) == "1"
+        if foreign or not marked:
+            return error(403, "only pages of this server may change something")
+        length = headers.get("content-length", "0")
+        if not length.isdigit() or int(length) > MAX_BODY:
+            return error(413, "the request is too large")
+        return None
+
+    def _logged_in(self, headers: Headers, token: str) -> Response:
+        """Keep the token in a cookie, and out of the address."""
+        response = RedirectResponse("/", 303)
+        response.set_cookie(_cookie(headers.get("host", "")), token, httponly=True, samesite="strict")
+        return response
+
+
+def error(status: int, message: str) -> Response:
+    """An answer that a page shows as a message."""
+    return JSONResponse({"error": message}, status)
+
+
+def _name(host: str) -> str:
+    """A host without its port, in small letters."""
+    name, colon, port = host.lower().rpartition(":")
+    return (name if colon and port.isdigit() else host.lower()).strip("[]")
+
+
+def _cookie(host: str) -> str:
+    """The name of the cookie with the token. Servers on other ports of a machine share its cookies."""
+    port = host.rpartition(":")[2]
+    return f"plaudit_{port if port.isdigit() else 80}"
+
+
+def _cookies(headers: Headers) -> Mapping[str, str]:
+    try:
+        return {name: one.value for name, one in SimpleCookie(headers.get("cookie", "")).items()}
+    except CookieError:
+        return {}
+
+
+def _with_headers(send: Send) -> Send:
+    async def sending(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers: Any = MutableHeaders(scope=message)
+            for name, value in HEADERS.items():
+                headers.setdefault(name, value)
+        await send(message)
+
+    return sending
