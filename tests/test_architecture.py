@@ -18,7 +18,6 @@ ROOMS = [
     "processes",
     "files",
     "types",
-    "palette",
     "config",
     "rule",
     "protocols",

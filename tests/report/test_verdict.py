@@ -10,10 +10,10 @@ import pytest
 from rich.console import Console
 
 from command import check_command
-from plaudit import palette
 from plaudit.judges.calibration import CalibrationRecord
 from plaudit.judges.certificate import MAX_FPR, ControlResult
 from plaudit.judges.guarantee import Guarantee, GuaranteeStep
+from plaudit.judges.human import palette
 from plaudit.judges.metrics import EpisodePrediction, compute_metrics
 from plaudit.judges.stats import Interval, wilson
 from plaudit.report import page

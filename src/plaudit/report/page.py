@@ -24,7 +24,7 @@ from markupsafe import Markup
 from PIL import Image
 
 from plaudit.data.disk import write_atomic
-from plaudit.palette import DARK, LIGHT, variables
+from plaudit.judges.human.palette import DARK, LIGHT, variables
 from plaudit.report.verdict import Verdict
 from plaudit.trust import plain
 from plaudit.types import ByteArray

@@ -27,7 +27,7 @@ from matplotlib.textpath import text_to_path
 from matplotlib.ticker import EngFormatter, FuncFormatter, MaxNLocator, PercentFormatter, ScalarFormatter
 from matplotlib.transforms import Bbox
 
-from plaudit.palette import LIGHT, SERIES
+from plaudit.judges.human.palette import LIGHT, SERIES
 from plaudit.trust import plain
 
 SUCCESS, FAILURE, UNKNOWN = (LIGHT[name] for name in ("success", "failure", "none"))

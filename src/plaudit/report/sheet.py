@@ -15,7 +15,7 @@ from PIL import Image, ImageDraw, ImageFont
 from plaudit.data.store import Store
 from plaudit.errors import DataError, did_you_mean
 from plaudit.files import file_name
-from plaudit.palette import DARK, LIGHT, rgb
+from plaudit.judges.human.palette import DARK, LIGHT, rgb
 from plaudit.types import ByteArray, Episode, FloatArray, Labels, ProgressFn, name_of_camera
 
 _BACKGROUND, _TEXT, _MUTED = (rgb(LIGHT[name]) for name in ("card", "text", "muted"))

@@ -16,8 +16,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 from plaudit.data.disk import write_atomic
 from plaudit.data.formats.video import VideoWriter
+from plaudit.judges.human.palette import DARK, rgb
 from plaudit.judges.metrics import hstack_images
-from plaudit.palette import DARK, rgb
 from plaudit.types import BoolArray, ByteArray, Episode, FloatArray
 
 BACK, MUTED, SUCCESS, FAILURE = (rgb(DARK[name]) for name in ("back", "muted", "success", "failure"))

@@ -17,7 +17,7 @@ from typing import Any
 from plaudit.data.rewards import RewardConfig
 from plaudit.errors import EpisodeNotFound, MissingExtra, PlauditError
 from plaudit.files import parse_json
-from plaudit.palette import DARK, LIGHT, variables
+from plaudit.judges.human.palette import DARK, LIGHT, variables
 from plaudit.training.live import ask
 from plaudit.web.episodes import FrameReader, StoreIndex, as_json, describe_episode
 from plaudit.web.guard import MAX_BODY, Access, Guard, error

@@ -5,6 +5,8 @@
     session.py      the session, and everything a person can do, with its keys
     drafts.py       the labels of one episode; autosave and undo: every change is on disk before it is shown
     queue.py        which episode comes next, how many are left, and which were requested
+    agreement.py    how far a person agrees with themselves on repeated episodes
+    palette.py      the colors of the window, the browser pages and the reports
     window.py       the window; camera_view.py, timeline.py and widgets.py are its parts
 
 The window is a process of its own that watches the store, so nothing waits for the person. This package imports Qt

@@ -1,6 +1,6 @@
 """The window's look: the dark palette, calm for an hour of looking."""
 
-from plaudit.palette import DARK
+from plaudit.judges.human.palette import DARK
 
 BACKGROUND, SURFACE, SURFACE_RAISED, BORDER = (DARK[name] for name in ("back", "card", "hover", "line"))
 TEXT, TEXT_MUTED, TEXT_STRONG = DARK["text"], DARK["muted"], "#ffffff"
