@@ -56,7 +56,7 @@ def test_it_drives_records_and_says_how_punctual_it_was(algorithm, policy, tmp_p
     assert "100 Hz, 2 joints, 2 cameras" in said and "ticks                     10" in said
     assert "2 episodes of at most 5 steps each: 0 s" in said
     assert "episode 0: 5 steps, ended by: steps; 1 to go\nepisode 1: 5 steps, ended by: steps\n" in said
-    assert "2; ended by: steps; weights [0]" in said
+    assert ": 2 episodes." in said and "Ended by: steps; weights [0]." in " ".join(said.split())
     store = Store.open(tmp_path / "store")
     assert [episode.meta["seed"] for _, episode in store] == [3, 4]
     assert np.array_equal(np.concatenate([e.actions for _, e in store]), received(tmp_path / "log"))
