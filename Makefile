@@ -84,7 +84,7 @@ test-fast: $(VENV)/.compiled
 	+$(PYTEST) -m "not cluster and not slow"
 
 $(VENV)/.compiled: $(VENV)/.ready-dev
-	@$(BIN)/pytest --collect-only --quiet > /dev/null
+	@$(BIN)/pytest --collect-only --quiet > $@.log || { tail -n 30 $@.log; exit 1; }
 	@touch $@
 
 test-clusters: $(VENV)/.ready-dev
