@@ -163,6 +163,14 @@ def test_pairs_are_those_of_the_formula():
     assert concordant[0, 1] == 0.5 and pairs[0, 1] == 1 and pairs.sum() == 1
 
 
+def test_a_judge_that_misses_most_successes_does_not_pass(lab):
+    config, data = PushJudgeConfig(kind="good", rule={"threshold": 0.9999}), Store.open(lab / "episodes")
+    certificate, _ = examine(data, config, config.build(), ("human",), data.ids, name="strict")
+    assert certificate.figures["recall"].value == 0 and certificate.figures["frame_roc_auc"].low > 0.9
+    assert certificate.problems == ("it misses most successes (recall, episodes: 0.00 to 0.19)",)
+    assert "Not usable" in exam_verdict([certificate], {}).result
+
+
 def test_a_judge_that_cannot_score_all_episodes_does_not_pass(tmp_path):
     store = push_store(tmp_path / "episodes", 4, 4)
     blind = replace(push_episode(50, False)[0], frames={"wrist": push_episode(50, False)[0].frames["wrist"]})

@@ -30,6 +30,7 @@ CERTIFICATE_FILE = "certificate.json"
 MAX_BYTES = 1 << 20
 AGAIN = "run plaudit judge exam again"
 MAX_FPR = 0.05  # of the frames of one control
+MIN_RECALL = 0.5  # of the episodes that succeed; the interval must reach it
 
 FIGURES: Mapping[str, str] = {
     "same_time_roc_auc": "ROC AUC, frames of the same number",  # 0.5 for a clock
@@ -125,6 +126,8 @@ class Certificate(Config):
         for name in ("same_time_roc_auc", "frame_roc_auc"):
             if self.figures[name].low <= 0.5:
                 wrong.append(f"its {FIGURES[name]} is no better than chance")
+        if self.figures["recall"].high < MIN_RECALL:
+            wrong.append("it misses most successes")
         if wrong and not self.problems:
             raise ValueError(f"it says that the judge passed, although {wrong[0]}")
         return self

@@ -27,7 +27,7 @@ from plaudit.errors import JudgeError, PlauditError
 from plaudit.files import MAX_LINES_BYTES
 from plaudit.judges import stats
 from plaudit.judges.calibration import MIN_EPISODES, count_classes
-from plaudit.judges.certificate import AGAIN, FIGURES, Certificate, ExamData
+from plaudit.judges.certificate import AGAIN, FIGURES, MIN_RECALL, Certificate, ExamData
 from plaudit.judges.config import JudgeConfig
 from plaudit.judges.controls import exam_makers
 from plaudit.judges.evaluation import JudgeEvaluation, control_task, evaluate_unseen, unseen_reference
@@ -268,6 +268,8 @@ def _problems(evaluation: JudgeEvaluation, shortcut: str, figures: Mapping[str, 
     if chance and not shortcut:
         what, figure = FIGURES[chance[0]], figures[chance[0]]
         problems.append(f"it is no better than chance ({what}: {figure.low:.2f} to {figure.high:.2f})")
+    if (recall := figures["recall"]).high < MIN_RECALL:
+        problems.append(f"it misses most successes ({FIGURES['recall']}: {recall.low:.2f} to {recall.high:.2f})")
     problems += evaluation.failed_controls
     if failed := evaluation.failed:
         total, why = len(failed) + len(evaluation.labels), next(iter(failed.values()))
