@@ -103,5 +103,5 @@ def test_a_folder_belongs_to_one_store(tmp_path, store: Store):
     with pytest.raises(TargetNotEmpty, match="positive holds episodes of another store"):
         folders.check(tmp_path / "new")
     (folders.success / ".collected").write_text("what is this")
-    with pytest.raises(BadFile, match="no list of the episodes beside it"):
+    with pytest.raises(BadFile, match="not a list of the episodes next to it"):
         folders.check(store.folder)

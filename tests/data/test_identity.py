@@ -88,7 +88,7 @@ def test_a_file_of_another_store_is_not_taken_for_ones_own(tmp_path, name):
     mine, other = filled(tmp_path / "mine"), filled(tmp_path / "other", first=100)
     for file in (name, f"{name}.head"):
         shutil.copy(other / file, mine / file)
-    with pytest.raises(StoreDamaged, match=f"{name} is not of the store that"):
+    with pytest.raises(StoreDamaged, match=f"{name} does not belong to the store that"):
         Store.open(mine)
     assert not check(mine).ok
 

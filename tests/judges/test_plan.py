@@ -112,7 +112,7 @@ def test_a_certificate_gives_the_errors_it_measured_and_the_worst_it_allows():
     assert measured == pytest.approx({"false_positives": 0.1, "misses": 0.1})
     assert worst == pytest.approx({"false_positives": 0.225, "misses": 0.3})
     one_kind = certificate.model_copy(update={"data": certificate.data.model_copy(update={"successes": 40})})
-    with pytest.raises(DataError, match="all end alike"):
+    with pytest.raises(DataError, match="all end the same way"):
         noise_of_certificate(one_kind)
 
 
@@ -120,14 +120,14 @@ def test_a_table_is_read_as_it_was_written_and_another_file_is_refused(tmp_path)
     table().save(tmp_path / "plan.json")
     assert PlanTable.load(tmp_path / "plan.json") == table()
     (tmp_path / "other.json").write_text("{}")
-    with pytest.raises(BadFile, match="no table of plaudit judge plan"):
+    with pytest.raises(BadFile, match="not written by 'plaudit judge plan"):
         PlanTable.load(tmp_path / "other.json")
 
 
 def test_a_table_without_the_recipe_of_a_run_is_refused(tmp_path):
     tree = table().model_dump(mode="json") | {"recipes": {}}
     (tmp_path / "plan.json").write_bytes(encode_checked(tree))
-    with pytest.raises(BadFile, match="no table of plaudit judge plan"):
+    with pytest.raises(BadFile, match="not written by 'plaudit judge plan"):
         PlanTable.load(tmp_path / "plan.json")
 
 

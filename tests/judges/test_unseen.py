@@ -137,5 +137,5 @@ def test_labels_of_a_model_in_the_ledger_say_that_it_is_not_known(squares, tmp_p
 def test_a_list_that_somebody_damaged_is_refused(squares):
     judge = ClassifierJudge(tiny_model())
     judge.trained_on = "?"
-    with pytest.raises(JudgeError, match="the list of episodes that this judge's model was made with cannot be read"):
+    with pytest.raises(JudgeError, match="the list of episodes that were used for this judge's model cannot be read"):
         seen_keys(ClassifierJudgeConfig(model=Path("model")), judge)

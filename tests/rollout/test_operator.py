@@ -351,6 +351,6 @@ def test_plaudit_run_asks_for_the_scene_and_takes_single_keys(tmp_path):
         run.press("s")
         run.expect("ended by: operator: success; 8 to go", "scene ready?")
         run.press("q")
-        run.expect("stopped by the operator", "episodes added")
+        run.expect("stopped by the operator", "result: Recorded without gaps: 1 episode.")
         assert run.wait() == 130  # as after Ctrl-C
     assert Store.open(tmp_path / "store").ledger.labels(0).success_once

@@ -88,7 +88,7 @@ def test_statistics_that_do_not_reach_as_far_as_the_demonstrations_are_refused(l
 
 
 @pytest.mark.parametrize(
-    ("units", "sentence"), [("none.json", "no such statistics file"), ("{mean: 1}", "no statistics")]
+    ("units", "sentence"), [("none.json", "no such statistics file"), ("{mean: 1}", "not statistics")]
 )
 def test_what_is_no_statistics_is_told_as_that(lab, units, sentence):
     with pytest.raises(DataError, match=sentence):

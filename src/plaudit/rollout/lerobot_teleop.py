@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from plaudit.config import CodeName, PositiveFloat
+from plaudit.config import CodeName, NonNegativeInt, PositiveFloat
 from plaudit.errors import RolloutError, RolloutFault
 from plaudit.protocols import Teleoperator
 from plaudit.registry import TELEOP_REGISTRY
@@ -45,7 +45,7 @@ class LeRobotTeleopConfig(TeleopConfig):
     always: bool = False  # act at every tick, not only while the leader is moved
     takeover_motion: PositiveFloat = 3.0  # of one joint, in its units: a leader that is moved farther takes control
     release_s: PositiveFloat = 1.0  # a leader that is still for so long hands control back
-    gripper: int | None = Field(default=None, ge=0)  # with end_effector: the number of an action that is the gripper
+    gripper: NonNegativeInt | None = None  # with end_effector: the number of an action that is the gripper
     end_effector: EndEffectorConfig | None = None  # for devices that give displacements of the end-effector
 
     def build(self, action_dim: int) -> Teleoperator:

@@ -16,7 +16,7 @@ from typing import Any
 
 from plaudit.data.rewards import RewardConfig
 from plaudit.errors import EpisodeNotFound, MissingExtra, PlauditError
-from plaudit.files import parse_json
+from plaudit.files import Root, parse_json
 from plaudit.judges.human.palette import DARK, LIGHT, variables
 from plaudit.training.live import ask
 from plaudit.web.episodes import FrameReader, StoreIndex, as_json, describe_episode
@@ -55,6 +55,7 @@ FRAME_CACHE = {"Cache-Control": "private, max-age=86400"}  # a frame of a store 
 COMPRESS = 1500  # bytes from which JSON is compressed
 LIVE_S = 1.0  # between two looks at a run that a page follows
 MAX_COMPARED = 12  # runs
+MAX_VIDEO = 64 << 20  # bytes; ours have about one megabyte
 
 
 def make_app(roots: list[Path], access: Access, command: str = "") -> Starlette:
@@ -329,10 +330,8 @@ class _Server:
         item = self._library.item("run", request.path_params["name"])
         if which not in ("first", "last"):
             raise NotServed("a run has the videos 'first' and 'last'")
-        path = item.path / "videos" / f"{which}.mp4"
-        if path.is_symlink() or path.parent.is_symlink() or not path.is_file():
-            raise NotServed(f"{item.name} has no such video")
-        return FileResponse(path, media_type="video/mp4")
+        video = Root(item.path).read(item.path / "videos" / f"{which}.mp4", MAX_VIDEO)
+        return Response(video, media_type="video/mp4")
 
     # Judges
 

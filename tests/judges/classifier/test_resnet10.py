@@ -206,8 +206,8 @@ def test_other_things_are_refused_with_what_they_are(tmp_path, tensors, sentence
     ("content", "sentence"),
     [
         (b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
-        (b"<!DOCTYPE html>", "no file of weights"),
-        (b"", "no file of weights"),
+        (b"<!DOCTYPE html>", "not a weights file"),
+        (b"", "not a weights file"),
         (b"PK\x03\x04 and then nothing", "this is no sound file of torch"),
         (b"\x08\0\0\0\0\0\0\0{damaged", "this safetensors file is damaged"),
         (b"\x80\x04damaged", "cut short or damaged"),
