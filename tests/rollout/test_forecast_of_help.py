@@ -7,7 +7,7 @@ from conftest import counting_episode, labeled_store
 from glow import saved
 from plaudit.errors import DataError
 from plaudit.rollout.engine import EngineBase
-from plaudit.rollout.forecast import Forecast, ForecastConfig, Threshold, load_forecast, lowest_rise
+from plaudit.rollout.forecast import Forecast, ForecastConfig, Threshold, load_forecast, lowest_rise, rises
 from plaudit.rollout.operator import Operator, OperatorConfig, OperatorStatus
 from plaudit.rollout.recording import EpisodeBuffer
 from plaudit.rollout.run import check_forecast
@@ -52,6 +52,12 @@ def test_only_what_comes_before_the_success_counts():
     episode = counting_episode(5)  # 10 Hz
     assert lowest_rise(progress, target, episode, 0.2) == pytest.approx(0.4)
     assert lowest_rise(progress, np.zeros(6), episode, 0.2) == 0
+
+
+@pytest.mark.parametrize("frames", [1, 4, 6, 7, 8])
+def test_nothing_stalls_before_the_window_is_full(frames):
+    grown = rises(np.zeros(frames), 6)
+    assert grown.tolist() == [np.inf] * min(frames, 6) + [0.0] * max(frames - 6, 0)
 
 
 def test_an_operator_sees_the_progress_and_a_hint_while_it_stalls():

@@ -38,12 +38,14 @@ class CriticLearner(LearnerBase):
         """Whether the critics are too new for a policy to follow them."""
         return self.version < self._relearn_until
 
-    def count_update(self) -> None:
-        """Begin an update; resets the critics at their interval."""
+    def count_update(self) -> bool:
+        """Begin an update; resets the critics at their interval. Returns whether a policy may follow them."""
         every = self.config.resets.every
         if every is not None and self.version and self.version % every == 0:
             self.reset_critics()
+        follows = not self.relearning
         self.version += 1
+        return follows
 
     def take_label_changes(self, changes: int, episodes: int) -> None:
         """Reset the critics if enough labels were corrected since they were last reset for this reason.

@@ -118,8 +118,7 @@ class Sac(CriticLearner):
 
         Metrics stay on the device: reading a number waits for the GPU.
         """
-        self.count_update()
-        update_actor = self.version % self.config.policy_update_freq == 0 and not self.relearning
+        update_actor = self.count_update() and self.version % self.config.policy_update_freq == 0
         clone_only = self.version <= self.config.clone_updates
         return self.run_step(self._step, batch, update_actor=update_actor, clone_only=clone_only)
 

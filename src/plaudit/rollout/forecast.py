@@ -54,7 +54,7 @@ def rises(progress: FloatArray, window: int) -> FloatArray:
     """
     best = np.maximum.accumulate(np.nan_to_num(np.asarray(progress, float)))
     grown = np.full(len(best), np.inf)
-    grown[window:] = best[window:] - best[: len(best) - window]
+    grown[window:] = best[window:] - best[:-window]
     return grown
 
 
