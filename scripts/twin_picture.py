@@ -25,7 +25,7 @@ def main() -> None:
     while not report:
         task.step(joints)
         ticks.append([task.image(camera) for camera in params.camera_names])
-        target, report = leader.lead()
+        target, report = leader()
         joints = joints if target is None else target
     rows = [ticks[n] for n in np.linspace(FIRST, len(ticks) - 1, ROWS).astype(int)]
     framed = np.pad(np.array(rows), ((0, 0), (0, 0), (0, GAP), (0, GAP), (0, 0)), constant_values=255)

@@ -19,7 +19,7 @@ from typer.main import get_command
 
 from plaudit.cli import main
 from plaudit.cli.commands import app
-from plaudit.cli.lerobot_flags import LeRobotFlags, translated
+from plaudit.cli.record import LeRobotFlags, translated
 from waiting import stretch
 
 COMMANDS = get_command(app)

@@ -201,6 +201,8 @@ class Hand:
     def __init__(self, config: HandConfig):
         self._config, self._ticks, self.relative = config, -1, config.relative
 
+    def begin_episode(self, robot: object) -> None: ...
+
     def command(self) -> FloatArray | None:
         self._ticks += 1
         taken = self._config.first <= self._ticks <= self._config.last

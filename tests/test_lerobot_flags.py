@@ -5,7 +5,7 @@ import shlex
 import pytest
 import typer
 
-from plaudit.cli.lerobot_flags import translated
+from plaudit.cli.record import translated
 
 
 def test_a_command_of_lerobot_record_becomes_ours():

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from plaudit.data.checked_json import decode_checked, encode_checked
-from plaudit.data.disk import Folder
+from plaudit.data.disk import Folder, decode_checked, encode_checked
 from plaudit.data.journal import HEADER_KEY, SLOT, decode, encode_lines, replace_head
 
 Record = dict[str, Any]

@@ -219,21 +219,16 @@ class Teleoperator(Protocol):
 
     relative: bool  # whether a command is added to the last one (targets), or sent as it is (velocities)
 
+    def begin_episode(self, robot: Any) -> None:
+        """Called after each reset of the robot, before the first command."""
+        ...
+
     def command(self) -> FloatArray | None:
         """[A], or None where the policy acts. Returns at once."""
         ...
 
     def close(self) -> None:
         """Free what it holds."""
-        ...
-
-
-@runtime_checkable
-class WatchingTeleoperator(Teleoperator, Protocol):
-    """A teleoperator that has to know the robot: a simulated person, or kinematics."""
-
-    def begin_episode(self, robot: Any) -> None:
-        """Called after each reset of the robot, before the first command."""
         ...
 
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from conftest import counting_episode, labeled_store
-from plaudit.data.interventions import InterventionConfig, sampling_weights
+from plaudit.data.demonstrations import InterventionConfig, sampling_weights
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.errors import DataError

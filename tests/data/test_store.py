@@ -13,7 +13,7 @@ import pytest
 
 from conftest import counting_episode, labeled_store, same_episode
 from plaudit.data.check import check
-from plaudit.data.checked_json import encode_checked
+from plaudit.data.disk import encode_checked
 from plaudit.data.ledger import Failures
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store

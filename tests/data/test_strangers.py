@@ -14,8 +14,7 @@ import pytest
 
 from conftest import counting_episode, labeled_store
 from plaudit.data.check import check, empty_quarantine
-from plaudit.data.checked_json import decode_checked, encode_checked
-from plaudit.data.disk import Folder
+from plaudit.data.disk import Folder, decode_checked, encode_checked
 from plaudit.data.journal import HEADER_KEY, MAX_LINE_BYTES, decode, encode_lines, replace_head
 from plaudit.data.ledger import Failures
 from plaudit.data.replay import ReplaySampler

@@ -13,7 +13,7 @@ import yaml
 from command import plaudit
 from drawn import drawn_figures, overlaps
 from five_judges import KINDS, NAME, STEPS, PushJudge, PushJudgeConfig, push_episode, push_store
-from plaudit.data.checked_json import encode_checked
+from plaudit.data.disk import encode_checked
 from plaudit.data.store import Store
 from plaudit.errors import BadFile, JudgeError
 from plaudit.judges import stats

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from plaudit.data.checked_json import encode_checked
+from plaudit.data.disk import encode_checked
 from plaudit.errors import BadFile, DataError
 from plaudit.judges.certificate import FIGURES, Certificate
 from plaudit.judges.plan import NoiseRun, Plan, PlanTable, noise_of, noise_of_certificate, precision_of

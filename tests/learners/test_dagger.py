@@ -9,7 +9,7 @@ import torch
 from conftest import counting_episode, labeled_store
 from plaudit.config import parse
 from plaudit.data.batch import to_torch
-from plaudit.data.interventions import InterventionConfig
+from plaudit.data.demonstrations import InterventionConfig
 from plaudit.data.replay import ReplaySampler
 from plaudit.errors import ConfigError
 from plaudit.learners.config import DaggerConfig, QChunkConfig
@@ -83,7 +83,7 @@ def test_q_chunking_continues_from_its_policy(tmp_path):
 
 
 def test_it_needs_somebody_to_learn_from():
-    with pytest.raises(ConfigError, match="learner 'dagger' clones demonstrations, but there are none"):
+    with pytest.raises(ConfigError, match="learner=dagger needs demonstrations to clone, but there are none"):
         load_training_config("online", None, ["env=lift", "learner=dagger"])
     load_training_config("online", None, ["env=lift", "learner=dagger", "teleop.type=scripted"])
     with pytest.raises(ConfigError, match="greater than 0"):

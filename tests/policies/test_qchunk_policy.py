@@ -12,8 +12,8 @@ from plaudit.data.normalize import Normalizer
 from plaudit.errors import ConfigError, PolicyError
 from plaudit.learners.config import QChunkConfig
 from plaudit.policies.config import CriticConfig, QChunkPolicyConfig, VelocityNetConfig
+from plaudit.policies.flow import QChunkPolicy, best_of_n
 from plaudit.policies.networks import CriticEnsemble, weights_of
-from plaudit.policies.qchunk import QChunkPolicy, best_of_n
 from plaudit.registry import POLICY_REGISTRY
 from plaudit.types import EnvSpec, Observation
 

@@ -101,6 +101,8 @@ class Sticks:
     def __init__(self, *displacement: float):
         self.displacement: np.ndarray | None = np.array(displacement, np.float32)
 
+    def begin_episode(self, robot): ...
+
     def command(self):
         return self.displacement
 

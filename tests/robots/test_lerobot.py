@@ -327,4 +327,12 @@ def test_a_device_of_lerobots_that_gives_displacements_moves_a_simulated_hand(pl
     given |= {"delta_x": 0.0, "delta_z": 0.0, "gripper": 1}
     assert teleop(4).command() is None
     with pytest.raises(RolloutError, match=r"moves an end-effector; set teleop\.end_effector"):
-        teleop(12)
+        teleop(6)  # not as positions of a small arm
+
+
+def test_a_leader_arm_does_not_move_a_hand_by_its_joint_positions(plain, monkeypatch):
+    workspace = {"lower": [0.0, 0.0, 0.0], "upper": [1.0, 1.0, 1.0]}
+    hand = {"model": "arm.urdf", "frame": "hand", "workspace": workspace}
+    monkeypatch.setattr(plain[0], "action_features", {f"joint_{n}.pos": float for n in range(7)})
+    with pytest.raises(RolloutError, match=r"gives positions and no displacements; leave out teleop\.end_effector"):
+        teleop(7, end_effector=hand)

@@ -52,7 +52,7 @@ def test_joint_commands_of_a_person_move_the_cube_until_the_task_is_done(params,
     leader, before, joints, said = ScriptedLeader(task, ALWAYS), cube(task), np.array(params.start_pose), ""
     while not said:
         task.step(joints)
-        target, said = leader.lead()
+        target, said = leader()
         joints = joints if target is None else target
         command(task, joints)
     assert said == OperatorCommand.SUCCESS and task.privileged()["success"]

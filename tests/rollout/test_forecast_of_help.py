@@ -46,6 +46,11 @@ def test_the_threshold_flags_as_many_successes_as_it_may_and_as_many_failures_as
     assert Threshold.choose(np.zeros(12), [True] * 12, 0.1).false == 0  # successes that stall: no hint at all
 
 
+def test_a_window_that_no_success_fills_is_refused():
+    with pytest.raises(DataError, match=r"shorter than forecast\.window_s"):
+        Threshold.choose(np.full(20, np.inf), [True] * 20, 0.1)
+
+
 def test_only_what_comes_before_the_success_counts():
     progress = np.float32([0.0, 0.2, 0.4, 0.6, 0.6, 0.6])
     target = np.float32([0, 0, 0, 1, 1, 1])

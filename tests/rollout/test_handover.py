@@ -76,6 +76,8 @@ class Leader:
     def __init__(self, config: LeaderConfig):
         self._config, self._tick = config, -1
 
+    def begin_episode(self, robot: object) -> None: ...
+
     def command(self) -> FloatArray | None:
         self._tick += 1
         cable = self._config.log.with_name("cable")

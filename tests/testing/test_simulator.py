@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from plaudit.contracts import check_learner, check_vec_env
-from plaudit.data.interventions import steps_by_person
+from plaudit.data.demonstrations import steps_by_person
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.step_table import StepTable
 from plaudit.data.store import Store

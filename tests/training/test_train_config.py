@@ -102,7 +102,8 @@ def test_what_of_a_recipe_has_no_meaning_here_is_answered():
     [
         (["learner=sac", "env=gymnasium", "env.id=Pendulum-v1", "demos.scripted=3"], "only the built-in tasks"),
         (["learner=sac", "env=lift", "demos.scripted=3", "demos.store=somewhere"], "not both"),
-        (["learner=sac", "env=lift", "learner.bc_weight=0.1"], "there are none; name a store of them"),
+        (["learner=sac", "env=lift", "learner.bc_weight=0.1"], r"demonstrations to clone \(learner\.bc_weight\)"),
+        (["learner=sac", "env=lift", "learner.clone_updates=9"], r"\(learner\.clone_updates\).* name a store of them"),
         (["learner=ppo", "env=lift", "learner.pretrain_updates=-1"], "key 'learner.pretrain_updates' is -1"),
     ],
 )

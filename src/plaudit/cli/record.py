@@ -1,13 +1,21 @@
-"""`plaudit record`: demonstrations by teleoperation, or corrections of a policy."""
+"""`plaudit record`: demonstrations by teleoperation, or corrections of a policy.
 
+It also reads the flags of `lerobot-record`, so that its users can paste their command:
+
+    plaudit record demos --robot.type=so101_follower --robot.port=/dev/ttyACM0 --dataset.num_episodes=50
+
+`--robot.x` and `--teleop.x` become `robot.options.x` and `teleop.options.x`.
+"""
+
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from plaudit.cli.common import open_or_create, out, stop, tell
-from plaudit.cli.lerobot_flags import LeRobotFlags
 from plaudit.cli.options import (
     MAX_SEED,
     AllowUntrained,
@@ -24,12 +32,63 @@ from plaudit.cli.options import (
 )
 from plaudit.cli.run import drive, load_run_and_policy, tell_fault
 from plaudit.errors import ConfigError, PlauditError, RolloutError
+from plaudit.registry import ROBOT_REGISTRY, TELEOP_REGISTRY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from plaudit.data.store import Store
     from plaudit.rollout.run import RecordedEpisode
+
+FLAGS = {"--dataset.num_episodes": "--episodes", "--dataset.single_task": "--task"}
+KEYS = {"--dataset.fps": "robot.fps"}
+UNNEEDED = {  # flag -> what to do here
+    "--dataset.repo_id": "the store's folder is the first argument",
+    "--dataset.root": "the store's folder is the first argument",
+    "--dataset.episode_time_s": "write --steps with the number of control steps, seconds times rate",
+    "--dataset.reset_time_s": "leave it out, every episode waits for the start key",
+    "--dataset.push_to_hub": "leave it out, nothing is uploaded; plaudit data export writes a LeRobot data set",
+    "--resume": "leave it out, the same command continues a store",
+    "--play_sounds": "write operator.cue=speech",
+    "--display_data": "leave it out; --playback writes a video of each episode",
+}
+DEVICES = {"robot": ROBOT_REGISTRY, "teleop": TELEOP_REGISTRY}
+
+
+class LeRobotFlags(TyperCommand):
+    """A command that also takes the flags of `lerobot-record`."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
+        """Translate, then parse."""
+        return super().parse_args(ctx, list(translated(args)))
+
+
+def translated(args: list[str]) -> Iterator[str]:
+    """The arguments with lerobot's flags replaced.
+
+    >>> list(translated(["--robot.type=so101_follower", "--dataset.num_episodes", "5"]))
+    ['--robot', 'lerobot', 'robot.robot_type=so101_follower', '--episodes', '5']
+    """
+    words = iter(args)
+    for word in words:
+        flag, equals, value = word.partition("=")
+        device, _, key = flag.removeprefix("--").partition(".")
+        is_device = flag.startswith("--") and device in DEVICES and bool(key)
+        if flag in UNNEEDED:
+            raise typer.BadParameter(f"{flag} is a flag of lerobot-record; in plaudit, {UNNEEDED[flag]}")
+        if not (is_device or flag in FLAGS or flag in KEYS):
+            yield word
+            continue
+        if not equals:
+            value = next(words, "")
+        if flag in FLAGS:
+            yield from (FLAGS[flag], value)
+        elif flag in KEYS:
+            yield f"{KEYS[flag]}={value}"
+        elif key != "type":
+            yield f"{device}.options.{key}={value}"
+        elif value in DEVICES[device].names() or ":" in value:
+            yield from (f"--{device}", value)
+        else:
+            yield from (f"--{device}", "lerobot", f"{device}.{device}_type={value}")
 
 
 @command(app, "record", reads_config=True, cls=LeRobotFlags)
@@ -134,7 +193,7 @@ def _load(overrides: list[str], policy: Path | None, *, env: str | None, **setti
 
 
 @contextmanager
-def _engine(config: Any, policy: Any) -> "Iterator[Any]":
+def _engine(config: Any, policy: Any) -> Iterator[Any]:
     if policy is not None:
         with config.start(policy) as engine:
             yield engine
@@ -155,7 +214,7 @@ def _operator(config: Any, auto: bool | None) -> Any:
 
 
 @contextmanager
-def _shared_keyboard(teleop: str, policy: Path | None, auto: bool | None) -> "Iterator[None]":
+def _shared_keyboard(teleop: str, policy: Path | None, auto: bool | None) -> Iterator[None]:
     """Where one process reads the terminal, its keys are both the operator's and the teleoperator's."""
     from plaudit.rollout.operator import has_terminal
     from plaudit.rollout.teleop import SHARED_KEYS

@@ -157,9 +157,9 @@ def train_policy(
     policy.yaml, weights and statistics, for 'plaudit run --policy_yaml'. Ctrl-C ends training and saves the policy.
     """
     from plaudit.config import load
+    from plaudit.data.demonstrations import Demonstrations
     from plaudit.data.normalize import Normalizer
     from plaudit.learners.config import TrainPolicyConfig
-    from plaudit.learners.demonstrations import Demonstrations
     from plaudit.policies.loader import save_policy
 
     if policy != "flow":

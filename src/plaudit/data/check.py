@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from plaudit.data.catalog import MAX_SEGMENTS, summary_line
-from plaudit.data.checked_json import decode_checked, encode_checked
-from plaudit.data.disk import Folder, disk_errors, lock
+from plaudit.data.disk import Folder, decode_checked, disk_errors, encode_checked, lock
 from plaudit.data.journal import HEAD, Record, is_int_in, repair_bit
 from plaudit.data.ledger import failures_path
 from plaudit.data.quarantine import quarantined, set_aside

@@ -1,14 +1,18 @@
-"""Files of a store or a run folder, opened relative to a directory handle; the lock of a store's writer.
+"""Files of a store or a run folder, opened relative to a directory handle; the lock of a store's writer; checked JSON.
 
 A writer that opens files by their full path writes into whatever is at that path by then. So every file of a store is
 opened, created, renamed and removed through a `Folder`, which holds the directory open: another folder that is put in
 its place is never touched. `check_same` detects it before a write.
+
+Small JSON files have a checksum of their other values, encoded without spaces and with sorted keys. An edit by hand is
+detected, and indentation does not matter: {"format": "plaudit store", "version": 2, ..., "crc": "1c291ca3"}
 
 All calls that change the disk go through `os`, so that a test can record them and replay a power cut.
 """
 
 import errno
 import fcntl
+import json
 import os
 import shutil
 import signal
@@ -17,16 +21,19 @@ import sys
 import threading
 import time
 import weakref
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from plaudit.errors import ForeignFile, StoreError, StoreFull, StoreLocked
-from plaudit.files import kind_of, open_file, open_folder
+from plaudit.files import kind_of, open_file, open_folder, parse_json
 
 WRITER_LOCK = "writer.lock"
 MAX_SMALL_FILE = 1 << 20  # bytes of a description or a note
+Tree = dict[str, Any]  # of a small JSON file
 CHUNK = 1 << 20  # bytes that are read at once: small enough to stay in the cache of a core
 _RAISING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -364,3 +371,27 @@ def disk_errors(folder: Path, what: str) -> Iterator[None]:
 
 def _reason(error: OSError) -> str:
     return (error.strerror or str(error)).lower()
+
+
+def encode_checked(tree: Tree) -> bytes:
+    """The content of a file, with its checksum."""
+    return json.dumps({**tree, "crc": _checksum(tree)}, indent=1).encode()
+
+
+def decode_checked(data: bytes) -> Tree:
+    """The content without its checksum; ValueError if they do not fit."""
+    if len(data) > MAX_SMALL_FILE:
+        raise ValueError(f"{len(data):,} bytes are too many")
+    tree = parse_json(data)
+    if not isinstance(tree, dict):
+        raise ValueError("no JSON object")
+    checksum = tree.pop("crc", None)
+    if checksum is None:
+        raise ValueError("its checksum is missing")
+    if checksum != _checksum(tree):
+        raise ValueError("it fails its checksum")
+    return tree
+
+
+def _checksum(tree: Tree) -> str:
+    return f"{zlib.crc32(json.dumps(tree, separators=(',', ':'), sort_keys=True).encode()):08x}"

@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 import numpy as np
 
 from plaudit.data.batch import Allocate, BufferPool, cuda_available, pinned_empty, to_tensordict, to_torch
+from plaudit.data.demonstrations import InterventionConfig
 from plaudit.data.features import FeatureCache
-from plaudit.data.interventions import InterventionConfig
 from plaudit.data.rewards import RewardConfig
 from plaudit.data.segments import STEPS, camera_column
 from plaudit.data.step_table import Returns, StepTable, history_window
@@ -134,11 +134,11 @@ class ReplaySampler:
             raise DataError(f"sources must be one set of names a store, got {sources} for {len(stores)} stores")
         held = hold_back or [0] * len(stores)
         tables = list(zip(stores, returns, whose, held, strict=True))
-        shown = [demonstrations or interventions is not None] * (len(stores) - 1) + [demonstrations]
-        people = [None] * (len(stores) - 1) + [interventions]
+        kinds = [(None, demonstrations or interventions is not None)] * (len(stores) - 1)
+        kinds += [(interventions, demonstrations)]
         self._make_tables = lambda frames: [
-            StepTable(*each, cameras, features, frames, history, *kind)
-            for each, kind in zip(tables, zip(people, shown, strict=True), strict=True)
+            StepTable(*table, cameras, features, frames, history, *kind)
+            for table, kind in zip(tables, kinds, strict=True)
         ]
         self._demonstrations = demonstrations
         self._frames = frames
@@ -255,9 +255,11 @@ class ReplaySampler:
         """What a batch is made of. While a store is empty, the others fill the batch."""
         *others, own = self._tables
         if own.interventions is None:
-            parts = enumerate(zip(self._tables, self.shares, strict=True))
             rows = [table.cloned if self._demonstrations else (table.valid, None) for table in self._tables]
-            sources = [_Source(table, part, share, *rows[part], self._demonstrations) for part, (table, share) in parts]
+            sources = [
+                _Source(table, part, share, *rows[part], cloned_only=self._demonstrations)
+                for part, (table, share) in enumerate(zip(self._tables, self.shares, strict=True))
+            ]
         else:
             ratio, rest = self.shares
             numbers, weights = own.cloned

@@ -29,8 +29,7 @@ import numpy as np
 from pydantic import AfterValidator, Field, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from plaudit.data.checked_json import decode_checked, encode_checked
-from plaudit.data.disk import CHUNK, Folder, sync_file, write_at
+from plaudit.data.disk import CHUNK, Folder, decode_checked, encode_checked, sync_file, write_at
 from plaudit.data.quarantine import set_aside
 from plaudit.errors import EpisodeNotFound, ForeignFile, StoreDamaged, StoreError
 from plaudit.files import brief

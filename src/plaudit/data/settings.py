@@ -1,6 +1,6 @@
 """`store.json`: the id of a store, its format version, its capacity, and whose labels count.
 
-It carries a checksum (data/checked_json.py): one flipped bit in a capacity would evict episodes. The same settings are
+It carries a checksum (data/disk.py): one flipped bit in a capacity would evict episodes. The same settings are
 in the journal's header, from which a lost `store.json` is restored.
 
     human+cutoff,operator,simulator+dataset    # the default order of label sources; all others, the models, are last
@@ -17,8 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from plaudit.data.checked_json import Tree, decode_checked, encode_checked
-from plaudit.data.disk import Folder
+from plaudit.data.disk import Folder, Tree, decode_checked, encode_checked
 from plaudit.errors import DataError, StoreDamaged, StoreError
 from plaudit.files import brief
 

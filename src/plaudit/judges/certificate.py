@@ -17,8 +17,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidationError, model_validator
 
 from plaudit.config import Config, Fraction, NonNegativeInt, PositiveInt
-from plaudit.data.checked_json import decode_checked, encode_checked
-from plaudit.data.disk import write_atomic
+from plaudit.data.disk import decode_checked, encode_checked, write_atomic
 from plaudit.errors import BadFile, JudgeError
 from plaudit.files import Root
 from plaudit.judges.config import JUDGE_FILE, own_kind

@@ -27,8 +27,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from plaudit.config import Config, NonNegativeFloat, Seed
-from plaudit.data.checked_json import decode_checked, encode_checked
-from plaudit.data.disk import write_atomic
+from plaudit.data.disk import decode_checked, encode_checked, write_atomic
 from plaudit.errors import BadFile, DataError, did_you_mean
 from plaudit.files import read_own
 from plaudit.judges.certificate import Certificate

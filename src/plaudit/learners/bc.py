@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from plaudit.data.checkpoint import Stateful
+from plaudit.data.demonstrations import Demonstrations
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.devices import AdamW
 from plaudit.errors import PolicyError
 from plaudit.learners.config import BCConfig
-from plaudit.learners.demonstrations import Demonstrations
 from plaudit.policies.flow import FlowPolicy, matching_loss
 from plaudit.policies.layers import random_shift
 from plaudit.policies.networks import to_tensor, weights_of

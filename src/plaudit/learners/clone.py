@@ -13,10 +13,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from plaudit.data.batch import to_torch
+from plaudit.data.demonstrations import Demonstrations
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.devices import Adam
-from plaudit.learners.demonstrations import Demonstrations
 from plaudit.policies.config import ImageEncoderConfig
 from plaudit.policies.layers import Linear, mlp, random_shift
 from plaudit.policies.networks import seeded

@@ -20,7 +20,7 @@ from plaudit.config import (
     Width,
     parse,
 )
-from plaudit.data.interventions import InterventionConfig
+from plaudit.data.demonstrations import InterventionConfig
 from plaudit.policies.config import FlowConfig, Gripper, VelocityNetConfig
 from plaudit.types import EnvSpec
 

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from plaudit.learners.base import EncoderSpec, LearnerBase, make_adam, optimizer_step
 from plaudit.learners.config import DaggerConfig
 from plaudit.policies.config import FlowConfig
-from plaudit.policies.flow import VelocityNet, integrate, matching_loss
+from plaudit.policies.flow import VelocityNet, clip_actions, integrate, matching_loss
 from plaudit.policies.networks import Encoder
-from plaudit.policies.qchunk import clip_actions
 from plaudit.rollout.vector import ActFn
 from plaudit.types import Batch, EnvSpec, FloatArray, Observation
 

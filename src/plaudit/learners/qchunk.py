@@ -24,9 +24,8 @@ from plaudit.learners.base import EncoderSpec, make_adam, optimizer_step, sample
 from plaudit.learners.config import QChunkConfig
 from plaudit.learners.resets import CriticLearner
 from plaudit.policies.config import CriticConfig, QChunkPolicyConfig
-from plaudit.policies.flow import VelocityNet, integrate, matching_loss
+from plaudit.policies.flow import VelocityNet, best_of_n, clip_actions, integrate, matching_loss
 from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors
-from plaudit.policies.qchunk import best_of_n, clip_actions
 from plaudit.rollout.vector import ActFn
 from plaudit.types import Batch, EnvSpec, FloatArray, Observation
 

@@ -183,7 +183,7 @@ class CriticConfig(Config):
 class QChunkPolicyConfig(FlowSettings):
     """The best of N chunks of a flow, by critics: what Q-chunking trains."""
 
-    policy_class: ClassVar[str] = "plaudit.policies.qchunk:QChunkPolicy"
+    policy_class: ClassVar[str] = "plaudit.policies.flow:QChunkPolicy"
 
     type: Literal["qchunk"] = "qchunk"
     horizon: SmallInt = 5  # actions of a chunk

@@ -37,14 +37,18 @@ class EndEffectorConfig(Config):
     gripper_speed: PositiveFloat = 1.0  # units of the gripper per second
 
 
+def check_gripper(gripper: int | None, action_dim: int) -> None:
+    """Refuse a gripper that is not a number of an action, before a device is opened."""
+    if gripper is not None and gripper >= action_dim:
+        raise RolloutError(f"teleop.gripper is {gripper}, and an action has {action_dim} numbers from 0 on")
+
+
 class EndEffectorTeleop:
-    """A `WatchingTeleoperator` around a device that gives displacements of the end-effector, -1 to 1."""
+    """A `Teleoperator` around a device that gives displacements of the end-effector, -1 to 1."""
 
     relative = False  # commands are joint positions
 
     def __init__(self, device: Teleoperator, config: EndEffectorConfig, gripper: int | None, action_dim: int):
-        if gripper is not None and gripper >= action_dim:
-            raise RolloutError(f"teleop.gripper is {gripper}, and an action has {action_dim} numbers from 0 on")
         self._device, self._config, self._gripper, self._action_dim = device, config, gripper, action_dim
         self._unit = np.pi / 180 if config.degrees else 1.0
         self._box = np.array([config.workspace.lower, config.workspace.upper])
@@ -52,6 +56,7 @@ class EndEffectorTeleop:
 
     def begin_episode(self, robot: LimitedRobot) -> None:
         """Called after each reset of the robot."""
+        self._device.begin_episode(robot)
         self._robot = robot
         if self._arm is None:
             names = self._joint_names(robot)

@@ -26,7 +26,7 @@ from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
 from plaudit.errors import PlauditError, PolicyUnavailable, RobotSilent, RolloutError, RolloutFault
 from plaudit.policies.config import PolicyConfig
-from plaudit.protocols import Policy, Robot, Teleoperator, WatchingTeleoperator
+from plaudit.protocols import Policy, Robot, Teleoperator
 from plaudit.robots.limits import STALE_CHUNK, EmergencyStop, Limited, LimitedRobot, joint_position, limited_steps
 from plaudit.robots.sim import SimRobot
 from plaudit.rollout.recording import (
@@ -213,7 +213,7 @@ class ControlStep:
         self._buffer = buffer
         self._last: FloatArray | None = None
         self._record(0, self._robot.reset(seed))
-        if isinstance(self._teleop, WatchingTeleoperator):
+        if self._teleop is not None:
             self._teleop.begin_episode(self._robot)
 
     def begin_tick(self, late: float, missed: int) -> None:
@@ -278,8 +278,8 @@ class ControlStep:
         position = joint_position(self._robot) if self._last is None else self._last
         if position is None:
             raise RolloutError(
-                "the robot does not say where its joints are (joint_position), so it can't hold before the first "
-                "command; use a teleoperator that gives positions at every tick, like a leader arm"
+                "the robot does not report its joints (joint_position), so it cannot hold before the first command; "
+                "use a teleoperator that gives positions at every tick, like a leader arm"
             )
         return position
 

@@ -80,6 +80,8 @@ class Threshold:
                 f"model has not seen, and there are {len(of_successes)}; label more, or raise forecast.max_false"
             )
         value = float(of_successes[int(max_false * len(of_successes))])
+        if not np.isfinite(value):
+            raise DataError("successes are shorter than forecast.window_s, so nothing is learned from them; lower it")
         caught = float(np.mean(of_failures < value)) if len(of_failures) else float("nan")
         return cls(value, len(of_successes), len(of_failures), float(np.mean(of_successes < value)), caught)
 

@@ -26,7 +26,7 @@ from plaudit.errors import RolloutError, RolloutFault
 from plaudit.protocols import Teleoperator
 from plaudit.registry import TELEOP_REGISTRY
 from plaudit.robots.lerobot import make_device
-from plaudit.rollout.end_effector import NUM_DISPLACEMENTS, EndEffectorConfig, EndEffectorTeleop
+from plaudit.rollout.end_effector import NUM_DISPLACEMENTS, EndEffectorConfig, EndEffectorTeleop, check_gripper
 from plaudit.rollout.teleop import TeleopConfig
 from plaudit.types import FloatArray
 
@@ -50,6 +50,7 @@ class LeRobotTeleopConfig(TeleopConfig):
 
     def build(self, action_dim: int) -> Teleoperator:
         """Connect to the device."""
+        check_gripper(self.gripper, action_dim)
         device = make_device("teleoperator", self.teleop_type, self.options, self.module)
         if self.end_effector is None:
             return LeRobotTeleop(device, action_dim, self)
@@ -71,7 +72,9 @@ class LeRobotTeleop:
                 f"{teleop} gives {len(self.names)} numbers ({', '.join(self.names)}) and the robot takes {action_dim}; "
                 "name the teleoperator that belongs to it"
             )
-        if self._displaces and action_dim > NUM_DISPLACEMENTS:
+        if config.end_effector is not None and not self._displaces:
+            raise RolloutError(f"{teleop} gives positions and no displacements; leave out teleop.end_effector")
+        if config.end_effector is None and self._displaces and action_dim > len(DISPLACEMENT):
             raise RolloutError(f"{teleop} moves an end-effector; set teleop.end_effector, or choose another device")
         self._reports_interventions = callable(getattr(type(teleop), "get_teleop_events", None))
         self._robot: Any = None

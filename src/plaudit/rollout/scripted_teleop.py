@@ -40,7 +40,7 @@ class ScriptedTeleopConfig(TeleopConfig):
     duration: PositiveInt = 15  # steps that they act for, at most
     skill: Fraction = 1.0  # of the interventions, those that bring the task forward; others miss
     noise: NonNegativeFloat = Field(default=0.05, le=1)  # standard deviation of the noise on their commands
-    budget_s: NonNegativeFloat | None = None  # seconds that they act for, in all; None: no limit
+    budget_s: NonNegativeFloat | None = None  # seconds that they act for, between two starts of a run; None: no limit
     seed: Seed = 0
 
     def build(self, action_dim: int) -> "ScriptedTeleop":
@@ -116,7 +116,7 @@ class ScriptedTeleop:
 
 
 class ScriptedLeader:
-    """The same person at a twin with a task (`plaudit robot twin NAME --task lift --leader help`).
+    """A `Leader`: the same person at a twin with a task (`plaudit robot twin NAME --task lift --leader help`).
 
     They command the robot's joints on its topic `teleop`, and report success or failure on its topic `operator`.
     """
@@ -125,7 +125,7 @@ class ScriptedLeader:
         self._task, self._person = task, ScriptedTeleop(config)
         self._scene = -1  # that they look at
 
-    def lead(self) -> tuple[AnyArray | None, str]:
+    def __call__(self) -> tuple[AnyArray | None, str]:
         """Joint targets [J], None while the policy acts; and what they report, "" for nothing."""
         if self._scene != self._task.num_scenes:
             self._scene, self._ticks, self._success_ticks = self._task.num_scenes, 0, 0

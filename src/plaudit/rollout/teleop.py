@@ -29,7 +29,7 @@ from plaudit.robots.ros import RosRobotConfig
 from plaudit.robots.ros.streams import JointReading, Stream, joint_state_decoder
 from plaudit.robots.transport import Transport
 from plaudit.robots.transport.messages import JOINT_STATE
-from plaudit.rollout.end_effector import GRIPPER, NUM_DISPLACEMENTS, EndEffectorConfig, EndEffectorTeleop
+from plaudit.rollout.end_effector import GRIPPER, NUM_DISPLACEMENTS, EndEffectorConfig, EndEffectorTeleop, check_gripper
 from plaudit.types import FloatArray
 
 TERMINAL = "/dev/tty"  # not stdin, which the control process does not have
@@ -88,6 +88,7 @@ class JointTeleopConfig(TeleopConfig):
 
     def build(self, action_dim: int) -> Teleoperator:
         """Open the device, in the process that controls the robot."""
+        check_gripper(self.gripper, action_dim)
         if self.end_effector is None:
             return self.open(action_dim)
         layout = {key: value for key, value in self.hand.items() if key not in self.model_fields_set}
@@ -104,8 +105,6 @@ class JointTeleop:
     """Base of these devices: a command from what is moved now."""
 
     def __init__(self, config: JointTeleopConfig, action_dim: int):
-        if config.gripper is not None and config.gripper >= action_dim:
-            raise RolloutError(f"teleop.gripper is {config.gripper}, and an action has {action_dim} numbers from 0 on")
         self.relative, self._config, self._action_dim = config.relative, config, action_dim
         self._robot: Any = None
         self._grip, self._acted = 1.0, False
@@ -196,6 +195,13 @@ class KeyboardTeleop(JointTeleop):
             raise RolloutError(f"teleop by keyboard needs a terminal: {error.strerror}") from error
         self._before = termios.tcgetattr(self._terminal)
         tty.setcbreak(self._terminal, termios.TCSANOW)  # Ctrl-C still interrupts
+
+    def begin_episode(self, robot: Any) -> None:
+        """Forget the keys that were pressed before."""
+        super().begin_episode(robot)
+        self._pressed = {}
+        while self._read():
+            pass
 
     def read(self) -> tuple[Mapping[int, float], float, bool]:
         """What the pressed keys move."""
@@ -354,6 +360,9 @@ class TopicTeleop:
         decode = joint_state_decoder(joint_names, ("position",))
         self._stream: Stream[JointReading] = Stream("teleop", topic, decode, timeout_s)
         transport.subscribe(topic, JOINT_STATE, self._stream.receive)
+
+    def begin_episode(self, robot: Any) -> None:
+        """Nothing to do: commands do not depend on the episode."""
 
     def command(self) -> FloatArray | None:
         """[A] the newest command, in the robot's order of joints; None when there is none or it has expired."""

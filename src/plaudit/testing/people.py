@@ -95,7 +95,7 @@ class SimulatedTeleopConfig(TeleopConfig):
 
 
 class SimulatedTeleop:
-    """A `WatchingTeleoperator`; what it does in a step depends on the episode's seed alone."""
+    """A `Teleoperator`; what it does in a step depends on the episode's seed alone."""
 
     relative = False
 

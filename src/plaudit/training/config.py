@@ -372,10 +372,12 @@ def _check_demos(config: TrainingConfig) -> None:
         raise ValueError(f"only the built-in tasks ({', '.join(BUILT_IN_TASKS)}) have an expert for demos.scripted")
     shown = demos.any or config.teleop is not None  # a person's interventions are demonstrations too
     if isinstance(config.learner, OffPolicyConfig) and config.learner.clones_demos and not shown:
-        what = "learner.bc_weight" if hasattr(config.learner, "bc_weight") else f"learner '{config.learner_name}'"
+        settings = config.learner.model_dump()
+        asked = " and ".join(f"learner.{key}" for key in ("bc_weight", "clone_updates") if settings.get(key))
         raise ValueError(
-            f"{what} clones demonstrations, but there are none; name a store of them (demos.store), choose a device to "
-            "correct the robot with (teleop.type), or, in a built-in task, ask for demos.scripted"
+            f"learner={config.learner_name} needs demonstrations to clone{f' ({asked})' * bool(asked)}, but there are "
+            "none; name a store of them (demos.store), choose a device to correct the robot with (teleop.type), or, in "
+            "a built-in task, ask for demos.scripted"
         )
     for key in DEMO_KEYS:
         if not demos.any and _changed(config, key, False):

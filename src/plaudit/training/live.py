@@ -29,10 +29,7 @@ TIMEOUT_S = 2.0  # of a question
 MAX_BYTES = 1 << 20  # of a state
 # What may be sent over a network. An emergency stop must not depend on one, and its release needs a person who sees the
 # robot.
-REMOTE = (
-    *(OperatorCommand.START, OperatorCommand.SUCCESS, OperatorCommand.FAILURE),
-    *(OperatorCommand.DISCARD, OperatorCommand.PAUSE),
-)
+REMOTE = tuple(map(OperatorCommand, ("start", "success", "failure", "discard", "pause")))
 
 
 class LiveSocket:

@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from plaudit.config import Config, Fraction, NonNegativeInt, Seed, SmallInt
+from plaudit.data.demonstrations import InterventionConfig
 from plaudit.data.features import FeatureCache
-from plaudit.data.interventions import InterventionConfig
 from plaudit.data.ledger import Failure, Failures, Ledger, counted_sources
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.rewards import RewardConfig

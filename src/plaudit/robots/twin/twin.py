@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -135,12 +135,8 @@ class FaultyPublisher:
         self._delayed = [item for item in self._delayed if item[0] > now]
 
 
-class Leader(Protocol):
-    """Leads the robot of a twin with a task, in the place of a person."""
-
-    def lead(self) -> tuple[AnyArray | None, str]:
-        """Called every tick: [J] joint targets for the topic `teleop`, None for none; what to say on `operator`."""
-        ...
+# Called every tick: [J] joint targets for the topic `teleop`, None for none; and what to say on `operator`.
+Leader = Callable[[], tuple[AnyArray | None, str]]
 
 
 class Twin:
@@ -161,7 +157,7 @@ class Twin:
         watchdog: seconds without a command after which the joints hold
         faults: each begins at its own time
         task: what the cameras show; None: bars for the joints
-        leader: in the task, publishes commands of a person
+        leader: leads the robot of a task, in the place of a person
         """
         self._params, self._topics = config.params(), config.topics()
         self.joints = TwinJoints(self._params, watchdog, config.limits(self._params.action_dim))
@@ -257,7 +253,7 @@ class Twin:
 
     def _lead(self, leader: Leader, stamp: int) -> None:
         """Publish what a person commands and says."""
-        target, command = leader.lead()
+        target, command = leader()
         if target is not None and self._topics.teleop is not None:
             message = messages.JointState(stamp, self._params.joint_names, target)
             self._transport.publish(self._topics.teleop, messages.JOINT_STATE, messages.encode_joint_state(message))
