@@ -37,14 +37,6 @@ def test_a_key_moves_its_joint_and_then_the_policy_goes_on(keyboard, monkeypatch
     hand.close()
 
 
-def test_keys_that_were_pressed_before_an_episode_move_nothing_in_it(keyboard):
-    hand = KeyboardConfig().build(action_dim=3)
-    os.write(keyboard, b"q" * 100)
-    hand.begin_episode(None)
-    assert hand.command() is None
-    hand.close()
-
-
 def test_the_terminal_is_left_as_it_was(keyboard):
     def echoes() -> bool:
         return bool(termios.tcgetattr(keyboard)[3] & termios.ECHO)

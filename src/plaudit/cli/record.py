@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from plaudit.cli.common import open_or_create, out, stop, tell
+from plaudit.cli.common import open_or_create, out, tell
 from plaudit.cli.options import (
     MAX_SEED,
     AllowUntrained,
@@ -30,8 +30,8 @@ from plaudit.cli.options import (
     app,
     command,
 )
-from plaudit.cli.run import drive, load_run_and_policy, tell_fault
-from plaudit.errors import ConfigError, PlauditError, RolloutError
+from plaudit.cli.run import drive, load_run_and_policy, running
+from plaudit.errors import ConfigError, PlauditError
 from plaudit.registry import ROBOT_REGISTRY, TELEOP_REGISTRY
 
 if TYPE_CHECKING:
@@ -141,31 +141,18 @@ def record(
         check_forecast(config.forecast, operator)
         if opened.ids:
             out.print(f"{store} has {len(opened.ids)} of {episodes} episodes")
-        options = {
-            "task": task or _instruction(config.robot),
-            "patience_s": config.inference.patience_s,
-            "on_fault": tell_fault(config.inference.patience_s),
-            "countdown": countdown,
-            "forecast": config.forecast,
-        }
-        begun = False
-        try:
-            with _engine(config, spec) as engine:
-                begun = True
-                out.print(f"{engine.env_spec.name}: {engine.env_spec.fps:g} Hz; {_how_to_move(engine, config.teleop)}")
-                while (kept := len(opened.ids)) < episodes:  # one that was discarded does not count
-                    first = None if seed is None else seed + kept
-                    for done in drive(engine, opened, config.robot, operator, episodes - kept, seed=first, **options):
-                        if playback and not done.discarded:
-                            _play_back(opened, done)
-        except RolloutError as error:
-            tell("error", f"{error}; {'the robot was commanded to hold' if begun else 'no episode was begun'}")
-            raise typer.Exit(1) from None
-        except KeyboardInterrupt:
-            stop(
-                f"interrupted; the robot was commanded to hold. {store} has {len(opened.ids)} of {episodes} episodes; "
-                "the same command continues"
-            )
+
+        def result() -> str:
+            return f". {store} has {len(opened.ids)} of {episodes} episodes; the same command continues"
+
+        with running(lambda: _engine(config, spec), result) as engine:
+            out.print(f"{engine.env_spec.name}: {engine.env_spec.fps:g} Hz; {_how_to_move(engine, config.teleop)}")
+            options = {"task": task or _instruction(config.robot), "countdown": countdown}
+            while (kept := len(opened.ids)) < episodes:  # one that was discarded does not count
+                first = None if seed is None else seed + kept
+                for done in drive(engine, opened, config, operator, episodes - kept, seed=first, **options):
+                    if playback and not done.discarded:
+                        _play_back(opened, done)
         out.print(f"{store}: {len(opened.ids)} of {episodes} episodes{_unlabeled(opened)}")
 
 
@@ -192,16 +179,10 @@ def _load(overrides: list[str], policy: Path | None, *, env: str | None, **setti
     return load_run(overrides, algorithm="sequential", **settings), None
 
 
-@contextmanager
-def _engine(config: Any, policy: Any) -> Iterator[Any]:
-    if policy is not None:
-        with config.start(policy) as engine:
-            yield engine
-        return
+def _engine(config: Any, policy: Any) -> Any:
     from plaudit.rollout.sequential import TeleopOnly
 
-    with TeleopOnly(config.robot, config.inference, config.teleop) as engine:
-        yield engine
+    return TeleopOnly(config.robot, config.inference, config.teleop) if policy is None else config.start(policy)
 
 
 def _operator(config: Any, auto: bool | None) -> Any:

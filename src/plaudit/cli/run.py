@@ -30,7 +30,7 @@ from plaudit.trust import check_code
 
 if TYPE_CHECKING:
     from plaudit.rollout.operator import OperatorConfig, OperatorStatus
-    from plaudit.rollout.run import RecordedEpisode
+    from plaudit.rollout.run import RecordedEpisode, RunConfig
 
 INFERENCE = "policy.inference"  # keys below it are about the run; other keys of the policy belong to its file
 
@@ -78,33 +78,36 @@ def run_(
     operator = resolve_auto(config.operator, auto, config.robot, config.teleop)
     check_reset(config.inference.reset, operator)
     check_forecast(config.forecast, operator)
-    patience_s = config.inference.patience_s
-    on_fault = tell_fault(patience_s)
-    options = {"task": task, "seed": seed, "patience_s": patience_s, "on_fault": on_fault, "forecast": config.forecast}
-    with open_or_create(store) as opened, nullcontext() if config.teleop is None else restore_terminal():
-        begun = False
-        try:
-            with config.start(policy) as engine:
-                spec, begun = engine.env_spec, True
-                out.print(f"{spec.name}: {spec.fps:g} Hz, {spec.action_dim} joints, {len(spec.cameras)} cameras")
-                out.print(f"control has {engine.priority}")
-                if engine.inference_summary:
-                    out.print(f"inference: {engine.inference_summary}")
-                duration = f"{spec.max_steps:,} steps each: {spec.max_steps / spec.fps:.0f} s"
-                out.print(f"{episodes} episodes of at most {duration}")
-                with _summary(engine, opened):
-                    for _ in drive(engine, opened, config.robot, operator, episodes, **options):
-                        pass
-        except RolloutError as error:
-            tell("error", f"{error}; {'the robot was commanded to hold' if begun else 'no episode was begun'}")
-            raise typer.Exit(1) from None
-        except KeyboardInterrupt:
-            stop("interrupted; the robot was commanded to hold")
+    keys = nullcontext() if config.teleop is None else restore_terminal()
+    with open_or_create(store) as opened, keys, running(lambda: config.start(policy)) as engine:
+        spec = engine.env_spec
+        out.print(f"{spec.name}: {spec.fps:g} Hz, {spec.action_dim} joints, {len(spec.cameras)} cameras")
+        out.print(f"control has {engine.priority}")
+        if engine.inference_summary:
+            out.print(f"inference: {engine.inference_summary}")
+        duration = f"{spec.max_steps:,} steps each: {spec.max_steps / spec.fps:.0f} s"
+        out.print(f"{episodes} episodes of at most {duration}")
+        with _summary(engine, opened):
+            for _ in drive(engine, opened, config, operator, episodes, task=task, seed=seed):
+                pass
 
 
-def tell_fault(patience_s: float) -> Callable[[str], None]:
-    """A function that reports a fault. patience_s: how long it may last"""
-    return lambda fault: tell("warning", f"{fault}; the robot holds and is waited for, up to {patience_s:g} s")
+@contextmanager
+def running(start: Callable[[], Any], result: Callable[[], str] = str) -> Iterator[Any]:
+    """Start an engine and run this block; an error or Ctrl-C ends the command with a message.
+
+    result: what to add after Ctrl-C
+    """
+    state = "no episode was begun"
+    try:
+        with start() as engine:
+            state = "the robot was commanded to hold"
+            yield engine
+    except RolloutError as error:
+        tell("error", f"{error}; {state}")
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        stop(f"interrupted; {state}{result()}")
 
 
 def load_run_and_policy(
@@ -168,17 +171,16 @@ class OperatorConsole:
 def drive(
     engine: Any,
     store: Any,
-    robot: Any,
-    config: Any,
+    run: "RunConfig",
+    config: "OperatorConfig",
     count: int,
     *,
-    forecast: Any = None,
+    task: str,
+    seed: int | None,
     countdown: int = 0,
-    **options: Any,
 ) -> "Iterator[RecordedEpisode]":
-    """Record episodes, with an operator where the config says so, and print how each ended.
+    """Record episodes, with an operator where their config says so, and print how each ended.
 
-    forecast: its config; None: no hints
     countdown: s from the operator's start to the first step
     """
     from plaudit.rollout.operator import Operator, OperatorCommand, listen_at_robot, listen_at_terminal
@@ -186,14 +188,19 @@ def drive(
 
     if config.attended and "web" in config.sources:
         raise DataError("operator.sources=web is for plaudit online; here, use terminal, gamepad or topic")
-    console = OperatorConsole(config)
+    patience_s, console = run.inference.patience_s, OperatorConsole(config)
+
+    def on_fault(fault: str) -> None:
+        tell("warning", f"{fault}; the robot holds and is waited for, up to {patience_s:g} s")
+
     operator, left = Operator(config.gate, console.show, countdown) if config.attended else None, count
     with ExitStack() as stack:
         if operator is not None:
-            stack.enter_context(listen_at_robot(config, operator.send, robot))
+            stack.enter_context(listen_at_robot(config, operator.send, run.robot))
             stack.enter_context(listen_at_terminal(config, operator.send))
-        stack.enter_context(advising(forecast, engine, operator))
-        for done in record_episodes(engine, store, count, operator=operator, **options):
+        stack.enter_context(advising(run.forecast, engine, operator))
+        options = {"operator": operator, "patience_s": patience_s, "on_fault": on_fault}
+        for done in record_episodes(engine, store, count, task=task, seed=seed, **options):
             left -= done.mark != OperatorCommand.REPEAT
             where = f"discarded, kept as episode {done.id} of {done.store}" if done.discarded else f"episode {done.id}"
             more = f"; {left} to go" if left else ""

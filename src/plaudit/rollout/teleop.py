@@ -196,13 +196,6 @@ class KeyboardTeleop(JointTeleop):
         self._before = termios.tcgetattr(self._terminal)
         tty.setcbreak(self._terminal, termios.TCSANOW)  # Ctrl-C still interrupts
 
-    def begin_episode(self, robot: Any) -> None:
-        """Forget the keys that were pressed before."""
-        super().begin_episode(robot)
-        self._pressed = {}
-        while self._read():
-            pass
-
     def read(self) -> tuple[Mapping[int, float], float, bool]:
         """What the pressed keys move."""
         now = time.monotonic()
