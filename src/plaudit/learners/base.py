@@ -19,7 +19,8 @@ from plaudit.learners.cuda_graph import CudaGraphs, Step
 from plaudit.policies.config import CNN, ImageEncoderConfig
 from plaudit.policies.layers import cut_patches, random_offsets, random_shift, run_parallel
 from plaudit.policies.networks import Encoder, ObsTensors, obs_to_tensors, seeded, weights_of
-from plaudit.types import Batch, EnvSpec, Observation, PolicyWeights
+from plaudit.rollout.vector import ActFn
+from plaudit.types import Batch, EnvSpec, FloatArray, Observation, PolicyWeights
 
 if TYPE_CHECKING:
     from plaudit.policies.pretrained import FrozenEncoder
@@ -111,6 +112,18 @@ class LearnerBase(Stateful):
     def weights(self) -> PolicyWeights:
         """The newest weights of the policy, as a robot needs them."""
         return weights_of(self.version, self.components)
+
+
+def act_by_chunks(plan: Callable[[Observation], FloatArray], executed: int) -> ActFn:
+    """For one rollout: plan chunks [N, H, A] from observations of N envs, and execute their first actions."""
+    planned: list[FloatArray] = []  # [N, A] each
+
+    def act(observation: Observation) -> FloatArray:
+        if not planned:
+            planned.extend(plan(observation).swapaxes(0, 1)[:executed])
+        return planned.pop(0)
+
+    return act
 
 
 def make_adam(lr: float, *parts: nn.Module | nn.Parameter, eps: float = 1e-8) -> Adam:

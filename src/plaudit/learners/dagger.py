@@ -6,15 +6,16 @@ policy.path=runs/NAME/policy/policy.yaml. It has the same flow.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from plaudit.learners.base import EncoderSpec, LearnerBase, make_adam, optimizer_step
+from plaudit.learners.base import EncoderSpec, LearnerBase, act_by_chunks, make_adam, optimizer_step
 from plaudit.learners.config import DaggerConfig
 from plaudit.policies.config import FlowConfig
-from plaudit.policies.flow import VelocityNet, clip_actions, integrate, matching_loss
+from plaudit.policies.flow import VelocityNet, clip_actions, matching_loss, sample_chunks
 from plaudit.policies.networks import Encoder
 from plaudit.rollout.vector import ActFn
 from plaudit.types import Batch, EnvSpec, FloatArray, Observation
@@ -57,25 +58,15 @@ class Dagger(LearnerBase):
     def act_fn(self, *, explore: bool) -> ActFn:
         """For one rollout: a chunk is sampled from the observations of N envs, and its first half is executed."""
         rng = self.rng if explore else torch.Generator(self.device).manual_seed(0)
-        planned: list[FloatArray] = []  # [N, A] each
-
-        def act(observation: Observation) -> FloatArray:
-            if not planned:
-                planned.extend(self.plan(observation, rng).swapaxes(0, 1)[: -(-self.config.horizon // 2)])
-            return planned.pop(0)
-
-        return act
+        return act_by_chunks(partial(self.plan, rng=rng), -(-self.config.horizon // 2))
 
     def plan(self, observation: Observation, rng: torch.Generator) -> FloatArray:
         """Chunks [N, H, A] for N observations."""
         with torch.inference_mode():
             features = self.net.encoder(self.tensors(observation))
-            noise = torch.randn(
-                len(features), self.config.horizon, self.env_spec.action_dim, generator=rng, device=self.device
-            )
-            at = lambda tau: torch.full((1,), tau, device=self.device)  # noqa: E731
-            velocity = lambda chunks, tau: self.net.velocity_net(chunks, at(tau), features)  # noqa: E731
-            return clip_actions(integrate(noise, velocity, self.config.num_inference_steps)).cpu().numpy()
+            shape = len(features), self.config.horizon, self.env_spec.action_dim
+            chunks = sample_chunks(self.net.velocity_net, features, shape, self.config.num_inference_steps, rng)
+            return clip_actions(chunks).cpu().numpy()
 
     def update(self, batch: Batch[Tensor]) -> Mapping[str, Tensor]:
         """One step of the flow. Metrics stay on the device: reading a number waits for the GPU."""

@@ -14,17 +14,18 @@ own experience, and critics have LayerNorm.
 """
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from plaudit.errors import DataError
-from plaudit.learners.base import EncoderSpec, make_adam, optimizer_step, sample_critics, soft_update
+from plaudit.learners.base import EncoderSpec, act_by_chunks, make_adam, optimizer_step, sample_critics, soft_update
 from plaudit.learners.config import QChunkConfig
 from plaudit.learners.resets import CriticLearner
 from plaudit.policies.config import CriticConfig, QChunkPolicyConfig
-from plaudit.policies.flow import VelocityNet, best_of_n, clip_actions, integrate, matching_loss
+from plaudit.policies.flow import VelocityNet, best_of_n, clip_actions, matching_loss, sample_chunks
 from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors
 from plaudit.rollout.vector import ActFn
 from plaudit.types import Batch, EnvSpec, FloatArray, Observation
@@ -84,14 +85,7 @@ class QChunk(CriticLearner):
         Sampling chunks is what explores, so both ways are the same but for the source of the noise.
         """
         rng = self.rng if explore else torch.Generator(self.device).manual_seed(EVAL_SEED)
-        planned: list[FloatArray] = []  # [N, A] each
-
-        def act(observation: Observation) -> FloatArray:
-            if not planned:
-                planned.extend(self.plan(observation, rng).swapaxes(0, 1)[: self.config.backup_horizon])
-            return planned.pop(0)
-
-        return act
+        return act_by_chunks(partial(self.plan, rng=rng), self.config.backup_horizon)
 
     def plan(self, observation: Observation, rng: torch.Generator) -> FloatArray:
         """Chunks [N, H, A] for N observations."""
@@ -102,10 +96,7 @@ class QChunk(CriticLearner):
         """For each of B observations the best of N chunks, [B, H, A]."""
         features = self.net.encoder(obs)[:, None]
         shape = (len(features), self.config.num_samples, self.config.horizon, self.env_spec.action_dim)
-        noise = torch.randn(shape, generator=rng, device=self.device)
-        at = lambda tau: torch.full((1,), tau, device=self.device)  # noqa: E731
-        velocity = lambda a, tau: self.net.velocity_net(a, at(tau), features)  # noqa: E731
-        chunks = integrate(noise, velocity, self.config.num_inference_steps)
+        chunks = sample_chunks(self.net.velocity_net, features, shape, self.config.num_inference_steps, rng)
         return best_of_n(self.net.critic, self.net.critic_encoder(obs), chunks, self.config.backup_horizon)
 
     def update(self, batch: Batch[Tensor]) -> Mapping[str, Tensor]:

@@ -16,7 +16,7 @@ robot's own units, so its normalizer is the identity.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -107,6 +107,15 @@ def matching_loss(
     predicted = velocity(along * chunks + (1 - along) * noise, tau, features)
     error = (predicted - (chunks - noise)).square() * counts
     return error.sum() / (counts.sum().clamp(min=1) * chunks.shape[2])
+
+
+def sample_chunks(net: VelocityNet, features: Tensor, shape: Sequence[int], steps: int, rng: torch.Generator) -> Tensor:
+    """Chunks of this shape, [..., H, A], each from noise of its own."""
+
+    def velocity(chunks: Tensor, tau: float) -> Tensor:
+        return net(chunks, torch.full((1,), tau, device=chunks.device), features)
+
+    return integrate(torch.randn(*shape, generator=rng, device=features.device), velocity, steps)
 
 
 class FlowPolicy(NetworkPolicy):
