@@ -12,19 +12,8 @@ except KeyboardInterrupt:
 
 # In the order of `plaudit --help`.
 COMMANDS = (
-    *(
-        "serve",
-        "record",
-        "collect",
-        "label",
-        "train-reward",
-        "train-progress",
-        "train",
-        "run",
-        "train-policy",
-        "online",
-    ),
-    *("report", "eval", "demo", "data", "env", "robot", "judge", "cluster", "config"),
+    *("serve", "record", "collect", "label", "train-reward", "train-progress", "train", "run", "train-policy"),
+    *("online", "report", "eval", "demo", "data", "env", "robot", "judge", "cluster", "config"),
 )
 # The modules of this package that define commands with other names.
 MODULES = {"collect": "env", "train-reward": "reward", "train-progress": "reward", "train-policy": "train"}
