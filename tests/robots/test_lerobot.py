@@ -333,6 +333,6 @@ def test_a_device_of_lerobots_that_gives_displacements_moves_a_simulated_hand(pl
 def test_a_leader_arm_does_not_move_a_hand_by_its_joint_positions(plain, monkeypatch):
     workspace = {"lower": [0.0, 0.0, 0.0], "upper": [1.0, 1.0, 1.0]}
     hand = {"model": "arm.urdf", "frame": "hand", "workspace": workspace}
-    monkeypatch.setattr(plain[0], "action_features", {f"joint_{n}.pos": float for n in range(7)})
+    monkeypatch.setattr(plain[0], "action_features", {f"joint_{n}.pos": float for n in range(6)})
     with pytest.raises(RolloutError, match=r"gives positions and no displacements; leave out teleop\.end_effector"):
-        teleop(7, end_effector=hand)
+        teleop(6, end_effector=hand)

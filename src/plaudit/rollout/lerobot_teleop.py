@@ -66,14 +66,14 @@ class LeRobotTeleop:
         features = teleop.action_features
         self.names = list(features.get("names", features))
         self._displaces = self.names in (list(DISPLACEMENT), list(DISPLACEMENT[:-1]))
+        if config.end_effector is not None and not self._displaces:
+            raise RolloutError(f"{teleop} gives positions and no displacements; leave out teleop.end_effector")
         self._room = action_dim - len(self.names) if self._displaces else 0  # numbers that the device does not give
         if len(self.names) + self._room != action_dim or self._room < 0:
             raise RolloutError(
                 f"{teleop} gives {len(self.names)} numbers ({', '.join(self.names)}) and the robot takes {action_dim}; "
                 "name the teleoperator that belongs to it"
             )
-        if config.end_effector is not None and not self._displaces:
-            raise RolloutError(f"{teleop} gives positions and no displacements; leave out teleop.end_effector")
         if config.end_effector is None and self._displaces and action_dim > len(DISPLACEMENT):
             raise RolloutError(f"{teleop} moves an end-effector; set teleop.end_effector, or choose another device")
         self._reports_interventions = callable(getattr(type(teleop), "get_teleop_events", None))
