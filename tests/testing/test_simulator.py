@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from plaudit.contracts import check_learner, check_vec_env
-from plaudit.data.demonstrations import steps_by_person
+from plaudit.data.demonstrations import steps_to_clone
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.step_table import StepTable
 from plaudit.data.store import Store
@@ -108,19 +108,22 @@ def test_interventions_are_sampled_and_one_of_another_step_is_found(monkeypatch)
     result = simulate(HELPED)
     assert result.violation is None, describe(result)
     assert result.counts["sampled interventions"] > 20
-    shifted = lambda modes: np.roll(steps_by_person(modes), 1)  # noqa: E731 - as if a row were one too late
-    monkeypatch.setattr("plaudit.data.step_table.steps_by_person", shifted)
+
+    def shifted(control_mode, *, demonstrations):  # as if a row were one too late
+        return np.roll(steps_to_clone(control_mode, demonstrations=demonstrations), 1)
+
+    monkeypatch.setattr("plaudit.data.step_table.steps_to_clone", shifted)
     assert violated(HELPED) == "interventions"
 
 
 def test_an_intervention_that_a_person_excluded_is_found_where_it_is_sampled(monkeypatch):
-    human = StepTable.human.fget
-    forgotten = property(lambda table: (np.flatnonzero(table._rows["by_person"][: table._used]), human(table)[1]))
+    cloned = StepTable.cloned.fget
+    forgotten = property(lambda table: (np.flatnonzero(table._rows["cloned"][: table._used]), cloned(table)[1]))
     keys = {**HELPED.keys, "teleop": {"type": TELEOP, "helps": 1.0}}
     excluded = (Event("person", 8, "exclude", 0), Event("person", 9, "exclude", 1))
     scenario = replace(HELPED, keys=keys, events=excluded, episodes=12)
     assert violated(scenario) == ""
-    monkeypatch.setattr(StepTable, "human", forgotten)
+    monkeypatch.setattr(StepTable, "cloned", forgotten)
     assert violated(scenario) == "paid_right"
 
 
