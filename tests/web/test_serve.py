@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -274,11 +275,12 @@ def test_what_cannot_be_served_is_said(tmp_path, server):
 
 
 @pytest.fixture
-def client(tmp_path) -> TestClient:
+def client(tmp_path) -> Iterator[TestClient]:
     """The pages of a folder, in this process; an error that is no answer is raised."""
     (tmp_path / "w").mkdir()
     labeled_store(tmp_path / "w/data", counting_episode(4), cutoff=2).close()
-    return TestClient(make_app([tmp_path / "w"], Access(frozenset({"here"}))), "http://here:1")
+    with TestClient(make_app([tmp_path / "w"], Access(frozenset({"here"}))), "http://here:1") as client:
+        yield client
 
 
 @pytest.mark.parametrize(
