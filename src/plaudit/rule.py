@@ -177,7 +177,8 @@ def labels_from_scores(judge: JudgeId, rule: DecisionRule, episode: Episode, sco
     labeled = scored & (not (review or (scores.ood and rule.withholds)))
     note = "success from the first frame on, to be reviewed" if review else scores.note
     note = note or (f"out of distribution: {scores.ood}" if scores.ood else "")
-    return Labels(success & labeled, labeled, judge, replace(scores, success_prob=prob), note=note, review=review)
+    scores = replace(scores, success_prob=prob)
+    return Labels(success & labeled, labeled, judge, scores, note=note, review=review, labeler=scores.labeler)
 
 
 def begins_with_success(success: BoolArray, rule: DecisionRule, judge: JudgeId) -> bool:

@@ -218,6 +218,7 @@ class Scores:
     ood: str = ""  # why a whole episode is out of distribution; "": it is not, or the judge cannot tell
     cascade: "CascadeResult | None" = None  # of a cascade of judges
     parts: tuple["Labels", ...] = ()  # of judges that were asked for these, to be kept next to the labels
+    labeler: "Labeler | None" = None  # who gave them, of a person's answer; copied to the labels
 
     def __post_init__(self) -> None:
         prob = self.success_prob
@@ -235,6 +236,14 @@ class CascadeResult:
     decided_by: str  # a stage; "": none
     cost_s: float  # of all stages that were asked
     why: str = ""  # if undecided: "by lot", "disagreement" or "unsure"
+
+
+@dataclass(frozen=True)
+class Labeler:
+    """Who gave labels by hand."""
+
+    name: str
+    repeat: bool = False  # they have labeled the episode before, and were not shown how
 
 
 @dataclass(frozen=True)
@@ -276,6 +285,7 @@ class Labels:
     time: float = 0.0  # seconds since 1970, UTC
     note: str = ""  # for people; never compared
     review: bool = False  # whether it shows success before anything was done, so that a person should look at it
+    labeler: Labeler | None = None  # who gave them, where a person said their name
 
     def __post_init__(self) -> None:
         frames = len(self.success)
@@ -315,6 +325,13 @@ class Labels:
     def ood(self) -> str:
         """Why the episode is out of distribution; "" where it does not say so."""
         return "" if self.scores is None else self.scores.ood
+
+    @property
+    def remark(self) -> str:
+        """Who gave them, and the note: for people."""
+        by = "" if self.labeler is None else f"by {self.labeler.name}"
+        again = "a second time" if self.labeler is not None and self.labeler.repeat else ""
+        return ", ".join(filter(None, (by, again, self.note)))
 
     @property
     def with_parts(self) -> tuple["Labels", ...]:

@@ -1,6 +1,7 @@
 """Nodes on this machine, started, looked at and stopped by the commands that a user types."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -123,7 +124,7 @@ import json, os, sys
 from plaudit.cluster.connect import cluster_nodes, connected
 class Part:
     def where(self):
-        return os.environ["PLAUDIT_CLUSTER_DIR"], os.environ["CUDA_VISIBLE_DEVICES"]
+        return os.environ["PLAUDIT_CLUSTER_DIR"], os.environ["CUDA_VISIBLE_DEVICES"], os.nice(0)
 
 with connected() as placement:
     import ray
@@ -132,15 +133,15 @@ with connected() as placement:
 """
 
 
-def test_each_part_of_a_loop_lands_on_the_machine_of_its_role(nodes):
+def test_each_part_of_a_loop_lands_on_the_machine_of_its_role_with_full_priority(nodes):
     done = nodes.python("-c", LOOP, "learner", "env", "labeler", at="labeling")
     assert done.returncode == 0, done.stderr
     num_nodes, where = json.loads(done.stdout)
     assert num_nodes == 3
     assert where == {
-        "learner": [str(nodes.root / "training"), ""],
-        "env": [str(nodes.root / "inference"), ""],
-        "labeler": [str(nodes.root / "labeling"), ""],
+        "learner": [str(nodes.root / "training"), "", os.nice(0)],
+        "env": [str(nodes.root / "inference"), "", os.nice(0)],
+        "labeler": [str(nodes.root / "labeling"), "", os.nice(0)],
     }
 
 

@@ -1,16 +1,17 @@
 import errno
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from conftest import counting_episode
-from plaudit.data.ledger import Ledger
+from plaudit.data.ledger import Ledger, decode_labels, encode_labels
 from plaudit.data.store import Store
 from plaudit.errors import DataError, StoreFull
 from plaudit.rule import DecisionRule
-from plaudit.types import JudgeId, Labels, Scores
+from plaudit.types import JudgeId, Labeler, Labels, Scores
 from waiting import stretch
 
 
@@ -27,6 +28,7 @@ def test_every_field_of_labels_comes_back(store, progress):
         scores=Scores(np.array([0.25, 0.1, 0.2, np.nan, 0.9], "f4"), progress, ood="a red table"),
         time=1234.5,
         note="night shift",
+        labeler=Labeler("ada", repeat=True),
     )
     store.ledger.append(3, labels)
     found = Store.open(store.folder).ledger.labels(3)
@@ -36,6 +38,21 @@ def test_every_field_of_labels_comes_back(store, progress):
     assert progress is None or np.array_equal(found.scores.progress, progress)
     assert (found.judge, found.time, found.note) == (labels.judge, 1234.5, "night shift")
     assert store.ledger.newest(3).judge == labels.judge
+    assert found.labeler == labels.labeler and found.remark == "by ada, a second time, night shift"
+
+
+@pytest.mark.parametrize("labeler", [Labeler(3), Labeler("ada", repeat="yes")])
+def test_a_labeler_that_is_none_is_not_stored(store, labeler):
+    with pytest.raises(DataError, match="cannot be stored"):
+        store.ledger.append(0, replace(make_labels(3), labeler=labeler))
+
+
+@pytest.mark.parametrize("labeler", ["ada", None, {}, {"name": "ada", "age": 7}, {"name": ["ada"]}])
+def test_a_line_with_another_kind_of_labeler_is_refused(labeler):
+    line = encode_labels(0, replace(make_labels(3), labeler=Labeler("ada")), None)
+    assert decode_labels(line).labeler == Labeler("ada")
+    with pytest.raises((TypeError, ValueError)):
+        decode_labels(line | {"labeler": labeler})
 
 
 def test_the_newest_label_wins_and_none_is_lost(store):

@@ -21,6 +21,7 @@ from plaudit.training.handles import SerialHandle
 from plaudit.training.labeling_window import LabelingWindowConfig, Mirror, Window
 from plaudit.training.replay_buffer import EpisodeRef, ReplayBuffer
 from plaudit.training.workers.human import WHO, HumanLabelWorker
+from plaudit.types import Labeler
 from waiting import wait_until
 
 NO_WINDOW = LabelingWindowConfig(open=False)
@@ -95,7 +96,8 @@ def test_what_is_said_of_a_mirrored_episode_comes_home(run):
     press(run.mirror, "Right Right S Return  F Return", name="lab")
     assert run.person.label_pending([]).done == 2 and run.person.label_pending([]).done == 0
     labels = run.ledger.labels(2)
-    assert (labels.targets.tolist(), labels.judge.source, labels.note) == ([0, 0, 1, 1, 1, 1, 1], "human", "by lab")
+    assert (labels.targets.tolist(), labels.judge.source) == ([0, 0, 1, 1, 1, 1, 1], "human")
+    assert labels.labeler == Labeler("lab")
     assert not run.ledger.labels(0).success_once and run.ledger.newest(1) is None
 
 
@@ -207,7 +209,7 @@ def test_a_window_in_a_process_of_its_own_labels_and_is_closed_for_lunch(home, t
     assert window.status == "the labeling window is open"
     wait_until(lambda: not window.open)  # the person closes it after the second episode
     home.ledger.refresh()
-    assert [v.episode for v in home.ledger.since(0)] == [0, 1] and home.ledger.labels(0).note == "by lab"
+    assert [v.episode for v in home.ledger.since(0)] == [0, 1] and home.ledger.labels(0).labeler == Labeler("lab")
     assert window.status.endswith(f"was closed; open it again with: plaudit label {home.folder} --judge human")
     window.show()
     assert not window.open, "a person at lunch is left alone"

@@ -69,7 +69,7 @@ def test_two_people_label_at_once_and_a_killed_server_loses_nothing(tmp_path):
         for episode, (name, success) in done.items():
             (version,) = store.ledger.history(episode)  # exactly once
             labels = version.labels()
-            assert name in labels.note and labels.success.tolist() == [success and i >= 2 for i in range(7)]
+            assert labels.labeler.name == name and labels.success.tolist() == [success and i >= 2 for i in range(7)]
 
 
 @pytest.mark.slow

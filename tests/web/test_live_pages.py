@@ -15,6 +15,7 @@ from plaudit.errors import BadFile
 from plaudit.files import read_metrics
 from plaudit.rollout.operator import OperatorCommand
 from plaudit.training.live import LiveSocket, ask
+from plaudit.types import Labeler
 from waiting import wait_until
 
 EPISODES = 12
@@ -150,7 +151,7 @@ def test_an_audit_is_answered_in_a_browser_and_the_run_followed_to_its_end(tmp_p
             loop.kill()
     with Store.open(run / "episodes") as store:
         answers = [version for i in store.ids for version in store.ledger.history(i) if version.source == "human"]
-        assert len(answers) == labels and all("by ada" in version.labels().note for version in answers)
+        assert len(answers) == labels and all(version.labels().labeler == Labeler("ada") for version in answers)
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,7 +21,7 @@ from command import plaudit
 from conftest import counting_episode, labeled_store
 from plaudit.data.store import Store
 from plaudit.training.audit import CORRECTED
-from plaudit.types import Labels
+from plaudit.types import Labeler, Labels
 from plaudit.web.server import Access, make_app
 from waiting import stretch, wait_until
 
@@ -200,7 +201,7 @@ def test_foreign_names_and_pages_are_refused(server, folder):
 def test_requests_that_make_no_sense_are_answered_with_a_message(server, folder):
     address = f"/api/label/{folder.name}/data"
     nested = "[" * 30_000 + "]" * 30_000
-    for body in ([1], nested, {"name": {}, "order": []}, {"name": "ada", "order": {}}, {"name": "a, b"}):
+    for body in ([1], nested, {"name": {}, "order": []}, {"name": "ada", "order": {}}):
         status, answer, _ = server.ask(address, body)
         assert status == 400 and answer["error"], body
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=stretch(30))
@@ -263,7 +264,7 @@ def test_labels_go_through_the_session_of_the_window(tmp_path):
         assert server.ask("/api/label/s", {"name": "ada", "order": "best"})[0] == 400
     with Store.open(tmp_path / "s") as store:
         labels = store.ledger.labels(0)
-        assert labels.judge.source == "human" and not labels.success_once and "ada" in labels.note
+        assert labels.judge.source == "human" and not labels.success_once and labels.labeler == Labeler("ada")
 
 
 def test_what_cannot_be_served_is_said(tmp_path, server):
@@ -274,11 +275,12 @@ def test_what_cannot_be_served_is_said(tmp_path, server):
 
 
 @pytest.fixture
-def client(tmp_path) -> TestClient:
+def client(tmp_path) -> Iterator[TestClient]:
     """The pages of a folder, in this process; an error that is no answer is raised."""
     (tmp_path / "w").mkdir()
     labeled_store(tmp_path / "w/data", counting_episode(4), cutoff=2).close()
-    return TestClient(make_app([tmp_path / "w"], Access(frozenset({"here"}))), "http://here:1")
+    with TestClient(make_app([tmp_path / "w"], Access(frozenset({"here"}))), "http://here:1") as client:
+        yield client
 
 
 @pytest.mark.parametrize(

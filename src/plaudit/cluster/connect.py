@@ -46,7 +46,9 @@ from plaudit.trust import allowances
 
 PORT = 6379
 CONNECT_TIMEOUT_S = 5.0  # for the head
-QUIET = {"RAY_USAGE_STATS_ENABLED": "0"}
+# No usage data leaves the machine. Workers have the priority of the command that starts them. By default, Ray lowers it
+# by 15, and a robot's loop waits for every other program on its machine.
+RAY_SETTINGS = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 # Keep Ray from printing the last output of each process that died over our screen, which reports lost workers itself.
 NO_OUTPUT = {"RAY_DEDUP_LOGS_SKIP_REGEX": ".*"}
 # Ray replaces 127.0.0.1 by an address that other machines reach, and listens on all addresses then. With this setting,
@@ -120,7 +122,7 @@ def join_cluster(
         make_token(token)  # Ray would make one that every user of this machine can read
     stays_here = head is None or is_loopback(head.rpartition(":")[0])
     _set_environment(token_environment(token) | (LOOPBACK if stays_here else {}))
-    os.environ |= QUIET | NO_OUTPUT | (JOIN_TIMEOUTS if head else {})
+    os.environ |= RAY_SETTINGS | NO_OUTPUT | (JOIN_TIMEOUTS if head else {})
     import ray
 
     try:

@@ -28,7 +28,7 @@ from plaudit.cluster import network, state
 from plaudit.cluster.connect import (
     JOIN_TIMEOUTS,
     LOOPBACK,
-    QUIET,
+    RAY_SETTINGS,
     TIMED_OUT,
     check_private,
     check_reachable,
@@ -239,7 +239,7 @@ def _environment(token: Path, address: str, joins: bool) -> dict[str, str]:
         settings["RAY_NUM_REDIS_GET_RETRIES"] = JOIN_TIMEOUTS["RAY_NUM_REDIS_GET_RETRIES"]
     # For the time until the node receives the head's settings.
     system_config = {f"RAY_{name}": str(value) for name, value in SYSTEM_CONFIG.items()}
-    return {**os.environ, **QUIET, **system_config, **settings, **token_environment(token)}
+    return {**os.environ, **RAY_SETTINGS, **system_config, **settings, **token_environment(token)}
 
 
 def _command(options: NodeOptions, address: str, head: str, ports: NodePorts) -> list[str]:

@@ -34,7 +34,7 @@ from plaudit.data.settings import LabelOrder
 from plaudit.errors import DataError, Replaced, StoreError
 from plaudit.files import brief
 from plaudit.rule import DecisionRule
-from plaudit.types import PEOPLE, CascadeResult, JudgeId, Labels, Scores
+from plaudit.types import PEOPLE, CascadeResult, JudgeId, Labeler, Labels, Scores
 
 FORMAT = 2  # of a line
 MAX_VERSIONS = 0xFFFFFFFE  # of an episode
@@ -388,6 +388,7 @@ def encode_labels(episode_id: int, labels: Labels, restored_from: int | None) ->
         **({"ood": scores.ood} if scores is not None and scores.ood else {}),
         **{name: value for name in _MORE_IDS if (value := getattr(labels.judge, name))},
         **({"review": True} if labels.review else {}),
+        **({"labeler": vars(labels.labeler)} if labels.labeler else {}),
         **({"cascade": vars(scores.cascade)} if scores is not None and scores.cascade else {}),
     }
 
@@ -418,7 +419,17 @@ def decode_labels(line: Record) -> Labels:
         time=line["time"],
         note=line["note"],
         review=bool(line.get("review")),
+        labeler=_labeler(line),
     )
+
+
+def _labeler(line: Record) -> Labeler | None:
+    if "labeler" not in line:  # a judge's, or by an earlier version, which wrote the name into the note
+        return None
+    labeler = Labeler(**line["labeler"])
+    if not (isinstance(labeler.name, str) and isinstance(labeler.repeat, bool)):
+        raise ValueError(f"its labeler is {brief(line['labeler'])}")
+    return labeler
 
 
 def parse_judge_id(line: Record) -> JudgeId:

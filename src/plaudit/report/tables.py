@@ -87,7 +87,7 @@ def episode_table(store: Store, episode_id: int) -> list[Any]:
         labels = version.labels()
         hits = np.flatnonzero(labels.targets[episode.observed] == 1)
         outcome = f"from frame {hits[0]}" if len(hits) else "none"
-        note = labels.note or (f"restored from {version.restored_from}" if version.restored_from else "")
+        note = labels.remark or (f"restored from {version.restored_from}" if version.restored_from else "")
         threshold = "-" if (value := threshold_of(labels.judge)) is None else f"{value:g}"
         counts = "yes" if current is not None and version.number == current.number else "-"
         history.add_row(str(version.number), counts, labels.judge.source, _when(labels.time), outcome, threshold, note)

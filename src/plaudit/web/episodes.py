@@ -186,7 +186,7 @@ def describe_episode(store: Store, episode_id: int, rewards: RewardConfig) -> di
                 "number": version.number,
                 "source": version.source,
                 "time": version.time,
-                "note": version.labels().note,
+                "remark": version.labels().remark,
                 "summary": FrameAnnotation.from_labels(episode, version.labels()).summary,
                 "counts": version is current,
             }
@@ -240,7 +240,6 @@ def traces(store: Store, episode_id: int, episode: Episode) -> list[dict[str, An
             {
                 "source": version.source,
                 "time": version.time,
-                "note": labels.note,
                 "ood": labels.ood,
                 "outcome": outcome(labels),
                 "frames": _frames(labels),

@@ -48,9 +48,8 @@ class LabelSessions:
         episode. An action on an episode that is no longer open is not done: the page was behind.
         """
         name, order = str(request.get("name", "")).strip(), request.get("order", "unlabeled")
-        if not name or len(name) > MAX_NAME or not name.isprintable() or "," in name:
-            rule = f"1 to {MAX_NAME} characters and no comma"
-            raise DataError(f"a labeler needs a name of {rule}; it is kept with the labels")
+        if not name or len(name) > MAX_NAME or not name.isprintable():
+            raise DataError(f"a labeler needs a name of 1 to {MAX_NAME} characters; it is kept with the labels")
         if order not in ORDERS:
             raise DataError(f"there is no order '{order}'; known are: {', '.join(ORDERS)}")
         if not isinstance(request.get("action"), str | None):

@@ -43,6 +43,17 @@ def test_a_draft_of_a_repeated_label_is_kept_although_it_equals_the_first(tmp_pa
         assert session.episode_id == 0 and session.annotation.summary == "no success"
 
 
+def test_a_name_with_a_comma_and_a_note_that_looks_like_a_name_are_told_apart(tmp_path):
+    folder = counted_store(tmp_path / "s", 2)
+    label(folder, "ada, repeated", "=0 F Return")
+    with Store.open(folder, write=True) as store:
+        store.ledger.append(
+            1, Labels.from_cutoff(steps=store.entry(1).steps, cutoff=None, source="human", note="by ada")
+        )
+        assert len(Queue(store, "repeat", name="ada")) == 0
+        assert Queue(store, "repeat", name="ada, repeated").next_episode(None) == 0
+
+
 def test_a_name_that_begins_alike_is_somebody_else(tmp_path):
     folder = counted_store(tmp_path / "s", 2)
     label(folder, "ada lovelace", "=0 F Return")

@@ -8,6 +8,7 @@ from plaudit.data.cutoffs import label_store
 from plaudit.data.store import Store
 from plaudit.errors import DataError
 from plaudit.judges.human.drafts import FrameAnnotation
+from plaudit.types import Labeler
 
 NAN = float("nan")
 
@@ -56,7 +57,7 @@ def test_labels_are_those_that_a_label_file_gives(tmp_path, padded, cutoff):
     mine, theirs = said.labels(store.episode(0), "lab"), store.ledger.labels(0)
     assert np.array_equal(mine.targets, theirs.targets, equal_nan=True)
     assert np.array_equal(mine.success, theirs.success)
-    assert (mine.judge.source, mine.note) == ("human", "by lab")
+    assert (mine.judge.source, mine.labeler) == ("human", Labeler("lab"))
 
 
 def test_an_excluded_episode_has_no_reward_anywhere_and_says_why():

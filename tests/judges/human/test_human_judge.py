@@ -8,7 +8,7 @@ from plaudit.data.store import Store
 from plaudit.judges.human.judge import HumanJudge, with_window_id
 from plaudit.judges.human.session import Session, replay_actions
 from plaudit.judges.labeling import label_episodes
-from plaudit.types import Labels
+from plaudit.types import Labeler, Labels
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_there_is_no_answer_until_the_person_has_completed_the_episode(store):
     assert isinstance(labels, Labels)
     assert labels.targets.tolist() == [0, 0, 1, 1, 1, 1, 1] and other is None
     written = store.ledger.labels(2)
-    assert (labels.judge, labels.note) == (written.judge, written.note) and written.note == "by lab"
+    assert (labels.judge, labels.labeler) == (written.judge, written.labeler) == (judge.id, Labeler("lab"))
 
 
 def test_what_is_asked_about_comes_first_in_the_window_until_it_is_asked_for_no_more(store):

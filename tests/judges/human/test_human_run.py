@@ -16,6 +16,7 @@ from plaudit.errors import DataError, DisplayError, MissingExtra, UnknownFormat
 from plaudit.judges.human import app
 from plaudit.judges.human.app import check_display
 from plaudit.judges.human.session import Session
+from plaudit.types import Labeler
 
 
 def test_a_store_is_labeled_as_it_is(tmp_path):
@@ -151,4 +152,4 @@ def test_ctrl_c_in_the_terminal_closes_the_window_and_what_was_done_is_said(tmp_
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == "1 2 1 store\n"
     assert process.returncode == 0
-    assert Store.open(folder).ledger.labels(0).note == "by lab"
+    assert Store.open(folder).ledger.labels(0).labeler == Labeler("lab")

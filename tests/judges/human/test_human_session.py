@@ -8,6 +8,7 @@ from counted_stores import add_episode, counted_store, judged, said_of
 from plaudit.data.store import Store
 from plaudit.errors import DataError
 from plaudit.judges.human.session import Session
+from plaudit.types import Labeler
 
 
 @pytest.fixture
@@ -115,11 +116,12 @@ def test_an_excluded_episode_is_labeled_with_nothing_to_learn_from(folder, sessi
     assert session.episode_id == 1 and not session.queue.needs_label(0)
 
 
-def test_who_labels_stands_in_the_note(folder):
+def test_a_label_has_the_name_of_its_labeler(folder):
     with Session.open(folder, name="lab") as session:
         session.fail()
         session.complete()
-    assert Store.open(folder).ledger.labels(0).note == "by lab"
+    labels = Store.open(folder).ledger.labels(0)
+    assert labels.labeler == Labeler("lab") and (labels.note, labels.remark) == ("", "by lab")
 
 
 @pytest.mark.parametrize("padded, cutoff, frames", [("last", 3, [0, 0, 0, 1, 1]), ("first", 2, [np.nan, 0, 0, 1, 1])])

@@ -10,7 +10,7 @@ from typing import Self
 import numpy as np
 
 from plaudit.data.store import Store
-from plaudit.judges.human.drafts import REPEAT, SOURCE
+from plaudit.judges.human.drafts import SOURCE
 from plaudit.types import Labels
 
 
@@ -47,10 +47,10 @@ def repeated_labels(store: Store, episode_id: int, name: str) -> list[Labels]:
     for version in store.ledger.history(episode_id):
         if version.source != SOURCE:
             continue
-        note = (labels := version.labels()).note
-        if not f"{note}, ".startswith(f"by {name}, "):
+        labels = version.labels()
+        if labels.labeler is None or labels.labeler.name != name:
             continue
-        if note.endswith(REPEAT):
+        if labels.labeler.repeat:
             again = labels
         elif again is None:
             before = labels

@@ -20,7 +20,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Annotated, Self
 
@@ -32,10 +32,9 @@ from plaudit.data.cutoffs import over_all_frames
 from plaudit.data.disk import Folder, defer_signals, disk_errors
 from plaudit.data.journal import MAX_ID
 from plaudit.errors import DataError, ForeignFile, StoreDamaged, StoreError
-from plaudit.types import Episode, FloatArray, Labels
+from plaudit.types import Episode, FloatArray, Labeler, Labels
 
 SOURCE = "human"
-REPEAT = "repeated"  # in the note of a label that was given a second time, without seeing the first
 EXCLUDED = "excluded"  # the text of an episode that is left out, and the word for it in a label's note
 MAX_BYTES = 64 << 20  # of a session's file; 100,000 changes have 20 MB
 _SIGNS = {"0": 0.0, "1": 1.0, "?": float("nan")}
@@ -130,10 +129,10 @@ class FrameAnnotation:
         return type(self)(np.full_like(self.frames, np.nan), excluded=True)
 
     def labels(self, episode: Episode, name: str = "", *, repeat: bool = False) -> Labels:
-        """As the ledger takes it; the name of the labeler is in the note. repeat: they have labeled it before"""
-        words = (f"by {name}" if name else "", EXCLUDED if self.excluded else "", REPEAT if repeat else "")
-        note = ", ".join(filter(None, words))
-        return Labels.from_targets(over_all_frames(episode, self.frames), SOURCE, note=note)
+        """As the ledger takes it. repeat: the person with this name has labeled the episode before"""
+        labels = Labels.from_targets(over_all_frames(episode, self.frames), SOURCE)
+        note = EXCLUDED if self.excluded else ""
+        return replace(labels, note=note, labeler=Labeler(name, repeat) if name else None)
 
 
 EpisodeId = Annotated[int, Field(ge=0, lt=MAX_ID)]

@@ -54,7 +54,7 @@ class HumanJudge:
             episode_id = episode.meta.get(_WINDOW_ID)
             labels = None if episode_id is None else self._store.ledger.labels(episode_id, (SOURCE,))
             if labels is not None and labels.steps == episode.steps:
-                answers.append(Scores(labels.targets, note=labels.note))
+                answers.append(Scores(labels.targets, note=labels.note, labeler=labels.labeler))
                 continue
             answers.append(None)
             missing += [] if episode_id is None else [episode_id]

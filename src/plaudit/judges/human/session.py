@@ -29,7 +29,7 @@ import numpy as np
 
 from plaudit.data.store import Store
 from plaudit.errors import DataError, EpisodeNotFound, StoreError, did_you_mean
-from plaudit.judges.human.drafts import REPEAT, SOURCE, DraftStore, Edit, FrameAnnotation
+from plaudit.judges.human.drafts import SOURCE, DraftStore, Edit, FrameAnnotation
 from plaudit.judges.human.queue import Queue, QueueOrder
 from plaudit.rule import threshold_of
 from plaudit.types import Episode, FloatArray
@@ -78,7 +78,7 @@ class LabelTrace:
     curve: FloatArray | None  # [F] P(success) of each recorded frame; None where it gave none
     threshold: float | None
     time: float  # seconds since 1970
-    note: str
+    remark: str  # for people
     progress: FloatArray | None = None  # [F] how far each recorded frame is; None where it does not measure that
 
 
@@ -100,7 +100,7 @@ class Session:
     def open(cls, folder: str | Path, *, order: QueueOrder = "unlabeled", name: str = "") -> Self:
         """
         order: which episodes come first (queue.py)
-        name: who labels; it is in the notes of labels, and drafts belong to it
+        name: who labels; labels are kept with it, and drafts belong to it
         """
         store = Store.open(folder)
         session = cls(store, DraftStore.open(store.folder, name), order, name)
@@ -245,7 +245,7 @@ class Session:
                 curve=None if curve is None or np.isnan(curve).all() else curve,
                 threshold=threshold_of(labels.judge),
                 time=labels.time,
-                note=labels.note,
+                remark=labels.remark,
                 progress=None if progress is None else progress[observed],
             )
             traces.append(trace)
@@ -288,8 +288,10 @@ class Session:
                 self.drafts.forget(episode_id)
                 continue
             labels = self.store.ledger.labels(episode_id, (SOURCE,))
-            is_newest = self.queue.order != "repeat" or (labels is not None and REPEAT in labels.note)
-            if labels is not None and is_newest and FrameAnnotation.from_labels(episode, labels).rle == text:
+            if labels is None:
+                continue
+            is_newest = self.queue.order != "repeat" or (labels.labeler is not None and labels.labeler.repeat)
+            if is_newest and FrameAnnotation.from_labels(episode, labels).rle == text:
                 self.drafts.change(episode_id, self.drafts.state.frames.get(episode_id, 0), None, "completed")
         last, drafts = self.drafts.state.last, self.drafts.state.drafts
         if drafts:

@@ -116,12 +116,12 @@ class Sidebar(QFrame):
 
 
 def _paragraph(trace: LabelTrace, color: str | None) -> str:
-    """`classifier: success from frame 53`; sources and notes come from files, so no markup of theirs counts."""
+    """`classifier: success from frame 53`; sources and remarks come from files, so no markup of theirs counts."""
     curve = f"<span style='color:{color}'>▬</span> " if color else ""
-    note = f", {escape(trace.note)}" if trace.note else ""
+    remark = f", {escape(trace.remark)}" if trace.remark else ""
     return (
         f"<p style='margin: 0 0 7px 0'>{curve}<b>{escape(trace.source)}</b>: {trace.annotation.summary}<br>"
-        f"<span style='color:{style.TEXT_MUTED}'>{ago(time.time() - trace.time)}{note}</span></p>"
+        f"<span style='color:{style.TEXT_MUTED}'>{ago(time.time() - trace.time)}{remark}</span></p>"
     )
 
 

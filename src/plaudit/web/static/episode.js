@@ -81,7 +81,7 @@ function history(episode) {
   if (!episode.history.length) return el("p", { class: "muted" }, "Nobody has labeled this episode.");
   return table(episode.history.toReversed().map((version) => [
     el("span", {}, el(version.counts ? "b" : "span", {}, version.source), version.counts ? " (counts)" : ""),
-    el("span", {}, version.summary, el("div", { class: "muted" }, [version.note, when(version.time)].filter(Boolean).join(", ")))]));
+    el("span", {}, version.summary, el("div", { class: "muted" }, [version.remark, when(version.time)].filter(Boolean).join(", ")))]));
 }
 
 function facts(episode) {
