@@ -1,6 +1,6 @@
 """`plaudit record`: demonstrations by teleoperation, or corrections of a policy."""
 
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,10 +19,11 @@ from plaudit.cli.options import (
     Robot,
     RobotParams,
     RobotTopics,
+    View,
     app,
     command,
 )
-from plaudit.cli.run import drive, load_run_and_policy, tell_fault
+from plaudit.cli.run import drive, live_view, load_run_and_policy, tell_fault
 from plaudit.errors import ConfigError, PlauditError, RolloutError
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def record(
     countdown: Count = 3,  # Seconds from the start key to the first step.
     playback: bool = False,  # Write a video of the last episode next to the store.
     auto: Auto = None,
+    view: View = None,
     params: RobotParams = None,
     topics: RobotTopics = None,
     allow_untrained: AllowUntrained = False,
@@ -64,7 +66,7 @@ def record(
 
     if env is not None and robot != "sim":
         raise ConfigError([((), f"--env {env} is a simulated task, and --robot is {robot}; leave one of them out")])
-    with open_or_create(store) as opened, restore_terminal(), _shared_keyboard(teleop, policy, auto):
+    with open_or_create(store) as opened, restore_terminal(), _shared_keyboard(teleop, auto):
         config, spec = _load(
             overrides or [],
             policy,
@@ -82,7 +84,7 @@ def record(
         check_forecast(config.forecast, operator)
         if opened.ids:
             out.print(f"{store} has {len(opened.ids)} of {episodes} episodes")
-        options = {
+        options: dict[str, Any] = {
             "task": task or _instruction(config.robot),
             "patience_s": config.inference.patience_s,
             "on_fault": tell_fault(config.inference.patience_s),
@@ -94,11 +96,12 @@ def record(
             with _engine(config, spec) as engine:
                 begun = True
                 out.print(f"{engine.env_spec.name}: {engine.env_spec.fps:g} Hz; {_how_to_move(engine, config.teleop)}")
-                while (kept := len(opened.ids)) < episodes:  # one that was discarded does not count
-                    first = None if seed is None else seed + kept
-                    for done in drive(engine, opened, config.robot, operator, episodes - kept, seed=first, **options):
-                        if playback and not done.discarded:
-                            _play_back(opened, done)
+                with live_view(view, engine, operator) as live:
+                    while (kept := len(opened.ids)) < episodes:  # one that was discarded does not count
+                        options |= {"seed": None if seed is None else seed + kept, "view": live}
+                        for done in drive(engine, opened, config.robot, operator, episodes - kept, **options):
+                            if playback and not done.discarded:
+                                _play_back(opened, done)
         except RolloutError as error:
             tell("error", f"{error}; {'the robot was commanded to hold' if begun else 'no episode was begun'}")
             raise typer.Exit(1) from None
@@ -112,6 +115,7 @@ def record(
 
 def _load(overrides: list[str], policy: Path | None, *, env: str | None, **settings: Any) -> tuple[Any, Any]:
     """The configs of the run and of the policy, with what suits the device unless the user has set it."""
+    from plaudit.envs.panda.tasks import TASKS
     from plaudit.rollout.teleop import KeyboardConfig
 
     simulated, teleop = settings["robot"] == "sim", settings["teleop"]
@@ -123,6 +127,7 @@ def _load(overrides: list[str], policy: Path | None, *, env: str | None, **setti
         defaults["teleop.always"] = str(policy is None).lower()
     if simulated:
         defaults |= {} if env is None else {"robot.env.type": env}
+        defaults |= {"robot.env.obs": "both"} if env in TASKS else {}  # a person needs images, and so do most policies
         defaults |= {"policy.inference.idle_action": "zero"}
     given = {one.partition("=")[0] for one in overrides}
     overrides = [*(f"{key}={value}" for key, value in defaults.items() if key not in given), *overrides]
@@ -154,17 +159,12 @@ def _operator(config: Any, auto: bool | None) -> Any:
     return resolve_auto(config.operator, auto, config.robot, config.teleop)
 
 
-@contextmanager
-def _shared_keyboard(teleop: str, policy: Path | None, auto: bool | None) -> "Iterator[None]":
-    """Where one process reads the terminal, its keys are both the operator's and the teleoperator's."""
+def _shared_keyboard(teleop: str, auto: bool | None) -> AbstractContextManager[None]:
+    """The keys of the terminal are both the operator's and the teleoperator's."""
     from plaudit.rollout.operator import has_terminal
     from plaudit.rollout.teleop import SHARED_KEYS
 
-    SHARED_KEYS.in_use = teleop == "keyboard" and policy is None and not auto and has_terminal()
-    try:
-        yield
-    finally:
-        SHARED_KEYS.in_use = False
+    return SHARED_KEYS.shared() if teleop == "keyboard" and not auto and has_terminal() else nullcontext()
 
 
 def _unlabeled(store: "Store") -> str:
