@@ -22,7 +22,7 @@ UNNEEDED = {  # flag -> what to do here
     "--dataset.push_to_hub": "leave it out, nothing is uploaded; plaudit data export writes a LeRobot data set",
     "--resume": "leave it out, the same command continues a store",
     "--play_sounds": "write operator.cue=speech",
-    "--display_data": "leave it out; --playback writes a video of each episode",
+    "--display_data": "use --view browser or --view none",
 }
 DEVICES = {"robot": ROBOT_REGISTRY, "teleop": TELEOP_REGISTRY}
 

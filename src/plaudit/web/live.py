@@ -13,13 +13,12 @@ import socket
 import threading
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from PIL import Image
 
 from plaudit import processes
 from plaudit.errors import DataError, MissingExtra, import_extra
-from plaudit.rollout.engine import EngineBase
 from plaudit.rollout.recording import EpisodeBuffer
 from plaudit.types import EnvSpec
 from plaudit.web.guard import LOCAL, Access, Guard, error
@@ -34,6 +33,9 @@ try:
 except ModuleNotFoundError as problem:
     raise MissingExtra("starlette", "web") from problem
 
+if TYPE_CHECKING:
+    from plaudit.rollout.engine import EngineBase
+
 HOST, PORT = "127.0.0.1", 8421  # any free port where this one is in use
 POLL_S = 0.05  # between looks for a new episode or a new phase
 GRACE_S = 1.0  # for open pages, at the end
@@ -42,7 +44,7 @@ GRACE_S = 1.0  # for open pages, at the end
 class LiveView:
     """Serves the page while an engine records episodes."""
 
-    def __init__(self, engine: EngineBase):
+    def __init__(self, engine: "EngineBase"):
         import_extra("uvicorn", "web")
         self._engine, self._state, self._done = engine, dict[str, Any](), threading.Event()
         try:
@@ -94,7 +96,7 @@ def main(parent: Connection, descriptor: int, env_spec: EnvSpec) -> None:
     import uvicorn
 
     processes.exit_with_parent(parent, processes.GRACE_S)
-    os.nice(10)  # behind control and inference
+    os.nice(5)  # behind control and inference
     screen = Screen(env_spec)
     options: dict[str, Any] = {"log_level": "warning", "ws": "none", "lifespan": "off", "server_header": False}
     server = uvicorn.Server(uvicorn.Config(make_live_app(screen), timeout_graceful_shutdown=round(GRACE_S), **options))

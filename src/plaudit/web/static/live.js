@@ -25,18 +25,20 @@ async function showFrames({ cameras, episode, step }) {
   }));
 }
 
-function showWords({ robot, words, keys, hint, phase, step }) {
-  part("robot").textContent = robot;
+function showWords({ words = "live", keys = [], hint = "", phase = "episode", step = 0 }) {
+  const past = phase !== "episode";
   part("words").textContent = words || "getting ready";
   part("words").classList.toggle("warn", phase === "held");
-  part("keys").replaceChildren(...(keys ?? []).map(([key, command]) => el("span", {}, el("kbd", {}, key), ` ${command}`)));
-  part("hint").textContent = hint || (step === null ? "The cameras appear when the first episode begins." : "");
-  part("hint").classList.toggle("warn", Boolean(hint));
-  part("cameras").classList.toggle("past", phase !== "episode");
+  part("keys").replaceChildren(...keys.map(([key, command]) => el("span", {}, el("kbd", {}, key), ` ${command}`)));
+  part("hint").textContent = hint || (step === null ? "Frames appear when the first episode begins."
+    : past ? "These are the last frames of the previous episode." : "");
+  part("hint").classList.toggle("muted", step === null || past);
+  part("cameras").classList.toggle("past", past);
 }
 
 async function follow() {
   const state = await ask("/live");
+  part("robot").textContent = state.robot;
   showWords(state);
   if (state.step !== null && newest !== `${state.episode}-${state.step}`) await showFrames(state);
 }
@@ -49,8 +51,7 @@ for (;;) {
   try {
     await follow();
   } catch {
-    part("words").textContent = "ended";
-    part("keys").replaceChildren();
+    showWords({ words: "not connected", hint: "The command has ended, or the network is down. This page tries again.", phase: "lost" });
   }
   await pause;
 }
