@@ -40,7 +40,7 @@ try:
     from starlette.concurrency import run_in_threadpool
     from starlette.middleware import Middleware
     from starlette.requests import Request
-    from starlette.responses import FileResponse, Response
+    from starlette.responses import Response
     from starlette.routing import Route, WebSocketRoute
     from starlette.websockets import WebSocket, WebSocketDisconnect
 except ModuleNotFoundError as problem:
