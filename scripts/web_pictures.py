@@ -9,6 +9,7 @@ cores). Needs Chromium.
 
 import argparse
 import json
+import re
 import subprocess
 import sys
 import urllib.request
@@ -22,6 +23,7 @@ from report_pictures import CAMERAS, ROOT, plaudit
 
 sys.path.insert(0, str(ROOT / "tests"))
 from browser import Browser, Page
+from pty_process import PtyProcess
 from waiting import wait_until
 
 PORT = 8433
@@ -58,6 +60,7 @@ def main() -> None:
                 for name, kind in DOCS.items():
                     show(page, pages[kind], "light")
                     save(page, options.images / name)
+                live_view(browser, options.folder, options.images / "live_view.png")
         finally:
             server.terminate()
 
@@ -116,6 +119,22 @@ def show(page: Page, address: str, theme: str) -> None:
     quiet = "performance.getEntriesByType('resource').every(one => one.responseEnd > 0)"
     page.wait(f"[...document.images].every(one => one.complete || one.loading == 'lazy') && {quiet}")
     page.run("new Promise(done => setTimeout(done, 700))")  # charts and thumbnails that came last
+
+
+def live_view(browser: Browser, folder: Path, path: Path) -> None:
+    """The page of `plaudit record` during an episode."""
+    demos = ("record", f"{folder}/live_view", "--env", "lift", "--seed", "3", "--countdown", "0")
+    env = ("robot.env.cameras=[front,side]", "robot.env.image_size=[128,128]")
+    with PtyProcess("-m", "plaudit.cli", *demos, *env) as run:
+        run.expect("scene ready?")
+        page = browser.open(re.search(r"http://\S+", run.text)[0], 1000, 640)
+        run.press(" ")
+        page.wait("document.querySelector('img')?.naturalWidth")
+        run.press("k")
+        page.run("new Promise(done => setTimeout(done, 700))")
+        save(page, path)
+        run.press("dq")
+        run.wait()
 
 
 def save(page: Page, path: Path, *, whole: bool = False) -> None:

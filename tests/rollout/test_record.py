@@ -1,9 +1,14 @@
 """`plaudit record` as a person uses it: at a terminal, by keyboard, in a simulation."""
 
+import io
+import re
 import time
+from urllib.error import URLError
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from command import plaudit
 from plaudit.data.store import Store
@@ -19,7 +24,8 @@ def recording(folder, *words: str) -> PtyProcess:
 
 def test_episodes_are_driven_by_keys_marked_discarded_and_continued(tmp_path):
     with recording(tmp_path, "--episodes", "2") as run:
-        run.expect("keys, a pair for each number of an action: ik jl um nb", "scene ready?")
+        run.expect("keys, a pair for each number of an action: ik jl um nb")
+        run.expect("note: no live view of the cameras: sim has no cameras", "scene ready?")
         run.press(" ")
         run.expect("running")
         run.press("bi")  # close the gripper, and forward
@@ -28,7 +34,7 @@ def test_episodes_are_driven_by_keys_marked_discarded_and_continued(tmp_path):
         run.expect("the episode was marked as a success", "episode 0", "1 to go", "scene ready?")
         run.press(" ")
         run.expect("running")
-        time.sleep(0.3)
+        time.sleep(1)
         run.press("d")
         run.expect("discarded, kept as episode 0 of", "scene ready?")
         run.press("q")
@@ -43,7 +49,7 @@ def test_episodes_are_driven_by_keys_marked_discarded_and_continued(tmp_path):
         run.expect("demos has 1 of 2 episodes", "scene ready?")
         run.press(" ")
         run.expect("running")
-        time.sleep(0.3)
+        time.sleep(1)
         run.press("f")
         run.expect("demos: 2 of 2 episodes")
         assert run.wait() == 0
@@ -73,3 +79,41 @@ def test_a_person_corrects_a_policy(tmp_path):
     plaudit("record", "demos", *words, "teleop.patience=1", "teleop.delay=0", "--seed", 1, cwd=tmp_path)
     (episode,) = [episode for _, episode in Store.open(tmp_path / "demos")]
     assert 0 < np.count_nonzero(episode.control_mode == HUMAN) < episode.steps
+
+
+# With chunks, the robot is controlled in a process of its own.
+@pytest.mark.parametrize("horizon", [1, pytest.param(8, marks=pytest.mark.slow)])
+def test_a_person_corrects_a_policy_by_the_keys_of_demonstrations(horizon, tmp_path):
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(f"policy: {{type: scripted, expert: lift, horizon: {horizon}}}")
+    with recording(tmp_path, "--episodes", "1", "--policy", str(policy)) as run:
+        run.expect("keys, a pair for each number of an action: ik jl um nb", "scene ready?")
+        run.press(" ")
+        run.expect("running")
+        time.sleep(0.5)  # the policy acts
+        run.press("uu")
+        time.sleep(1)  # up, until the policy acts again
+        run.press("s")
+        run.expect("the episode was marked as a success", "demos: 1 of 1 episodes")
+        assert run.wait() == 0
+    (episode,) = [episode for _, episode in Store.open(tmp_path / "demos")]
+    by_person = episode.control_mode == HUMAN
+    assert 0 < np.count_nonzero(by_person) < episode.steps and not by_person[-1]
+    assert episode.actions[by_person, 2].max() == 0.25
+
+
+@pytest.mark.slow
+def test_the_live_view_shows_what_is_recorded_and_ends_with_the_command(tmp_path):
+    words = ("--env", "lift", "--episodes", "2", "--countdown", "0", "--steps", "30", "--view", "browser")
+    with PtyProcess("-m", "plaudit.cli", "record", str(tmp_path / "demos"), *words) as run:
+        run.expect("live view of the cameras: http://localhost:", "scene ready?")
+        address = re.search(r"http://\S+/", run.text)[0]
+        run.press(" ")
+        run.expect("episode 0: 30 steps, ended by: steps; 1 to go", "scene ready?")
+        shown = np.asarray(Image.open(io.BytesIO(urlopen(f"{address}frame/front").read())))
+        (episode,) = [episode for _, episode in Store.open(tmp_path / "demos")]
+        np.testing.assert_array_equal(shown, episode.frames["front"][-1])
+        run.press("q")
+        run.wait()
+    with pytest.raises(URLError):
+        urlopen(address)

@@ -279,6 +279,13 @@ Auto = Annotated[
         show_default="in a simulation, or without a terminal",
     ),
 ]
+View = Annotated[
+    Literal["browser", "none"] | None,
+    Option(
+        help="A page with the newest camera frames, for this machine only.",
+        show_default="browser where a person attends and the extra web is installed",
+    ),
+]
 AllowUntrained = Annotated[
     bool, Option(help="Allow an untrained policy, or one without action statistics, on a real robot.")
 ]

@@ -8,7 +8,7 @@ It also reads the flags of `lerobot-record`, so that its users can paste their c
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,10 +27,11 @@ from plaudit.cli.options import (
     Robot,
     RobotParams,
     RobotTopics,
+    View,
     app,
     command,
 )
-from plaudit.cli.run import drive, load_run_and_policy, running
+from plaudit.cli.run import drive, live_view, load_run_and_policy, running
 from plaudit.errors import ConfigError, PlauditError
 from plaudit.registry import ROBOT_REGISTRY, TELEOP_REGISTRY
 
@@ -48,7 +49,7 @@ UNNEEDED = {  # flag -> what to do here
     "--dataset.push_to_hub": "leave it out, nothing is uploaded; plaudit data export writes a LeRobot data set",
     "--resume": "leave it out, the same command continues a store",
     "--play_sounds": "write operator.cue=speech",
-    "--display_data": "leave it out; --playback writes a video of each episode",
+    "--display_data": "use --view browser or --view none",
 }
 DEVICES = {"robot": ROBOT_REGISTRY, "teleop": TELEOP_REGISTRY}
 
@@ -109,6 +110,7 @@ def record(
     countdown: Count = 3,  # Seconds from the start key to the first step.
     playback: bool = False,  # Write a video of the last episode next to the store.
     auto: Auto = None,
+    view: View = None,
     params: RobotParams = None,
     topics: RobotTopics = None,
     allow_untrained: AllowUntrained = False,
@@ -123,7 +125,7 @@ def record(
 
     if env is not None and robot != "sim":
         raise ConfigError([((), f"--env {env} is a simulated task, and --robot is {robot}; leave one of them out")])
-    with open_or_create(store) as opened, restore_terminal(), _shared_keyboard(teleop, policy, auto):
+    with open_or_create(store) as opened, restore_terminal(), _shared_keyboard(teleop, auto):
         config, spec = _load(
             overrides or [],
             policy,
@@ -145,9 +147,9 @@ def record(
         def result() -> str:
             return f". {store} has {len(opened.ids)} of {episodes} episodes; the same command continues"
 
-        with running(lambda: _engine(config, spec), result) as engine:
+        with running(lambda: _engine(config, spec), result) as engine, live_view(view, engine, operator) as live:
             out.print(f"{engine.env_spec.name}: {engine.env_spec.fps:g} Hz; {_how_to_move(engine, config.teleop)}")
-            options = {"task": task or _instruction(config.robot), "countdown": countdown}
+            options = {"task": task or _instruction(config.robot), "countdown": countdown, "view": live}
             while (kept := len(opened.ids)) < episodes:  # one that was discarded does not count
                 first = None if seed is None else seed + kept
                 for done in drive(engine, opened, config, operator, episodes - kept, seed=first, **options):
@@ -158,6 +160,7 @@ def record(
 
 def _load(overrides: list[str], policy: Path | None, *, env: str | None, **settings: Any) -> tuple[Any, Any]:
     """The configs of the run and of the policy, with what suits the device unless the user has set it."""
+    from plaudit.envs.panda.tasks import TASKS
     from plaudit.rollout.teleop import KeyboardConfig
 
     simulated, teleop = settings["robot"] == "sim", settings["teleop"]
@@ -169,6 +172,7 @@ def _load(overrides: list[str], policy: Path | None, *, env: str | None, **setti
         defaults["teleop.always"] = str(policy is None).lower()
     if simulated:
         defaults |= {} if env is None else {"robot.env.type": env}
+        defaults |= {"robot.env.obs": "both"} if env in TASKS else {}  # a person needs images, and so do most policies
         defaults |= {"policy.inference.idle_action": "zero"}
     given = {one.partition("=")[0] for one in overrides}
     overrides = [*(f"{key}={value}" for key, value in defaults.items() if key not in given), *overrides]
@@ -194,17 +198,12 @@ def _operator(config: Any, auto: bool | None) -> Any:
     return resolve_auto(config.operator, auto, config.robot, config.teleop)
 
 
-@contextmanager
-def _shared_keyboard(teleop: str, policy: Path | None, auto: bool | None) -> Iterator[None]:
-    """Where one process reads the terminal, its keys are both the operator's and the teleoperator's."""
+def _shared_keyboard(teleop: str, auto: bool | None) -> AbstractContextManager[None]:
+    """The keys of the terminal are both the operator's and the teleoperator's."""
     from plaudit.rollout.operator import has_terminal
     from plaudit.rollout.teleop import SHARED_KEYS
 
-    SHARED_KEYS.in_use = teleop == "keyboard" and policy is None and not auto and has_terminal()
-    try:
-        yield
-    finally:
-        SHARED_KEYS.in_use = False
+    return SHARED_KEYS.shared() if teleop == "keyboard" and not auto and has_terminal() else nullcontext()
 
 
 def _unlabeled(store: "Store") -> str:

@@ -1,5 +1,7 @@
 """`plaudit run`: a policy drives a robot, and what happens is recorded."""
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -22,15 +24,17 @@ from plaudit.cli.options import (
     Robot,
     RobotParams,
     RobotTopics,
+    View,
     app,
     command,
 )
-from plaudit.errors import DataError, RolloutError
+from plaudit.errors import DataError, PlauditError, RolloutError
 from plaudit.trust import check_code
 
 if TYPE_CHECKING:
     from plaudit.rollout.operator import OperatorConfig, OperatorStatus
     from plaudit.rollout.run import RecordedEpisode, RunConfig
+    from plaudit.web.live import LiveView
 
 INFERENCE = "policy.inference"  # keys below it are about the run; other keys of the policy belong to its file
 
@@ -51,6 +55,7 @@ def run_(
     seed: Annotated[int | None, Option(min=0, max=MAX_SEED)] = None,
     teleop: str = "none",  # keyboard, gamepad, spacemouse, topic, lerobot, none or my_module:MyConfig.
     auto: Auto = None,
+    view: View = None,
     params: RobotParams = None,
     topics: RobotTopics = None,
     allow_untrained: AllowUntrained = False,
@@ -87,8 +92,8 @@ def run_(
             out.print(f"inference: {engine.inference_summary}")
         duration = f"{spec.max_steps:,} steps each: {spec.max_steps / spec.fps:.0f} s"
         out.print(f"{episodes} episodes of at most {duration}")
-        with _summary(engine, opened):
-            for _ in drive(engine, opened, config, operator, episodes, task=task, seed=seed):
+        with _summary(engine, opened), live_view(view, engine, operator) as live:
+            for _ in drive(engine, opened, config, operator, episodes, task=task, seed=seed, view=live):
                 pass
 
 
@@ -144,10 +149,11 @@ class OperatorConsole:
     operator = Operator(listener=OperatorConsole(config).show)
     """
 
-    def __init__(self, config: "OperatorConfig"):
+    def __init__(self, config: "OperatorConfig", view: "LiveView | None" = None):
+        """view: shows the same on a page"""
         from plaudit.rollout.operator import Cue, OperatorStatus
 
-        self._config, self._cue = config, Cue(config.cue)
+        self._config, self._view, self._cue = config, view, Cue(config.cue)
         self._shown = OperatorStatus()
 
     def show(self, status: "OperatorStatus") -> None:
@@ -155,14 +161,18 @@ class OperatorConsole:
         from plaudit.rollout.operator import hotkeys
 
         before, self._shown = self._shown, status
+        words, style = WORDS.get(status.phase, (status.message, ""))
+        hot = hotkeys(self._config, status.phase)
+        if self._view is not None:
+            hint = "; ".join(filter(None, (status.forecast, status.hint)))
+            self._view.show(phase=status.phase, words=words, keys=hot, hint=hint)
         if status.messages != before.messages and status.message:
             out.print(Text(f"  {status.message}"))
         if status.hint and not before.hint:
             out.print(Text(f"  {status.forecast}; {status.hint}", "bold yellow"))
         if status.phase == before.phase or status.phase == "idle":
             return
-        words, style = WORDS[status.phase]
-        keys = [Text.assemble((key, "bold"), f" {word}") for key, word in hotkeys(self._config, status.phase)]
+        keys = [Text.assemble((key, "bold"), f" {word}") for key, word in hot]
         out.print(Text("  ").join([Text(words, style), *keys]))
         if status.phase == "gate":
             self._cue.give(QUESTION)
@@ -178,17 +188,19 @@ def drive(
     task: str,
     seed: int | None,
     countdown: int = 0,
+    view: "LiveView | None" = None,
 ) -> "Iterator[RecordedEpisode]":
     """Record episodes, with an operator where their config says so, and print how each ended.
 
     countdown: s from the operator's start to the first step
+    view: a page that shows what the operator can do
     """
     from plaudit.rollout.operator import Operator, OperatorCommand, listen_at_robot, listen_at_terminal
     from plaudit.rollout.run import advising, record_episodes
 
     if config.attended and "web" in config.sources:
         raise DataError("operator.sources=web is for plaudit online; here, use terminal, gamepad or topic")
-    patience_s, console = run.inference.patience_s, OperatorConsole(config)
+    patience_s, console = run.inference.patience_s, OperatorConsole(config, view)
 
     def on_fault(fault: str) -> None:
         tell("warning", f"{fault}; the robot holds and is waited for, up to {patience_s:g} s")
@@ -208,6 +220,32 @@ def drive(
             yield done
     if operator is not None and operator.status.stopped:
         stop("stopped by the operator")
+
+
+@contextmanager
+def live_view(choice: str | None, engine: Any, config: Any) -> "Iterator[LiveView | None]":
+    """Show the cameras on a page during this block, and print its address. choice: None where the user has made none"""
+    from plaudit.rollout.engine import EngineBase
+
+    if choice == "none" or (choice is None and not (config.attended and sys.stdin.isatty())):
+        yield None
+        return
+    try:
+        if not isinstance(engine, EngineBase) or not engine.env_spec.cameras:
+            raise DataError(f"{engine.env_spec.name} has no cameras")
+        from plaudit.web.live import LiveView
+
+        view = LiveView(engine)
+    except PlauditError as error:
+        if choice is not None:
+            raise
+        tell("note", f"no live view of the cameras: {error}")
+        yield None
+        return
+    with view:
+        tunnel = f" (ssh -L {view.port}:localhost:{view.port})" if "SSH_CONNECTION" in os.environ else ""
+        out.print(f"live view of the cameras: {view.address}{tunnel}", highlight=False)
+        yield view
 
 
 @contextmanager

@@ -44,6 +44,7 @@ def serve(
     uvicorn = import_extra("uvicorn", "web")
     import_extra("websockets", "web")
     from plaudit.web.guard import LOCAL, Access
+    from plaudit.web.pages import listen
     from plaudit.web.server import make_app
 
     if token is not None and len(token) < MIN_TOKEN:
@@ -53,7 +54,7 @@ def serve(
     for folder, root in zip(folders or [Path()], roots, strict=True):
         if not root.is_dir():
             raise DataError(f"{folder} is not a folder; name a store, a run, or a folder with these")
-    listening = _listen(host, port)
+    listening = listen(host, port)
     port = listening.getsockname()[1]
     if host not in LOCAL and not token:
         token = secrets.token_urlsafe(24)
@@ -86,20 +87,6 @@ def run_command(connection: Connection, words: list[str], log: Path) -> None:
             os.dup2(file.fileno(), descriptor)
     sys.argv = ["plaudit", *words]
     main()
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With its protocol named, asyncio sends small answers at once (TCP_NODELAY): 1 ms instead of 40.
-    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, port))
-    except OSError as error:
-        listening.close()
-        raise DataError(f"cannot listen on {host}:{port}: {error.strerror}; choose another --port or --host") from error
-    listening.listen(128)
-    return listening
 
 
 def _names_of_this_machine(host: str) -> set[str]:

@@ -21,7 +21,7 @@ from plaudit.robots.config import RobotConfig
 from plaudit.robots.limits import EmergencyStop, EmergencyStopped, LimitedRobot, connect_robot
 from plaudit.rollout import engine
 from plaudit.rollout.recording import ActionChunk, EpisodeBuffer
-from plaudit.rollout.teleop import TeleopConfig
+from plaudit.rollout.teleop import SHARED_KEYS, TeleopConfig
 from plaudit.types import AnyArray, EnvSpec
 
 END_OF_EPISODE = -1  # on the pipe of ticks: no more rows in this episode
@@ -67,6 +67,7 @@ def main(
     parent: Connection,
     ticks: int,
     emergency_stop: int,
+    keys: int | None,
     robot_config: RobotConfig,
     config: engine.InferenceConfig,
     teleop: TeleopConfig | None,
@@ -76,6 +77,7 @@ def main(
 
     ticks: a pipe's end, into which the numbers of recorded rows are written
     emergency_stop: the descriptor of the latch that it shares with the parent
+    keys: that of the keys that the parent reads; None: a keyboard is read here
     again: whether it takes the place of one that ended by a fault, so that the robot must be heard first
     """
     processes.exit_with_parent(parent, processes.GRACE_S)
@@ -83,6 +85,9 @@ def main(
     os.set_blocking(ticks, False)
     os.set_inheritable(emergency_stop, False)
     latch = EmergencyStop(emergency_stop)
+    if keys is not None:
+        os.set_inheritable(keys, False)
+        SHARED_KEYS.descriptor = keys
     try:
         with ExitStack() as stack:
             robot, teleoperator = connect(robot_config, teleop, latch, stack, again)

@@ -35,7 +35,7 @@ from plaudit.rollout.control import EpisodeDone, Ready, StartEpisode, StopEpisod
 from plaudit.rollout.engine import NO_POLICY, EngineBase, InferenceConfig, Outcome
 from plaudit.rollout.inference import InferenceFailed, StartInference, WarmUp, Warmup, WeightsMessage
 from plaudit.rollout.recording import EpisodeBuffer
-from plaudit.rollout.teleop import TeleopConfig
+from plaudit.rollout.teleop import SHARED_KEYS, TeleopConfig
 from plaudit.trust import print_plain
 from plaudit.types import PolicyWeights
 
@@ -138,9 +138,10 @@ class Rtc(EngineBase):
 
     def _start_control(self, again: bool) -> ChildProcess:
         """again: in place of one that a fault has ended"""
-        inherited = (self._rows_in, self.emergency_stop.descriptor)
-        arguments = (*inherited, self._robot_config, self._config, self._teleop, again)
-        self._control = ChildProcess("control", "plaudit.rollout.control:main", *arguments, descriptors=inherited)
+        inherited, keys = (self._rows_in, self.emergency_stop.descriptor), SHARED_KEYS.descriptor
+        arguments = (*inherited, keys, self._robot_config, self._config, self._teleop, again)
+        descriptors = inherited if keys is None else (*inherited, keys)
+        self._control = ChildProcess("control", "plaudit.rollout.control:main", *arguments, descriptors=descriptors)
         return self._control
 
     def _start_inference(self, policy: PolicyConfig) -> ChildProcess:

@@ -15,7 +15,6 @@ import time
 import tty
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from queue import SimpleQueue
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -51,19 +50,38 @@ class TeleopConfig(Config):
 
 
 class SharedKeys:
-    """Keys that the operator's listener has read, for a keyboard that teleoperates in the same process."""
+    """Keys that the operator's listener has read, for a keyboard that teleoperates in this process or in a child."""
 
     def __init__(self) -> None:
-        self.in_use = False  # whether a listener reads the terminal
-        self._keys: SimpleQueue[str] = SimpleQueue()
+        self.descriptor: int | None = None  # a pipe's end; None: no listener reads the terminal
+        self._writes: int | None = None  # its other end; None: in the child
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a listener reads the terminal."""
+        return self.descriptor is not None
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """A listener reads the terminal in this block."""
+        self.descriptor, self._writes = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            yield
+        finally:
+            os.close(self.descriptor)
+            os.close(self._writes)
+            self.descriptor = self._writes = None
 
     def put(self, keys: str) -> None:
-        """Pass on what was pressed."""
-        self._keys.put(keys)
+        """Pass on what was pressed; keys that nobody takes are dropped when the pipe is full."""
+        if self._writes is not None:
+            with suppress(BlockingIOError):
+                os.write(self._writes, keys.encode())
 
     def take(self) -> str:
         """What was pressed since the last call."""
-        return "".join(self._keys.get() for _ in range(self._keys.qsize()))
+        assert self.descriptor is not None
+        return (read_device(self.descriptor, 64, "the terminal") or b"").decode(errors="ignore")
 
 
 SHARED_KEYS = SharedKeys()

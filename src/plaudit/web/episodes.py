@@ -21,6 +21,7 @@ from plaudit.report.verdict import Tone, Verdict, label_command, quoted
 from plaudit.rollout.run import MARK
 from plaudit.rule import threshold_of
 from plaudit.types import HUMAN, OPERATOR, AnyArray, Episode, FloatArray, Labels
+from plaudit.web.pages import encode_image
 
 PAGE = 60  # episodes
 MAX_PAGE = 200
@@ -290,12 +291,7 @@ class FrameReader:
         picture = Image.fromarray(np.ascontiguousarray(pixels[frame]))
         if width is not None and width < picture.width:
             picture = picture.resize((width, max(1, round(width * picture.height / picture.width))))
-        data, small = io.BytesIO(), picture.width * picture.height <= 256**2
-        if small:  # exact, and not larger
-            picture.save(data, "PNG", compress_level=1)
-        else:
-            picture.save(data, "JPEG", quality=88)
-        return data.getvalue(), "image/png" if small else "image/jpeg"
+        return encode_image(picture)
 
     def clip(self, store: Store, episode_id: int, camera: str) -> bytes:
         """CLIP frames at equal distances, the last one included, side by side as a JPEG."""

@@ -17,13 +17,13 @@ from typing import Any
 from plaudit.data.rewards import RewardConfig
 from plaudit.errors import EpisodeNotFound, MissingExtra, PlauditError
 from plaudit.files import Root, parse_json
-from plaudit.judges.human.palette import DARK, LIGHT, variables
 from plaudit.training.live import ask
 from plaudit.web.episodes import FrameReader, StoreIndex, as_json, describe_episode
 from plaudit.web.guard import MAX_BODY, Access, Guard, error
 from plaudit.web.judges import WhatIf, describe_judge
 from plaudit.web.labeling import LabelSessions, actions
 from plaudit.web.library import Item, Library, NotServed
+from plaudit.web.pages import page_routes
 from plaudit.web.runs import (
     RunReader,
     compare_runs,
@@ -40,17 +40,13 @@ try:
     from starlette.concurrency import run_in_threadpool
     from starlette.middleware import Middleware
     from starlette.requests import Request
-    from starlette.responses import FileResponse, Response
-    from starlette.routing import Mount, Route, WebSocketRoute
-    from starlette.staticfiles import StaticFiles
+    from starlette.responses import Response
+    from starlette.routing import Route, WebSocketRoute
     from starlette.websockets import WebSocket, WebSocketDisconnect
 except ModuleNotFoundError as problem:
     raise MissingExtra("starlette", "web") from problem
 
-STATIC = Path(__file__).parent / "static"
 REPORT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:"
-PALETTE = f":root {{ {variables(LIGHT)} color-scheme: light }} :root.dark {{ {variables(DARK)} color-scheme: dark }}"
-UNCHANGED = {"Cache-Control": "no-cache"}  # kept by a browser as long as it is the same
 FRAME_CACHE = {"Cache-Control": "private, max-age=86400"}  # a frame of a store never changes
 COMPRESS = 1500  # bytes from which JSON is compressed
 LIVE_S = 1.0  # between two looks at a run that a page follows
@@ -79,8 +75,7 @@ def make_app(roots: list[Path], access: Access, command: str = "") -> Starlette:
         return Route(path, _endpoint(answer, reads_body=True), methods=["POST"])
 
     routes = [
-        Route("/static/palette.css", lambda _: Response(PALETTE, media_type="text/css", headers=UNCHANGED)),
-        Route("/", lambda _: FileResponse(STATIC / "index.html", headers=UNCHANGED)),
+        *page_routes("index.html"),
         get("/api/library", server.library_),
         get("/api/keys", lambda _: actions()),
         get("/api/episodes/{name:path}", server.episodes),
@@ -102,18 +97,8 @@ def make_app(roots: list[Path], access: Access, command: str = "") -> Starlette:
         get("/video/{which}/{name:path}", server.video),
         get("/frame/{number:int}/{frame:int}/{camera}/{name:path}", server.frame),
         get("/clip/{number:int}/{camera}/{name:path}", server.clip),
-        Mount("/static", _Static(directory=STATIC)),
     ]
     return Starlette(routes=routes, lifespan=lifespan, middleware=[Middleware(Guard, access=access)])
-
-
-class _Static(StaticFiles):
-    """The files of the pages, which a browser keeps as long as they are the same."""
-
-    def file_response(self, *args: Any, **kwargs: Any) -> Response:
-        response = super().file_response(*args, **kwargs)
-        response.headers.update(UNCHANGED)
-        return response
 
 
 def _endpoint(answer: Callable[..., Any], *, reads_body: bool = False) -> Callable[[Request], Awaitable[Response]]:

@@ -7,6 +7,7 @@ import { judgePage, trainingPage } from "./judges.js";
 import { labelPage } from "./label.js";
 import { comparePage, runPage } from "./runs.js";
 import { tasksPart } from "./tasks.js";
+import "./theme.js";
 
 const PAGES = {
   episodes: episodesPage, episode: episodePage, label: labelPage, run: runPage, compare: comparePage,
@@ -82,15 +83,6 @@ function card(item, address) {
     el("div", { class: item.error ? "warn" : "muted" }, facts));
 }
 
-function setTheme(dark) {
-  document.documentElement.classList.toggle("dark", dark);
-  localStorage.setItem("theme", dark ? "dark" : "light");
-}
-
-const chosen = localStorage.getItem("theme");
-document.documentElement.classList.toggle("dark", chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches);
-document.getElementById("theme").addEventListener("click", () =>
-  setTheme(!document.documentElement.classList.contains("dark")));
 document.getElementById("skip").addEventListener("click", (event) => {
   event.preventDefault();
   document.getElementById("page").focus();
