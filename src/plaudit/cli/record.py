@@ -147,14 +147,15 @@ def record(
         def result() -> str:
             return f". {store} has {len(opened.ids)} of {episodes} episodes; the same command continues"
 
-        with running(lambda: _engine(config, spec), result) as engine, live_view(view, engine, operator) as live:
+        with running(lambda: _engine(config, spec), result) as engine:
             out.print(f"{engine.env_spec.name}: {engine.env_spec.fps:g} Hz; {_how_to_move(engine, config.teleop)}")
-            options = {"task": task or _instruction(config.robot), "countdown": countdown, "view": live}
-            while (kept := len(opened.ids)) < episodes:  # one that was discarded does not count
-                first = None if seed is None else seed + kept
-                for done in drive(engine, opened, config, operator, episodes - kept, seed=first, **options):
-                    if playback and not done.discarded:
-                        _play_back(opened, done)
+            with live_view(view, engine, operator) as live:
+                options = {"task": task or _instruction(config.robot), "countdown": countdown, "view": live}
+                while (kept := len(opened.ids)) < episodes:  # one that was discarded does not count
+                    first = None if seed is None else seed + kept
+                    for done in drive(engine, opened, config, operator, episodes - kept, seed=first, **options):
+                        if playback and not done.discarded:
+                            _play_back(opened, done)
         out.print(f"{store}: {len(opened.ids)} of {episodes} episodes{_unlabeled(opened)}")
 
 
