@@ -32,9 +32,7 @@ def test_the_whole_path_of_a_data_set(tmp_path):
     assert "9 success frames, 27 failure frames (36 total)" in said
     said = plaudit("data", "info", "store", cwd=tmp_path)
     assert "2 of 3" in said and "cam_high 48x64" in said
-    assert "store is sound.\nwhy: Every checksum is right: 3 episodes" in plaudit(
-        "data", "check", "store", cwd=tmp_path
-    )
+    assert "store is intact.\nwhy: All checksums match: 3 episodes" in plaudit("data", "check", "store", cwd=tmp_path)
     plaudit("data", "sheet", "store", 0, "-o", "sheet.png", cwd=tmp_path)
     assert Image.open(tmp_path / "sheet.png").size[0] > 500
     said = plaudit("data", "export", "store", "out", cwd=tmp_path)

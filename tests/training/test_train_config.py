@@ -259,8 +259,6 @@ class SomeGymEnv:
 
 @pytest.mark.parametrize("name", ["NoEnvironment", "SomeGymEnv"])
 def test_a_class_that_is_no_config_of_an_environment_is_a_sentence(name):
-    told = (
-        rf"env: {__name__}:{name} is not the config of an environment: it has no obs, cameras, image_size; derive one"
-    )
+    told = rf"env: {__name__}:{name} is not an environment config: it has no obs, cameras, image_size; derive one"
     with pytest.raises(ConfigError, match=told):
         load_training_config("train", None, [f"env={__name__}:{name}", "learner=sac"])

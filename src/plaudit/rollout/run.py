@@ -154,7 +154,7 @@ def check_forecast(forecast: ForecastConfig | None, operator: OperatorConfig) ->
     """Refuse hints in a run that nobody attends."""
     if forecast is not None and not operator.attended:
         raise DataError(
-            "forecast.* gives hints to a person, and nobody attends this run; remove --auto (or add --no-auto), or "
+            "forecast.* gives hints to an operator, but this run has none; remove --auto (or add --no-auto), or "
             "leave these keys out"
         )
 

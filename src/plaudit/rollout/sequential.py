@@ -181,7 +181,7 @@ class TeleopOnly(Sequential):
 class NoPolicy(FixedPolicy):
     """Stands for nobody."""
 
-    no_weights = "only a person acts, so there are no weights to load"
+    no_weights = "only a person acts, so no weights can be loaded"
 
 
 def _rollout_error(cause: Exception, message: str | None = None) -> RolloutError:

@@ -227,7 +227,7 @@ class Demo:
         if verdict.tone != "good":
             return verdict
         exam = f"plaudit judge exam {quoted(self.judge)} {quoted(self.data)}"
-        return replace(verdict, advice="Examine the judge, as a robot requires", command=exam)
+        return replace(verdict, advice="Examine the judge before using it on a robot", command=exam)
 
     def report(self) -> Path:
         """The report of the run, with the stages before it and the judge after it."""

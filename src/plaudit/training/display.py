@@ -222,7 +222,7 @@ def _person(metrics: Mapping[str, float]) -> Text:
     rate = metrics.get("person/intervention_rate")
     if rate is None:
         return Text("no episode yet")
-    text = Text(f"acts in {rate:.0%} of the steps")
+    text = Text(f"controls {rate:.0%} of the steps")
     if (seconds := metrics.get("person/intervention_s")) is not None:
         text.append(f", {seconds:.1f} s each, {clock(metrics['person/seconds_since'])} ago")
     text.append(f"; {metrics['judge/success_unaided']:.0%} of all episodes succeed without help")

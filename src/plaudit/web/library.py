@@ -73,7 +73,7 @@ class Library:
         """The item of this name; `NotServed` if there is none."""
         item = self.items(fresh=False).get((kind, name)) or self.items().get((kind, name))
         if item is None:
-            raise NotServed(f"there is no {kind} '{name}' in the folders of this server")
+            raise NotServed(f"this server has no {kind} '{name}'")
         return item
 
     def store(self, name: str, *, fresh: bool = True) -> Store:

@@ -33,10 +33,10 @@ class SelfAgreement:
     def describe(self) -> str:
         """For people."""
         if not self.episodes:
-            return "No episode has been labeled twice by you."
-        text = f"Same outcome in {self.same_outcome} of {self.episodes} episodes that you labeled twice."
+            return "You have not labeled any episode twice yet."
+        text = f"Your two labels agree in {self.same_outcome} of {self.episodes} episodes."
         if self.onset_differences:
-            text += f" First success frame: {np.median(self.onset_differences):g} frames apart (median)."
+            text += f" The first success frames differ by {np.median(self.onset_differences):g} (median)."
         return text
 
 

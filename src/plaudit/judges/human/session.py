@@ -359,9 +359,7 @@ def replay_actions(session: Session, script: str) -> None:
         if kind in "@=" and number.isdigit():
             (session.cursor.seek if kind == "@" else session.open_episode)(int(number))
         elif token not in BY_KEY:
-            raise DataError(
-                f"the key script says '{token}', which is not the name of a key; {did_you_mean(token, BY_KEY)}"
-            )
+            raise DataError(f"the key script says '{token}', which is not a key name; {did_you_mean(token, BY_KEY)}")
         elif (do := BY_KEY[token].do) is not None:
             do(session)
 

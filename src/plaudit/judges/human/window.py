@@ -136,7 +136,7 @@ def ago(seconds: float) -> str:
 POLL_MS = 100
 ORDERS = {"disagreement": "LARGEST DISAGREEMENT FIRST", "uncertain": "LEAST CERTAIN FIRST", "repeat": "A SECOND TIME"}
 ALL_DONE = "Every episode is labeled.\n\nNew ones appear here as they are recorded."
-NO_EPISODES = "There are no episodes yet.\n\nThey appear here as they are recorded."
+NO_EPISODES = "There are no episodes yet.\n\nNew episodes appear here."
 NO_IMAGES = "This episode has no images to label.\n\nExclude it (X), or go on to the next (Page ↓)."
 
 
