@@ -48,12 +48,12 @@ class Verdict:
 
     @property
     def lines(self) -> dict[str, str]:
-        """By the word before each."""
+        """The three lines by their labels."""
         following = f"{self.advice}: {self.command}" if self.command else f"{self.advice}."
         return {"result": self.result, "why": self.why, "next": following}
 
     def __rich__(self) -> Text:
-        """For the terminal."""
+        """The verdict as text for a terminal."""
         style = {"good": "bold green", "bad": "bold red", "open": "bold"}[self.tone]
         lines = [
             Text.assemble((f"{word}: ", "dim"), (line, style if word == "result" else ""))
@@ -63,12 +63,12 @@ class Verdict:
 
 
 def quoted(path: Path | str) -> str:
-    """For a shell."""
+    """A path, quoted for a shell."""
     return shlex.quote(str(path))
 
 
 def label_command(store: Path | str) -> str:
-    """Label a store by hand."""
+    """Command that labels a store by hand."""
     return f"plaudit label {quoted(store)} --judge human"
 
 
@@ -83,7 +83,7 @@ def judge_verdict(
     judge: str = "",
     store: str = "STORE",
 ) -> Verdict:
-    """Of a judge that was measured on held-out episodes, by the rule in use.
+    """Verdict on a judge from held-out episodes, with the rule in use.
 
     judge: as `plaudit judge exam` takes it; empty: it cannot be examined
     """
@@ -159,7 +159,7 @@ def describe_target(guarantee: Guarantee) -> str:
 
 
 def progress_verdict(order: float, episodes: int, controls: Sequence[ControlResult], model: str, store: str) -> Verdict:
-    """Of a judge of progress. order: mean correlation of its values with time, in held-out episodes"""
+    """Verdict on a progress judge. order: mean correlation of values with time in held-out episodes"""
     why = f"Its values correlate with time by {order:.2f} in {episodes} held-out episodes (1 is best)."
     failed = [control.name for control in controls if not control.passed]
     if failed or not order >= MIN_VALUE_ORDER:
@@ -177,7 +177,7 @@ def progress_verdict(order: float, episodes: int, controls: Sequence[ControlResu
 
 
 def calibration_verdict(record: CalibrationRecord, judge: Path | str, store: Path | str) -> Verdict:
-    """Of a decision rule, by the episodes that were held out. judge: the file that has the rule"""
+    """Verdict on a decision rule from held-out episodes. judge: the file with the rule"""
     fpr, target = format_percent(record.fpr), format_target(record.target_fpr)
     why = (
         f"On held-out episodes, {fpr} of failure frames and {format_percent(record.recall)} of success frames are "
@@ -196,7 +196,7 @@ def calibration_verdict(record: CalibrationRecord, judge: Path | str, store: Pat
 
 
 def exam_verdict(certificates: Sequence[Certificate], judges: Mapping[str, str], store: str = "STORE") -> Verdict:
-    """Of one judge or several, the best first. judges: name -> as the command took it"""
+    """Verdict on one or more judges, the best first. judges: name -> as given to the command"""
     passed, best = [one for one in certificates if one.passed], certificates[0]
     if not passed:
         result = (
@@ -220,7 +220,7 @@ def exam_verdict(certificates: Sequence[Certificate], judges: Mapping[str, str],
 
 
 def policy_verdict(rate: Interval, by: str, path: Path | str, better: str = "", task: str = "") -> Verdict:
-    """Of a policy that was evaluated in simulation.
+    """Verdict on a policy that was evaluated in simulation.
 
     by: how the rate was measured, a sentence
     better: a command that trains it further
@@ -235,7 +235,7 @@ def policy_verdict(rate: Interval, by: str, path: Path | str, better: str = "", 
 
 
 def run_verdict(run: "RunData", *, live: bool = False) -> Verdict:
-    """Of a run, also one in progress (live) or one that was killed."""
+    """Verdict on a run: complete, in progress (live) or killed."""
     folder, command = quoted(run.folder), "online" if run.is_online else "train"
     resume = f"plaudit {command} --resume {folder}"
     following = ("Wait: the run is still learning", "") if live else ("Resume it", resume)

@@ -179,7 +179,7 @@ class TeleopOnly(Sequential):
 
 
 class NoPolicy(FixedPolicy):
-    """Stands for nobody."""
+    """Placeholder for a policy; only a person acts."""
 
     no_weights = "only a person acts, so no weights can be loaded"
 

@@ -75,7 +75,7 @@ class TrainingConfig(Config):
 
     @property
     def learner_name(self) -> str:
-        """As `learner=` names it."""
+        """The learner's name, as in `learner=`."""
         return LEARNER_REGISTRY.name_of(self.learner)
 
     @property
@@ -107,7 +107,7 @@ class TrainingConfig(Config):
 
     @property
     def resets_after_relabeling(self) -> bool:
-        """Whether the learner's critics start anew after labels have changed."""
+        """Whether the learner resets its critics after labels have changed."""
         return isinstance(self.learner, CriticEnsembleConfig) and self.learner.resets.relabeled is not None
 
     @property
@@ -176,7 +176,7 @@ class TrainingConfig(Config):
 
     @property
     def backup_horizon(self) -> int | None:
-        """Actions of a chunk that have to be executed for the learner's backup; None: another policy acts."""
+        """Minimum number of executed actions per chunk for the learner's backup; None if another policy acts."""
         return None if self.policy.behavior == "pretrained" else self.learner.backup_horizon
 
     @property

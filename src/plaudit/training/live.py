@@ -76,7 +76,7 @@ class LiveSocket:
 
 
 def ask(folder: Path, command: str = "") -> dict[str, Any] | None:
-    """The newest state of the loop that writes to a folder; None if none is running here."""
+    """The newest state of the loop that writes to a folder; None if no loop is running on this machine."""
     if command and command not in REMOTE:
         raise ValueError(f"'{command}' cannot be sent from a page; use the operator's keys at the robot")
     data = b""

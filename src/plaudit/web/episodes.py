@@ -31,7 +31,7 @@ OUTCOMES = ("success", "failure", "excluded", "withheld", "unlabeled")
 
 
 def outcome(labels: Labels | None) -> str:
-    """What labels say of an episode, in a word."""
+    """Outcome of an episode according to its labels."""
     if labels is None:
         return "unlabeled"
     if labels.withheld:
@@ -71,7 +71,7 @@ class StoreIndex:
             }
 
     def summary(self) -> Verdict:
-        """What the labels of all episodes add up to."""
+        """Verdict over the labels of all episodes."""
         with self._guard:
             self._forget_changed()
             rows = [self.row(i) for i in self.store.ids]
@@ -86,7 +86,7 @@ class StoreIndex:
         self._seen = (ledger.generation, len(ledger))
 
     def row(self, episode_id: int) -> dict[str, Any]:
-        """What a grid shows of one episode."""
+        """The grid's row for one episode."""
         if episode_id not in self._rows:
             self._rows[episode_id] = self._describe(episode_id)
         return self._rows[episode_id]

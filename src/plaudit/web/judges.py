@@ -142,7 +142,7 @@ def _what_if(store: Store, source: str) -> dict[str, Any]:
     sources = resolve_reference(None, source)
     try:
         targets = load_reference_labels(store, sources, list(scored))
-    except JudgeError:  # nobody else has labeled these
+    except JudgeError:  # no reference labels
         targets = {}
     episodes: list[dict[str, Any]] = []
     predictions: list[tuple[int, EpisodePrediction]] = []  # with the number of their first scored frame

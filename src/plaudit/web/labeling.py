@@ -72,7 +72,7 @@ class LabelSessions:
             return describe(session, error, blind=bool(request.get("blind")))
 
     def _held(self, store: Path, name: str, order: QueueOrder) -> _Open:
-        """The person's session; those that nobody uses any more are closed."""
+        """The person's session. Sessions that are no longer used are closed."""
         for key, held in list(self._open.items()):
             other_order = key[:2] == (store, name) and key[2] != order
             if other_order or time.monotonic() - held.used > IDLE_S:

@@ -48,7 +48,7 @@ class Library:
         self._guard = threading.Lock()
 
     def items(self, *, fresh: bool = True) -> dict[tuple[Kind, str], Item]:
-        """By kind and name. fresh: as they are now, not some seconds ago"""
+        """Items by kind and name. fresh: list the folders again now"""
         now = time.monotonic()
         if fresh or now - self._listed_at > FRESH_S:
             self._items, self._listed_at = self._list(), now

@@ -179,7 +179,7 @@ class _Server:
         self.tasks = Tasks(library, command)
 
     def warm(self) -> None:
-        """Open the stores before somebody asks for them: one of 10,000 episodes takes a second."""
+        """Open the stores in advance: opening 10,000 episodes takes a second."""
         for kind, name in self._library.items():
             if kind == "store":
                 with suppress(PlauditError):

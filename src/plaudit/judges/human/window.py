@@ -107,7 +107,7 @@ class Sidebar(QFrame):
         self.traces.setText("".join(lines) or f"<span style='color:{style.TEXT_MUTED}'>none</span>")
 
     def show_queue(self) -> None:
-        """Which rows there are, and which is open."""
+        """Show the rows of the queue and mark the open one."""
         self._model.refresh()
         if self._session.episode_id is not None:
             self.rows.setCurrentIndex(self._model.index(self._session.queue.rows.index(self._session.episode_id)))
@@ -141,7 +141,7 @@ NO_IMAGES = "This episode has no images to label.\n\nExclude it (X), or go on to
 
 
 class LabelWindow(QWidget):
-    """Over a session, which it closes when it is closed."""
+    """The labeling window. Closing it also closes its session."""
 
     def __init__(self, session: Session, *, poll: bool = True, action_log: Path | None = None):
         super().__init__()
