@@ -145,7 +145,7 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path):
 
 def test_a_path_with_brackets_is_shown_as_it_is(tmp_path):
     labeled_store(tmp_path / "run[bold]", counting_episode(4)).close()
-    assert "run[bold] is sound" in plaudit("data", "check", "run[bold]", cwd=tmp_path)
+    assert "run[bold] is intact" in plaudit("data", "check", "run[bold]", cwd=tmp_path)
     assert "error: no[red]where does not exist" in plaudit("data", "info", "no[red]where", cwd=tmp_path, ok=False)
 
 

@@ -76,8 +76,8 @@ class OffPolicyConfig(LearnerConfig):
     def _check_cloning(self) -> Self:
         if self.clones_demos and round(self.demo_ratio * self.batch_size) < 1:
             raise ValueError(
-                f"demo_ratio is {self.demo_ratio:g} of a batch of {self.batch_size}, so no batch holds demonstrations, "
-                "so bc_weight and clone_updates have no effect; raise demo_ratio, or set them to 0"
+                f"demo_ratio is {self.demo_ratio:g} of a batch of {self.batch_size}, so no batch holds demonstrations; "
+                "raise demo_ratio, or set bc_weight and clone_updates to 0, because they would have no effect"
             )
         return self
 
