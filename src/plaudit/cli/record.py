@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 FLAGS = {"--dataset.num_episodes": "--episodes", "--dataset.single_task": "--task"}
 KEYS = {"--dataset.fps": "robot.fps"}
 UNNEEDED = {  # flag -> what to do here
-    "--dataset.repo_id": "the store's folder is the first argument",
-    "--dataset.root": "the store's folder is the first argument",
-    "--dataset.episode_time_s": "write --steps with the number of control steps, seconds times rate",
-    "--dataset.reset_time_s": "leave it out, every episode waits for the start key",
-    "--dataset.push_to_hub": "leave it out, nothing is uploaded; plaudit data export writes a LeRobot data set",
-    "--resume": "leave it out, the same command continues a store",
+    "--dataset.repo_id": "name the store's folder as the first argument",
+    "--dataset.root": "name the store's folder as the first argument",
+    "--dataset.episode_time_s": "use --steps, the number of control steps (seconds times rate)",
+    "--dataset.reset_time_s": "leave it out: every episode waits for the start key",
+    "--dataset.push_to_hub": "leave it out: nothing is uploaded; plaudit data export writes a LeRobot data set",
+    "--resume": "leave it out: the same command continues a store",
     "--play_sounds": "write operator.cue=speech",
-    "--display_data": "leave it out; --playback writes a video of each episode",
+    "--display_data": "leave it out; --playback writes a video of the last episode",
 }
 DEVICES = {"robot": ROBOT_REGISTRY, "teleop": TELEOP_REGISTRY}
 
@@ -143,7 +143,7 @@ def record(
             out.print(f"{store} has {len(opened.ids)} of {episodes} episodes")
 
         def result() -> str:
-            return f". {store} has {len(opened.ids)} of {episodes} episodes; the same command continues"
+            return f". {store} has {len(opened.ids)} of {episodes} episodes; run the same command again to continue"
 
         with running(lambda: _engine(config, spec), result) as engine:
             out.print(f"{engine.env_spec.name}: {engine.env_spec.fps:g} Hz; {_how_to_move(engine, config.teleop)}")

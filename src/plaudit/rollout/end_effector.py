@@ -40,7 +40,7 @@ class EndEffectorConfig(Config):
 def check_gripper(gripper: int | None, action_dim: int) -> None:
     """Refuse a gripper that is not a number of an action, before a device is opened."""
     if gripper is not None and gripper >= action_dim:
-        raise RolloutError(f"teleop.gripper is {gripper}, and an action has {action_dim} numbers from 0 on")
+        raise RolloutError(f"teleop.gripper is {gripper}, but the indices of an action are 0 to {action_dim - 1}")
 
 
 class EndEffectorTeleop:

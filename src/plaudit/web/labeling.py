@@ -49,7 +49,7 @@ class LabelSessions:
         """
         name, order = str(request.get("name", "")).strip(), request.get("order", "unlabeled")
         if not name or len(name) > MAX_NAME or not name.isprintable():
-            raise DataError(f"a labeler needs a name of 1 to {MAX_NAME} characters; it is kept with the labels")
+            raise DataError(f"enter a name of 1 to {MAX_NAME} characters; it is stored with the labels")
         if order not in ORDERS:
             raise DataError(f"'{order}' is not an order; choose one of: {', '.join(ORDERS)}")
         if not isinstance(request.get("action"), str | None):

@@ -8,7 +8,7 @@ const MOVES = { back: -1, forward: 1, back_10: -10, forward_10: 10, first: -1e9,
 const RETRY_MS = 1000, ALIVE_MS = 5000;
 const ORDERS = {
   unlabeled: "unlabeled first", disagreement: "most disputed first", uncertain: "least certain first", random: "random order",
-  repeat: "label again, to measure agreement",
+  repeat: "label label again, to measure agreement",
 };
 const DONE = {
   repeat: "No episodes to label again. Label some first. They appear here once more, without your earlier label.",
