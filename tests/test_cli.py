@@ -32,9 +32,7 @@ def test_the_whole_path_of_a_data_set(tmp_path):
     assert "9 success frames, 27 failure frames (36 total)" in said
     said = plaudit("data", "info", "store", cwd=tmp_path)
     assert "2 of 3" in said and "cam_high 48x64" in said
-    assert "store is sound.\nwhy: Every checksum is right: 3 episodes" in plaudit(
-        "data", "check", "store", cwd=tmp_path
-    )
+    assert "store is intact.\nwhy: All checksums match: 3 episodes" in plaudit("data", "check", "store", cwd=tmp_path)
     plaudit("data", "sheet", "store", 0, "-o", "sheet.png", cwd=tmp_path)
     assert Image.open(tmp_path / "sheet.png").size[0] > 500
     said = plaudit("data", "export", "store", "out", cwd=tmp_path)
@@ -147,7 +145,7 @@ def test_a_pickle_that_would_run_code_is_refused(tmp_path):
 
 def test_a_path_with_brackets_is_shown_as_it_is(tmp_path):
     labeled_store(tmp_path / "run[bold]", counting_episode(4)).close()
-    assert "run[bold] is sound" in plaudit("data", "check", "run[bold]", cwd=tmp_path)
+    assert "run[bold] is intact" in plaudit("data", "check", "run[bold]", cwd=tmp_path)
     assert "error: no[red]where does not exist" in plaudit("data", "info", "no[red]where", cwd=tmp_path, ok=False)
 
 

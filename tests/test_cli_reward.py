@@ -89,7 +89,7 @@ def test_from_a_store_to_a_model_and_a_table(run, tmp_path, store):
     sentence = "too few episodes to guarantee a false-positive rate of 1%: label at least 1,512 more"
     assert sentence in " ".join(said.split())
     page = (tmp_path / "judge/report.html").read_text()
-    assert "Label at least 60 more episodes for a guarantee of 20% (1,512 for the 1% that was asked for)" in page
+    assert "Label at least 60 more episodes for a guarantee of 20% (1,512 for the 1% that you requested)" in page
     tree = json.loads((tmp_path / "judge/model.json").read_text())
     del tree["promise"]  # as an earlier version wrote it
     (tmp_path / "judge/model.json").write_text(json.dumps(tree))

@@ -25,5 +25,5 @@ def test_our_own_robots_and_flags_stay():
 
 
 def test_a_flag_that_is_not_needed_says_what_to_do():
-    with pytest.raises(typer.BadParameter, match="in plaudit, write --steps with the number of control steps"):
+    with pytest.raises(typer.BadParameter, match="in plaudit, use --steps, the number of control steps"):
         list(translated(["--dataset.episode_time_s=30"]))

@@ -78,7 +78,7 @@ def test_the_page_needs_no_other_file(tmp_path):
 
 def test_a_failed_control_has_the_color_of_failure_and_is_named_on_top(tmp_path):
     page = report(tmp_path, controls=[PASSED, FAILED])
-    assert "It predicts success where there is none: blank white (100% of 8 frames)" in page
+    assert "It predicts success in controls that have none: blank white (100% of 8 frames)" in page
     assert '<span class="bad">failed</span>' in page and '<span class="good">passed</span>' in page
     assert "where there is none" not in report(tmp_path, controls=[PASSED])
 
@@ -158,17 +158,17 @@ def held_out(successes: int, failures: int, *, found: int | None = None, passed:
 @pytest.mark.parametrize(
     ("of", "result"),
     [
-        (held_out(9, 9), "Usable while it is audited."),
-        (held_out(9, 0), "Not usable yet: not measured."),
-        (held_out(0, 9), "Not usable yet: not measured."),
-        (held_out(9, 9, found=0), "Not usable yet: it finds none of the successes."),
-        (held_out(9, 9, passed=3), "Not usable yet: 25% of the successes it predicts are false"),
-        (held_out(9, 9, found=4), "Not usable yet: 28% of the episodes are successes it misses"),
+        (held_out(9, 9), "Usable with an audit."),
+        (held_out(9, 0), "Not usable yet: it could not be measured."),
+        (held_out(0, 9), "Not usable yet: it could not be measured."),
+        (held_out(9, 9, found=0), "Not usable yet: it detects no success."),
+        (held_out(9, 9, passed=3), "Not usable yet: 25% of the predicted successes are false"),
+        (held_out(9, 9, found=4), "Not usable yet: 28% of the episodes are missed successes"),
     ],
 )
 def test_the_page_opens_with_a_verdict_in_three_lines(tmp_path, of, result):
     lines = verdict_rows(report(tmp_path, of=of, judge="runs/judge", store="my data"))
-    assert lines[0].startswith(result) and lines[1].startswith(("It ", "There are no"))
+    assert lines[0].startswith(result) and lines[1].startswith(("It ", "The held-out episodes contain no"))
     assert "plaudit " in lines[2] and "&#39;my data&#39;" in lines[2]
 
 
@@ -179,8 +179,8 @@ def test_the_next_step_is_a_target_that_can_be_reached(tmp_path):
     )
     page = report(tmp_path, of=held_out(9, 9), guarantee=guarantee, judge="runs/judge", store="data")
     result, _, following = verdict_rows(page)
-    assert result == "Usable while it is audited; 1% false positives are not guaranteed."
-    assert "Label at least 54 more episodes for a guarantee of 20% (1,506 for the 1% that was asked for)" in following
+    assert result == "Usable with an audit; a false-positive rate of 1% is not guaranteed."
+    assert "Label at least 54 more episodes for a guarantee of 20% (1,506 for the 1% that you requested)" in following
     command = "plaudit label data --judge human &amp;&amp; plaudit train-reward data --output-dir runs/judge_2"
     assert following.endswith(f":{command}")
     rates = re.findall(r"<td>([\d.]+%)(?: \(asked for\))?</td><td><span", page)
@@ -246,7 +246,7 @@ def test_a_judge_that_fails_a_control_is_not_usable(page):
 def test_a_judge_that_passes_its_controls_is_usable(page):
     said = page()
     assert (
-        '<dl class="verdict good"><dt>result</dt><dd>Usable while it is audited.</dd>' in said
+        '<dl class="verdict good"><dt>result</dt><dd>Usable with an audit.</dd>' in said
         and 'class="bad">failed' not in said
     )
     assert "plaudit judge exam package:Brightness &#39;a &lt; b&#39;" in said

@@ -71,9 +71,9 @@ def test_a_urdf_is_read_without_its_meshes_and_a_gripper_is_no_joint_of_the_arm(
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ('<!DOCTYPE a [<!ENTITY x SYSTEM "/etc/passwd">]><robot name="a">&x;</robot>', "it defines entities"),
-        ('<mujoco><include file="/etc/passwd"/></mujoco>', "it includes other files, which are not read"),
-        ("<html/>", "this is no URDF or MJCF file: it begins with <html>"),
+        ('<!DOCTYPE a [<!ENTITY x SYSTEM "/etc/passwd">]><robot name="a">&x;</robot>', "it defines XML entities"),
+        ('<mujoco><include file="/etc/passwd"/></mujoco>', "it includes other files, which are refused"),
+        ("<html/>", "this is not a URDF or MJCF file: it begins with <html>"),
         ("<robot", "cannot read the joints of this URDF or MJCF file"),
         ("<mujoco><worldbody>" + "<body>" * 100 + "</body>" * 100 + "</worldbody></mujoco>", "nests more than 64"),
     ],
@@ -156,5 +156,5 @@ def test_a_hand_outside_of_the_box_may_only_come_back(urdf):
 
 
 def test_a_gripper_that_moves_the_hand_is_refused(urdf):
-    with pytest.raises(RolloutError, match=r"teleop\.gripper is 1, and joint 'elbow' moves the end-effector"):
+    with pytest.raises(RolloutError, match=r"teleop\.gripper is 1, but joint 'elbow' moves the end-effector"):
         planar(urdf, Sticks(0, 0, 0, 0, 0, 0, 0), gripper=1).begin_episode(simulated([0, 0, 0]))

@@ -170,16 +170,16 @@ def test_a_twin_with_a_task_passes_the_robots_check_and_can_fail(tmp_path, name)
 @pytest.mark.parametrize(
     ("changes", "name", "sentence"),
     [
-        ({}, "lifft", "there is no task 'lifft' for a twin; did you mean 'lift'?"),
-        ({"start_pose": None}, "lift", "the params have none; set start_pose"),
-        ({"camera_names": []}, "lift", "the params have none; set camera_names"),
-        ({"mono_image_resize": {"width": 1600, "height": 1200}}, "lift", "1600x1200.*at most 1280"),
+        ({}, "lifft", "'lifft' is not a task for a twin; did you mean 'lift'?"),
+        ({"start_pose": None}, "lift", "needs a start pose; set start_pose"),
+        ({"camera_names": []}, "lift", "needs cameras; set camera_names"),
+        ({"mono_image_resize": {"width": 1600, "height": 1200}}, "lift", "1600x1200.*the limit is 1280"),
     ],
 )
 def test_a_robot_that_cannot_show_a_task_is_refused_with_the_reason(tmp_path, changes, name, sentence):
     with pytest.raises(RobotError, match=sentence.replace("?", r"\?")):
         TwinTask(name, robot_config(tmp_path, **changes).params())
-    with pytest.raises(RobotError, match="moved by four joints, and the robot has 2"):
+    with pytest.raises(RobotError, match="needs four joints, but the robot has 2"):
         handles(["a", "b"])
 
 

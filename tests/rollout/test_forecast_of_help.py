@@ -98,7 +98,7 @@ def test_a_model_that_fails_ends_the_hints_and_nothing_else(capfd):
         operator.wait_until_ready()
         engine.recording = buffer = EpisodeBuffer.allocate(SPEC, 4)
         add(buffer, 1)
-        wait_until(lambda: "no more hints: camera 'front'" in "".join(capfd.readouterr()))
+        wait_until(lambda: "hints stopped: camera 'front'" in "".join(capfd.readouterr()))
     assert operator.status.phase == "episode"
 
 
@@ -109,12 +109,12 @@ def test_the_threshold_is_chosen_on_labeled_episodes(tmp_path):
     config = ForecastConfig(progress=model, store=tmp_path / "held_out", window_s=0.3, max_false=0.2)
     forecast = load_forecast(config)
     assert forecast.threshold.successes == 6 and forecast.threshold.false <= 0.2
-    with pytest.raises(DataError, match="needs 10 successful episodes that the model has not seen, and there are 6"):
+    with pytest.raises(DataError, match="needs 10 successful episodes that the model has not seen, but there are 6"):
         load_forecast(config.model_copy(update={"max_false": 0.1}))
 
 
 def test_hints_need_somebody_who_reads_them(tmp_path):
     config = ForecastConfig(progress=tmp_path, store=tmp_path)
-    with pytest.raises(DataError, match="nobody attends this run"):
+    with pytest.raises(DataError, match="gives hints to an operator, but this run has none"):
         check_forecast(config, OperatorConfig(auto=True))
     check_forecast(config, OperatorConfig(auto=False))

@@ -24,7 +24,7 @@ def recording(folder, *words: str) -> PtyProcess:
 
 def test_episodes_are_driven_by_keys_marked_discarded_and_continued(tmp_path):
     with recording(tmp_path, "--episodes", "2") as run:
-        run.expect("keys, a pair for each number of an action: ik jl um nb")
+        run.expect("key pairs, one per action dimension: ik jl um nb")
         run.expect("note: no live view of the cameras: sim has no cameras", "scene ready?")
         run.press(" ")
         run.expect("running")
@@ -59,7 +59,7 @@ def test_episodes_are_driven_by_keys_marked_discarded_and_continued(tmp_path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--robot", "igris_b", "--env", "lift"], "--env lift is a simulated task, and --robot is igris_b"),
+        (["--robot", "igris_b", "--env", "lift"], "--env lift is a simulated task, but --robot is igris_b"),
         (["--env", "lifft"], "there is no env 'lifft'; did you mean 'lift'?"),
         (["--env", "lift"], "teleop by keyboard needs a terminal"),
         (["--env", "lift", "--teleop", "gamepad", "teleop.device=/dev/none"], "is a gamepad plugged in?"),

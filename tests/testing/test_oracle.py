@@ -62,7 +62,7 @@ def test_a_person_counts_before_the_judge_and_excludes(tmp_path, store):
 
 def test_nobody_else_counts(tmp_path, store):
     store.ledger.append(0, Labels.from_cutoff(steps=3, cutoff=2, source="simulator"))
-    assert "nobody whose labels count" in Oracle(config(tmp_path), store, "classifier", 1).problem(0, 0, 0.0, GAMMA)
+    assert "source that counts" in Oracle(config(tmp_path), store, "classifier", 1).problem(0, 0, 0.0, GAMMA)
 
 
 def test_an_operators_failure_is_terminal(tmp_path, store):

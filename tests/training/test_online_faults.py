@@ -63,7 +63,7 @@ def test_a_camera_that_is_silent_for_a_moment_ends_its_episode_and_not_the_run(t
     kept = [episode for _, episode in Store.open(tmp_path / "run/episodes")]
     assert [episode.meta["ended"] for episode in kept] == ["steps", "camera 'front' is silent", *3 * ["steps"]]
     assert [episode.steps for episode in kept] == [12, 5, 12, 12, 12]
-    reason = "camera 'front' is silent; the robot holds and is waited for, up to 60 s"
+    reason = "camera 'front' is silent; the robot holds; the run waits up to 60 s"
     assert set(told) == {f"waits for robot and policy to be back: {reason}"}
 
 

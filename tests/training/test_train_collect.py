@@ -172,7 +172,7 @@ def test_a_recipe_of_the_guide_has_its_task_and_learner_by_default(tmp_path: Pat
         ("reward: {data_collection: {positive_dir: a}}", "positive_dir and negative_dir belong together"),
         ("reward: {data_collection: {positive_dir: a/b, negative_dir: a/b}}", "give each another name"),
         ("reward: {data_collection: {positive_dir: a/store, negative_dir: a/b}}", "give each another name"),
-        ("reward_data_collection: {save_dir: a}\ncollect: {store: b}", "what to collect is described twice"),
+        ("reward_data_collection: {save_dir: a}\ncollect: {store: b}", "the data collection is configured twice"),
         ("collect: {store: a, target_success: 1, max_positive_trajectories: 1}", "the same as 'target_success'"),
         ("collect: {store: a, cameras: [fornt]}", "collect.cameras has 'fornt', which the environment does not show"),
         ("collect: {store: a, target_success: -1}", "key 'collect.target_success' is -1"),

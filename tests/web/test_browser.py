@@ -12,7 +12,7 @@ from conftest import counting_episode
 from plaudit.data.store import Store
 
 EPISODES = 10
-BEHIND = "document.getElementById('notice').innerText.includes('this page was behind')"
+BEHIND = "document.getElementById('notice').innerText.includes('this page was out of date')"
 
 
 def label_one(page: Page, success: bool) -> int:
@@ -83,7 +83,7 @@ def test_episodes_are_filtered_scrubbed_and_untrusted_text_stays_text(tmp_path):
         page.run(
             "(e => { e.value = 'success'; e.dispatchEvent(new Event('change')) })(document.querySelector('select'))"
         )
-        page.wait("document.body.innerText.includes('No episode fits these filters')")
+        page.wait("document.body.innerText.includes('No episode matches these filters')")
         page.goto(server.address + "?2#/episode/s/1")
         page.wait("document.querySelector('.cameras img')?.complete")
         assert page.run("document.querySelector('h1').innerText") == NASTY

@@ -167,7 +167,7 @@ def test_a_page_starts_and_marks_the_episodes_of_a_run(tmp_path):
                 for done in range(2):
                     page.wait(f"document.querySelector('#extent')?.innerText.includes('{done} of 2 episodes')")
                     page.wait("document.querySelector('[data-command=start]:enabled')")
-                    assert "The emergency stop and its release are not offered here" in page.text
+                    assert "This page has no emergency stop" in page.text
                     page.run("document.querySelector('[data-command=start]').click()")
             wait_until(lambda: loop.poll() is not None, 200, what="for the end of the run")
         finally:

@@ -255,7 +255,7 @@ def test_labels_go_through_the_session_of_the_window(tmp_path):
         assert marked["runs"] == [[0, 2, 0], [3, 4, 1]]
         assert act(action="undo", episode=0, frame=3)["summary"] == "nothing labeled"
         assert "nothing is labeled in episode 0 yet" in act(action="complete", episode=0, frame=3)["error"]
-        assert act(action="complete", episode=7)["status"] == "this page was behind; nothing was changed"
+        assert act(action="complete", episode=7)["status"] == "this page was out of date; nothing was changed"
         ranged = act(action="label_success", episode=0, frame=2, selection=[1, 2])
         assert ranged["runs"] == [[0, 0, None], [1, 2, 1], [3, 4, None]]
         act(action="fail", episode=0, frame=0)

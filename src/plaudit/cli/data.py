@@ -84,7 +84,7 @@ def import_(
     lost = f", {len(report.failed)} left out (see above)" if report.failed else ""
     count = f"{len(report.ids)} episodes imported into {store}, {report.labeled} with labels{already}{lost}"
     available = len(report.ids) + report.already_imported
-    following = "Label them, also from a file (plaudit data label)", label_command(store)
+    following = "Label them, or import labels from a file (plaudit data label)", label_command(store)
     if report.failed:
         following = (
             "Fix them in the data set, then import again",
@@ -92,7 +92,7 @@ def import_(
         )
     elif report.labeled or not report.ids:
         following = "Train a judge", f"plaudit train-reward {quoted(store)}"
-    result = "Usable." if available and not report.failed else "Usable in part." if available else "Not usable."
+    result = "Usable." if available and not report.failed else "Partly usable." if available else "Not usable."
     out.print(Verdict(result, f"{count}.", *following, tone="bad" if report.failed else "good"))
     if report.failed:
         raise typer.Exit(1)
@@ -224,14 +224,14 @@ def check(
         why = f"{format_count(len(report.problems), 'problem')}, the first: {report.problems[0]}"
         following = "Repair what can be repaired", f"plaudit data check {quoted(store)} --repair"
         if repair:
-            following = "Show what is left of it", f"plaudit data info {quoted(store)}"
+            following = "Show what remains", f"plaudit data info {quoted(store)}"
         out.print(Verdict(f"{store} is damaged.", why, *following))
         raise typer.Exit(1)
     size = (
         f"{report.episodes} episodes, {report.nbytes:,} bytes, {report.labels} label versions, {report.lines:,} lines"
     )
     info = f"plaudit data info {quoted(store)}"
-    out.print(Verdict(f"{store} is sound.", f"Every checksum is right: {size}.", "See what it has", info, "good"))
+    out.print(Verdict(f"{store} is intact.", f"All checksums match: {size}.", "Show its contents", info, "good"))
 
 
 @command(data, "sheet")
@@ -295,7 +295,7 @@ def order_(
     ledger = Store.open(store).ledger
     labeled = sorted({version.source for version in ledger.since(0)})
     for name in [] if tiers is None else unknown_sources(LabelOrder(tiers), labeled):
-        tell("note", f"no label of {store} is by '{name}'; there are labels by {', '.join(labeled) or 'no one'}")
+        tell("note", f"no label of {store} is by '{name}'; it has labels by {', '.join(labeled) or 'no one'}")
     out.print(f"{store}: {ledger.order.describe()} ({ledger.order})")
 
 

@@ -241,10 +241,10 @@ def collect_(
         new = len(opened) - before
     kept = f"{quota.kept['success']} successes and {quota.kept['failure']} failures"
     usable = quota.done and quota.kept["success"] > 0 and quota.kept["failure"] > 0  # a judge learns from both kinds
-    result = "Usable to train a judge." if usable else "Not enough to train a judge."
+    result = "Enough to train a judge." if usable else "Not enough to train a judge."
     following = "Train a judge", f"plaudit train-reward {quoted(store)}"
     if not usable:
-        following = "Look at its episodes, then collect with other settings", f"plaudit data info {quoted(store)}"
+        following = "Look at the episodes, then collect with other settings", f"plaudit data info {quoted(store)}"
     out.print(Verdict(result, f"{store} has {kept}.", *following, tone="good" if usable else "bad"))
     out.print(f"{store} has {kept}, {new} of them new")
     if not quota.done:

@@ -429,9 +429,11 @@ def tune_(
         stop(f"stopped; run the same command to resume from {work_folder(output_dir)}")
     calibrate = f"plaudit judge calibrate OTHER_STORE --config {output_dir} --output {output_dir / 'judge.yaml'}"
     after, before = tuned.metrics.roc_auc, tuned.before.roc_auc
-    why = f"ROC AUC is {after:.3f} on the episodes that chose the epoch; it was {before:.3f} before."
-    result = "Better than before; not measured on other episodes yet." if after > before else "Not better than before."
-    out.print(Verdict(result, why, "Calibrate it on episodes that it has not seen", calibrate, "open"))
+    why = f"ROC AUC on the episodes used to select the epoch: {after:.3f} (before: {before:.3f})."
+    result = (
+        "Better than before, but not yet measured on other episodes." if after > before else "Not better than before."
+    )
+    out.print(Verdict(result, why, "Calibrate it on unseen episodes", calibrate, "open"))
     chosen_by = f"on the {tuned.metrics.episodes} episodes that chose the epoch"
     out.print(f"{output_dir}: ROC AUC {after:.3f} after epoch {tuned.best_epoch}, {before:.3f} before, {chosen_by}")
     tell("note", f"then examine it on other episodes: plaudit judge exam {output_dir} STORE")

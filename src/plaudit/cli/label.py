@@ -52,10 +52,10 @@ def label_(
     skip_labeled: bool = False,  # Skip episodes that already have labels of any source.
     dry_run: bool = False,  # Show what would be done; write nothing.
     batch: Positive = 8,  # Episodes that are labeled at once.
-    # With --judge human: which episodes come first; repeat: those that you have labeled once.
+    # With --judge human: which episodes come first; repeat: those that you labeled once.
     order: Literal["unlabeled", "disagreement", "uncertain", "random", "repeat"] = "unlabeled",
     name: str = "",  # With --judge human: the labeler's name, kept with the labels.
-    # With --judge human: where; auto: in a window if one can be opened here (extra gui), else in the browser.
+    # With --judge human: where to label; auto: in a window if possible (extra gui), else in the browser.
     window: Literal["auto", "web", "qt"] = "auto",
     # With --judge human and a window: a file that records every action.
     action_log: Annotated[Path | None, Option("--action-log", "--keys-log")] = None,
@@ -123,13 +123,13 @@ def _opens_window(window: Literal["auto", "web", "qt"], action_log: Path | None)
     from plaudit.judges.human.app import check_display
 
     if window == "web" and action_log is not None:
-        raise DataError("--action-log records the keys of a window; leave it out, or use --window qt")
+        raise DataError("--action-log needs the labeling window; leave it out, or use --window qt")
     if window != "auto" or action_log is not None:
         return window != "web"
     try:
         check_display()
     except (DisplayError, MissingExtra) as error:
-        tell("note", f"labeling in the browser, since no window can be opened: {error}")
+        tell("note", f"labeling in the browser, because no window can be opened: {error}")
         return False
     return True
 
@@ -157,14 +157,14 @@ def _print_labeled(store: "Store", count: int, drafts: int) -> None:
     store.refresh()
     store.ledger.refresh()
     left = sum(store.ledger.newest(i, ("human",)) is None for i in store.ids)
-    begun = f", {drafts} begun and kept" if drafts else ""
-    why = f"{count} episodes of {store.folder} labeled by a human{begun}, {left} are left."
+    begun = f", {drafts} unfinished and kept" if drafts else ""
+    why = f"{count} episodes of {store.folder} labeled by a person{begun}; {left} left."
     if left:
         following = "Label the others", label_command(store.folder)
-        out.print(Verdict("Usable in part: some episodes have no label of a human.", why, *following, tone="open"))
+        out.print(Verdict("Partly usable: some episodes have no label from a person.", why, *following, tone="open"))
         return
     following = "Train a judge on the labels", f"plaudit train-reward {quoted(store.folder)}"
-    out.print(Verdict("Usable: every episode has a label of a human.", why, *following, tone="good"))
+    out.print(Verdict("Usable: every episode has a label from a person.", why, *following, tone="good"))
 
 
 def named_store(words: Sequence[str] | None) -> tuple[Path, list[str]]:
@@ -247,7 +247,7 @@ def _print_result(
     following = "Train a judge on the labels", f"plaudit train-reward {quoted(store.folder)}"
     if not usable:
         following = "Label the others by hand", label_command(store.folder)
-    result = "Usable: all of these episodes have a label." if usable else "Usable in part: some have no label."
+    result = "Usable: all episodes have labels." if usable else "Partly usable: some episodes have no label."
     out.print(Verdict(result, f"{count}.", *following, tone="good" if usable else "bad"))
     if isinstance(config, CascadeConfig):
         tally = CascadeLedger(config)

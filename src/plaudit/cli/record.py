@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 FLAGS = {"--dataset.num_episodes": "--episodes", "--dataset.single_task": "--task"}
 KEYS = {"--dataset.fps": "robot.fps"}
 UNNEEDED = {  # flag -> what to do here
-    "--dataset.repo_id": "the store's folder is the first argument",
-    "--dataset.root": "the store's folder is the first argument",
-    "--dataset.episode_time_s": "write --steps with the number of control steps, seconds times rate",
-    "--dataset.reset_time_s": "leave it out, every episode waits for the start key",
-    "--dataset.push_to_hub": "leave it out, nothing is uploaded; plaudit data export writes a LeRobot data set",
-    "--resume": "leave it out, the same command continues a store",
+    "--dataset.repo_id": "name the store's folder as the first argument",
+    "--dataset.root": "name the store's folder as the first argument",
+    "--dataset.episode_time_s": "use --steps, the number of control steps (seconds times rate)",
+    "--dataset.reset_time_s": "leave it out: every episode waits for the start key",
+    "--dataset.push_to_hub": "leave it out: nothing is uploaded; plaudit data export writes a LeRobot data set",
+    "--resume": "leave it out: the same command continues a store",
     "--play_sounds": "write operator.cue=speech",
     "--display_data": "use --view browser or --view none",
 }
@@ -95,16 +95,16 @@ def translated(args: list[str]) -> Iterator[str]:
 @command(app, "record", reads_config=True, cls=LeRobotFlags)
 def record(
     store: Path,  # The store to add to; created if it does not exist.
-    # Keys, like teleop.step_size=0.02 or operator.keys.success=g.
+    # Config keys, like teleop.step_size=0.02 or operator.keys.success=g.
     overrides: Overrides = None,
     *,
     robot: Robot = "sim",
     env: Annotated[str | None, Option(help="With --robot sim: lift, pick_place or push.")] = None,
     teleop: str = "keyboard",  # keyboard, gamepad, spacemouse, topic, lerobot or my_module:MyConfig.
-    policy: Path | None = None,  # A policy's file: it acts, and you correct it.
+    policy: Path | None = None,  # File of a policy that acts while you correct it.
     episodes: Positive = 20,  # Number of episodes that the store should have.
     steps: Positive = 1000,  # Maximum number of steps of an episode.
-    task: str = "",  # The task text, recorded with each episode; by default that of a simulated task.
+    task: str = "",  # Task text stored with each episode; by default that of the simulated task.
     # Seed of the first episode, in a simulation.
     seed: Annotated[int | None, Option(min=0, max=MAX_SEED)] = None,
     countdown: Count = 3,  # Seconds from the start key to the first step.
@@ -124,7 +124,7 @@ def record(
     from plaudit.rollout.teleop import restore_terminal
 
     if env is not None and robot != "sim":
-        raise ConfigError([((), f"--env {env} is a simulated task, and --robot is {robot}; leave one of them out")])
+        raise ConfigError([((), f"--env {env} is a simulated task, but --robot is {robot}; leave one of them out")])
     with open_or_create(store) as opened, restore_terminal(), _shared_keyboard(teleop, auto):
         config, spec = _load(
             overrides or [],
@@ -137,7 +137,7 @@ def record(
             **({"allow_untrained": True} if allow_untrained else {}),
         )
         if len(opened.ids) >= episodes:
-            out.print(f"{store} has {len(opened.ids)} episodes already; ask for more with --episodes")
+            out.print(f"{store} already has {len(opened.ids)} episodes; increase --episodes to record more")
             return
         operator = _operator(config, auto)
         check_forecast(config.forecast, operator)
@@ -145,7 +145,7 @@ def record(
             out.print(f"{store} has {len(opened.ids)} of {episodes} episodes")
 
         def result() -> str:
-            return f". {store} has {len(opened.ids)} of {episodes} episodes; the same command continues"
+            return f". {store} has {len(opened.ids)} of {episodes} episodes; run the same command again to continue"
 
         with running(lambda: _engine(config, spec), result) as engine:
             out.print(f"{engine.env_spec.name}: {engine.env_spec.fps:g} Hz; {_how_to_move(engine, config.teleop)}")
@@ -225,8 +225,8 @@ def _instruction(robot: Any) -> str:
 def _how_to_move(engine: Any, teleop: Any) -> str:
     keys = getattr(teleop, "keys", None)
     if keys is None:
-        return "you move it"
-    return f"keys, a pair for each number of an action: {' '.join(keys[: engine.env_spec.action_dim])}"
+        return "use the device"
+    return f"key pairs, one per action dimension: {' '.join(keys[: engine.env_spec.action_dim])}"
 
 
 def _play_back(store: "Store", done: "RecordedEpisode") -> None:

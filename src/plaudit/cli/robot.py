@@ -65,8 +65,8 @@ def robot_twin(
     # How long to run.
     seconds: Annotated[float | None, Option(min=0, max=1e9, show_default="until Ctrl-C")] = None,
     task: str | None = None,  # Show a simulated task, which the right arm moves: lift, pick_place or push.
-    seed: Annotated[int, Option(min=0, max=MAX_SEED)] = 0,  # Of the task's first scene.
-    # A simulated person on the robot's topics: always leads the arm, or helps where it makes no progress.
+    seed: Annotated[int, Option(min=0, max=MAX_SEED)] = 0,  # Seed of the task's first scene.
+    # A simulated person on the robot's topics: always moves the arm, or helps when there is no progress.
     leader: Literal["none", "always", "help"] = "none",
     settings: RobotSettings = None,
 ) -> None:
@@ -77,7 +77,7 @@ def robot_twin(
     if not is_ros:
         raise RobotError(f"robot '{name}' has no topics; this command is for ROS 2 robots, like igris_b")
     if task is None and leader != "none":
-        raise RobotError(f"--leader {leader} leads in a task; add --task lift")
+        raise RobotError(f"--leader {leader} needs a task; add --task lift")
     seconds = math.inf if seconds is None else seconds
     scene, person = _task_and_leader(config, task, seed, leader) if task is not None else (None, None)
     run_twin(config, log=log, watchdog_ms=watchdog_ms, faults=fault or (), seconds=seconds, task=scene, leader=person)

@@ -103,7 +103,7 @@ def running(start: Callable[[], Any], result: Callable[[], str] = str) -> Iterat
 
     result: what to add after Ctrl-C
     """
-    state = "no episode was begun"
+    state = "no episode had started"
     try:
         with start() as engine:
             state = "the robot was commanded to hold"
@@ -199,11 +199,11 @@ def drive(
     from plaudit.rollout.run import advising, record_episodes
 
     if config.attended and "web" in config.sources:
-        raise DataError("operator.sources=web is for plaudit online; here, use terminal, gamepad or topic")
+        raise DataError("operator.sources=web works only in plaudit online; use terminal, gamepad or topic")
     patience_s, console = run.inference.patience_s, OperatorConsole(config, view)
 
     def on_fault(fault: str) -> None:
-        tell("warning", f"{fault}; the robot holds and is waited for, up to {patience_s:g} s")
+        tell("warning", f"{fault}; the robot holds; the run waits up to {patience_s:g} s")
 
     operator, left = Operator(config.gate, console.show, countdown) if config.attended else None, count
     with ExitStack() as stack:

@@ -26,20 +26,23 @@ GRACE_S = 2  # for open pages, when the server ends
 def serve(
     folders: Annotated[
         list[Path] | None,
-        Option(metavar="[STORE|RUN|FOLDER]...", help="Stores, runs, judges, or folders with these; . by default."),
+        Option(
+            metavar="[STORE|RUN|FOLDER]...",
+            help="Stores, runs, judges or folders that contain them; by default the current folder.",
+        ),
     ] = None,
     *,
-    host: str = "127.0.0.1",  # The address to listen on; any but this machine's own requires a token.
+    host: str = "127.0.0.1",  # Address to listen on; any other than this machine's requires a token.
     port: Annotated[int, Option(min=0, max=65535)] = 8420,  # The port; 0: any free one.
-    # The token that pages need. Made at random if the address is not this machine's own.
+    # Access token for the pages. Random by default if other machines can reach the address.
     token: Annotated[str | None, Option(envvar=TOKEN_VARIABLE)] = None,
     page: Annotated[str, Option(hidden=True)] = "",  # The page that the printed address opens, like #/label/data.
     browse: Annotated[bool, Option(hidden=True)] = False,  # Open it in a browser.
 ) -> None:
-    """Show and label episodes in a browser, follow and compare runs, import data sets and train judges.
+    """Show and label episodes in a browser, monitor runs, import data sets and train judges.
 
-    Only the given folders are served, to this machine alone unless --host says otherwise. The emergency stop of a robot
-    is not offered over the network: keep it at the robot.
+    Only the given folders are served, and only to this machine unless --host allows others. Pages have no emergency
+    stop: keep it at the robot.
     """
     uvicorn = import_extra("uvicorn", "web")
     import_extra("websockets", "web")
@@ -53,7 +56,7 @@ def serve(
     roots = [folder.resolve() for folder in folders or [Path()]]
     for folder, root in zip(folders or [Path()], roots, strict=True):
         if not root.is_dir():
-            raise DataError(f"{folder} is not a folder; name a store, a run, or a folder with these")
+            raise DataError(f"{folder} is not a folder; name a store, a run, or a folder that contains them")
     listening = listen(host, port)
     port = listening.getsockname()[1]
     if host not in LOCAL and not token:
@@ -65,7 +68,7 @@ def serve(
         address = f"http://{socket.gethostname()}:{port}/"
     out.print(f"serving {', '.join(map(str, roots))}", highlight=False)
     address += f"{f'?token={token}' if token else ''}{page}"
-    typer.echo(f"open {address}   (Ctrl-C ends it)")  # unlike `out`, with the token
+    typer.echo(f"open {address}   (Ctrl-C stops the server)")  # unlike `out`, with the token
     if browse:
         webbrowser.open(address)
     if host not in LOCAL:

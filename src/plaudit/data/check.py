@@ -26,7 +26,7 @@ MAX_SETTINGS_BYTES = 1 << 14  # of a `store.json` in which a flipped bit is sear
 
 @dataclass
 class CheckReport:
-    """What a check looked at and what it found."""
+    """Result of a check: what was verified and which problems exist."""
 
     episodes: int = 0
     nbytes: int = 0
@@ -39,7 +39,7 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong, or everything was repaired."""
+        """Whether there are no problems, or all were repaired."""
         return not self.problems
 
 

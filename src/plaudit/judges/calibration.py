@@ -53,7 +53,7 @@ class PlattScaling(Config):
         return _sigmoid(self.logit(logits)).astype(np.float32)
 
     def logit(self, logits: AnyArray) -> AnyArray:
-        """The same before the sigmoid, in float64."""
+        """The calibrated logit, before the sigmoid, in float64."""
         return np.asarray(logits, np.float64) / self.temperature + self.bias
 
     def recalibrate(self, success_prob: AnyArray) -> FloatArray:
@@ -62,7 +62,7 @@ class PlattScaling(Config):
 
 
 def logit(success_prob: AnyArray | float) -> AnyArray:
-    """In float64; of a probability of 1 it is 20.7, which comes back as 1."""
+    """Logit of a probability in float64, limited to 20.7, which maps back to 1."""
     prob = np.clip(np.asarray(success_prob, np.float64), 1e-9, 1 - 1e-9)
     return np.log(prob / (1 - prob))
 
@@ -224,7 +224,7 @@ class CalibrationRecord(Config):
 
 @dataclass(frozen=True)
 class Fit:
-    """What was fitted on a judge's scores."""
+    """Calibration and rule that were fitted on a judge's scores."""
 
     rule: DecisionRule
     calibration: PlattScaling
@@ -233,7 +233,7 @@ class Fit:
 
 @dataclass(frozen=True, eq=False)
 class CrossValResult:
-    """What rules are worth on episodes that did not choose them."""
+    """Metrics of rules on episodes that were not used to choose them."""
 
     fpr: Interval
     losses: FloatArray  # [E] of each episode with failure frames, the share of these predicted a success

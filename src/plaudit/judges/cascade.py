@@ -117,12 +117,12 @@ class CascadeConfig(JudgeConfig):
         return any(stage.uses_task for stage in self.models)
 
     def names(self) -> list[str]:
-        """Of the stages, each once: their types."""
+        """The types of the stages, each once."""
         kinds = [JUDGE_REGISTRY.name_of(stage).rpartition(":")[2] for stage in self.stages]
         return [kind if kinds.count(kind) == 1 else f"{kind}_{i + 1}" for i, kind in enumerate(kinds)]
 
     def with_models(self, models: Iterable[JudgeConfig]) -> Self:
-        """With other versions of the stages before the human."""
+        """The cascade with other models for the stages before the human."""
         return self.model_copy(update={"stages": (*models, *self.stages[len(self.models) :])})
 
     def with_decode(self, decode: Decode) -> NoReturn:
@@ -146,7 +146,7 @@ class Stage:
         return "" if labels.scores is None or self.judge.rule.ood == "accept" else labels.scores.ood
 
     def decides(self, labels: Labels) -> bool:
-        """Whether it may say alone what these labels say."""
+        """Whether this stage may decide these labels alone."""
         if self.rights is None or labels.scores is None or self.ood(labels):
             return False
         score = self.judge.rule.episode_score(labels.scores.success_prob)
@@ -218,7 +218,7 @@ class _Case:
 
     @property
     def closed(self) -> bool:
-        """Whether no other stage is asked."""
+        """Whether no further stage is consulted."""
         return self.by_lot or self.ended or len(self.predictions) > 1
 
     def add(self, stage: Stage, answer: Labels | PlauditError | None, *, first: bool) -> None:

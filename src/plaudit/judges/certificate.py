@@ -75,7 +75,7 @@ class ControlResult(Config):
 
 
 class ExamData(Config):
-    """What a judge was examined on."""
+    """The data of an exam."""
 
     store: str
     fingerprint: str  # of the episodes and their reference labels
@@ -87,7 +87,7 @@ class ExamData(Config):
 
 
 class Certificate(Config):
-    """What an exam found."""
+    """The results of an exam."""
 
     format: Literal["plaudit certificate"] = "plaudit certificate"
     version: Literal[1] = 1
@@ -138,12 +138,12 @@ class Certificate(Config):
 
     @property
     def passed(self) -> bool:
-        """Whether nothing speaks against its use."""
+        """Whether the judge passed the exam."""
         return not self.problems
 
     @property
     def line(self) -> str:
-        """In a sentence, for commands that use the judge."""
+        """Summary in one sentence, for commands that use the judge."""
         figures = self.figures
         area, false = figures["frame_roc_auc"], figures["fpr"]
         tried = [control for control in self.controls if control.frames]

@@ -39,7 +39,7 @@ _OWN_FOLDERS = {MODEL_FILE: "classifier", ADAPTER_FILE: "vlm"}  # the descriptio
 
 
 class TrainingDataInfo(Config):
-    """What a model was trained on."""
+    """The data that a model was trained on."""
 
     fingerprint: str  # of episodes and labels
     episodes: dict[str, NonNegativeInt]  # part -> how many
@@ -79,7 +79,7 @@ class JudgeConfig(Config):
 
     @property
     def sees_images(self) -> bool:
-        """Whether it looks at camera images, even if only for progress."""
+        """Whether the judge uses camera images, even if only for progress."""
         return not self.reads_simulator or self.progress is not None
 
     @property
@@ -115,11 +115,11 @@ class JudgeConfig(Config):
         return self.build() if progress is None else JudgeWithProgress(self.build(), progress)
 
     def resolved(self) -> Self:
-        """With all that decides its labels, also what stands elsewhere than in this config."""
+        """The config with everything that affects labels, including settings from other files."""
         return self
 
     def with_judge_file(self, folder: Path) -> Self:
-        """With rule and calibration of the judge.yaml of its own folder, where this config does not set them."""
+        """The config with rule and calibration from the judge.yaml of its folder, unless they are set."""
         if not (folder / JUDGE_FILE).exists():
             return self
         own = load_judge_config(folder, None)
@@ -130,7 +130,7 @@ class JudgeConfig(Config):
         return self.model_copy(update=update)
 
     def with_decode(self, decode: Decode) -> Self:
-        """The same with another way from scores to success."""
+        """The config with another decode rule."""
         return self.model_copy(update={"rule": self.rule.model_copy(update={"decode": decode})})
 
 
@@ -249,7 +249,7 @@ def judge_warnings(config: JudgeConfig, judge: Judge) -> list[str]:
 
 
 def uncalibrated_warning(config: JudgeConfig) -> str:
-    """That the judge is not calibrated, and the command that calibrates it."""
+    """Warning that the judge is not calibrated, with the command that calibrates it."""
     given = config.model_dump(mode="json", exclude_defaults=True, exclude={"type", "force", "calibration"})
     keys = map(shlex.quote, _overrides(given))
     words = ["plaudit judge calibrate STORE --judge", JUDGE_REGISTRY.name_of(config), *keys, "--output judge.yaml"]

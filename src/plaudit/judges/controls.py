@@ -158,7 +158,7 @@ def shift_makers(episodes: Labeled) -> list[ControlMaker]:
 
 
 def choose_successes(episodes: Labeled, rng: np.random.Generator) -> Labeled:
-    """At most 20 of those that succeed, at random."""
+    """At most 20 random successful episodes."""
     usable = [(episode, target) for episode, target in episodes if _first_success(episode, target) is not None]
     if not usable:
         raise JudgeError(f"controls are made from episodes that succeed, and none of these {len(episodes)} does")
@@ -188,7 +188,7 @@ def frozen_frame(episode: Episode, target: FloatArray) -> NegativeControl | None
 
 
 def time_reversed(episode: Episode, target: FloatArray, margin: int = ONSET_MARGIN) -> NegativeControl | None:
-    """Backwards; what came before the success counts, and now comes after it."""
+    """The episode reversed; the frames before the success, now after it, are counted."""
     first = _first_success(episode, target)
     if first is None or first - margin < 1:
         return None
@@ -226,7 +226,7 @@ def blank_images(episode: Episode, rng: np.random.Generator) -> list[NegativeCon
 
 
 def wrong_task_control(episode: Episode, target: FloatArray, task: str) -> NegativeControl:
-    """As it was, with another task: not even its success is one."""
+    """The episode with another task text, so no frame is a success."""
     return NegativeControl("wrong task", replace(episode, task=task), _observed_mask(episode) & ~np.isnan(target))
 
 

@@ -29,7 +29,7 @@ class SuccessDetector:
 
     @property
     def id(self) -> JudgeId:
-        """Of the judge."""
+        """Id of the judge."""
         return self.judge.id
 
     def reset(self, observation: Observation, mask: BoolArray | None = None) -> BoolArray:

@@ -44,7 +44,7 @@ class EpochMetrics:
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """How far a member has come within its epoch."""
+    """Training state of a member after one step."""
 
     member: int
     members: int
@@ -217,7 +217,7 @@ def training_record(config: Config, begun: float, device: torch.device, **result
 
 
 def train_epochs(trainer: EpochTrainer, checkpoints: Path, watch: Watch) -> list[EpochMetrics]:
-    """All epochs, from where an earlier run stopped; returns their history."""
+    """Train all remaining epochs and return the history. Resumes an earlier run."""
     history = trainer.load(checkpoints)
     began, saved = time.monotonic() - trainer.seconds, time.monotonic()
     while not trainer.done:

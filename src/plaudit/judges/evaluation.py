@@ -221,7 +221,7 @@ class JudgeEvaluation:
         return failed_controls(self.controls)
 
     def to_json(self) -> dict[str, Any]:
-        """All but labels, predictions and images."""
+        """The evaluation as JSON, without labels, predictions and images."""
         columns = ("success_prob", "success_rate", "count")
         bins = zip(*(getattr(CalibrationCurve.of(self.predictions), name).tolist() for name in columns))
         return {

@@ -152,7 +152,7 @@ def data_fingerprint(store: Store, targets: Mapping[int, FloatArray]) -> str:
 
 
 def exam_figures(evaluation: JudgeEvaluation, rule: DecisionRule) -> dict[str, Interval]:
-    """All of `FIGURES`; NaN for what could not be measured."""
+    """All `FIGURES` of an exam; NaN if one could not be measured."""
     predictions = [one for one in evaluation.predictions if one.has_target.any()]
     labels = [evaluation.labels[one.episode] for one in predictions]
     probs, targets = [p.success_prob for p in predictions], [p.target for p in predictions]
@@ -169,12 +169,12 @@ def exam_figures(evaluation: JudgeEvaluation, rule: DecisionRule) -> dict[str, I
     shown = [target == 1 for target in targets]
 
     def frame_share(wrong: Sequence[AnyArray], total: Sequence[AnyArray]) -> Interval:
-        """Of the frames that are not wrong."""
+        """Fraction of frames that are correct."""
         count, frames = (np.array([mask.sum() for mask in masks], float) for masks in (wrong, total))
         return stats.episode_rate(count, frames).complement
 
     def order(some: Sequence[Labels]) -> Interval:
-        """Of a judge's progress if it measures that, else of P(success)."""
+        """Value order of a judge's progress, or else of its P(success)."""
         progress = [None if one.scores is None else one.scores.progress for one in some]
         values = (one.frame_probs if own is None else own for one, own in zip(some, progress))
         return stats.mean_correlation([value_order(one) for one in values])

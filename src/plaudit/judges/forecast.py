@@ -57,7 +57,7 @@ class Forecast(Config):
     with_twice: dict[str, Interval]  # the same if it rested on twice as many episodes like these
 
     def describe(self) -> str:
-        """For people: what it rests on, and why on no more."""
+        """Which episodes the forecast is based on, as text."""
         if self.cross_fitted:
             return (
                 f"measured on {self.episodes:,} episodes, of which {self.cross_fitted:,} were cross-fitted: scored by "
@@ -75,7 +75,7 @@ def make_forecast(
     why_not: str = "",
     ahead: int = AHEAD,
 ) -> Forecast:
-    """Of episodes that the judge did not learn from, at its rule.
+    """Forecast the metrics on new episodes from episodes that the judge was not trained on.
 
     predictions: counted by thresholds that these episodes did not choose
     at_threshold: the same episodes, counted by the threshold of the rule; None: they did not choose it

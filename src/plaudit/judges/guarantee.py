@@ -49,7 +49,7 @@ class GuaranteeStep(Config):
 
 
 class Guarantee(Config):
-    """What was asked for, what could be proven, and by what."""
+    """The requested rate, the proven threshold, and the data behind the proof."""
 
     rate: Fraction  # asked for: mean share of an episode's failure frames that may be predicted a success
     confidence: Fraction
@@ -83,13 +83,13 @@ class Guarantee(Config):
         return next((step for step in self.steps if step.rate > self.rate and step.threshold is not None), None)
 
     def with_bound(self, losses: FloatArray) -> Self:
-        """With the rate that losses [E] prove for the threshold in use, of episodes that did not choose it."""
+        """The guarantee with a bound proven by losses [E] on episodes that did not choose the threshold."""
         if not len(losses):
             return self
         return self.model_copy(update={"bound": upper_bound(losses, self.confidence), "bound_episodes": len(losses)})
 
     def describe(self) -> str:
-        """For people: the guarantee, or why there is none and what it would take."""
+        """The guarantee as text, or why there is none and what is needed."""
         what = f"a false-positive rate of {_percent(self.rate)}"
         if self.kept:
             return (
@@ -192,7 +192,7 @@ def episode_losses(episodes: Sequence[EpisodePrediction], threshold: float) -> F
 
 
 class Rights(Config):
-    """Of one judge, one calibration and one window of frames."""
+    """What a judge may decide alone, for one calibration and one window of frames."""
 
     fingerprint: str  # of the judge that they were proven for
     k: SmallInt  # of its rule: of the last n frames, how many decide
@@ -206,7 +206,7 @@ class Rights(Config):
 
     @property
     def any(self) -> bool:
-        """Whether it may decide anything alone."""
+        """Whether the judge may decide anything alone."""
         return self.success_from is not None or self.failure_to is not None
 
     def covers(self, other: Self) -> bool:
@@ -221,7 +221,7 @@ class Rights(Config):
         return self.failure_to is not None and bool(above_threshold(1 - score, 1 - self.failure_to))
 
     def describe(self) -> str:
-        """For people: what it may decide, or what it takes."""
+        """As text: what the judge may decide alone, or what is needed."""
         parts = []
         for what, score, episodes, kind in (
             ("success", self.success_from, self.failures, "fail"),

@@ -154,11 +154,11 @@ class LabelQueue(ABC, Generic[KeyT]):
 
     @abstractmethod
     def episodes(self, keys: Sequence[KeyT]) -> Mapping[KeyT, Episode | PlauditError]:
-        """These episodes; an error for one that cannot be read. One that is gone for good may be left out."""
+        """Read these episodes; an error for each unreadable one. Deleted episodes can be left out."""
 
     @abstractmethod
     def write(self, labels: Mapping[KeyT, Labels], failed: Mapping[KeyT, str], judge: JudgeId) -> None:
-        """Keep labels and failures; they are on disk when this returns. Written twice, they count once."""
+        """Write labels and failures to disk. Writing them twice has no further effect."""
 
 
 class StoreQueue(LabelQueue[int]):

@@ -73,7 +73,7 @@ class EpisodePrediction:
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Self:
-        """What `to_json` returned."""
+        """Read what `to_json` returned."""
         return cls(np.array(tree["success_prob"], np.float32), np.array(tree["target"], np.float32), tree["episode"])
 
 
@@ -210,7 +210,7 @@ class CalibrationCurve:
 
     @classmethod
     def of(cls, episodes: Sequence[EpisodePrediction]) -> "CalibrationCurve":
-        """Of all frames of these episodes."""
+        """Metrics of all frames of these episodes."""
         success_prob = np.concatenate([episode.success_prob for episode in episodes])
         return calibration_curve(success_prob, np.concatenate([episode.target for episode in episodes]))
 
@@ -219,7 +219,7 @@ CALIBRATION_BINS = 10
 
 
 def calibration_curve(success_prob: AnyArray, target: AnyArray, bins: int = CALIBRATION_BINS) -> CalibrationCurve:
-    """Of the frames that have a target."""
+    """Calibration curve of the frames that have a target."""
     from sklearn.metrics import log_loss
 
     target, prob = drop_unlabeled(target, success_prob)
@@ -284,7 +284,7 @@ class JudgeMetrics:
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Self:
-        """What `to_json` returned."""
+        """Read what `to_json` returned."""
         values: dict[str, Any] = {name: math.nan if value is None else value for name, value in tree.items()}
         for name in ("causal", "offline"):
             episodes: dict[str, Any] = {k: math.nan if value is None else value for k, value in tree[name].items()}

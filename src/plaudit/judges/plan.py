@@ -64,12 +64,12 @@ class PlanTable(Config):
 
     @classmethod
     def built_in(cls) -> Self:
-        """Of the built-in tasks; benchmarks/plan.py makes it."""
+        """The table of the built-in tasks, made by benchmarks/plan.py."""
         return cls.load(Path(__file__).with_name(TABLE_FILE))
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """What `save` wrote."""
+        """Load a file that `save` wrote."""
         try:
             return cls.model_validate(decode_checked(read_own(path, MAX_BYTES)))
         except FileNotFoundError:
@@ -87,7 +87,7 @@ class PlanTable(Config):
         write_atomic(path, encode_checked(self.model_dump(mode="json")))
 
     def plan(self, env: str) -> "Plan":
-        """Of one task."""
+        """Plan for one task."""
         runs = [run for run in self.runs if run.env == env]
         if not runs:
             envs = sorted({run.env for run in self.runs})
@@ -128,7 +128,7 @@ class Plan:
 
     @cached_property
     def curves(self) -> dict[str, Curve]:
-        """Of each kind of error that was run alone."""
+        """Curves of each kind of error that was measured alone."""
         from sklearn.isotonic import isotonic_regression
 
         curves: dict[str, Curve] = {}

@@ -71,7 +71,7 @@ class SimulatorStream:
 
 
 class SimulatorJudgeConfig(JudgeConfig):
-    """Of the simulator's own flag."""
+    """Settings of the judge that uses the simulator's success flag."""
 
     needs_certificate: ClassVar[bool] = False
     reads_simulator: ClassVar[bool] = True
@@ -88,7 +88,7 @@ KINDS = ("false_positives", "misses", "tricks", "late_by")  # of errors
 
 
 class NoisyJudgeConfig(JudgeConfig):
-    """Of the simulator's flag with errors."""
+    """Settings of the judge that adds errors to the simulator's success flag."""
 
     needs_certificate: ClassVar[bool] = False
     reads_simulator: ClassVar[bool] = True

@@ -58,7 +58,7 @@ class Interval:
 
     @classmethod
     def from_metrics(cls, metrics: Mapping[str, float], name: str) -> Self | None:
-        """What `to_metrics` returned; None if it is not there."""
+        """Read what `to_metrics` returned; None if it is missing."""
         if f"{name}_low" not in metrics:
             return None
         return cls(metrics[name], metrics[f"{name}_low"], metrics[f"{name}_high"])

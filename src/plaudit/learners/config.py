@@ -76,8 +76,8 @@ class OffPolicyConfig(LearnerConfig):
     def _check_cloning(self) -> Self:
         if self.clones_demos and round(self.demo_ratio * self.batch_size) < 1:
             raise ValueError(
-                f"demo_ratio is {self.demo_ratio:g} of a batch of {self.batch_size}, so no batch holds demonstrations, "
-                "and cloning them (bc_weight, clone_updates) would do nothing; raise demo_ratio, or set these to 0"
+                f"demo_ratio is {self.demo_ratio:g} of a batch of {self.batch_size}, so no batch holds demonstrations; "
+                "raise demo_ratio, or set bc_weight and clone_updates to 0, because they would have no effect"
             )
         return self
 
@@ -112,7 +112,7 @@ class CriticEnsembleConfig(OffPolicyConfig):
         if self.resets.every is not None and self.resets.every <= self.resets.relearn_updates:
             raise ValueError(
                 f"resets.every is {self.resets.every}, at most resets.relearn_updates ({self.resets.relearn_updates}), "
-                "so the policy would never learn; make it larger"
+                "so the policy would never learn; increase resets.every"
             )
         return self
 

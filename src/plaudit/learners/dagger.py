@@ -22,7 +22,7 @@ from plaudit.types import Batch, EnvSpec, FloatArray, Observation
 
 
 class DaggerNet(nn.Module):
-    """All that is trained."""
+    """The trained modules."""
 
     def __init__(self, env_spec: EnvSpec, config: DaggerConfig, make_encoder: Callable[[], Encoder]):
         super().__init__()
@@ -84,7 +84,7 @@ class Dagger(LearnerBase):
 
     @property
     def components(self) -> dict[str, nn.Module]:
-        """The policy's part, which is all."""
+        """The modules of the policy: all trained modules."""
         return {"encoder": self.net.encoder, "velocity_net": self.net.velocity_net}
 
     def policy_config(self, *, explore: bool = False) -> FlowConfig:

@@ -188,14 +188,14 @@ def _tiles(run: RunData, rates: SuccessRates) -> dict[str, str]:
         tiles["undecided episodes"] = f"{run.latest('judge/undecided_episodes'):.0f}"
         tiles["minutes of a human, and of compute"] = f"{human:.3g} and {compute:.3g}"
     if run.points("judge/success_unaided"):
-        tiles["of the last 50 episodes, successes without help"] = f"{run.latest('judge/success_unaided'):.0%}"
+        tiles["success without help, of the last 50 episodes"] = f"{run.latest('judge/success_unaided'):.0%}"
         if run.points("judge/success_with_help"):
-            tiles["success of episodes with help"] = f"{run.latest('judge/success_with_help'):.0%}"
-        tiles["of the steps of the last 50 episodes, by a person"] = f"{run.latest('person/intervention_rate'):.0%}"
+            tiles["success with help"] = f"{run.latest('judge/success_with_help'):.0%}"
+        tiles["steps by a person, of the last 50 episodes"] = f"{run.latest('person/intervention_rate'):.0%}"
     spent = {name.removeprefix(_SPENT).removesuffix("_s").replace("_", " "): name for name in run.names(_SPENT)}
     if spent:
         minutes = (f"{kind} {run.latest(name) / 60:.1f}" for kind, name in spent.items())
-        tiles["minutes of people"] = ", ".join(minutes)
+        tiles["minutes of work by people"] = ", ".join(minutes)
     if ood := run.latest("judge/ood_share"):
         recent = "the last 50 episodes" if run.is_online else "the last rollout"
         tiles[f"of {recent}, out of distribution"] = f"{ood:.0%}"

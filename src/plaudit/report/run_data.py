@@ -12,7 +12,7 @@ from plaudit.report.plots import Band, EventMarker, Series
 Lines = list[dict[str, Any]]
 ABOUT_INTERVALS = (
     "Shaded areas and brackets are 95% intervals about the episodes that the current judge labeled in this run, "
-    "estimated from audited episodes that were drawn at random with known probabilities. They say nothing about "
+    "estimated from audited episodes that were drawn at random with known probabilities. They do not hold for "
     "other scenes or later policies."
 )
 

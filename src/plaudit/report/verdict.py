@@ -1,8 +1,8 @@
 """The verdict that every page and the output of every long command begin with, in three lines.
 
-    result: Usable while it is audited.
+    result: Usable with an audit.
     why: It predicts success for 12 of 12 successes and 0 of 24 failures.
-    next: Examine it before it controls a robot: plaudit judge exam judge data
+    next: Examine it before using it on a robot: plaudit judge exam judge data
 
 The first says whether the thing is usable or how good it is, the second why, and the third what to do next. Its command
 can be run as it stands, and its target is one that can be reached.
@@ -48,12 +48,12 @@ class Verdict:
 
     @property
     def lines(self) -> dict[str, str]:
-        """By the word before each."""
+        """The three lines by their labels."""
         following = f"{self.advice}: {self.command}" if self.command else f"{self.advice}."
         return {"result": self.result, "why": self.why, "next": following}
 
     def __rich__(self) -> Text:
-        """For the terminal."""
+        """The verdict as text for a terminal."""
         style = {"good": "bold green", "bad": "bold red", "open": "bold"}[self.tone]
         lines = [
             Text.assemble((f"{word}: ", "dim"), (line, style if word == "result" else ""))
@@ -63,12 +63,12 @@ class Verdict:
 
 
 def quoted(path: Path | str) -> str:
-    """For a shell."""
+    """A path, quoted for a shell."""
     return shlex.quote(str(path))
 
 
 def label_command(store: Path | str) -> str:
-    """Label a store by hand."""
+    """Command that labels a store by hand."""
     return f"plaudit label {quoted(store)} --judge human"
 
 
@@ -83,7 +83,7 @@ def judge_verdict(
     judge: str = "",
     store: str = "STORE",
 ) -> Verdict:
-    """Of a judge that was measured on held-out episodes, by the rule in use.
+    """Verdict on a judge from held-out episodes, with the rule in use.
 
     judge: as `plaudit judge exam` takes it; empty: it cannot be examined
     """
@@ -97,27 +97,27 @@ def judge_verdict(
             f"{control.name} ({control.fpr.value:.0%} of {control.frames:,} frames)" for control in failed
         )
         limit = max(control.max_fpr for control in failed)
-        reason = f"It predicts success where there is none: {shares}. At most {limit:.0%} is allowed."
-        return Verdict(f"Not usable: it fails {many}.", reason, "Label more failures, train again", train)
+        reason = f"It predicts success in controls that have none: {shares}. The limit is {limit:.0%}."
+        return Verdict(f"Not usable: it fails {many}.", reason, "Label more failures, then train again", train)
     successes, failures = decode.tp + decode.fn, decode.fp + decode.tn
     if missing := " and no ".join(kind for kind, n in (("successes", successes), ("failures", failures)) if not n):
-        reason = f"There are no {missing} to measure on among the held-out episodes."
-        return Verdict("Not usable yet: not measured.", reason, f"Record and label {missing}", label)
+        reason = f"The held-out episodes contain no {missing}."
+        return Verdict("Not usable yet: it could not be measured.", reason, f"Record and label {missing}", label)
     counts = f"It predicts success for {decode.tp} of {successes:,} successes and {decode.fp} of {failures:,} failures."
     if problem := _too_wrong(decode):
-        return Verdict(f"Not usable yet: {problem}.", counts, "Label more episodes, train again", train)
+        return Verdict(f"Not usable yet: {problem}.", counts, "Label more episodes, then train again", train)
     certify = "Label what it gets wrong", label
     if judge:
-        certify = "Examine it before it controls a robot", f"plaudit judge exam {quoted(judge)} {quoted(store)}"
+        certify = "Examine it before using it on a robot", f"plaudit judge exam {quoted(judge)} {quoted(store)}"
     if guarantee is None:
-        return Verdict("Usable while it is audited.", counts, *certify, "good")
+        return Verdict("Usable with an audit.", counts, *certify, "good")
     rate = format_target(guarantee.rate)
     if guarantee.kept:
         return Verdict(f"Usable: a false-positive rate of {rate} or less is guaranteed.", counts, *certify, tone="good")
     if guarantee.bound is not None and guarantee.bound < 1:
         bound, confidence = format_percent(guarantee.bound), f"{guarantee.confidence:.0%}"
-        counts += f" At most {bound} of failure frames pass on new episodes like these, with {confidence} confidence."
-    result = f"Usable while it is audited; {rate} false positives are not guaranteed."
+        counts += f" On similar episodes, at most {bound} of failure frames pass ({confidence} confidence)."
+    result = f"Usable with an audit; a false-positive rate of {rate} is not guaranteed."
     target = describe_target(guarantee)
     following = (target, train) if _next_target(guarantee) else (f"{target}. {certify[0]}", certify[1])
     return Verdict(result, counts, *following, tone="good")
@@ -126,12 +126,12 @@ def judge_verdict(
 def _too_wrong(d: EpisodeMetrics) -> str:
     """What would raise the alarm of a run's audit; empty where nothing would."""
     if not d.tp:
-        return "it finds none of the successes"
+        return "it detects no success"
     false, missed = d.fp / (d.tp + d.fp), d.fn / (d.tp + d.fn + d.fp + d.tn)
     if false > MAX_FALSE:
-        return f"{false:.0%} of the successes it predicts are false, and the audit of a run allows {MAX_FALSE:.0%}"
+        return f"{false:.0%} of the predicted successes are false (an audit allows {MAX_FALSE:.0%})"
     if missed > MAX_MISSED:
-        return f"{missed:.0%} of the episodes are successes it misses, and the audit of a run allows {MAX_MISSED:.0%}"
+        return f"{missed:.0%} of the episodes are missed successes (an audit allows {MAX_MISSED:.0%})"
     return ""
 
 
@@ -147,23 +147,27 @@ def _next_target(guarantee: Guarantee) -> tuple[GuaranteeStep, int] | None:
 
 
 def describe_target(guarantee: Guarantee) -> str:
-    """`Label at least 60 more episodes for a guarantee of 20% (1,512 for the 1% that was asked for)`"""
+    """`Label at least 60 more episodes for a guarantee of 20% (1,512 for the 1% that you requested)`"""
     target = _next_target(guarantee)
     if target is None:
-        return "Look at the largest errors: more episodes like these alone do not lead to a guarantee"
+        return "Look at the largest errors: more episodes alone do not lead to a guarantee"
     step, more = target
     asked = ""
     if step.rate != guarantee.rate and guarantee.more:
-        asked = f" ({guarantee.more:,} for the {format_target(guarantee.rate)} that was asked for)"
+        asked = f" ({guarantee.more:,} for the {format_target(guarantee.rate)} that you requested)"
     return f"Label at least {format_count(more, 'more episode')} for a guarantee of {format_target(step.rate)}{asked}"
 
 
 def progress_verdict(order: float, episodes: int, controls: Sequence[ControlResult], model: str, store: str) -> Verdict:
-    """Of a judge of progress. order: mean correlation of its values with time, in held-out episodes"""
-    why = f"The correlation of its values with time is {order:.2f} in {episodes} held-out episodes; 1 is best."
+    """Verdict on a progress judge. order: mean correlation of values with time in held-out episodes"""
+    why = f"Its values correlate with time by {order:.2f} in {episodes} held-out episodes (1 is best)."
     failed = [control.name for control in controls if not control.passed]
     if failed or not order >= MIN_VALUE_ORDER:
-        problem = f"its values rise in {failed[0]}" if failed else f"{MIN_VALUE_ORDER:g} is the least that helps"
+        problem = (
+            f"its values rise in the control {failed[0]}"
+            if failed
+            else f"the minimum for shaping is {MIN_VALUE_ORDER:g}"
+        )
         record = "Record more successful episodes, then train again"
         train = f"plaudit train-progress {quoted(store)} --output-dir {quoted(f'{model}_2')}"
         return Verdict(f"Not usable yet: {problem}.", why, record, train)
@@ -173,48 +177,50 @@ def progress_verdict(order: float, episodes: int, controls: Sequence[ControlResu
 
 
 def calibration_verdict(record: CalibrationRecord, judge: Path | str, store: Path | str) -> Verdict:
-    """Of a decision rule, by the episodes that were held out. judge: the file that has the rule"""
+    """Verdict on a decision rule from held-out episodes. judge: the file with the rule"""
     fpr, target = format_percent(record.fpr), format_target(record.target_fpr)
     why = (
         f"On held-out episodes, {fpr} of failure frames and {format_percent(record.recall)} of success frames are "
-        f"predicted a success; {target} of failure frames was the target."
+        f"predicted as success. The target was {target} of failure frames."
     )
     label = label_command(store)
     if record.fpr > record.target_fpr:
-        advice = "Label more episodes and calibrate again, or allow more (--target-fpr)"
-        return Verdict(f"Not usable yet: {fpr} false positives.", why, advice, label)
+        advice = "Label more episodes and calibrate again, or raise --target-fpr"
+        return Verdict(f"Not usable yet: the false-positive rate is {fpr}.", why, advice, label)
     exam = f"plaudit judge exam {quoted(judge)} OTHER_STORE"
-    advice = "Examine it on other episodes, which chose nothing"
+    advice = "Examine it on episodes not used for calibration"
     if record.promise is not None and record.promise.kept:
-        return Verdict(f"Usable: {target} false positives or less are guaranteed.", why, advice, exam, "good")
-    result = f"Usable while it is audited; {target} false positives are not guaranteed."
+        return Verdict(f"Usable: a false-positive rate of {target} or less is guaranteed.", why, advice, exam, "good")
+    result = f"Usable with an audit; a false-positive rate of {target} is not guaranteed."
     return Verdict(result, why, advice, exam, "good")
 
 
 def exam_verdict(certificates: Sequence[Certificate], judges: Mapping[str, str], store: str = "STORE") -> Verdict:
-    """Of one judge or several, the best first. judges: name -> as the command took it"""
+    """Verdict on one or more judges, the best first. judges: name -> as given to the command"""
     passed, best = [one for one in certificates if one.passed], certificates[0]
     if not passed:
-        result = "Not usable: it did not pass its exam." if len(certificates) == 1 else "Not usable: no judge passed."
+        result = (
+            "Not usable: it failed its exam." if len(certificates) == 1 else "Not usable: no judge passed the exam."
+        )
         why = sentence_case(f"{best.name}: {best.problems[0]}")
         return Verdict(result, why, "Label what it gets wrong and train it again", label_command(store))
     false, data = best.figures["fpr"], best.data
     why = (
-        f"{best.name} passed all controls and calls {format_percent(false.value)} of failure frames a success, on "
-        f"{format_count(data.episodes, 'episode')} that it had not seen."
+        f"{best.name} passed all controls. It predicts success in {format_percent(false.value)} of failure frames, on "
+        f"{format_count(data.episodes, 'episode')} not used for training."
     )
     result = "Usable: it passed its exam."
     if len(certificates) > 1:
-        result = f"Usable: {best.name} is the best of {len(passed)} that passed, of {len(certificates)} judges."
+        result = f"Usable: {best.name} is the best of {len(certificates)} judges; {len(passed)} passed."
     command = f"plaudit label {quoted(store)} --config {quoted(judges.get(best.name, best.name))}"
-    return Verdict(result, why, "Label episodes with it, or name it as judge= of a run", command, "good")
+    return Verdict(result, why, "Label episodes with it, or use it in a run (judge=...)", command, "good")
 
 
 # Policies and runs
 
 
 def policy_verdict(rate: Interval, by: str, path: Path | str, better: str = "", task: str = "") -> Verdict:
-    """Of a policy that was evaluated in simulation.
+    """Verdict on a policy that was evaluated in simulation.
 
     by: how the rate was measured, a sentence
     better: a command that trains it further
@@ -229,16 +235,16 @@ def policy_verdict(rate: Interval, by: str, path: Path | str, better: str = "", 
 
 
 def run_verdict(run: "RunData", *, live: bool = False) -> Verdict:
-    """Of a run, also one in progress (live) or one that was killed."""
+    """Verdict on a run: complete, in progress (live) or killed."""
     folder, command = quoted(run.folder), "online" if run.is_online else "train"
     resume = f"plaudit {command} --resume {folder}"
-    following = ("Wait: it is still learning", "") if live else ("Resume it", resume)
+    following = ("Wait: the run is still learning", "") if live else ("Resume it", resume)
     if not run.metrics:
         return Verdict("No result yet.", "Nothing has been logged yet.", *following, tone="open")
     if run.latest("audit/alarm"):
         return _alarm(run, resume)
     sources = {
-        "eval/success_once": "on evaluation seeds, by the simulator",
+        "eval/success_once": "on evaluation seeds, measured by the simulator",
         CORRECTED_RATE: "by the judge, corrected by the audit",
         "judge/success_once": "by the judge alone",
         "env/success_once": "in training, by the simulator",
@@ -281,8 +287,8 @@ def train_further(run: "RunData") -> str:
 
 def _alarm(run: "RunData", resume: str) -> Verdict:
     errors = {
-        "of the successes by the judge are false": "audit/false_successes",
-        "of the episodes are successes that it misses": "audit/missed_successes",
+        "of the judge's successes are false": "audit/false_successes",
+        "of the episodes are missed successes": "audit/missed_successes",
     }
     parts = []
     for meaning, name in errors.items():
@@ -292,5 +298,5 @@ def _alarm(run: "RunData", resume: str) -> Verdict:
     result = "Not usable: the judge is wrong too often."
     if run.is_online:
         store = run.folder / "episodes"
-        return Verdict(result, why, "Label the audited episodes, then train a better judge", label_command(store))
+        return Verdict(result, why, "Label the audited episodes and train a better judge", label_command(store))
     return Verdict(result, why, "Train a better judge and resume with its folder as NEW", f"{resume} judge.model=NEW")

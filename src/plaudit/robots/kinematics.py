@@ -131,12 +131,12 @@ class Arm:
 def kinematic_text(path: Path, data: bytes, joints: set[str]) -> str:
     """An XML text for MuJoCo with the links, joints and sites of a file, and nothing that names other files."""
     if b"<!DOCTYPE" in data or b"<!ENTITY" in data:
-        raise BadFile(path, "it defines entities, which no URDF or MJCF file needs; it was not read")
+        raise BadFile(path, "it defines XML entities, which are refused; remove them")
     root = ElementTree.fromstring(data)
     if root.tag not in ("mujoco", "robot"):
-        raise BadFile(path, f"this is no URDF or MJCF file: it begins with <{root.tag[:40]}>")
+        raise BadFile(path, f"this is not a URDF or MJCF file: it begins with <{root.tag[:40]}>")
     if root.find(".//include") is not None:
-        raise BadFile(path, "it includes other files, which are not read; name the file that has the joints")
+        raise BadFile(path, "it includes other files, which are refused; name the file that contains the joints")
     urdf = root.tag == "robot"
     bare = _bare(path, root, URDF if urdf else MJCF, joints, 0)
     compiler = ElementTree.SubElement(ElementTree.SubElement(bare, "mujoco") if urdf else bare, "compiler", COMPILER)

@@ -40,7 +40,7 @@ class EndEffectorConfig(Config):
 def check_gripper(gripper: int | None, action_dim: int) -> None:
     """Refuse a gripper that is not a number of an action, before a device is opened."""
     if gripper is not None and gripper >= action_dim:
-        raise RolloutError(f"teleop.gripper is {gripper}, and an action has {action_dim} numbers from 0 on")
+        raise RolloutError(f"teleop.gripper is {gripper}, but the indices of an action are 0 to {action_dim - 1}")
 
 
 class EndEffectorTeleop:
@@ -64,7 +64,7 @@ class EndEffectorTeleop:
             self._joints = [names.index(name) for name in self._arm.joint_names]
             if self._gripper in self._joints:
                 raise RolloutError(
-                    f"teleop.gripper is {self._gripper}, and joint '{names[self._gripper]}' moves the end-effector"
+                    f"teleop.gripper is {self._gripper}, but joint '{names[self._gripper]}' moves the end-effector"
                 )
 
     def _joint_names(self, robot: LimitedRobot) -> list[str]:
@@ -85,7 +85,9 @@ class EndEffectorTeleop:
         last = self._robot.last_command
         start = joint_position(self._robot) if last is None else last
         if start is None:
-            raise RolloutError("the robot does not measure its joints (joint_position), so its hand cannot be moved")
+            raise RolloutError(
+                "the robot does not measure its joints (joint_position), so its end-effector cannot be moved"
+            )
         config, seconds = self._config, 1 / self._robot.limiter.hz
         command = np.array(start, np.float32)
         if self._gripper is not None:

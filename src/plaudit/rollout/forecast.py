@@ -77,7 +77,7 @@ class Threshold:
         if len(of_successes) < needed:
             raise DataError(
                 f"a threshold with at most {max_false:.0%} false hints needs {needed} successful episodes that the "
-                f"model has not seen, and there are {len(of_successes)}; label more, or raise forecast.max_false"
+                f"model has not seen, but there are {len(of_successes)}; label more, or raise forecast.max_false"
             )
         value = float(of_successes[int(max_false * len(of_successes))])
         if not np.isfinite(value):
@@ -121,7 +121,7 @@ class Forecast:
                 if buffer is not None and self._read(buffer, stream, progress):
                     operator.advise(*self.describe(progress, buffer.env_spec.fps))
         except PlauditError as error:
-            print_plain(f"no more hints: {error}")
+            print_plain(f"hints stopped: {error}")
 
     def _read(self, buffer: EpisodeBuffer, stream: ScoreStream, progress: list[float]) -> bool:
         """Score the frames that are new; returns whether there were any."""

@@ -71,8 +71,8 @@ class LeRobotTeleop:
         self._room = action_dim - len(self.names) if self._displaces else 0  # numbers that the device does not give
         if len(self.names) + self._room != action_dim or self._room < 0:
             raise RolloutError(
-                f"{teleop} gives {len(self.names)} numbers ({', '.join(self.names)}) and the robot takes {action_dim}; "
-                "name the teleoperator that belongs to it"
+                f"{teleop} sends {len(self.names)} values ({', '.join(self.names)}), but the robot takes {action_dim}; "
+                "use a teleoperator that matches the robot"
             )
         if config.end_effector is None and self._displaces and action_dim > len(DISPLACEMENT):
             raise RolloutError(f"{teleop} moves an end-effector; set teleop.end_effector, or choose another device")
@@ -101,7 +101,7 @@ class LeRobotTeleop:
         action = self._call("get_action")
         command = np.array([action[name] for name in self.names], np.float32)
         if not np.isfinite(command).all():
-            raise RolloutError(f"{self._teleop} gives NaN or infinity; look at its calibration")
+            raise RolloutError(f"{self._teleop} sends NaN or infinity; check its calibration")
         if self._displaces:
             return self._displacement(command)
         if self._reports_interventions or self._config.always:

@@ -395,7 +395,7 @@ def listen_at_robot(config: OperatorConfig, send: Send, robot: Any) -> Iterator[
                 send(commands[number])
 
     def gamepad_lost() -> None:
-        print_plain(f"{config.device}: the operator's gamepad is gone, so the robot pauses")
+        print_plain(f"{config.device}: the operator's gamepad was disconnected, so the robot pauses")
         send(OperatorCommand.PAUSE)
 
     def receive_message(data: bytes) -> None:

@@ -151,10 +151,10 @@ def check_reset(reset: Reset, operator: OperatorConfig) -> None:
 
 
 def check_forecast(forecast: ForecastConfig | None, operator: OperatorConfig) -> None:
-    """Refuse hints in a run that nobody attends."""
+    """Refuse hints in a run without an operator."""
     if forecast is not None and not operator.attended:
         raise DataError(
-            "forecast.* gives hints to a person, and nobody attends this run; remove --auto (or add --no-auto), or "
+            "forecast.* gives hints to an operator, but this run has none; remove --auto (or add --no-auto), or "
             "leave these keys out"
         )
 

@@ -179,9 +179,9 @@ class TeleopOnly(Sequential):
 
 
 class NoPolicy(FixedPolicy):
-    """Stands for nobody."""
+    """Placeholder for a policy; only a person acts."""
 
-    no_weights = "only a person acts, so there are no weights to load"
+    no_weights = "only a person acts, so no weights can be loaded"
 
 
 def _rollout_error(cause: Exception, message: str | None = None) -> RolloutError:

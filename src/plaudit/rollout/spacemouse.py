@@ -66,7 +66,7 @@ class SpaceMouseTeleop(JointTeleop):
                 if state.t == before:
                     break
         except lost as error:
-            raise RolloutFault(f"the SpaceMouse is gone: {error}; connect it again") from error
+            raise RolloutFault(f"the SpaceMouse was disconnected: {error}; connect it again") from error
         return state
 
     def close(self) -> None:

@@ -314,9 +314,9 @@ def read_device(descriptor: int, size: int, what: str) -> bytes | None:
     except BlockingIOError:
         return None
     except OSError as error:
-        raise RolloutFault(f"{what} is gone: {error.strerror}; connect it again") from error
+        raise RolloutFault(f"{what} was disconnected: {error.strerror}; connect it again") from error
     if not data:
-        raise RolloutFault(f"{what} is gone; connect it again")
+        raise RolloutFault(f"{what} was disconnected; connect it again")
     return data
 
 

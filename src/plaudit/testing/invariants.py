@@ -1,7 +1,7 @@
 """What must hold after every step of a run, whatever goes wrong around it.
 
 watch = Watch(world, config, path)
-with watch.acknowledged():           # notes every episode and label once its writer was told that it is on disk
+with watch.acknowledged():           # notes every episode and label once the store has confirmed it
     ...
 watch.check_online(...); watch.after_resume(); watch.at_end(...)
 """

@@ -75,7 +75,7 @@ class Oracle:
         """Why nothing of an episode may be sampled; "" if it may."""
         paying = self.paying(episode)
         if paying is None:
-            return "nobody whose labels count has labeled it"
+            return "it has no label from a source that counts"
         labels = paying.labels()
         if paying.source in PEOPLE:
             return "" if labels.labeled.any() else "a person has excluded it"

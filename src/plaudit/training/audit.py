@@ -258,7 +258,7 @@ class Audit:
 
     @property
     def judge_success_rate(self) -> float:
-        """Fraction of the newest episodes that succeed by the judge; NaN before there is one."""
+        """Success rate of the newest episodes according to the judge; NaN without episodes."""
         predictions = self._predictions.values()
         return sum(prediction.success for prediction in predictions) / len(predictions) if predictions else math.nan
 
@@ -283,7 +283,7 @@ class Audit:
         return self.judge_success_rate - self.corrected_success.value
 
     def metrics(self) -> dict[str, float]:
-        """By the names in docs/metrics.md; rates once there are audited episodes."""
+        """Metrics by their names in docs/metrics.md; rates only once episodes are audited."""
         counts = {"audit/alarm": float(self.alarm is not None), "audit/episodes": float(self.num_episodes)}
         if not self.num_episodes:
             return counts
@@ -319,7 +319,7 @@ class Audit:
         return Interval(errors / total, low / total, high / total)
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint, as JSON."""
+        """The state for a checkpoint, as JSON values."""
         listed = {"predictions": self._predictions, "late": self._late, "untested": self._untested}
         return {
             "number": self.number,
@@ -332,7 +332,7 @@ class Audit:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """What `state_dict` returned."""
+        """Restore a state that `state_dict` returned."""
         self.restart(state["number"])
         self.alarm = state["alarm"]
         self._predictions = {episode: AuditedPrediction(*rest) for episode, *rest in state["predictions"]}

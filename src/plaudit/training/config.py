@@ -75,7 +75,7 @@ class TrainingConfig(Config):
 
     @property
     def learner_name(self) -> str:
-        """As `learner=` names it."""
+        """The learner's name, as in `learner=`."""
         return LEARNER_REGISTRY.name_of(self.learner)
 
     @property
@@ -107,7 +107,7 @@ class TrainingConfig(Config):
 
     @property
     def resets_after_relabeling(self) -> bool:
-        """Whether the learner's critics start anew after labels have changed."""
+        """Whether the learner resets its critics after labels have changed."""
         return isinstance(self.learner, CriticEnsembleConfig) and self.learner.resets.relabeled is not None
 
     @property
@@ -176,7 +176,7 @@ class TrainingConfig(Config):
 
     @property
     def backup_horizon(self) -> int | None:
-        """Actions of a chunk that have to be executed for the learner's backup; None: another policy acts."""
+        """Minimum number of executed actions per chunk for the learner's backup; None if another policy acts."""
         return None if self.policy.behavior == "pretrained" else self.learner.backup_horizon
 
     @property
@@ -221,7 +221,7 @@ REFUSED: Mapping[Schedule, Mapping[str, str]] = {
         "policy.normalizer": "a simulation takes actions within [-1, 1] as they are",
         "policy.update_within_episode": "a rollout has one version of the policy; use plaudit online",
         "audit.minutes_per_hour": "no human audits a synchronous run; use plaudit online",
-        "judge.retrain": "nobody labels during a synchronous run; use plaudit online, or train a judge "
+        "judge.retrain": "no person labels during a synchronous run; use plaudit online, or train a judge "
         "between two runs (plaudit train-reward) and resume with judge.model=",
         "judge.window": "no human labels a synchronous run; use plaudit online",
     },
@@ -250,7 +250,7 @@ def _check_env(config: TrainingConfig) -> None:
     missing = [name for name in ("obs", "cameras", "image_size") if not hasattr(env, name)]
     if env is not None and missing:
         raise ValueError(
-            f"env: {dotted_path(type(env))} is not the config of an environment: it has no {', '.join(missing)}; "
+            f"env: {dotted_path(type(env))} is not an environment config: it has no {', '.join(missing)}; "
             "derive one from plaudit.envs.adapters.AdapterConfig, or name a registered Gymnasium environment: "
             "env=gymnasium env.id=my_package:MyTask-v0"
         )

@@ -377,7 +377,7 @@ def _translate_collect(tree: Tree) -> None:
         store = {"store": str(Path(files["save_dir"]) / "store")} if isinstance(files.get("save_dir"), str) else {}
         blocks.append({**store, **{key: value for key, value in files.items() if key != "enabled"}})
     if len(blocks) > 1:
-        raise _problem(("collect",), "what to collect is described twice; keep one of the blocks")
+        raise _problem(("collect",), "the data collection is configured twice; keep one of the blocks")
     if blocks:
         tree["collect"] = collect = blocks[0]
         for other, ours in COLLECT_SYNONYMS.items() if isinstance(collect, dict) else ():

@@ -135,7 +135,7 @@ class Demo:
         new.replace(self._path)
 
     def finish(self, stage: Stage) -> str:
-        """Do what is left of a stage; returns its result. Its time is counted also where it is interrupted."""
+        """Complete a stage and return its result. The time is counted even if the stage is interrupted."""
         seconds, results = self._state["seconds"], self._state["results"]
         if stage.name not in results:
             start, before = time.monotonic(), seconds.get(stage.name, 0.0)
@@ -147,7 +147,7 @@ class Demo:
         return results[stage.name]
 
     def duration(self, stage: Stage | None = None) -> str:
-        """How long a stage took over all sessions; None: all of them."""
+        """Duration of a stage over all sessions; with None, of all stages."""
         seconds = self._state["seconds"]
         return format_duration(sum(seconds.values()) if stage is None else seconds[stage.name])
 
@@ -157,7 +157,7 @@ class Demo:
         return EvalResult(**self._state["evaluation"])
 
     def stages(self) -> list[Stage]:
-        """In their order."""
+        """The stages, in order."""
         config = self.config
         cameras = " ".join(f"--camera {camera}" for camera in config.cameras)
         targets = f"--target-success {config.target_success} --target-failure {config.target_failure}"
@@ -222,12 +222,12 @@ class Demo:
         )
 
     def verdict(self) -> Verdict:
-        """Of the policy; what comes next is the exam of the judge, which a robot requires."""
+        """The policy's verdict. The next step is the judge's exam, which a robot requires."""
         verdict = self.evaluation.verdict(self.run, train_further(RunData.load(self.run)))
         if verdict.tone != "good":
             return verdict
         exam = f"plaudit judge exam {quoted(self.judge)} {quoted(self.data)}"
-        return replace(verdict, advice="Examine the judge, as a robot requires", command=exam)
+        return replace(verdict, advice="Examine the judge before using it on a robot", command=exam)
 
     def report(self) -> Path:
         """The report of the run, with the stages before it and the judge after it."""

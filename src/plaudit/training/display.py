@@ -58,11 +58,11 @@ class Display:
         return Group(top, bar, table, *keys, _messages(state, restarts or {}, stopping))
 
     def live(self, state: OnlineState, busy: Sequence[str]) -> dict[str, Any]:
-        """The same for a browser."""
+        """The screen's content for a browser."""
         return live_state(self._config, state, busy, self._extent(state)[2])
 
     def line(self, state: OnlineState) -> str:
-        """The same in one line, for a log."""
+        """The state in one line, for a log."""
         items = [("time", clock(state.elapsed_s)), ("run", self._extent(state)[2]), *rows(self._config, state)]
         return "; ".join(f"{label}: {value}" for label, value in items if label)
 
@@ -81,7 +81,7 @@ class Display:
 
 
 def live_state(config: TrainingConfig, state: OnlineState, busy: Sequence[str], extent: str) -> dict[str, Any]:
-    """The same for a browser (live.py): texts that the screen has, what each worker waits for, the operator."""
+    """The screen's content for a browser (live.py): its texts, what each worker waits for, and the operator's state."""
     alarm = [f"audit alarm: {state.alarm}"] if state.alarm is not None else []
     errors = [f"{worker}: {message}" for worker, message in state.errors.items()]
     warnings = [text for text in (state.learner_warning, held_warning(state.held_fraction)) if text]
@@ -125,7 +125,7 @@ def _workers(config: TrainingConfig, state: OnlineState, busy: Sequence[str]) ->
 
 
 class EtaEstimate:
-    """How long the rest takes at the rate of the last minutes."""
+    """Estimates the remaining time from the rate of the last minutes."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque()
@@ -222,7 +222,7 @@ def _person(metrics: Mapping[str, float]) -> Text:
     rate = metrics.get("person/intervention_rate")
     if rate is None:
         return Text("no episode yet")
-    text = Text(f"acts in {rate:.0%} of the steps")
+    text = Text(f"controls {rate:.0%} of the steps")
     if (seconds := metrics.get("person/intervention_s")) is not None:
         text.append(f", {seconds:.1f} s each, {clock(metrics['person/seconds_since'])} ago")
     text.append(f"; {metrics['judge/success_unaided']:.0%} of all episodes succeed without help")

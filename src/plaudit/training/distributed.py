@@ -47,7 +47,7 @@ class DistributedGroup:
             gradient.copy_(mean.view_as(gradient))
 
     def broadcast(self, data: bytes | None) -> bytes:
-        """What the first rank has, for all of them."""
+        """Send the first rank's value to all ranks."""
         sent: list[bytes | None] = [data]
         if self.size > 1:
             dist.broadcast_object_list(sent, src=0)

@@ -69,9 +69,9 @@ class EvalResult:
 
     def verdict(self, path: Path, better: str = "", task: str = "") -> Verdict:
         """Whether the policy at a path is usable. better, task: see `policy_verdict`"""
-        why = f"{self.successes} of {self.episodes} episodes on test seeds succeed, by the simulator."
+        why = f"{self.successes} of {self.episodes} test episodes succeed, measured by the simulator."
         if self.agreements is not None:
-            why += f" The judge agrees on {self.agreements / self.episodes:.0%} of them."
+            why += f" The judge agrees in {self.agreements / self.episodes:.0%} of them."
         return policy_verdict(wilson(self.successes, self.episodes), why, path, better, task)
 
     def _rate(self, count: int, who: str) -> str:

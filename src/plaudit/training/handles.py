@@ -113,7 +113,7 @@ class Slot(Generic[W]):
 
     @property
     def idle(self) -> bool:
-        """Whether it can be given something to do."""
+        """Whether the worker can take a new call."""
         return self.task is None and self.clock() >= self.retry_at
 
     def start(

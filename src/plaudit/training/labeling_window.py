@@ -84,7 +84,7 @@ class Mirror:
         return list(dict.fromkeys(self._remote[v.episode] for v in new if v.source == HUMAN))
 
     def mark_collected(self) -> None:
-        """What `answered` last returned is in the run's own ledger."""
+        """Record that the run's ledger now has what `answered` last returned."""
         if self._read != self._collected:
             write_atomic(self._kept, json.dumps(self._read).encode())
             self._collected = self._read
@@ -118,7 +118,7 @@ class Window:
 
     @property
     def status(self) -> str:
-        """For people: whether it is open, or how to open it."""
+        """A message: whether the window is open, or how to open it."""
         if self.open:
             return "the labeling window is open"
         command = f"plaudit label {self._store} --judge human"
@@ -142,7 +142,7 @@ class Window:
         self._child = ChildProcess("labeling window", self._target, *arguments)
 
     def close(self) -> None:
-        """As the person would: what was begun stays."""
+        """Close the window; unfinished labels are kept as drafts."""
         if self._child is not None:
             with suppress(ProcessLookupError):
                 os.kill(self._child.pid, signal.SIGTERM)

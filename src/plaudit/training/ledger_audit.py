@@ -131,7 +131,7 @@ class LedgerAudit(LedgerReader):
         )
 
     def metrics(self) -> dict[str, float]:
-        """By the names in docs/metrics.md."""
+        """Metrics by their names in docs/metrics.md."""
         pending = len(self._pending) if HUMAN in self._references else 0
         return {**self.current.metrics(), "audit/pending_episodes": float(pending)}
 
@@ -209,7 +209,7 @@ class LedgerAudit(LedgerReader):
 
 
 class LabelChanges(LedgerReader):
-    """How often a later label changed whether an episode is a success: corrections by a person, or a better judge."""
+    """Counts episodes whose success a later label changed: a person's correction, or a better judge."""
 
     def __init__(self, source: str):
         """source: of the run's judge"""
@@ -222,7 +222,7 @@ class LabelChanges(LedgerReader):
         self._changes = 0
 
     def read(self, ledger: Ledger) -> tuple[int, int]:
-        """Catch up with the ledger; returns the number of changes, and that of labeled episodes."""
+        """Read new labels; returns the number of changes and of labeled episodes."""
         ledger.refresh()
         for version in self._new_labels(ledger):
             episode, is_person = version.episode, version.source in PEOPLE
@@ -319,7 +319,7 @@ class CascadeLedger(LedgerReader):
         return {name: decided[name] / total for name in self._config.names()} if total else {}
 
     def metrics(self) -> dict[str, float]:
-        """By the names in docs/metrics.md."""
+        """Metrics by their names in docs/metrics.md."""
         return {
             **{f"{SHARE}{name}": share for name, share in self.shares().items()},
             "judge/undecided_episodes": float(len(self._open)),

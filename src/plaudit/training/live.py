@@ -76,9 +76,9 @@ class LiveSocket:
 
 
 def ask(folder: Path, command: str = "") -> dict[str, Any] | None:
-    """The newest state of the loop that writes to a folder; None if none is running here."""
+    """The newest state of the loop that writes to a folder; None if no loop is running on this machine."""
     if command and command not in REMOTE:
-        raise ValueError(f"'{command}' cannot be sent to a robot from a page; use the operator's keys at the robot")
+        raise ValueError(f"'{command}' cannot be sent from a page; use the operator's keys at the robot")
     data = b""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(TIMEOUT_S)
@@ -92,7 +92,7 @@ def ask(folder: Path, command: str = "") -> dict[str, Any] | None:
         except OSError:
             return None
     if len(data) > MAX_BYTES:
-        raise BadFile(folder, "the answer of its loop is too large")
+        raise BadFile(folder, "the answer of the run is too large")
     state = parse_json(data)
     return state if isinstance(state, dict) else None
 

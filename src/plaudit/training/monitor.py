@@ -133,7 +133,7 @@ class JudgeMonitor(LedgerReader):
 
     @property
     def should_abort(self) -> bool:
-        """Whether it must not, and no candidate is on its way."""
+        """Whether the learner must not learn from this judge and no candidate is being trained."""
         if not self.blocks_learning or self.audit is None or self.audit.fingerprint == self._replaced:
             return False
         return not self.retraining
@@ -144,7 +144,7 @@ class JudgeMonitor(LedgerReader):
         return self.audit.status if self.audit is not None and self.audit.current.alarm is not None else None
 
     def metrics(self) -> dict[str, float]:
-        """By the names in docs/metrics.md."""
+        """Metrics by their names in docs/metrics.md."""
         audit = {} if self.audit is None else self.audit.metrics()
         cascade = {} if self.cascade is None else self.cascade.metrics()
         if self._ood and classifier_stage(self._folder.config.judge.config) is not None:
@@ -154,7 +154,7 @@ class JudgeMonitor(LedgerReader):
         return audit | cascade | self._help.metrics() | ({} if self._retrainer is None else self._retrainer.metrics())
 
     def close(self) -> None:
-        """End a training that is under way; `refresh` starts no other. What it decided at the last moment counts."""
+        """Stop a running training; `refresh` starts no other. A decision it has already made counts."""
         self._closed = True
         if self._retrainer is not None:
             self.last_decision = self._retrainer.stop() or self.last_decision

@@ -53,14 +53,14 @@ class Setting:
 
     @property
     def words(self) -> list[str]:
-        """As `plaudit train` takes them."""
+        """The arguments for `plaudit train`."""
         noise = [f"judge.{kind}={level:g}" for kind, level in self.noise.items()]
         own = [f"run.seed={self.seed}", "judge=noisy", f"judge.seed={self.seed}", *noise]
         return [*recipe(self.env, self.learner, self.more).split(), *own, "env.num_threads=1", "audit.fraction=0"]
 
     @property
     def config(self) -> TrainingConfig:
-        """The same, checked."""
+        """The validated config of these arguments."""
         return load_training_config("train", None, self.words)
 
 
@@ -81,7 +81,7 @@ def settings_to_run(env: str, seeds: Iterable[int] = SEEDS, more: tuple[str, ...
 
 
 def make_run(setting: Setting) -> NoiseRun:
-    """Train with a setting; returns the true success rate."""
+    """Train with one setting; returns the true success rate."""
     config = setting.config
     steps = config.max_steps
     assert steps is not None

@@ -247,7 +247,7 @@ class OnlineTrainer:
         if isinstance(error, RolloutFault):
             slot.ready = False
             patience_s = self.config.policy.inference.patience_s
-            fault = RolloutFault(f"{error}; the robot holds and is waited for, up to {patience_s:g} s")
+            fault = RolloutFault(f"{error}; the robot holds; the run waits up to {patience_s:g} s")
             self.events.failed(slot.name, fault, patience_s)
         else:
             self.events.failed(slot.name, error)

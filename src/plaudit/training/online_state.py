@@ -145,7 +145,7 @@ class OnlineState:
         self.staleness_s = time.time() - min(self._published.values()) if self._published and self.episodes else 0.0
 
     def metrics(self) -> dict[str, float]:
-        """By the names in docs/metrics.md."""
+        """Metrics by their names in docs/metrics.md."""
         optional = {
             "judge/success_once": self.judge_success,
             "env/success_once": self.env_success,
@@ -177,7 +177,7 @@ class OnlineState:
 
 
 def smooth(before: float, new: float) -> float:
-    """An exponential moving average; the first value is taken as it is."""
+    """Exponential moving average; starts with the first value."""
     return new if not before else 0.8 * before + 0.2 * new
 
 
@@ -265,7 +265,7 @@ class OnlineSchedule:
         return train_seed(self.config.run.seed, self.state.episodes) if self.config.simulated else None
 
     def env_blocked_by(self) -> str:
-        """Why the robot waits; "" where it does not."""
+        """Why the robot waits; "" if it does not wait."""
         counts, config = self.state.replay, self.config
         if self.all_collected:
             return "the end of the run"

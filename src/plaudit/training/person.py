@@ -35,7 +35,7 @@ class PersonTask(NamedTuple):
 def next_tasks(
     operator: OperatorStatus | None, metrics: Mapping[str, float], unlabeled: int | None
 ) -> list[PersonTask]:
-    """What a person is asked to do, the most urgent first.
+    """A person's open tasks, the most urgent first.
 
     operator: of the robot; None: no one attends it
     metrics: of the run's judge
@@ -68,7 +68,7 @@ def seconds_of(episode: Episode) -> dict[str, float]:
 
 
 def _seconds(steps: int, fps: float) -> float:
-    """How long these steps took; 0 where the rate is not known."""
+    """Duration of these steps in seconds; 0 if the rate is unknown."""
     return steps / fps if fps else 0.0
 
 
@@ -122,7 +122,7 @@ class HelpStats:
         self._since_s = before + _seconds(since, episode.fps)
 
     def metrics(self) -> dict[str, float]:
-        """By the names in docs/metrics.md."""
+        """Metrics by their names in docs/metrics.md."""
         episodes = self._episodes
         if not episodes:
             return {}

@@ -47,7 +47,7 @@ Measured = Annotated[float, BeforeValidator(lambda value: math.nan if value is N
 
 
 class PromotionRules(Config):
-    """What a candidate must show."""
+    """What a candidate must achieve to replace the current judge."""
 
     max_fpr: float = Field(default=0.05, ge=0, le=1)  # of held-out failures, that is always accepted
     max_fnr: float = Field(default=0.2, ge=0, le=1)  # of held-out successes, that is always accepted
@@ -58,7 +58,7 @@ class PromotionRules(Config):
 
 @dataclass(frozen=True)
 class EpisodeResult:
-    """What one judge makes of one held-out episode."""
+    """One judge's result on one held-out episode."""
 
     correct: bool  # about whether it succeeds
     num_false_frames: int  # failure frames in which it predicts success
@@ -66,7 +66,7 @@ class EpisodeResult:
 
 @dataclass(frozen=True)
 class JudgeEvalSummary:
-    """What one judge makes of the held-out episodes. What nothing was there to measure with is NaN."""
+    """One judge's results on the held-out episodes; NaN where there was no data to measure."""
 
     fingerprint: str
     num_correct: Mapping[str, int]  # group -> episodes that it is right about, "online failures" and so on

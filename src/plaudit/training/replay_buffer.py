@@ -63,7 +63,7 @@ class EpisodeRef(NamedTuple):
 
 
 class SampleOptions(Config):
-    """What a learner wants to sample."""
+    """Which steps a learner samples, and how."""
 
     source: str  # whose labels count
     gamma: Fraction
@@ -331,14 +331,14 @@ class ReplayBuffer:
         return self._samplers[options].sample(size)
 
     def num_samples(self, options: SampleOptions, rejected: frozenset[str] = frozenset()) -> int:
-        """How many steps such a learner can sample."""
+        """Number of steps that a learner with these options can sample."""
         if options not in self._samplers:
             self._samplers[options] = make_sampler(self.location().open(), options)
         return self._samplers[options].refresh(rejected)
 
 
 def stored_episodes(stores: Mapping[Dataset, Store], items: Sequence[EpisodeRef]) -> dict[EpisodeRef, Episode]:
-    """Those of the episodes that are still stored."""
+    """The given episodes that are still stored."""
     episodes: dict[EpisodeRef, Episode] = {}
     for item in items:
         with suppress(EpisodeNotFound):

@@ -166,7 +166,7 @@ class RetrainData:
         return drawn or self.is_by_lot(store, episode_id)
 
     def is_by_lot(self, store: Store, episode_id: int) -> bool:
-        """Whether a cascade sends it to a person by lot."""
+        """Whether the cascade sends the episode to a person by random draw."""
         return self._lots > 0 and lot_of(store.episode(episode_id)) < self._lots
 
     def add_labeled(
@@ -358,7 +358,7 @@ class Retrainer:
 
     @property
     def running(self) -> bool:
-        """Whether one runs, or is done and not polled yet."""
+        """Whether a retraining is running, or is done but not polled yet."""
         return self._child is not None
 
     def poll(self) -> PromotionDecision | None:
@@ -390,7 +390,7 @@ class Retrainer:
         return done[-1] if len(done) > self._num_decided else None
 
     def metrics(self) -> dict[str, float]:
-        """By the names in docs/metrics.md; those of held-out episodes once there was a comparison."""
+        """Metrics by their names in docs/metrics.md; those of held-out episodes only after a comparison."""
         done, promotion = decisions(self.folder), last_promotion(self.folder)
         counts = {
             "judge/version": float(0 if promotion is None else promotion.number),

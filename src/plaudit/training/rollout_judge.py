@@ -227,7 +227,7 @@ def _block_warnings(block: RewardModelBlock, info: RewardModelConfig) -> list[st
 
 
 def with_judge(run: RunFolder, overrides: Sequence[str]) -> RunFolder:
-    """Resume a run with another judge, which labels its episodes again; its audit starts anew.
+    """Resume a run with another judge, which labels its episodes again; the audit restarts.
 
     Earlier judges are listed in judge/history.jsonl.
 

@@ -50,7 +50,7 @@ MUTABLE_KEYS = (
 
 
 class RunFolder:
-    """Where a run writes."""
+    """The folder of a run and its files."""
 
     def __init__(self, path: Path, config: TrainingConfig, *, is_new: bool = False):
         """is_new: created by this command"""
@@ -67,7 +67,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, config: TrainingConfig) -> Self:
-        """A new run; a folder that holds something is refused."""
+        """Create a run; a folder that is not empty is refused."""
         if not _is_unused(path):
             raise TargetNotEmpty(
                 f"{path} holds a run already; resume it (plaudit {config.schedule} --resume {path}) or give this one "
@@ -120,7 +120,7 @@ class RunFolder:
 
     @classmethod
     def reopen(cls, path: Path, schedule: Schedule | None = None) -> Self:
-        """An existing run. schedule: that it must be of; None: of either"""
+        """Open an existing run. schedule: the required schedule; None: either"""
         if not (path / "config.yaml").is_file():
             command = "plaudit train or plaudit online" if schedule is None else f"plaudit {schedule}"
             raise BadFile(path, f"this is not a run: it has no config.yaml; runs are made by {command}")
@@ -179,7 +179,7 @@ class RunFolder:
             save_policy(self.policy, config, weights, normalizer)
 
     def close(self) -> None:
-        """Close TensorBoard's file; closed again, nothing happens."""
+        """Close TensorBoard's file; can be called again."""
         self._tensorboard.close()
 
     # Checkpoints

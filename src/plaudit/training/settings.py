@@ -132,7 +132,7 @@ class JudgeSettings(Config):
 
     @property
     def name(self) -> str:
-        """As `judge=` names it."""
+        """The judge's name, as in `judge=`."""
         return JUDGE_REGISTRY.name_of(self.config)
 
     @property
@@ -152,7 +152,7 @@ class JudgeSettings(Config):
 
     @property
     def cascade(self) -> CascadeConfig | None:
-        """Its config, if it is a cascade."""
+        """The cascade's config; None for other judges."""
         return self.config if isinstance(self.config, CascadeConfig) else None
 
     @property
@@ -210,7 +210,7 @@ class DemosConfig(Config):
 
 
 class RunSettings(Config):
-    """How long, how fast, where."""
+    """Length, pace and folder of a run."""
 
     name: str | None = Field(default=None, pattern=r"^[\w.-]+$")  # of the run folder; None: task, learner and seed
     # The folder of a run to resume, with the same config; None: `train` begins a new one. Not part of the run's config.

@@ -59,7 +59,7 @@ class StateManager:
 
     @property
     def version(self) -> int:
-        """The newest version; 0 before any."""
+        """The newest version; 0 before the first one."""
         return 0 if self._newest is None else self._newest.version
 
     def publish_frozen(self, weights: PolicyWeights) -> None:
@@ -73,7 +73,7 @@ class StateManager:
         return read_weights(path) if path.exists() else None
 
     def publish(self, weights: PolicyWeights) -> int:
-        """The version that these weights got; it is on disk."""
+        """Write these weights to disk and return their version."""
         newest = PolicyWeights(self.version + 1, weights.tensors)
         with disk_errors(self._folder, "these weights were not published"):
             write_weights(self._folder / WEIGHTS_FILE, newest)
@@ -106,5 +106,5 @@ class StateManager:
         """Everything is on disk already."""
 
     def status(self) -> PolicyStatus:
-        """For the loop."""
+        """The state that the loop shows."""
         return PolicyStatus(self.version, self._published, self._born)

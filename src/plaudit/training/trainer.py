@@ -62,7 +62,7 @@ class RunState:
     alarm: str | None = None  # why the audit has stopped the judge
 
     def metrics(self) -> dict[str, float]:
-        """By the names in docs/metrics.md."""
+        """Metrics by their names in docs/metrics.md."""
         speed = self.step / max(self.elapsed_s, 1e-9)
         return {"rollout/episodes": self.episodes, "time/env_steps_per_s": speed, "time/elapsed_s": self.elapsed_s}
 

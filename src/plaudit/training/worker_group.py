@@ -51,7 +51,7 @@ class WorkerGroup:
 
     @property
     def restarts(self) -> dict[str, int]:
-        """How often each was restarted; those that never were are left out."""
+        """Number of restarts of each worker that was restarted."""
         counts = {slot.name: slot.handle.restarts for slot in self.slots if slot.handle.restarts}
         return {**counts, **self.counted_restarts}
 
@@ -77,7 +77,7 @@ class WorkerGroup:
         raise NotImplementedError
 
     def close(self) -> None:
-        """The robot holds; all workers end."""
+        """Make the robot hold and end all workers."""
         raise NotImplementedError
 
 

@@ -32,7 +32,7 @@ OUTCOMES = ("success", "failure", "excluded", "withheld", "unlabeled")
 
 
 def outcome(labels: Labels | None) -> str:
-    """What labels say of an episode, in a word."""
+    """Outcome of an episode according to its labels."""
     if labels is None:
         return "unlabeled"
     if labels.withheld:
@@ -72,7 +72,7 @@ class StoreIndex:
             }
 
     def summary(self) -> Verdict:
-        """What the labels of all episodes add up to."""
+        """Verdict over the labels of all episodes."""
         with self._guard:
             self._forget_changed()
             rows = [self.row(i) for i in self.store.ids]
@@ -87,7 +87,7 @@ class StoreIndex:
         self._seen = (ledger.generation, len(ledger))
 
     def row(self, episode_id: int) -> dict[str, Any]:
-        """What a grid shows of one episode."""
+        """The grid's row for one episode."""
         if episode_id not in self._rows:
             self._rows[episode_id] = self._describe(episode_id)
         return self._rows[episode_id]
@@ -119,7 +119,7 @@ class StoreIndex:
 def _summary(rows: Sequence[Mapping[str, Any]], folder: Path) -> Verdict:
     if not rows:
         record = "Record episodes, or import a data set"
-        return Verdict("No episodes yet.", "They appear here as they are recorded.", record, tone="open")
+        return Verdict("No episodes yet.", "New episodes appear here.", record, tone="open")
     count = Counter(row["outcome"] for row in rows)
     unlabeled = count["unlabeled"] + count["withheld"]
     disputed, ood = sum(row["disagree"] for row in rows), sum(row["ood"] for row in rows)
@@ -129,7 +129,7 @@ def _summary(rows: Sequence[Mapping[str, Any]], folder: Path) -> Verdict:
     result = f"{len(rows) - unlabeled:,} of {format_count(len(rows), 'episode')} labeled."
     why = sentence_case(why)
     if unlabeled:
-        return Verdict(result, why, "Label the others here, or with a judge", label_command(folder), "open")
+        return Verdict(result, why, "Label the rest here or with a judge", label_command(folder), "open")
     if disputed:
         disputed_first = f"{label_command(folder)} --order disagreement"
         return Verdict(result, why, "Label the most disputed ones", disputed_first, "open")
@@ -199,13 +199,13 @@ def describe_episode(store: Store, episode_id: int, rewards: RewardConfig) -> di
 def _episode_verdict(store: Store, judged: Sequence[Mapping[str, Any]], counts: str | None) -> Verdict:
     label = label_command(store.folder)
     if counts is None:
-        return Verdict("Not labeled.", "No judge and no person has labeled it.", "Label it here", label, "open")
+        return Verdict("Not labeled.", "It has no label from a judge or a person.", "Label it here", label, "open")
     outcomes = {one["source"]: one["outcome"] for one in judged}
     own = outcomes.get(counts, "labeled")
     result = f"{own.capitalize()}, by {counts}."
     others = [f"{source} says {other}" for source, other in outcomes.items() if source != counts]
-    ood = [f"{one['source']} finds it out of distribution" for one in judged if one["ood"]]
-    why = "; ".join([*others, *ood]) or "nobody else has labeled it"
+    ood = [f"{one['source']} reports it as out of distribution" for one in judged if one["ood"]]
+    why = "; ".join([*others, *ood]) or "no other label"
     disputed = any(other != own for other in outcomes.values())
     advice = "Label it here: judges disagree" if disputed and counts != HUMAN_SOURCE else "Look at the frames below"
     tone: Tone = "open" if disputed else "good" if own == "success" else "bad"

@@ -73,13 +73,13 @@ class Guard:
     def _refusal(self, scope: Scope, headers: Headers, given: str) -> Response | None:
         access, host = self._access, headers.get("host", "")
         if _name(host) not in access.hosts:
-            return error(421, f"this server is not {host[:100]!r}; open the address that the command has printed")
+            return error(421, f"this server is not {host[:100]!r}; open the address that the command printed")
         changes = scope["type"] == "websocket" or scope["method"] not in ("GET", "HEAD")
         if changes and (refused := self._foreign(scope, headers, host)):
             return refused
         given = _cookies(headers).get(_cookie(host)) or given
         if access.token and not hmac.compare_digest(given.encode(), access.token.encode()):
-            return error(401, "the token is missing or wrong; open the address that the command has printed")
+            return error(401, "the token is missing or wrong; open the address that the command printed")
         return None
 
     def _foreign(self, scope: Scope, headers: Headers, host: str) -> Response | None:
@@ -88,7 +88,7 @@ class Guard:
         foreign = origin is not None and urlsplit(origin).netloc.lower() != host.lower()
         marked = scope["type"] == "websocket" or headers.get(HEADER) == "1"
         if foreign or not marked:
-            return error(403, "only pages of this server may change something")
+            return error(403, "only pages of this server can make changes")
         length = headers.get("content-length", "0")
         if not length.isdigit() or int(length) > MAX_BODY:
             return error(413, "the request is too large")

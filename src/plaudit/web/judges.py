@@ -65,8 +65,8 @@ def _verdict(path: Path, scores: Any, certificate: Certificate | None, problem: 
     good = isinstance(precision, float | int) and isinstance(recall, float | int) and min(precision, recall) >= 0.9
     why = problem or f"Precision {_percent(precision)}, recall {_percent(recall)} on held-out frames."
     if good:
-        advice, exam = "Examine it before it controls a robot", f"plaudit judge exam {quoted(path)} STORE"
-        return Verdict("Good on held-out frames, but not examined.", why, advice, exam, "open")
+        advice, exam = "Examine it before using it on a robot", f"plaudit judge exam {quoted(path)} STORE"
+        return Verdict("Good on held-out frames, but not examined yet.", why, advice, exam, "open")
     return Verdict("Not usable yet: too many errors.", why, "Look at its report, then label more episodes")
 
 
@@ -116,7 +116,7 @@ def _decided(rule: DecisionRule, prediction: EpisodePrediction, target: bool | N
 
 
 class WhatIf:
-    """What another threshold would change in a store that a judge has labeled. Computed once for each state of it."""
+    """Effect of another threshold in a store that a judge has labeled. Computed once for each state of it."""
 
     def __init__(self) -> None:
         self._computed: dict[tuple[Path, str], tuple[int, dict[str, Any]]] = {}
@@ -136,13 +136,13 @@ def _what_if(store: Store, source: str) -> dict[str, Any]:
     labels = {i: version.labels() for i, version in newest.items()}
     scored = {i: one for i, one in labels.items() if one.scores is not None and one.judge.rule is not None}
     if not scored:
-        raise DataError(f"no episode of this store has scores of '{source}'")
+        raise DataError(f"no episode in this store has scores by '{source}'")
     rule = scored[max(scored)].judge.rule
     assert rule is not None
     sources = resolve_reference(None, source)
     try:
         targets = load_reference_labels(store, sources, list(scored))
-    except JudgeError:  # nobody else has labeled these
+    except JudgeError:  # no reference labels
         targets = {}
     episodes: list[dict[str, Any]] = []
     predictions: list[tuple[int, EpisodePrediction]] = []  # with the number of their first scored frame

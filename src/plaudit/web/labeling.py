@@ -49,11 +49,11 @@ class LabelSessions:
         """
         name, order = str(request.get("name", "")).strip(), request.get("order", "unlabeled")
         if not name or len(name) > MAX_NAME or not name.isprintable():
-            raise DataError(f"a labeler needs a name of 1 to {MAX_NAME} characters; it is kept with the labels")
+            raise DataError(f"enter a name of 1 to {MAX_NAME} characters; it is stored with the labels")
         if order not in ORDERS:
-            raise DataError(f"there is no order '{order}'; known are: {', '.join(ORDERS)}")
+            raise DataError(f"'{order}' is not an order; choose one of: {', '.join(ORDERS)}")
         if not isinstance(request.get("action"), str | None):
-            raise DataError("an action is named by a text; reload the page")
+            raise DataError("the request has no valid action; reload the page")
         with self._guard:
             held = self._held(store, name, order)
             held.used = time.monotonic()
@@ -72,7 +72,7 @@ class LabelSessions:
             return describe(session, error, blind=bool(request.get("blind")))
 
     def _held(self, store: Path, name: str, order: QueueOrder) -> _Open:
-        """The person's session; those that nobody uses any more are closed."""
+        """The person's session. Sessions that are no longer used are closed."""
         for key, held in list(self._open.items()):
             other_order = key[:2] == (store, name) and key[2] != order
             if other_order or time.monotonic() - held.used > IDLE_S:
@@ -113,9 +113,9 @@ def _apply(session: Session, request: Mapping[str, Any]) -> None:
     if name is None or session.episode_id is None:
         return
     if name not in ACTIONS or (do := ACTIONS[name].do) is None:
-        raise DataError(f"there is no action '{name}'")
+        raise DataError(f"'{name}' is not an action")
     if request.get("episode") != session.episode_id:
-        session.status = "this page was behind; nothing was changed"
+        session.status = "this page was out of date; nothing was changed"
         return
     if type(frame := request.get("frame")) is int:
         session.cursor.seek(frame)

@@ -48,7 +48,7 @@ class Library:
         self._guard = threading.Lock()
 
     def items(self, *, fresh: bool = True) -> dict[tuple[Kind, str], Item]:
-        """By kind and name. fresh: as they are now, not some seconds ago"""
+        """Items by kind and name. fresh: list the folders again now"""
         now = time.monotonic()
         if fresh or now - self._listed_at > FRESH_S:
             self._items, self._listed_at = self._list(), now
@@ -73,7 +73,7 @@ class Library:
         """The item of this name; `NotServed` if there is none."""
         item = self.items(fresh=False).get((kind, name)) or self.items().get((kind, name))
         if item is None:
-            raise NotServed(f"there is no {kind} '{name}' in the folders of this server")
+            raise NotServed(f"this server has no {kind} '{name}'")
         return item
 
     def store(self, name: str, *, fresh: bool = True) -> Store:

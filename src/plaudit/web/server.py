@@ -150,7 +150,7 @@ async def _json_body(request: Request) -> dict[str, Any]:
             raise ValueError("the request is too large")
     body = parse_json(data or b"{}")
     if not isinstance(body, dict):
-        raise ValueError("a request is a JSON object")
+        raise ValueError("the request must be a JSON object")
     return body
 
 
@@ -164,7 +164,7 @@ class _Server:
         self.tasks = Tasks(library, command)
 
     def warm(self) -> None:
-        """Open the stores before somebody asks for them: one of 10,000 episodes takes a second."""
+        """Open the stores in advance: opening 10,000 episodes takes a second."""
         for kind, name in self._library.items():
             if kind == "store":
                 with suppress(PlauditError):
@@ -265,7 +265,7 @@ class _Server:
         run = self._library.item("run", request.path_params["name"])
         live = ask(run.path, str(body.get("command") or "no command"))
         if live is None:
-            raise PlauditError("this run is not running on the machine of this server; nothing was sent")
+            raise PlauditError("this run is not active on this machine; nothing was sent")
         return live
 
     async def live(self, socket: WebSocket) -> None:
@@ -314,7 +314,7 @@ class _Server:
         which = request.path_params["which"]
         item = self._library.item("run", request.path_params["name"])
         if which not in ("first", "last"):
-            raise NotServed("a run has the videos 'first' and 'last'")
+            raise NotServed("the videos of a run are 'first' and 'last'")
         video = Root(item.path).read(item.path / "videos" / f"{which}.mp4", MAX_VIDEO)
         return Response(video, media_type="video/mp4")
 

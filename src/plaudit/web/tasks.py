@@ -86,7 +86,7 @@ class Tasks:
             for task in self._tasks:
                 task.update()
                 if task.state == "running":
-                    raise DataError(f"plaudit {task.words[0]} is still running; wait for it or stop it")
+                    raise DataError(f"plaudit {task.words[0]} is still running; wait or stop it")
             number = self._tasks[-1].number + 1 if self._tasks else 1
             log = Path(self._folder.name) / f"{number}.log"
             log.touch()

@@ -30,8 +30,8 @@ def test_ones_own_labels_come_back_once_and_hide_the_first_answer(tmp_path):
     with Store.open(folder) as store:
         agreement = SelfAgreement.of(store, "ada")
         assert agreement == SelfAgreement(3, 2, (2,))
-        assert agreement.describe().startswith("Same outcome in 2 of 3 episodes")
-        assert SelfAgreement.of(store, "grace").describe() == "No episode has been labeled twice by you."
+        assert agreement.describe().startswith("Your two labels agree in 2 of 3 episodes")
+        assert SelfAgreement.of(store, "grace").describe() == "You have not labeled any episode twice yet."
         assert len(store.ledger.history(0)) == 2
 
 

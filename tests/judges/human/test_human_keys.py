@@ -53,7 +53,7 @@ def test_a_script_labels_a_store(tmp_path):
 
 
 def test_a_word_that_is_no_key_is_named_and_the_nearest_said(tmp_path):
-    sentence = "the key script says 'Rihgt', which is not the name of a key; did you mean 'Right'"
+    sentence = "the key script says 'Rihgt', which is not a key name; did you mean 'Right'"
     with Session.open(counted_store(tmp_path / "store")) as session, pytest.raises(DataError, match=sentence):
         replay_actions(session, "Rihgt")
 

@@ -26,7 +26,7 @@ def test_without_a_display_the_store_is_labeled_in_the_browser(tmp_path):
             assert line, said
             said += line
         address = urlsplit(said.rpartition("open ")[2].split()[0])
-        assert "labeling in the browser, since no window can be opened" in said
+        assert "labeling in the browser, because no window can be opened" in said
         assert address.fragment == "/label/my%20store?order=unlabeled&name=Kim"
         connection = HTTPConnection(address.hostname, address.port, timeout=stretch(30))
         connection.request("GET", "/")
@@ -37,7 +37,7 @@ def test_without_a_display_the_store_is_labeled_in_the_browser(tmp_path):
         process.send_signal(signal.SIGINT)
         said, _ = process.communicate(timeout=stretch(30))
     assert process.returncode == 0
-    assert "1 episodes of" in said and "labeled by a human, 2 are left" in said
+    assert "1 episodes of" in said and "labeled by a person; 2 left" in said
 
 
 def test_a_key_script_needs_a_window(tmp_path):
@@ -45,4 +45,4 @@ def test_a_key_script_needs_a_window(tmp_path):
     said = plaudit(
         *("label", folder, "--judge", "human", "--window", "web", "--action-log", "keys"), cwd=tmp_path, ok=False
     )
-    assert "--action-log records the keys of a window" in said
+    assert "--action-log needs the labeling window" in said

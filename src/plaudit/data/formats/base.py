@@ -67,7 +67,7 @@ class Dataset:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What a data set leaves open."""
+    """Settings for reading that a data set does not specify."""
 
     reward_frame: RewardFrame | None = None  # LeRobot: which frame `next.reward` judges; None: as the folder says
     task: str = ""  # for layouts that keep none
@@ -83,7 +83,7 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """How to write; each format uses what concerns it."""
+    """Settings for writing; each format uses those that apply to it."""
 
     cameras: Sequence[str] = ()  # () for all
     video: bool = True  # LeRobot: videos, or PNG images in the tables
@@ -95,7 +95,7 @@ class WriteOptions:
 
 @dataclass(frozen=True)
 class LabeledEpisode:
-    """What a writer is given."""
+    """An episode with its labels, as a writer gets it."""
 
     id: int
     episode: Episode

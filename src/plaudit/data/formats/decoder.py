@@ -58,7 +58,7 @@ def open_in_worker(path: str | Path, options: ReadOptions | None = None) -> Iter
 
 
 def load_pickle(path: str | Path, root: Root | None = None) -> Any:
-    """The arrays, numbers, strings and containers in a pickle; nothing of it is run.
+    """Load arrays, numbers, strings and containers from a pickle without running any code.
 
     root: the folder that the file is in; None: the user named the file, and it may be a link
     """
@@ -109,7 +109,7 @@ class WorkerProcess:
         self._connection = ours
 
     def close(self) -> None:
-        """End it, whatever it does; it has ended when this returns."""
+        """End the process. It has ended when this returns."""
         if self._connection is not None:
             self._end(kill=True)
 

@@ -73,7 +73,7 @@ def choose(cameras: Sequence[str], available: Sequence[str], where: str) -> list
 
 
 def as_asked(dataset: Dataset, options: ReadOptions) -> Dataset:
-    """The same data set with the cameras, the names and the size of `options`."""
+    """The data set with the cameras, names and image size of `options`."""
     if not (options.cameras or options.resize):
         return dataset
     cameras = [camera.removeprefix(LEROBOT_IMAGES) for camera in options.cameras]
@@ -87,7 +87,7 @@ def as_asked(dataset: Dataset, options: ReadOptions) -> Dataset:
         raise DataError(f"frames of {size} are not possible; 1 to {MAX_EDGE:,} pixels are")
 
     def nbytes(source: Source) -> int:
-        """With the memory of the resized frames added."""
+        """Memory of the episode, including its resized frames."""
         before = source.nbytes()
         if options.resize is None:
             return before

@@ -182,7 +182,7 @@ def _size_of(cameras: Mapping[str, Size], pixels: int) -> Size | None:
 
 @dataclass(frozen=True)
 class Speed:
-    """Of a machine, with one setting."""
+    """Training speed of a machine with one setting."""
 
     image_s: float  # to encode one frame of every camera
     step_s: float  # a gradient step of what learns
@@ -235,7 +235,7 @@ class Estimate:
 
     @property
     def least_s(self) -> float:
-        """With one epoch."""
+        """Minimum training time in seconds: one epoch."""
         return self.encode_s + self.epoch_s + self.score_s
 
 

@@ -92,7 +92,7 @@ class RewardModelConfig(Config):
         threshold: float = 0.5,
         data: TrainingDataInfo | None = None,
     ) -> Self:
-        """Of a model that was not evaluated."""
+        """Metadata of a model that was not evaluated."""
         return cls(
             classifier=classifier,
             frozen_encoder=frozen_encoder,
@@ -178,7 +178,7 @@ class RewardModel:
         return RewardModel(self.members, self.config, str(self.device), self.warnings, ood)
 
     def self_contained_config(self) -> RewardModelConfig:
-        """Its config, with an encoder that needs no other file."""
+        """The model's config, with an encoder that needs no other file."""
         encoder = self.classifier.encoder.architecture_config()
         classifier = self.config.classifier.model_copy(update={"encoder": encoder})
         return self.config.model_copy(update={"classifier": classifier})
@@ -250,7 +250,7 @@ class RewardModel:
             return [torch.cat(embeddings) for embeddings in zip(*parts, strict=True)]
 
     def score_embeddings(self, windows: Sequence[Tensor]) -> Scores:
-        """Of each member's embeddings of a frame and its history, [B, num_frames, D]."""
+        """Scores from each member's embeddings of a frame and its history, [B, num_frames, D]."""
         return self._scores(self._logits(windows))
 
     def _logits(self, windows: Sequence[Tensor]) -> FloatArray:
@@ -424,7 +424,7 @@ def _exchange(module: nn.Module) -> None:
 
 
 class ChannelsLastGroupNorm(nn.Module):
-    """As `nn.GroupNorm`, on images that lie in memory with their channels last."""
+    """`nn.GroupNorm` for images in channels-last memory format."""
 
     def __init__(self, norm: nn.GroupNorm):
         super().__init__()

@@ -346,7 +346,7 @@ def _evaluate(
 
 @dataclass(frozen=True)
 class ChosenRule:
-    """From logits to decisions, and what is promised about these."""
+    """The rule from logits to decisions, and its guarantee."""
 
     calibration: EnsembleCalibration
     threshold: ThresholdChoice
@@ -355,7 +355,7 @@ class ChosenRule:
 
 
 def choose_rule(config: RewardTrainConfig, table: RewardDataset, scored: OutOfFold) -> ChosenRule:
-    """By scores of episodes that were not learned from."""
+    """Choose the rule from scores of episodes that were not trained on."""
     calibration = EnsembleCalibration.fit(scored.logits, table.target[scored.rows])
     predictions = episode_predictions(table, scored, calibration)
     labeled = len(np.unique(table.episode[table.episode >= 0]))

@@ -13,7 +13,7 @@ SUCCESS, PROGRESS = "classifier", "progress"  # the sources of labels, and the t
 
 
 class RLinfRewardConfig(Config):
-    """What RLinf's configs say about a checkpoint; None where they do not."""
+    """Settings of a checkpoint from RLinf's configs; None if not given."""
 
     image_keys: tuple[str, ...] | None = None
     # Channels, height, width; None: what RLinf's recipes have, 64x64 for its first model and 128x128 for its ResNet.
@@ -47,7 +47,7 @@ class ClassifierJudgeConfig(JudgeConfig):
         return import_module("plaudit.judges.classifier.judge").build_judge(self)
 
     def resolved(self) -> Self:
-        """With rule and calibration of the folder's judge.yaml, where this config does not set them."""
+        """The config with rule and calibration from the folder's judge.yaml, unless they are set."""
         return self.with_judge_file(self.model)
 
 

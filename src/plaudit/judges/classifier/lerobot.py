@@ -214,8 +214,8 @@ def save_lerobot_classifier(model: RewardModel, folder: Path, target: Path) -> l
     return [
         threshold_note(model),
         f"it looks at {images}",
-        f"lerobot needs plaudit beside it, and finds its encoder by its place, {target.absolute() / 'encoder'}: change "
-        "model_name in config.json if you move the folder",
+        f"lerobot needs plaudit in the same environment and loads the encoder from {target.absolute() / 'encoder'}: "
+        "change model_name in config.json if you move the folder",
     ]
 
 

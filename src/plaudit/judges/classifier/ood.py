@@ -48,7 +48,7 @@ LEAST_DISAGREEMENT = 0.5  # between the members' probabilities of success
 
 @dataclass(frozen=True, eq=False)
 class EpisodeView:
-    """What is compared of an episode."""
+    """The features of an episode that the detector compares."""
 
     frames: FloatArray  # [n, D] features, evenly spread over it
     start: ByteArray  # [C, 3] colors of its first frame, see `start_cells`
@@ -152,7 +152,7 @@ class OodDetector:
         return float(torch.cdist(frames, torch.from_numpy(self.frames)).min(dim=1).values.mean())
 
     def reason(self, view: EpisodeView) -> str:
-        """Why an episode is out of distribution, in words; "" if it is not."""
+        """Why an episode is out of distribution; "" if it is not."""
         frames = self._frame_distance(view)
         start = _strangest(_cell_distances(view.start.astype(np.float32), self.starts) / self.cell_units)
         far, outside, disagreement, begun = self.limits.tolist()
@@ -170,13 +170,13 @@ class OodDetector:
         return "; ".join(signs)
 
     def tensors(self) -> dict[str, Tensor]:
-        """To be saved; references in few bytes."""
+        """Tensors to save, with compact references."""
         arrays = {name: torch.from_numpy(values).contiguous() for name, values in vars(self).items()}
         return arrays | {"frames": arrays["frames"].half(), "starts": arrays["starts"].to(torch.uint8)}
 
     @property
     def fingerprint(self) -> str:
-        """Of all that decides what is flagged."""
+        """Fingerprint of everything that affects which episodes are flagged."""
         tensors = sorted(self.tensors().items())
         return hashlib.sha256(b"".join(tensor.numpy().tobytes() for _, tensor in tensors)).hexdigest()[:16]
 

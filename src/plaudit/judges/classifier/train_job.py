@@ -98,7 +98,7 @@ class ManiskillRecipe(Config):
     reward_training: ManiskillTraining
 
     def ours(self) -> Tree:
-        """By the keys of `RewardTrainJob`."""
+        """The settings under the keys of `RewardTrainJob`."""
         given = self.reward_training
         return {
             "data": [str(given.data_path)],
@@ -115,7 +115,7 @@ class ManiskillRecipe(Config):
         }
 
     def notes(self) -> list[str]:
-        """What is set and not used."""
+        """Messages about settings that are not used."""
         small, large = self.reward_training.micro_batch_size, self.reward_training.global_batch_size
         if small in (None, large):
             return []
@@ -174,7 +174,7 @@ class LerobotClassifier(_ignored(f"{_CLASSIFIER_KEYS} n_obs_steps")):
         return {"type": "resnet10"} if self.model_name in PUBLISHED else other
 
     def ours(self) -> Tree:
-        """By the keys of `RewardTrainJob`."""
+        """The settings under the keys of `RewardTrainJob`."""
         tree = {
             "encoder": self.encoder,
             "freeze_encoder": True,
@@ -213,7 +213,7 @@ _DATASET_KEYS = "repo_type revision use_imagenet_stats return_uint8 depth_output
 
 
 class LerobotDataset(_ignored(_DATASET_KEYS)):
-    """Where lerobot's episodes are."""
+    """Location of a LeRobot data set."""
 
     repo_id: str | None = None
     root: Path | None = None
@@ -231,7 +231,7 @@ class LerobotDataset(_ignored(_DATASET_KEYS)):
         return self
 
     def ours(self) -> Tree:
-        """By the keys of `RewardTrainJob`. A data set of ours says itself which frame a reward is about."""
+        """Settings under the keys of `RewardTrainJob`. Plaudit's data sets record the frame of a reward."""
         is_ours = self.root is not None and (self.root / "meta/plaudit.parquet").is_file()
         tree: Tree = {"data": [str(self.root)], "reward_frame": self.reward_frame or (None if is_ours else "same")}
         for name in ("episodes", "exclude_episodes"):
@@ -240,7 +240,7 @@ class LerobotDataset(_ignored(_DATASET_KEYS)):
         return tree
 
     def notes(self) -> list[str]:
-        """What is set and not used."""
+        """Messages about settings that are not used."""
         notes = []
         if self.video_backend not in (None, "pyav"):
             notes.append(f"video_backend '{self.video_backend}' is not used: videos are read with PyAV")
@@ -280,11 +280,11 @@ class LerobotTraining(_ignored(_TRAINING_KEYS)):
         return classifier
 
     def ours(self) -> Tree:
-        """By the keys of `RewardTrainJob`."""
+        """The settings under the keys of `RewardTrainJob`."""
         return {**self.dataset.ours(), **self._classifier.ours()}
 
     def notes(self) -> list[str]:
-        """What is set and not used."""
+        """Messages about settings that are not used."""
         notes, block = self.dataset.notes(), "policy" if self.reward_model is None else "reward_model"
         if unused := [name for name in _TRAINING_KEYS.split() if getattr(self, name)]:
             notes.append(
@@ -334,12 +334,12 @@ class RewardTrainJob(RewardTrainConfig):
         return self
 
     def takes(self, number: int) -> bool:
-        """Whether an episode of a data set is learned from."""
+        """Whether an episode of a data set is used for training."""
         return (self.episodes is None or number in self.episodes) and number not in self.exclude_episodes
 
     @property
     def training(self) -> RewardTrainConfig:
-        """Without what is only this job's; what was not set stays so."""
+        """The training config without the job's own keys; unset keys stay unset."""
         given = self.model_fields_set & set(RewardTrainConfig.model_fields) | {"max_minutes"}
         if self.output_checkpoint is not None:  # which holds one network of single frames
             given |= {"ensemble_size", "num_history_frames"}

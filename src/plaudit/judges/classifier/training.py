@@ -186,7 +186,7 @@ class _Pieces:
 
 @dataclass(frozen=True, eq=False)
 class TrainRun:
-    """What the networks of one training share."""
+    """Data and settings that all networks of one training share."""
 
     config: RewardTrainConfig
     table: RewardDataset
@@ -232,7 +232,7 @@ class EnsembleMember(EpochTrainer):
         )
 
     def gradients(self) -> tuple[float, float]:
-        """Of a balanced batch of the training rows, or of pairs of them."""
+        """Gradients of a balanced batch of training rows, or of pairs of rows."""
         self.model.train()
         success, shape = self.config.predict_success, self.model.config
         draw = balanced_batch if success else paired_batch
@@ -281,7 +281,7 @@ class EnsembleMember(EpochTrainer):
         return loss, right
 
     def validation_loss(self) -> float:
-        """On the validation frames as they are and as many as there are."""
+        """Loss on all validation frames, without augmentation or balancing."""
         targets = self.table.target if self.config.predict_success else self.table.progress
         rows = self.splits["validation"]
         has_label = ~np.isnan(self.table.target[rows])

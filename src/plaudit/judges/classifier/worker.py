@@ -63,7 +63,7 @@ def _array(values: Any) -> AnyArray:
 
 
 class RewardWorkerConfig(Config):
-    """Of a reward worker."""
+    """Settings of a reward worker."""
 
     checkpoint_path: Path  # a reward model: its folder, or a .pt
     device: str = "auto"  # "cpu", "cuda:1", ...; "auto": a GPU where there is one

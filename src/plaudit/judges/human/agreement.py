@@ -16,7 +16,7 @@ from plaudit.types import Labels
 
 @dataclass(frozen=True)
 class SelfAgreement:
-    """Of one person, over the episodes that they have labeled twice."""
+    """Agreement between the two labels that one person gave to the same episodes."""
 
     episodes: int = 0
     same_outcome: int = 0  # of these, both times success or both times none
@@ -24,19 +24,19 @@ class SelfAgreement:
 
     @classmethod
     def of(cls, store: Store, name: str) -> Self:
-        """From the ledger of a store."""
+        """Compute it from the ledger of a store."""
         pairs = [labels for i in store.ids if len(labels := repeated_labels(store, i, name)) > 1]
         same = [one for one in pairs if one[0].success_once == one[-1].success_once]
         onsets = [[int(np.argmax(labels.success)) for labels in one] for one in same if one[0].success_once]
         return cls(len(pairs), len(same), tuple(abs(one[0] - one[-1]) for one in onsets))
 
     def describe(self) -> str:
-        """For people."""
+        """A summary in two sentences."""
         if not self.episodes:
-            return "No episode has been labeled twice by you."
-        text = f"Same outcome in {self.same_outcome} of {self.episodes} episodes that you labeled twice."
+            return "You have not labeled any episode twice yet."
+        text = f"Your two labels agree in {self.same_outcome} of {self.episodes} episodes."
         if self.onset_differences:
-            text += f" First success frame: {np.median(self.onset_differences):g} frames apart (median)."
+            text += f" The first success frames differ by {np.median(self.onset_differences):g} (median)."
         return text
 
 

@@ -29,7 +29,7 @@ X_LIBRARIES = "libxcb-cursor0 libxkbcommon-x11-0 libxcb-icccm4 libxcb-keysyms1 l
 
 @dataclass(frozen=True)
 class LabelingSummary:
-    """What came of a session."""
+    """Result of a labeling session."""
 
     store: Path
     count: int  # episodes completed in it

@@ -97,7 +97,7 @@ class FrameAnnotation:
 
     @property
     def summary(self) -> str:
-        """For a person: `success from frame 53`."""
+        """A short text like `success from frame 53`."""
         if self.excluded:
             return "excluded"
         num_unlabeled = self.num_unlabeled
@@ -210,14 +210,14 @@ class DraftStore:
         self._put(edit, after, (*self.state.done, edit), ())
 
     def undo(self) -> Edit | None:
-        """Take the last change back; None: there is none."""
+        """Undo the last change; None if there is none."""
         if not self.state.done:
             return None
         *done, edit = self.state.done
         return self._put(edit, edit.before, tuple(done), (*self.state.undone, edit))
 
     def redo(self) -> Edit | None:
-        """Make the change again that was undone last; None: there is none."""
+        """Redo the last undone change; None if there is none."""
         if not self.state.undone:
             return None
         *undone, edit = self.state.undone
@@ -248,7 +248,7 @@ class DraftStore:
         return taken
 
     def close(self) -> None:
-        """Keep drafts; remove a file without any."""
+        """Close the file; remove it if it has no drafts."""
         if self._lock.closed:
             return
         if not self.state.drafts:

@@ -42,7 +42,7 @@ SERIES = ("success", "series-2", "series-3", "series-4", "series-5")  # of curve
 
 
 def variables(colors: dict[str, str]) -> str:
-    """As custom properties of CSS."""
+    """The colors as CSS custom properties."""
     return " ".join(f"--{name}: {color};" for name, color in colors.items())
 
 

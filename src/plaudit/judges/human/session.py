@@ -123,7 +123,7 @@ class Session:
 
     @property
     def repeats(self) -> bool:
-        """Whether the open episode is labeled a second time; then no earlier label of it is shown."""
+        """Whether the person labels the open episode a second time; its earlier label is then hidden."""
         return self.queue.order == "repeat" and self.episode_id is not None and self.queue.needs_label(self.episode_id)
 
     def label(self, success: bool) -> None:
@@ -303,7 +303,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Action:
-    """Something to do; the first of its keys is the one on its button."""
+    """An action of the labeler; its button shows the first key."""
 
     name: str
     keys: tuple[str, ...]  # as Qt writes them, letters large
@@ -313,7 +313,7 @@ class Action:
 
     @property
     def title(self) -> str:
-        """What its button says."""
+        """Text of the button."""
         return self.description.partition(":")[0].capitalize()
 
 
@@ -359,9 +359,7 @@ def replay_actions(session: Session, script: str) -> None:
         if kind in "@=" and number.isdigit():
             (session.cursor.seek if kind == "@" else session.open_episode)(int(number))
         elif token not in BY_KEY:
-            raise DataError(
-                f"the key script says '{token}', which is not the name of a key; {did_you_mean(token, BY_KEY)}"
-            )
+            raise DataError(f"the key script says '{token}', which is not a key name; {did_you_mean(token, BY_KEY)}")
         elif (do := BY_KEY[token].do) is not None:
             do(session)
 

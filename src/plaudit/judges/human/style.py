@@ -11,7 +11,7 @@ CURVES = ("#ffffff", "#f2e35b", "#6fe0bd", "#d7a6ec")  # one a judge, readable o
 
 
 def label_color(value: float, success: str = SUCCESS, failure: str = FAILURE) -> str:
-    """Of 1, 0 or NaN."""
+    """Color of a label: 1, 0 or NaN."""
     if value != value:
         return UNLABELED
     return success if value >= 0.5 else failure

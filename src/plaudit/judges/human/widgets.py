@@ -72,7 +72,7 @@ class ActionButton(QPushButton):
 
 
 class ActionButtons(QWidget):
-    """All that a person can say about an episode; `by_name` has each by the name of its action."""
+    """Buttons for all actions; `by_name` maps the name of an action to its button."""
 
     def __init__(self, act: Callable[[str], None]):
         super().__init__()
@@ -177,7 +177,7 @@ class PlaybackBar(QWidget):
 
 
 class StatusBar(QWidget):
-    """What was done last, that it is saved, and where."""
+    """The last action, and where it was saved."""
 
     def __init__(self, where: str):
         super().__init__()

@@ -107,7 +107,7 @@ class Sidebar(QFrame):
         self.traces.setText("".join(lines) or f"<span style='color:{style.TEXT_MUTED}'>none</span>")
 
     def show_queue(self) -> None:
-        """Which rows there are, and which is open."""
+        """Show the rows of the queue and mark the open one."""
         self._model.refresh()
         if self._session.episode_id is not None:
             self.rows.setCurrentIndex(self._model.index(self._session.queue.rows.index(self._session.episode_id)))
@@ -136,12 +136,12 @@ def ago(seconds: float) -> str:
 POLL_MS = 100
 ORDERS = {"disagreement": "LARGEST DISAGREEMENT FIRST", "uncertain": "LEAST CERTAIN FIRST", "repeat": "A SECOND TIME"}
 ALL_DONE = "Every episode is labeled.\n\nNew ones appear here as they are recorded."
-NO_EPISODES = "There are no episodes yet.\n\nThey appear here as they are recorded."
+NO_EPISODES = "There are no episodes yet.\n\nNew episodes appear here."
 NO_IMAGES = "This episode has no images to label.\n\nExclude it (X), or go on to the next (Page ↓)."
 
 
 class LabelWindow(QWidget):
-    """Over a session, which it closes when it is closed."""
+    """The labeling window. Closing it also closes its session."""
 
     def __init__(self, session: Session, *, poll: bool = True, action_log: Path | None = None):
         super().__init__()

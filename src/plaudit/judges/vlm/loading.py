@@ -92,7 +92,7 @@ def load_vlm(config: VlmJudgeConfig, *, with_processor: bool = False) -> LoadedV
 
 
 def answer_token_ids(tokenizer: Any, word: Literal["yes", "no"]) -> list[int]:
-    """The single tokens that spell a word."""
+    """The tokens that each spell the given text alone."""
     spelled = [tokenizer(form, add_special_tokens=False)["input_ids"] for form in ANSWER_TOKENS[word]]
     single = sorted({ids[0] for ids in spelled if len(ids) == 1})
     if not single:

@@ -33,14 +33,14 @@ class TwinTask:
     def __init__(self, name: str, params: RuntimeParams, seed: int = 0):
         """seed: of the first episode's scene; the next ones follow"""
         if name not in TASKS:
-            raise RobotError(f"there is no task '{name}' for a twin; {did_you_mean(name, TASKS)}")
+            raise RobotError(f"'{name}' is not a task for a twin; {did_you_mean(name, TASKS)}")
         if params.start_pose is None:
-            raise RobotError("a twin's task starts again at the start pose, and the params have none; set start_pose")
+            raise RobotError("a twin with a task needs a start pose; set start_pose in the params")
         if not params.camera_names:
-            raise RobotError("a twin's task is seen by cameras, and the params have none; set camera_names")
+            raise RobotError("a twin with a task needs cameras; set camera_names in the params")
         if max(params.camera_size) > scene.MAX_IMAGE_SIZE:
             size = "x".join(map(str, reversed(params.camera_size)))
-            raise RobotError(f"images of a twin's task have {size} pixels and may have at most {scene.MAX_IMAGE_SIZE}")
+            raise RobotError(f"the images of a twin's task have {size} pixels; the limit is {scene.MAX_IMAGE_SIZE}")
         self.fps = params.HZ
         self._start = np.array(params.start_pose)
         self._handles = handles(params.joint_names)
@@ -108,5 +108,5 @@ def handles(joint_names: Sequence[str]) -> list[int]:
     right = [number for number, name in enumerate(joint_names) if name.startswith("right_")]
     chosen = (right if len(right) >= 4 else list(range(len(joint_names))))[:4]
     if len(chosen) < 4:
-        raise RobotError(f"a twin's task is moved by four joints, and the robot has {len(joint_names)}")
+        raise RobotError(f"a twin with a task needs four joints, but the robot has {len(joint_names)}")
     return chosen

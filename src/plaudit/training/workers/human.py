@@ -41,7 +41,7 @@ class MirrorQueue(BufferQueue):
         self._mirror = mirror
 
     def stale(self, judge: JudgeId) -> Sequence[EpisodeRef]:
-        """What has no label, and what the person has answered since, a changed mind too."""
+        """Episodes without a label, and those that the person has labeled or relabeled since."""
         pending = [ref for ref in super().stale(judge) if ref.dataset == "episodes"]
         return list(dict.fromkeys([*self.answered(), *pending]))
 
@@ -50,7 +50,7 @@ class MirrorQueue(BufferQueue):
         return [EpisodeRef("episodes", remote_id) for remote_id in self._mirror.answered()]
 
     def episodes(self, keys: Sequence[EpisodeRef]) -> Mapping[EpisodeRef, Episode]:
-        """From the mirror; what it does not have is fetched. An episode that is gone at home is left out."""
+        """Episodes from the mirror; missing ones are fetched. Episodes that the run has deleted are left out."""
         alive = set(self._mirror.store.ids)
         missing = [ref for ref in keys if self._mirror.local_id(ref.id) not in alive]
         fetched = self._replay.call(ReplayBuffer.episodes, missing) if missing else {}

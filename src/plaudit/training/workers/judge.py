@@ -70,7 +70,7 @@ class JudgeBundle:
         return cls(tree, files, digest.hexdigest()[:16], stages)
 
     def unpack(self, folder: Path) -> JudgeConfig:
-        """Its config, with its files in a folder."""
+        """Write the files into a folder and return the judge's config."""
         config = dict(self.config)
         config |= {key: str(folder / config[key]) for key in {name.split("/")[0] for name in self.files}}
         for name, data in self.files.items():
@@ -165,7 +165,7 @@ class JudgeWorker:
         return self._warnings
 
     def label_pending(self) -> LabelReport:
-        """Label one batch of what is waiting; nothing where nothing is."""
+        """Label one batch of waiting episodes, if there are any."""
         if self._runner is None:
             raise WorkerLost("judge", "its process was started again and has no judge yet")
         return LabelReport.of(self._runner.judge.id, self._runner.step())

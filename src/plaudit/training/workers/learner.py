@@ -41,7 +41,7 @@ from plaudit.types import AnyArray, Batch, EnvSpec
 
 @dataclass(frozen=True)
 class UpdateReport:
-    """What a trainer did when it was last asked."""
+    """What a trainer did in its last call."""
 
     updates: int  # since the beginning of the run
     made: int  # of these, just now
@@ -53,7 +53,7 @@ class UpdateReport:
 
 @dataclass(frozen=True)
 class LearnerInfo:
-    """What a learner tells of itself once it is set up."""
+    """Properties of a learner, reported after setup."""
 
     updates: int  # made so far, over all sessions of the run
     pretrain_updates: int  # that it makes on demonstrations before the robot moves
@@ -236,7 +236,7 @@ def normalize_batch(batch: Batch[AnyArray], normalizer: Normalizer | None) -> Ba
 
 
 def robot_policy(config: TrainingConfig, learner: LearnerInfo) -> PolicySpec:
-    """What the robot builds to act with."""
+    """The policy config from which the robot builds its policy."""
     if config.policy.behavior == "pretrained":
         assert config.policy.path is not None
         return load_policy(config.policy.path).on(config.policy.device)

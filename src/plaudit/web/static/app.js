@@ -36,7 +36,7 @@ async function show() {
     if (number !== visit) ends?.();
     else leave = ends ?? null;
   } catch (error) {
-    shown.append(el("p", { class: "warn" }, error.message), el("p", {}, el("a", { href: "#/" }, "Back to the start")));
+    shown.append(el("p", { class: "warn" }, error.message), el("p", {}, el("a", { href: "#/" }, "Back to the first page")));
   }
   if (number === visit) page.removeAttribute("aria-busy");
 }
@@ -67,8 +67,8 @@ function overview(of) {
   const most = stores.toSorted((a, b) => (b.episodes - b.labeled || 0) - (a.episodes - a.labeled || 0))[0];
   if (!of("run").length && !of("judge").length && !episodes) {
     return of("dataset").length
-      ? { result: "A data set, not imported yet.", why: "Pages show episodes of a store. The data set itself is not changed.", ...next("Import it below"), tone: "open" }
-      : { result: "Nothing to show yet.", why: "These folders have no store, run or judge.", ...next("Record episodes, or import a data set, and reload this page", "plaudit data import path/to/lerobot_dataset episodes"), tone: "open" };
+      ? { result: "This data set is not imported yet.", why: "Pages show episodes of stores. Importing does not change the data set.", ...next("Import it below"), tone: "open" }
+      : { result: "Nothing to show yet.", why: "The folders contain no store, run or judge.", ...next("Record episodes, or import a data set, and reload this page", "plaudit data import path/to/lerobot_dataset episodes"), tone: "open" };
   }
   const live = of("run").filter((run) => run.live).length;
   const result = `${[live && count(live, "live run"), count(of("run").length, "run"), count(of("judge").length, "judge"), count(episodes, "episode")].filter(Boolean).join(", ")}.`;

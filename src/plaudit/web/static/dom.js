@@ -29,7 +29,7 @@ export async function ask(path, body) {
   try {
     response = await fetch(path, options);
   } catch {
-    throw new ServerError("the server does not answer; this page tries again");
+    throw new ServerError("the server does not answer; trying again");
   }
   const answer = await response.json().catch(() => ({ error: `the server answered ${response.status}` }));
   if (!response.ok) throw new ServerError(answer.error ?? `the server answered ${response.status}`);

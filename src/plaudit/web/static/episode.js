@@ -37,8 +37,8 @@ export async function episodePage({ page, crumbs, name, rest, query }) {
   if (episode.labels) {
     const strip = new Strip(byFraction);
     strip.draw(episode.labels, episode.by_person);
-    main.append(el("h2", {}, "Label that counts"), add(strip),
-      episode.by_person.length ? el("p", { class: "muted" }, "Marked below: steps in which a person acted.") : "");
+    main.append(el("h2", {}, "Label in use"), add(strip),
+      episode.by_person.length ? el("p", { class: "muted" }, "Marked below: steps with corrections by a person.") : "");
   }
   for (const trace of episode.traces.filter((one) => one.probs)) {
     const levels = trace.threshold === null ? [] : [trace.threshold];
@@ -78,7 +78,7 @@ export async function episodePage({ page, crumbs, name, rest, query }) {
 }
 
 function history(episode) {
-  if (!episode.history.length) return el("p", { class: "muted" }, "Nobody has labeled this episode.");
+  if (!episode.history.length) return el("p", { class: "muted" }, "This episode has no label.");
   return table(episode.history.toReversed().map((version) => [
     el("span", {}, el(version.counts ? "b" : "span", {}, version.source), version.counts ? " (counts)" : ""),
     el("span", {}, version.summary, el("div", { class: "muted" }, [version.remark, when(version.time)].filter(Boolean).join(", ")))]));

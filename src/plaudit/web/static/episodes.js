@@ -19,7 +19,7 @@ export async function episodesPage({ page, crumbs, name, query }) {
   );
   ask(`/api/summary/${path(name)}`).then((lines) => summary.replaceChildren(verdict(lines)), () => {});
   if (!answer.matches) {
-    page.append(el("p", {}, answer.total ? "No episode fits these filters." : "There are no episodes yet. They appear here as they are recorded."));
+    page.append(el("p", {}, answer.total ? "No episode matches these filters." : "No episodes yet. New episodes appear here."));
     return;
   }
   page.append(el("div", { class: "grid" }, ...answer.episodes.map((row) => tile(name, answer.store, row))), pager(name, query, answer));
@@ -48,7 +48,7 @@ function filters(name, query, answer) {
     onchange: (e) => go(key, e.target.value.trim()) });
   return el("div", { class: "row" },
     choose("outcome", "outcome", OUTCOMES.map((word) => [word, word || "any outcome"])),
-    choose("disagree", "agreement", [["", "agree or not"], ["1", "judges disagree"]]),
+    choose("disagree", "agreement", [["", "any agreement"], ["1", "judges disagree"]]),
     choose("ood", "distribution", [["", "any distribution"], ["1", "out of distribution"]]),
     answer.discarded ? discarded(name, answer.discarded) : null,
     choose("order", "order", [["", "newest first"], ["oldest", "oldest first"]]),

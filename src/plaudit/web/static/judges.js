@@ -18,18 +18,18 @@ export async function judgePage({ page, crumbs, name }) {
 
 // A slider of the threshold, over held-out episodes or over a store that this kind of judge has labeled.
 function whatIfPart(judge, stores) {
-  const body = el("div"), options = { "": "held-out episodes of the training" };
-  stores.forEach((item) => { options[item.name] = `labels of a classifier in ${item.name}`; });
+  const body = el("div"), options = { "": "held-out training episodes" };
+  stores.forEach((item) => { options[item.name] = `classifier labels in ${item.name}`; });
   const show = async (store) => {
     try {
       const data = store ? await ask(`/api/what_if/${path(store)}?source=classifier`) : judge.what_if;
-      body.replaceChildren(...(data ? slider(data, store) : [el("p", { class: "muted" }, "This judge has no held-out episodes. Choose a store that it has labeled.")]));
+      body.replaceChildren(...(data ? slider(data, store) : [el("p", { class: "muted" }, "This judge has no held-out episodes. Choose a store that it labeled.")]));
     } catch (error) {
       body.replaceChildren(el("p", { class: "warn" }, error.message));
     }
   };
   show("");
-  return section("What another threshold would change", el("p", { class: "row" }, select("episodes", options, "", show)), body);
+  return section("Effect of another threshold", el("p", { class: "row" }, select("episodes", options, "", show)), body);
 }
 
 function slider(data, store) {
@@ -40,8 +40,8 @@ function slider(data, store) {
     const changed = data.episodes.filter((one) => success(one, threshold) !== success(one, data.threshold));
     const up = changed.filter((one) => success(one, threshold)).length;
     summary.replaceChildren(el("b", {}, `Threshold ${threshold.toFixed(3)}: `), changed.length
-      ? `${up} of ${data.episodes.length} episodes become successes, ${changed.length - up} become failures.`
-      : `nothing changes in ${data.episodes.length} episodes.`);
+      ? `${up} of ${data.episodes.length} episodes become successes, and ${changed.length - up} become failures.`
+      : `no change in ${data.episodes.length} episodes.`);
     counts.replaceChildren(table([["success", `${count(true, true)}`, `${count(true, false)}`], ["failure", `${count(false, true)}`, `${count(false, false)}`]],
       [data.reference, "judge: success", "judge: failure"]));
     list.replaceChildren(...changed.slice(0, 24).map((one) => changedTile(one, store, success(one, threshold))));
@@ -49,7 +49,7 @@ function slider(data, store) {
   const input = el("input", { class: "range", type: "range", min: 0, max: 1, step: 0.005, value: data.threshold, "aria-label": "threshold", oninput: (event) => update(Number(event.target.value)) });
   const reset = el("button", { onclick: () => { input.value = data.threshold; update(data.threshold); } }, `Back to ${short(data.threshold)}`);
   update(data.threshold);
-  const note = data.exact ? null : el("p", { class: "muted" }, "This judge decides with one cutoff per episode, so the numbers are approximate.");
+  const note = data.exact ? null : el("p", { class: "muted" }, "This judge uses one cutoff per episode, so the numbers are approximate.");
   const worst = (data.worst ?? []).length ? [el("h2", {}, "Worst frames"), el("div", { class: "grid" }, ...data.worst.map((one) => worstTile(one, data, store)))] : [];
   return [el("div", { class: "card" }, el("div", { class: "row" }, el("div", { class: "grow" }, input), reset), scores(data), summary, counts, note ?? ""), list, ...worst];
 }
@@ -78,13 +78,13 @@ function worstTile(one, data, store) {
 
 function examPart(judge) {
   const exam = judge.certificate;
-  if (!exam) return [section("Exam", el("p", {}, "No exam yet. A robot requires a judge that has passed one."))];
+  if (!exam) return [section("Exam", el("p", {}, "No exam yet. A judge must pass an exam before it is used on a robot."))];
   const share = (value) => (value === null ? "not tried" : `${(100 * value).toFixed(1)}%`);
   const controls = exam.controls.map(([name, frames, rate, most, passed]) => [name, frames.toLocaleString("en"), share(rate), share(most), el("span", { class: passed ? "" : "warn" }, passed ? "passed" : "failed")]);
   return [el("div", { class: "halves" },
     section("Exam", el("p", {}, `${exam.passed ? "Passed" : "Failed"} on ${exam.date}, on ${exam.data}.`), ...exam.problems.map((text) => el("p", { class: "warn" }, text)),
       table(exam.figures.map(([title, text]) => [el("span", { class: "muted" }, title), text]), ["figure", "value (95% interval)"])),
-    section("Negative controls", el("p", { class: "muted" }, "Episodes that must not be called a success."), table(controls, ["control", "frames", "called success", "at most", ""])))];
+    section("Negative controls", el("p", { class: "muted" }, "Episodes that must not be labeled as success."), table(controls, ["control", "frames", "labeled success", "limit", ""])))];
 }
 
 function curvePart(epochs) {
@@ -103,7 +103,7 @@ export async function trainingPage({ page, crumbs, name }) {
     if (training === null) return void (location.hash = link("judge", name));
     const folds = Math.max(0, ...training.epochs.map((one) => one.fold));
     const state = folds ? `Cross-fitting, fold ${folds}.` : training.epochs.length ? `${training.epochs.length} epochs so far.` : "The first epoch is running.";
-    page.replaceChildren(el("h1", {}, name), verdict({ result: "In progress: a judge is being trained.", why: state, advice: "Wait: this page opens the judge when it is complete", command: "", tone: "open" }),
+    page.replaceChildren(el("h1", {}, name), verdict({ result: "Training a judge.", why: state, advice: "Wait: the judge opens when training ends", command: "", tone: "open" }),
       curvePart(training.epochs) || "");
     timer = setTimeout(draw, EVERY_MS);
   };

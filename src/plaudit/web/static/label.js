@@ -8,10 +8,10 @@ const MOVES = { back: -1, forward: 1, back_10: -10, forward_10: 10, first: -1e9,
 const RETRY_MS = 1000, ALIVE_MS = 5000;
 const ORDERS = {
   unlabeled: "unlabeled first", disagreement: "most disputed first", uncertain: "least certain first", random: "random order",
-  repeat: "again, to measure agreement",
+  repeat: "label label again, to measure agreement",
 };
 const DONE = {
-  repeat: "There is no episode to label again. Label some first; they come back here once, without your earlier label.",
+  repeat: "No episodes to label again. Label some first. They appear here once more, without your earlier label.",
 };
 
 export async function labelPage({ page, crumbs, name: store, query }) {
@@ -32,7 +32,7 @@ function askName(page) {
     localStorage.setItem("labeler", input.value.trim());
     dispatchEvent(new HashChangeEvent("hashchange"));
   };
-  page.append(el("h1", {}, "Who is labeling?"), el("p", {}, "Your name is kept with your labels. Two people are never given the same episode."),
+  page.append(el("h1", {}, "Who is labeling?"), el("p", {}, "Your name is stored with your labels. Two people never get the same episode."),
     el("form", { class: "row", onsubmit: save }, input, el("button", { type: "submit" }, "Start")));
   input.focus();
 }
@@ -159,7 +159,7 @@ class LabelPage {
     }
     const choose = select("order", ORDERS, state.order, (order) => { this.order = order; this.send({}); });
     const change = (event) => { this.blind = event.target.checked; this.state = null; this.send({}); };
-    const blind = el("label", {}, el("input", { type: "checkbox", checked: this.blind, onchange: change }), " hide what judges say");
+    const blind = el("label", {}, el("input", { type: "checkbox", checked: this.blind, onchange: change }), " hide judge results");
     const who = el("button", { onclick: () => { localStorage.removeItem("labeler"); dispatchEvent(new HashChangeEvent("hashchange")); } }, `You are ${this.person}`);
     this.head.replaceChildren(el("h1", { class: "grow" }, state.episode === null ? this.store : `Episode ${state.episode}: ${state.task || "no task text"}`),
       el("span", { id: "left" }, `${state.left} left of ${state.total}, ${state.completed} completed`), choose, blind, who,
@@ -195,6 +195,6 @@ class LabelPage {
 }
 
 function emptyText(state) {
-  if (!state.total) return "There are no episodes yet. They appear here as they are recorded.";
-  return DONE[state.order] ?? "Every episode is labeled. New ones appear here as they are recorded.";
+  if (!state.total) return "No episodes yet. New episodes appear here.";
+  return DONE[state.order] ?? "Every episode is labeled. New episodes appear here.";
 }

@@ -6,7 +6,7 @@ import { ask, clipUrl, clock, el, frameUrl, link, path, percent, section, short,
 
 const RETRY_MS = 3000, RECENT_MS = 10000;
 const CLIP = 16; // frames of a short view of an episode (episodes.py, style.css)
-const STOP = "The emergency stop and its release are not offered here: a network may fail. Keep the stop at the robot.";
+const STOP = "This page has no emergency stop, because a network can fail. Keep the emergency stop at the robot.";
 
 export async function runPage({ page, crumbs, name }) {
   crumbs.append(name);
@@ -64,7 +64,7 @@ class RunPage {
     const clips = (ids) => el("div", { class: "clips" }, ...ids.map((id) => clip(run.episodes, recent.store, rows.get(id))));
     this.recent.replaceChildren(...[
       recent.latest.length ? section("Latest episodes", clips(recent.latest)) : null,
-      recent.disputed.length ? section("Most disputed episodes", el("p", { class: "muted" }, "The judges differ most on these."), clips(recent.disputed)) : null,
+      recent.disputed.length ? section("Most disputed episodes", el("p", { class: "muted" }, "Judges differ most on these episodes."), clips(recent.disputed)) : null,
       recent.rewards.length ? section("Recent rewards", el("div", { class: "clips" },
         ...recent.rewards.map((one) => rewardCard(run.episodes, recent.store, rows.get(one.id), one)))) : null,
     ].filter(Boolean));
@@ -120,7 +120,7 @@ function operatorPart(name, operator) {
     "data-command": command, disabled: !operator.commands.includes(command), onclick: () => send(command) }, command));
   return section("Operator", el("p", { id: "operator" }, operator.message),
     operator.by_web ? el("div", { class: "row" }, ...buttons)
-      : el("p", { class: "muted" }, "This run takes no commands from pages. Add web to operator.sources to allow them."),
+      : el("p", { class: "muted" }, "This run does not accept commands from pages. Add web to operator.sources to allow them."),
     el("p", { class: "muted" }, STOP));
 }
 

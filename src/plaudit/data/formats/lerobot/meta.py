@@ -150,7 +150,7 @@ _V2_VIDEO = "videos/chunk-{episode_chunk:03d}/{video_key}/episode_{episode_index
 
 @dataclass(frozen=True)
 class Video:
-    """Where a camera's frames of one episode lie."""
+    """Location of one episode's frames of a camera."""
 
     path: Path
     start: float  # seconds into the file
@@ -336,7 +336,7 @@ _FINAL = "final/"
 
 @dataclass(frozen=True)
 class PlauditMeta:
-    """Of one episode; what it does not say is as in a data set of others."""
+    """What Plaudit stores about one episode; missing values have the defaults of other data sets."""
 
     padded: Padding = "last"
     terminated: bool | None = None
@@ -352,7 +352,7 @@ NO_META = PlauditMeta()
 
 
 def read_plaudit_meta(root: Root) -> dict[int, PlauditMeta]:
-    """By episode; {} for a data set of others."""
+    """Plaudit's entries by episode; {} if Plaudit did not write the data set."""
     path = root.path / PLAUDIT_META
     if not root.is_file(path):
         return {}

@@ -250,7 +250,7 @@ class _Folder:
         return name in self._kept or name.startswith(PRIVILEGED)
 
     def digest(self, row: meta.Row) -> str:
-        """Of what was recorded, not of its labels: a relabeled data set is the same data."""
+        """Digest of the recorded data without labels, so a relabeled data set has the same digest."""
         digest, table = hashlib.blake2b(digest_size=16), self._rows_of(row)
         for keys in (self.state_keys, self.action_keys):
             digest.update(tables.concat_columns(table, keys, row.data).tobytes())
@@ -379,7 +379,7 @@ class _Folder:
         return values
 
     def has_labels(self, row: meta.Row) -> bool:
-        """By the table alone."""
+        """Whether the table has labels for the episode."""
         reward = tables.column(self._rows_of(row), REWARD, row.data, np.float32)
         return reward is not None and not np.isnan(reward).all()
 

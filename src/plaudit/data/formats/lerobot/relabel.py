@@ -48,7 +48,7 @@ Columns = Mapping[int, Mapping[str, AnyArray]]  # episode -> column of labels ->
 
 @dataclass(frozen=True)
 class EpisodeLabels:
-    """What a copy says about one episode."""
+    """The labels that a copy has for one episode."""
 
     labels: Labels | None
     id: int | None = None  # in its store

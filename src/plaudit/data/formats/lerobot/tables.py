@@ -88,7 +88,7 @@ def _check_table(file: pq.ParquetFile, names: list[str], nbytes: int, path: Path
 
 
 def count_rows(root: Root, path: Path) -> int:
-    """How many rows a parquet file has, by its footer."""
+    """Number of rows of a parquet file, read from its footer."""
     with _open_parquet(root, path) as (file, _):
         return file.metadata.num_rows
 
