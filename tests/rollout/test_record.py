@@ -1,6 +1,7 @@
 """`plaudit record` as a person uses it: at a terminal, by keyboard, in a simulation."""
 
 import io
+import os
 import re
 import time
 from urllib.error import URLError
@@ -12,6 +13,7 @@ from PIL import Image
 
 from command import plaudit
 from plaudit.data.store import Store
+from plaudit.rollout.teleop import BUTTON, EVENT
 from plaudit.types import HUMAN
 from pty_process import PtyProcess
 
@@ -100,6 +102,23 @@ def test_a_person_corrects_a_policy_by_the_keys_of_demonstrations(horizon, tmp_p
     by_person = episode.control_mode == HUMAN
     assert 0 < np.count_nonzero(by_person) < episode.steps and not by_person[-1]
     assert episode.actions[by_person, 2].max() == 0.25
+
+
+def test_the_keyboard_moves_where_the_operator_has_a_gamepad(tmp_path):
+    os.mkfifo(pad := tmp_path / "pad")
+    with pad.open("r+b", buffering=0) as buttons:  # of both ends, so it does not wait
+        words = ("--episodes", "1", "operator.sources=[gamepad]", f"operator.device={pad}")
+        with recording(tmp_path, *words) as run:
+            run.expect("scene ready?")
+            buttons.write(EVENT.pack(0, 1, BUTTON, 7))  # start
+            run.expect("running")
+            time.sleep(1)
+            run.press("u")
+            time.sleep(1)
+            buttons.write(EVENT.pack(0, 1, BUTTON, 0))  # success
+            run.expect("demos: 1 of 1 episodes")
+    (episode,) = [episode for _, episode in Store.open(tmp_path / "demos")]
+    assert episode.actions[:, 2].max() == 0.25
 
 
 @pytest.mark.slow

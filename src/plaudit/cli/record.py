@@ -8,7 +8,7 @@ It also reads the flags of `lerobot-record`, so that its users can paste their c
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -125,7 +125,7 @@ def record(
 
     if env is not None and robot != "sim":
         raise ConfigError([((), f"--env {env} is a simulated task, but --robot is {robot}; leave one of them out")])
-    with open_or_create(store) as opened, restore_terminal(), _shared_keyboard(teleop, auto):
+    with open_or_create(store) as opened, restore_terminal(), ExitStack() as stack:
         config, spec = _load(
             overrides or [],
             policy,
@@ -139,6 +139,7 @@ def record(
         if len(opened.ids) >= episodes:
             out.print(f"{store} already has {len(opened.ids)} episodes; increase --episodes to record more")
             return
+        stack.enter_context(_shared_keyboard(config, auto))
         operator = _operator(config, auto)
         check_forecast(config.forecast, operator)
         if opened.ids:
@@ -199,12 +200,13 @@ def _operator(config: Any, auto: bool | None) -> Any:
     return resolve_auto(config.operator, auto, config.robot, config.teleop)
 
 
-def _shared_keyboard(teleop: str, auto: bool | None) -> AbstractContextManager[None]:
-    """The keys of the terminal are both the operator's and the teleoperator's."""
+def _shared_keyboard(config: Any, auto: bool | None) -> AbstractContextManager[None]:
+    """Where the operator's keys are the terminal's, the listener reads those of the teleoperator too."""
     from plaudit.rollout.operator import has_terminal
-    from plaudit.rollout.teleop import SHARED_KEYS
+    from plaudit.rollout.teleop import SHARED_KEYS, KeyboardConfig
 
-    return SHARED_KEYS.shared() if teleop == "keyboard" and not auto and has_terminal() else nullcontext()
+    both = isinstance(config.teleop, KeyboardConfig) and "terminal" in config.operator.sources
+    return SHARED_KEYS.shared() if both and not auto and has_terminal() else nullcontext()
 
 
 def _unlabeled(store: "Store") -> str:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
+from socket import gethostname
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -232,7 +233,7 @@ def live_view(choice: str | None, engine: Any, config: Any) -> "Iterator[LiveVie
         return
     try:
         if not isinstance(engine, EngineBase) or not engine.env_spec.cameras:
-            raise DataError(f"{engine.env_spec.name} has no cameras")
+            raise DataError(f"{engine.env_spec.name} has no cameras to show")
         from plaudit.web.live import LiveView
 
         view = LiveView(engine)
@@ -243,7 +244,8 @@ def live_view(choice: str | None, engine: Any, config: Any) -> "Iterator[LiveVie
         yield None
         return
     with view:
-        tunnel = f" (ssh -L {view.port}:localhost:{view.port})" if "SSH_CONNECTION" in os.environ else ""
+        tunnel = f" (through ssh -L {view.port}:localhost:{view.port} {gethostname()})"
+        tunnel = tunnel if "SSH_CONNECTION" in os.environ else ""
         out.print(f"live view of the cameras: {view.address}{tunnel}", highlight=False)
         yield view
 
