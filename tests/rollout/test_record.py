@@ -89,7 +89,7 @@ def test_a_person_corrects_a_policy_by_the_keys_of_demonstrations(horizon, tmp_p
     policy = tmp_path / "policy.yaml"
     policy.write_text(f"policy: {{type: scripted, expert: lift, horizon: {horizon}}}")
     with recording(tmp_path, "--episodes", "1", "--policy", str(policy)) as run:
-        run.expect("keys, a pair for each number of an action: ik jl um nb", "scene ready?")
+        run.expect("key pairs, one per action dimension: ik jl um nb", "scene ready?")
         run.press(" ")
         run.expect("running")
         time.sleep(0.5)  # the policy acts
