@@ -113,7 +113,7 @@ def test_a_judge_is_evaluated_and_examined_on_a_data_set(run, data_set):
     assert "measured on 6 episodes" in run("judge", "eval", "theirs", "--judge", NAME, "--no-controls")
     assert "see runs/judge_exam/" in run("judge", "exam", NAME, "theirs")
     said = run("judge", "calibrate", "theirs", "--judge", NAME)
-    assert said.startswith("result: Usable while") and "\njudge.yaml: fitted on 6 episodes" in said
+    assert said.startswith("result: Usable with an audit") and "\njudge.yaml: fitted on 6 episodes" in said
 
 
 def test_a_data_set_without_room_for_a_store_next_to_it_is_refused_with_what_to_do(run, data_set):

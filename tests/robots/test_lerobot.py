@@ -270,7 +270,7 @@ def test_a_teleoperator_of_lerobots_acts_while_a_human_intervenes(lerobot):
 
 
 def test_a_teleoperator_that_does_not_fit_or_fails_is_told_in_a_sentence(lerobot):
-    with pytest.raises(RolloutError, match=r"a Leader gives 2 numbers \(elbow.pos, wrist.pos\) and the robot takes 7"):
+    with pytest.raises(RolloutError, match=r"a Leader sends 2 values \(elbow.pos, wrist.pos\), but the robot takes 7"):
         teleop(7)
     with pytest.raises(UnknownName, match="lerobot has no teleoperator 'leder'; did you mean 'leader'"):
         teleop(teleop_type="leder")

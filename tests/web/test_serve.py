@@ -288,7 +288,7 @@ def client(tmp_path) -> Iterator[TestClient]:
     [
         ("[" * 30_000 + "]" * 30_000, "nests 30,000 levels deep"),
         ('{"name": "a", "name": "b"}', "'name' occurs twice"),
-        ('{"name": "a", "episode": 0, "action": ["complete"]}', "named by a text"),
+        ('{"name": "a", "episode": 0, "action": ["complete"]}', "no valid action"),
         ("[1]", "a JSON object"),
     ],
 )

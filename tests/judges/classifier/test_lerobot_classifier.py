@@ -133,7 +133,7 @@ def test_ours_is_a_folder_of_which_transformers_builds_the_encoder(tmp_path, mon
         assert torch.allclose(network(as_theirs(images)), logits(model, images), atol=1e-5)
     config = json.loads((folder / "config.json").read_text())
     assert config["model_name"] == str(folder / "encoder") and config["num_cameras"] == 2
-    assert "lerobot needs plaudit beside it" in notes[-1]
+    assert "lerobot needs plaudit in the same environment" in notes[-1]
     assert torch.equal(logits(load_lerobot_classifier(folder, "cpu"), images), logits(model, images))
 
 
