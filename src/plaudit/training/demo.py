@@ -61,7 +61,7 @@ class DemoConfig:
     cameras: tuple[str, ...] = ("front", "side")
     target_success: int = 60
     target_failure: int = 120
-    judge: tuple[str, ...] = ("encoder=small", "batch_size=64", "epochs=3", "lr=1e-3", "target_fpr=0.005")
+    judge: tuple[str, ...] = ("encoder=small", "batch_size=64", "epochs=10", "lr=1e-3", "target_fpr=0.005")
     policy: tuple[str, ...] = (
         *("learner=sac", "learner.bc_weight=0.1", "learner.tau=0.01", "env=lift", "env.obs=pixels"),
         *("env.cameras=[front,side,wrist]", "policy.cameras=[front,wrist]", "policy.encoder=cloned"),
