@@ -1,6 +1,7 @@
 """`plaudit judge`: how good is one, and the rule that makes it as careful as it should be."""
 
 import re
+import shlex
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
@@ -287,6 +288,139 @@ def export_(
     out.print(f"{target} is the model as {to} loads it")
 
 
+@command(judge, "serve", reads_config=True)
+def serve_(
+    # A judge: a folder, a file or a type, and keys of its config.
+    words: Annotated[list[str], Option(metavar="JUDGE [KEY=VALUE]...")],
+    *,
+    host: str = "127.0.0.1",  # Address to listen on; any other than this machine's requires a token.
+    port: Annotated[int, Option(min=0, max=65535)] = 8430,  # The port; 0: any free one.
+    # Access token, sent as a bearer token. Random by default if other machines can reach the address.
+    token: Annotated[str | None, Option(envvar="PLAUDIT_TOKEN")] = None,
+    cameras: str = "front",  # Names of the cameras whose clips a request holds, one after the other.
+    task: str = "",  # The task, in place of the one that a request names.
+    fps: Annotated[float, Option(min=0, max=1000)] = 0.0,  # Frames per second of the clips, for judges that need it.
+    # By how much a value must change within a clip to be a trend, in answers of the chat endpoint.
+    trend: Annotated[float, Option(min=0, max=1)] = 0.05,
+    max_request_mb: Annotated[int, Option(min=1, max=4096)] = 256,  # The largest request.
+) -> None:
+    """Serve a judge to other stacks.
+
+    Answers Robometer's protocol (/evaluate_batch, /evaluate_batch_npy) and OpenAI's chat completions
+    (/v1/chat/completions), which RLinf's API reward worker uses. Every judge can be served.
+    """
+    from dataclasses import replace
+
+    from plaudit.cli.serve import SERVER, open_port, warn_if_reachable
+    from plaudit.errors import import_extra
+    from plaudit.judges.config import judge_warnings, load_named_judge
+
+    uvicorn = import_extra("uvicorn", "web")
+    from plaudit.web.judge_server import make_judge_app
+
+    overrides = [word for word in words if "=" in word]
+    names = [word for word in words if "=" not in word]
+    if len(names) != 1:
+        raise DataError("name one judge: plaudit judge serve runs/reward_model")
+    config = load_named_judge(names[0], overrides)
+    with starting():
+        built = config.build_with_progress()
+    tell("warning", *judge_warnings(config, built))
+    listening, access, address = open_port(host, port, token)
+    access = replace(access, programs=True, max_body=max_request_mb << 20)
+    name = Path(names[0]).name or names[0]
+    options: dict[str, Any] = {"cameras": split_names(cameras), "task": task, "fps": fps, "trend": trend}
+    app = make_judge_app(built, config, access, name, **options)
+    out.print(f"serving {name} ({built.id.source} {built.id.fingerprint}, {built.rule.describe()})", highlight=False)
+    typer.echo(f"open {address}   (Ctrl-C stops the server)")
+    typer.echo(f"Robometer's protocol: {address}evaluate_batch_npy; chat completions: {address}v1/chat/completions")
+    if access.token:
+        typer.echo(f"token: {access.token}")
+    warn_if_reachable(host)
+    uvicorn.Server(uvicorn.Config(app, **SERVER)).run(sockets=[listening])
+
+
+ARENAS = Path("runs/judge_arena")
+
+
+@command(judge, "arena", reads_config=True)
+def arena_(
+    folder: Path,  # A store or a data set with reference labels.
+    *,
+    # A judge: a folder, a file or a type, with keys after commas: robometer,model=FOLDER,camera=front. Repeat it.
+    judges: Annotated[list[str], Option("--judge", metavar="JUDGE[,KEY=VALUE]...")],
+    reference: Reference = None,
+    episodes: Episodes = None,
+    wrong_task: WrongTask = None,
+    output_dir: Path | None = None,  # The folder to write; runs/judge_arena/NAME_N when not given.
+) -> None:
+    """Compare several judges on the same episodes.
+
+    Every judge takes the exam on episodes that it has not seen: accuracy, calibration, onset, time and all negative
+    controls. A clock and a constant take it too, and must fail. Writes a page (report.html) and a file (arena.json).
+    Ctrl-C keeps the scores so far, and the same command resumes.
+    """
+    from dataclasses import replace
+
+    from plaudit.judges import arena
+    from plaudit.judges.config import load_named_judge
+    from plaudit.judges.evaluation import load_reference_labels, resolve_reference
+    from plaudit.report.arena import save_arena
+    from plaudit.report.exam import exam_table
+    from plaudit.report.verdict import exam_verdict
+
+    check_episodes(folder)
+    check_output_path(output_dir)
+    split = [word.split(",") for word in judges]
+    names = arena.named_apart(judges)
+    configs = [load_named_judge(word, keys).model_copy(update={"force": True}) for word, *keys in split]
+    store = open_episodes(folder)
+    asked, ids = split_names(reference), chosen_ids(store, episodes)
+    targets = load_reference_labels(store, resolve_reference(asked, ""), ids)
+    looks_at_nothing = arena.baselines(targets)
+    contenders = [*zip(names, configs, strict=True), *((one.kind, one) for one in looks_at_nothing)]
+    entries: list[arena.Entry] = []
+    failed: dict[str, str] = {}
+    kept_in = ARENAS if output_dir is None else output_dir.parent
+    kept = {name: kept_in / f".{re.sub(r'[^.a-zA-Z0-9_-]', '_', name)}.scores" for name, _ in contenders}
+    for name, config in contenders:
+        options: dict[str, Any] = {"kept": kept[name], "wrong_task": wrong_task}
+        options["progress"] = lambda what, name=name: progress(f"{name}: {what}")
+        try:
+            sources = resolve_reference(asked, str(getattr(config, "type", name)))
+            entries.append(arena.enter(store, name, config, sources, ids, **options))
+        except KeyboardInterrupt:
+            stop("interrupted; the scores so far are kept, run the same command to resume")
+        except (JudgeError, DataError) as error:
+            failed[name] = str(error)
+    for name, reason in failed.items():
+        tell("problem", f"{name} did not run: {reason}")
+    ranked = arena.rank_entries(entries)
+    own = [entry for entry in ranked if not entry.baseline]
+    if not own:
+        raise DataError("no judge could be measured; the reasons are above")
+    arena.check_baselines(ranked)
+    verdict = exam_verdict([one.certificate for one in own], {}, str(folder))
+    if own[0].certificate.passed:
+        word, *keys = split[names.index(own[0].name)]
+        words = ["--config" if Path(word).exists() else "--judge", word, *keys]
+        verdict = replace(verdict, command=shlex.join(["plaudit", "label", str(folder), *words]))
+    target = output_dir or free_path(ARENAS, folder.name)
+    pairs, frames = arena.pairwise_wins(ranked), arena.disagreements(store, ranked)
+    save_arena(target, ranked, pairs, frames, failed, verdict)
+    for path in kept.values():
+        path.unlink(missing_ok=True)
+    out.print(verdict)
+    out.print(exam_table([entry.certificate for entry in ranked]))
+    for entry in own:
+        first, more = entry.certificate.problems[:2], len(entry.certificate.problems) - 2
+        tell("problem", *(f"{entry.name}: {sentence}" for sentence in first))
+        tell("problem", *([f"{entry.name}: {more} more, see the page"] if more > 0 else []))
+    out.print(f"see {target / 'report.html'}; the figures are in {target / 'arena.json'}")
+    if failed:
+        raise typer.Exit(1)
+
+
 EXAMS = Path("runs/judge_exam")
 
 
@@ -411,8 +545,7 @@ def tune_(
         from plaudit.judges.epochs import TrainingInterrupted
         from plaudit.judges.vlm.config import VlmJudgeConfig
         from plaudit.judges.vlm.tune import TuneConfig
-        from plaudit.report.verdict import Verdict
-        from plaudit.training.reward_model import check_output_path, tune_and_save, work_folder
+        from plaudit.training.reward_model import check_output_path, tune_and_save, tune_verdict, work_folder
 
     check_output_path(output_dir, "--output-dir")
     folder, overrides = named_store(words)
@@ -427,13 +560,9 @@ def tune_(
             tuned = tune_and_save(store, output_dir, judge, job, watch, ids)
     except (TrainingInterrupted, KeyboardInterrupt):
         stop(f"stopped; run the same command to resume from {work_folder(output_dir)}")
-    calibrate = f"plaudit judge calibrate OTHER_STORE --config {output_dir} --output {output_dir / 'judge.yaml'}"
+    out.print(tune_verdict(tuned, output_dir))
     after, before = tuned.metrics.roc_auc, tuned.before.roc_auc
-    why = f"ROC AUC on the episodes used to select the epoch: {after:.3f} (before: {before:.3f})."
-    result = (
-        "Better than before, but not yet measured on other episodes." if after > before else "Not better than before."
-    )
-    out.print(Verdict(result, why, "Calibrate it on unseen episodes", calibrate, "open"))
     chosen_by = f"on the {tuned.metrics.episodes} episodes that chose the epoch"
     out.print(f"{output_dir}: ROC AUC {after:.3f} after epoch {tuned.best_epoch}, {before:.3f} before, {chosen_by}")
+    out.print(f"report: {output_dir / 'report.html'}")
     tell("note", f"then examine it on other episodes: plaudit judge exam {output_dir} STORE")

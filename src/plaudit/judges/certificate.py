@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from plaudit.config import Config, Fraction, NonNegativeInt, PositiveInt
 from plaudit.data.disk import decode_checked, encode_checked, write_atomic
-from plaudit.errors import BadFile, JudgeError
+from plaudit.errors import BadFile, JudgeError, without_prefix
 from plaudit.files import Root
 from plaudit.judges.config import JUDGE_FILE, own_kind
 from plaudit.judges.stats import Interval
@@ -179,7 +179,7 @@ def load_certificate(path: Path, judge: JudgeId | None = None) -> Certificate:
         raise
     except ValidationError as error:
         first = error.errors()[0]
-        key, message = ".".join(map(str, first["loc"]))[:100], first["msg"].removeprefix("Value error, ")
+        key, message = ".".join(map(str, first["loc"]))[:100], without_prefix(first["msg"])
         why = f"key '{key}': {message}" if key else message
         raise BadFile(path, f"this certificate cannot be read ({why}); {AGAIN}") from error
     except ValueError as error:

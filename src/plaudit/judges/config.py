@@ -26,6 +26,7 @@ from plaudit.files import Root, read_json_object
 from plaudit.judges.calibration import CalibrationRecord, PlattScaling
 from plaudit.judges.guarantee import Rights
 from plaudit.judges.progress import JudgeWithProgress
+from plaudit.judges.signals import DEFAULT, Signal
 from plaudit.protocols import Judge, LiveJudge
 from plaudit.registry import JUDGE_REGISTRY
 from plaudit.rule import DecisionRule, Decode, OodAction, PartialRule
@@ -86,6 +87,11 @@ class JudgeConfig(Config):
     def uses_task(self) -> bool:
         """Whether its scores depend on the episode's instruction: such a judge is also tried with a wrong one."""
         return False
+
+    @property
+    def signals(self) -> Mapping[str, Signal]:
+        """What its scores mean."""
+        return DEFAULT
 
     @property
     def needs_calibration(self) -> bool:

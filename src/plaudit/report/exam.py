@@ -54,22 +54,37 @@ def save_exam(target: Path, examined: Examined, verdict: Verdict) -> None:
             certificate.save(folder / name)
 
 
-def write_exam_report(path: Path, examined: Examined, verdict: Verdict) -> None:
-    """Write the page."""
+def write_exam_report(
+    path: Path,
+    examined: Examined,
+    verdict: Verdict,
+    *,
+    title: str = "",
+    columns: Mapping[str, Sequence[str]] | None = None,
+    more: Sequence[Markup] = (),
+) -> None:
+    """Write the page.
+
+    columns: heading -> cells of the ranking, in addition to those of an exam
+    more: sections that compare the judges
+    """
     judges = [certificate for certificate, _ in examined]
     data, names = [one.data for one in judges], [one.name for one in judges]
-    title = f"Exam: {names[0]}" if len(judges) == 1 else f"Exam of {len(judges)} judges"
+    title = title or (f"Exam: {names[0]}" if len(judges) == 1 else f"Exam of {len(judges)} judges")
     few, most = min(one.episodes for one in data), max(one.episodes for one in data)
     summary = (
         f"{format_count(most, 'episode') if few == most else f'{few} to {most} episodes'} of the store "
         f"'{data[0].store}' that {'this' if len(data) == 1 else 'each'} judge never learned from and was not tuned by, "
         f"with reference labels of {', '.join(data[0].reference)}."
     )
-    ranking = [(str(place), *cells) for place, cells in enumerate(_results(judges, _RANKED), 1)]
+    columns = columns or {}
+    added = zip(*columns.values(), strict=True) if columns else [()] * len(judges)
+    rows = zip(_results(judges, _RANKED), added, strict=True)
+    ranking = [(str(place), *cells[:2], *own, *cells[2:]) for place, (cells, own) in enumerate(rows, 1)]
     result = page.section(
         "Result",
         *(_failure(one) for one in judges if not one.passed),
-        page.table(ranking, ("", "judge", "result", *_RANKED, "controls passed")),
+        page.table(ranking, ("", "judge", "result", *columns, *_RANKED, "controls passed")),
         page.row(_interval_charts(judges)),
         page.text(_ABOUT_RESULT, "muted"),
     )
@@ -79,7 +94,7 @@ def write_exam_report(path: Path, examined: Examined, verdict: Verdict) -> None:
     ]
     figures = page.section("Figures", page.table(rows, ("", *names)), page.text(_ABOUT_FIGURES, "muted"))
     reports = [JudgeReport.of(one.name, evaluation, _metadata(one)) for one, evaluation in examined]
-    write_reports(path, title, verdict, [page.text(summary, "muted"), result], reports, [figures])
+    write_reports(path, title, verdict, [page.text(summary, "muted"), result], reports, [*more, figures])
 
 
 def _failure(certificate: Certificate) -> Markup:

@@ -341,8 +341,8 @@ def _training_section(history: Sequence[Mapping[str, float]]) -> Markup:
         }
         charts.append(page.chart(plots.line_chart(lines, title=group, x="epoch", size=(390, 340))))
     about = (
-        "Training frames are augmented, half of them show success and their labels are smoothed; held-out frames are "
-        "not. Compare the trend of the two curves, not their height."
+        "Training frames are augmented and balanced; held-out frames are not augmented. Compare the trend of the two "
+        "curves, not their height."
     )
     return page.section("Training", page.row(charts), page.text(about, "muted"))
 

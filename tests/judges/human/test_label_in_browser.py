@@ -15,7 +15,7 @@ from waiting import stretch
 
 def test_without_a_display_the_store_is_labeled_in_the_browser(tmp_path):
     folder = counted_store(tmp_path / "my store")
-    words = [sys.executable, "-m", "plaudit.cli", "label", str(folder), "--judge", "human", "--name", "Kim"]
+    words = [sys.executable, "-m", "plaudit.cli", "label", str(folder), "--judge", "human", "--name", "labeler-1"]
     names = ("QT_QPA_PLATFORM", "DISPLAY", "WAYLAND_DISPLAY")
     without_display = {name: value for name, value in os.environ.items() if name not in names}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -27,11 +27,11 @@ def test_without_a_display_the_store_is_labeled_in_the_browser(tmp_path):
             said += line
         address = urlsplit(said.rpartition("open ")[2].split()[0])
         assert "labeling in the browser, because no window can be opened" in said
-        assert address.fragment == "/label/my%20store?order=unlabeled&name=Kim"
+        assert address.fragment == "/label/my%20store?order=unlabeled&name=labeler-1"
         connection = HTTPConnection(address.hostname, address.port, timeout=stretch(30))
         connection.request("GET", "/")
         assert connection.getresponse().status == 200
-        with Session.open(folder, name="Kim") as session:  # as the page does
+        with Session.open(folder, name="labeler-1") as session:  # as the page does
             session.fail()
             session.complete()
         process.send_signal(signal.SIGINT)

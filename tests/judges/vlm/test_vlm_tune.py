@@ -74,7 +74,7 @@ def test_the_folder_says_what_it_is_and_peft_itself_loads_it(adapter, known, tin
     info = json.loads((adapter / "adapter.json").read_text())
     assert info["base"] == str(tiny) and info["prompt"]["question"] == "Done" and info["tasks"] == ["show the square"]
     assert info["data"]["episodes"] == {"train": 10, "validation": 2} and info["lora"]["vision"]
-    assert {path.suffix for path in adapter.iterdir()} == {".json", ".jsonl", ".safetensors", ""}
+    assert {path.suffix for path in adapter.iterdir()} == {".html", ".json", ".jsonl", ".safetensors", ""}
     config = VlmJudgeConfig(model=str(adapter))
     plain = transformers.Qwen3VLForConditionalGeneration.from_pretrained(tiny)
     tuned: Any = peft.PeftModel.from_pretrained(plain, adapter)
@@ -85,6 +85,15 @@ def test_the_folder_says_what_it_is_and_peft_itself_loads_it(adapter, known, tin
     ours = backend.forward([packed])
     backend.model = theirs
     np.testing.assert_allclose(ours, backend._transformers_forward([packed]).detach(), atol=1e-4)
+
+
+def test_its_page_begins_with_the_verdict_and_shows_the_episodes_that_chose_the_epoch(adapter):
+    page = (adapter / "report.html").read_text()
+    scores = json.loads((adapter / "adapter.json").read_text())["scores"]
+    area = f"{scores['tuned']['roc_auc']:.3f} (before: {scores['before']['roc_auc']:.3f})"
+    assert page.index("plaudit judge calibrate OTHER_STORE") < page.index("<h2>Episodes</h2>")
+    assert area in page and "10 for train, 2 for validation" in page
+    assert all(f"<h2>{heading}</h2>" in page for heading in ("Largest errors", "Training", "Metadata"))
 
 
 def test_it_is_calibrated_and_examined_on_episodes_it_has_not_learned_from(adapter, data, others):

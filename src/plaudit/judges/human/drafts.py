@@ -31,7 +31,7 @@ from plaudit.config import Config, NonNegativeInt
 from plaudit.data.cutoffs import over_all_frames
 from plaudit.data.disk import Folder, defer_signals, disk_errors
 from plaudit.data.journal import MAX_ID
-from plaudit.errors import DataError, ForeignFile, StoreDamaged, StoreError
+from plaudit.errors import DataError, ForeignFile, StoreDamaged, StoreError, without_prefix
 from plaudit.types import Episode, FloatArray, Labeler, Labels
 
 SOURCE = "human"
@@ -307,7 +307,7 @@ def _read(folder: Folder, key: str) -> DraftState | None:
     except FileNotFoundError:
         return None
     except ValidationError as error:
-        reason = error.errors()[0]["msg"]
+        reason = without_prefix(error.errors()[0]["msg"])
         raise StoreDamaged(
             f"{folder.path / key}.json is not a draft ({reason}); move the file away and go on"
         ) from error

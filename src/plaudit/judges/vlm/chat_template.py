@@ -87,18 +87,9 @@ class ChatTemplate:
     def segment(self, text: str, sizes: Sequence[Size]) -> ChatSegment:
         """The tokens of a text. sizes: of the images in it, in order"""
         ids = np.array(self._tokenizer(text, add_special_tokens=False)["input_ids"], np.int64)
-        assert np.count_nonzero(ids == self.image_id) == len(sizes)
-        grids = iter([(height // TOKEN, width // TOKEN) for height, width in sizes])
-        columns, places, begin, now = [], [], 0, 0
-        for token in ids:
-            rows, across = next(grids) if token == self.image_id else (1, 1)
-            y, x = np.mgrid[:rows, :across].reshape(2, -1)
-            columns.append(now + np.stack([np.zeros_like(y), y, x]))
-            if token == self.image_id:
-                places.append(begin + np.arange(rows * across))
-            begin, now = begin + rows * across, now + max(rows, across)
-        counts = [part.shape[1] for part in columns]
-        return ChatSegment(np.repeat(ids, counts), np.concatenate(columns, axis=1), places, now)
+        return expand_images(
+            ids, frozenset({self.image_id}), [(height // TOKEN, width // TOKEN) for height, width in sizes]
+        )
 
     def _cut(
         self, system_prompt: str, question: str, cameras: tuple[str, ...], sizes: tuple[Size, ...]
@@ -115,6 +106,25 @@ class ChatTemplate:
                 f"this model's chat template shows {one.count(IMAGE)} images where {len(cameras)} were given"
             )
         return self.segment(one, sizes), self.segment(two[len(one) :], sizes)
+
+
+def expand_images(ids: IntArray, image_ids: frozenset[int], grids: Sequence[Size]) -> ChatSegment:
+    """A text as tokens, in which each image is one token, with all tokens of its images and the positions of all.
+
+    grids: of the images in order, rows and columns of tokens
+    """
+    assert np.isin(ids, list(image_ids)).sum() == len(grids)
+    left = iter(grids)
+    columns, places, begin, now = [], [], 0, 0
+    for token in ids.tolist():
+        rows, across = next(left) if token in image_ids else (1, 1)
+        y, x = np.mgrid[:rows, :across].reshape(2, -1)
+        columns.append(now + np.stack([np.zeros_like(y), y, x]))
+        if token in image_ids:
+            places.append(begin + np.arange(rows * across))
+        begin, now = begin + rows * across, now + max(rows, across)
+    counts = [part.shape[1] for part in columns]
+    return ChatSegment(np.repeat(ids, counts), np.concatenate(columns, axis=1), places, now)
 
 
 def image(camera: str, number: int) -> Message:

@@ -44,14 +44,23 @@ def resize_frames(prompt: FramePrompt, edge: int, device: torch.device | str = "
     return {c: resize_images(images, size_of(images.shape, edge)).contiguous() for c, images in frames.items()}
 
 
-def patches(frames: Tensor, dtype: torch.dtype) -> Tensor:
-    """uint8 [N, h, w, 3] -> [N, patches, 3 x TIMES x PATCH x PATCH], -1 to 1; the patches of a token come together."""
+def patches(frames: Tensor, dtype: torch.dtype, later: Tensor | None = None) -> Tensor:
+    """uint8 [N, h, w, 3] -> [N, patches, 3 x TIMES x PATCH x PATCH], -1 to 1; the patches of a token come together.
+
+    later: of videos, whose tokens each show two frames: the second ones; None: images, which are shown twice
+    """
+    pair = [_patches(moment, dtype) for moment in ((frames,) if later is None else (frames, later))]
+    x = torch.stack(pair, dim=6)
+    x = x.expand(*x.shape[:6], TIMES, PATCH, PATCH)
+    return x.reshape(len(frames), -1, 3 * TIMES * PATCH**2)
+
+
+def _patches(frames: Tensor, dtype: torch.dtype) -> Tensor:
+    """[N, rows, columns, MERGE, MERGE, 3, PATCH, PATCH]"""
     count, height, width, _ = frames.shape
     rows, columns = height // TOKEN, width // TOKEN
     x = (frames.to(torch.float32) / 127.5 - 1).to(dtype)
-    x = x.view(count, rows, MERGE, PATCH, columns, MERGE, PATCH, 3).permute(0, 1, 4, 2, 5, 7, 3, 6)
-    x = x.unsqueeze(6).expand(*x.shape[:6], TIMES, PATCH, PATCH)
-    return x.reshape(count, rows * columns * MERGE**2, -1)
+    return x.view(count, rows, MERGE, PATCH, columns, MERGE, PATCH, 3).permute(0, 1, 4, 2, 5, 7, 3, 6)
 
 
 def data_url(frame: ByteArray, form: Literal["png", "jpeg"]) -> str:

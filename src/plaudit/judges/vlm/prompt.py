@@ -34,7 +34,7 @@ ANSWER_TOKENS = {
     "no": ("No", "no", "NO", " No", " no", " NO"),
 }
 
-_CONTROL = re.compile(r"<\|\w+\|>")  # a token that a chat is made of: text that holds one would break out of its turn
+CONTROL = re.compile(r"<\|\w+\|>")  # a token that a chat is made of: text that holds one would break out of its turn
 # At the end of what was generated: "Answer: Yes", "<answer>no</answer>", or nothing but the word.
 _ANSWER = re.compile(r"(?:^|answer)\W*(yes|no)\W*(?:</answer>)?\W*$", re.IGNORECASE)
 
@@ -80,7 +80,7 @@ def build_prompt(config: VlmJudgeConfig, episode: Episode) -> FramePrompt:
         raise JudgeError("this episode has no task text; give it one, or set task: in the judge's config")
     if config.success_criteria:
         task = f"{task}\nIt is complete when: {config.success_criteria}"
-    if control := _CONTROL.search(task):
+    if control := CONTROL.search(task):
         raise JudgeError(f"this episode's task holds {control[0]}, a control token of the model; take it out")
     if not episode.frames:
         raise JudgeError("this episode has no camera, so there is nothing to look at")

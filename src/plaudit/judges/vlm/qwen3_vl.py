@@ -53,8 +53,14 @@ def attend_by(attention: Attention) -> Attend:
 
 
 def attend_sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    """Where there are more keys than queries, the queries are the last ones."""
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))
     gqa = q.shape[1] != k.shape[1]
+    if causal and q.shape[2] < k.shape[2]:
+        from torch.nn.attention.bias import causal_lower_right  # it imports torch's compiler
+
+        last = causal_lower_right(q.shape[2], k.shape[2])
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=last, enable_gqa=gqa).transpose(1, 2)
     return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=gqa).transpose(1, 2)
 
 
@@ -137,16 +143,18 @@ class Vision:
         self._run = torch.compile(run_block) if compiled else run_block
         self._where = lru_cache(maxsize=16)(self._embed)
 
-    def __call__(self, frames: Tensor) -> Features:
-        """Of uint8 [N, h, w, 3], edges in whole tokens."""
-        encoded = [self._encode(part) for part in frames.tensor_split(math.ceil(len(frames) / MAX_FRAMES))]
+    def __call__(self, frames: Tensor, later: Tensor | None = None) -> Features:
+        """Of uint8 [N, h, w, 3], edges in whole tokens. later: see `patches`"""
+        parts = math.ceil(len(frames) / MAX_FRAMES)
+        seconds = [None] * parts if later is None else later.tensor_split(parts)
+        encoded = [self._encode(*pair) for pair in zip(frames.tensor_split(parts), seconds, strict=True)]
         deep = [torch.cat(parts) for parts in zip(*(features.deep for features in encoded), strict=True)]
         return Features(torch.cat([features.first for features in encoded]), deep)
 
-    def _encode(self, frames: Tensor) -> Features:
+    def _encode(self, frames: Tensor, later: Tensor | None) -> Features:
         kernel = self._visual.patch_embed.proj
         place, cos, sin = self._where(frames.shape[1] // PATCH, frames.shape[2] // PATCH)
-        x = F.linear(patches(frames, kernel.weight.dtype), kernel.weight.flatten(1), kernel.bias) + place
+        x = F.linear(patches(frames, kernel.weight.dtype, later), kernel.weight.flatten(1), kernel.bias) + place
         deep, run = [], _runner(self._run, self.recompute)
         for number, block in enumerate(self._blocks):
             x = run(x, cos, sin, block, self._heads, self._attend)
@@ -222,24 +230,31 @@ class Decoder:
         self._yes = len(yes)
         self._run = torch.compile(run_layer) if compiled else run_layer
 
-    def read(self, ids: Tensor, positions: Tensor, places: Tensor, features: Features) -> Tensor:
+    def read(
+        self, ids: Tensor, positions: Tensor, places: Tensor, features: Features, attend: Attend | None = None
+    ) -> Tensor:
         """[B, L, D] what the last layer makes of each token.
 
         ids: [B, L]; positions: [3, B, L]; places: [n] which of the B x L tokens each feature stands for
+        attend: in place of causal attention
         """
         x = self._model.embed_tokens(ids)
         x.flatten(0, 1)[places] = features.first
         cos, sin = (angles.unsqueeze(2) for angles in self._model.rotary_emb(x, positions))
         run = _runner(self._run, self.recompute)
         for number, layer in enumerate(self._layers):
-            x = run(x, cos, sin, layer, self._eps, self._attend)
+            x = run(x, cos, sin, layer, self._eps, attend or self._attend)
             if number < len(features.deep):
                 x.flatten(0, 1)[places] += features.deep[number]
         return x
 
     def logits(self, x: Tensor, answers: Tensor) -> Tensor:
         """[A] log P(yes) - log P(no) of the word after each of these tokens; what all words sum to cancels out."""
-        return self.yes_minus_no(F.rms_norm(x.flatten(0, 1)[answers], x.shape[-1:], self._model.norm.weight, self._eps))
+        return self.yes_minus_no(self.final(x.flatten(0, 1)[answers]))
+
+    def final(self, x: Tensor) -> Tensor:
+        """[..., D] after the last normalization, which heads are made for."""
+        return F.rms_norm(x, x.shape[-1:], self._model.norm.weight, self._eps)
 
     def yes_minus_no(self, last: Tensor) -> Tensor:
         """[A] the same, from the last hidden states [A, D]."""

@@ -44,9 +44,9 @@ from plaudit.judges.epochs import (
     train_epochs,
     training_record,
 )
-from plaudit.judges.evaluation import load_reference_labels, score_episodes
+from plaudit.judges.evaluation import frame_prediction, load_reference_labels, score_episodes
 from plaudit.judges.exam import data_fingerprint
-from plaudit.judges.metrics import EpisodePrediction, JudgeMetrics, compute_metrics
+from plaudit.judges.metrics import EpisodePrediction, FramePrediction, JudgeMetrics, compute_metrics, largest_errors
 from plaudit.judges.vlm.adapter import add_lora, fingerprint_with, load_base, save_adapter
 from plaudit.judges.vlm.config import AdapterInfo, LoraShape, PromptSettings, VlmJudgeConfig
 from plaudit.judges.vlm.images import resize_frames
@@ -91,6 +91,9 @@ class TuneResult:
     save: Callable[[Path], None]  # its weights and its description, into a folder
     before: JudgeMetrics  # of the model as it came
     metrics: JudgeMetrics
+    predictions: Sequence[EpisodePrediction]
+    errors: Sequence[FramePrediction]  # the largest
+    metadata: Mapping[str, str]  # of the model, the data and the training
     best_epoch: int
     history: Sequence[EpochMetrics]
 
@@ -134,7 +137,14 @@ def tune_judge(
             f"nothing was written, label more episodes or try another learning rate (it is {config.lr:g})"
         )
     tuner.use_best()
-    metrics = compute_metrics(tuner.measure(), DecisionRule())
+    predictions = tuner.measure()
+    metrics = compute_metrics(predictions, DecisionRule())
+    errors = []
+    for prediction, place in largest_errors(predictions):
+        episode, target = store.episode(prediction.episode), targets[prediction.episode]
+        frames = np.arange(len(target))[episode.observed]
+        frame = int(frames[~np.isnan(target[episode.observed])][place])
+        errors.append(frame_prediction(episode, prediction, place, frame))
     training = training_record(config, begun, tuner.backend.device, epochs=tuner.version, best_epoch=tuner.best_epoch)
     tasks = tuple(sorted({judge.task or store.episode(i).task for i in splits["train"]}))
 
@@ -155,7 +165,20 @@ def tune_judge(
         )
         (folder / ADAPTER_FILE).write_text(info.model_dump_json(indent=1))
 
-    return TuneResult(save, before, metrics, tuner.best_epoch, history)
+    learned = sum(weight.numel() for weight in peft_model.parameters() if weight.requires_grad)
+    metadata = {
+        "model": judge.model,
+        "adapter": f"LoRA of rank {config.rank}, {learned:,} weights",
+        "tasks": ", ".join(tasks),
+        "cameras": ", ".join(judge.cameras) or "all",
+        "episodes": ", ".join(f"{data.episodes[part]:,} for {part}" for part in splits),
+        "labeled frames": ", ".join(f"{data.frames[part]:,} for {part}" for part in splits),
+        "labels of": ", ".join(data.sources),
+        "best epoch": f"{tuner.best_epoch} of {tuner.version}",
+        "data fingerprint": data.fingerprint,
+        "training": f"{training['seconds']:,.0f} s on {training['device']}",
+    }
+    return TuneResult(save, before, metrics, predictions, errors, metadata, tuner.best_epoch, history)
 
 
 class Tuner(EpochTrainer):

@@ -1,0 +1,13 @@
+"""Published robot reward models as judges (docs/published_judges.md).
+
+config.py        what a user sets of each, without torch
+signals.py       what the scores mean: unit, direction, bounds, which of them may be compared
+weights.py       their folders: shards, prefixes of names, adapters; heads, token rows and counts come from the files
+frames.py        which frames a prompt shows, and their size in pixels
+tree.py          all prompts of an episode in one pass
+judge.py         the judge: prompts of every prefix, the pass, the scores
+robometer.py     progress and success, by heads on added tokens
+rynnvalue.py     remaining seconds, by bins on isolated tokens
+words.py         RoboReward and TOPReward: scores as tokens
+client.py        a judge behind Robometer's server
+"""

@@ -1,0 +1,179 @@
+"""The settings of published reward models as judges. No torch, because a config is also read where there is none."""
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from plaudit.config import (
+    Fraction,
+    KeyVariable,
+    LocalFilesOnly,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    ServerUrl,
+    SmallInt,
+)
+from plaudit.judges.certificate import certificate_beside
+from plaudit.judges.config import JudgeConfig
+from plaudit.judges.signals import PROGRESS, SUCCESS, Signal
+
+Rate = Annotated[float, Field(gt=0, le=120)]  # frames per second
+
+
+class PublishedConfig(JudgeConfig):
+    """What all of them have."""
+
+    model: str  # a folder as it was published, or converted by LeRobot; of a plain Qwen3-VL also a hub id
+    base: str = ""  # the folder of the Qwen3-VL that it was made from, where its own lacks tokenizer or description
+    camera: str = ""  # the one that it sees; "": the only one of an episode
+    task: str = ""  # in words; "": each episode's own
+    frame_stride: PositiveInt = 1  # every n-th frame is scored, and the last; the frames between keep the score before
+    cost_s: NonNegativeFloat = 5.0
+    device: str = "auto"  # cuda where there is one, cpu otherwise
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"  # auto: bfloat16 on a GPU, float32 on a CPU
+    attention: Literal["auto", "flash_attention_2", "sdpa"] = "auto"
+    max_batch_tokens: PositiveInt = 65536  # tokens that go through the model together, shared ones counted once
+
+    @property
+    def certificate_path(self) -> Path | None:
+        return certificate_beside(Path(self.model)) if Path(self.model).is_dir() else None
+
+    @property
+    def uses_task(self) -> bool:
+        return not self.task
+
+    @property
+    def needs_calibration(self) -> bool:
+        """Whether it was never fitted: the scores of a published model have no threshold for this task."""
+        return self.resolved().calibration_record is None
+
+    @property
+    def requires_gpu(self) -> bool:
+        return self.device != "cpu"
+
+    def build(self) -> Any:
+        """The `PublishedJudge`, with its model loaded."""
+        return import_module("plaudit.judges.published.judge").build_judge(self)
+
+
+class RobometerConfig(PublishedConfig):
+    """Robometer: progress and success of each frame."""
+
+    type: Literal["robometer"] = "robometer"
+    # upstream: up to 8 frames of a prefix, shrunk to 480 pixels first; lerobot: always 4 frames, not shrunk.
+    protocol: Literal["upstream", "lerobot"] = "upstream"
+    max_frames: SmallInt | None = None  # of a prefix; None: as the protocol has it
+
+    @property
+    def signals(self) -> Mapping[str, Signal]:
+        return {
+            SUCCESS: Signal("P(success) of the prefix that ends at the frame"),
+            PROGRESS: Signal("progress of the prefix that ends at the frame", unit="fraction"),
+        }
+
+
+class RynnValueConfig(PublishedConfig):
+    """RynnValue: remaining seconds of each frame."""
+
+    type: Literal["rynnvalue"] = "rynnvalue"
+    protocol: Literal["upstream", "lerobot"] = "upstream"  # upstream: frames of up to 640 pixels; lerobot: as they are
+    max_frames: SmallInt = 8
+    robot: str = ""  # what the robot is, in words, for models that were trained with it
+    view: str = ""  # where the camera is, in words
+    done_within_s: PositiveFloat = 1.0  # success is that no more than this is left
+    horizon_s: PositiveFloat | None = None  # progress is 1 - remaining / horizon; None: no progress
+    max_entropy: Fraction = 0.9  # of the bins, as a share of the largest: above it the video does not show the task
+
+    @property
+    def signals(self) -> Mapping[str, Signal]:
+        soon = f"probability that at most {self.done_within_s:g} s remain until the task is done"
+        if self.horizon_s is None:
+            return {SUCCESS: Signal(soon)}
+        left = f"1 - remaining seconds / {self.horizon_s:g}"
+        return {SUCCESS: Signal(soon), PROGRESS: Signal(left, unit="fraction", scope="task")}
+
+
+class RoboRewardConfig(PublishedConfig):
+    """RoboReward: a score from 1 to 5."""
+
+    type: Literal["roboreward"] = "roboreward"
+    # decoded: the published protocol, which generates text; expectation: ours, the mean of the five scores.
+    variant: Literal["decoded", "expectation"] = "decoded"
+    rate: Rate = 1.0  # frames per second that are shown
+    fps: Rate | None = None  # of episodes that do not say it
+    max_new_tokens: SmallInt = 128
+    local_files_only: LocalFilesOnly = True
+
+    @property
+    def signals(self) -> Mapping[str, Signal]:
+        what = "generated score" if self.variant == "decoded" else "mean score (our variant, not the published one)"
+        return {SUCCESS: Signal(f"{what} of the prefix, (score - 1) / 4", unit="fraction")}
+
+
+class TopRewardConfig(PublishedConfig):
+    """TOPReward: the log-probability that the video completes the task, of any Qwen3-VL."""
+
+    type: Literal["topreward"] = "topreward"
+    model: str = "Qwen/Qwen3-VL-8B-Instruct"
+    protocol: Literal["upstream", "lerobot"] = "upstream"  # upstream: 224x224 pixels, evenly spaced; lerobot: the last
+    chat_template: bool = False  # whether "True" is the assistant's answer; otherwise it continues the text
+    rate: Rate = 2.0  # frames per second that are shown
+    fps: Rate | None = None  # of episodes that do not say it
+    max_frames: SmallInt = 16
+    scale: Literal["none", "minmax"] = "none"  # minmax: progress as published, scaled within each episode
+    local_files_only: LocalFilesOnly = True
+
+    @property
+    def signals(self) -> Mapping[str, Signal]:
+        how = "as the assistant's answer" if self.chat_template else "as the continuation of the text"
+        success = {SUCCESS: Signal(f"probability of the token True {how}", unit="score")}
+        if self.scale == "none":
+            return success
+        what = "log-probability, scaled from the smallest to the largest of the episode"
+        return {**success, PROGRESS: Signal(what, unit="fraction", scope="episode")}
+
+
+class RobometerServerConfig(JudgeConfig):
+    """A judge behind a server that speaks Robometer's protocol: Robometer's own, RynnValue's, `plaudit judge serve`."""
+
+    type: Literal["robometer_server"] = "robometer_server"
+    url: ServerUrl  # http://localhost:8000; where a file names another machine, --allow-host MACHINE
+    model: str = ""  # what it serves, for people; another name is another judge
+    api_key_env: KeyVariable = "PLAUDIT_API_KEY"  # the variable with its token, sent as a bearer token if it is set
+    camera: str = ""  # as of PublishedConfig, and so the next two
+    task: str = ""
+    frame_stride: PositiveInt = 1
+    max_frames: SmallInt = 8  # of a prefix
+    # multipart: frames as .npy files; json: as lists, ten times as many bytes.
+    wire: Literal["multipart", "json"] = "multipart"
+    # What progress_pred holds. seconds: remaining ones, of RynnValue's server.
+    values: Literal["progress", "seconds"] = "progress"
+    horizon_s: PositiveFloat = 60.0  # of values=seconds: progress is 1 - remaining / horizon
+    samples: SmallInt = 16  # prefixes of a request
+    timeout: PositiveFloat = 120.0  # seconds that one answer may take, to its last byte
+    retries: NonNegativeInt = 2  # of a request that failed; waits 0.5 s, 1 s, ...
+    cost_s: NonNegativeFloat = 5.0
+
+    @property
+    def uses_task(self) -> bool:
+        return not self.task
+
+    @property
+    def needs_calibration(self) -> bool:
+        return self.resolved().calibration_record is None
+
+    @property
+    def signals(self) -> Mapping[str, Signal]:
+        progress = Signal("progress of the prefix, by the server", unit="fraction")
+        if self.values == "seconds":
+            progress = Signal(f"1 - remaining seconds / {self.horizon_s:g}", unit="fraction", scope="task")
+        return {SUCCESS: Signal("P(success) of the prefix, by the server", unit="score"), PROGRESS: progress}
+
+    def build(self) -> Any:
+        """The `ServerJudge`; the server is not asked yet."""
+        return import_module("plaudit.judges.published.client").ServerJudge(self)
