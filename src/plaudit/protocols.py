@@ -154,6 +154,52 @@ class Policy(Protocol):
 
 
 @runtime_checkable
+class SampledPolicy(Policy, Protocol):
+    """A policy that returns several chunks for one observation, to choose from (docs/pretrained.md).
+
+    chunks = policy.sample(observation, normalizer, 8)                 # [8, H, A]
+    """
+
+    noise_shape: tuple[int, int] | None  # (H, A) of the noise that a chunk starts from; None: it takes no noise
+
+    def sample(
+        self, observation: Observation, normalizer: Normalizer, count: int, noise: FloatArray | None = None
+    ) -> FloatArray:
+        """Chunks [count, H, A] in the robot's units, independent of each other.
+
+        noise: [count, *noise_shape] that they start from: the same noise gives the same chunks. None: random
+        """
+        ...
+
+
+@runtime_checkable
+class ChoosingPolicy(Policy, Protocol):
+    """A policy that samples several chunks for each one it returns. A message about its latency names the number."""
+
+    num_samples: int
+
+
+@runtime_checkable
+class RefiningPolicy(Policy, Protocol):
+    """A policy whose slow part may use an older observation than its fast part.
+
+    With `rtc`, `propose` runs in the background. At the boundary between two chunks, `refine` chooses among the
+    candidates, or edits them, by the newest observation. `predict` is both with the same observation.
+    """
+
+    def propose(self, observation: Observation, normalizer: Normalizer, previous: Any = None) -> Any:
+        """The candidates, passed to `refine` as they are.
+
+        previous: `plaudit.policies.guidance.PreviousChunk` to continue; None: start anew
+        """
+        ...
+
+    def refine(self, candidates: Any, observation: Observation, normalizer: Normalizer, elapsed: int) -> FloatArray:
+        """The chunk [H, A] to execute. elapsed: actions of it that are in the past at this observation"""
+        ...
+
+
+@runtime_checkable
 class InferenceEngine(Protocol):
     """Runs a policy on a robot, episode after episode; `plaudit.rollout.engine` explains what all of them do.
 

@@ -83,7 +83,7 @@ def test_q_chunking_continues_from_its_policy(tmp_path):
 
 
 def test_it_needs_somebody_to_learn_from():
-    with pytest.raises(ConfigError, match="learner=dagger needs demonstrations to clone, but there are none"):
+    with pytest.raises(ConfigError, match="learner=dagger needs demonstrations to clone; name a store of them"):
         load_training_config("online", None, ["env=lift", "learner=dagger"])
     load_training_config("online", None, ["env=lift", "learner=dagger", "teleop.type=scripted"])
     with pytest.raises(ConfigError, match="greater than 0"):

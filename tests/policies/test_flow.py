@@ -19,7 +19,7 @@ from plaudit.errors import ConfigError, PolicyError
 from plaudit.learners.bc import ActionWindows, FlowBC, train_flow, train_flow_from_store
 from plaudit.learners.config import BCConfig
 from plaudit.policies.config import FlowConfig, VelocityNetConfig
-from plaudit.policies.flow import FlowPolicy, guidance_weight
+from plaudit.policies.flow import FlowPolicy, guidance_weight, matching_loss
 from plaudit.policies.guidance import compute_guided_prefix_weights, shift_chunk
 from plaudit.policies.networks import encode, weights_of
 from plaudit.types import Labels, Observation, PolicyWeights
@@ -266,3 +266,109 @@ print(json.dumps(policy.predict(Observation({}, np.float32([0.5])), Normalizer.i
         [sys.executable, "-c", program, config.model_dump_json()], capture_output=True, text=True, check=True
     )
     assert json.loads(said.stdout) == config.build().predict(HERE, Normalizer.identity(1, 1)).tolist()
+
+
+@cache
+def prefixed_fork() -> tuple[FlowPolicy, Normalizer]:
+    """The fork, taught with up to three given actions."""
+    side = np.random.default_rng(0).choice([-1, 1], 1000)
+    chunks = (side[:, None] * np.linspace(0.3, 1, 6)).astype(np.float32)[:, :, None]
+    state = np.full((1000, 1), 0.5, np.float32)
+    net, kind = VelocityNetConfig(width=48, depth=2), {"guidance": "prefix", "max_prefix": 3}
+    policy = FlowConfig(state_dim=1, action_dim=1, horizon=6, velocity_net=net, **kind).build()
+    normalizer = Normalizer.of(np.float32([[0], [1]]), chunks)
+    train_flow(policy, Observation({}, state), chunks, normalizer, steps=250, batch_size=96, lr=4e-3)
+    return policy, normalizer
+
+
+def test_a_given_prefix_is_kept_and_decides_the_rest_without_a_gradient(monkeypatch):
+    policy, normalizer = prefixed_fork()
+    monkeypatch.setattr(torch.autograd, "grad", lambda *args, **kwargs: pytest.fail("a gradient at inference"))
+    ends = np.array([policy.predict(HERE, normalizer)[-1, 0] for _ in range(60)])
+    assert 0.25 < (ends > 0).mean() < 0.75  # without a prefix, both ways
+    for side in (1, -1):
+        chunks = [policy.guided_inference(HERE, normalizer, side * RIGHT, 2, 0) for _ in range(20)]
+        for chunk in chunks:
+            np.testing.assert_allclose(chunk[:2], side * RIGHT[:2], atol=1e-5)
+        assert np.mean([side * chunk[-1, 0] > 0.7 for chunk in chunks]) > 0.9
+    # After three executed actions, what is left of the previous chunk is given; never more than in training.
+    chunk = policy.guided_inference(HERE, normalizer, RIGHT, 5, 1)
+    np.testing.assert_allclose(chunk[:3], RIGHT[1:4], atol=1e-5)
+    assert not np.allclose(chunk[3], RIGHT[4], atol=1e-6)
+
+
+def test_given_actions_have_no_loss():
+    policy = FlowConfig(state_dim=1, action_dim=1, horizon=6, max_prefix=5, velocity_net=TINY).build()
+    chunks, mask = torch.randn(256, 6, 1), torch.ones(256, 6, dtype=torch.bool)
+    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def spy(actions, tau, features, given):
+        seen.append((actions, given))
+        return torch.zeros_like(actions)
+
+    spy.max_prefix = 5
+    loss = matching_loss(spy, torch.zeros(256, 1), chunks, mask, torch.Generator().manual_seed(0))
+    ((actions, given),) = seen
+    lengths = given.sum(dim=1)
+    assert set(lengths.tolist()) == {0, 1, 2, 3, 4, 5}
+    assert torch.equal(actions[given], chunks[given]) and not torch.isclose(actions[~given], chunks[~given]).any()
+    torch.manual_seed(0)
+    noise = torch.randn(chunks.shape, generator=torch.Generator().manual_seed(0))
+    expected = ((chunks - noise).square()[:, :, 0] * ~given).sum() / (~given).sum()
+    assert torch.isclose(loss, expected)
+    assert policy.velocity_net.prefix.weight.abs().max() == 0  # an untrained input changes nothing
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ({"guidance": "prefix"}, "guidance=prefix needs a policy that was trained with max_prefix"),
+        ({"max_prefix": 6}, "max_prefix is 6, and must be below the horizon, 6"),
+    ],
+)
+def test_a_prefix_that_was_not_trained_is_refused(keys, problem):
+    with pytest.raises(ConfigError, match=problem):
+        parse(FlowConfig, {"state_dim": 1, "action_dim": 1, "horizon": 6, **keys})
+
+
+def test_the_instruction_decides_between_the_ways_of_a_fork():
+    tasks = np.random.default_rng(0).choice(["go left", "go right"], 1000)
+    chunks = (np.where(tasks == "go right", 1, -1)[:, None] * np.linspace(0.3, 1, 6)).astype(np.float32)[:, :, None]
+    net = VelocityNetConfig(width=48, depth=2)
+    config = FlowConfig(state_dim=1, action_dim=1, horizon=6, velocity_net=net, tasks=("go left", "go right"))
+    policy, normalizer = config.build(), Normalizer.of(np.float32([[0], [1]]), chunks)
+    state = Observation({}, np.full((1000, 1), 0.5, np.float32))
+    train_flow(policy, state, chunks, normalizer, tasks=tasks.tolist(), steps=250, batch_size=96, lr=4e-3)
+    for task, side in (("go left", -1), ("go right", 1)):
+        asked = replace(HERE, task=task)
+        ends = np.array([policy.predict(asked, normalizer)[-1, 0] for _ in range(20)])
+        assert (side * ends > 0).all() and (side * ends > 0.7).mean() > 0.75
+        assert side * policy.guided_inference(asked, normalizer, side * RIGHT, 1, 0)[-1, 0] > 0.7
+    policy.warmup()  # of no task in particular
+    with pytest.raises(PolicyError, match="does not know the task 'go up'; it was trained for 'go left', 'go right'"):
+        policy.predict(replace(HERE, task="go up"), normalizer)
+    with pytest.raises(PolicyError, match="this policy needs a task"):
+        policy.predict(HERE, normalizer)
+    other = config.build()
+    other.load_weights(weights_of(1, policy.components))
+    assert set(policy.components) == {"encoder", "velocity_net", "task"}
+    assert other.sample(replace(HERE, task="go left"), normalizer, 8)[:, -1, 0].mean() < -0.5
+
+
+def test_low_rank_training_changes_the_chunks_and_leaves_an_ordinary_policy():
+    left = (-np.ones((1000, 1)) * np.linspace(0.3, 1, 6)).astype(np.float32)[:, :, None]
+    before, normalizer = fork()
+    policy = before.config.build()
+    policy.load_weights(weights_of(1, before.components))
+    names = set(policy.velocity_net.state_dict())
+    state = Observation({}, np.full((1000, 1), 0.5, np.float32))
+    options = {"lora_rank": 4, "precision": "bfloat16", "batch_size": 96, "steps": 120, "lr": 4e-3}
+    trainer = train_flow(policy, state, left, normalizer, **options)
+    learned = trainer.optimizers["all"].param_groups[0]["params"]
+    assert sum(p.numel() for p in learned) < 0.5 * sum(p.numel() for p in before.velocity_net.parameters())
+    weights = trainer.weights()
+    assert set(policy.velocity_net.state_dict()) == names
+    other = before.config.build()
+    other.load_weights(weights)
+    ends = other.sample(HERE, normalizer, 40)[:, -1, 0]
+    assert (ends < 0).mean() > 0.9  # the fork's policy goes both ways

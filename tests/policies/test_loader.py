@@ -87,7 +87,7 @@ def test_without_statistics_a_policy_is_in_the_robots_own_units(tmp_path):
     ("policy", "components", "said"),
     [
         ("policy: {type: flaw}", {}, "key 'policy.type': there is no policy 'flaw'; did you mean 'flow'"),
-        ("policy: {horizon: 3}", {}, "needs a 'type'; known: flow, gaussian"),
+        ("policy: {horizon: 3}", {}, "needs a 'type'; known: dsrl, expo, flow, gaussian"),
         (FLOW, {"velocty": "width: 8"}, "policy 'flow' has no component 'velocty'; did you mean 'velocity_net'"),
         (FLOW, {"velocity_net": "widht: 8"}, "components/velocity_net.yaml: unknown key 'widht'; did you mean 'width'"),
         (FLOW + "wieghts: a", {}, "policy.yaml: unknown key 'wieghts'; did you mean 'weights'"),

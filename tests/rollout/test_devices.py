@@ -154,6 +154,7 @@ def test_the_gripper_stays_as_the_policy_left_it_when_a_person_takes_over(monkey
     monkeypatch.setattr(teleop, "TERMINAL", os.ttyname(terminal))
     keyboard = task_config("keyboard").build(4)
     keyboard.begin_episode(SimpleNamespace(last_command=np.array([1, 0, 0, -1], np.float32)))
+    assert keyboard.command() is None  # what was typed before the episode
     os.write(person, b"i")
     assert rounded(keyboard.command()) == [0.25, 0, 0, -1]
     keyboard.close()

@@ -12,11 +12,13 @@ from plaudit.errors import RolloutFault
 from plaudit.policies.scripted import ScriptedConfig
 from plaudit.robots.config import RobotConfig, SafetyConfig
 from plaudit.rollout.engine import InferenceConfig
+from plaudit.rollout.recording import EpisodeBuffer
 from plaudit.rollout.rtc import Rtc
 from plaudit.rollout.run import record_episodes
 from plaudit.rollout.sequential import Sequential
 from plaudit.rollout.teleop import TeleopConfig
 from plaudit.types import HUMAN, POLICY, FloatArray, Observation
+from waiting import wait_until
 
 FPS, LIMIT, HORIZON = 50.0, 0.02, 40  # LIMIT: of a command, from one tick to the next
 FIRST, LAST, STEPS = 10, 24, 50  # the person acts at ticks 10 to 24
@@ -133,3 +135,18 @@ def test_a_device_that_is_pulled_ends_the_episode_holds_the_robot_and_the_run_go
     held = (tmp_path / "arm").read_text().splitlines()[0]
     assert held == f"hold {first.episode.actions[-1].tolist()}"  # where the last command left it
     assert second.episode.steps == STEPS and second.episode.meta["ended"] == "steps"
+
+
+@pytest.mark.parametrize("kind", [Sequential, Rtc])
+def test_while_no_episode_runs_a_page_sees_what_the_robot_sees_now(kind, tmp_path):
+    with engine(kind, tmp_path) as running:
+        running.look()  # nobody wants to see it
+        running.preview = preview = EpisodeBuffer.allocate(running.env_spec, 0)
+        for _ in range(2):
+            seen_at = float(preview.observed_at[0])
+            running.look()
+            wait_until(lambda seen_at=seen_at: running.look() or preview.observed_at[0] > seen_at)
+            (episode,) = running.episodes(1)
+            assert episode.steps == STEPS
+            running.look()
+            wait_until(lambda episode=episode: running.look() or (preview.state[0] == episode.state[-1]).all())

@@ -12,6 +12,9 @@ import pytest
 from PIL import Image
 
 from command import plaudit
+from conftest import counting_episode
+from plaudit.cli.common import open_or_create
+from plaudit.cli.record import _next_seed
 from plaudit.data.store import Store
 from plaudit.rollout.teleop import BUTTON, EVENT
 from plaudit.types import HUMAN
@@ -30,6 +33,7 @@ def test_episodes_are_driven_by_keys_marked_discarded_and_continued(tmp_path):
         run.expect("note: no live view of the cameras: sim has no cameras", "scene ready?")
         run.press(" ")
         run.expect("running")
+        time.sleep(1)  # until the first step: keys before it move nothing
         run.press("bi")  # close the gripper, and forward
         time.sleep(1)  # the keys are released meanwhile
         run.press("s")
@@ -72,6 +76,23 @@ def test_what_cannot_be_recorded_leaves_nothing_behind(words, sentence, tmp_path
     said = plaudit("record", "demos", *words, cwd=tmp_path, ok=False)
     assert sentence in " ".join(said.split())
     assert not (tmp_path / "demos").exists()
+
+
+def test_a_mark_that_a_kill_left_without_its_label_counts_when_the_store_is_opened_again(tmp_path):
+    with Store.create(tmp_path / "demos") as store:
+        store.append(counting_episode(4, meta={"operator": "success"}))  # killed before the label was written
+    for _ in range(2):
+        with open_or_create(tmp_path / "demos") as store:
+            (label,) = store.ledger.history(0)
+    assert (label.source, label.labels().success.tolist()) == ("operator", [False] * 4 + [True])
+
+
+def test_no_episode_begins_like_one_that_is_kept(tmp_path):
+    with Store.create(tmp_path / "demos") as store:
+        assert _next_seed(store, 7) == 7
+        for seed in (7, 9):  # 8 was discarded
+            store.append(counting_episode(4, meta={"seed": seed}))
+        assert _next_seed(store, 7) == 10 and _next_seed(store, 50) == 50
 
 
 def test_a_person_corrects_a_policy(tmp_path):

@@ -86,11 +86,11 @@ def test_no_command_is_further_from_the_last_than_it_may_be(kind, log):
 
 @both
 def test_a_person_takes_over_and_gives_back(kind, log):
-    hand = HandConfig(first=5, last=8)
-    with kind(PuppetConfig(log=log), CounterConfig(), InferenceConfig(max_episode_steps=12), hand) as engine:
+    hand = HandConfig(first=5, last=34)
+    with kind(PuppetConfig(log=log), CounterConfig(), InferenceConfig(max_episode_steps=38), hand) as engine:
         (episode,) = engine.episodes(1)
-    assert episode.control_mode.tolist() == [POLICY] * 5 + [HUMAN] * 4 + [POLICY] * 3
-    assert episode.actions[:, 0].tolist() == [0, 1, 2, 3, 4, 500, 500, 500, 500, 9, 10, 11]
+    assert episode.control_mode.tolist() == [POLICY] * 5 + [HUMAN] * 30 + [POLICY] * 3
+    assert episode.actions[:, 0].tolist() == [0, 1, 2, 3, 4, *[500] * 30, 35, 36, 37]
     assert np.array_equal(episode.actions, received(log))
 
 

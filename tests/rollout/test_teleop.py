@@ -37,6 +37,19 @@ def test_a_key_moves_its_joint_and_then_the_policy_goes_on(keyboard, monkeypatch
     hand.close()
 
 
+def test_keys_typed_before_the_first_command_of_an_episode_move_nothing(keyboard):
+    hand = KeyboardConfig().build(action_dim=1)
+    os.write(keyboard, b"q")
+    assert hand.command() is not None
+    os.write(keyboard, b"qqq")  # at the gate
+    hand.begin_episode(None)
+    os.write(keyboard, 100 * b"q")  # while the policy infers its first chunk
+    assert hand.command() is None
+    os.write(keyboard, b"q")
+    assert hand.command() is not None
+    hand.close()
+
+
 def test_the_terminal_is_left_as_it_was(keyboard):
     def echoes() -> bool:
         return bool(termios.tcgetattr(keyboard)[3] & termios.ECHO)

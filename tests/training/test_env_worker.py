@@ -1,24 +1,29 @@
 """The robot's side of the loop: in real time, with weights that come while it moves, and when it fails."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import glow
 from plaudit.data.store import Store, is_store
 from plaudit.errors import RolloutError, WorkerLost
 from plaudit.learners.config import QChunkConfig, SacConfig
+from plaudit.policies.expert import Outcome
 from plaudit.policies.loader import PolicySpec
+from plaudit.rollout.scripted_teleop import ScriptedTeleop, ScriptedTeleopConfig
 from plaudit.training.config import TrainingConfig
 from plaudit.training.config_file import load_training_config
 from plaudit.training.handles import SerialHandle
+from plaudit.training.person import seconds_of
 from plaudit.training.replay_buffer import ReplayBuffer, StoreLocation
 from plaudit.training.state_manager import StateManager
 from plaudit.training.workers.env import EnvWorker
-from plaudit.types import EnvSpec, Episode, PolicyWeights
+from plaudit.types import EnvSpec, Episode, FloatArray, PolicyWeights
 from waiting import wait_until
 
 LEARNER = QChunkConfig(horizon=4, num_samples=2, hidden_dims=(8,)).build(EnvSpec(2, 1, {}), 0, "cpu")
@@ -41,6 +46,29 @@ class FlakyReplayBuffer(ReplayBuffer):
             raise WorkerLost("replay buffer")
         self.kept[key] = episode
         return len(self.kept) - 1
+
+    def person_s(self) -> dict[str, float]:
+        total: Counter[str] = Counter()
+        for episode in self.kept.values():
+            total.update(seconds_of(episode))
+        return dict(total)
+
+
+class LampPersonConfig(ScriptedTeleopConfig):
+    """A simulated person who turns the lamp up as long as they have time."""
+
+    def build(self, action_dim: int) -> "LampPerson":
+        return LampPerson(self)
+
+
+class LampPerson(ScriptedTeleop):
+    def watch(self, env: Any) -> None: ...
+
+    def progress(self) -> float:
+        return 0.0
+
+    def plan(self, outcome: Outcome, noise: float, seed: int) -> Callable[[], FloatArray]:
+        return lambda: np.full(1, 0.5, np.float32)
 
 
 class FlakyStateManager(StateManager):
@@ -101,6 +129,16 @@ def test_weights_that_come_while_it_moves_are_acted_with_in_the_same_episode(tmp
     assert (played.version, played.steps, played.ended) == (1, 12, "steps")
     ((step, version),) = episode.meta["weights_changed"]
     assert version == 2 and 1 <= step <= 11
+
+
+def test_a_simulated_person_has_the_rest_of_their_time_after_a_resume(tmp_path):
+    person = (f"teleop={__name__}:LampPersonConfig", "teleop.patience=1", "teleop.delay=0", "teleop.budget_s=1")
+    config, replay = make_config(tmp_path, *person), FlakyReplayBuffer()
+    for _ in range(4):  # each start of the run plays one episode
+        with worker(config, replay, FlakyStateManager()) as env:
+            env.rollout(seed=3)
+    acted = [seconds_of(episode)["person/time_correcting_s"] for episode in replay.kept.values()]
+    assert sum(acted) == pytest.approx(1, abs=0.11) and acted[-1] == 0
 
 
 def test_a_robot_is_connected_once_to_be_described_and_driven(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from plaudit.data.normalize import Normalizer
-from plaudit.errors import ConfigError, TrainingError
+from plaudit.errors import ConfigError
 from plaudit.policies.loader import load_policy
 from plaudit.training.config_file import load_training_config
 from plaudit.training.demos import open_demos
@@ -68,8 +68,9 @@ def test_a_run_is_resumed_exactly_and_its_policy_is_complete(tmp_path: Path, wor
 
 def test_a_cloned_encoder_needs_demonstrations(tmp_path: Path):
     words = CLONED.replace("demos.scripted=2", "") + SAC + RUN
-    with pytest.raises(TrainingError, match="there are no demonstrations to clone"):
-        train(create(tmp_path / "run", words))
+    with pytest.raises(ConfigError, match="there are no demonstrations to clone"):
+        create(tmp_path / "run", words)
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize(

@@ -227,7 +227,7 @@ def test_ood_episodes_that_cannot_be_held_back_are_refused(schedule, overrides: 
         load_training_config(schedule, None, [*SEEING, "judge=classifier", "judge.model=m", *overrides])
 
 
-OTHERS = ("pickcube_train_reward", "judge_", "online_")  # of other commands
+OTHERS = ("pickcube_train_reward", "judge_", "online_", "pretrained_")  # of other commands, or with a base
 PRESETS = sorted((Path(__file__).parents[2] / "examples/configs").glob("*.yaml"))
 
 

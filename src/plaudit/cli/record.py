@@ -153,7 +153,7 @@ def record(
             with live_view(view, engine, operator) as live:
                 options = {"task": task or _instruction(config.robot), "countdown": countdown, "view": live}
                 while (kept := len(opened.ids)) < episodes:  # one that was discarded does not count
-                    first = None if seed is None else seed + kept
+                    first = None if seed is None else _next_seed(opened, seed)
                     for done in drive(engine, opened, config, operator, episodes - kept, seed=first, **options):
                         if playback and not done.discarded:
                             _play_back(opened, done)
@@ -229,6 +229,12 @@ def _how_to_move(engine: Any, teleop: Any) -> str:
     if keys is None:
         return "use the device"
     return f"key pairs, one per action dimension: {' '.join(keys[: engine.env_spec.action_dim])}"
+
+
+def _next_seed(store: "Store", first: int) -> int:
+    """After the seeds of all its episodes, so that none begins like another."""
+    seeds = (store.entry(i).line["meta"].get("seed", first - 1) for i in store.ids)
+    return max((first - 1, *seeds)) + 1
 
 
 def _play_back(store: "Store", done: "RecordedEpisode") -> None:

@@ -264,7 +264,9 @@ def _summary(engine: Any, store: Any) -> Iterator[None]:
         if added := store.ids[before:]:
             ends = ", ".join(sorted({str(store.entry(i).line["meta"]["ended"]) for i in added}))
             versions = sorted({store.entry(i).line["meta"]["weights"] for i in added})
-            held, slow = engine.latency.held_fraction, held_warning(engine.latency.held_fraction)
+            latency = engine.latency
+            held, expired = latency.held_fraction, latency.lost_chunks.get("expired_chunks", 0)
+            slow = held_warning(held, expired)
             result = (
                 f"{'Control had gaps' if slow else 'Recorded without gaps'}: {format_count(len(added), 'episode')}."
             )

@@ -22,7 +22,7 @@ from plaudit.errors import DataError, PlauditError, PolicyError, TargetNotEmpty,
 # The choices are repeated here because --help must not import the registries; a test compares the two.
 _CHOICES = """\b
 Choices:
-  learner=  sac, ppo, qchunk, dagger
+  learner=  sac, ppo, qchunk, dagger; weighted_bc, expo, dsrl, steer (with learner.base=POLICY)
   env=      lift, pick_place, push; gymnasium, maniskill, gym_hil, fetch, metaworld
 {more}
 
@@ -33,7 +33,8 @@ All keys with their defaults: 'plaudit config show' and docs/train.md. Example f
 TRAIN_HELP = _CHOICES.format(more="  judge=    simulator, noisy; or the folder of a model of 'plaudit train-reward'")
 ONLINE_HELP = _CHOICES.format(
     more="""  robot=    igris_b, igris_c, lerobot, sim (instead of env=)
-  judge=    classifier, progress, vlm, simulator, human, cascade, noisy; or the folder of a reward model
+  judge=    classifier, progress, vlm, simulator, human, cascade, noisy; or the folder of a reward model;
+            robometer, robometer_server, roboreward, rynnvalue, topreward (docs/published_judges.md)
   policy.inference=  rtc, sequential (--inference_algorithm)"""
 )
 
@@ -56,6 +57,7 @@ def train_(
     from plaudit.report.run_data import RunData
     from plaudit.report.verdict import run_verdict
     from plaudit.training.config_file import load_training_config
+    from plaudit.training.display import describe_trainer
     from plaudit.training.evaluation import record_videos
     from plaudit.training.live import LiveSocket
     from plaudit.training.run_folder import RunFolder
@@ -75,7 +77,8 @@ def train_(
             if trainer.judge.warning:
                 tell("warning", trainer.judge.warning)
             collected = None if trainer.collection is None else trainer.collection.quota.describe
-            with LiveSocket(run.path), training_bar(run.config, collected) as (callback, stopped):
+            live = LiveSocket(run.path, describe=lambda: describe_trainer(trainer))
+            with live, training_bar(run.config, collected) as (callback, stopped):
                 end = trainer.run(callback, stopped)
     except KeyboardInterrupt:
         stop(f"interrupted; resume from the last checkpoint with: plaudit train --resume {run.path}")
@@ -148,6 +151,7 @@ def train_policy(
     policy: str = "flow",  # Type of policy: flow.
     camera: list[str] | None = None,  # Camera to use; repeatable. All cameras when not given.
     no_cameras: bool = False,  # Use the state alone.
+    start: Path | None = None,  # A flow policy to continue from, with its statistics.
     config: Path | None = None,  # A YAML file with the same keys.
     output_dir: Path = Path("policy"),  # The folder to write.
 ) -> None:
@@ -161,6 +165,7 @@ def train_policy(
     from plaudit.data.normalize import Normalizer
     from plaudit.learners.config import TrainPolicyConfig
     from plaudit.policies.loader import save_policy
+    from plaudit.types import EnvSpec
 
     if policy != "flow":
         raise PolicyError(
@@ -179,12 +184,26 @@ def train_policy(
             raise DataError(f"camera '{name}' is not in {opened.folder}; {did_you_mean(name, first.frames)}")
     chosen = [] if no_cameras else first.frames if camera is None else camera
     sizes = {name: first.frames[name].shape[1:3] for name in chosen}
-    flow = asked.flow(state_dim=first.state.shape[1], action_dim=first.actions.shape[1], cameras=sizes)
-    out.print(Demonstrations.of(opened, include_failures=asked.fit.include_failures).summary)
+    inputs = EnvSpec(first.state.shape[1], first.actions.shape[1], sizes, name=str(opened.folder))
+    begun = None if start is None else _policy_to_continue(start, asked.policy, inputs)
+    flow = asked.flow(**inputs.policy_fields()) if begun is None else begun.config
+    numbers = flow.horizon * flow.action_dim
+    if flow.velocity_net.width < numbers:
+        narrow = f"policy.velocity_net.width is {flow.velocity_net.width}, less than the {numbers} numbers of a chunk"
+        tell("warning", f"{narrow} ({flow.horizon} actions of {flow.action_dim}), so actions stay noisy; raise it")
+    cloned = Demonstrations.of(opened, include_failures=asked.fit.include_failures)
+    out.print(cloned.summary)
+    tasks = sorted({opened.entry(episode).line["task"] for episode in cloned.labels})
+    if len(tasks) > 1 and not flow.tasks and begun is None:
+        flow = flow.model_copy(update={"tasks": tuple(tasks)})
+    if flow.tasks:
+        out.print(f"the policy takes the task as input, one of {len(flow.tasks)}: {', '.join(flow.tasks)}")
 
     from plaudit.learners.bc import train_flow_from_store  # imports torch, which takes seconds, after the checks above
 
-    built, normalizer = flow.build(), Normalizer.from_store(opened)
+    built = flow.build() if begun is None else begun.build()
+    has_statistics = begun is not None and begun.normalizer is not None
+    normalizer = Normalizer.load(begun.normalizer) if has_statistics else Normalizer.from_store(opened)
     losses: list[float] = []
     with fitting_bar(asked.fit.steps) as (watch, stopped):
 
@@ -198,3 +217,16 @@ def train_policy(
     ended = "stopped after" if stopped() else "learned for"
     last = sum(losses[-100:]) / len(losses[-100:])
     out.print(f"{path}: {size:,} parameters, {ended} {trainer.version:,} steps, loss {losses[0]:.3f} -> {last:.3f}")
+
+
+def _policy_to_continue(path: Path, settings: Any, inputs: Any) -> Any:
+    """The flow policy to start from, if the store has what it observes and returns."""
+    from plaudit.policies.config import FlowConfig
+    from plaudit.policies.loader import load_policy
+
+    spec = load_policy(path)
+    if not isinstance(spec.config, FlowConfig) or spec.weights is None or spec.frozen is not None:
+        raise PolicyError(f"{path} is not a trained flow policy without a frozen encoder, which alone can be continued")
+    spec = spec.model_copy(update={"policy": {**spec.policy, **settings}})
+    spec.check_fits(inputs)
+    return spec

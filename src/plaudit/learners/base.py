@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from plaudit.data.checkpoint import Stateful
+from plaudit.data.normalize import Normalizer
 from plaudit.devices import Adam, tf32
 from plaudit.learners.cuda_graph import CudaGraphs, Step
 from plaudit.policies.config import CNN, ImageEncoderConfig
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 # Called with the parameters whose gradients are about to be used, so that data-parallel workers average theirs.
 GradSync = Callable[[list[nn.Parameter]], None]
+EVAL_SEED = 0  # of the noise in evaluations: two of them differ in nothing but the weights
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,16 @@ class LearnerBase(Stateful):
     config: Any  # derived from LearnerConfig
     pretrain_updates = 0  # with demonstrations alone, where there are some, before the first episode
 
-    def __init__(self, env_spec: EnvSpec, seed: int, device: str, encoder: "EncoderSpec | None" = None):
-        self.env_spec, self.seed, self.device = env_spec, seed, torch.device(device)
+    def __init__(
+        self,
+        env_spec: EnvSpec,
+        seed: int,
+        device: str,
+        encoder: "EncoderSpec | None" = None,
+        around: Normalizer | None = None,
+    ):
+        """around: the run's normalizer, for a learner whose base policy has units of its own"""
+        self.env_spec, self.seed, self.device, self.around = env_spec, seed, torch.device(device), around
         self.encoder = encoder or EncoderSpec()
         self.version = 0  # updates made
         self.sync: GradSync | None = None

@@ -8,13 +8,15 @@ policies/flow.py. Actions past the end of an episode do not count.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from plaudit.data.checkpoint import Stateful
 from plaudit.data.demonstrations import Demonstrations
@@ -24,8 +26,8 @@ from plaudit.devices import AdamW
 from plaudit.errors import PolicyError
 from plaudit.learners.config import BCConfig
 from plaudit.policies.flow import FlowPolicy, matching_loss
-from plaudit.policies.layers import random_shift
-from plaudit.policies.networks import to_tensor, weights_of
+from plaudit.policies.layers import Linear, random_shift
+from plaudit.policies.networks import seeded, to_tensor, weights_of
 from plaudit.protocols import Normalizer
 from plaudit.types import AnyArray, Batch, BoolArray, FloatArray, Observation, PolicyWeights
 
@@ -40,15 +42,19 @@ class ActionWindows:
     observation: Observation  # with a leading B
     chunks: FloatArray  # [B, H, A] in the robot's units
     mask: BoolArray  # [B, H] False past the end of an episode
+    tasks: Sequence[str] = ()  # [B] the instructions, for a policy that takes one
 
     @classmethod
-    def of(cls, batch: Batch[AnyArray]) -> Self:
-        """The windows of a batch from replay."""
-        return cls(Observation(batch.images, batch.state), batch.actions, batch.action_mask)
+    def of(cls, batch: Batch[AnyArray], tasks: Mapping[int, str] = MappingProxyType({})) -> Self:
+        """The windows of a batch from replay. tasks: of each episode, for a policy that takes an instruction"""
+        named = [tasks[episode] for episode in batch.episode.tolist()] if tasks else ()
+        return cls(Observation(batch.images, batch.state), batch.actions, batch.action_mask, named)
 
     def __getitem__(self, rows: AnyArray) -> "ActionWindows":
         images = {camera: frames[rows] for camera, frames in self.observation.images.items()}
-        return ActionWindows(Observation(images, self.observation.state[rows]), self.chunks[rows], self.mask[rows])
+        observation = Observation(images, self.observation.state[rows])
+        tasks = np.asarray(self.tasks)[rows].tolist() if len(self.tasks) else ()
+        return ActionWindows(observation, self.chunks[rows], self.mask[rows], tasks)
 
 
 class FlowBC(Stateful):
@@ -59,13 +65,19 @@ class FlowBC(Stateful):
         self.version = 0
         self.rng = torch.Generator(policy.device).manual_seed(config.seed)
         self.net = nn.ModuleDict(dict(policy.components))
-        self.optimizers = {"all": AdamW(self.net.parameters(), lr=config.lr, weight_decay=1e-4, fused=True)}
+        if config.lora_rank is not None:
+            add_lora(policy, config.lora_rank, config.seed)
+        learning = [parameter for parameter in self.net.parameters() if parameter.requires_grad]
+        self.optimizers = {"all": AdamW(learning, lr=config.lr, weight_decay=1e-4, fused=True)}
 
     def update(self, windows: ActionWindows) -> Mapping[str, float]:
         """One gradient step; returns metrics."""
         chunks = self._tensor(self.normalizer.normalize_action(windows.chunks))
         mask = self._tensor(windows.mask)
-        loss = matching_loss(self.policy.velocity_net, self._encode(windows.observation), chunks, mask, self.rng)
+        half = self.config.precision == "bfloat16"
+        with torch.autocast(self.policy.device.type, torch.bfloat16, enabled=half):
+            features = self.policy.with_task(self._encode(windows.observation), windows.tasks)
+            loss = matching_loss(self.policy.velocity_net, features, chunks, mask, self.rng)
         self._optimizer_step(loss)
         return {"loss/flow": float(loss.detach())}
 
@@ -94,8 +106,41 @@ class FlowBC(Stateful):
         return to_tensor(array, self.policy.device)
 
     def weights(self) -> PolicyWeights:
-        """The policy's weights."""
+        """The policy's weights. Low-rank additions are merged, which ends the training."""
+        merge_lora(self.policy)
         return weights_of(self.version, self.policy.components)
+
+
+class LowRank(nn.Module):
+    """A weight [I, O] plus a learned product of rank r, which starts at 0 (LoRA, arXiv 2106.09685).
+
+    peft knows the layers of torch and not our `Linear`, so it is not used.
+    """
+
+    def __init__(self, weight: Tensor, rank: int):
+        super().__init__()
+        inputs, outputs = weight.shape
+        self.down = nn.Parameter(torch.randn(inputs, rank, device=weight.device) / math.sqrt(inputs))
+        self.up = nn.Parameter(torch.zeros(rank, outputs, device=weight.device))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """The weight that the layer uses."""
+        return weight + self.down @ self.up
+
+
+def add_lora(policy: FlowPolicy, rank: int, seed: int) -> None:
+    """Make low-rank additions to the flow's linear layers all that learns."""
+    for component in policy.components.values():
+        component.requires_grad_(False)
+    with seeded(seed):
+        for layer in [layer for layer in policy.velocity_net.modules() if isinstance(layer, Linear)]:
+            parametrize.register_parametrization(layer, "weight", LowRank(layer.weight, rank))
+
+
+def merge_lora(policy: FlowPolicy) -> None:
+    """Add what was learned to the weights, so that the policy has its own components again."""
+    for layer in [layer for layer in policy.velocity_net.modules() if parametrize.is_parametrized(layer)]:
+        parametrize.remove_parametrizations(layer, "weight")
 
 
 def train_flow(
@@ -105,12 +150,16 @@ def train_flow(
     normalizer: Normalizer,
     *,
     mask: BoolArray | None = None,
+    tasks: Sequence[str] = (),
     callback: Callback = lambda step, loss: True,
     **options: Any,
 ) -> FlowBC:
-    """Train on arrays: observations with a leading N, chunks [N, H, A], mask [N, H]; options are a BCConfig's."""
+    """Train on arrays: observations with a leading N, chunks [N, H, A], mask [N, H]; options are a BCConfig's.
+
+    tasks: [N] the instructions, for a policy that takes one
+    """
     config = BCConfig(**options)
-    windows = ActionWindows(observations, chunks, np.ones(chunks.shape[:2], bool) if mask is None else mask)
+    windows = ActionWindows(observations, chunks, np.ones(chunks.shape[:2], bool) if mask is None else mask, tasks)
     _check(policy, windows)
     rng = np.random.default_rng(config.seed)
     batches = (windows[rng.integers(len(chunks), size=config.batch_size)] for _ in range(config.steps))
@@ -131,7 +180,8 @@ def train_flow_from_store(
         horizon, history = policy.config.horizon, policy.config.history
         windows = {"horizon": horizon, "history": history, "cameras": cameras}
         replay = ReplaySampler(chosen, **windows, demonstrations=True, seed=config.seed)
-        batches = (ActionWindows.of(replay.sample(config.batch_size)) for _ in range(config.steps))
+        tasks = {n: chosen.entry(n).line["task"] for n in chosen.ids} if policy.config.tasks else {}
+        batches = (ActionWindows.of(replay.sample(config.batch_size), tasks) for _ in range(config.steps))
         return _train(FlowBC(policy, normalizer, config), batches, callback)
 
 
@@ -154,6 +204,8 @@ def _check(policy: FlowPolicy, windows: ActionWindows) -> None:
     wanted |= {f"images of '{camera}'": (*seen, *size, 3) for camera, size in config.cameras.items()}
     shapes = {"chunks": windows.chunks.shape, "mask": windows.mask.shape, "state": observation.state.shape}
     shapes |= {f"images of '{camera}'": frames.shape for camera, frames in observation.images.items()}
+    if config.tasks and len(windows.tasks) != count:
+        raise PolicyError(f"this policy learns from {count} observations with a task each, not {len(windows.tasks)}")
     for name, shape in wanted.items():
         if shapes.get(name) != shape:
             raise PolicyError(f"this policy learns from {name} {list(shape)}, not {list(shapes.get(name, ()))}")

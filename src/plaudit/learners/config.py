@@ -60,6 +60,7 @@ class OffPolicyConfig(LearnerConfig):
     """
 
     on_policy: ClassVar[bool] = False
+    random_actions: ClassVar[bool] = True  # whether `train` acts at random in the first `random_steps`
 
     batch_size: BatchSize = 256
     utd_ratio: PositiveFloat = 0.5  # update-to-data: updates for each step of the robot
@@ -70,6 +71,16 @@ class OffPolicyConfig(LearnerConfig):
     @property
     def clones_demos(self) -> bool:
         """Whether it asks for demonstrations, to imitate their actions."""
+        return False
+
+    @property
+    def imitates_successes(self) -> bool:
+        """Whether the run's own successes count as demonstrations, whatever `interventions.successes` says."""
+        return False
+
+    @property
+    def imitates_progress(self) -> bool:
+        """Whether it cannot learn without the judge's progress (reward.shaping)."""
         return False
 
     @model_validator(mode="after")
@@ -259,6 +270,9 @@ class BCConfig(Config):
     warmup_steps: NonNegativeInt = 100
     random_shift_pad: NonNegativeInt = 4  # pixels by which images are shifted at random; 0 for none
     include_failures: bool = False  # clone labeled failures too
+    precision: Literal["float32", "bfloat16"] = "float32"  # of the network's products; weights stay in float32
+    # Train low-rank additions to the flow's layers instead of all weights; they are merged into these afterwards.
+    lora_rank: SmallInt | None = None
     seed: Seed = 0
 
 

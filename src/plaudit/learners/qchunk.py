@@ -21,7 +21,15 @@ import torch
 from torch import Tensor, nn
 
 from plaudit.errors import DataError
-from plaudit.learners.base import EncoderSpec, act_by_chunks, make_adam, optimizer_step, sample_critics, soft_update
+from plaudit.learners.base import (
+    EVAL_SEED,
+    EncoderSpec,
+    act_by_chunks,
+    make_adam,
+    optimizer_step,
+    sample_critics,
+    soft_update,
+)
 from plaudit.learners.config import QChunkConfig
 from plaudit.learners.resets import CriticLearner
 from plaudit.policies.config import CriticConfig, QChunkPolicyConfig
@@ -29,8 +37,6 @@ from plaudit.policies.flow import VelocityNet, best_of_n, clip_actions, matching
 from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors
 from plaudit.rollout.vector import ActFn
 from plaudit.types import Batch, EnvSpec, FloatArray, Observation
-
-EVAL_SEED = 0  # of the noise in evaluations: two of them differ in nothing but the weights
 
 
 class QChunkNet(nn.Module):

@@ -6,6 +6,7 @@ openpi.py needs the packages of the extra `openpi`.
 
 import re
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -15,6 +16,7 @@ from plaudit.config import (
     Config,
     Edge,
     KeyVariable,
+    NonNegativeFloat,
     PositiveFloat,
     PositiveInt,
     Seed,
@@ -24,8 +26,9 @@ from plaudit.config import (
 )
 from plaudit.errors import UnknownName
 from plaudit.registry import ENCODER_REGISTRY
+from plaudit.types import EnvSpec
 
-Guidance = Literal["vjp", "identity", "blend"]
+Guidance = Literal["vjp", "identity", "blend", "prefix"]
 
 
 def check_device(name: str) -> str:
@@ -47,6 +50,11 @@ class PolicyConfig(Config):
         """The `Policy`, with the weights that its seed gives."""
         module, _, name = self.policy_class.partition(":")
         return getattr(import_module(module), name)(self)
+
+    @property
+    def env_spec(self) -> EnvSpec | None:
+        """What the policy observes and returns, where its config says so."""
+        return None
 
 
 History = Annotated[int, Field(ge=0, le=32)]
@@ -110,6 +118,11 @@ class NetworkPolicyConfig(PolicyConfig):
     # Where its networks run; auto: cuda where there is one. Found out where the policy is built, not where it is read.
     device: PolicyDevice = "auto"
 
+    @property
+    def env_spec(self) -> EnvSpec:
+        """What the policy observes and returns."""
+        return EnvSpec(self.state_dim, self.action_dim, self.cameras)
+
     @model_validator(mode="after")
     def _check_inputs(self) -> Self:
         if not self.state_dim and not self.cameras:
@@ -161,8 +174,24 @@ class FlowSettings(NetworkPolicyConfig):
     num_inference_steps: SmallInt = 5  # of Euler, from noise to actions
     # How guided_inference holds on to the previous chunk: by the vector-Jacobian product through the network, as the
     # paper does; by the plain difference ("identity"), which needs no gradient; or by an average at the end ("blend").
+    # "prefix" gives the network the actions that will have run. It needs no gradient, but training with max_prefix.
     guidance: Guidance = "vjp"
+    max_prefix: Annotated[int, Field(ge=0, le=1000)] = 0  # actions at the start of a chunk that training may give it
     max_guidance_weight: PositiveFloat = 5.0  # the paper's beta
+    # Guidance by advantage conditioning: 1 asks for chunks that improve, more exaggerates it. None: no such input.
+    improvement: NonNegativeFloat | None = None
+    own_units: bool = False  # statistics among its weights convert states and actions, after those of the normalizer
+
+    # The instructions that it was trained with, one of which it takes as input; (): the instruction is no input.
+    tasks: Annotated[tuple[str, ...], Field(max_length=10_000)] = ()
+
+    @model_validator(mode="after")
+    def _check_prefix(self) -> Self:
+        if self.max_prefix >= self.horizon:
+            raise ValueError(f"max_prefix is {self.max_prefix}, and must be below the horizon, {self.horizon}")
+        if self.guidance == "prefix" and not self.max_prefix:
+            raise ValueError("guidance=prefix needs a policy that was trained with max_prefix, the longest delay")
+        return self
 
 
 class FlowConfig(FlowSettings):
@@ -189,6 +218,62 @@ class QChunkPolicyConfig(FlowSettings):
     horizon: SmallInt = 5  # actions of a chunk
     critic_horizon: SmallInt | None = None  # of these, the first that the critics value; None: all
     critic_encoder: ImageEncoderConfig = Field(default_factory=ImageEncoderConfig)  # `encoder` is the flow's
+    critic: CriticConfig = Field(default_factory=CriticConfig)
+    num_samples: SmallInt = 8  # chunks to choose from
+
+    @model_validator(mode="after")
+    def _check_no_prefix(self) -> Self:
+        if self.max_prefix:
+            raise ValueError("Q-chunking does not train with max_prefix; use guidance=vjp, identity or blend")
+        if self.tasks:
+            raise ValueError("Q-chunking does not take an instruction (tasks); train a flow policy for several tasks")
+        return self
+
+
+class OnFlowConfig(NetworkPolicyConfig):
+    """Base of the configs of policies with a flow in them, the base. `encoder` is that of critics and actor."""
+
+    base: FlowConfig
+
+    @property
+    def horizon(self) -> int:
+        """Actions of a chunk."""
+        return self.base.horizon
+
+
+class ExpoPolicyConfig(OnFlowConfig):
+    """The best of a flow's chunks and of their edits, by critics: what EXPO trains."""
+
+    policy_class: ClassVar[str] = "plaudit.policies.steering:SteeredPolicy"
+
+    type: Literal["expo"] = "expo"
+    critic: CriticConfig = Field(default_factory=CriticConfig)
+    critic_horizon: SmallInt | None = None  # of a chunk, the first actions that are valued and edited; None: all
+    num_samples: SmallInt = 8  # chunks of the base
+    select: bool = True  # choose among base chunks and edited ones; False: the edited chunk is executed
+
+
+class DsrlPolicyConfig(OnFlowConfig):
+    """A flow that starts from the noise that an actor chooses: what DSRL trains."""
+
+    policy_class: ClassVar[str] = "plaudit.policies.steering:SteeredPolicy"
+
+    type: Literal["dsrl"] = "dsrl"
+    hidden_dims: tuple[Width, ...] = Field(default=(128, 128), min_length=1)
+    noise_bound: PositiveFloat = 1.5  # largest number of the noise
+    repeat_noise: bool = False  # the same noise for all actions of a chunk
+    stochastic: bool = False  # sample the noise instead of taking the mode
+
+
+class SteerPolicyConfig(NetworkPolicyConfig):
+    """The best of N chunks of another policy, by critics. `encoder` is the critics'."""
+
+    policy_class: ClassVar[str] = "plaudit.policies.steering:SteerPolicy"
+
+    type: Literal["steer"] = "steer"
+    base: Path  # the policy.yaml of the policy that is sampled
+    horizon: SmallInt  # actions of a chunk
+    critic_horizon: SmallInt  # of these, the first that critics value
     critic: CriticConfig = Field(default_factory=CriticConfig)
     num_samples: SmallInt = 8  # chunks to choose from
 
@@ -223,7 +308,7 @@ class OpenpiConfig(PolicyConfig):
     image_keys: dict[str, str] = Field(default_factory=dict)  # camera -> key, like {front: observation/image}
     state_key: str | None = "observation/state"  # None: the state is not sent
     prompt_key: str | None = "prompt"  # None: the prompt is not sent
-    prompt: str = ""  # the instruction
+    prompt: str = ""  # the instruction; "": the task of the run
     action_key: str = "actions"
     # (H, W) that images are shrunk to before they are sent, with black bars where the shape differs; None: as they are.
     image_size: tuple[Edge, Edge] | None = (224, 224)

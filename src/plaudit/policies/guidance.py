@@ -13,6 +13,7 @@ guidance (`FixedPolicy`) blend two chunks by them.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,6 +21,15 @@ import numpy as np
 from plaudit.errors import PolicyError
 from plaudit.protocols import Normalizer
 from plaudit.types import FloatArray, Observation, PolicyWeights
+
+
+@dataclass(frozen=True, eq=False)
+class PreviousChunk:
+    """The chunk that the robot executes while the next one is inferred."""
+
+    actions: FloatArray  # [H, A]
+    delay: int  # actions that will have run when the next chunk is there
+    executed: int  # actions that have run when its inference begins
 
 
 def compute_guided_prefix_weights(horizon: int, delay: int, executed: int) -> FloatArray:

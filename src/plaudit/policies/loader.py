@@ -101,23 +101,29 @@ class PolicySpec(PolicyConfig):
         """Actions that it returns at a time, as far as its config says."""
         return getattr(self.config, "horizon", None)
 
+    @property
+    def inputs(self) -> EnvSpec | None:
+        """What it observes and returns; None for a policy whose config does not say so."""
+        config = self.config
+        return config.env_spec if isinstance(config, PolicyConfig) else None
+
     def on(self, device: str | None) -> "PolicySpec":
         """The same policy on another device, if it has networks; None: where its file says"""
-        if device is None or not isinstance(self.config, NetworkPolicyConfig):
+        if device is None or self.inputs is None:
             return self
         return self.model_copy(update={"policy": {**self.policy, "device": device}})
 
     def check_fits(self, spec: EnvSpec) -> None:
         """Refuse a robot or a task of other sizes than the policy was made for, before anything moves."""
-        config, where = self.config, spec.name or "the environment"
-        if not isinstance(config, NetworkPolicyConfig):
+        own_spec, where = self.inputs, spec.name or "the environment"
+        if own_spec is None:
             return
-        sizes = {"a state": (config.state_dim, spec.state_dim), "an action": (config.action_dim, spec.action_dim)}
+        sizes = {"a state": (own_spec.state_dim, spec.state_dim), "an action": (own_spec.action_dim, spec.action_dim)}
         for what, (own, given) in sizes.items():
             if own != given:
                 made_for = f"this policy was made for {what} of {own} numbers, and that of {where} has {given}"
                 raise PolicyError(f"{made_for}; name the robot or task it was trained for")
-        for camera, size in config.cameras.items():
+        for camera, size in own_spec.cameras.items():
             if camera not in spec.cameras:
                 names = did_you_mean(camera, spec.cameras) if spec.cameras else "it has none"
                 raise PolicyError(f"this policy looks at camera '{camera}', which {where} does not have; {names}")
@@ -165,8 +171,18 @@ class PolicySpec(PolicyConfig):
 
 
 def load_policy(path: str | Path, overrides: Sequence[str] = ()) -> PolicySpec:
-    """Read and check a policy's file and those it names; `overrides` like `policy.guidance=blend` win."""
+    """Read and check a policy's file and those it names; `overrides` like `policy.guidance=blend` win.
+
+    path: the file, its folder, or a policy folder of LeRobot
+    """
     path = Path(path).absolute()
+    if (path / POLICY_FILE).is_file():
+        path /= POLICY_FILE
+    elif path.is_dir():
+        typed = read_values(None, overrides)[0].get("policy", {})
+        spec = PolicySpec(policy={"type": "lerobot", **typed, "path": str(path)})
+        _ = spec.config.folder
+        return spec
     file = load(PolicyFile, path, overrides)
     with from_file(path, read_values(None, overrides)[0]):
         try:
@@ -180,7 +196,8 @@ def load_policy(path: str | Path, overrides: Sequence[str] = ()) -> PolicySpec:
         components = {name: read_values(where, (), root=Root(where.parent))[0] for name, where in files.items()}
         own = {"weights": file.weights, "frozen": file.frozen, "normalizer": file.normalizer}
         others = {name: None if where is None else _resolve(path, where) for name, where in own.items()}
-        spec = PolicySpec(policy={**file.policy, **components}, **others)
+        own_path = {"path": str(path.parent / file.policy["path"])} if file.policy["type"] == "lerobot" else {}
+        spec = PolicySpec(policy={**file.policy, **components, **own_path}, **others)
         try:
             _ = spec.config
         except ConfigError as error:

@@ -24,7 +24,7 @@ from plaudit.policies.config import CLONED, CNN, GaussianConfig, ImageEncoderCon
 from plaudit.policies.guidance import blend_with_previous
 from plaudit.policies.layers import ConvNet, Linear, mlp, run_parallel
 from plaudit.protocols import Normalizer
-from plaudit.types import AnyArray, EnvSpec, FloatArray, Observation, PolicyWeights
+from plaudit.types import ANY_TASK, AnyArray, EnvSpec, FloatArray, Observation, PolicyWeights
 
 if TYPE_CHECKING:
     from plaudit.policies.pretrained import FrozenEncoder
@@ -313,7 +313,7 @@ class NetworkPolicy:
         """Call both methods on zeros."""
         spec = self.env_spec
         images = {camera: np.zeros((*size, 3), np.uint8) for camera, size in spec.cameras.items()}
-        zeros = Observation(images, np.zeros(spec.state_dim, np.float32))
+        zeros = Observation(images, np.zeros(spec.state_dim, np.float32), task=ANY_TASK)
         normalizer = AffineNormalizer.identity(spec.state_dim, spec.action_dim)
         with self._preserve_rng():
             chunk = self.predict(zeros, normalizer)

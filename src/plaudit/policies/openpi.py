@@ -27,10 +27,12 @@ import numpy as np
 from PIL import Image
 
 from plaudit.errors import MissingExtra, PolicyError, PolicyUnavailable, did_you_mean
+from plaudit.files import brief
 from plaudit.policies.config import OpenpiConfig, ServerConfig
 from plaudit.policies.guidance import FixedPolicy
+from plaudit.policies.sampling import Sampling
 from plaudit.protocols import Normalizer
-from plaudit.types import ByteArray, FloatArray, Observation
+from plaudit.types import AnyArray, ByteArray, FloatArray, Observation
 
 try:
     import msgpack
@@ -58,22 +60,71 @@ class OpenpiPolicy(FixedPolicy):
 
     def predict(self, observation: Observation, normalizer: Normalizer) -> FloatArray:
         """A chunk of actions [H, A], from the server."""
-        config = self.config
-        message: dict[str, Any] = {}
-        for camera, key in config.image_keys.items():
+        return self._chunk(self._actions(self._message(observation)))
+
+    @property
+    def sampling(self) -> Sampling:
+        """How the server can be sampled, as it announces."""
+        return Sampling.of_metadata(self.client.metadata)
+
+    @property
+    def noise_shape(self) -> tuple[int, int] | None:
+        """[H, D] of the noise that the server takes."""
+        return self.sampling.noise_shape
+
+    def sample(
+        self, observation: Observation, normalizer: Normalizer, count: int, noise: FloatArray | None = None
+    ) -> FloatArray:
+        """Chunks [count, H, A], from the server."""
+        noise = self.sampling.check(f"the policy at {self.config.openpi_model.url}", count, noise)
+        if count == 1 and noise is None:
+            return self.predict(observation, normalizer)[None]
+        message = self._message(observation) | {"num_samples": count}
+        actions = self._actions(message if noise is None else message | {"noise": noise})
+        if actions.ndim != 3 or len(actions) != count:
+            raise PolicyError(f"the server was asked for {count} chunks and sent actions of {list(actions.shape)}")
+        return np.stack([self._chunk(chunk) for chunk in actions])
+
+    def _message(self, observation: Observation) -> dict[str, Any]:
+        """The request. Keys, sizes and history are the config's, or those that our own server announces."""
+        config, metadata, message = self.config, self.client.metadata, dict[str, Any]()
+        announced = (
+            metadata.get("image_keys") if metadata.get("server") == "plaudit" and not config.image_keys else None
+        )
+        image_keys, sizes = config.image_keys, dict.fromkeys(config.image_keys, config.image_size)
+        if isinstance(announced, dict):
+            image_keys = {str(camera): str(key) for camera, key in announced.items()}
+            sizes = {camera: tuple(size) for camera, size in metadata.get("image_sizes", {}).items()}
+        history = metadata.get("history", 0)
+        if not isinstance(history, int) or not 0 <= history <= 32:
+            raise PolicyError(f"the server announces a history of {brief(history)} observations")
+        for camera in image_keys:
             if camera not in observation.images:
                 raise PolicyError(f"image_keys has camera '{camera}'; {did_you_mean(camera, observation.images)}")
-            image = observation.images[camera]
-            message[key] = image if config.image_size is None else resize_with_pad(image, config.image_size)
+        window = observation.window(history, image_keys)
+        for camera, key in image_keys.items():
+            image, size = window.images[camera], sizes.get(camera)
+            if size is not None:
+                image = (
+                    np.stack([resize_with_pad(frame, size) for frame in image])
+                    if history
+                    else (resize_with_pad(image, size))
+                )
+            message[key] = image
         if config.state_key is not None:
-            message[config.state_key] = observation.state
+            message[config.state_key] = window.state
         if config.prompt_key is not None:
-            message[config.prompt_key] = config.prompt
-        answer = self.client.infer(message)
-        if config.action_key not in answer:
-            names = did_you_mean(config.action_key, answer)
-            raise PolicyError(f"the server's answer has no '{config.action_key}'; {names}")
-        actions = np.asarray(answer[config.action_key])
+            message[config.prompt_key] = config.prompt or observation.task
+        return message
+
+    def _actions(self, message: Mapping[str, Any]) -> AnyArray:
+        answer, key = self.client.infer(message), self.config.action_key
+        if key not in answer:
+            raise PolicyError(f"the server's answer has no '{key}'; {did_you_mean(key, answer)}")
+        return np.asarray(answer[key])
+
+    def _chunk(self, actions: AnyArray) -> FloatArray:
+        config = self.config
         horizon = config.horizon or (len(actions) if actions.ndim else 0)
         if actions.ndim != 2 or len(actions) < max(horizon, 1) or actions.shape[1] < config.action_dim:
             wanted = f"[{config.horizon or 'H'}, {config.action_dim}]"
@@ -214,12 +265,12 @@ def pack(message: Any) -> bytes:
     return packed
 
 
-def unpack(data: bytes) -> Any:
+def unpack(data: bytes, sender: str = "the server") -> Any:
     """A message from msgpack; its arrays are read-only views of the bytes."""
     try:
         return msgpack.unpackb(data, object_hook=_decode_array)
     except (ValueError, TypeError, KeyError, msgpack.exceptions.UnpackException) as error:
-        raise PolicyError(f"the server sent {len(data)} bytes that are not an openpi message: {error}") from error
+        raise PolicyError(f"{sender} sent {len(data)} bytes that are not an openpi message: {error}") from error
 
 
 def _encode_array(value: Any) -> Any:

@@ -26,6 +26,7 @@ from plaudit.types import AnyArray, EnvSpec
 
 END_OF_EPISODE = -1  # on the pipe of ticks: no more rows in this episode
 TICK_BYTES = 8
+LOOK_MS = 100  # between looks at the cameras while no episode runs
 POLL_S = 0.0005  # between looks for the first chunk
 
 
@@ -35,6 +36,11 @@ class StartEpisode:
 
     max_steps: int
     seed: int | None
+
+
+@dataclass(frozen=True)
+class Look:
+    """To control: show what the robot observes until the next message. The block of one row follows."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +163,9 @@ class ControlProcess:
             message = processes.receive(self._parent)
             if isinstance(message, StopEpisode):
                 continue  # of an episode that ended by itself meanwhile
+            if isinstance(message, Look):
+                self._look(EpisodeBuffer.attach(processes.receive_block(self._parent), self._env_spec, 0))
+                continue
             buffer = EpisodeBuffer.attach(processes.receive_block(self._parent), self._env_spec, message.max_steps)
             with engine.gc_disabled():
                 done = self._run_episode(buffer, message.seed)
@@ -164,6 +173,11 @@ class ControlProcess:
             processes.send(self._parent, done)
             if done.failed:
                 return
+
+    def _look(self, buffer: EpisodeBuffer) -> None:
+        while not self._messages.poll(LOOK_MS):
+            with suppress(Exception):  # of a robot that is not heard, or must be reset first
+                buffer.add_observation(0, self._robot.observe(), time.monotonic())
 
     def _run_episode(self, buffer: EpisodeBuffer, seed: int | None) -> EpisodeDone:
         try:

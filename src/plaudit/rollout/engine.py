@@ -212,6 +212,7 @@ class ControlStep:
         self.privileged = {}
         self._buffer = buffer
         self._last: FloatArray | None = None
+        self._taken_over_at = -1  # the first step of a person's last takeover; what was inferred before it is stale
         self._record(0, self._robot.reset(seed))
         if self._teleop is not None:
             self._teleop.begin_episode(self._robot)
@@ -255,6 +256,10 @@ class ControlStep:
         """Send a human's command, else the chunk's, else the idle action."""
         limiter, stale = self._robot.limiter, 0
         planned = chunk.action_at(step)
+        if human is not None and not (step and self._buffer.control_mode[step - 1] == HUMAN):
+            self._taken_over_at = step
+        if human is None and chunk.start_step <= self._taken_over_at:
+            planned = None
         if planned is not None and step - chunk.start_step > limiter.stale_steps:
             planned, stale = None, STALE_CHUNK
         if human is not None:
@@ -307,6 +312,7 @@ class EngineBase:
         self._latencies: deque[LatencyStats] = deque(maxlen=MAX_EPISODES)
         self._stopping = threading.Event()
         self.recording: EpisodeBuffer | None = None  # the running episode
+        self.preview: EpisodeBuffer | None = None  # a row and no step, for `look`; None: nobody wants to see it
         self._until: Callable[[], str] = str  # asked for a reason to end the current episode; str() is none
         self.emergency_stop = EmergencyStop()  # for whoever watches the robot; no episode begins while it is engaged
 
@@ -341,6 +347,9 @@ class EngineBase:
     def recover(self) -> None:
         """See `plaudit.protocols.InferenceEngine`."""
         raise NotImplementedError
+
+    def look(self) -> None:
+        """Show what the robot observes now in `preview`; called often while an operator waits, and never raises."""
 
     def stop(self) -> None:
         """End the current episode, from another thread; it is yielded, and it is the last."""

@@ -14,7 +14,7 @@ import select
 import time
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from multiprocessing.connection import Connection
 from typing import Any
@@ -23,14 +23,14 @@ import numpy as np
 
 from plaudit.errors import RolloutError
 from plaudit.policies.config import PolicyConfig
-from plaudit.policies.guidance import FixedPolicy
+from plaudit.policies.guidance import FixedPolicy, PreviousChunk
 from plaudit.processes import ParentGone, exit_with_parent, print_error, receive, receive_block, send, set_high_priority
-from plaudit.protocols import Policy
+from plaudit.protocols import ChoosingPolicy, Policy, RefiningPolicy
 from plaudit.rollout.chunks import EXECUTION_HORIZON, chunk_problem, executed_steps
 from plaudit.rollout.control import END_OF_EPISODE
 from plaudit.rollout.engine import MAY_PASS, InferenceConfig, build_policy, error_message, validate_chunk
-from plaudit.rollout.recording import ActionChunk, EpisodeBuffer, SharedBlock, padded
-from plaudit.types import HUMAN, EnvSpec, PolicyWeights
+from plaudit.rollout.recording import DISCARDED, EXPIRED, USED, ActionChunk, EpisodeBuffer, SharedBlock, padded
+from plaudit.types import ANY_TASK, HUMAN, EnvSpec, FloatArray, PolicyWeights
 
 NUM_INFERENCES = 5  # that are timed, after one that is not
 
@@ -49,18 +49,25 @@ class Warmup:
     executed: int  # of these, before the next inference begins
     took: tuple[float, ...]  # s, of each inference; none where chunks do not fit however fast it is
     device: str  # of the policy's networks; "" where it has none
+    samples: int = 1  # chunks among which it chooses
 
     @property
     def delay(self) -> int:
         """Control steps that the slowest inference took."""
         return self._steps(max(self.took, default=0.0))
 
+    @property
+    def fastest_delay(self) -> int:
+        """Control steps that the fastest inference took."""
+        return self._steps(min(self.took, default=0.0))
+
     def problem(self, stale_chunk_s: float | None = None) -> str:
         """Why chunks do not fit; "" where they do. stale_chunk_s: how old a command's observation may be"""
         fastest = min(self.took, default=0.0)
-        latency, delay = f"{1e3 * fastest:.0f} ms at {self.fps:g} Hz" if self.took else "", self._steps(fastest)
-        if problem := chunk_problem(self.horizon, self.executed, delay, latency):
-            return problem
+        latency, delay = f"{1e3 * fastest:.0f} ms at {self.fps:g} Hz" if self.took else "", self.fastest_delay
+        among = f", for {self.samples} samples" if self.samples > 1 and latency else ""
+        if problem := chunk_problem(self.horizon, self.executed, delay, latency + among):
+            return problem + ("; or choose among fewer samples (num_samples)" if among else "")
         last = self.executed + delay - 1  # command of a chunk that is sent before the next is there
         if stale_chunk_s is None or last <= stale_chunk_s * self.fps:
             return ""
@@ -91,6 +98,7 @@ def warm_up(policy: Policy, env_spec: EnvSpec, config: InferenceConfig) -> Warmu
     if isinstance(policy, FixedPolicy) and policy.counts_calls:
         return None
     blank, normalizer = EpisodeBuffer.allocate(env_spec, 1).observation(0), config.load_normalizer(env_spec)
+    blank = replace(blank, task=ANY_TASK)
     chunk = validate_chunk(policy.predict(blank, normalizer), env_spec.action_dim)
     executed, took = executed_steps(len(chunk), config.execution_horizon), list[float]()
     for _ in range(0 if chunk_problem(len(chunk), executed) else NUM_INFERENCES):
@@ -102,7 +110,8 @@ def warm_up(policy: Policy, env_spec: EnvSpec, config: InferenceConfig) -> Warmu
         took.append(time.monotonic() - began)
     parameters = (parameter for component in policy.components.values() for parameter in component.parameters())
     device = next((str(parameter.device) for parameter in parameters), "")
-    return Warmup(env_spec.fps, len(chunk), executed, tuple(took), device)
+    samples = policy.num_samples if isinstance(policy, ChoosingPolicy) else 1
+    return Warmup(env_spec.fps, len(chunk), executed, tuple(took), device, samples)
 
 
 READY = "ready"
@@ -115,6 +124,7 @@ class StartInference:
 
     env_spec: EnvSpec
     max_steps: int
+    task: str = ""  # the instruction
 
 
 @dataclass(frozen=True)
@@ -198,7 +208,9 @@ class InferenceProcess:
             self._next = None
             if self._pending_weights is not None:
                 self._load(self._pending_weights)
-            self._run_episode(EpisodeBuffer.attach(descriptor, start.env_spec, start.max_steps))
+            buffer = EpisodeBuffer.attach(descriptor, start.env_spec, start.max_steps)
+            buffer.task = start.task
+            self._run_episode(buffer)
 
     def _run_episode(self, buffer: EpisodeBuffer) -> None:
         chunk: ActionChunk | None = None
@@ -213,25 +225,48 @@ class InferenceProcess:
             if row >= due:
                 began, guided = time.monotonic(), self._continues(buffer, row, chunk)
                 chunk = self._infer(buffer, row, chunk if guided else None)
-                buffer.chunk_slot.put(chunk)
+                fate = self._fate(buffer, chunk)
+                if fate == DISCARDED:
+                    chunk = None  # so that the next one is inferred at once
+                else:
+                    buffer.chunk_slot.put(chunk)
                 start_late = began - max(buffer.observed_at[due], idle_since)
                 idle_since = time.monotonic()
-                buffer.add_inference(row, start_late, idle_since - began, self._version, guided)
+                buffer.add_inference(row, start_late, idle_since - began, self._version, guided, fate)
             row = self._newest_row()
 
+    def _fate(self, buffer: EpisodeBuffer, chunk: ActionChunk) -> int:
+        """Whether a chunk that was just inferred is of use: nobody has taken over meanwhile, and it is not over."""
+        row, now = chunk.start_step, buffer.num_commands
+        was_driven = row > 0 and buffer.control_mode[row - 1] == HUMAN
+        if not was_driven and (buffer.control_mode[row:now] == HUMAN).any():
+            return DISCARDED
+        return EXPIRED if now - row >= len(chunk.actions) and now else USED
+
+    def _refined(self, policy: RefiningPolicy, candidates: Any, buffer: EpisodeBuffer, row: int) -> FloatArray:
+        """The chunk that the policy makes of candidates from a row, by the newest observation."""
+        newest = buffer.num_observations - 1
+        return policy.refine(candidates, buffer.observation(newest), self._normalizer, newest - row)
+
     def _infer(self, buffer: EpisodeBuffer, row: int, previous: ActionChunk | None) -> ActionChunk:
-        observation = buffer.observation(row)
+        observation, policy = buffer.observation(row), self._policy
         began = time.monotonic()
         if previous is None:
-            actions = self._policy.predict(observation, self._normalizer)
+            if isinstance(policy, RefiningPolicy):
+                actions = self._refined(policy, policy.propose(observation, self._normalizer), buffer, row)
+            else:
+                actions = policy.predict(observation, self._normalizer)
             self._delays.append(ceil((time.monotonic() - began) * buffer.env_spec.fps))
         else:
             used = np.flatnonzero(buffer.source[previous.start_step : row] == previous.start_step)
             if len(used) and previous.start_step:  # control waited for the first chunk of the episode
                 self._delays.append(int(used[0]))
-            actions = self._policy.guided_inference(
-                observation, self._normalizer, previous.actions, max(self._delays), row - previous.start_step
-            )
+            delay, executed = max(self._delays), row - previous.start_step
+            if isinstance(policy, RefiningPolicy):
+                continued = PreviousChunk(previous.actions, delay, executed)
+                actions = self._refined(policy, policy.propose(observation, self._normalizer, continued), buffer, row)
+            else:
+                actions = policy.guided_inference(observation, self._normalizer, previous.actions, delay, executed)
         actions = validate_chunk(actions, buffer.env_spec.action_dim)
         if row == 0 and (problem := chunk_problem(len(actions), self._config.execution_horizon)):
             raise RolloutError(problem)  # control waits for the first chunk, so nothing has moved

@@ -9,7 +9,8 @@
   motion is added to the robot's pose at the takeover, so the robot does not jump to the leader's pose.
 - With `always`, as in `plaudit record` without a policy, the robot follows the leader's pose at every tick.
 
-Devices that give displacements (`delta_x`, ...) need `end_effector`, or a simulated task.
+Devices that give displacements (`delta_x`, ...) need `end_effector`, or a simulated task. A phone needs `end_effector`:
+while its button is held, the end-effector moves and turns like the phone, at the speeds of `end_effector` at most.
 """
 
 import inspect
@@ -26,11 +27,13 @@ from plaudit.errors import RolloutError, RolloutFault
 from plaudit.protocols import Teleoperator
 from plaudit.registry import TELEOP_REGISTRY
 from plaudit.robots.lerobot import make_device
-from plaudit.rollout.end_effector import NUM_DISPLACEMENTS, EndEffectorConfig, EndEffectorTeleop, check_gripper
+from plaudit.rollout.end_effector import GRIPPER, NUM_DISPLACEMENTS, EndEffectorConfig, EndEffectorTeleop, check_gripper
 from plaudit.rollout.teleop import TeleopConfig
 from plaudit.types import FloatArray
 
 DISPLACEMENT = ("delta_x", "delta_y", "delta_z", "gripper")  # lerobot's names; the gripper is 0 (close), 1 or 2 (open)
+PHONE = ("phone.pos", "phone.rot", "phone.raw_inputs", "phone.enabled")
+PHONE_AXES = np.array([[0, -1, 0], [1, 0, 0], [0, 0, 1]])  # from the calibrated phone to the base of the robot
 
 
 @TELEOP_REGISTRY.register("lerobot")
@@ -65,7 +68,8 @@ class LeRobotTeleop:
         self.relative, self._teleop, self._config = config.relative, teleop, config
         features = teleop.action_features
         self.names = list(features.get("names", features))
-        self._displaces = self.names in (list(DISPLACEMENT), list(DISPLACEMENT[:-1]))
+        self._phone = Phone(config.end_effector) if self.names == list(PHONE) else None
+        self._displaces = self._phone is not None or self.names in (list(DISPLACEMENT), list(DISPLACEMENT[:-1]))
         if config.end_effector is not None and not self._displaces:
             raise RolloutError(f"{teleop} gives positions and no displacements; leave out teleop.end_effector")
         self._room = action_dim - len(self.names) if self._displaces else 0  # numbers that the device does not give
@@ -74,7 +78,7 @@ class LeRobotTeleop:
                 f"{teleop} sends {len(self.names)} values ({', '.join(self.names)}), but the robot takes {action_dim}; "
                 "use a teleoperator that matches the robot"
             )
-        if config.end_effector is None and self._displaces and action_dim > len(DISPLACEMENT):
+        if config.end_effector is None and self._displaces and (self._phone or action_dim > len(DISPLACEMENT)):
             raise RolloutError(f"{teleop} moves an end-effector; set teleop.end_effector, or choose another device")
         self._reports_interventions = callable(getattr(type(teleop), "get_teleop_events", None))
         self._robot: Any = None
@@ -91,6 +95,8 @@ class LeRobotTeleop:
     def begin_episode(self, robot: Any) -> None:
         """Called after each reset of the robot."""
         self._robot, self._rest, self._offset, self._moved_at = robot, None, None, -np.inf
+        if self._phone is not None:
+            self._phone.release()
 
     def command(self) -> FloatArray | None:
         """[A], or None while no one intervenes."""
@@ -99,6 +105,9 @@ class LeRobotTeleop:
             if not any(value for key, value in events if getattr(key, "value", key) == "is_intervention"):
                 return None
         action = self._call("get_action")
+        if self._phone is not None:
+            command, held = self._phone.displacement(action, 1 / self._robot.limiter.hz)
+            return command if held or self._config.always else None
         command = np.array([action[name] for name in self.names], np.float32)
         if not np.isfinite(command).all():
             raise RolloutError(f"{self._teleop} sends NaN or infinity; check its calibration")
@@ -142,3 +151,44 @@ class LeRobotTeleop:
             raise RolloutFault(f"{self._teleop}: {method} failed: {error}") from error
         except RuntimeError as error:
             raise RolloutError(f"{self._teleop}: {method} failed: {error}") from error
+
+
+class Phone:
+    """Turns the poses of lerobot's phone into displacements of the end-effector.
+
+    The phone gives where it is since its button was pressed, and how it is turned since its calibration. The
+    end-effector follows from where it is then. A phone that is moved faster than the end-effector may move is caught up
+    with. (lerobot also turns the end-effector to the phone's orientation at once, which a robot in use must not do.)
+    """
+
+    def __init__(self, config: EndEffectorConfig | None):
+        """config: None is refused by the teleoperator"""
+        self._speeds = (0.0, 0.0) if config is None else (config.linear_speed, config.angular_speed)
+        self.release()
+
+    def release(self) -> None:
+        """The button is not held, or the phone has lost its pose."""
+        self._position: FloatArray | None = None  # of the phone, that the end-effector has followed so far
+        self._rotation: Any = None
+
+    def displacement(self, action: Mapping[str, Any], seconds: float) -> tuple[FloatArray, bool]:
+        """[7] displacement in a tick of so many seconds, and whether the button is held."""
+        command = np.zeros(NUM_DISPLACEMENTS, np.float32)
+        inputs = action.get("phone.raw_inputs", {})
+        buttons = float(inputs.get("reservedButtonA", 0)) - float(inputs.get("reservedButtonB", 0))
+        command[GRIPPER] = np.clip(inputs.get("a3", buttons), -1, 1)  # a slider (iOS) or two buttons (Android)
+        if not action.get("phone.enabled"):
+            self.release()
+            return command, False
+        position, rotation = np.asarray(action["phone.pos"], np.float64), action["phone.rot"]
+        if not np.isfinite([*position, *rotation.as_rotvec(), command[GRIPPER]]).all():
+            raise RolloutError("the phone sends NaN or infinity; calibrate it again")
+        if self._position is None:
+            self._position, self._rotation = position, rotation
+        moved = np.array([position - self._position, (rotation * self._rotation.inv()).as_rotvec()])
+        reach = np.array(self._speeds)[:, None] * seconds
+        moved *= np.minimum(1, reach / np.maximum(np.linalg.norm(moved, axis=1, keepdims=True), 1e-12))
+        self._position = self._position + moved[0]
+        self._rotation = type(rotation).from_rotvec(moved[1]) * self._rotation
+        command[:GRIPPER], command[GRIPPER + 1 :] = (moved / reach) @ PHONE_AXES.T
+        return command, True

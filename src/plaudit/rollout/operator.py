@@ -129,14 +129,17 @@ class Operator:
         self._listener(status)
         return message
 
-    def wait_until_ready(self) -> bool:
-        """Wait at the gate, and before it until an emergency stop is released; returns False when the run is over."""
+    def wait_until_ready(self, look: Callable[[], object] = lambda: None) -> bool:
+        """Wait at the gate, and before it until an emergency stop is released; returns False when the run is over.
+
+        look: called again and again meanwhile
+        """
         began = time.monotonic()
         while not self._status.stopped:
             self._paused |= self.emergency_stop.engaged
-            self._wait("held", lambda: not self.emergency_stop.engaged)
+            self._wait("held", lambda: not self.emergency_stop.engaged, look)
             self._open = not (self._gate or self._paused)
-            self._wait("gate", lambda: self._open or self.emergency_stop.engaged)
+            self._wait("gate", lambda: self._open or self.emergency_stop.engaged, look)
             if self._status.phase == "gate" and self._open:
                 self._count_down()
             with self._changed:
@@ -150,14 +153,16 @@ class Operator:
         self._enter("episode")
         return True
 
-    def _wait(self, phase: Phase, over: Callable[[], bool]) -> None:
+    def _wait(self, phase: Phase, over: Callable[[], bool], look: Callable[[], object]) -> None:
         """Until it is over, or the run is; the phase is entered where that takes a while."""
         if over() or self._status.stopped:
             return
         self._enter(phase)
-        with self._changed:
-            while not over() and not self._status.stopped:
-                self._changed.wait(POLL_S)
+        while not over() and not self._status.stopped:
+            look()  # without the lock: commands, first of all the emergency stop, never wait for a robot
+            with self._changed:
+                if not over() and not self._status.stopped:
+                    self._changed.wait(POLL_S)
 
     def _count_down(self) -> None:
         """The episode has not begun yet, so there is nothing to mark; PAUSE, STOP and the emergency stop end it."""

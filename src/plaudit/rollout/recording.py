@@ -36,6 +36,10 @@ NO_ACTION = -1  # in `source`: no chunk had a command for this step
 TELEOP = -2  # in `source`: a human's command
 
 
+# What became of an inferred chunk: EXPIRED, its last action was in the past; DISCARDED, a person had taken over.
+USED, EXPIRED, DISCARDED = 0, 1, 2
+
+
 class SharedBlock:
     """Memory without a name, and arrays in it."""
 
@@ -72,6 +76,7 @@ class EpisodeBuffer:
 
     def __init__(self, block: SharedBlock, env_spec: EnvSpec, max_steps: int):
         self.block, self.env_spec, self.max_steps = block, env_spec, max_steps
+        self.task = ""  # the instruction, which observations carry to the policy
         array, rows = block.array, max_steps + 1
         # Written by the control process.
         self._progress = array((2,), np.int64)  # observations and commands so far
@@ -92,6 +97,7 @@ class EpisodeBuffer:
         self.start_late = array((rows,), np.float32)  # s, from when it could have begun
         self.took = array((rows,), np.float32)  # s
         self.weights = array((rows,), np.int64)  # the version of the weights it used
+        self.fate = array((rows,), np.int8)  # USED, or why its chunk was of no use
         self.guided = array((rows,), np.int8)  # 1: it continued the previous chunk, 0: that had run out, -1: neither
 
     @classmethod
@@ -136,12 +142,22 @@ class EpisodeBuffer:
         self.missed[step] = missed
         self._progress[1] = step + 1
 
-    def add_inference(self, row: int, start_late: float, took: float, weights: int, guided: bool | None = None) -> None:
+    def add_inference(
+        self,
+        row: int,
+        start_late: float,
+        took: float,
+        weights: int,
+        guided: bool | None = None,
+        fate: int = USED,
+    ) -> None:
         """Record one inference: the row it observed, its latencies in s, the version of the weights.
 
         guided: whether it continued the previous chunk; None where it was not to
+        fate: whether its chunk was of use
         """
         number = self.num_inferences
+        self.fate[number] = fate
         self.guided[number] = -1 if guided is None else guided
         self.inferred_from[number], self.start_late[number] = row, start_late
         self.took[number], self.weights[number] = took, weights
@@ -150,7 +166,8 @@ class EpisodeBuffer:
     def observation(self, row: int) -> Observation:
         """Views of a row, which never changes."""
         previous = partial(self.observation, row - 1) if row else None
-        return Observation({camera: frames[row] for camera, frames in self.frames.items()}, self.state[row], previous)
+        images = {camera: frames[row] for camera, frames in self.frames.items()}
+        return Observation(images, self.state[row], previous, self.task)
 
     def weights_meta(self) -> dict[str, Any]:
         """For an episode's meta: the version of the weights, and each change of it, [step, version]."""
@@ -268,6 +285,7 @@ class LatencyStats:
     took: FloatArray  # of an inference
     delay: AnyArray  # steps, from an observation to the first command of its chunk
     guided: AnyArray  # whether a chunk continued the one before, of those that were to
+    fate: AnyArray  # of a chunk: USED, EXPIRED or DISCARDED
     age: FloatArray  # of the observation that a command was inferred from, when it was sent
 
     @classmethod
@@ -289,6 +307,7 @@ class LatencyStats:
             took=buffer.took[:count].copy(),
             delay=np.array([first_use[row] - row for row in rows if row in first_use]),
             guided=guided[guided >= 0] == 1,
+            fate=buffer.fate[:count].copy(),
             age=(buffer.observed_at[:ticks] - buffer.observed_at[np.maximum(source, 0)])[source >= 0],
         )
 
@@ -313,13 +332,20 @@ class LatencyStats:
         """Of the ticks."""
         return float(self.held.sum()) / max(1, self.ticks)
 
+    @property
+    def lost_chunks(self) -> dict[str, int]:
+        """How many chunks were of no use, where there are any."""
+        counts = {"expired_chunks": self.fate == EXPIRED, "discarded_chunks": self.fate == DISCARDED}
+        return {name: int(lost.sum()) for name, lost in counts.items() if lost.any()}
+
     def meta(self) -> dict[str, Any]:
         """For an episode's meta."""
         counts = {"missed_ticks": self.missed, "held_ticks": self.held, "starved_chunks": self.starved}
         guided = {} if self.guided_fraction is None else {"guided_fraction": round(self.guided_fraction, 4)}
         times = {"late_ms": self.late, "inference_ms": self.took, "observation_age_ms": self.age}
         timing = {name: round(1e3 * float(values.mean()), 3) for name, values in times.items() if len(values)}
-        return {name: int(ticks.sum()) for name, ticks in counts.items()} | guided | {"timing": timing}
+        held = {name: int(ticks.sum()) for name, ticks in counts.items()}
+        return held | self.lost_chunks | guided | {"timing": timing}
 
     def table(self) -> list[tuple[str, str]]:
         """(quantity, its values as text)"""
@@ -329,6 +355,7 @@ class LatencyStats:
             ("held", f"{int(self.held.sum()):,} ({self.held_fraction:.1%})"),
             ("starved chunks", f"{int(self.starved.sum()):,}"),
             ("guided chunks", "-" if self.guided_fraction is None else f"{self.guided_fraction:.0%}"),
+            *((name.replace("_", " "), f"{count:,}") for name, count in self.lost_chunks.items()),
             ("limited", _limits(self.limited)),
             ("late, ms", _percentiles(1e3 * self.late, 50, 99, 99.9)),
             ("our code a tick, ms", _percentiles(1e3 * self.overhead, 50, 99)),
@@ -347,8 +374,13 @@ class LatencyStats:
         return list(zip(names, map(int, counts)))
 
 
-def held_warning(held_fraction: float) -> str:
+def held_warning(held_fraction: float, expired_chunks: int = 0) -> str:
     """What to do where too many ticks had no command; "" where they are few."""
+    if expired_chunks:
+        return (
+            f"inference took longer than a whole chunk {expired_chunks} times, so these chunks were not executed; use "
+            "longer chunks or fewer samples, or make inference faster (policy.device)"
+        )
     if held_fraction <= MAX_HELD:
         return ""
     return (

@@ -26,12 +26,12 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from plaudit.errors import RolloutError, RolloutFault
-from plaudit.policies.config import PolicyConfig
+from plaudit.policies.config import FlowSettings, PolicyConfig
 from plaudit.policies.loader import PolicySpec
 from plaudit.processes import GRACE_S, ChildProcess
 from plaudit.registry import INFERENCE_REGISTRY
 from plaudit.robots.config import RobotConfig, SafetyConfig
-from plaudit.rollout.control import EpisodeDone, Ready, StartEpisode, StopEpisode
+from plaudit.rollout.control import EpisodeDone, Look, Ready, StartEpisode, StopEpisode
 from plaudit.rollout.engine import NO_POLICY, EngineBase, InferenceConfig, Outcome
 from plaudit.rollout.inference import InferenceFailed, StartInference, WarmUp, Warmup, WeightsMessage
 from plaudit.rollout.recording import EpisodeBuffer
@@ -94,6 +94,12 @@ class Rtc(EngineBase):
             message, block = WeightsMessage.of(weights, now)
             self._inference.send(message, block.descriptor)
 
+    def look(self) -> None:
+        """See `EngineBase.look`; the control process goes on by itself until the next episode."""
+        if self.preview is not None and self._control is not None and not self._is_looking:
+            self._control.send(Look(), self.preview.block.descriptor)
+            self._is_looking = True
+
     def recover(self) -> None:
         """Start the processes again that a fault has ended, and wait until they are ready."""
         started: list[ChildProcess] = []
@@ -141,6 +147,7 @@ class Rtc(EngineBase):
         inherited, keys = (self._rows_in, self.emergency_stop.descriptor), SHARED_KEYS.descriptor
         arguments = (*inherited, keys, self._robot_config, self._config, self._teleop, again)
         descriptors = inherited if keys is None else (*inherited, keys)
+        self._is_looking = False
         self._control = ChildProcess("control", "plaudit.rollout.control:main", *arguments, descriptors=descriptors)
         return self._control
 
@@ -162,6 +169,14 @@ class Rtc(EngineBase):
         safety = robot.safety if isinstance(robot, RobotConfig) else SafetyConfig()
         if warmup is not None and (problem := warmup.problem(safety.stale_chunk_s)):
             raise RolloutError(problem)
+        config = policy.config if isinstance(policy, PolicySpec) else policy
+        if isinstance(config, FlowSettings) and config.guidance == "prefix" and warmup is not None:
+            delay = warmup.fastest_delay
+            if delay > config.max_prefix:
+                raise RolloutError(
+                    f"inference takes {delay} control steps, and this policy was trained to continue chunks over at "
+                    f"most {config.max_prefix} (max_prefix); write policy.guidance=vjp, or train it with {delay}"
+                )
         self.inference_summary = "" if warmup is None else warmup.summary
 
     def _warm_up(self, inference: ChildProcess) -> Warmup | None:
@@ -207,7 +222,8 @@ class Rtc(EngineBase):
         if control is None or inference is None:
             raise RolloutFault("a fault has ended a process of this engine; recover() comes first")
         buffer = self.recording = EpisodeBuffer.allocate(self.env_spec, self.env_spec.max_steps)
-        inference.send(StartInference(self.env_spec, buffer.max_steps), buffer.block.descriptor)
+        self._is_looking = False
+        inference.send(StartInference(self.env_spec, buffer.max_steps, task), buffer.block.descriptor)
         control.send(StartEpisode(buffer.max_steps, seed), buffer.block.descriptor)
         failure: BaseException | None = None
         try:

@@ -18,7 +18,7 @@ from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import model_validator
 
-from plaudit.config import Config, load
+from plaudit.config import Config, expand_type_override, load
 from plaudit.data.store import Store
 from plaudit.errors import DataError, PlauditError, RolloutError, RolloutFault
 from plaudit.policies.loader import PolicySpec
@@ -126,9 +126,11 @@ def load_run(
             **tree,
             **({} if teleop == "none" else {"teleop": {**teleop_defaults(teleop, robot_tree), **teleop_tree}}),
             "robot": robot_tree,
-            "policy": {"inference": {"name": robot, **settings, **chosen, "type": algorithm}},
+            "policy": {"inference": {"name": robot, **settings, "type": algorithm, **chosen}},
         }
 
+    example = "policy.inference=sequential"
+    overrides = [expand_type_override(one, ("policy.inference",), example) for one in overrides]
     config = load(RunConfig, None, overrides, translate)
     inference = with_robot_defaults(config.inference, config.robot, horizon)
     check_chunks(config.algorithm, inference.execution_horizon, horizon)
@@ -208,6 +210,7 @@ def record_episodes(
     if operator is not None:
         attend(engine, operator)
     number, stopped, deadline = 0, False, None
+    look = engine.look if isinstance(engine, EngineBase) else bool
 
     def more() -> bool:
         return number < count and not (stopped if operator is None else operator.status.stopped)
@@ -215,7 +218,7 @@ def record_episodes(
     while more():
         recorded = False
         try:
-            if operator is None or operator.wait_until_ready():
+            if operator is None or operator.wait_until_ready(look):
                 for episode in run_episode(engine, operator, task=task, seed=None if seed is None else seed + number):
                     recorded, done = True, _store(store, episode)
                     number += done.mark != OperatorCommand.REPEAT

@@ -9,7 +9,7 @@ commands alone.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from pydantic import Field
@@ -27,7 +27,7 @@ from plaudit.types import AnyArray, FloatArray
 PROGRESS = 0.01  # of the dense reward, which is at most 1: less is none
 LEADER_SPEED = 0.5  # of the task's largest displacement: what the joints of a twin follow without overshoot
 SEEN_S = 0.3  # that a success lasts before the leader reports it
-PATIENCE_S = 15.0  # after which the leader reports a failure
+PATIENCE_S = 15.0  # after which the leader reports a failure, again and again
 
 
 @TELEOP_REGISTRY.register("scripted")
@@ -40,12 +40,17 @@ class ScriptedTeleopConfig(TeleopConfig):
     duration: PositiveInt = 15  # steps that they act for, at most
     skill: Fraction = 1.0  # of the interventions, those that bring the task forward; others miss
     noise: NonNegativeFloat = Field(default=0.05, le=1)  # standard deviation of the noise on their commands
-    budget_s: NonNegativeFloat | None = None  # seconds that they act for, between two starts of a run; None: no limit
+    budget_s: NonNegativeFloat | None = None  # seconds that they act for in a run; None: no limit
     seed: Seed = 0
 
     def build(self, action_dim: int) -> "ScriptedTeleop":
         """A person who has not seen the robot yet; see `ScriptedTeleop.begin_episode`."""
         return ScriptedTeleop(self)
+
+    def resumed(self, acted_s: float) -> Self:
+        """With the rest of their time."""
+        left_s = None if self.budget_s is None else max(self.budget_s - acted_s, 0.0)
+        return self.model_copy(update={"budget_s": left_s})
 
 
 class ScriptedTeleop:
@@ -137,6 +142,6 @@ class ScriptedLeader:
         if self._success_ticks == int(SEEN_S * self._task.fps):
             command = OperatorCommand.SUCCESS
             self._success_ticks += 1
-        elif self._ticks == int(PATIENCE_S * self._task.fps):
-            command = OperatorCommand.FAILURE
+        elif self._ticks % int(PATIENCE_S * self._task.fps) == 0:  # again where the scene stays: nothing has moved
+            command = OperatorCommand.SUCCESS if self._success_ticks else OperatorCommand.FAILURE
         return None if action is None else self._task.joints_for(action, LEADER_SPEED), command

@@ -70,6 +70,12 @@ class Sequential(engine.EngineBase):
             raise RolloutFault(str(error)) from error
         self._faulty = False
 
+    def look(self) -> None:
+        """See `EngineBase.look`."""
+        if self.preview is not None and not self._faulty:
+            with suppress(Exception):  # of a robot that is not heard, or must be reset first
+                self.preview.add_observation(0, self._robot.observe(), time.monotonic())
+
     def load_policy(self, policy: PolicyConfig) -> None:
         """Build the policy and run it once."""
         self._policy = engine.build_policy(policy)
@@ -88,7 +94,7 @@ class Sequential(engine.EngineBase):
             raise RolloutError(engine.NO_POLICY)
         self._load_pushed(policy, between_episodes=True)
         buffer = self.recording = EpisodeBuffer.allocate(self.env_spec, self.env_spec.max_steps)
-        terminated, failure = False, None
+        buffer.task, terminated, failure = task, False, None
         try:
             with engine.gc_disabled() if self._config.realtime else nullcontext():
                 ended, terminated = self._drive(policy, buffer, seed)

@@ -15,7 +15,7 @@ import time
 import tty
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 from pydantic import Field, StringConstraints
@@ -47,6 +47,10 @@ class TeleopConfig(Config):
     def build(self, action_dim: int) -> Teleoperator:
         """Open the device, in the process that controls the robot."""
         raise NotImplementedError(f"{type(self).__name__} has no build()")
+
+    def resumed(self, acted_s: float) -> Self:
+        """The same for a run in which a person has acted for so many seconds before."""
+        return self
 
 
 class SharedKeys:
@@ -204,6 +208,7 @@ class KeyboardTeleop(JointTeleop):
         for joint, (up, down) in self._axes(config.keys):
             self._moves |= {up: (joint, 1.0), down: (joint, -1.0)}
         self._pressed: dict[str, tuple[float, float]] = {}  # key -> when, and until when it moves
+        self._begins = False  # an episode, with the next command
         self._terminal: int | None = None
         if SHARED_KEYS.in_use:
             return
@@ -214,9 +219,18 @@ class KeyboardTeleop(JointTeleop):
         self._before = termios.tcgetattr(self._terminal)
         tty.setcbreak(self._terminal, termios.TCSANOW)  # Ctrl-C still interrupts
 
+    def begin_episode(self, robot: Any) -> None:
+        """Keys that were typed before the first command, at the gate or on the way to the start, move nothing."""
+        super().begin_episode(robot)
+        self._begins = True
+
     def read(self) -> tuple[Mapping[int, float], float, bool]:
         """What the pressed keys move."""
         now = time.monotonic()
+        if self._begins:
+            self._begins, self._pressed = False, {}
+            while self._read():
+                pass
         self._pressed = {key: at for key, at in self._pressed.items() if now - at[0] < self._key_timeout_s}
         for key in single_keys(self._read()):
             if key in self._moves:

@@ -18,9 +18,12 @@ from pydantic import model_validator
 from plaudit.config import Config
 from plaudit.errors import did_you_mean
 from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
-from plaudit.judges.config import HUMAN, JudgeConfig
+from plaudit.judges.config import HUMAN, JudgeConfig, uncalibrated_warning
+from plaudit.judges.published.config import PublishedConfig
+from plaudit.judges.signals import PROGRESS, check_rewarded
 from plaudit.judges.simulator import NoisyJudgeConfig
 from plaudit.learners.config import CriticEnsembleConfig, OffPolicyConfig
+from plaudit.policies.config import CLONED
 from plaudit.registry import (
     ENV_REGISTRY,
     INFERENCE_REGISTRY,
@@ -375,9 +378,14 @@ def _check_demos(config: TrainingConfig) -> None:
         settings = config.learner.model_dump()
         asked = " and ".join(f"learner.{key}" for key in ("bc_weight", "clone_updates") if settings.get(key))
         raise ValueError(
-            f"learner={config.learner_name} needs demonstrations to clone{f' ({asked})' * bool(asked)}, but there are "
-            "none; name a store of them (demos.store), choose a device to correct the robot with (teleop.type), or, in "
-            "a built-in task, ask for demos.scripted"
+            f"learner={config.learner_name} needs demonstrations to clone{f' ({asked})' * bool(asked)}; name a store "
+            "of them (demos.store), a device to correct the robot (teleop.type), or demos.scripted in a built-in task"
+        )
+    sees = config.policy.cameras != () and not (config.simulated and config.simulation.obs == "state")
+    if config.policy.encoder.type == CLONED and sees and not demos.any:
+        raise ValueError(
+            "policy.encoder is cloned, and there are no demonstrations to clone; set demos.scripted or demos.store, or "
+            "choose another encoder"
         )
     for key in DEMO_KEYS:
         if not demos.any and _changed(config, key, False):
@@ -396,12 +404,22 @@ def _check_reward(config: TrainingConfig) -> None:
             f"reward.env_reward=dense pays the simulator's own reward, and judge '{judge.name}' would not be asked; "
             "leave out one of them (reward.mode=add pays both)"
         )
+    if reward.env_reward == "sparse":
+        check_rewarded(judge.config, reward)
+    if isinstance(judge.config, PublishedConfig) and judge.config.needs_calibration and not judge.config.force:
+        raise ValueError(f"{uncalibrated_warning(judge.config)} (or judge.force=true takes its scores as they are)")
     no_progress = judge.is_simulator or judge.is_human or judge.cascade is not None
     no_progress = no_progress or isinstance(judge.config, NoisyJudgeConfig)
+    no_progress = no_progress or (isinstance(judge.config, PublishedConfig) and PROGRESS not in judge.config.signals)
     if reward.shaping and not judge.config.progress and no_progress:
         raise ValueError(
             f"reward.shaping is {reward.shaping:g}, and judge '{judge.name}' does not measure progress; name a model "
             "that does: judge.progress=runs/progress (plaudit train-progress makes one)"
+        )
+    if isinstance(config.learner, OffPolicyConfig) and config.learner.imitates_progress and not reward.shaping:
+        raise ValueError(
+            "learner.method=progress imitates windows in which the judge's progress grows; set reward.shaping=1, and a "
+            "judge that measures progress (judge.progress=)"
         )
     if reward.shaping and config.demos.any and not config.relabels_demos:
         raise ValueError(

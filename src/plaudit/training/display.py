@@ -5,7 +5,7 @@ It is 80 columns wide. A text that is longer continues on the next line; nothing
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group
 from rich.progress_bar import ProgressBar
@@ -21,6 +21,9 @@ from plaudit.training.ledger_audit import SHARE
 from plaudit.training.live import REMOTE
 from plaudit.training.online_state import OnlineState
 from plaudit.training.person import SPENT, next_tasks
+
+if TYPE_CHECKING:  # with torch
+    from plaudit.training.trainer import Trainer
 
 WIDTH = 80
 WAITING_FOR_OPERATOR = {"gate": "the operator", "held": "release"}  # by phase
@@ -99,6 +102,31 @@ def live_state(config: TrainingConfig, state: OnlineState, busy: Sequence[str], 
         "messages": [text for text in (state.window_status, state.last_event) if text],
         "operator": operator,
     }
+
+
+def describe_trainer(trainer: "Trainer") -> dict[str, Any]:
+    """The state of `plaudit train` in the form of `live_state`. One process does everything in turn."""
+    config, state, phase, due = trainer.config, trainer.state, trainer.phase, trainer.updates.due
+    if config.max_steps is None:
+        extent = f"{state.episodes:,} of {config.max_episodes or 0:,} episodes"
+    else:
+        extent = f"{state.step:,} of {config.max_steps:,} steps"
+    blocked = "a judge that passes its audit" if trainer.audit.blocks_learning else "labels" if due else "episodes"
+    done, freq = state.step, config.evaluation.freq
+    others = {"evaluating": "the evaluation", "saving": "the checkpoint"}
+    before = others.get(phase, "the learner")
+    workers = [
+        ["simulation", f"{config.run.num_envs:,} episodes at once", "" if phase == "collecting" else before],
+        ["judge", "", "" if phase == "collecting" else "episodes"],
+        ["learner", f"{due:,} updates" if config.off_policy else "", "" if phase == "updating" else blocked],
+        ["evaluation", "", "" if phase == "evaluating" else f"step {(done // freq + 1) * freq:,}"],
+    ]
+    rates = {"judge, last episodes": state.judge_success, "last evaluation": state.eval_success}
+    rows = [[label, f"{rate:.0%} success"] for label, rate in rates.items() if rate is not None]
+    problems = [f"audit alarm: {state.alarm}"] if state.alarm is not None else []
+    speed = f"{state.metrics()['time/env_steps_per_s']:,.0f} steps/s"
+    rows = [["now", phase], ["episodes", f"{state.episodes:,}"], ["speed", speed], *rows]
+    return {"extent": extent, "rows": rows, "workers": workers, "problems": problems, "messages": [], "operator": None}
 
 
 def _workers(config: TrainingConfig, state: OnlineState, busy: Sequence[str]) -> list[list[str]]:

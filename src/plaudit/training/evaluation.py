@@ -9,7 +9,7 @@ side and execute whole chunks, as `sequential` does on a robot.
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,13 @@ import numpy as np
 from plaudit.config import load
 from plaudit.data.normalize import Normalizer
 from plaudit.envs.panda import PandaConfig
-from plaudit.errors import DataError, JudgeError
+from plaudit.errors import DataError, JudgeError, TrainingError
 from plaudit.judges.classifier.judge import ClassifierJudge
 from plaudit.judges.config import JudgeConfig, judge_tree
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.simulator import AS_IT_SAYS, SimulatorJudge
 from plaudit.judges.stats import wilson
-from plaudit.policies.config import NetworkPolicyConfig
+from plaudit.learners.base_configs import DsrlConfig
 from plaudit.policies.loader import POLICY_FILE, WEIGHTS_FILE, PolicySpec, load_policy, read_weights
 from plaudit.policies.networks import load_components
 from plaudit.protocols import Learner, LiveJudge, VecEnv
@@ -58,6 +58,14 @@ class EvalResult:
     def success_rate(self) -> float:
         """True success."""
         return self.successes / self.episodes
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """By the names in docs/metrics.md."""
+        judged = (
+            {} if self.judge_successes is None else {"eval/judge_success_once": self.judge_successes / self.episodes}
+        )
+        return {"eval/success_once": self.success_rate, **judged}
 
     def describe(self) -> str:
         """success rate 93% (simulator; 95% CI 86% to 97%), ..."""
@@ -104,14 +112,41 @@ def evaluate(
     return EvalResult(episodes, int(actual.sum()), int(predicted.sum()), int((actual == predicted).sum()))
 
 
-def evaluate_learner(config: TrainingConfig, learner: Learner, env: VecEnv) -> float:
-    """True success rate of the learner's policy on eval seeds, without exploration."""
-    return evaluate(env, partial(learner.act_fn, explore=False), config.evaluation.episodes).success_rate
+def evaluate_learner(
+    config: TrainingConfig, learner: Learner, env: VecEnv, judge: LiveJudge | None = None
+) -> EvalResult:
+    """The learner's policy on eval seeds, without exploration, by the simulator and by a judge."""
+    return evaluate(env, partial(learner.act_fn, explore=False), config.evaluation.episodes, judge=judge)
 
 
-def make_eval_env(config: TrainingConfig, learner: Learner) -> VecEnv:
-    """The run's task for its evaluations. Cameras that only the judge looks at are not rendered."""
+def check_noise(config: TrainingConfig, learner: Any, env: VecEnv) -> None:
+    """Before a run of DSRL: refuse a base that acts worse from random noise of the actor's form than from its own."""
+    if not isinstance(config.learner, DsrlConfig) or not config.learner.check_episodes:
+        return
+    episodes = config.learner.check_episodes
+    results = [evaluate(env, partial(learner.act_at_random, normal=normal), episodes) for normal in (True, False)]
+    usual, chosen = (wilson(result.successes, episodes) for result in results)
+    if not usual.value:
+        raise TrainingError(
+            f"the base never succeeds in {episodes} episodes, and DSRL only chooses among what the base does; train "
+            "the base on more demonstrations, or use learner=expo, which edits its actions"
+        )
+    if chosen.high < usual.low:
+        form = (
+            "repeated over the chunk" if config.learner.repeat_noise else f"of at most {config.learner.noise_bound:g}"
+        )
+        advice = "write learner.repeat_noise=false" if config.learner.repeat_noise else "change learner.noise_bound"
+        raise TrainingError(
+            f"the base succeeds in {usual.value:.0%} of {episodes} episodes, and in {chosen.value:.0%} from random "
+            f"noise {form}: it was not trained for such noise; {advice} (learner.check_episodes=0 skips this check)"
+        )
+
+
+def make_eval_env(config: TrainingConfig, learner: Learner, judge: LiveJudge | None = None) -> VecEnv:
+    """The run's task for its evaluations. Cameras that nobody looks at are not rendered."""
     env, episodes, seen = config.simulation, config.evaluation.episodes, learner.env_spec.cameras
+    if judge is not None and config.judge.config.sees_images:
+        seen = env.cameras
     if env.obs == "both" and not seen:
         env = env.model_copy(update={"obs": "state"})
     elif seen and {*seen} < {*env.cameras}:
@@ -167,11 +202,13 @@ def film(env: VecEnv, env_config: Any, make_act: Callable[[], ActFn], judge: Liv
 def run_judge(folder: RunFolder) -> LiveJudge | None:
     """The run's current judge, if it is not the simulator and can score while an episode runs.
 
-    A vision-language model and a human cannot.
+    A vision-language model and a human cannot, nor a rule that needs the whole episode.
     """
     if folder.config.judge.is_human:
         return None
     judge = current_judge(folder.config.judge.config, folder.judge).build()
+    if not judge.rule.causal:
+        return None
     is_simulator = isinstance(judge, SimulatorJudge) and judge.rule == AS_IT_SAYS
     return judge if isinstance(judge, LiveJudge) and not is_simulator else None
 
@@ -232,7 +269,8 @@ class PolicyActor:
         self._normalizer = Normalizer.identity(env.state_dim, env.action_dim)
         if spec.normalizer is not None:
             self._normalizer = Normalizer.load(spec.normalizer)
-        self._shared = build_policy(spec) if isinstance(spec.config, NetworkPolicyConfig) else None
+        self._shared = None if spec.inputs is None else build_policy(spec)
+        self._task = env.task
 
     def start(self) -> ActFn:
         """Episodes that begin now."""
@@ -240,6 +278,7 @@ class PolicyActor:
         waiting: list[deque[FloatArray]] = [deque() for _ in range(self._num_envs)]  # actions still to be executed
 
         def act(observation: Observation) -> FloatArray:
+            observation = replace(observation, task=self._task)
             for number, (policy, actions) in enumerate(zip(policies, waiting, strict=True)):
                 if not actions:
                     chunk = policy.predict(observation[number], self._normalizer)
@@ -252,7 +291,9 @@ class PolicyActor:
 def find_policy(path: Path) -> PolicySpec:
     """Load a policy from its file, its folder, or the folder of a run."""
     places = [path, path / POLICY_FILE, path / "policy" / POLICY_FILE]
-    file = next((place for place in places if place.is_file()), None)
+    file = (
+        path if (path / "model.safetensors").is_file() else next((place for place in places if place.is_file()), None)
+    )
     if file is None:
         raise DataError(
             f"{path} is neither a run nor a policy: it has no config.yaml and no {POLICY_FILE}; 'plaudit train' makes "
@@ -279,9 +320,9 @@ def env_config_for(
     settings: like id=Pusher-v5; they win
     own: the config of the run's own task, to start from
     """
-    config, cls = spec.config, ENV_REGISTRY.get(name)
+    inputs, cls = spec.inputs, ENV_REGISTRY.get(name)
     base = {} if own is None else own.model_dump(mode="json")
-    cameras = dict(config.cameras) if isinstance(config, NetworkPolicyConfig) else {}
+    cameras = {} if inputs is None else dict(inputs.cameras)
     shown = {**cameras, **(judge.model.cameras if isinstance(judge, ClassifierJudge) else {})}
     sizes = sorted({tuple(size) for size in (*cameras.values(), *shown.values())})
     if len(sizes) > 1:
@@ -300,7 +341,7 @@ def env_config_for(
     for obs in ("pixels", "both"):  # which of the two it was trained with shows in the size of its state
         env_config = with_obs(obs)
         with closing(env_config.build(1)) as env:
-            if env.state_dim == config.state_dim:
+            if inputs is not None and env.state_dim == inputs.state_dim:
                 return env_config
     return with_obs("both")
 

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from plaudit.contracts import missing_members
 from plaudit.data.features import FeatureCache
+from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
 from plaudit.devices import resolve_device
 from plaudit.errors import ContractError, TrainingError
 from plaudit.learners.base import EncoderSpec, torch_threads
+from plaudit.learners.base_configs import FromBaseConfig
 from plaudit.policies.config import CLONED
 from plaudit.policies.loader import FROZEN_FILE, read_weights, write_weights
 from plaudit.policies.networks import FROZEN, load_components, weights_of
@@ -78,11 +80,7 @@ def frozen_encoder(
         return frozen
     if encoder.type != CLONED:
         return FrozenEncoder(encoder, env_spec.cameras).to(device)
-    if demos is None:
-        raise TrainingError(
-            "policy.encoder is cloned, and there are no demonstrations to clone; set demos.scripted or demos.store, or "
-            "choose another encoder"
-        )
+    assert demos is not None  # the config is refused
     track = progress_bar("cloning demonstrations")
     return clone_encoder(encoder, env_spec, demos, prepare, seed=config.run.seed, device=device, track=track)
 
@@ -103,7 +101,9 @@ def frozen_encoder_of_run(
 def build_learner(config: TrainingConfig, env_spec: EnvSpec, frozen: "FrozenEncoder | None" = None) -> Any:
     """The run's learner as its seed makes it. frozen: the frozen part of its image encoder"""
     spec = EncoderSpec(config.policy.encoder, frozen, config.policy.history)
-    options = {} if spec == EncoderSpec() else {"encoder": spec}
+    options: dict[str, Any] = {} if spec == EncoderSpec() else {"encoder": spec}
+    if isinstance(config.learner, FromBaseConfig) and config.policy.normalizer is not None:
+        options["around"] = Normalizer.load(config.policy.normalizer)
     learner = config.learner.build(env_spec, config.run.seed, str(resolve_device(config.run.device)), **options)
     missing = missing_members(learner, Learner)
     if missing:
@@ -142,11 +142,14 @@ def device_frames(config: TrainingConfig, learner: Any) -> "DeviceFrames | None"
 
 def sample_options(config: TrainingConfig, learner: Any, source: str, seed: int) -> SampleOptions:
     """What a learner from replay samples. source: whose labels count"""
+    interventions = learner.config.interventions
+    if learner.config.imitates_successes:
+        interventions = interventions.model_copy(update={"successes": True})
     return SampleOptions(
         source=source,
         **learner.replay_options,
         demo_ratio=learner.config.demo_ratio,
-        interventions=learner.config.interventions,
+        interventions=interventions,
         reward=config.reward,
         terminate_on_success=config.reward.terminates,
         trust_demos=not config.relabels_demos,

@@ -1,7 +1,7 @@
 """The state of a running loop, for other processes of this machine: a socket with the name of the run's folder.
 
     with LiveSocket(folder, operate) as live:      # in the loop
-        live.publish({"rows": ...})
+        live.publish({"rows": ...})            # or LiveSocket(folder, describe=...), called for each question
     ask(folder)                                    # elsewhere: the newest state; None if no loop is running
     ask(folder, "start")                           # the same, after sending a command of the operator
 
@@ -35,9 +35,16 @@ REMOTE = tuple(map(OperatorCommand, ("start", "success", "failure", "discard", "
 class LiveSocket:
     """Answers questions about a loop in a thread. If that is not possible here, the loop runs without it."""
 
-    def __init__(self, folder: Path, operate: Callable[[OperatorCommand], object] | None = None):
-        """operate: sends a command to the operator; None: commands are ignored"""
-        self._folder, self._operate, self._state = folder, operate, b"{}"
+    def __init__(
+        self,
+        folder: Path,
+        operate: Callable[[OperatorCommand], object] | None = None,
+        describe: Callable[[], Mapping[str, Any]] | None = None,
+    ):
+        """operate: sends a command to the operator; None: commands are ignored
+        describe: returns the state, in the thread of the socket; None: the state is published
+        """
+        self._folder, self._operate, self._describe, self._state = folder, operate, describe, b"{}"
         self._listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._thread = threading.Thread(target=self._serve, name="live", daemon=True)
 
@@ -72,6 +79,8 @@ class LiveSocket:
                 command = client.recv(64).decode().strip()
                 if command in REMOTE and self._operate is not None:
                     self._operate(OperatorCommand(command))
+                if self._describe is not None:
+                    self.publish(self._describe())
                 client.sendall(self._state)
 
 

@@ -5,7 +5,8 @@ deviation of a data set a learner would never leave one deviation around the mea
 
     policy.normalizer    as it is, or that of the policy that the run starts from
     demonstrations       the minimum and maximum of each joint in them
-    acting policy        where neither is there, three standard deviations around the mean of its own normalizer
+    acting policy        where neither is there, three standard deviations around the mean of its own normalizer, or of
+                         that of the base which the learner improves
 
 They stay what they were when the run began, in its folder (policy/normalizer.json), go to every machine with the
 config, and are stored with the policy that is learned.
@@ -16,6 +17,7 @@ from typing import Any
 from plaudit.data.normalize import Normalizer
 from plaudit.data.store import Store
 from plaudit.errors import TrainingError
+from plaudit.learners.base_configs import FromBaseConfig
 from plaudit.policies.loader import ALLOW_UNTRAINED, load_policy
 from plaudit.training.config import TrainingConfig
 from plaudit.training.run_folder import RunFolder
@@ -55,7 +57,7 @@ def check_trained(config: TrainingConfig) -> None:
             "demonstrations (demos.store=), or statistics (policy.normalizer=, from plaudit data stats --range), or "
             f"say that you want this: {ALLOW_UNTRAINED}"
         )
-    elif policy.path is None and not config.demos.any:
+    elif policy.path is None and not config.demos.any and not isinstance(config.learner, FromBaseConfig):
         raise TrainingError(
             f"this policy is untrained, and {robot} would move at random; give it demonstrations (demos.store=) or a "
             f"policy to start from (policy.path=), or say that you want this: {ALLOW_UNTRAINED}"
@@ -77,4 +79,6 @@ def _choose(folder: RunFolder) -> Normalizer | None:
     if demos is not None:
         return Normalizer.from_store(Store.open(demos), by_range=True)
     acting = config.policy.inference.normalizer
+    if acting is None and isinstance(config.learner, FromBaseConfig):
+        acting = config.learner.base_spec.normalizer
     return None if acting is None else Normalizer.load(acting).widen(NUM_STD)

@@ -38,6 +38,7 @@ from plaudit.files import understood
 from plaudit.judges.certificate import certificate_status
 from plaudit.training.config import withholding_judge
 from plaudit.training.demos import unseen_success
+from plaudit.training.evaluation import EvalResult
 from plaudit.training.handles import Slot
 from plaudit.training.learner_setup import learner_env_spec
 from plaudit.training.monitor import JudgeMonitor
@@ -230,11 +231,11 @@ class OnlineTrainer:
         self.state.add_updates(report)
         self._recount = False
 
-    def on_evaluation(self, success: float) -> None:
+    def on_evaluation(self, result: EvalResult) -> None:
         """The policy was evaluated."""
         self.events.recovered("learner")
-        self.state.eval_success = success
-        self._log({"eval/success_once": success})
+        self.state.eval_success = result.success_rate
+        self._log(result.metrics)
 
     def on_failure(self, slot: Slot[Any], error: PlauditError) -> None:
         """A call failed: it is retried for a while, or the run ends."""

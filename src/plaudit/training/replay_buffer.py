@@ -193,7 +193,7 @@ class ReplayBuffer:
 
     def add(self, episode: Episode, key: str) -> int:
         """Store an episode and return its id; the same key again returns the same id."""
-        person_s = {name: self._person_s.get(name, 0.0) + s for name, s in seconds_of(episode).items()}
+        person_s = {name: self.person_s().get(name, 0.0) + s for name, s in seconds_of(episode).items()}
         meta = {**episode.meta, ONLINE: {"key": key, "steps_before": self._steps, "person_s": person_s}}
         episode = replace(episode, meta=meta)
         if is_discarded(episode):
@@ -216,8 +216,7 @@ class ReplayBuffer:
         newest = self._store.ids[-1:]
         return sum(_online_meta(self._store, i)["steps_before"] + self._store.entry(i).steps for i in newest)
 
-    @property
-    def _person_s(self) -> dict[str, float]:
+    def person_s(self) -> dict[str, float]:
         """Seconds of people with all episodes that were ever added; an older run did not record them."""
         return next((_online_meta(self._store, i).get("person_s", {}) for i in self._store.ids[-1:]), {})
 
@@ -247,7 +246,7 @@ class ReplayBuffer:
             demo_successes=len(demos.successes),
             demos_blank=sum(demos.labeled_steps.get(i) == 0 for i in demos.ids),
             reason=reasons[max(reasons)] if reasons else "",
-            person_s=self._person_s,
+            person_s=self.person_s(),
             born=self._born,
         )
 

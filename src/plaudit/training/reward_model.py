@@ -34,7 +34,7 @@ from plaudit.judges.config import save_own_judge
 from plaudit.judges.epochs import EpochMetrics, StepMetrics, Watch, never_stop
 from plaudit.judges.vlm.config import VlmJudgeConfig
 from plaudit.judges.vlm.tune import TuneConfig, TuneResult, tune_judge
-from plaudit.report.verdict import Verdict, judge_verdict, progress_verdict
+from plaudit.report.verdict import Verdict, judge_verdict, progress_verdict, quoted
 from plaudit.training.run_folder import TensorBoard
 
 CURVE = "tensorboard"
@@ -191,5 +191,36 @@ def tune_and_save(
     with new_folder(target) as folder:
         tuned.save(folder)
         save_curve(folder, work, tuned.history)
+        _write_tune_report(folder / "report.html", tuned, target)
     shutil.rmtree(work)
     return tuned
+
+
+def tune_verdict(tuned: TuneResult, target: Path) -> Verdict:
+    """What is known of an adapter before it was calibrated, for its page and its command."""
+    after, before = tuned.metrics.roc_auc, tuned.before.roc_auc
+    why = f"ROC AUC on the {tuned.metrics.episodes} episodes that chose the epoch: {after:.3f} (before: {before:.3f})."
+    result = "Not better than before."
+    if after > before:
+        result = "Better than before, but not yet measured on other episodes."
+    command = f"plaudit judge calibrate OTHER_STORE --config {quoted(target)} --output {quoted(target / 'judge.yaml')}"
+    return Verdict(result, why, "Calibrate it on unseen episodes", command, "open")
+
+
+def _write_tune_report(path: Path, tuned: TuneResult, target: Path) -> None:
+    from plaudit.report.judge import JudgeReport, live_and_offline, write_judge_report
+
+    history = [{"epoch": epoch.epoch, **_scalars(epoch)} for epoch in tuned.history]
+    about = "The controls, the guarantee and the threshold are those of plaudit judge exam and plaudit judge calibrate."
+    report = JudgeReport(
+        target.name,
+        tuned.metrics,
+        (),
+        tuned.predictions,
+        tuned.errors,
+        live_and_offline(tuned.metrics),
+        tuned.metadata,
+        (f"These episodes chose the epoch, so the figures are optimistic. {about}",),
+        history=history,
+    )
+    write_judge_report(path, f"Tuned judge: {target.name}", report, tune_verdict(tuned, target))

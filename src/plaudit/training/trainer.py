@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal, cast
 
 import numpy as np
 
@@ -25,13 +25,14 @@ from plaudit.data.features import FeatureCache
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.errors import DataError
+from plaudit.learners.base_configs import FromBaseConfig
 from plaudit.learners.resets import extra_updates
 from plaudit.rollout.collector import collecting
 from plaudit.rollout.vector import ActFn, RolloutBatch, collect_rollout
 from plaudit.training.audit import Audit, true_success
 from plaudit.training.config import TrainingConfig, train_seed
 from plaudit.training.demos import check_demos, open_demos
-from plaudit.training.evaluation import evaluate_learner, make_eval_env
+from plaudit.training.evaluation import check_noise, evaluate_learner, make_eval_env
 from plaudit.training.learner_setup import (
     build_learner,
     device_frames,
@@ -48,6 +49,7 @@ from plaudit.training.run_folder import RunFolder
 
 ProgressBar = Callable[[str], Any]  # name -> a function that wraps a sequence in a progress bar
 ShouldStop = Callable[[], bool]  # asked before each update from replay: whether to stop there
+Phase = Literal["collecting", "updating", "evaluating", "saving"]  # what the loop does now
 
 
 @dataclass
@@ -97,6 +99,7 @@ class Trainer:
     def __init__(self, folder: RunFolder, progress_bar: ProgressBar):
         """progress_bar: for what is done before the first rollout"""
         self.folder, self.config, self._progress_bar = folder, folder.config, progress_bar
+        self.state, self.phase = RunState(), cast(Phase, "updating")  # pages read both in another thread
         self._stack = ExitStack()
 
     def __enter__(self) -> "Trainer":
@@ -119,8 +122,9 @@ class Trainer:
         frozen = frozen_encoder_of_run(folder, env_spec, demos, self._progress_bar)  # by all threads
         stack.enter_context(learner_threads(config, env_spec))
         self.learner = build_learner(config, env_spec, frozen)
-        self.eval_env = stack.enter_context(closing(make_eval_env(config, self.learner)))
         self.judge = RolloutJudge(config, self.env)
+        self._eval_judge = None if config.judge.is_simulator else self.judge.judge
+        self.eval_env = stack.enter_context(closing(make_eval_env(config, self.learner, self._eval_judge)))
         self.audit = Audit(config.audit, config.run.seed)
         self.episodes = None
         if config.off_policy or config.run.keep_episodes:
@@ -140,12 +144,13 @@ class Trainer:
     def run(self, callback: Callback, should_stop: ShouldStop = lambda: False) -> RunState:
         """Run to the end, or until asked to stop; starts from the newest checkpoint."""
         state, rollout = self._resume()
-        start = time.monotonic() - state.elapsed_s
+        self.state, start = state, time.monotonic() - state.elapsed_s
         going = rollout is not None or not self._is_finished(state)
         while going:
             # Collect a rollout, store it and learn from it.
             rollout = rollout or self._collect(state)
             if not self.audit.blocks_learning:
+                self.phase = "updating"
                 rollout.metrics |= self.updates.learn(should_stop)
             now = self._advance(state, rollout, time.monotonic() - start)
             if self.updates.pending and not self.audit.blocks_learning:
@@ -155,6 +160,7 @@ class Trainer:
             self.folder.log(now.step, {**rollout.metrics, **now.metrics()})
             # Evaluate and save at their intervals.
             before, state, rollout = state.step, now, None
+            self.state = state
             finished = self._is_finished(state)
             if finished or _is_due(before, state.step, self.config.evaluation.freq):
                 state.eval_success = self._evaluate(state.step, start)
@@ -169,7 +175,7 @@ class Trainer:
 
     def _collect(self, state: RunState) -> RolloutStats:
         """Play a rollout, store it and compare the judge with the simulator; the updates that it allows come next."""
-        config = self.config
+        config, self.phase = self.config, "collecting"
         seeds = [train_seed(config.run.seed, state.episodes + i) for i in range(config.run.num_envs)]
         rollout = collect_rollout(
             self.env,
@@ -234,13 +240,15 @@ class Trainer:
         )
 
     def _evaluate(self, step: int, start: float) -> float:
-        success = evaluate_learner(self.config, self.learner, self.eval_env)
-        self.folder.log(step, {"eval/success_once": success, "time/elapsed_s": time.monotonic() - start})
+        self.phase = "evaluating"
+        result = evaluate_learner(self.config, self.learner, self.eval_env, self._eval_judge)
+        self.folder.log(step, {**result.metrics, "time/elapsed_s": time.monotonic() - start})
         self.folder.save_policy(self.learner.policy_config(), self.learner.weights())
-        return success
+        return result.success_rate
 
     def _save(self, state: RunState, rollout: RolloutStats | None = None) -> None:
         """Save a checkpoint. rollout: collected after `state`, with updates left to make"""
+        self.phase = "saving"
         saved = {
             **vars(state),
             "rollout": None if rollout is None else vars(rollout),
@@ -258,7 +266,9 @@ class Trainer:
         """The state of the newest checkpoint, and a rollout with updates left to make; or the beginning of the run."""
         start, saved = time.monotonic(), self.folder.resume(self.learner)
         if saved is None:
-            if self.updates.pretrain(self._progress_bar):  # what the demonstrations alone are worth
+            check_noise(self.config, self.learner, self.eval_env)
+            pretrained = self.updates.pretrain(self._progress_bar)
+            if pretrained or isinstance(self.config.learner, FromBaseConfig):  # what demonstrations or base are worth
                 self._evaluate(0, start)
             return RunState(elapsed_s=time.monotonic() - start), None
         self.updates.load_state_dict(saved["updates"])
@@ -356,6 +366,11 @@ class OnPolicyUpdates:
         """Whether updates are left to make before the next rollout."""
         return self._rollout is not None
 
+    @property
+    def due(self) -> int:
+        """Updates that are due, also those that wait for labels."""
+        return 0 if self._rollout is None else 1
+
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps besides the learner, as JSON."""
         return {}
@@ -394,7 +409,8 @@ class OffPolicyUpdates:
         return updates > 0
 
     def act_fn(self, step: int) -> ActFn:
-        if step >= self._learner.config.random_steps:
+        config = self._learner.config
+        if step >= config.random_steps or not config.random_actions:
             return self._learner.act_fn(explore=True)
         dim = self._learner.env_spec.action_dim
         return lambda seen: self._rng.uniform(-1, 1, (len(seen.state), dim)).astype(np.float32)
@@ -419,6 +435,10 @@ class OffPolicyUpdates:
     @property
     def pending(self) -> bool:
         return self._updates_due >= 1 and len(self._replay) > 0  # updates add up while all labels are late
+
+    @property
+    def due(self) -> int:
+        return int(self._updates_due)
 
     def _update(self) -> Mapping[str, Any]:
         return self._learner.update(self._replay.sample_torch(self._learner.config.batch_size, self._learner.device))

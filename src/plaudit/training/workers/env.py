@@ -148,7 +148,7 @@ class EnvWorker:
         outbox_on_disk: bool = False,
     ):
         """outbox_on_disk: on a cluster, see `Outbox`"""
-        self._config, self._state = config, state
+        self._config, self._replay, self._state = config, replay, state
         self._follows = config.policy.behavior == "learner"  # or a policy that acts as it is
         self._engine: InferenceEngine | None = None
         self._has_policy = False
@@ -164,7 +164,11 @@ class EnvWorker:
 
     def _connect(self, policy: PolicySpec | None) -> InferenceEngine:
         """Start the engine, listen to the operator and empty the outbox."""
-        self._engine = engine = self._config.engine.start(policy)
+        config = self._config.engine
+        if config.teleop is not None:
+            acted_s = self._replay.call(ReplayBuffer.person_s).get("person/time_correcting_s", 0.0)
+            config = config.model_copy(update={"teleop": config.teleop.resumed(acted_s)})
+        self._engine = engine = config.start(policy)
         if self._operator is not None:
             attend(engine, self._operator)
             listening = listen_at_robot(self._config.operator, self._operator.send, self._config.robot)

@@ -21,6 +21,7 @@ from plaudit.judges.cascade import CascadeConfig
 from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
 from plaudit.judges.config import JudgeConfig, judge_warnings
 from plaudit.judges.labeling import RETRY_S, LabelQueue, LabelRunner, LabelStats
+from plaudit.judges.published.config import PublishedConfig
 from plaudit.judges.vlm.config import VlmJudgeConfig
 from plaudit.registry import JUDGE_REGISTRY, dotted_path
 from plaudit.training.handles import Handle
@@ -60,8 +61,9 @@ class JudgeBundle:
                 opener = Root(root) if model.is_dir() else Root.of_named_file(model)
                 files |= {f"{key}/{path.relative_to(root)}": _read(opener, path) for path in paths if path.is_file()}
                 tree[key] = key if model.is_dir() else f"{key}/{model.name}"  # among the files
-        if isinstance(config, VlmJudgeConfig) and Path(config.model).is_dir():  # and no id of the hub
-            tree["model"] = str(Path(config.model).absolute())
+        if isinstance(config, VlmJudgeConfig | PublishedConfig):
+            named = {key: Path(tree[key]) for key in ("model", "base") if tree.get(key)}
+            tree |= {key: str(path.absolute()) for key, path in named.items() if path.is_dir()}  # no ids of the hub
         stages = [cls.of(stage) for stage in config.stages] if isinstance(config, CascadeConfig) else []
         tree |= {"stages": [stage.identity for stage in stages]} if stages else {}
         digest = hashlib.sha256(repr(sorted(tree.items())).encode())

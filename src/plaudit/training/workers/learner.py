@@ -7,7 +7,7 @@ they stay in step. There is one checkpoint on disk, so a group of two can resume
 import math
 import time
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,13 +17,16 @@ from plaudit.data.batch import to_torch
 from plaudit.data.checkpoint import dump_checkpoint, load_dumped
 from plaudit.data.normalize import Normalizer
 from plaudit.data.replay import ReplaySampler
-from plaudit.errors import PolicyError, did_you_mean
+from plaudit.errors import PlauditError, PolicyError, did_you_mean
+from plaudit.judges.classifier.judge_config import ClassifierJudgeConfig
+from plaudit.judges.simulator import NoisyJudgeConfig
+from plaudit.learners.base_configs import DsrlConfig
 from plaudit.learners.resets import CriticLearner, extra_updates, relearning
 from plaudit.policies.loader import PolicySpec, load_policy, read_weights
 from plaudit.policies.networks import FROZEN, load_components, weights_of
 from plaudit.training.config import TrainingConfig
 from plaudit.training.distributed import SINGLE, DistributedGroup
-from plaudit.training.evaluation import evaluate_learner, make_eval_env
+from plaudit.training.evaluation import EvalResult, check_noise, evaluate_learner, make_eval_env, run_judge
 from plaudit.training.handles import Handle
 from plaudit.training.learner_setup import (
     build_learner,
@@ -95,6 +98,9 @@ class LearnerWorker:
         # The first rank reads what there is, and all have the same then.
         if group.rank == 0 and self._folder.load_checkpoint(self.learner) is None:
             load_pretrained(config, self.learner)
+            if config.simulated and isinstance(config.learner, DsrlConfig):
+                with closing(make_eval_env(config, self.learner)) as env:
+                    check_noise(config, self.learner, env)
         state = group.broadcast(dump_checkpoint(self.learner) if group.rank == 0 else None)
         if group.rank:
             load_dumped(state, self.learner)
@@ -213,10 +219,14 @@ class LearnerWorker:
             batch = replace(batch, images=encode(batch.images), next_images=encode(batch.next_images))
         return to_torch(batch, self.learner.device)
 
-    def evaluate(self) -> float:
-        """True success rate on eval seeds, of the policy as it is now."""
-        with self._threads(), closing(make_eval_env(self._config, self.learner)) as env:
-            return evaluate_learner(self._config, self.learner, env)
+    def evaluate(self) -> EvalResult:
+        """The policy as it is now, on eval seeds: by the simulator, and by a classifier or a noisy judge."""
+        config, judge = self._config, None
+        if isinstance(config.judge.config, ClassifierJudgeConfig | NoisyJudgeConfig) and self._folder.path.exists():
+            with suppress(PlauditError):  # its model is on another machine; the judge's worker reports a damaged one
+                judge = run_judge(self._folder)
+        with self._threads(), closing(make_eval_env(config, self.learner, judge)) as env:
+            return evaluate_learner(config, self.learner, env, judge)
 
     def close(self) -> None:
         """Leave the group."""

@@ -1,0 +1,192 @@
+"""DSRL (arXiv 2506.15799): reinforcement learning over the noise that a trained flow starts from.
+
+A flow turns noise into a chunk of actions. The flow stays as it is, and an actor chooses the noise, so whatever the
+robot does is something that the flow would do. This is the noise-aliased variant (DSRL-NA). Replay holds the actions
+that were executed, whoever chose them, and no noise is recorded:
+
+    critics         Q(s, a_1..a_h) of executed actions; target = r_1 + .. + gamma^h min Q'(s_h, flow(s_h, w')),
+                    with w' from the actor
+    noise critics   Qw(s, w) are fitted to Q(s, flow(s, w)) for noise w of all kinds, of all sizes that the actor may
+                    choose: no gradient goes through the flow
+    actor           SAC on Qw: w = noise_bound * tanh of a Gaussian
+
+With `repeat_noise` one row of noise is repeated over the chunk. A flow may freeze or drift from noise that it has never
+seen, so a run compares success from both kinds before it begins (`check_episodes`).
+"""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from plaudit.learners.base import EVAL_SEED, act_by_chunks, make_adam, optimizer_step, sample_critics, soft_update
+from plaudit.learners.base_configs import DsrlConfig
+from plaudit.learners.resets import CriticLearner
+from plaudit.policies.config import DsrlPolicyConfig
+from plaudit.policies.flow import clip_actions
+from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors
+from plaudit.policies.steering import NoiseActor, load_base
+from plaudit.rollout.vector import ActFn
+from plaudit.types import Batch, EnvSpec, FloatArray, Observation
+
+
+class DsrlNet(nn.Module):
+    """What is trained, the base and the target networks. The actor sees the critics' features."""
+
+    def __init__(self, policy: DsrlPolicyConfig, config: DsrlConfig, make_encoder: Callable[[], Encoder]):
+        super().__init__()
+        self.policy, self.target_encoder = NoiseActor(policy, make_encoder()), make_encoder()
+        size = self.target_encoder.size
+        actions = config.backup_horizon * policy.action_dim
+        self.critic, self.target_critic = (
+            CriticEnsemble(config.num_critics, size + actions, config.hidden_dims) for _ in range(2)
+        )
+        self.noise_critic = CriticEnsemble(2, size + self.policy.size, config.hidden_dims)
+        self.log_temperature = nn.Parameter(torch.tensor(config.temperature_init).log())
+        self.target_encoder.load_state_dict(self.policy.encoder.state_dict())
+        self.target_critic.load_state_dict(self.critic.state_dict())
+
+
+class Dsrl(CriticLearner):
+    """A `Learner` of batches from replay: windows of h actions and the sum of their rewards."""
+
+    net: DsrlNet
+
+    def __init__(self, config: DsrlConfig, env_spec: EnvSpec, seed: int = 0, device: str = "cpu", **options: Any):
+        super().__init__(env_spec, seed, device, **options)
+        config.check_fits(env_spec, self.encoder.config, self.encoder.history)
+        self.config, self.pretrain_updates = config, config.pretrain_updates
+        with self.seeded():
+            self.net = DsrlNet(self.policy_config(), config, self.make_encoder)
+            self.net.policy.base = load_base(config.base_spec, config.flow, self.around)
+            self.net.to(self.device)
+        policy = self.net.policy
+        self.target_entropy = -policy.size / 2 if config.target_entropy is None else config.target_entropy
+        self.optimizers = {
+            "critic": make_adam(config.lr, policy.encoder, self.net.critic),
+            "noise_critic": make_adam(config.lr, self.net.noise_critic),
+            "actor": make_adam(config.lr, policy.actor, self.net.log_temperature),
+        }
+
+    @property
+    def replay_options(self) -> dict[str, Any]:
+        """How to sample the batches that `update` takes."""
+        config, cameras = self.config, tuple(self.env_spec.cameras)
+        chunks = {"n_step": config.backup_horizon, "horizon": config.backup_horizon}
+        return {"gamma": config.gamma, **chunks, "cameras": cameras, "history": self.encoder.history}
+
+    def act_fn(self, *, explore: bool) -> ActFn:
+        """For one rollout: every h steps the noise is chosen for the observations of N envs; h actions are executed."""
+        rng = self.rng if explore else torch.Generator(self.device).manual_seed(EVAL_SEED)
+        return act_by_chunks(partial(self.plan, rng=rng, explore=explore), self.config.backup_horizon)
+
+    def plan(self, observation: Observation, rng: torch.Generator, *, explore: bool) -> FloatArray:
+        """Chunks [N, H, A] for N observations."""
+        with torch.inference_mode():
+            return self.net.policy(self.tensors(observation), rng, explore).cpu().numpy()
+
+    def random_noise(self, count: int, rng: torch.Generator) -> Tensor:
+        """Normal noise in the form that the actor chooses, [count, size]."""
+        bound = self.config.noise_bound
+        noise = torch.randn(count, self.net.policy.size, generator=rng, device=self.device)
+        return noise.clamp(-bound, bound)
+
+    def act_at_random(self, *, normal: bool) -> ActFn:
+        """For one rollout: the base from normal noise, or from random noise of the actor's form, to compare both."""
+        policy, rng = self.net.policy, torch.Generator(self.device).manual_seed(EVAL_SEED)
+
+        def plan(observation: Observation) -> FloatArray:
+            with torch.inference_mode():
+                seen = policy.base.features(self.tensors(observation))
+                if not normal:
+                    return policy.chunks(seen, self.random_noise(len(seen), rng)).cpu().numpy()
+                shape = len(seen), 1, self.config.action_horizon, self.env_spec.action_dim
+                noise = torch.randn(shape, generator=rng, device=self.device)
+                return policy.base.chunks(seen, noise)[:, 0].cpu().numpy()
+
+        return act_by_chunks(plan, self.config.backup_horizon)
+
+    def update(self, batch: Batch[Tensor]) -> Mapping[str, Tensor]:
+        """One step of the critics, the noise critics, and of actor and temperature.
+
+        Metrics stay on the device: reading a number waits for the GPU.
+        """
+        self.net.policy.learned.fill_(True)
+        return self.run_step(self._step, batch, update_actor=self.count_update())
+
+    def _step(self, batch: Batch[Tensor], *, update_actor: bool) -> dict[str, Tensor]:
+        obs, next_obs = self.augment_batch(batch, self.config.random_shift_pad)
+        # Critics.
+        critic_loss, q_mean = self._critic_loss(batch, obs, next_obs)
+        optimizer_step(self.optimizers["critic"], critic_loss, self.sync)
+        with torch.no_grad():
+            features, seen = self.net.policy.features(obs), self.net.policy.base.features(obs)
+        noise_loss = self._noise_critic_loss(features, seen)
+        optimizer_step(self.optimizers["noise_critic"], noise_loss, self.sync)
+        metrics = {"loss/critic": critic_loss, "loss/noise_critic": noise_loss, "critic/q_mean": q_mean}
+        # Actor and temperature.
+        if update_actor:
+            metrics |= self._update_actor(features)
+        # Target networks.
+        soft_update(self.net.target_critic, self.net.critic, self.config.tau)
+        soft_update(self.net.target_encoder, self.net.policy.encoder, self.config.tau)
+        return {name: number.detach() for name, number in metrics.items()}
+
+    def _critic_loss(self, batch: Batch[Tensor], obs: ObsTensors, next_obs: ObsTensors) -> tuple[Tensor, Tensor]:
+        config, policy, valued = self.config, self.net.policy, self.config.backup_horizon
+        with torch.no_grad():
+            chosen, _ = policy.sample(policy.features(next_obs), self.rng)
+            chunks = policy.chunks(policy.base.features(next_obs), chosen)[:, :valued].flatten(1)
+            subset = sample_critics(config.num_subsample_critics, config.num_critics, self.rng)
+            values = self.net.target_critic(self.net.target_encoder(policy.base.units.scaled(next_obs)), chunks, subset)
+            target = batch.reward + batch.discount * values.amin(dim=0)
+            whole = (batch.action_mask[:, valued - 1] | (batch.discount == 0)).float()  # h actions, or up to the end
+        values = self.net.critic(policy.features(obs), clip_actions(batch.actions).flatten(1))
+        error = ((values - target).square() * whole).sum(dim=1) / whole.sum().clamp(min=1)
+        return error.sum(), values.detach().mean()
+
+    def _noise_critic_loss(self, features: Tensor, seen: Tensor) -> Tensor:
+        """For half of the observations normal noise, for half of them noise by the actor."""
+        policy, half = self.net.policy, len(features) // 2
+        with torch.no_grad():
+            noise = self.random_noise(len(features), self.rng)
+            noise[half:] = policy.sample(features[half:], self.rng)[0]
+            chunks = policy.chunks(seen, noise)[:, : self.config.backup_horizon].flatten(1)
+            target = self.net.critic(features, chunks).mean(dim=0)
+        return (self.net.noise_critic(features, noise) - target).square().mean(dim=1).sum()
+
+    def _update_actor(self, features: Tensor) -> dict[str, Tensor]:
+        chosen, log_density = self.net.policy.sample(features, self.rng)
+        entropy, temperature = -log_density.detach().mean(), self.net.log_temperature.exp()
+        value = self.net.noise_critic(features, chosen).amin(dim=0).mean()
+        loss = temperature.detach() * log_density.mean() - value
+        temperature_loss = temperature * (entropy - self.target_entropy).detach()
+        optimizer_step(self.optimizers["actor"], loss + temperature_loss, self.sync)
+        return {"loss/actor": loss, "policy/entropy": entropy, "policy/temperature": temperature}
+
+    @property
+    def critics(self) -> list[tuple[nn.Module, nn.Module]]:
+        """The ensemble with its target network."""
+        return [(self.net.critic, self.net.target_critic)]
+
+    @property
+    def components(self) -> dict[str, nn.Module]:
+        """The policy's part: base, actor and its image encoder."""
+        return {"policy": self.net.policy}
+
+    def policy_config(self, *, explore: bool = False) -> DsrlPolicyConfig:
+        """The config of the policy that acts with these weights."""
+        config = self.config
+        return DsrlPolicyConfig(
+            **self.env_spec.policy_fields(),
+            encoder=self.encoder.config,
+            history=self.encoder.history,
+            seed=self.seed if explore else EVAL_SEED,
+            base=config.flow,
+            hidden_dims=config.hidden_dims,
+            noise_bound=config.noise_bound,
+            repeat_noise=config.repeat_noise,
+            stochastic=explore,
+        )
