@@ -11,21 +11,27 @@ Then the guarantees that are stated for many runs are measured, each beside its 
 import argparse
 import gc
 import multiprocessing
+import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeVar
 
+import torch
+
 from bars import Bars
 from plaudit.testing.report import Rate, Summary, describe, shrink
 from plaudit.testing.runner import Result, simulate
 from plaudit.testing.scenario import draw
 from plaudit.testing.studies import STUDIES, Study
+from plaudit.testing.world import InvariantViolated, Violation
 
 T = TypeVar("T")
 MAX_SHRUNK = 5  # invariants of which the first violation is shrunk
 RUNS_PER_HOUR = 2000  # on two cores
+MAX_SECONDS = 600  # of one run, which usually takes one
 
 
 def main() -> None:
@@ -42,15 +48,18 @@ def main() -> None:
     if options.quick:
         options.runs, options.trials = 24, 6
     bars = Bars()
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # processes that are forked cannot use a GPU
+    torch.set_num_threads(1)  # the networks are tiny, and each process has its own
     begun = time.monotonic()
     summary = Summary()
     seeds = range(options.seed, options.seed + options.runs)
     summary.add(each(run, seeds, options.jobs, "runs"))
     seconds = time.monotonic() - begun
-    print(summary, flush=True)
+    print(summary, flush=True)  # the studies take a while; it is printed again at the end
     for invariant in sorted(summary.violations)[:MAX_SHRUNK]:
         print(f"\n{describe(shrink(summary.violations[invariant][0]))}\n", flush=True)
     rates = [*summary.rates, *(measure(study, options) for study in STUDIES)]
+    print(f"\n{summary}\n{seconds:.0f} s, {options.jobs} processes, seeds from {options.seed:,}", flush=True)
     for rate in rates:
         print(rate, flush=True)
     bars.exactly("simulate_violations", sum(map(len, summary.violations.values())), 0)
@@ -60,7 +69,16 @@ def main() -> None:
 
 
 def run(seed: int) -> Result:
-    return simulate(draw(seed))
+    signal.signal(signal.SIGALRM, hangs)
+    signal.alarm(MAX_SECONDS)
+    try:
+        return simulate(draw(seed))
+    finally:
+        signal.alarm(0)
+
+
+def hangs(*_: object) -> None:
+    raise InvariantViolated(Violation("ends", f"the run has not ended after {MAX_SECONDS} s"))
 
 
 def measure(study: Study, options: Any) -> Rate:

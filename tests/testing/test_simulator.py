@@ -8,15 +8,16 @@ import pytest
 
 from plaudit.contracts import check_learner, check_vec_env
 from plaudit.data.demonstrations import steps_to_clone
+from plaudit.data.features import FeatureCache
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.step_table import StepTable
 from plaudit.data.store import Store
 from plaudit.testing.env import SimulatedEnvConfig
-from plaudit.testing.learner import SimulatedLearnerConfig
+from plaudit.testing.learner import ENCODER, SimulatedLearnerConfig
 from plaudit.testing.people import TELEOP
 from plaudit.testing.report import Rate, describe, shrink
 from plaudit.testing.runner import Result, simulate
-from plaudit.testing.scenario import INTERVENTIONS, Event, Scenario, draw
+from plaudit.testing.scenario import INTERVENTIONS, RECORDING, Event, Scenario, draw
 from plaudit.training.state_manager import StateManager
 from plaudit.types import EnvSpec
 
@@ -25,16 +26,16 @@ from plaudit.types import EnvSpec
 # robot, in 901162 the disk is full when a session starts, and 913174 is killed before the checkpoint of the policy that
 # has reached the success rate to stop at. 920996 is resumed after an alarm.
 BEFORE_TELEOP = (600338, 600653, 800095, 820278, 901162, 913174, 920996)
+LATER = (RECORDING, "learner.real", "policy.cameras", "policy.encoder.")  # these neither
 MANY = range(1000, 4000)
 PLAIN = Scenario(5, "online", "simulator", {"env.fails": False}, episodes=8)
 
 
 def run(seed: int) -> Result:
-    scenario = draw(seed)
-    if seed in BEFORE_TELEOP:
-        later = ("teleop", INTERVENTIONS)
-        scenario = replace(scenario, keys={k: v for k, v in scenario.keys.items() if not k.startswith(later)})
-    return simulate(scenario)
+    if seed not in BEFORE_TELEOP:
+        return simulate(draw(seed))
+    scenario, later = draw(seed, without=LATER), ("teleop", INTERVENTIONS)
+    return simulate(replace(scenario, keys={k: v for k, v in scenario.keys.items() if not k.startswith(later)}))
 
 
 @pytest.mark.parametrize("seed", (*range(24), *BEFORE_TELEOP))
@@ -125,6 +126,38 @@ def test_an_intervention_that_a_person_excluded_is_found_where_it_is_sampled(mon
     assert violated(scenario) == ""
     monkeypatch.setattr(StepTable, "cloned", forgotten)
     assert violated(scenario) == "paid_right"
+
+
+ENCODED = {"demos.made": 2, "policy.cameras": ("front",), "policy.encoder.type": ENCODER}
+
+
+@pytest.mark.parametrize("schedule", ["train", "online"])
+def test_features_of_another_frame_are_found_whatever_learns_from_them(schedule, monkeypatch):
+    keys = {**PLAIN.keys, **ENCODED, "learner.real": "dagger"}
+    scenario = replace(PLAIN, schedule=schedule, keys=keys, events=(Event("kill", 60),), episodes=6)
+    result = simulate(scenario)
+    assert result.violation is None, describe(result)
+    assert result.counts["sampled features"] > 5 and result.counts["kills"] == 1
+    features = FeatureCache.features
+    late = lambda *args: {camera: np.roll(rows, 1, axis=0) for camera, rows in features(*args).items()}  # noqa: E731
+    monkeypatch.setattr(FeatureCache, "features", late)
+    assert violated(scenario) == "images"
+
+
+MARKED = tuple(Event("operator", n, mark, 2) for n, mark in enumerate(("discard", "success", "failure", "repeat")))
+RECORDED = Scenario(5, RECORDING, "simulator", events=MARKED, episodes=4)
+
+
+@pytest.mark.parametrize("kill", range(20, 60, 3))
+def test_a_recording_that_is_killed_keeps_marks_and_begins_each_episode_differently(kill):
+    result = simulate(replace(RECORDED, events=(*MARKED, Event("kill", kill))))
+    assert result.violation is None, describe(result)
+    assert result.counts["kills"] == 1 and result.counts["operator commands"] > 3
+
+
+def test_a_discarded_episode_that_is_kept_is_found(monkeypatch):
+    monkeypatch.setattr("plaudit.rollout.run.is_discarded", lambda _: False)
+    assert violated(RECORDED) == "recorded"
 
 
 def test_a_scenario_is_shrunk_to_what_matters(monkeypatch):

@@ -23,6 +23,7 @@ from plaudit.data import disk as data_disk
 from plaudit.data.disk import identity, read_at
 from plaudit.errors import WorkerFailed, WorkerLost
 from plaudit.rollout.operator import Operator, OperatorCommand, OperatorStatus
+from plaudit.testing.learner import watched_learners
 from plaudit.testing.retraining import simulated_retraining
 from plaudit.testing.world import World, uniform
 from plaudit.training.handles import SerialHandle, TurnClock
@@ -158,7 +159,24 @@ def simulated_machine(world: World, disk: SimulatedDisk) -> Iterator[None]:
         stack.enter_context(patch("plaudit.data.store.lock", lock))
         stack.enter_context(patch.object(TensorBoard, "log", lambda *_: None))
         stack.enter_context(simulated_retraining())
+        stack.enter_context(watched_learners())
         yield
+
+
+def attending(gate: bool, listener: Callable[[OperatorStatus], None] = lambda _: None, countdown: int = 0) -> Operator:
+    """An operator who opens the gate whenever the robot waits there."""
+    answering = False  # `send` calls the listener again
+
+    def listen(status: OperatorStatus) -> None:
+        nonlocal answering
+        listener(status)
+        if status.phase == "gate" and not answering:
+            answering = True
+            operator.send(OperatorCommand.START)
+            answering = False
+
+    operator = Operator(gate, listen, countdown)
+    return operator
 
 
 class FaultyHandle(SerialHandle[Any]):
@@ -235,16 +253,7 @@ class SimulatedGroup(LocalWorkerGroup):
         worker = self._make(name)
         if not isinstance(worker, EnvWorker) or worker._operator is None:
             return worker
-        answering = False  # `send` calls the listener again
-
-        def listen(status: OperatorStatus) -> None:
-            nonlocal answering
-            if status.phase == "gate" and not answering:
-                answering = True
-                operator.send(OperatorCommand.START)
-                answering = False
-
-        operator = worker._operator = Operator(self._folder.config.operator.gate, listen)
+        worker._operator = attending(self._folder.config.operator.gate)
         return worker
 
     def wait(self, seconds: float, failed: Any) -> None:

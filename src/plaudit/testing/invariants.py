@@ -15,6 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import torch
 
 from plaudit.data.ledger import Ledger
 from plaudit.data.store import Store, is_store
@@ -142,6 +143,7 @@ class Watch:
                 paid = oracle.paying(episode)
                 bad = paid is not None and paid.model in self.stopped
                 self.world.check(not bad, "stopped_judge", f"episode {episode} is paid by a judge that was stopped")
+        self._check_images(learner, batch, demos)
         self._check_interventions(batch, demos)
         self._cloned_rows += int((batch.part == 0).sum())
         self.world.counts["sampled rows"] += len(episodes)
@@ -150,6 +152,21 @@ class Watch:
             self._rows += len(episodes)
         clones = learner.config.clones_demos and self._rows >= CLONES_AFTER and not self._cloned_rows
         self.world.check(not clones, "clones_demos", f"nothing to clone among {self._rows} sampled rows")
+
+    def _check_images(self, learner: Any, batch: Any, demos: list[bool]) -> None:
+        """A row of the batch has the frames of its step, or their features by the frozen encoder of the run."""
+        row = int(batch.step.sum()) % len(demos)
+        episode, step = int(batch.episode[row]), int(batch.step[row])
+        rows = [max(step - ago, 0) for ago in range(1 + self.config.policy.history)]
+        for camera, images in batch.images.items():
+            frames = self._oracle("demos" if demos[row] else "episodes").store.episode(episode).frames[camera][rows]
+            expected = frames
+            if (frozen := learner.encoder.frozen) is not None:
+                with torch.inference_mode():  # `encode` would remember these frames
+                    expected = frozen({camera: torch.from_numpy(frames)})[camera].numpy()
+                self.world.counts["sampled features"] += 1
+            same = np.allclose(images[row].numpy().reshape(expected.shape), expected, atol=1e-4)
+            self.world.check(same, "images", f"step {step} of episode {episode} is sampled with other images")
 
     def _check_interventions(self, batch: Any, demos: list[bool]) -> None:
         """What is sampled as a demonstration is one, or a step in which a person acted."""
@@ -212,8 +229,8 @@ class Watch:
                 store, source = Store.open(config.demos.store, labels=labels), None
             else:
                 store, source = Store.open(self.path / "episodes"), self.source
-            chunk = config.learner.action_horizon
-            n_step = chunk if chunk > 1 or not config.off_policy else config.learner.n_step
+            backup = config.learner.backup_horizon
+            n_step = backup if backup > 1 or not config.off_policy else getattr(config.learner, "n_step", 1)
             self._oracles[kind] = Oracle(config, store, source, n_step, demos=demos)
         return self._oracles[kind]
 

@@ -1,11 +1,14 @@
 """A learner whose policy is one vector: the mean of its two actions, pulled towards what was rewarded.
 
 It improves on the task, and learns to press the button where the judge pays for that. Every batch that it is given is
-shown to the world first, which compares it with what should have been paid.
+shown to the world first, which compares it with what should have been paid. The real learners take part too, with small
+networks (`SMALL`), and so does a small image encoder.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -13,10 +16,16 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 from torch import Tensor, nn
 
 from plaudit.config import Seed
+from plaudit.encoders import PretrainedConfig
+from plaudit.encoders.small import SmallEncoder
 from plaudit.learners.base import EncoderSpec, LearnerBase
 from plaudit.learners.config import LearnerConfig, OffPolicyConfig
+from plaudit.learners.dagger import Dagger
+from plaudit.learners.ppo import Ppo
+from plaudit.learners.qchunk import QChunk
+from plaudit.learners.sac import Sac
 from plaudit.policies.config import PolicyConfig
-from plaudit.policies.networks import load_components
+from plaudit.policies.networks import load_components, seeded
 from plaudit.protocols import Normalizer
 from plaudit.rollout.vector import ActFn, RolloutBatch
 from plaudit.testing.world import world
@@ -26,6 +35,14 @@ NOISE, RATE = 0.5, 0.05
 # As `learner=` names them: by their paths, since names are for what users may choose.
 OFF_POLICY = "plaudit.testing.learner:SimulatedLearnerConfig"
 ON_POLICY = "plaudit.testing.learner:SimulatedOnPolicyConfig"
+ENCODER = "plaudit.testing.learner:SimulatedEncoderConfig"
+_CHUNKS = {"horizon": 2, "velocity_net": {"width": 8, "depth": 1}, "pretrain_updates": 5, "batch_size": 8}
+SMALL: Mapping[str, Mapping[str, Any]] = {  # settings of the real learners, so that an update takes milliseconds
+    "sac": {"hidden_dims": [8], "batch_size": 8, "random_steps": 10},
+    "qchunk": {"hidden_dims": [8], "num_samples": 2, **_CHUNKS},
+    "dagger": _CHUNKS,
+    "ppo": {"hidden_dims": [8], "update_epochs": 2, "pretrain_updates": 5, "pretrain_batch_size": 8},
+}
 
 
 class Mean(nn.Module):
@@ -170,3 +187,30 @@ class SimulatedPolicy:
 
     def load_weights(self, weights: PolicyWeights) -> None:
         load_components(self.components, weights)
+
+
+@contextmanager
+def watched_learners() -> Iterator[None]:
+    """Show what the real learners are given to the world too, for as long as the block lasts."""
+
+    def watched(update: Any) -> Any:
+        def show(learner: Any, batch: Any) -> Any:
+            (world().on_rollout if learner.on_policy else world().on_batch)(learner, batch)
+            return update(learner, batch)
+
+        return show
+
+    with ExitStack() as stack:
+        for cls in (Sac, QChunk, Dagger, Ppo):
+            stack.enter_context(patch.object(cls, "update", watched(cls.update)))
+        yield
+
+
+class SimulatedEncoderConfig(PretrainedConfig):
+    """An encoder of judges, with weights that a seed gives instead of a file."""
+
+    weights: Any = 0
+
+    def build(self, *, pretrained: bool = True) -> SmallEncoder:
+        with seeded(self.weights if pretrained else 1):
+            return SmallEncoder((4, 4))

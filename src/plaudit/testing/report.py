@@ -86,7 +86,8 @@ class Summary:
         return "\n".join(
             [
                 f"{self.runs:,} runs: {counted}",
-                f"{len(self.keys)} of {len(KEYS)} config keys were set",
+                f"{len(self.keys & KEYS.keys())} of {len(KEYS)} config keys were set"
+                + (f", not: {', '.join(missing)}" if 0 < len(missing := sorted(KEYS.keys() - self.keys)) <= 12 else ""),
                 *(broken or ["no invariant was violated"]),
             ]
         )

@@ -25,6 +25,7 @@ from plaudit.testing.env import SimulatedEnv
 from plaudit.testing.faults import Kill, SimulatedDisk, SimulatedGroup, simulated_machine
 from plaudit.testing.invariants import SILENT, Watch
 from plaudit.testing.people import People
+from plaudit.testing.recording import Recorder
 from plaudit.testing.scenario import Event, Scenario
 from plaudit.testing.world import InvariantViolated, Violation, World, entered
 from plaudit.training.config import EVAL_SEEDS, TrainingConfig
@@ -120,7 +121,7 @@ class SimulatedRun:
         self._turn, self._episode = 0, -1
         self._fired = self._stopped = False  # in this session: a fault of robot or judge; the run was stopped
         self._silent: Event | None = None
-        self._group: SimulatedGroup | None = None
+        self._group: SimulatedGroup | Recorder | None = None
         self._replaced = self._ended = False
         self.alarm: bool | None = None
         self.equal_promoted: bool | None = None
@@ -133,14 +134,14 @@ class SimulatedRun:
     def play(self) -> None:
         """Run all sessions to the end."""
         config, inference = self.config, self.config.policy.inference
-        self.world.note(f"{config.schedule}, judge {self.scenario.judge}: {dict(self.scenario.keys)}")
+        self.world.note(f"{self.scenario.schedule}, judge {self.scenario.judge}: {dict(self.scenario.keys)}")
         if config.schedule == "train":
             with simulated_machine(self.world, self.disk):
                 try:
                     check_run(config)
                 except PlauditError as error:
                     self.world.fail("accepted_runs", f"the run is refused although its config was accepted: {error}")
-        elif config.learner.action_horizon > 1 and inference.execution_horizon is None:
+        elif config.learner.backup_horizon > 1 and inference.execution_horizon is None:
             # The default engine executes whole chunks: a backup over a chunk is one over what was executed.
             realtime = config.policy.model_copy(update={"inference": inference.model_copy(update={"realtime": True})})
             kind = config.model_copy(update={"policy": realtime}).inference_type
@@ -176,7 +177,8 @@ class SimulatedRun:
             try:
                 if number:
                     self.watch.after_resume()
-                self._ended = self._train() if self.config.schedule == "train" else self._online()
+                run = {"train": self._train, "online": self._online, "record": self._record}
+                self._ended = run[self.scenario.schedule]()
                 return self._ended
             except Kill:
                 pass
@@ -266,6 +268,17 @@ class SimulatedRun:
                 self._judge_alarm(None if self.config.judge.is_simulator else trainer.audit)
         return not self._stopped and not self._replace_after_alarm()
 
+    def _record(self) -> bool:
+        scenario = self.scenario
+        self._group = recorder = Recorder(self.config, self.path / "episodes", scenario.episodes, scenario.seed % 1000)
+        why = recorder.session()
+        self.world.note(f"the command ends: {why or 'all episodes are recorded'}")
+        if why and not why.startswith("stopped by the operator"):
+            raise PlauditError(why)
+        if not why:
+            recorder.check(self.world)
+        return not why
+
     def _judge_alarm(self, audit: Any) -> None:
         """Record whether the guarantees held in this run."""
         decided = decisions(self.path / "judge")
@@ -353,4 +366,5 @@ class SimulatedRun:
             self._fired = True
             self.world.counts["silent robots"] += 1
             self.world.note(f"the robot is silent in step {step} of episode {self._episode}")
+            self.world.now += 0.1  # silence is noticed after a while, so patience is used up
             raise RobotSilent(SILENT)

@@ -19,10 +19,12 @@ from plaudit.data.store import Store
 from plaudit.errors import ConfigError
 from plaudit.judges.detector import SuccessDetector
 from plaudit.judges.simulator import SimulatorJudge
+from plaudit.policies.config import CLONED
+from plaudit.registry import LEARNER_REGISTRY
 from plaudit.rollout.vector import collect_rollout
 from plaudit.testing.env import SimulatedEnvConfig
 from plaudit.testing.judge import TYPE, write_model
-from plaudit.testing.learner import OFF_POLICY, ON_POLICY
+from plaudit.testing.learner import ENCODER, OFF_POLICY, ON_POLICY, SMALL
 from plaudit.testing.people import TELEOP, Habits
 from plaudit.testing.world import pick, uniform
 from plaudit.training.config import DEMO_SEEDS, TrainingConfig
@@ -38,7 +40,12 @@ BASIC_KEYS: Mapping[str, Any] = {
     "evaluation.episodes": 2,
     "evaluation.freq": 200,
 }
-ONLINE_KEYS = {"policy.inference.realtime": False, "run.publish_freq": 10, "judge.window.open": False}
+ONLINE_KEYS = {
+    "policy.inference.realtime": False,
+    "run.publish_freq": 10,
+    "judge.window.open": False,
+    "policy.device": "cpu",
+}
 
 
 @dataclass(frozen=True)
@@ -77,12 +84,17 @@ class Scenario:
             **BASIC_KEYS,
             **({"run.num_envs": 4} if self.schedule == "train" else online),
             **{f"judge.{key}": value for key, value in judge.items()},
-            "schedule": self.schedule,
+            "schedule": "train" if self.schedule == "train" else "online",
             "env.max_steps": steps,
             "run.seed": self.seed % 1000,
             "run.max_episodes": self.episodes,
             **self.keys,
         }
+        if "learner.real" in flat:
+            flat["learner.type"] = flat.pop("learner.real")
+            flat |= {f"learner.{k}": v for k, v in SMALL[flat["learner.type"]].items() if f"learner.{k}" not in flat}
+        if flat.get("policy.encoder.type") == CLONED:
+            flat |= {"policy.encoder.clone_updates": 5, "policy.encoder.clone_batch_size": 8}
         if flat.pop("demos.made", 0):
             flat["demos.store"] = str(folder / "demos")
         if "collect.store" in flat:
@@ -145,6 +157,7 @@ KEYS: Mapping[str, tuple[Any, ...]] = {
     "run.capacity_gb": (1e-5, 1e-4),
     "run.keep_episodes": (True, False),
     "learner.type": (OFF_POLICY, ON_POLICY),
+    "learner.real": ("dagger", "dagger", *SMALL),  # with small settings
     "learner.gamma": (0.0, 0.5, 1.0),
     "learner.batch_size": (1, 16),
     "learner.utd_ratio": (0.1, 1.0, 2.0),
@@ -171,6 +184,12 @@ KEYS: Mapping[str, tuple[Any, ...]] = {
     "judge.misses": (0.1, 0.5),
     "judge.late_by": (1, 5),
     "policy.history": (1, 3),
+    "policy.cameras": (("front",), None),
+    "policy.encoder.type": (ENCODER, ENCODER, CLONED, "small"),
+    "policy.encoder.frozen": (True, False),
+    "policy.encoder.pooling": ("spatial_embeddings", "spatial_softmax"),
+    "policy.encoder.features": (4,),
+    "policy.encoder.shared": (True, False),
     "policy.inference.max_episode_steps": (1, 3, 10),
     "policy.inference.patience_s": (5.0, 20.0),
     "policy.inference.execution_horizon": (1, 2),
@@ -192,11 +211,16 @@ ONLY: Mapping[str, tuple[str, ...]] = {  # keys that only some judges or schedul
     **dict.fromkeys(("judge.check", "judge.budget"), ("cascade",)),
     **dict.fromkeys(("judge.false_positives", "judge.misses", "judge.late_by"), ("noisy",)),
 }
+RECORDING = "record"
+RECORDED = ("teleop", "env.", "operator.", "policy.inference.patience_s", "policy.inference.max_episode_steps")
+DISK = ("kill", "power", "full")  # events whose time is a change of the disk
 WORKERS = ("replay buffer", "state manager", "env", "judge", "labeler", "learner")
 
 
-def draw(seed: int) -> Scenario:
-    """The scenario of a seed."""
+def draw(seed: int, without: tuple[str, ...] = ()) -> Scenario:
+    """The scenario of a seed. without: keys that are not drawn, by their beginning"""
+    if RECORDING not in without and uniform(seed, RECORDING) < 0.08:
+        return _draw_recording(seed)
     schedule = pick(("online", "online", "train"), seed, "schedule")
     judges = ("classifier",) * 6 + (
         ("simulator", "noisy") if schedule == "train" else ("simulator", "human", "cascade")
@@ -212,7 +236,7 @@ def draw(seed: int) -> Scenario:
         episodes=pick((20, 40, 60, 100), seed, "episodes"),
     )
     for attempt in range(TRIES):
-        scenario = replace(plain, keys=_keys(seed, attempt, {judge, schedule}))
+        scenario = replace(plain, keys=_keys(seed, attempt, {judge, schedule}, without))
         try:
             parse(TrainingConfig, scenario.tree(Path("/nonexistent")))
         except ConfigError:
@@ -221,14 +245,38 @@ def draw(seed: int) -> Scenario:
     return plain
 
 
-def _keys(seed: int, attempt: int, has: set[str]) -> dict[str, Any]:
+def _draw_recording(seed: int) -> Scenario:
+    """A session of `plaudit record`, with the faults that robot, disk and operator have."""
+    kinds = ("kill", "power", "full", "operator", "silent")
+    events = [
+        replace(e, at=1 + e.at * 200 // 1200) if e.kind in DISK else e for e in _events(seed, "online", RECORDING)
+    ]
+    stops = ("success", "failure", "discard", "repeat", "end", "pause", "stop")
+    marks = [Event("operator", n, pick(stops, seed, "mark", n), 2) for n in range(25) if uniform(seed, "mark", n) < 0.5]
+    keys = _keys(seed, 0, {RECORDING, "online"}, ())
+    return Scenario(
+        seed,
+        RECORDING,
+        "simulator",
+        {"env.obs": "both", **{key: keys[key] for key in keys if key.startswith(RECORDED)}},
+        events=(*(e for e in events if e.kind in kinds), *(marks if uniform(seed, "attended") < 0.7 else ())),
+        episodes=pick((2, 5, 12), seed, "episodes"),
+    )
+
+
+def _keys(seed: int, attempt: int, has: set[str], without: tuple[str, ...]) -> dict[str, Any]:
     """has: the judge and the schedule"""
     chance = 0.25 * 0.95**attempt
     drawn: dict[str, Any] = {}
     for key, values in KEYS.items():
         fits = all(not has.isdisjoint(names) for prefix, names in ONLY.items() if key.startswith(prefix))
-        if fits and uniform(seed, attempt, key) < chance:
+        if fits and not key.startswith(without) and uniform(seed, attempt, key) < chance:
             drawn[key] = pick(values, seed, attempt, key, "value")
+    if "policy.encoder.type" in drawn:
+        drawn.setdefault("policy.cameras", ("front",))
+    if real := drawn.get("learner.real"):
+        fields = LEARNER_REGISTRY.get(real).model_fields
+        drawn = {k: v for k, v in drawn.items() if not k.startswith("learner.") or k.split(".")[1] in {"real", *fields}}
     if not drawn.get("env.fails", True) and drawn.get("policy.inference.stop_on") == "failure":
         del drawn["policy.inference.stop_on"]  # the first episode ends the run: the env reports no such flag
     return drawn if "teleop" in drawn else {key: drawn[key] for key in drawn if not key.startswith(INTERVENTIONS)}
