@@ -40,7 +40,8 @@ def plaudit(folder: Path, *words: str) -> None:
 
 
 def make_runs(work: Path) -> None:
-    """The demo and an online run with its judge; what is there is not run again, but its page is written again."""
+    """The demo and an online run with its judge. A run that was stopped is resumed; one that has ended is not repeated,
+    but its page is written again."""
     work.mkdir(parents=True, exist_ok=True)
     plaudit(work, "demo", "--output-dir", "demo")
     if not (work / "online").exists():
@@ -48,6 +49,8 @@ def make_runs(work: Path) -> None:
             plaudit(work, "env", "record", "demos", "--env", "lift", *CAMERAS, "--steps-after-success", "10")
         config = ROOT / "examples/configs/online_sim_sac.yaml"
         plaudit(work, "online", "--config", str(config), "--folder", ".", *ONLINE)
+    elif '"finished: ' not in (work / "online/events.jsonl").read_text():
+        plaudit(work, "online", "--resume", "online")
     plaudit(work, "report", "online")
 
 

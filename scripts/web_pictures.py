@@ -3,8 +3,8 @@
     python scripts/web_pictures.py FOLDER docs/images        # the pictures of the documentation
     python scripts/web_pictures.py FOLDER OUT --all          # every page, light, dark and on a phone, to be reviewed
 
-FOLDER needs a store `data` and a run `runs/corrected`; `make_data` of this script makes them (about five minutes on two
-cores). Needs Chromium.
+FOLDER may be that of report_pictures.py, whose demo and online run are shown. What it lacks is made (about 15 minutes
+on two cores). Needs Chromium.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from urllib.parse import quote
 
 from PIL import Image
-from report_pictures import CAMERAS, ROOT, plaudit
+from report_pictures import CAMERAS, ROOT, make_runs, plaudit
 
 sys.path.insert(0, str(ROOT / "tests"))
 from browser import Browser, Page
@@ -33,9 +33,7 @@ JUDGE = (
     "label data --judge classifier --model judge",
     "judge exam judge data",
 )
-DATA = ("collect", "data", "--env", "pick_place", *CAMERAS, "--target-success", "20", "--target-failure", "30")
-RUN = "online env=pick_place env.obs=state demos.scripted=20 demos.noise=0.05 audit.fraction=0 learner=sac"
-SETTINGS = "learner.bc_weight=0.1 learner.tau=0.01 teleop.type=scripted run.max_episodes=200 run.name=corrected"
+DATA = ("collect", "data", "--env", "lift", *CAMERAS, "--target-success", "60", "--target-failure", "120")
 DOCS = {"web_label.png": "label", "web_run.png": "run", "web_episodes.png": "episodes"}
 SIZES = {"": (1280, 900), "_phone": (390, 800)}
 
@@ -72,8 +70,7 @@ def make_data(folder: Path) -> None:
     if not (folder / "judge").exists():
         for command in JUDGE:
             plaudit(folder, *command.split())
-    if not (folder / "runs/corrected").exists():
-        plaudit(folder, *RUN.split(), *SETTINGS.split())
+    make_runs(folder)
 
 
 def answers() -> bool:
@@ -87,7 +84,7 @@ def addresses(name: str) -> dict[str, str]:
     """Page -> what follows the # of its address."""
     items = json.load(urllib.request.urlopen(f"{ADDRESS}api/library"))
     runs = [item["name"] for item in items if item["kind"] == "run"]
-    data, run, judge = (quote(f"{name}/{part}", safe="") for part in ("data", "runs/corrected", "judge"))
+    data, run, judge = (quote(f"{name}/{part}", safe="") for part in ("data", "online", "judge"))
     return {
         "overview": "/",
         "episodes": f"/episodes/{data}",
@@ -110,14 +107,15 @@ def review(browser: Browser, pages: dict[str, str], images: Path) -> None:
 
 
 def show(page: Page, address: str, theme: str) -> None:
-    page.run(f"localStorage.setItem('theme', '{theme}'); localStorage.setItem('labeler', 'Kim')")
+    page.run(f"localStorage.setItem('theme', '{theme}'); localStorage.setItem('labeler', 'labeler-1')")
     page.goto(f"{ADDRESS}?{theme}#{address}")
     page.wait("!document.getElementById('page').hasAttribute('aria-busy') && document.querySelector('h1')")
     if address.startswith("/label"):
         page.wait("document.querySelector('.strip')")
         page.press("End", *6 * ["ArrowLeft"], "s")
     quiet = "performance.getEntriesByType('resource').every(one => one.responseEnd > 0)"
-    page.wait(f"[...document.images].every(one => one.complete || one.loading == 'lazy') && {quiet}")
+    seen = "(one.loading != 'lazy' || one.getBoundingClientRect().top < innerHeight)"
+    page.wait(f"[...document.images].every(one => !{seen} || (one.complete && one.naturalWidth)) && {quiet}")
     page.run("new Promise(done => setTimeout(done, 700))")  # charts and thumbnails that came last
 
 
@@ -142,7 +140,7 @@ def save(page: Page, path: Path, *, whole: bool = False) -> None:
     with TemporaryDirectory() as scratch:
         page.picture(shot := Path(scratch) / "shot.png", whole=whole)
         image = Image.open(BytesIO(shot.read_bytes())).convert("RGB")
-    image.quantize(256).save(path, "PNG", optimize=True)
+    image.quantize(256, Image.Quantize.MAXCOVERAGE, kmeans=2).save(path, "PNG", optimize=True)
     print(path)
 
 

@@ -29,11 +29,15 @@ class Browser:
         page.wait("document.querySelector('.tile')")
     """
 
+    def __init__(self, *options: str):
+        """options: more of Chromium's"""
+        self._options = options
+
     def __enter__(self) -> Self:
         if CHROMIUM is None:
             pytest.skip("Chromium is not installed: apt-get install chromium")
         self._folder = tempfile.mkdtemp(prefix="chromium")
-        words = [CHROMIUM, *OPTIONS, f"--user-data-dir={self._folder}", "about:blank"]
+        words = [CHROMIUM, *OPTIONS, *self._options, f"--user-data-dir={self._folder}", "about:blank"]
         self._process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         port = Path(self._folder) / "DevToolsActivePort"
         wait_until(lambda: port.exists() and len(port.read_text().split()) == 2, what="for Chromium")

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from test_serve import Serving
@@ -13,9 +14,14 @@ from browser import Browser, Page
 from plaudit.data.store import Store, is_store
 from plaudit.errors import BadFile
 from plaudit.files import read_metrics
+from plaudit.learners.config import SacConfig
+from plaudit.learners.sac import Sac
 from plaudit.rollout.operator import OperatorCommand
+from plaudit.training.display import describe_trainer
 from plaudit.training.live import LiveSocket, ask
+from plaudit.training.trainer import Trainer
 from plaudit.types import Labeler
+from training_runs import create
 from waiting import wait_until
 
 EPISODES = 12
@@ -59,6 +65,43 @@ def test_a_second_loop_on_a_folder_works_without_a_page(tmp_path):
         live.publish({"number": 1})
         second.publish({"number": 2})
         assert ask(tmp_path) == {"number": 1}
+
+
+class AskedSacConfig(SacConfig):
+    def build(self, *args: Any, **kwargs: Any) -> "AskedSac":
+        return AskedSac(self, *args, **kwargs)
+
+
+class AskedSac(Sac):
+    """Asks for the state of its own run in every phase."""
+
+    folder: Path
+    seen: ClassVar[list[dict[str, Any]]] = []
+
+    def act_fn(self, **options: Any) -> Any:
+        self.seen.append(ask(self.folder) or {})
+        return super().act_fn(**options)
+
+    def update(self, batch: Any) -> Any:
+        self.seen.append(ask(self.folder) or {})
+        return super().update(batch)
+
+
+def test_a_training_in_one_process_says_what_it_does_now(tmp_path, monkeypatch):
+    words = "env=lift env.max_steps=10 run.num_envs=2 run.max_steps=40 evaluation.episodes=1 evaluation.freq=20"
+    learner = "learner.hidden_dims=[8] learner.batch_size=8 learner.random_steps=0 learner.utd_ratio=0.5"
+    run = create(tmp_path / "run", f"{words} learner={__name__}:AskedSacConfig {learner}")
+    monkeypatch.setattr(AskedSac, "folder", run.path, raising=False)
+    monkeypatch.setattr(AskedSac, "seen", [])
+    with Trainer(run, lambda _: iter) as trainer, LiveSocket(run.path, describe=lambda: describe_trainer(trainer)):
+        trainer.run(lambda state: True)
+    working = {
+        state["rows"][0][1]: [name for name, _, waits in state["workers"] if not waits] for state in AskedSac.seen
+    }
+    assert working == {"collecting": ["simulation", "judge"], "updating": ["learner"], "evaluating": ["evaluation"]}
+    updates = [{row[0]: row[1] for row in state["workers"]}["learner"] for state in AskedSac.seen]
+    assert "10 updates" in updates and "1 updates" in updates  # 20 steps at 0.5, down to the last
+    assert AskedSac.seen[-1]["extent"] == "40 of 40 steps"
 
 
 def test_an_answer_that_is_too_large_is_refused(tmp_path):

@@ -3,6 +3,7 @@
 import http.client
 import io
 import json
+import time
 from contextlib import ExitStack, suppress
 
 import numpy as np
@@ -33,10 +34,10 @@ def pixels(port: int, camera: str) -> AnyArray:
     return np.asarray(Image.open(io.BytesIO(ask(port, f"/frame/{camera}")[1])))
 
 
-def record(buffer: EpisodeBuffer, rng: np.random.Generator) -> Observation:
+def record(buffer: EpisodeBuffer, rng: np.random.Generator, row: int | None = None, at: float = 0.0) -> Observation:
     images = {camera: rng.integers(0, 256, (*size, 3), np.uint8) for camera, size in SPEC.cameras.items()}
     observation = Observation(images, np.zeros(1, np.float32))
-    buffer.add_observation(buffer.num_observations, observation, 0.0)
+    buffer.add_observation(buffer.num_observations if row is None else row, observation, at)
     return observation
 
 
@@ -49,7 +50,7 @@ def test_the_page_shows_the_newest_frames_of_the_running_episode_and_ends_with_t
         view = stack.enter_context(LiveView(engine))
         assert view.port != PORT
         state = lambda: json.loads(ask(view.port, "/live")[1])  # noqa: E731
-        assert state() == {"robot": "box", "cameras": ["front", "wrist"], "episode": 0, "step": None}
+        assert state() == {"robot": "box", "cameras": ["front", "wrist"], "episode": 0, "step": None, "age_s": None}
         assert ask(view.port, "/frame/front")[0] == 404
         for episode in (1, 2):
             engine.recording = buffer = EpisodeBuffer.allocate(SPEC, SPEC.max_steps)
@@ -58,8 +59,15 @@ def test_the_page_shows_the_newest_frames_of_the_running_episode_and_ends_with_t
                 wait_until(lambda step=step, episode=episode: (state()["episode"], state()["step"]) == (episode, step))
                 for camera, image in observation.images.items():
                     np.testing.assert_array_equal(pixels(view.port, camera), image)
-            engine.recording = None  # at the gate, the last frames stay
+            engine.recording = None  # the last frames stay until there are newer ones
             np.testing.assert_array_equal(pixels(view.port, "wrist"), observation.images["wrist"])
+            assert engine.preview is not None
+            seen = record(engine.preview, rng, row=0, at=time.monotonic())
+            wait_until(lambda: state()["age_s"] is not None)
+            assert state()["episode"] == episode and state()["step"] == 0
+            np.testing.assert_array_equal(pixels(view.port, "wrist"), seen.images["wrist"])
+            engine.preview.observed_at[0] -= 60
+            assert state()["age_s"] >= 60
         view.show(phase="gate", words="scene ready?")
         wait_until(lambda: state().get("words") == "scene ready?")
         assert ask(view.port, "/frame/back")[0] == 404

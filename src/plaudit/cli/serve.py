@@ -1,4 +1,4 @@
-"""`plaudit serve`: episodes, labeling, runs and judges in a browser."""
+"""`plaudit serve`: episodes, labeling, runs and judges in a browser. `plaudit serve-policy`: a policy for robots."""
 
 import os
 import secrets
@@ -7,19 +7,28 @@ import sys
 import webbrowser
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from plaudit.cli import main
-from plaudit.cli.common import out, tell
-from plaudit.cli.options import Option, app, command
+from plaudit.cli.common import out, stop, tell
+from plaudit.cli.options import Option, Overrides, app, command
 from plaudit.errors import DataError, import_extra
 from plaudit.processes import exit_with_parent
+
+if TYPE_CHECKING:
+    from plaudit.web.guard import Access
 
 TOKEN_VARIABLE = "PLAUDIT_TOKEN"
 MIN_TOKEN = 12  # characters
 GRACE_S = 2  # for open pages, when the server ends
+SERVER: dict[str, Any] = {
+    "log_level": "warning",
+    "lifespan": "on",
+    "timeout_graceful_shutdown": GRACE_S,
+    "server_header": False,
+}
 
 
 @command(app, "serve")
@@ -46,17 +55,32 @@ def serve(
     """
     uvicorn = import_extra("uvicorn", "web")
     import_extra("websockets", "web")
-    from plaudit.web.guard import LOCAL, Access
-    from plaudit.web.pages import listen
     from plaudit.web.server import make_app
-
-    if token is not None and len(token) < MIN_TOKEN:
-        raise DataError(f"a token needs at least {MIN_TOKEN} characters; leave out --token to get a random one")
 
     roots = [folder.resolve() for folder in folders or [Path()]]
     for folder, root in zip(folders or [Path()], roots, strict=True):
         if not root.is_dir():
             raise DataError(f"{folder} is not a folder; name a store, a run, or a folder that contains them")
+    listening, access, address = open_port(host, port, token)
+    token = access.token
+    out.print(f"serving {', '.join(map(str, roots))}", highlight=False)
+    address += f"{f'?token={token}' if token else ''}{page}"
+    typer.echo(f"open {address}   (Ctrl-C stops the server)")  # unlike `out`, with the token
+    if browse:
+        webbrowser.open(address)
+    warn_if_reachable(host)
+    web = make_app(roots, access, "plaudit.cli.serve:run_command")
+    config = uvicorn.Config(web, ws="websockets-sansio", ws_max_size=1 << 16, **SERVER)
+    uvicorn.Server(config).run(sockets=[listening])
+
+
+def open_port(host: str, port: int, token: str | None) -> tuple[socket.socket, "Access", str]:
+    """A socket that listens, who may use it, and its address. A token is required where other machines reach it."""
+    from plaudit.web.guard import LOCAL, Access
+    from plaudit.web.pages import listen
+
+    if token is not None and len(token) < MIN_TOKEN:
+        raise DataError(f"a token needs at least {MIN_TOKEN} characters; leave out --token to get a random one")
     listening = listen(host, port)
     port = listening.getsockname()[1]
     if host not in LOCAL and not token:
@@ -66,20 +90,72 @@ def serve(
     address = f"http://{'[' + host + ']' if ':' in host else host}:{port}/"
     if host in ("0.0.0.0", "::"):
         address = f"http://{socket.gethostname()}:{port}/"
-    out.print(f"serving {', '.join(map(str, roots))}", highlight=False)
-    address += f"{f'?token={token}' if token else ''}{page}"
-    typer.echo(f"open {address}   (Ctrl-C stops the server)")  # unlike `out`, with the token
-    if browse:
-        webbrowser.open(address)
+    return listening, access, address
+
+
+def warn_if_reachable(host: str) -> None:
+    """Warn where other machines can reach a server."""
+    from plaudit.web.guard import LOCAL
+
     if host not in LOCAL:
         tell(
             "warning",
             "other machines can reach this server; traffic is not encrypted, so use a tunnel outside your lab",
         )
-    web = make_app(roots, access, "plaudit.cli.serve:run_command")
-    options = {"log_level": "warning", "lifespan": "on", "timeout_graceful_shutdown": GRACE_S, "server_header": False}
-    config = uvicorn.Config(web, ws="websockets-sansio", ws_max_size=1 << 16, **options)
-    uvicorn.Server(config).run(sockets=[listening])
+
+
+@command(app, "serve-policy", reads_config=True)
+def serve_policy(
+    policy: Annotated[Path, Option(metavar="POLICY")],  # A policy's file or folder; also a policy folder of LeRobot.
+    overrides: Overrides = None,  # Keys of the policy, like policy.num_inference_steps=10.
+    *,
+    host: str = "127.0.0.1",  # Address to listen on; any other than this machine's requires a token.
+    port: Annotated[int, Option(min=0, max=65535)] = 8000,  # The port; 0: any free one.
+    # Clients send it as their API key. Random by default if other machines can reach the address.
+    token: Annotated[str | None, Option(envvar=TOKEN_VARIABLE)] = None,
+    state_key: str = "observation/state",  # The key of the state in a request.
+    # CAMERA=KEY, the key of a camera's image; repeatable. observation/CAMERA when not given.
+    image_key: Annotated[list[str] | None, Option(metavar="CAMERA=KEY")] = None,
+    allow_untrained: Annotated[bool, Option("--allow-untrained")] = False,  # Serve a policy without weights.
+) -> None:
+    """Serve a policy to robots over openpi's websocket protocol.
+
+    Clients of openpi work unchanged. A request may also have num_samples and noise. Traffic is not encrypted.
+    """
+    from plaudit.policies.loader import load_policy
+    from plaudit.rollout.policy_server import PolicyServer
+    from plaudit.trust import is_local
+
+    if token is not None and len(token) < MIN_TOKEN:
+        raise DataError(f"a token needs at least {MIN_TOKEN} characters; leave out --token to get a random one")
+    keys = dict(part.split("=", 1) if "=" in part else (part, "") for part in image_key or ())
+    for camera, key in keys.items():
+        if not key:
+            raise DataError(f"--image-key {camera} has no key; write CAMERA=KEY, like front=observation/image")
+    spec = load_policy(policy, overrides or [])
+    if not allow_untrained:
+        spec.check_trained("a robot", scaled=True)
+    token = token or (None if is_local(host) else secrets.token_urlsafe(24))
+    server = PolicyServer(spec, image_keys=keys, state_key=state_key, token=token or "")
+    metadata, sampling = server.metadata, server.sampling
+    with server.listen(host, port) as listening:
+        address = f"{host}:{listening.socket.getsockname()[1]}"
+        seen = [
+            f"{key} ({'x'.join(map(str, metadata['image_sizes'][c]))}x3)" for c, key in metadata["image_keys"].items()
+        ]
+        seen += [f"{state_key} ({server.inputs.state_dim})"] if server.inputs.state_dim else []
+        out.print(f"serving {metadata['policy']} {policy}: {', '.join(seen)} -> {server.inputs.action_dim} joints")
+        samples = f"1 to {sampling.max_samples} chunks a request" if sampling.max_samples > 1 else "one chunk a request"
+        noise = f"noise {list(sampling.noise_shape)}" if sampling.noise_shape else "no noise input"
+        out.print(f"{samples}, {noise}")
+        typer.echo(f"listening on ws://{address}   (Ctrl-C stops the server)")
+        if token:
+            typer.echo(f"clients need the token: export OPENPI_API_KEY={token}")
+        try:
+            listening.serve_forever()
+        except KeyboardInterrupt:
+            listening.shutdown()
+            stop("stopped")
 
 
 def run_command(connection: Connection, words: list[str], log: Path) -> None:

@@ -45,6 +45,7 @@ _SMOOTHING = 5  # rollouts: one of sixteen episodes is a coarse measure
 _MAX_EVENTS = 60  # latest
 _MAX_VIDEO = 64 << 20  # bytes; ours have about one megabyte
 _MAX_EVALUATIONS = 30  # latest
+JUDGED = "eval/judge_success_once"
 _WORKER_CHARTS: tuple[tuple[str, str, dict[str, str]], ...] = (  # title, unit, name of a curve -> metric
     ("Judge latency", "s per episode", {"latency": "time/judge_latency_s"}),
     ("Env steps per second", "1/s", {"rate": "time/env_steps_per_s"}),
@@ -314,12 +315,16 @@ def _latest(heading: str, rows: Sequence[Sequence[str]], header: Sequence[str], 
 
 
 def _evaluations(run: RunData) -> list[Markup]:
-    rows = [
-        (f"{line['step']:,}", f"{line['eval/success_once']:.0%}", format_duration(line["time/elapsed_s"]))
-        for line in run.metrics
-        if "eval/success_once" in line
-    ]
-    header, rest = ("env steps", "success on eval seeds", "time"), "evaluations are in metrics.jsonl"
+    lines = [line for line in run.metrics if "eval/success_once" in line]
+    judged = any(JUDGED in line for line in lines)
+    rows = []
+    for line in lines:
+        by_judge = [f"{line[JUDGED]:.0%}" if JUDGED in line else ""] if judged else []
+        took = format_duration(line["time/elapsed_s"])
+        rows.append((f"{line['step']:,}", f"{line['eval/success_once']:.0%}", *by_judge, took))
+    header, rest = ["env steps", "success on eval seeds", "time"], "evaluations are in metrics.jsonl"
+    if judged:
+        header[1:2] = ["true success on eval seeds", "by the judge"]
     return _latest("Evaluations", rows, header, _MAX_EVALUATIONS, rest)
 
 
@@ -348,8 +353,8 @@ def _rate_charts(run: RunData, rates: SuccessRates) -> list[Markup]:
 
 def _success_chart(run: RunData, rates: SuccessRates) -> list[Markup]:
     """Success in training and on eval seeds."""
-    evaluations = run.points("eval/success_once")
-    curves = {**({"eval seeds": evaluations} if evaluations else {}), **rates.curves}
+    evaluations = {"eval seeds": run.points("eval/success_once"), "eval seeds, by the judge": run.points(JUDGED)}
+    curves = {**{name: points for name, points in evaluations.items() if points}, **rates.curves}
     if not curves:
         return []
     goal = run.option("evaluation", "stop_success_rate")

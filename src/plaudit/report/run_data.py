@@ -1,6 +1,7 @@
 """What a report reads from a run's folder: config, metrics, events and judge versions."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -36,6 +37,17 @@ class RunData:
         metrics = read_metrics(folder / "metrics.jsonl") if metrics is None else metrics
         return cls(folder, config, metrics, read_json_lines(folder / "events.jsonl"), decisions)
 
+    @cached_property
+    def columns(self) -> dict[str, list[tuple[float, float]]]:
+        """Each metric over env steps."""
+        return _columns({}, self.metrics)
+
+    def extended(self, lines: Lines) -> Self:
+        """With more metrics. Only these are read: a page follows runs of any length."""
+        run = replace(self, metrics=[*self.metrics, *lines])
+        vars(run)["columns"] = _columns(self.columns, lines)
+        return run
+
     def option(self, *keys: str) -> Any:
         """A value of the config, like `option("audit", "max_false")`; None where this kind of run has none."""
         value: Any = self.config
@@ -54,16 +66,17 @@ class RunData:
 
     def latest(self, name: str) -> Any:
         """The latest value of a metric; None where the run does not log it."""
-        return next((line[name] for line in reversed(self.metrics) if name in line), None)
+        points = self.columns.get(name)
+        return points[-1][1] if points else None
 
     def points(self, name: str) -> list[tuple[float, float]]:
         """A metric over env steps."""
-        return [(line["step"], line[name]) for line in self.metrics if name in line]
+        return self.columns.get(name, [])
 
     def band(self, name: str) -> Band:
         """The interval of a metric over env steps."""
-        low, high = f"{name}_low", f"{name}_high"
-        return [(line["step"], line[low], line[high]) for line in self.metrics if low in line]
+        low, high = self.points(f"{name}_low"), self.points(f"{name}_high")
+        return [(step, least, most) for (step, least), (_, most) in zip(low, high)]
 
     def over_time(self, name: str) -> Series:
         """A metric over minutes: a worker that waits makes no steps."""
@@ -71,17 +84,25 @@ class RunData:
 
     def names(self, *prefixes: str) -> list[str]:
         """The metrics whose name begins so."""
-        return sorted({name for line in self.metrics for name in line if name.startswith(prefixes)})
+        return sorted(name for name in self.columns if name.startswith(prefixes))
 
     def markers(self) -> list[EventMarker]:
         """Alarms and promotions of a judge, for a chart over env steps."""
         markers: list[EventMarker] = []
         alarm, version = False, 0
-        for line in self.metrics:
-            rings = bool(line.get("audit/alarm", alarm))
+        for step, rings in self.points("audit/alarm"):
             if rings and not alarm:
-                markers.append(EventMarker(line["step"], "alarm"))
-            if line.get("judge/version", version) > version:
-                markers.append(EventMarker(line["step"], f"judge v{line['judge/version']:.0f}", bad=False))
-            alarm, version = rings, line.get("judge/version", version)
-        return markers
+                markers.append(EventMarker(step, "alarm"))
+            alarm = bool(rings)
+        for step, newest in self.points("judge/version"):
+            if newest > version:
+                markers.append(EventMarker(step, f"judge v{newest:.0f}", bad=False))
+            version = newest
+        return sorted(markers)
+
+
+def _columns(columns: dict[str, list[tuple[float, float]]], lines: Lines) -> dict[str, list[tuple[float, float]]]:
+    for line in lines:
+        for name, value in line.items():
+            columns.setdefault(name, []).append((line["step"], value))
+    return columns

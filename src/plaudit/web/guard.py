@@ -45,6 +45,9 @@ class Access:
 
     hosts: frozenset[str]  # names and addresses without a port, as the Host header has them
     token: str = ""  # "": none is needed
+    # Whether programs use it, and no pages: requests need no header of ours, and the token may be a bearer token.
+    programs: bool = False
+    max_body: int = MAX_BODY  # bytes
 
 
 class Guard:
@@ -61,7 +64,7 @@ class Guard:
         headers = Headers(scope=scope)
         given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[-1]
         refused = self._refusal(scope, headers, given)
-        if refused is None and self._access.token and given and scope["type"] == "http":
+        if refused is None and self._access.token and given and scope["type"] == "http" and not self._access.programs:
             refused = self._logged_in(headers, given)
         if refused is not None and scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})  # before it is accepted: answered with 403
@@ -77,7 +80,8 @@ class Guard:
         changes = scope["type"] == "websocket" or scope["method"] not in ("GET", "HEAD")
         if changes and (refused := self._foreign(scope, headers, host)):
             return refused
-        given = _cookies(headers).get(_cookie(host)) or given
+        bearer = headers.get("authorization", "").removeprefix("Bearer ") if access.programs else ""
+        given = bearer or _cookies(headers).get(_cookie(host)) or given
         if access.token and not hmac.compare_digest(given.encode(), access.token.encode()):
             return error(401, "the token is missing or wrong; open the address that the command printed")
         return None
@@ -86,11 +90,11 @@ class Guard:
         """Refuse what a page of another server sends. A program that is no browser sends no Origin."""
         origin = headers.get("origin")
         foreign = origin is not None and urlsplit(origin).netloc.lower() != host.lower()
-        marked = scope["type"] == "websocket" or headers.get(HEADER) == "1"
+        marked = scope["type"] == "websocket" or headers.get(HEADER) == "1" or self._access.programs
         if foreign or not marked:
             return error(403, "only pages of this server can make changes")
         length = headers.get("content-length", "0")
-        if not length.isdigit() or int(length) > MAX_BODY:
+        if not length.isdigit() or int(length) > self._access.max_body:
             return error(413, "the request is too large")
         return None
 

@@ -15,6 +15,7 @@ from plaudit.judges.config import load_judge_config
 from plaudit.judges.evaluation import load_reference_labels, resolve_reference
 from plaudit.judges.metrics import EpisodePrediction, largest_errors
 from plaudit.judges.stats import Interval
+from plaudit.report.text import format_frames_interval
 from plaudit.report.verdict import Verdict, exam_verdict, quoted
 from plaudit.rule import DecisionRule
 from plaudit.web.episodes import as_json
@@ -81,7 +82,7 @@ def _certificate(certificate: Certificate) -> dict[str, Any]:
         if figure.value != figure.value:
             return "-"
         if name in IN_FRAMES:
-            return f"{figure.value:.3g} frames ({figure.low:.3g} to {figure.high:.3g})"
+            return format_frames_interval(figure)
         return f"{figure.value:.3f} ({figure.low:.3f} to {figure.high:.3f})"
 
     return {

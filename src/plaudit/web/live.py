@@ -5,12 +5,14 @@
         view.show(words="running", keys=[("s", "success")])
 
 The page is served by a process of its own. It reads the frames from the memory that the episode is recorded in, like
-the inference process does, so control waits for nothing. At the gate it shows the last frames of the episode before.
+the inference process does, so control waits for nothing. While the operator waits it shows what the cameras see
+(`EngineBase.look`), and until then the last frames of the episode.
 """
 
 import os
 import socket
 import threading
+import time
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Self
@@ -46,6 +48,7 @@ class LiveView:
 
     def __init__(self, engine: "EngineBase"):
         import_extra("uvicorn", "web")
+        engine.preview = EpisodeBuffer.allocate(engine.env_spec, 0)
         self._engine, self._state, self._done = engine, dict[str, Any](), threading.Event()
         try:
             listening = listen(HOST, PORT)
@@ -76,16 +79,22 @@ class LiveView:
         self._done.set()
         self._server.end()
         self._thread.join()
+        self._engine.preview = None
 
     def _follow(self) -> None:
         """Pass on each episode's memory and each state."""
-        buffer: EpisodeBuffer | None = None
-        state: dict[str, Any] = {}
+        buffer, preview = None, self._engine.preview
+        state, ended = dict[str, Any](), 0.0
+        assert preview is not None
         while not self._done.wait(POLL_S):
-            recording = self._engine.recording
-            if recording is not None and recording is not buffer:
-                buffer = recording
-                self._server.send(None, buffer.block.descriptor)
+            shown = self._engine.recording
+            if shown is not None:
+                ended = time.monotonic()
+            elif preview.num_observations and preview.observed_at[0] > ended:
+                shown = preview
+            if shown is not None and shown is not buffer:
+                buffer = shown
+                self._server.send(shown.max_steps, shown.block.descriptor)
             if self._state is not state:
                 state = self._state
                 self._server.send(state)
@@ -106,8 +115,8 @@ def main(parent: Connection, descriptor: int, env_spec: EnvSpec) -> None:
     with suppress(processes.ParentGone):
         while True:
             state = processes.receive(parent)
-            if state is None:
-                screen.watch(EpisodeBuffer.attach(processes.receive_block(parent), env_spec, env_spec.max_steps))
+            if isinstance(state, int):  # steps that the memory has room for
+                screen.watch(EpisodeBuffer.attach(processes.receive_block(parent), env_spec, state))
             else:
                 screen.state = state
     server.should_exit = True
@@ -121,17 +130,27 @@ class Screen:
         self.state: dict[str, Any] = {}
         self._env_spec, self._episodes = env_spec, 0
         self._buffer: EpisodeBuffer | None = None
+        self._is_preview = False
 
     def watch(self, buffer: EpisodeBuffer) -> None:
-        """Show the frames of another episode, from its first one on."""
-        self._buffer, self._episodes = buffer, self._episodes + 1
+        """Show the frames of another episode, from its first one on; or the row of `EngineBase.preview`."""
+        self._buffer, self._is_preview = buffer, not buffer.max_steps
+        self._episodes += not self._is_preview
 
     def describe(self) -> dict[str, Any]:
-        """Everything but the frames. step: of the newest frames; None before the first"""
-        step = None if self._buffer is None else self._buffer.num_observations - 1
-        step = None if step is None or step < 0 else step
+        """Everything but the frames.
+
+        step: of the newest frames; None before the first
+        age_s: of the frames between two episodes; None during one
+        """
+        buffer = self._buffer
+        step = None if buffer is None or not buffer.num_observations else buffer.num_observations - 1
+        age_s = None
+        if buffer is not None and self._is_preview:
+            age_s = round(time.monotonic() - buffer.observed_at[0], 1)
         robot, cameras = self._env_spec.name, sorted(self._env_spec.cameras)
-        return {**self.state, "robot": robot, "cameras": cameras, "episode": self._episodes, "step": step}
+        frames = {"episode": self._episodes, "step": step, "age_s": age_s}
+        return {**self.state, "robot": robot, "cameras": cameras, **frames}
 
     def frame(self, camera: str) -> tuple[bytes, str] | None:
         """The newest frame as an image, and its media type; None where there is none."""

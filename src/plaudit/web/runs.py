@@ -4,7 +4,7 @@ import json
 import math
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ from plaudit.web.episodes import as_json, rewards_of
 if TYPE_CHECKING:  # it draws charts too
     from plaudit.report.run_data import RunData
 
-POINTS = 400  # of a curve
+POINTS, SMALL = 400, 150  # of a curve, and of one in a small chart
 EVENTS = 30
 CLIPS = 4  # latest and most disputed episodes
 RECENT = 200  # episodes that the disputed ones are chosen from
@@ -35,6 +35,7 @@ SUCCESS = {
     "corrected by the audit": CORRECTED,
     "simulator": "env/success_once",
     "evaluation seeds": "eval/success_once",
+    "evaluation seeds, by the judge": "eval/judge_success_once",
     "without any help": "judge/success_unaided",
 }
 OTHER = {
@@ -76,7 +77,7 @@ class RunReader:
                 before = read.run.metrics if read.run is not None and continues else []
                 new, read.end = _new_metrics(path, read.end if continues else 0)
                 if continues and read.run is not None and stamp[1:] == read.stamp[1:]:
-                    read.run = replace(read.run, metrics=[*before, *new])
+                    read.run = read.run.extended(new)
                 else:
                     read.run = RunData.load(path, metrics=[*before, *new])
                 read.stamp = stamp
@@ -121,7 +122,7 @@ def _describe_run(run: "RunData") -> dict[str, Any]:
     live, band = ask(path), _thinned(run.band(CORRECTED))
     success = {label: points for label, name in SUCCESS.items() if (points := run.points(name))}
     groups = {
-        title: {name: _thinned(points) for name in names if len(points := run.points(name)) > 1}
+        title: {name: _thinned(points, SMALL) for name in names if len(points := run.points(name)) > 1}
         for title, names in OTHER.items()
     }
     return {
@@ -235,8 +236,8 @@ def read_report(path: Path) -> bytes:
         raise FileNotFoundError(f"{path.name} has no report") from error
 
 
-def _thinned(points: Sequence[Any]) -> list[Any]:
-    """At most POINTS of them, with the last. Numbers that no chart can show are left out."""
-    points = [point for point in points if all(map(math.isfinite, point))]
-    every = max(1, -(-len(points) // POINTS))
-    return list(points[::-every][::-1])
+def _thinned(points: Sequence[Any], most: int = POINTS) -> list[Any]:
+    """At most so many of them, with the last. Left out are digits and numbers that no chart can show."""
+    every = max(1, -(-len(points) // most))
+    shown = [point for point in points[::-every][::-1] if all(map(math.isfinite, point))]
+    return [[float(f"{number:.6g}") for number in point] for point in shown]

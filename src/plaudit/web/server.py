@@ -8,6 +8,7 @@ import gzip
 import json
 import math
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -49,6 +50,7 @@ except ModuleNotFoundError as problem:
 REPORT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:"
 FRAME_CACHE = {"Cache-Control": "private, max-age=86400"}  # a frame of a store never changes
 COMPRESS = 1500  # bytes from which JSON is compressed
+MAX_SHARE = 0.005  # of the time, spent on a page that follows a run: the run may need the core
 LIVE_S = 1.0  # between two looks at a run that a page follows
 MAX_COMPARED = 12  # runs
 MAX_VIDEO = 64 << 20  # bytes; ours have about one megabyte
@@ -274,6 +276,7 @@ class _Server:
         sent = ""
         try:
             while True:
+                began = time.monotonic()
                 try:
                     described = await run_in_threadpool(self._run, socket.path_params["name"])
                 except PlauditError as problem:
@@ -284,7 +287,8 @@ class _Server:
                     sent = text
                 # A page that is closed is noticed here; pages send nothing.
                 try:
-                    await asyncio.wait_for(socket.receive_text(), LIVE_S)
+                    pause_s = max(LIVE_S, (time.monotonic() - began) / MAX_SHARE)
+                    await asyncio.wait_for(socket.receive_text(), pause_s)
                 except TimeoutError:
                     continue
         except WebSocketDisconnect:

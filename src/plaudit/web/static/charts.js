@@ -12,6 +12,18 @@ export function legend(names) {
   }));
 }
 
+// The width of a chart that fills the page.
+export const chartWidth = () => Math.max(320, Math.min(1500, document.getElementById("page").clientWidth - 80));
+
+// A range whose quarters are short numbers.
+function rounded(low, high) {
+  const quarter = (high - low) / 4 || 0.25, power = 10 ** Math.floor(Math.log10(quarter));
+  for (let step = power; ; step = step / power < 9 ? step + power / 2 : step * 2) {
+    const bottom = Math.floor(low / step) * step;
+    if (step >= quarter && bottom + 4 * step >= high - 1e-9) return [bottom, bottom + 4 * step];
+  }
+}
+
 const text = (words, attributes) => {
   const node = svg("text", attributes);
   node.textContent = words;
@@ -22,7 +34,7 @@ const text = (words, attributes) => {
 export function chart(series, { range = null, band = [], bandOf = 1, markers = [], unit = plain, last = "steps", width = 640, height = 216 } = {}) {
   const points = series.flat(), xs = points.map(([x]) => x), ys = points.map(([, y]) => y);
   const left = 56, right = width - 12, top = 18, bottom = height - 26, end = Math.max(...xs, 1);
-  const [low, high] = range ?? [Math.min(0, ...ys), Math.max(0, ...ys) || 1];
+  const [low, high] = range ?? rounded(Math.min(0, ...ys), Math.max(0, ...ys));
   const x = (value) => left + ((right - left) * value) / end;
   const y = (value) => bottom - ((bottom - top) * (Math.min(high, Math.max(low, value)) - low)) / (high - low || 1);
   const root = svg("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, role: "img" });

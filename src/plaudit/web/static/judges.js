@@ -1,6 +1,6 @@
 // Judges: the verdict, what another threshold would change, the exam, the worst frames, and training while it happens.
 
-import { chart, legend } from "./charts.js";
+import { chart, chartWidth, legend } from "./charts.js";
 import { ask, el, frameUrl, link, path, percent, section, select, short, table, verdict } from "./dom.js";
 
 const EVERY_MS = 2000;
@@ -91,7 +91,7 @@ function curvePart(epochs) {
   const own = epochs.filter((one) => !one.fold && !one.member);
   if (own.length < 2) return "";
   const lines = ["train_loss", "validation_loss"].map((name) => own.map((one) => [one.epoch, one[name]]));
-  return section("Training", el("div", { class: "card" }, legend(["loss on training episodes", "loss on held-out episodes"]), chart(lines, { last: "epochs" })));
+  return section("Training", el("div", { class: "card" }, legend(["loss on training episodes", "loss on held-out episodes"]), chart(lines, { last: "epochs", width: chartWidth() })));
 }
 
 export async function trainingPage({ page, crumbs, name }) {

@@ -3,7 +3,7 @@
 import { ask, el, tell } from "./dom.js";
 import "./theme.js";
 
-const PERIOD_MS = 100;
+const PERIOD_MS = 100, SILENT_S = 2;
 const part = (id) => document.getElementById(id);
 const figures = new Map(); // camera -> its image and its caption
 let newest = ""; // the frames that are shown
@@ -14,24 +14,27 @@ function figure(camera) {
   return { image, caption };
 }
 
-async function showFrames({ cameras, episode, step }) {
-  newest = `${episode}-${step}`;
+// Between two episodes the frames have an age instead of a step, and change all the time.
+const nameOf = ({ episode, step, age_s }) => (age_s === null ? `${episode}-${step}` : `${episode}-${Date.now()}`);
+
+async function showFrames({ cameras, step, age_s }, name) {
+  newest = name;
   await Promise.all(cameras.map(async (camera) => {
     if (!figures.has(camera)) figures.set(camera, figure(camera));
     const { image, caption } = figures.get(camera);
     image.src = `/frame/${encodeURIComponent(camera)}?${newest}`;
     await image.decode().catch(() => {}); // a slow network gets fewer frames, and no queue of them
-    caption.textContent = `${camera}, step ${step}`;
+    caption.textContent = age_s === null ? `${camera}, step ${step}` : camera;
   }));
 }
 
-function showWords({ words = "live", keys = [], hint = "", phase = "episode", step = 0 }) {
-  const past = phase !== "episode";
+function showWords({ words = "live", keys = [], hint = "", phase = "episode", step = 0, age_s = null }) {
+  const past = phase !== "episode" && !(age_s !== null && age_s < SILENT_S);
   part("words").textContent = words || "getting ready";
   part("words").classList.toggle("warn", phase === "held");
   part("keys").replaceChildren(...keys.map(([key, command]) => el("span", {}, el("kbd", {}, key), ` ${command}`)));
   part("hint").textContent = hint || (step === null ? "Frames appear when the first episode begins."
-    : past ? "These are the last frames of the previous episode." : "");
+    : !past ? "" : age_s === null ? "These are the last frames of the previous episode." : `These frames are ${Math.round(age_s)} s old.`);
   part("hint").classList.toggle("muted", step === null || past);
   part("cameras").classList.toggle("past", past);
 }
@@ -40,7 +43,8 @@ async function follow() {
   const state = await ask("/live");
   part("robot").textContent = state.robot;
   showWords(state);
-  if (state.step !== null && newest !== `${state.episode}-${state.step}`) await showFrames(state);
+  const name = nameOf(state);
+  if (state.step !== null && newest !== name) await showFrames(state, name);
 }
 
 addEventListener("keydown", (event) => {

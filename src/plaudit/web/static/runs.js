@@ -1,7 +1,7 @@
 // Runs: the verdict first, then the state of the running loop, success, episodes, rewards, curves and events. A page
 // that is open is sent each change over a websocket.
 
-import { chart, legend } from "./charts.js";
+import { chart, chartWidth, legend } from "./charts.js";
 import { ask, clipUrl, clock, el, frameUrl, link, path, percent, section, short, table, tell, verdict, when } from "./dom.js";
 
 const RETRY_MS = 3000, RECENT_MS = 10000;
@@ -93,7 +93,7 @@ function rewardCard(store, storeId, row, reward) {
 
 function loopParts(name, run) {
   const live = run.live;
-  if (!live?.rows) return []; // plaudit train has no workers
+  if (!live?.rows) return [];
   const problems = live.problems.map((text) => el("p", { class: "card warn" }, text));
   const workers = live.workers.map(([worker, queue, waits]) => [worker, queue,
     el("span", { class: waits ? "muted" : "working" }, waits ? `waits for ${waits}` : "working")]);
@@ -132,8 +132,6 @@ function successPart(run) {
     chart(Object.values(run.success), { range: [0, 1], band: bandOf < 0 ? [] : run.band, bandOf, markers: run.markers, unit: percent, width: chartWidth() })),
     run.about ? el("p", { class: "muted" }, run.about) : "");
 }
-
-const chartWidth = () => Math.max(320, Math.min(1500, document.getElementById("page").clientWidth - 80));
 
 function restParts(name, run) {
   const events = run.events.map((event) => [el("span", { class: "muted" }, when(event.time)),
