@@ -3,7 +3,7 @@
 #   make test    set up, lint and run the tests
 # Both take PYTHON=python3.12 to use another Python, and TORCH=... to install another build of PyTorch.
 .PHONY: help demo test test-all test-latest environments ruff lint types test-fast test-beside test-clusters test-simulators
-.PHONY: test-slow test-slow-clusters bench interop lock clean
+.PHONY: test-slow test-slow-clusters bench interop lock dist clean
 
 # Every Python that was asked for has environments of its own.
 VENV := .venv$(addprefix -,$(notdir $(PYTHON)))
@@ -29,8 +29,9 @@ help:
 	@echo "make test-latest   the same as test-all with the newest release of everything, without the lock"
 	@echo "make lint   ruff and pyright alone"
 	@echo "make bench  every benchmark in its quick form"
-	@echo "make interop  with lerobot itself (Python 3.12, 6 GB): data sets, reward classifiers and devices, both ways"
+	@echo "make interop  with lerobot itself (Python 3.12, 6 GB): data sets, reward classifiers, devices and policies"
 	@echo "make lock   renew requirements/: the exact versions that all of these install"
+	@echo "make dist   build the wheel and the source archive, and try the wheel in an empty environment"
 	@echo "make clean  remove the environments and the demo"
 	@echo "PYTHON=python3.12 chooses another Python, TORCH=torch==2.14.0 another PyTorch"
 
@@ -122,10 +123,12 @@ bench: $(VENV)/.ready-bench $(SIMULATORS)/.ready
 	$(BIN)/python benchmarks/structure.py --quick
 	$(BIN)/python benchmarks/prose.py --quick
 	$(BIN)/python benchmarks/replay.py --quick
+	$(BIN)/python benchmarks/sampling.py --quick
 	$(BIN)/python benchmarks/store.py --quick
 	$(BIN)/python benchmarks/attack.py --quick
 	$(BIN)/python benchmarks/env.py --quick
 	$(BIN)/python benchmarks/learn.py --quick
+	$(BIN)/python benchmarks/pretrained.py --quick
 	$(BIN)/python benchmarks/pixels.py --quick
 	$(BIN)/python benchmarks/encode.py --quick
 	$(BIN)/python benchmarks/reward.py --quick
@@ -138,6 +141,7 @@ bench: $(VENV)/.ready-bench $(SIMULATORS)/.ready
 	$(BIN)/python benchmarks/cascade.py --quick
 	$(BIN)/python benchmarks/plan.py --quick
 	$(BIN)/python benchmarks/vlm.py --quick
+	$(BIN)/python benchmarks/published.py --quick
 	PYTHONPATH=tests $(BIN)/python benchmarks/tune.py --quick
 	[ ! -d ../shared/data/g1_bottle ] || $(BIN)/python benchmarks/real_images.py --quick
 	[ ! -d ../shared/data/g1_bottle ] || $(BIN)/python benchmarks/judges.py --quick
@@ -160,10 +164,14 @@ $(INTEROP)/.ready: pyproject.toml scripts/interop.sh requirements/interop.txt
 
 interop: $(INTEROP)/.ready
 	$(INTEROP)/bin/python benchmarks/interop.py $(ARGS)
+	$(INTEROP)/bin/python -m pytest tests/policies/test_lerobot_policy.py
+
+dist:
+	@scripts/dist.sh .venv-dist
 
 lock:
 	@scripts/lock.sh
 	@scripts/check_lock.py
 
 clean:
-	rm -rf .venv .venv-* runs/demo
+	rm -rf .venv .venv-* dist runs/demo

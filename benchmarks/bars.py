@@ -54,11 +54,13 @@ class Bars:
 
 def line_charts(panels: Sequence[Mapping[str, Any]], *, columns: int = 2, size: tuple[int, int]) -> str:
     """Several line charts of one size in one drawing; a panel has the arguments of `line_chart`."""
-    from plaudit.report.plots import line_chart  # matplotlib takes a second to import
+    from plaudit.report.plots import LIGHT, line_chart  # matplotlib takes a second to import
 
+    columns = min(columns, len(panels))
     width, height = columns * size[0], -(-len(panels) // columns) * size[1]
-    drawing = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}">']
+    colors = "".join(f"--{name}:{color};" for name, color in LIGHT.items())  # which a page would define
+    drawing = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" style="{colors}">']
     for number, panel in enumerate(panels):
         x, y = number % columns * size[0], number // columns * size[1]
-        drawing.append(line_chart(**panel, size=size).replace("<svg ", f'<svg x="{x}" y="{y}" ', 1))
+        drawing.append(str(line_chart(**panel, size=size)).replace("<svg ", f'<svg x="{x}" y="{y}" ', 1))
     return "\n".join([*drawing, "</svg>"])

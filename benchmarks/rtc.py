@@ -46,8 +46,8 @@ from rtc_task import (
 )
 
 DELAYS = (0, 50, 100, 200, 300)  # ms
-WAYS = ("sequential", "blended", "guided")
-GUIDANCE = {"sequential": "vjp", "blended": "blend", "guided": "vjp"}
+WAYS = ("sequential", "blended", "guided", "prefix")
+GUIDANCE = {"sequential": "vjp", "blended": "blend", "guided": "vjp", "prefix": "prefix"}
 EXECUTE = 16  # steps of a chunk before the next
 TICK = 20.0  # ms
 FIGURE = Path(__file__).parents[1] / "docs" / "images" / "rtc.svg"

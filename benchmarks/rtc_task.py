@@ -233,6 +233,7 @@ class Slowed:
 def flow_config() -> FlowConfig:
     return FlowConfig.model_validate(
         {"state_dim": 9, "action_dim": 2, "horizon": HORIZON, "velocity_net": {"width": 128, "depth": 2}}
+        | {"max_prefix": 20}  # 400 ms at 50 Hz
     )
 
 

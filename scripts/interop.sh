@@ -27,7 +27,7 @@ if [ ! -x "$venv/bin/python" ]; then
   rm -rf "$venv"
   "$python" -m venv "$venv"
 fi
-wanted=("${TORCH:-torch==2.11.0}" -r requirements/interop.txt -e .)
+wanted=("${TORCH:-torch==2.11.0}" -r requirements/interop.txt -e ".[test]")
 uv=$(find_uv)
 if [ -n "$uv" ]; then
   eval "$("$venv/bin/python" -m pip config list 2>/dev/null | "$venv/bin/python" scripts/uv_settings.py)"

@@ -63,3 +63,8 @@ def _commands(command):
     if not hasattr(command, "commands"):
         return [command]
     return [one for each in command.commands.values() for one in _commands(each)]
+
+
+def test_a_wrong_choice_is_a_sentence_without_the_name_of_an_exception(tmp_path):
+    text = plaudit("label", "x", "--judge", "human", "--window", "qtt", cwd=tmp_path, ok=False)
+    assert "Invalid value for '--window': 'qtt' is not one of 'auto', 'web', 'qt'." in text

@@ -1,5 +1,7 @@
 """`plaudit train-policy`, as a user types it."""
 
+from dataclasses import replace
+
 import pytest
 
 from conftest import counting_episode, labeled_store
@@ -56,3 +58,22 @@ def test_a_store_of_failures_is_refused_unless_they_are_asked_for(tmp_path):
 def test_mistakes_are_answered_in_a_sentence(tmp_path, words, sentence):
     labeled_store(tmp_path / "demos", counting_episode())
     assert sentence in plaudit("train-policy", "demos", *words, cwd=tmp_path, ok=False)
+
+
+def test_demonstrations_of_several_tasks_make_the_task_an_input(tmp_path):
+    store = labeled_store(tmp_path / "demos", counting_episode(steps=6), cutoff=5)
+    store.append(replace(counting_episode(steps=6), task="push the cube"))
+    said = plaudit("train-policy", "demos", *SMALL, "-o", "taught", cwd=tmp_path)
+    assert "the policy takes the task as input, one of 2: " in said
+    assert "push the cube" in load_policy(tmp_path / "taught/policy.yaml").config.tasks
+
+
+def test_a_policy_is_continued_with_its_own_statistics_and_only_where_it_fits(tmp_path):
+    store = labeled_store(tmp_path / "demos", counting_episode(steps=6), cutoff=5)
+    plaudit("train-policy", "demos", *SMALL, "-o", "taught", cwd=tmp_path)
+    store.append(counting_episode(steps=20))
+    said = plaudit("train-policy", "demos", "--start", "taught", "fit.steps=3", "-o", "more", cwd=tmp_path)
+    assert "learned for 3 steps" in said
+    assert (tmp_path / "more/normalizer.json").read_text() == (tmp_path / "taught/normalizer.json").read_text()
+    words = ("--start", "taught", "--no-cameras")
+    assert "looks at camera" in plaudit("train-policy", "demos", *words, "-o", "other", cwd=tmp_path, ok=False)

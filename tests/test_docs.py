@@ -113,9 +113,11 @@ def test_files_that_the_source_mentions_exist():
 FLAG = re.compile(r"(?<![\w-])--[a-z][\w-]*(?![\w-])(?<!-)")
 FOREIGN = {  # flags of other programs that a message or a page names
     *("--logdir", "--no-build-isolation", "--max-logprobs", "--limit-mm-per-prompt"),  # tensorboard, pip, vllm
+    "--local-dir",  # hf download
     *("--block", "--disable-usage-stats", "--no-monitor", "--node-ip-address"),  # ray
     *("--watchdog_ms", "--figure"),  # the process of a twin, benchmarks/rtc.py
     *("--runs", "--replay"),  # benchmarks/simulate.py
+    "--pretrained-path",  # the converter of lerobot
     *(
         "--robot",
         "--teleop",

@@ -65,3 +65,9 @@ class Adam(torch.optim.Adam):
 
 class AdamW(Adam, torch.optim.AdamW):
     """`torch.optim.AdamW`, in the same way."""
+
+
+def gpu_names() -> list[str]:
+    """Each GPU that torch can use, with its memory."""
+    cards = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    return [f"{card.name}, {card.total_memory / 2**30:.0f} GiB" for card in cards]

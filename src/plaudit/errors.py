@@ -19,6 +19,11 @@ class PlauditError(Exception):
         return _rebuild, (type(self), self.args, self.__dict__)
 
 
+def without_prefix(message: str) -> str:
+    """A message of pydantic without the name of the exception that it begins with."""
+    return message.replace("Value error, ", "", 1)
+
+
 def _rebuild(cls: type[PlauditError], args: tuple[Any, ...], attributes: dict[str, Any]) -> PlauditError:
     error = cls.__new__(cls)
     error.args = args
@@ -218,10 +223,14 @@ class StoreFull(StoreError):
     """The disk is full. This episode was not stored; all earlier ones are intact."""
 
 
+MAX_CHOICES = 40  # that a message lists; a folder may have thousands of files
+
+
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """The end of an error message: the choice most similar to `name`, or all choices when none is similar."""
     choices = sorted(choices)
     close = get_close_matches(name, choices, n=1, cutoff=0.6)
     if close:
         return f"did you mean '{close[0]}'?"
-    return f"known: {', '.join(choices)}" if choices else "there are none"
+    more = f" and {len(choices) - MAX_CHOICES} more" if len(choices) > MAX_CHOICES else ""
+    return f"known: {', '.join(choices[:MAX_CHOICES])}{more}" if choices else "there are none"

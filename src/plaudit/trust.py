@@ -104,12 +104,17 @@ def check_host(address: str) -> str:
     source = _source.get()
     if source is None or address in source.typed:
         _remember(HOSTS, [host] if _HOST.fullmatch(host) else [])
-    elif not _is_local(host) and host not in _allowed(HOSTS):
+    elif not is_local(host) and host not in _allowed(HOSTS):
         raise NotAllowed(
             f"{source.path.name} names the server {host or 'without a name'}, which would be sent what the cameras "
             f"saw; nothing was sent. If it is yours, add --allow-host {host or 'HOST'}"
         )
     return address
+
+
+def is_allowed_host(host: str) -> bool:
+    """Whether the user has allowed this host."""
+    return host in _allowed(HOSTS)
 
 
 def check_local_files_only(local: bool) -> bool:
@@ -234,7 +239,7 @@ def _remember(variable: str, names: Collection[str]) -> None:
         os.environ[variable] = ",".join(sorted(_allowed(variable) | {*names}))
 
 
-def _is_local(host: str) -> bool:
+def is_local(host: str) -> bool:
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:

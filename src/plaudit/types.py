@@ -35,6 +35,7 @@ ProgressFn = Callable[[Sequence[Any]], Iterable[Any]]  # goes through a sequence
 
 Padding = Literal["none", "first", "last"]
 
+ANY_TASK = "*"  # the instruction of a warm-up, which every policy accepts
 POLICY, HUMAN = 0, 1  # values of Episode.control_mode
 
 OUR_MAIN_CAMERA = "front"
@@ -63,6 +64,7 @@ class Observation:
     state: FloatArray  # [S] joint angles or whatever the robot measures, in its own units
     # The observation one step earlier, for policies with a history; None: this is the first of its episode.
     previous: "Callable[[], Observation] | None" = None
+    task: str = ""  # the instruction, for policies that take one
 
     def window(self, history: int, cameras: Iterable[str]) -> "Observation":
         """This one and `history` earlier ones, the newest first: images [..., 1 + history, H, W, 3] of these cameras,
@@ -75,13 +77,14 @@ class Observation:
             previous = seen[-1].previous
             seen.append(seen[-1] if previous is None else previous())
         images = {camera: np.stack([each.images[camera] for each in seen], axis=-4) for camera in cameras}
-        return Observation(images, np.stack([each.state for each in seen], axis=-2))
+        return Observation(images, np.stack([each.state for each in seen], axis=-2), task=self.task)
 
     def __getitem__(self, index: Any) -> "Observation":
         """What one of N robots sees, or some."""
         previous = self.previous
         images = {camera: frames[index] for camera, frames in self.images.items()}
-        return Observation(images, self.state[index], None if previous is None else lambda: previous()[index])
+        earlier = None if previous is None else lambda: previous()[index]
+        return Observation(images, self.state[index], earlier, self.task)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from plaudit.robots.twin.log import read_log
 from plaudit.robots.twin.task import TwinTask, handles
 from plaudit.rollout.engine import InferenceConfig
 from plaudit.rollout.operator import OperatorCommand
-from plaudit.rollout.scripted_teleop import ScriptedLeader, ScriptedTeleopConfig
+from plaudit.rollout.scripted_teleop import PATIENCE_S, ScriptedLeader, ScriptedTeleopConfig
 from plaudit.rollout.sequential import TeleopOnly
 from plaudit.rollout.teleop import TopicConfig
 from plaudit.types import HUMAN, Labels
@@ -58,6 +58,14 @@ def test_joint_commands_of_a_person_move_the_cube_until_the_task_is_done(params,
     assert said == OperatorCommand.SUCCESS and task.privileged()["success"]
     assert np.linalg.norm(cube(task) - before) > 0.04
     assert task.num_scenes == 0  # the arm passed no start pose on its way
+    task.close()
+
+
+def test_a_report_that_nobody_has_heard_comes_again(params):
+    task = TwinTask("lift", params)
+    leader = ScriptedLeader(task, ScriptedTeleopConfig(budget_s=0))
+    reports = [leader()[1] for _ in range(int(2 * PATIENCE_S * params.HZ) + 1)]
+    assert [report for report in reports if report] == 2 * [OperatorCommand.FAILURE]
     task.close()
 
 

@@ -13,11 +13,13 @@ except KeyboardInterrupt:
 # In the order of `plaudit --help`.
 COMMANDS = (
     *("serve", "record", "collect", "label", "train-reward", "train-progress", "train", "run", "train-policy"),
+    "serve-policy",
     *("online", "report", "eval", "demo", "data", "env", "robot", "judge", "cluster", "config"),
+    "doctor",
 )
 # The modules of this package that define commands with other names.
 MODULES = {"collect": "env", "train-reward": "reward", "train-progress": "reward", "train-policy": "train"}
-MODULES |= {"eval": "report", "demo": "report"}
+MODULES |= {"eval": "report", "demo": "report", "serve-policy": "serve"}
 
 
 def main() -> None:

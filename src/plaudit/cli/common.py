@@ -20,7 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.segment import Segment
 from rich.text import Text
 
-from plaudit.errors import DataError, PlauditError, UnclearDataset
+from plaudit.errors import DataError, PlauditError, UnclearDataset, without_prefix
 from plaudit.processes import keep_freed_memory
 from plaudit.trust import plain
 
@@ -258,7 +258,11 @@ def open_or_create(folder: Path) -> Iterator["Store"]:
     from plaudit.data.store import Store, is_store
 
     if is_store(folder):
+        from plaudit.rollout.run import label_marked
+
         with Store.open(folder, write=True) as store:
+            if store.ids:  # a command that was killed may have stored an episode without its label
+                label_marked(store, store.ids[-1])
             yield store
         return
     try:
@@ -318,7 +322,7 @@ def run_app(app: typer.Typer) -> NoReturn:
     except UsageError as error:
         words = io.StringIO()
         error.show(words)
-        err.print(words.getvalue().rstrip("\n"))
+        err.print(without_prefix(words.getvalue().rstrip("\n")))  # typer converts with pydantic
         sys.exit(error.exit_code)
     except PlauditError as error:
         tell("error", *str(error).splitlines())

@@ -38,7 +38,7 @@ MIN_FPS, MAX_FPS = 1e-3, 1e5
 NAMES = {"output": ("--output", "-o"), "output_dir": ("--output-dir", "-o")}
 FunctionT = TypeVar("FunctionT", bound=Callable[..., None])
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 @app.callback(invoke_without_command=True)

@@ -8,6 +8,9 @@ A step of an episode in which a person acted (`control_mode`) is experience like
 as in HIL-SERL: it is sampled once more in the part of a batch that holds the demonstrations, so whatever clones these
 clones it too. A store of demonstrations may hold corrections of a policy (`plaudit record --policy`). Of these
 episodes, too, only the person's steps are demonstrations.
+
+With `interventions.successes`, the run's own episodes that were judged a success are demonstrations as well. This is
+imitation of the best of what the policy did.
 """
 
 from collections.abc import Iterator, Mapping
@@ -76,6 +79,7 @@ class InterventionConfig(Config):
     share: Fraction | None = None
     half_life: PositiveInt | None = None  # episodes after which one is sampled half as often; None: all alike
     drop_before: NonNegativeInt = 0  # steps of the policy just before a person takes over, which are not sampled
+    successes: bool = False  # the run's episodes that were judged a success are demonstrations too
 
 
 def steps_by_person(control_mode: AnyArray) -> AnyArray:

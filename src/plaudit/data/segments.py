@@ -31,7 +31,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from plaudit.data.disk import CHUNK, Folder, decode_checked, encode_checked, sync_file, write_at
 from plaudit.data.quarantine import set_aside
-from plaudit.errors import EpisodeNotFound, ForeignFile, StoreDamaged, StoreError
+from plaudit.errors import EpisodeNotFound, ForeignFile, StoreDamaged, StoreError, without_prefix
 from plaudit.files import brief
 from plaudit.types import AnyArray, Episode
 
@@ -96,7 +96,7 @@ class Schema:
             return cls(**tree)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {without_prefix(first['msg'])}") from error
 
     def __post_init__(self) -> None:
         """Raise ValueError if no segment can have it."""

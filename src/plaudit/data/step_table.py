@@ -232,6 +232,9 @@ class StepTable:
         if self.interventions is not None and self.interventions.drop_before:
             modes = self._control_mode(entry)
             block["valid"] &= ~steps_before_takeover(modes, self.interventions.drop_before)
+        if self.interventions is not None and self.interventions.successes:
+            by_person = steps_to_clone(self._control_mode(entry), demonstrations=self._demonstrations)
+            block["cloned"] = block["left"] if labels.success_once else by_person
         if line["repeated"] == "first":
             block["valid"][0] = False
         if line["repeated"] == "last":

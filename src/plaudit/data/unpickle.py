@@ -145,8 +145,28 @@ def unpickle(file: IO[bytes], path: Path) -> Any:
     return resolve(_Unpickler(file, path).load(), path)
 
 
+def parse_npy(data: bytes) -> AnyArray:
+    """The array of plain numbers in the bytes of a `.npy` file. Nothing is unpickled, so any process may call it."""
+    file = io.BytesIO(data)
+    shape, fortran, dtype = _npy_header(file)
+    if dtype.hasobject:
+        raise Damaged("objects where numbers should be")
+    return _array(file.read(), _Dtype(dtype.str), shape, "F" if fortran else "C")
+
+
 def read_npy(file: IO[bytes], path: Path) -> Any:
     """The content of a `.npy` file: an array, or the dictionary that `np.save` pickled into it."""
+    shape, fortran, dtype = _npy_header(file)
+    if not dtype.hasobject:
+        data = file.read(os.fstat(file.fileno()).st_size)
+        return _array(data, _Dtype(dtype.str), shape, "F" if fortran else "C")
+    value = _Unpickler(file, path).load()
+    if isinstance(value, _Array) and value.objects and value.shape == ():
+        value = value.objects[0]  # np.save wraps a dictionary in an array of no dimensions
+    return resolve(value, path)
+
+
+def _npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     version = npy_format.read_magic(file)
     length = file.read(2 if version == (1, 0) else 4)
     size = int.from_bytes(length, "little")
@@ -156,14 +176,7 @@ def read_npy(file: IO[bytes], path: Path) -> Any:
     if sum(header.count(bracket) for bracket in (b"(", b"[", b"{")) > MAX_DEPTH:  # which Python's parser recurses into
         raise Damaged("a header that nests too deep")
     read_header = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
-    shape, fortran, dtype = read_header(io.BytesIO(length + header))
-    if not dtype.hasobject:
-        data = file.read(os.fstat(file.fileno()).st_size)
-        return _array(data, _Dtype(dtype.str), shape, "F" if fortran else "C")
-    value = _Unpickler(file, path).load()
-    if isinstance(value, _Array) and value.objects and value.shape == ():
-        value = value.objects[0]  # np.save wraps a dictionary in an array of no dimensions
-    return resolve(value, path)
+    return read_header(io.BytesIO(length + header))
 
 
 def resolve(tree: Any, path: Path, others: tuple[type, ...] = ()) -> Any:
