@@ -323,9 +323,11 @@ def chosen_ids(store: Any, text: str | None) -> list[int]:
 def label(
     # An episode store; with --to-lerobot also a LeRobot data set.
     store: Annotated[Path, Option(metavar="STORE")],
-    # A file {episode: first success frame, [[first, last], [first, null, "unknown"], ...] or null}.
+    # A file {episode: first success frame, [[first, last], [first, null, "unknown"], ...] or null}, or .parquet.
     cutoffs: Path | None = None,
     *,
+    signal: str | None = None,  # With a .parquet file: the signal that shows success; next.success if not given.
+    threshold: float | None = None,  # With --signal: the value from which on it shows success.
     # Whether the file uses the store's ids or the episode numbers of its source.
     by: Literal["id", "source"] | None = None,
     # Label of the frames after the last range of an episode; unknown frames are not used.
@@ -336,22 +338,32 @@ def label(
     # Write a copy of the LeRobot data set with the labels into this new folder.
     to_lerobot: Annotated[Path | None, Option(metavar="OUT")] = None,
     source: Path | None = None,  # With --to-lerobot: the data set, when it is not where it was imported from.
-    # With --to-lerobot: whether next.reward is about the next frame or the row's own.
+    # With --to-lerobot or a .parquet file: whether next.reward is about the next frame or the row's own.
     reward_frame: Literal["next", "same"] = "next",
     hard_links: bool = False,  # With --to-lerobot: link videos instead of copying them.
     follow_links: FollowLinks = False,
 ) -> None:
     """Label episodes from a file with the first success frame of each. Labels are versioned; none is lost.
 
+    A .parquet file has LeRobot's frame signals: next.success, or a signal and its threshold, gives the labels.
+
     With --to-lerobot, write next.reward, next.done and next.success into a copy of a LeRobot data set. Its videos and
     other columns stay the same.
     """
     from plaudit.data import labeled_copy
-    from plaudit.data.cutoffs import read_cutoffs
+    from plaudit.data.cutoffs import label_store, read_cutoffs
+    from plaudit.data.frame_signals import label_by_signals, read_frame_signals
     from plaudit.data.store import Store, is_store
 
     if to_lerobot is None and (source is not None or hard_links):
         raise DataError("--source and --hard-links need --to-lerobot OUT, the folder of the copy")
+    signals = cutoffs is not None and cutoffs.suffix == ".parquet"
+    if (signal is not None or threshold is not None) and not signals:
+        raise DataError("--signal and --threshold are about a .parquet file of frame signals; name one")
+    if threshold is not None and signal is None:
+        raise DataError("--threshold needs --signal, the name of the signal")
+    if signals and (after != "failure" or not is_store(store)):
+        raise DataError("a .parquet file labels a store: import the data set first, and leave out --after")
     if to_lerobot is not None and not is_store(store):
         if by or note or restore or source:
             raise DataError(f"{store} is not a store; leave out --by, --note, --restore and --source")
@@ -366,8 +378,12 @@ def label(
             labeled_copy.check_copy(source, to_lerobot, store)  # before anything is labeled
         if restore is not None:
             _restore(opened, restore)
+        elif cutoffs is not None and signals:
+            file = read_frame_signals(cutoffs)
+            how: dict[str, Any] = {"by": by, "reward_frame": reward_frame, "note": note}
+            _print_labeled(opened, label_by_signals(opened, file, signal, threshold, **how))
         elif cutoffs is not None:
-            _label(opened, cutoffs, by, after, note)
+            _print_labeled(opened, label_store(opened, read_cutoffs(cutoffs), by=by, note=note, after=after))
         elif to_lerobot is None:
             raise DataError("name a label file like {0: 53, 1: null}, or --restore an old version")
         labels = {} if source is None else labeled_copy.labels_of_store(opened, source)
@@ -397,12 +413,9 @@ def _restore(store: "Store", version_name: str) -> None:
     out.print(f"episode {episode_id}: version {version} counts again, as version {new}")
 
 
-def _label(store: "Store", cutoffs: Path, by: Any, after: Any, note: str) -> None:
+def _print_labeled(store: "Store", ids: Sequence[int]) -> None:
     import numpy as np
 
-    from plaudit.data.cutoffs import label_store, read_cutoffs
-
-    ids = label_store(store, read_cutoffs(cutoffs), by=by, note=note, after=after)
     targets = [store.ledger.history(i)[-1].labels().targets[store.episode(i).observed] for i in ids]
     frames = np.concatenate([np.zeros(0), *targets])
     yes, no = int((frames == 1).sum()), int((frames == 0).sum())

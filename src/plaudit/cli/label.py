@@ -59,6 +59,9 @@ def label_(
     window: Literal["auto", "web", "qt"] = "auto",
     # With --judge human and a window: a file that records every action.
     action_log: Annotated[Path | None, Option("--action-log", "--keys-log")] = None,
+    # Write scores and labels of all episodes as LeRobot's frame signals.
+    to_lerobot_signals: Annotated[Path | None, Option(metavar="OUT.parquet")] = None,
+    source: Path | None = None,  # With --to-lerobot-signals: the data set, if it was moved since it was imported.
     state: StateColumns = None,
     action: ActionColumns = None,
     camera: Cameras = None,
@@ -70,6 +73,8 @@ def label_(
     the command returns 1, and the next run retries it. See docs/judges.md.
     """
     from plaudit.data.formats import ReadOptions
+    from plaudit.data.frame_signals import check_signals_path
+    from plaudit.data.labeled_copy import source_of_store
     from plaudit.data.store import Store, is_store
     from plaudit.data.transfer import store_beside
     from plaudit.judges.certificate import certificate_beside, certificate_status
@@ -79,7 +84,7 @@ def label_(
     cameras, rename = camera_names(camera)
     options = ReadOptions(state=state or (), action=action or (), cameras=cameras, rename=rename)
     if judge == "human":
-        if any([config, model, decode, episodes, skip_labeled, dry_run, overrides]):
+        if any([config, model, decode, episodes, skip_labeled, dry_run, overrides, to_lerobot_signals]):
             raise DataError(
                 "--judge human lets you choose what to label; it takes --order, --name, --window and --action-log"
             )
@@ -92,6 +97,12 @@ def label_(
         done = run_labeling_app(folder, order=order, name=name, action_log=action_log, **how)
         _print_labeled(Store.open(done.store), done.count, done.drafts)
         return
+    if to_lerobot_signals is not None:
+        check_signals_path(to_lerobot_signals)  # before the judge works for hours
+        if skip_labeled:
+            raise DataError("--to-lerobot-signals writes the scores of all episodes; leave out --skip-labeled")
+    elif source is not None:
+        raise DataError("--source is the data set of --to-lerobot-signals; name that file too, or leave it out")
     settings, asked = load_judge(config, judge, model, decode, overrides)
     if dry_run and not is_store(folder):
         data_set, folder = folder, store_beside(folder)
@@ -99,6 +110,8 @@ def label_(
             out.print(f"{data_set} would be imported into {folder} and labeled there; nothing was written")
             return
     store = open_episodes(folder, options)
+    if to_lerobot_signals is not None:
+        source = source or source_of_store(store)
     if settings.needs_certificate:
         beside = None if config is None else certificate_beside(config)
         own = settings.certificate_path if beside is None or not beside.exists() else beside
@@ -115,7 +128,25 @@ def label_(
         done = LabelRunner(asked, queue, batch_size=batch).run(progress("labeling"))
     except KeyboardInterrupt:
         stop(f"interrupted; {len(store.ledger) - before} episodes were labeled; run the same command to resume")
+    if to_lerobot_signals is not None and done.failed:
+        tell("note", f"{to_lerobot_signals} was not written; it needs the scores of all these episodes")
     _print_result(store, settings, asked, done, len(ids) - len(waiting))
+    if to_lerobot_signals is not None and source is not None:
+        _write_signals(store, source, settings, asked, ids, to_lerobot_signals)
+
+
+def _write_signals(
+    store: "Store", source: Path, config: "JudgeConfig", judge: "Judge", ids: Sequence[int], path: Path
+) -> None:
+    """Write the scores and labels of these episodes as LeRobot's frame signals."""
+    from plaudit.data.formats.lerobot.signals import Meaning
+    from plaudit.data.frame_signals import write_frame_signals
+
+    meanings = {name: Meaning(**vars(signal)) for name, signal in config.signals.items()}
+    scoring = {"judge": judge.id.source, "fingerprint": judge.id.model, "rule": judge.rule.describe()}
+    scoring["config"] = config.model_dump(mode="json", exclude_defaults=True, exclude={"force"})
+    rows = write_frame_signals(store, source, judge.id, ids, path, meanings, {"scoring": scoring})
+    out.print(f"{path} has the scores and labels of {rows} rows of {source}")
 
 
 def _opens_window(window: Literal["auto", "web", "qt"], action_log: Path | None) -> bool:

@@ -72,7 +72,7 @@ def label_store(
 
     after: the label of frames after the last range of an episode
     """
-    ids = _numbering(store, by)
+    ids = numbering(store, by)
     labeled: list[tuple[int, Labels]] = []
     for number, value in cutoffs.items():
         if number not in ids:
@@ -90,7 +90,7 @@ def label_store(
     return [episode_id for episode_id, _ in labeled]
 
 
-def _numbering(store: Store, by: Numbering | None) -> dict[int, int]:
+def numbering(store: Store, by: Numbering | None) -> dict[int, int]:
     """The number that a person writes -> id; DataError if the numbers are ambiguous."""
     ids = {i: i for i in store.ids}
     origins = {i: store.entry(i).line["origin"] for i in store.ids}

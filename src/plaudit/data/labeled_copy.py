@@ -42,19 +42,26 @@ def labels_of_store(store: Store, source: Path) -> dict[int, EpisodeLabels]:
 
     source: that data set; it may have been renamed if the store has episodes of a single one
     """
-    origins = _lerobot_origins(store)
-    if len({origin["path"] for origin in origins.values()}) > 1:
-        origins = {i: o for i, o in origins.items() if Path(o["path"]).resolve() == source.resolve()}
-    if not origins:
-        raise DataError(f"{store.folder} has no episode of {source}; import it first")
     labeled: dict[int, EpisodeLabels] = {}
-    for episode_id, origin in origins.items():  # of two with one number, the one that was imported last
+    for episode_id, origin in lerobot_episodes(
+        store, source
+    ).items():  # of two with one number, the one that was imported last
         episode = store.episode(episode_id)
         labels = store.ledger.labels(episode_id)
         labeled[origin["index"]] = EpisodeLabels(labels, episode_id, episode.terminated, episode.actions)
     if not any(one.labels for one in labeled.values()):
         raise DataError(f"no episode of {source} has labels in {store.folder}; label some first")
     return labeled
+
+
+def lerobot_episodes(store: Store, source: Path) -> dict[int, Any]:
+    """Id -> origin of the episodes of a LeRobot data set, which may have been renamed if the store has no others."""
+    origins = _lerobot_origins(store)
+    if len({origin["path"] for origin in origins.values()}) > 1:
+        origins = {i: o for i, o in origins.items() if Path(o["path"]).resolve() == source.resolve()}
+    if not origins:
+        raise DataError(f"{store.folder} has no episode of {source}; import it first")
+    return origins
 
 
 def _lerobot_origins(store: Store) -> dict[int, Any]:
@@ -66,7 +73,7 @@ def labels_of_file(
     source: Path, cutoffs: Mapping[int, Any], *, after: After = "failure", follow_links: bool = False
 ) -> dict[int, EpisodeLabels]:
     """Labels of a label file for a data set that was not imported; its images are not read."""
-    with open_in_worker(source, _tables_alone(follow_links)) as dataset:
+    with open_in_worker(source, tables_alone(follow_links)) as dataset:
         if dataset.format != "lerobot":
             raise DataError(f"{source} has .{dataset.format} files; only a LeRobot data set can be copied with labels")
         steps = {entry.index: entry.steps for entry in dataset.sources}
@@ -106,7 +113,7 @@ def write_labeled_copy(
     """Write a copy of a LeRobot data set with these labels into an empty or new folder."""
     check_copy(source, target)
     codecs: Mapping[str, str] = {}  # of the first episode whose videos can be read: info.json has one for all
-    with open_in_worker(source, _tables_alone(follow_links)) as dataset:
+    with open_in_worker(source, tables_alone(follow_links)) as dataset:
         for entry in dataset.sources:
             with suppress(DataError):
                 codecs = entry.codecs()
@@ -132,6 +139,6 @@ def write_labeled_copy(
             return CopyReport(**process.hear(where)["report"])
 
 
-def _tables_alone(follow_links: bool) -> ReadOptions:
+def tables_alone(follow_links: bool = False) -> ReadOptions:
     """Options to read a data set without choosing its state and action columns."""
     return ReadOptions(state=("none",), action=("none",), follow_links=follow_links)

@@ -32,7 +32,8 @@ from plaudit.types import AnyArray, ByteArray, Episode, Labels, Origin
 
 WAITING = 1800.0  # s without an answer: a disk that does not respond, since computing has a limit of its own
 MAX_MESSAGE = 256 << 20  # bytes without the arrays
-FILE_COPIES = 4  # times the size of a file that its arrays may have
+# How many times the size of a file its arrays may have. Columns of a table may hold long runs of equal values.
+FILE_COPIES = {"pickle": 4, "npy": 4, "torch": 4, "signals": 32}
 _LENGTH = struct.Struct("!q")
 _PLAIN_DTYPE = re.compile(r"[<>|]([iu][1248]|f[248]|b1|[US]\d{1,6})")
 _ERRORS = {"BadFile": BadFile, "FramesMissing": BadFile, "UnsafeFile": UnsafeFile}
@@ -71,13 +72,13 @@ def load_npy(path: str | Path, root: Root | None = None) -> Any:
 
 
 def decode_file(
-    kind: Literal["pickle", "npy", "torch"], path: Path, root: Root, tensor: UnpackTensor | None = None
+    kind: Literal["pickle", "npy", "torch", "signals"], path: Path, root: Root, tensor: UnpackTensor | None = None
 ) -> Any:
     """The content of a single file, decoded by another process.
 
     tensor: makes a tensor, or another value of torch, from its kind, its description and the buffers of a message
     """
-    most = FILE_COPIES * root.size(path) + (1 << 20)
+    most = FILE_COPIES[kind] * root.size(path) + (1 << 20)
     with closing(WorkerProcess(most, tensor)) as process:
         process.start(imports="torch" if kind == "torch" else "")
         place = {"path": str(path), "root": str(root.path), "follow_links": root.follow_links}

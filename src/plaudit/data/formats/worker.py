@@ -26,6 +26,7 @@ from plaudit.data.formats import lerobot, npy, open_dataset, pkl
 from plaudit.data.formats.base import ReadOptions, Source
 from plaudit.data.formats.decoder import FILE_COPIES, Message, encode, receive, send
 from plaudit.data.formats.lerobot.relabel import EpisodeLabels, copy_with_labels
+from plaudit.data.formats.lerobot.signals import load_signals
 from plaudit.data.unpickle import ADMITTED, DAMAGED, Damaged, read_npy, resolve, unpickle
 from plaudit.errors import BadFile, PlauditError, UnsafeFile
 from plaudit.files import Root, readable
@@ -161,7 +162,7 @@ def _decode_file(connection: socket.socket, request: dict[str, Any]) -> None:
 
     def work() -> Message:
         with readable(path, message), root.open(path) as file:
-            limits.renew(FILE_COPIES * os.fstat(file.fileno()).st_size)
+            limits.renew(FILE_COPIES[request["op"]] * os.fstat(file.fileno()).st_size)
             return encode({"tree": load(file, path)}, request["most"], _TensorPacker())
 
     _answer(connection, work, request["path"])
@@ -189,6 +190,7 @@ def _load_torch(file: BufferedReader, path: Path) -> Any:
 _LOADERS: dict[str, tuple[Callable[[BufferedReader, Path], Any], str]] = {
     "pickle": (unpickle, DAMAGED.format("pickle", "{}")),
     "npy": (read_npy, DAMAGED.format(".npy file", "{}")),
+    "signals": (load_signals, "this is no sound parquet file ({}); write it again, or copy it again from its source"),
     "torch": (_load_torch, "this is no sound file of torch ({}); copy it again from its source"),
 }
 

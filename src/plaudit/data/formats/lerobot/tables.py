@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,15 @@ def read_table(root: Root, path: Path, wanted: Callable[[str], bool] = lambda na
         names = [name for name in file.schema_arrow.names if wanted(name)]
         _check_table(file, names, nbytes, path)
         return file.read(columns=names).select(names)
+
+
+def read_numbers(file: BufferedReader, path: Path) -> pa.Table:
+    """The columns of an open parquet file that hold one number or flag per row."""
+    table = pq.ParquetFile(file, thrift_string_size_limit=_THRIFT)
+    kinds = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating)
+    names = [field.name for field in table.schema_arrow if any(is_kind(field.type) for is_kind in kinds)]
+    _check_table(table, names, os.fstat(file.fileno()).st_size, path)
+    return table.read(columns=names).select(names)
 
 
 def row_groups(root: Root, path: Path) -> Iterator[pa.Table]:
