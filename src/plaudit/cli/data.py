@@ -23,11 +23,15 @@ StoreArgument = Annotated[Path, Option(metavar="STORE", help="An episode store."
 Episodes = Annotated[str | None, Option(help="Episode ids, like '0,3,7-9'; all when not given.")]
 StateColumns = Annotated[
     list[str] | None,
-    Option(
-        metavar="KEY", help="LeRobot: column of the state, if not observation.state; repeatable; 'none' for no state."
-    ),
+    Option(metavar="KEY", help="Column of the state, if it has an unusual name; repeatable; 'none' for no state."),
 ]
-ActionColumns = Annotated[list[str] | None, Option(metavar="KEY", help="LeRobot: column of the action, if not action.")]
+ActionColumns = Annotated[
+    list[str] | None,
+    Option(metavar="KEY", help="Column of the action, likewise; 'next' for the state that follows (not LeRobot)."),
+]
+SuccessColumn = Annotated[
+    str, Option(metavar="KEY", help="Column of success or reward, if it has an unusual name; 'none' for none.")
+]
 Cameras = Annotated[
     list[str] | None, Option(metavar="NAME[=NEW]", help="Use only this camera, renamed to NEW; repeatable.")
 ]
@@ -41,12 +45,13 @@ def import_(
     source: Path,  # A data set of another format; it is not changed.
     store: Path,  # The store to add to; created if it does not exist.
     *,
-    # LeRobot: whether next.reward is about the next frame or the row's own.
+    # Whether the reward of a row (LeRobot: next.reward) is about the next frame or the row's own.
     reward_frame: Annotated[Literal["next", "same"] | None, Option(show_default="as stored")] = None,
     task: str = "",  # The task text, for formats without one.
     fps: Fps = 0.0,  # Frames per second, for formats without it.
     state: StateColumns = None,
     action: ActionColumns = None,
+    success: SuccessColumn = "",
     camera: Cameras = None,
     resize: Annotated[str | None, Option(metavar="HxW")] = None,  # Resize frames to this height and width.
     follow_links: FollowLinks = False,
@@ -55,7 +60,7 @@ def import_(
 ) -> None:
     """Import a data set into a store.
 
-    Reads LeRobot v2 and v3 and folders of .npy or .pkl files; the format is detected.
+    Reads LeRobot v2 and v3, HDF5 (robomimic, ALOHA) and folders of .npy or .pkl files; the format is detected.
 
     Run the same command to resume an interrupted import. A broken episode is reported and skipped.
     """
@@ -67,7 +72,8 @@ def import_(
     if Path(os.path.realpath(store)).is_relative_to(os.path.realpath(source)):
         raise DataError(f"{store} is inside {source}, which an import must not change; name a store elsewhere")
     size = image_size(resize)
-    columns: dict[str, Any] = {"state": state or (), "action": action or (), "cameras": cameras, "rename": rename}
+    columns: dict[str, Any] = {"state": state or (), "action": action or (), "success": success}
+    columns |= {"cameras": cameras, "rename": rename}
     limits: dict[str, Any] = {"resize": size, "follow_links": follow_links, "max_episode_gb": max_episode_gb}
     options = ReadOptions(reward_frame=reward_frame, task=task, fps=fps, **columns, **limits)
     try:
@@ -131,7 +137,7 @@ def export(
     store: StoreArgument,
     target: Path,  # A new folder.
     *,
-    to: Literal["lerobot", "npy", "pkl"] = "lerobot",  # The format to write.
+    to: Literal["lerobot", "hdf5", "npy", "pkl"] = "lerobot",  # The format to write.
     episodes: Episodes = None,
     camera: list[str] | None = None,  # Export only this camera; may be given several times.
     images: bool = False,  # LeRobot: lossless PNG images instead of video.
@@ -143,7 +149,7 @@ def export(
 ) -> None:
     """Export episodes with the labels that count to another format.
 
-    Writes LeRobot v3.0, .npy or .pkl into a new folder.
+    Writes LeRobot v3.0, HDF5 (robomimic's layout), .npy or .pkl into a new folder.
     """
     from plaudit.data.formats import WriteOptions
     from plaudit.data.store import Store
@@ -152,7 +158,7 @@ def export(
     given = {"--images": images, "--codec": codec is not None, "--quality": quality is not None}
     names = " and ".join(name for name, was_given in given.items() if was_given)
     if to != "lerobot" and names:
-        raise DataError(f"only --to lerobot takes {names}; leave this out of an export to .{to} files")
+        raise DataError(f"only --to lerobot takes {names}; leave this out of an export to {to}")
     if images and (codec is not None or quality is not None):
         raise DataError(
             "--images writes PNG images, which have no --codec and no --quality; leave out one or the other"

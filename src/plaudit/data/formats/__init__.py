@@ -1,4 +1,4 @@
-"""Data set formats, read and written: LeRobot, `.npy` and `.pkl` folders. One file or folder a format.
+"""Data set formats, read and written: LeRobot, HDF5, `.npy` and `.pkl` folders. One file or folder a format.
 
 A format is read as a `Dataset`: its metadata and a list of `Source`s, each of which loads one episode and fails alone.
 It is written by a function that takes episodes one at a time.
@@ -10,37 +10,58 @@ from typing import Any
 from plaudit.data.formats.base import Dataset, FormatName, Writer
 from plaudit.data.formats.base import ReadOptions as ReadOptions
 from plaudit.data.formats.base import WriteOptions as WriteOptions
-from plaudit.errors import UnknownFormat
+from plaudit.errors import DataError, UnknownFormat
 from plaudit.files import Root
 
 
 def open_dataset(path: str | Path, options: ReadOptions | None = None) -> Dataset:
     """Detect the layout of a folder and list its episodes, which are decoded in this process."""
+    from plaudit.data.formats.columns import ColumnLayout
     from plaudit.data.formats.images import as_asked
 
     path, options = Path(path), options or ReadOptions()
-    return as_asked(layout_of(path).read(Root(path, options.follow_links), options), options)
+    layout = layout_of(path)
+    if isinstance(layout, ColumnLayout):
+        return as_asked(layout.read(path, options), options)
+    if options.success:
+        raise DataError(f"--success names a column of an HDF5 file; {path} has another format")
+    return as_asked(layout.read(Root(path, options.follow_links), options), options)
 
 
 def layout_of(path: Path) -> Any:
-    """What has the function `read` for a folder, by what is in it; nothing is decoded."""
+    """What has the function `read` for a file or folder, by what is in it; nothing is decoded."""
     from plaudit.data.formats import lerobot, npy, pkl
 
     if not path.exists():
         raise UnknownFormat(f"{path} does not exist")
-    if not path.is_dir():
-        raise UnknownFormat(f"{path} is a file; name the folder of the data set")
-    for layout in (lerobot, npy.LAYOUT, pkl.LAYOUT):
+    for layout in (lerobot, npy.LAYOUT, pkl.LAYOUT) if path.is_dir() else ():
         if layout.detect(path):
             return layout
+    if (columns := column_layout(path)) is not None:
+        return columns
+    if not path.is_dir():
+        raise UnknownFormat(f"{path} is not a data set that we read; name the folder of the data set, or an .hdf5 file")
     raise UnknownFormat(
         f"{path} is not a store, nor one of the layouts that we read: LeRobot (meta/info.json), "
-        "positive/ and negative/ folders of .npy, success/ and failure/ folders of .pkl"
+        "positive/ and negative/ folders of .npy, success/ and failure/ folders of .pkl, .hdf5 files"
     )
 
 
-def writer(name: FormatName) -> Writer:
-    from plaudit.data.formats import lerobot, npy, pkl
+def column_layout(path: Path) -> Any:
+    """The `ColumnLayout` of a file or folder, None if it has none; imports no decoder."""
+    from plaudit.data.formats import hdf5
 
-    writers: dict[FormatName, Writer] = {"npy": npy.LAYOUT.write, "pkl": pkl.LAYOUT.write, "lerobot": lerobot.write}
+    return next((layout for layout in (hdf5.LAYOUT,) if layout.find(path)), None)
+
+
+def writer(name: FormatName) -> Writer:
+    """The function that writes a format."""
+    from plaudit.data.formats import hdf5, lerobot, npy, pkl
+
+    writers: dict[FormatName, Writer] = {
+        "npy": npy.LAYOUT.write,
+        "pkl": pkl.LAYOUT.write,
+        "lerobot": lerobot.write,
+        "hdf5": hdf5.write,
+    }
     return writers[name]

@@ -27,7 +27,7 @@ FREE = 256 << 20
 RATIO = 2000
 TABLE_RATIO = 200  # of numbers
 
-FormatName = Literal["npy", "pkl", "lerobot"]
+FormatName = Literal["npy", "pkl", "lerobot", "hdf5"]
 RewardFrame = Literal["next", "same"]
 
 
@@ -57,6 +57,7 @@ class Dataset:
     problems: Sequence[str] = ()  # what has to be settled before its episodes can be read, a sentence each
     notes: Collection[str] = ()  # what to tell of the episodes read so far
     sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)  # camera -> (H, W), where that is known already
+    cameras_chosen: bool = False  # the reader has applied the cameras and names of its options
 
     def store_bytes(self, max_episode_gb: float) -> int:
         """What the frames of the episodes within the limit take in a store; 0 where loading must tell."""
@@ -72,8 +73,9 @@ class ReadOptions:
     reward_frame: RewardFrame | None = None  # LeRobot: which frame `next.reward` judges; None: as the folder says
     task: str = ""  # for layouts that keep none
     fps: float = 0.0
-    state: Sequence[str] = ()  # LeRobot: columns to join as the state, ("none",) for none; (): observation.state
-    action: Sequence[str] = ()  # the same for the action
+    state: Sequence[str] = ()  # columns to join as the state, ("none",) for none; (): by their names
+    action: Sequence[str] = ()  # the same for the action; HDF5: ("next",) for the state that follows
+    success: str = ""  # HDF5: column of success or reward; "": by its name, "none" for none
     cameras: Sequence[str] = ()  # () for all
     rename: Mapping[str, str] = field(default_factory=dict)  # camera -> what it is called in an episode
     resize: Sequence[int] | None = None  # (H, W) of all frames; None: as they are

@@ -19,11 +19,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
+from plaudit.data.formats import column_layout
 from plaudit.data.formats.base import GB, Dataset, ReadOptions, Source
 from plaudit.errors import BadFile, DataError, UnknownFormat, UnsafeFile
 from plaudit.files import Root, understood
@@ -193,7 +195,9 @@ class _Reader:
         return Dataset(path=self._path, sources=sources, notes=self._notes, **described)
 
     def _start(self) -> dict[str, Any]:
-        self.process.start()
+        layout = column_layout(self._path)
+        installed = layout is not None and find_spec(layout.package) is not None
+        self.process.start(imports=layout.package if installed else "")  # a package that is missing is its error
         place = {"path": str(self._path), "cwd": str(Path.cwd())}
         return self.process.ask({"op": "open", **place, "options": asdict(self._options)}, str(self._path))
 

@@ -72,16 +72,21 @@ def choose(cameras: Sequence[str], available: Sequence[str], where: str) -> list
     return chosen or list(available)
 
 
+def check_names_differ(names: Sequence[str]) -> None:
+    """Refuse a name that two cameras would have."""
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"two cameras would be called '{twice}'; give each a name of its own (--camera OLD=NEW)")
+
+
 def as_asked(dataset: Dataset, options: ReadOptions) -> Dataset:
     """The data set with the cameras, names and image size of `options`."""
     if not (options.cameras or options.resize):
         return dataset
-    cameras = [camera.removeprefix(LEROBOT_IMAGES) for camera in options.cameras]
-    names = {name: options.rename.get(camera, name) for name, camera in zip(cameras, options.cameras)}
-    taken = list(names.values())
-    twice = next((name for name in taken if taken.count(name) > 1), None)
-    if twice is not None:
-        raise DataError(f"two cameras would be called '{twice}'; give each a name of its own (--camera OLD=NEW)")
+    asked = () if dataset.cameras_chosen else options.cameras
+    cameras = [camera.removeprefix(LEROBOT_IMAGES) for camera in asked]
+    names = {name: options.rename.get(camera, name) for name, camera in zip(cameras, asked)}
+    check_names_differ(list(names.values()))
     if options.resize is not None and not all(1 <= edge <= MAX_EDGE for edge in options.resize):
         size = "x".join(map(str, options.resize))
         raise DataError(f"frames of {size} are not possible; 1 to {MAX_EDGE:,} pixels are")
