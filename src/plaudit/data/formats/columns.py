@@ -26,7 +26,7 @@ from plaudit.files import Root, readable
 from plaudit.types import AnyArray, ByteArray, Episode, Labels, Origin
 
 NONE, NEXT = "none", "next"  # given in place of a column: leave it out; the state that follows
-MIN_IMAGE_EDGE = 16  # pixels: smaller arrays of floats are poses and the like
+MIN_IMAGE_EDGE = 16  # pixels: smaller arrays of floats are poses, for example
 MAX_COLUMNS = 10_000  # of one episode
 
 # The last part of a column's name, for one or several robots (robot0_eef_pos). The first row whose names are all there
