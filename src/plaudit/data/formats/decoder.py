@@ -95,6 +95,7 @@ class WorkerProcess:
         self._most, self._tensor = most, tensor
         self._connection: socket.socket | None = None
         self._pid = 0
+        self.full = False  # it failed at its last request, and earlier ones had left little memory
 
     @property
     def running(self) -> bool:
@@ -102,6 +103,7 @@ class WorkerProcess:
 
     def start(self, imports: str = "") -> None:
         """Start it. imports: a module that it needs"""
+        self.full = False
         ours, theirs = socket.socketpair()
         try:
             with theirs:
@@ -139,6 +141,7 @@ class WorkerProcess:
         if "error" not in reply:
             return reply
         kind, message = reply.get("kind"), str(reply["error"])
+        self.full = reply.get("full") is True
         if kind == "OSError":  # of the disk that it writes to
             raise OSError(reply.get("errno"), message)
         if kind in _ERRORS and "path" in reply:
@@ -204,6 +207,13 @@ class _Reader:
     def _ask(self, what: str, number: int, where: str) -> Any:
         if not self.process.running:
             self._start()
+        try:
+            return self.process.ask({"op": what, "number": number}, where)[what]
+        except DataError:
+            if not self.process.full:
+                raise
+        self.process.close()  # a decoder did not free all of its memory, which is no fault of this episode
+        self._start()
         return self.process.ask({"op": what, "number": number}, where)[what]
 
     def _load(self, number: int, where: str) -> tuple[Episode, Labels | None]:
@@ -231,34 +241,39 @@ def encode(tree: Any, most: float = math.inf, tensor: PackTensor | None = None) 
     tensor: describes any other value as {kind: content}, and appends its bytes to the buffers
     """
     buffers: list[AnyArray] = []
-
-    def pack(value: Any) -> Any:
-        """Lists and plain values as they are, others as {kind: content}."""
-        if value is None or (isinstance(value, bool | int | float | str) and not isinstance(value, np.generic)):
-            return value
-        if isinstance(value, list):
-            return [pack(item) for item in value]
-        if isinstance(value, dict):
-            return {"dict": [(pack(key), pack(item)) for key, item in value.items()]}
-        if isinstance(value, tuple | set | frozenset):
-            kind = next(kind for kind, container in _CONTAINERS.items() if isinstance(value, container))
-            return {kind: [pack(item) for item in value]}
-        if isinstance(value, bytes | bytearray):
-            return {"bytes": value.hex()}
-        if isinstance(value, np.ndarray | np.generic):
-            buffers.append(np.ascontiguousarray(value).reshape(-1))
-            kind = "array" if isinstance(value, np.ndarray) else "scalar"
-            return {kind: (value.dtype.str, value.shape, len(buffers) - 1)}
-        if tensor is None:
-            raise TypeError(f"a {type(value).__name__} in a message")
-        return tensor(value, buffers)
-
-    packed = pack(tree)
+    packed = _pack(tree, buffers, tensor)
     sizes = [buffer.nbytes for buffer in buffers]
     if sum(sizes) > most:
         raise ValueError("its arrays take many times its size")
     text = json.dumps([packed, sizes]).encode()
     return [_LENGTH.pack(len(text)), text, *(buffer.view(np.uint8).data for buffer in buffers if buffer.size)]
+
+
+def _pack(value: Any, buffers: list[AnyArray], tensor: PackTensor | None) -> Any:
+    """Lists and plain values as they are, others as {kind: content}.
+
+    Not a function within `encode`: one that calls itself is a cycle of references, which kept every episode that was
+    sent in memory until the garbage collector ran.
+    """
+    if value is None or (isinstance(value, bool | int | float | str) and not isinstance(value, np.generic)):
+        return value
+    if isinstance(value, list):
+        return [_pack(item, buffers, tensor) for item in value]
+    if isinstance(value, dict):
+        pairs = [(_pack(key, buffers, tensor), _pack(item, buffers, tensor)) for key, item in value.items()]
+        return {"dict": pairs}
+    if isinstance(value, tuple | set | frozenset):
+        kind = next(kind for kind, container in _CONTAINERS.items() if isinstance(value, container))
+        return {kind: [_pack(item, buffers, tensor) for item in value]}
+    if isinstance(value, bytes | bytearray):
+        return {"bytes": value.hex()}
+    if isinstance(value, np.ndarray | np.generic):
+        buffers.append(np.ascontiguousarray(value).reshape(-1))
+        kind = "array" if isinstance(value, np.ndarray) else "scalar"
+        return {kind: (value.dtype.str, value.shape, len(buffers) - 1)}
+    if tensor is None:
+        raise TypeError(f"a {type(value).__name__} in a message")
+    return tensor(value, buffers)
 
 
 def receive(connection: socket.socket, most: float = math.inf, tensor: UnpackTensor | None = None) -> Any:

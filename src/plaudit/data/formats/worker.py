@@ -6,6 +6,7 @@ connection. Another one writes a copy of a data set with labels, under the same 
 second, so a server (`plaudit.processes.ForkServer`) imports them once and forks a process for each data set or file.
 """
 
+import gc
 import math
 import os
 import re
@@ -70,6 +71,7 @@ def serve(descriptor: int) -> None:
         sys.addaudithook(_refuse)
         sys.dont_write_bytecode = True
         request = receive(connection)
+        gc.freeze()  # the imported decoders: collecting takes a fraction of a millisecond then
         os.chdir(request["cwd"])  # so that paths in messages are as the user typed them
         if request["op"] == "copy":
             _copy(connection, request)
@@ -96,28 +98,39 @@ def _refuse_writing(event: str, arguments: tuple[Any, ...]) -> None:
 class _Limits:
     """The limits of this process, renewed for each request."""
 
-    def __init__(self, memory: int = MEMORY, seconds: int = SECONDS) -> None:
+    def __init__(self, memory: int, seconds: int) -> None:
         self._memory, self._seconds = memory, seconds
-        self._base = 0  # bytes of this process that RLIMIT_DATA counts; 0 if the system does not say
-        status = Path("/proc/self/status")
-        if status.exists():
-            line = next(line for line in status.read_text().splitlines() if line.startswith("VmData:"))
-            self._base = int(line.split()[1]) << 10
+        self._base = _data_bytes()
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         self.renew(0)
 
     def renew(self, nbytes: int) -> None:
         """nbytes: memory that the request needs"""
+        gc.collect()  # whatever earlier requests left in cycles of references
         seconds = math.ceil(time.process_time() + self._seconds + nbytes / BYTES_A_SECOND)
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.getrlimit(resource.RLIMIT_CPU)[1]))
         if self._base:
             most = self._base + self._memory + nbytes
             resource.setrlimit(resource.RLIMIT_DATA, (most, resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
+    def full(self) -> bool:
+        """Whether a good part of the memory is taken while no request is at work."""
+        gc.collect()
+        return _data_bytes() > self._base + self._memory // 4
+
+
+def _data_bytes() -> int:
+    """What RLIMIT_DATA counts of this process; 0 if the system does not say."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return 0
+    line = next(line for line in status.read_text().splitlines() if line.startswith("VmData:"))
+    return int(line.split()[1]) << 10
+
 
 def _serve_dataset(connection: socket.socket, request: dict[str, Any]) -> None:
     """Open a data set and answer the requests that follow."""
-    limits, sources = _Limits(), []
+    limits, sources = _Limits(MEMORY, SECONDS), []
     notes: Collection[str] = ()
 
     def open_folder() -> Message:
@@ -151,7 +164,7 @@ def _serve_dataset(connection: socket.socket, request: dict[str, Any]) -> None:
             request = receive(connection)
             limits.renew(0)
             source = sources[request["number"]]
-            _answer(connection, partial(read, request["op"], source), source.where)
+            _answer(connection, partial(read, request["op"], source), source.where, limits.full)
 
 
 def _decode_file(connection: socket.socket, request: dict[str, Any]) -> None:
@@ -221,7 +234,7 @@ class _TensorPacker:
 def _copy(connection: socket.socket, request: dict[str, Any]) -> None:
     """Write a copy of a data set with labels; reports each file before it is written."""
     labels = {index: EpisodeLabels.unpack(*packed) for index, packed in request["labels"].items()}
-    limits = _Limits()  # in addition to what the labels take
+    limits = _Limits(MEMORY, SECONDS)  # in addition to what the labels take
     current = request["path"]
 
     def report_files(files: Sequence[Path]) -> Iterator[Path]:
@@ -249,18 +262,31 @@ def _copy(connection: socket.socket, request: dict[str, Any]) -> None:
     _answer(connection, work, request["path"])
 
 
-def _answer(connection: socket.socket, work: Callable[[], Message], where: str) -> None:
-    """Send the result of `work`; any error of a decoder becomes an answer with one sentence."""
+def _answer(
+    connection: socket.socket, work: Callable[[], Message], where: str, full: Callable[[], bool] = lambda: False
+) -> None:
+    """Send the result of `work`; any error of a decoder becomes an answer.
+
+    full: whether an error may be due to memory that earlier requests took
+    """
+    failure: dict[str, Any] = {}
     try:
         parts = work()
     except Exception as error:  # noqa: BLE001 - damage leads decoders anywhere
-        problem: Exception = error
-        if isinstance(error, MemoryError):
-            problem = BadFile(where, "it takes more memory than a recording of its size does")
-        elif not isinstance(error, PlauditError):
-            reason = f"{type(error).__name__}: {error}".strip()[:200]
-            problem = BadFile(where, f"this is damaged ({reason}); copy it again from its source")
-        path = {"path": str(problem.path)} if isinstance(problem, BadFile) else {}
-        parts = encode({"error": str(problem), "kind": type(problem).__name__, **path})
+        failure = _describe(error, where)
+    if failure:  # outside of the handler, in which the traceback holds what was decoded so far
+        parts = encode(failure | {"full": full()})
     for part in parts:
         connection.sendall(part)
+
+
+def _describe(error: Exception, where: str) -> dict[str, Any]:
+    """The fields of an answer for an error of a decoder, as one sentence."""
+    problem = error
+    if isinstance(error, MemoryError):
+        problem = BadFile(where, "it takes more memory than a recording of its size does")
+    elif not isinstance(error, PlauditError):
+        reason = f"{type(error).__name__}: {error}".strip()[:200]
+        problem = BadFile(where, f"this is damaged ({reason}); copy it again from its source")
+    path = {"path": str(problem.path)} if isinstance(problem, BadFile) else {}
+    return {"error": str(problem), "kind": type(problem).__name__, **path}
