@@ -3,13 +3,14 @@
 #   make test    set up, lint and run the tests
 # Both take PYTHON=python3.12 to use another Python, and TORCH=... to install another build of PyTorch.
 .PHONY: help demo test test-all test-latest environments ruff lint types test-fast test-beside test-clusters test-simulators
-.PHONY: test-slow test-slow-clusters bench interop lock dist clean
+.PHONY: test-tools test-slow test-slow-clusters bench interop lock dist clean
 
 # Every Python that was asked for has environments of its own.
 VENV := .venv$(addprefix -,$(notdir $(PYTHON)))
 SIMULATORS := .venv-simulators$(addprefix -,$(notdir $(PYTHON)))
+TOOLS := .venv-tools$(addprefix -,$(notdir $(PYTHON)))
 BIN := $(VENV)/bin
-SETUP := pyproject.toml scripts/setup.sh requirements/lock.txt requirements/lock-simulators.txt
+SETUP := pyproject.toml scripts/setup.sh requirements/lock.txt requirements/lock-simulators.txt requirements/lock-tools.txt
 
 # Processes that test, file by file: tests/conftest.py puts the longest first. A third works while another waits.
 JOBS := 3
@@ -24,8 +25,9 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo   set up, then collect, train a judge, train a policy with it, evaluate (runs/demo)"
 	@echo "make test   set up, then lint and test: all but the slow tests"
-	@echo "make test-all   the same with types and the slow tests: every fault on a cluster, long runs, many repetitions"
+	@echo "make test-all   the same with types, test-tools and the slow tests: every fault on a cluster, long runs, many repetitions"
 	@echo "make test-simulators   of these, the adapters with gym_hil, Fetch and Meta-World: they need an older MuJoCo"
+	@echo "make test-tools   W&B and trackio with their own packages (1 GB), which make test leaves out"
 	@echo "make test-latest   the same as test-all with the newest release of everything, without the lock"
 	@echo "make lint   ruff and pyright alone"
 	@echo "make bench  every benchmark in its quick form"
@@ -93,7 +95,7 @@ test-clusters: $(VENV)/.ready-dev
 
 # Every test there is; what fails does not keep the others from running.
 test-all: environments
-	@$(MAKE) --no-print-directory --keep-going lint test-simulators test-slow test-slow-clusters
+	@$(MAKE) --no-print-directory --keep-going lint test-simulators test-tools test-slow test-slow-clusters
 
 test-slow: $(VENV)/.ready-dev
 	$(PYTEST) -m "not cluster"
@@ -107,9 +109,9 @@ environments: $(VENV)/.torch
 
 # Whether tomorrow's user will still be able to install this: run it now and then, and before `make lock`.
 test-latest:
-	@rm -rf .venv-latest .venv-simulators-latest
+	@rm -rf .venv-latest .venv-simulators-latest .venv-tools-latest
 	@LOCK= TORCH=$(or $(TORCH),torch) $(MAKE) --no-print-directory test-all \
-		VENV=.venv-latest SIMULATORS=.venv-simulators-latest
+		VENV=.venv-latest SIMULATORS=.venv-simulators-latest TOOLS=.venv-tools-latest
 
 # Simulators that do not run with the MuJoCo of the built-in tasks, in an environment of their own.
 $(SIMULATORS)/.ready: $(SETUP)
@@ -118,6 +120,14 @@ $(SIMULATORS)/.ready: $(SETUP)
 
 test-simulators: $(SIMULATORS)/.ready
 	$(SIMULATORS)/bin/pytest -n 2 --dist worksteal $(SELECT) tests/envs/adapters
+
+# These packages are large and pin others (trackio an earlier Pillow), so they get an environment of their own too.
+$(TOOLS)/.ready: $(SETUP)
+	@scripts/setup.sh $(TOOLS) ".[test,sim,tools]"
+	@touch $@
+
+test-tools: $(TOOLS)/.ready
+	$(TOOLS)/bin/pytest -n 2 --dist loadfile $(SELECT) tests/tools
 
 bench: $(VENV)/.ready-bench $(SIMULATORS)/.ready
 	$(BIN)/python benchmarks/structure.py --quick

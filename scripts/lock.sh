@@ -25,3 +25,4 @@ lock() {
 
 lock requirements/lock.txt dev sim types bench
 lock requirements/lock-simulators.txt test simulators
+lock requirements/lock-tools.txt test sim tools

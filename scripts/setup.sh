@@ -10,6 +10,7 @@ venv=$1 requirement=$2
 torch=${TORCH:-torch==2.13.0}
 case $requirement in
   *simulators*) lock=${LOCK-requirements/lock-simulators.txt} ;;
+  *tools*) lock=${LOCK-requirements/lock-tools.txt} ;;
   *) lock=${LOCK-requirements/lock.txt} ;;
 esac
 

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from importlib.util import find_spec
 from inspect import Parameter
 from pathlib import Path
@@ -72,6 +73,7 @@ def online(
     from plaudit.training.normalization import check_trained, resolve_normalizer
     from plaudit.training.online import OnlineTrainer
     from plaudit.training.run_folder import RunFolder
+    from plaudit.training.trackers import check_trackers
 
     if address is not None:
         ray, serial = address, serial or address == "none"
@@ -95,6 +97,7 @@ def online(
     err.print("starting the workers: robot, judge and learner")
     trainer = None
     try:
+        check_trackers(run.config.run.trackers)
         open_demos(run, progress)
         run = RunFolder(run.path, resolve_normalizer(run), is_new=run.is_new)
         settings = run.config  # a serial run has no operator: everything would wait for them
@@ -105,6 +108,7 @@ def online(
         if run.is_new:
             check_trained(run.config)
         with workers_for(run, ray, serial=serial) as workers:
+            run.on_warning = partial(tell, "warning")
             trainer = OnlineTrainer(run, workers)
             _train(run, workers, trainer)
     except KeyboardInterrupt:

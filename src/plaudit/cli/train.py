@@ -1,5 +1,6 @@
 """`plaudit train` and `plaudit train-policy`."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -72,6 +73,7 @@ def train_(
         path = wanted.run.resume_dir
         run = RunFolder.resume_named(path, wanted) if path else RunFolder.create(folder / wanted.run_name, wanted)
     out.print(f"{run.path}: {run.config.learner_name} on {run.config.target_name}")
+    run.on_warning = partial(tell, "warning")
     try:
         with Trainer(run, progress) as trainer:
             if trainer.judge.warning:

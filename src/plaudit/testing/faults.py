@@ -27,7 +27,8 @@ from plaudit.testing.learner import watched_learners
 from plaudit.testing.retraining import simulated_retraining
 from plaudit.testing.world import World, uniform
 from plaudit.training.handles import SerialHandle, TurnClock
-from plaudit.training.run_folder import RunFolder, TensorBoard
+from plaudit.training.run_folder import RunFolder
+from plaudit.training.trackers import TensorBoard
 from plaudit.training.worker_group import LocalWorkerGroup
 from plaudit.training.workers.env import EnvWorker
 

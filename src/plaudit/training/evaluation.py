@@ -9,9 +9,10 @@ side and execute whole chunks, as `sequential` does on a robot.
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,7 @@ class EvalResult:
     successes: int  # by the simulator
     judge_successes: int | None = None  # by the run's judge; None without one
     agreements: int | None = None  # episodes on which the two agree
+    video: bytes | None = field(default=None, repr=False)  # an MP4 of the first episodes, for trackers
 
     @property
     def success_rate(self) -> float:
@@ -116,7 +118,14 @@ def evaluate_learner(
     config: TrainingConfig, learner: Learner, env: VecEnv, judge: LiveJudge | None = None
 ) -> EvalResult:
     """The learner's policy on eval seeds, without exploration, by the simulator and by a judge."""
-    return evaluate(env, partial(learner.act_fn, explore=False), config.evaluation.episodes, judge=judge)
+    make_act = partial(learner.act_fn, explore=False)
+    result = evaluate(env, make_act, config.evaluation.episodes, judge=judge)
+    if {*config.run.trackers} <= {"tensorboard"}:
+        return result
+    with closing(config.simulation.build(VIDEO_EPISODES)) as filmed, TemporaryDirectory() as folder:
+        video = Path(folder) / "episodes.mp4"
+        shown = film(filmed, config.simulation, make_act, judge, video, first_seed=EVAL_SEEDS)
+        return replace(result, video=video.read_bytes() if shown else None)
 
 
 def check_noise(config: TrainingConfig, learner: Any, env: VecEnv) -> None:
@@ -176,7 +185,14 @@ def record_videos(folder: RunFolder) -> list[Path]:
     return paths
 
 
-def film(env: VecEnv, env_config: Any, make_act: Callable[[], ActFn], judge: LiveJudge | None, path: Path) -> bool:
+def film(
+    env: VecEnv,
+    env_config: Any,
+    make_act: Callable[[], ActFn],
+    judge: LiveJudge | None,
+    path: Path,
+    first_seed: int = TEST_SEEDS,
+) -> bool:
     """Film test episodes, one in each environment, in a grid; False where the environment has no images."""
     renders = isinstance(env_config, PandaConfig)  # in any size, whatever the policy sees
     if not renders and not env.cameras:
@@ -184,7 +200,7 @@ def film(env: VecEnv, env_config: Any, make_act: Callable[[], ActFn], judge: Liv
     path.parent.mkdir(parents=True, exist_ok=True)
     watching = judge or SimulatorJudge()
     detector = FilmingDetector(watching, env) if renders else SuccessDetector(watching, env.num_envs)
-    seeds = list(range(TEST_SEEDS, TEST_SEEDS + env.num_envs))
+    seeds = list(range(first_seed, first_seed + env.num_envs))
     rollout = collect_rollout(env, make_act(), seeds, detector, terminate_on_success=True)
     images = detector.frames if isinstance(detector, FilmingDetector) else next(iter(rollout.images.values()))
     frames = np.asarray(images)  # [T+1, N, H, W, 3]

@@ -236,6 +236,9 @@ class OnlineTrainer:
         self.events.recovered("learner")
         self.state.eval_success = result.success_rate
         self._log(result.metrics)
+        if result.video is not None:
+            with suppress(StoreFull):  # the next line of metrics reports it
+                self._folder.log_video(self.state.step, result.video)
 
     def on_failure(self, slot: Slot[Any], error: PlauditError) -> None:
         """A call failed: it is retried for a while, or the run ends."""

@@ -35,7 +35,7 @@ from plaudit.judges.epochs import EpochMetrics, StepMetrics, Watch, never_stop
 from plaudit.judges.vlm.config import VlmJudgeConfig
 from plaudit.judges.vlm.tune import TuneConfig, TuneResult, tune_judge
 from plaudit.report.verdict import Verdict, judge_verdict, progress_verdict, quoted
-from plaudit.training.run_folder import TensorBoard
+from plaudit.training.trackers import TensorBoard
 
 CURVE = "tensorboard"
 CURVE_LINES = "curve.jsonl"  # a line per epoch

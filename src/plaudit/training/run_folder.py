@@ -5,6 +5,7 @@ runs/lift_sac_0/
   metrics.jsonl        a line per rollout or every few seconds, by the names in docs/metrics.md
   events.jsonl         online: started, errors, restarts, judges promoted, alarms, ended
   tensorboard/         the metrics as event files
+  tracker_id  wandb/   how W&B and trackio recognize this run; what W&B records offline or has yet to upload
   checkpoints/         of the learner: the last two, each complete
   episodes/  demos/    stores
   features/            of frames, by the frozen image encoder of the policy; may be deleted
@@ -12,7 +13,8 @@ runs/lift_sac_0/
   policy/              the newest policy, as `plaudit run --policy_yaml` takes it; online: versions/, those that acted
   judge/               versions of a judge that is retrained, and why each was promoted or rejected
   judge_replaced_1/    the same, of a judge that the user replaced by another
-  videos/              first.mp4 and last.mp4: the policy before it learned anything, and the newest
+  videos/              first.mp4 and last.mp4: the policy before it learned anything, and the newest;
+                       with W&B or trackio also eval_N.mp4: an evaluation after N steps
   failures.log         tracebacks of workers that failed
   collect_id           where episodes are collected: the name by which that store knows this run
   report.html
@@ -20,9 +22,10 @@ runs/lift_sac_0/
 
 import json
 import shutil
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from pydantic import BaseModel
 
@@ -35,6 +38,7 @@ from plaudit.files import Root, read_metrics
 from plaudit.policies.loader import WEIGHTS_FILE, save_policy, save_policy_file
 from plaudit.protocols import Learner
 from plaudit.training.config import Schedule, TrainingConfig
+from plaudit.training.trackers import Trackers, Warn
 from plaudit.types import PolicyWeights
 
 CHECKPOINTS = "checkpoints"
@@ -44,7 +48,7 @@ NUM_CHECKPOINTS = 2  # that are kept
 # and who judges. Labels carry the identity of their judge, so another one may replace it at any time.
 MUTABLE_KEYS = (
     *("evaluation", "audit", "judge", "operator", "run.max_steps", "run.max_episodes", "run.worker_timeout_s"),
-    *("run.max_unlabeled_episodes", "run.max_pending_episodes"),
+    *("run.max_unlabeled_episodes", "run.max_pending_episodes", "run.trackers"),
     *("policy.device", "policy.inference.execution_horizon"),
 )
 
@@ -61,7 +65,8 @@ class RunFolder:
         self.features = path / "features"  # of frames, by a frozen encoder
         self.judge = path / "judge"  # its versions
         self._checkpoints = path / CHECKPOINTS
-        self._tensorboard = TensorBoard(path / "tensorboard")
+        self.on_warning: Warn = warnings.warn  # receives problems of trackers, in any thread
+        self._trackers = Trackers(path, config.run.trackers, lambda: self.config.model_dump(mode="json"))
 
     # Opening
 
@@ -163,7 +168,15 @@ class RunFolder:
         """Metrics by the names in docs/metrics.md."""
         with disk_errors(self.path, "these metrics were not logged"):
             Folder(self.path).append("metrics.jsonl", (json.dumps({"step": step, **metrics}) + "\n").encode())
-        self._tensorboard.log(step, metrics)
+        self._trackers.log(step, metrics, self.on_warning)
+
+    def log_video(self, step: int, video: bytes) -> None:
+        """Episodes of the evaluation at a step, as an MP4 file that is kept and sent to the trackers."""
+        path = self.path / "videos" / f"eval_{step:012d}.mp4"
+        with disk_errors(self.path, "the video of this evaluation was not kept"):
+            path.parent.mkdir(exist_ok=True)
+            write_atomic(path, video)
+        self._trackers.log_video(step, path, self.on_warning)
 
     def metrics(self) -> list[dict[str, float]]:
         """The lines that were logged."""
@@ -179,8 +192,8 @@ class RunFolder:
             save_policy(self.policy, config, weights, normalizer)
 
     def close(self) -> None:
-        """Close TensorBoard's file; can be called again."""
-        self._tensorboard.close()
+        """Close the trackers; can be called again."""
+        self._trackers.close()
 
     # Checkpoints
 
@@ -258,38 +271,3 @@ def _is_unused(path: Path) -> bool:
 def _differences(before: TrainingConfig, after: TrainingConfig) -> set[str]:
     one, other = _flat(before), _flat(after)
     return {key for key in {*one, *other} - set(MUTABLE_KEYS) if one.get(key) != other.get(key)}
-
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
-
-MIN_FREE_BYTES = 1 << 20  # of the disk, below which nothing is written
-
-
-class TensorBoard:
-    """The event files of one folder. Its writer breaks for good on a full disk; another is made when there is room."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-        self._writer: SummaryWriter | None = None  # made with the first metrics: it takes a second to import
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Metrics of a step; of a run that was resumed, what was logged from this step on is dropped."""
-        if shutil.disk_usage(self.folder.parent).free < MIN_FREE_BYTES:
-            self._writer = None
-            return
-        try:
-            if self._writer is None:
-                from torch.utils.tensorboard import SummaryWriter
-
-                self._writer = SummaryWriter(str(self.folder), purge_step=step)
-            for name, value in metrics.items():
-                self._writer.add_scalar(name, value, step)
-        except OSError:
-            self._writer = None
-
-    def close(self) -> None:
-        """Write what is left."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None

@@ -209,6 +209,9 @@ class DemosConfig(Config):
         return self.store is not None or self.scripted > 0
 
 
+TrackerName = Literal["tensorboard", "wandb", "trackio"]
+
+
 class RunSettings(Config):
     """Length, pace and folder of a run."""
 
@@ -232,6 +235,7 @@ class RunSettings(Config):
     sampling: Literal["auto", "local", "remote"] = "auto"  # online: from the learner's own disk, or the replay buffer
     capacity_gb: PositiveFloat = 50.0  # of the run's episodes; beyond it the oldest are evicted (train: at checkpoints)
     keep_episodes: bool = False  # train: store the episodes of an on-policy learner too
+    trackers: tuple[TrackerName, ...] = ("tensorboard",)  # what receives the metrics besides metrics.jsonl
 
 
 WorkerName = Literal["learner", "replay", "state", "env", "labeler"]

@@ -46,6 +46,7 @@ from plaudit.training.ledger_audit import LabelChanges
 from plaudit.training.replay_buffer import Dataset, make_sampler
 from plaudit.training.rollout_judge import RolloutJudge, describe_judge
 from plaudit.training.run_folder import RunFolder
+from plaudit.training.trackers import check_trackers
 
 ProgressBar = Callable[[str], Any]  # name -> a function that wraps a sequence in a progress bar
 ShouldStop = Callable[[], bool]  # asked before each update from replay: whether to stop there
@@ -113,6 +114,7 @@ class Trainer:
 
     def _build(self, stack: ExitStack) -> None:
         config, folder, horizon = self.config, self.folder, self.config.learner.action_horizon
+        check_trackers(config.run.trackers)
         stack.callback(folder.close)
         self.env = stack.enter_context(closing(config.env.build(config.run.num_envs)))
         env_spec = learner_env_spec(config, self.env)
@@ -243,6 +245,8 @@ class Trainer:
         self.phase = "evaluating"
         result = evaluate_learner(self.config, self.learner, self.eval_env, self._eval_judge)
         self.folder.log(step, {**result.metrics, "time/elapsed_s": time.monotonic() - start})
+        if result.video is not None:
+            self.folder.log_video(step, result.video)
         self.folder.save_policy(self.learner.policy_config(), self.learner.weights())
         return result.success_rate
 
