@@ -10,7 +10,7 @@ VENV := .venv$(addprefix -,$(notdir $(PYTHON)))
 SIMULATORS := .venv-simulators$(addprefix -,$(notdir $(PYTHON)))
 TOOLS := .venv-tools$(addprefix -,$(notdir $(PYTHON)))
 BIN := $(VENV)/bin
-SETUP := pyproject.toml scripts/setup.sh requirements/lock.txt requirements/lock-simulators.txt requirements/lock-tools.txt
+SETUP := pyproject.toml scripts/setup.sh requirements/lock.txt requirements/lock-simulators.txt
 
 # Processes that test, file by file: tests/conftest.py puts the longest first. A third works while another waits.
 JOBS := 3
@@ -25,7 +25,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo   set up, then collect, train a judge, train a policy with it, evaluate (runs/demo)"
 	@echo "make test   set up, then lint and test: all but the slow tests"
-	@echo "make test-all   the same with types, test-tools and the slow tests: every fault on a cluster, long runs, many repetitions"
+	@echo "make test-all   the same with types, test-tools and the slow tests: faults on a cluster, long runs, many repetitions"
 	@echo "make test-simulators   of these, the adapters with gym_hil, Fetch and Meta-World: they need an older MuJoCo"
 	@echo "make test-tools   W&B and trackio with their own packages (1 GB), which make test leaves out"
 	@echo "make test-latest   the same as test-all with the newest release of everything, without the lock"
@@ -122,7 +122,7 @@ test-simulators: $(SIMULATORS)/.ready
 	$(SIMULATORS)/bin/pytest -n 2 --dist worksteal $(SELECT) tests/envs/adapters
 
 # These packages are large and pin others (trackio an earlier Pillow), so they get an environment of their own too.
-$(TOOLS)/.ready: $(SETUP)
+$(TOOLS)/.ready: $(SETUP) requirements/lock-tools.txt
 	@scripts/setup.sh $(TOOLS) ".[test,sim,tools]"
 	@touch $@
 
