@@ -5,7 +5,7 @@ runs/lift_sac_0/
   metrics.jsonl        a line per rollout or every few seconds, by the names in docs/metrics.md
   events.jsonl         online: started, errors, restarts, judges promoted, alarms, ended
   tensorboard/         the metrics as event files
-  tracker_id  wandb/   how W&B and trackio recognize this run; what W&B records offline or has yet to upload
+  tracker_id           how W&B and trackio recognize this run
   checkpoints/         of the learner: the last two, each complete
   episodes/  demos/    stores
   features/            of frames, by the frozen image encoder of the policy; may be deleted

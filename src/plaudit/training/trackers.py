@@ -96,11 +96,9 @@ class Wandb:
             name=run.path.name,
             id=run.id,
             resume="allow",
-            dir=str(run.path),
+            dir=os.environ.get("WANDB_DIR", run.path.parent),  # it makes links, which a run folder must not have
             config=run.config,
-            settings=self._wandb.Settings(
-                console="off", silent=True, symlink=False
-            ),  # a run with links does not resume
+            settings=self._wandb.Settings(console="off", silent=True),
         )
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
