@@ -342,5 +342,5 @@ def test_a_link_in_a_folder_is_not_opened(tmp_path):
 
 def test_another_file_is_no_data_set(tmp_path):
     (tmp_path / "a.txt").write_text("a")
-    with pytest.raises(UnknownFormat, match=r"name the folder of the data set, or an \.hdf5 file"):
+    with pytest.raises(UnknownFormat, match=r"name the folder of the data set, or an \.hdf5"):
         open_dataset(tmp_path / "a.txt")

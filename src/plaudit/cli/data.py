@@ -60,7 +60,8 @@ def import_(
 ) -> None:
     """Import a data set into a store.
 
-    Reads LeRobot v2 and v3, HDF5 (robomimic, ALOHA) and folders of .npy or .pkl files; the format is detected.
+    Reads LeRobot v2 and v3, HDF5 (robomimic, ALOHA), Zarr (diffusion policy, UMI), RLDS, and folders of .npy or .pkl
+    files; the format is detected.
 
     Run the same command to resume an interrupted import. A broken episode is reported and skipped.
     """

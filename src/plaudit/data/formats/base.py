@@ -27,7 +27,7 @@ FREE = 256 << 20
 RATIO = 2000
 TABLE_RATIO = 200  # of numbers
 
-FormatName = Literal["npy", "pkl", "lerobot", "hdf5"]
+FormatName = Literal["npy", "pkl", "lerobot", "hdf5", "zarr", "rlds"]
 RewardFrame = Literal["next", "same"]
 
 
@@ -74,8 +74,8 @@ class ReadOptions:
     task: str = ""  # for layouts that keep none
     fps: float = 0.0
     state: Sequence[str] = ()  # columns to join as the state, ("none",) for none; (): by their names
-    action: Sequence[str] = ()  # the same for the action; HDF5: ("next",) for the state that follows
-    success: str = ""  # HDF5: column of success or reward; "": by its name, "none" for none
+    action: Sequence[str] = ()  # the same for the action; not LeRobot: ("next",) for the state that follows
+    success: str = ""  # not LeRobot: column of success or reward; "": by its name, "none" for none
     cameras: Sequence[str] = ()  # () for all
     rename: Mapping[str, str] = field(default_factory=dict)  # camera -> what it is called in an episode
     resize: Sequence[int] | None = None  # (H, W) of all frames; None: as they are

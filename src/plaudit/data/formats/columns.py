@@ -1,4 +1,4 @@
-"""Episodes as arrays with names, and the choice of those that make up an episode: HDF5, Zarr, RLDS and bags share it.
+"""Episodes as arrays with names, and the choice of those that make up an episode: HDF5, Zarr and RLDS share it.
 
 These formats prescribe no names. A `Recording` lists the columns of one episode; `ColumnMap` chooses the cameras, the
 state, the action and the success among them, by the names that published data sets use, or by the user's flags. Where
@@ -11,6 +11,7 @@ import hashlib
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,7 @@ from plaudit.types import AnyArray, ByteArray, Episode, Labels, Origin
 NONE, NEXT = "none", "next"  # given in place of a column: leave it out; the state that follows
 MIN_IMAGE_EDGE = 16  # pixels: smaller arrays of floats are poses, for example
 MAX_COLUMNS = 10_000  # of one episode
+MAX_TRIES = 100  # episodes that are opened until one can be read
 
 # The last part of a column's name, for one or several robots (robot0_eef_pos). The first row whose names are all there
 # is taken: robomimic's low-dimensional observations, UMI's, LIBERO's.
@@ -44,6 +46,7 @@ ACTIONS = (("action",), ("actions",))
 SUCCESSES = (("success",), ("is_success",), ("reward",), ("rewards",))
 TASKS = (("language_instruction",), ("task",), ("instruction",))
 _UNSPECIFIC = {"rgb", "color", "image", "images", "image_raw", "image_rect_color", "image_color", "compressed", "data"}
+_GROUPS = {"obs", "observation", "observations"}  # of all cameras: their names name none
 _MAGIC = (b"\xff\xd8\xff", b"\x89PNG\r\n", b"RIFF", b"BM")  # of images.FORMATS
 
 
@@ -149,13 +152,13 @@ class ColumnLayout:
         )
 
     def _choose(self, recordings: Sequence[Recording], options: base.ReadOptions, path: Path) -> "ColumnMap | None":
-        for recording in recordings[:100]:
-            try:
-                content = recording.open()
-            except BadFile:
-                continue
-            return ColumnMap.choose(content, options, path)
-        return None
+        contents: list[Content] = []
+        for recording in recordings[:MAX_TRIES]:
+            with suppress(BadFile), readable(Path(recording.where), "{}"):
+                contents.append(recording.open())
+                if contents[-1].columns:
+                    break
+        return ColumnMap.choose(contents[-1], options, path) if contents else None
 
 
 @dataclass
@@ -253,7 +256,7 @@ def camera_name(key: str) -> str:
     ['agentview', 'wrist', 'top']
     """
     parts = [part for part in re.split(r"[/.]", key) if part]
-    while len(parts) > 1 and parts[-1] in _UNSPECIFIC:
+    while len(parts) > 1 and parts[-1] in _UNSPECIFIC and parts[-2] not in _GROUPS:
         parts.pop()
     return re.sub(r"_(image|images|rgb|color)$", "", parts[-1])
 
