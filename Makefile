@@ -3,13 +3,14 @@
 #   make test    set up, lint and run the tests
 # Both take PYTHON=python3.12 to use another Python, and TORCH=... to install another build of PyTorch.
 .PHONY: help demo test test-all test-latest environments ruff lint types test-fast test-beside test-clusters test-simulators
-.PHONY: test-tools test-slow test-slow-clusters bench interop lock dist clean
+.PHONY: test-tools test-slow test-slow-clusters bench interop lock dist docs clean
 
 # Every Python that was asked for has environments of its own.
 VENV := .venv$(addprefix -,$(notdir $(PYTHON)))
 SIMULATORS := .venv-simulators$(addprefix -,$(notdir $(PYTHON)))
 TOOLS := .venv-tools$(addprefix -,$(notdir $(PYTHON)))
 BIN := $(VENV)/bin
+DOCS := .venv-docs$(addprefix -,$(notdir $(PYTHON)))
 SETUP := pyproject.toml scripts/setup.sh requirements/lock.txt requirements/lock-simulators.txt
 
 # Processes that test, file by file: tests/conftest.py puts the longest first. A third works while another waits.
@@ -34,6 +35,7 @@ help:
 	@echo "make interop  with lerobot itself (Python 3.12, 6 GB): data sets, reward classifiers, devices and policies"
 	@echo "make lock   renew requirements/: the exact versions that all of these install"
 	@echo "make dist   build the wheel and the source archive, and try the wheel in an empty environment"
+	@echo "make docs   build the documentation into site/, which then needs no network"
 	@echo "make clean  remove the environments and the demo"
 	@echo "PYTHON=python3.12 chooses another Python, TORCH=torch==2.14.0 another PyTorch"
 
@@ -179,9 +181,16 @@ interop: $(INTEROP)/.ready
 dist:
 	@scripts/dist.sh .venv-dist
 
+$(DOCS)/.ready: $(SETUP) requirements/lock-docs.txt
+	@scripts/setup.sh $(DOCS) ".[docs]"
+	@touch $@
+
+docs: $(DOCS)/.ready
+	@NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --clean --strict
+
 lock:
 	@scripts/lock.sh
 	@scripts/check_lock.py
 
 clean:
-	rm -rf .venv .venv-* dist runs/demo
+	rm -rf .venv .venv-* dist site runs/demo

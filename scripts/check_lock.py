@@ -16,7 +16,7 @@ from pathlib import Path
 
 from pip._vendor.packaging.requirements import Requirement
 
-LOCKS = ("requirements/lock.txt", "requirements/lock-simulators.txt", "requirements/lock-tools.txt")
+LOCKS = [f"requirements/{name}.txt" for name in ("lock", "lock-simulators", "lock-tools", "lock-docs")]
 PYTHONS = ("3.11", "3.12", "3.13")
 MACHINES = ("x86_64", "aarch64")
 GLIBC = 35  # minor version

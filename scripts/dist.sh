@@ -15,11 +15,17 @@ trap 'rm -rf "$folder"' EXIT
 cd "$folder"  # nothing of the source tree is on the path here
 "$venv/bin/plaudit" doctor
 "$venv/bin/plaudit" config copy pickcube_sac_cnn
+"$venv/bin/plaudit" config copy my_judge
+"$venv/bin/plaudit" config copy my_policy
 "$venv/bin/plaudit" collect data --env lift --camera front --target-success 2 --target-failure 2
 "$venv/bin/plaudit" data check data
 "$venv/bin/python" -c "import plaudit, plaudit.web; from pathlib import Path
 root = Path(plaudit.__file__).parent
 assert root.is_relative_to('$venv'), root
-missing = [name for name in ('py.typed', 'web/static', 'examples/configs') if not (root / name).exists()]
+missing = [name for name in ('py.typed', 'web/static', 'examples/configs', 'examples/plugins') if not (root / name).exists()]
 assert not missing, missing"
+# `build` makes the wheel from the archive, so the archive is complete for that; the tests and the documentation are in it too.
+for name in examples/configs docs/index.md tests/conftest.py requirements/lock.txt Makefile CITATION.cff; do
+  tar -tzf "$OLDPWD"/dist/*.tar.gz | grep -q "^[^/]*/$name" || { echo "$name is missing in the archive" >&2; exit 1; }
+done
 echo "$(basename "$wheel") works in an empty environment"

@@ -26,3 +26,4 @@ lock() {
 lock requirements/lock.txt dev sim types bench
 lock requirements/lock-simulators.txt test simulators
 lock requirements/lock-tools.txt test sim tools
+lock requirements/lock-docs.txt docs

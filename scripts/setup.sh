@@ -11,6 +11,7 @@ torch=${TORCH:-torch==2.13.0}
 case $requirement in
   *simulators*) lock=${LOCK-requirements/lock-simulators.txt} ;;
   *tools*) lock=${LOCK-requirements/lock-tools.txt} ;;
+  *docs*) lock=${LOCK-requirements/lock-docs.txt} ;;
   *) lock=${LOCK-requirements/lock.txt} ;;
 esac
 

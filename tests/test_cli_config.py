@@ -52,7 +52,7 @@ def test_a_block_that_is_off_by_default_is_shown_when_asked_for(tmp_path):
 
 def test_a_comment_belongs_to_its_own_key(tmp_path):
     said = plaudit("config", "show", "run", cwd=tmp_path)
-    assert "\n  seed: 0\n" in said  # the key above it has one
+    assert re.search(r"\n  seed: 0 +# of weights", said)  # and not that of the key above it
     assert re.search(r"max_steps: null +# The run ends at whichever comes first\. None", said)  # in the line above
 
 
@@ -70,6 +70,14 @@ def test_an_example_is_copied_and_nothing_is_overwritten(tmp_path):
     assert (tmp_path / "online_sim_sac.yaml").read_text() == "mine"
     plaudit("config", "copy", "online_sim_sac", "other.yaml", cwd=tmp_path)
     assert (tmp_path / "other.yaml").read_text() == written
+
+
+def test_a_plugin_is_copied_as_a_file_or_a_folder(tmp_path):
+    plaudit("config", "copy", "my_judge", cwd=tmp_path)
+    plaudit("config", "copy", "my_policy", cwd=tmp_path)
+    assert "class BrightnessConfig" in (tmp_path / "my_judge.py").read_text()
+    assert (tmp_path / "my_policy/components/network.yaml").is_file()
+    assert "exists already" in plaudit("config", "copy", "my_policy", cwd=tmp_path, ok=False)
 
 
 @pytest.mark.parametrize(

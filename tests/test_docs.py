@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import typer
 import glow
 from command import COMMANDS, check_command, plaudit
 from plaudit.config import read_yaml
+from plaudit.errors import ConfigError
+from plaudit.training.config_file import load_training_config
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")] + sorted(
@@ -70,6 +73,59 @@ def shown_commands(page: Path) -> list[str]:
 def test_every_command_that_a_page_shows_is_one(page):
     for line in shown_commands(page):
         check_command(line)
+
+
+def training_words(line: str) -> tuple[str, Path | None, list[str]] | None:
+    """The command, file and keys of a line that trains; None for other lines and for those with a part left out."""
+    name, *words = shlex.split(line, comments=True)[1:]
+    if name not in ("train", "online") or "..." in words or not words:
+        return None
+    command: Any = COMMANDS.commands[name]  # type: ignore[attr-defined]
+    given, _, _ = command.make_parser(typer.Context(command)).parse_args(words)
+    if given.get("resume") or not (given.get("overrides") or given.get("config")):
+        return None
+    file = Path(given["config"]) if given.get("config") else None
+    return (name, file, given.get("overrides") or []) if file is None or file.exists() else None
+
+
+@pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: page.name)
+def test_the_keys_of_every_training_command_are_accepted(page, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    monkeypatch.syspath_prepend(ROOT / "examples/plugins")
+    for line in filter(None, map(training_words, shown_commands(page))):
+        try:
+            load_training_config(*line)
+        except ConfigError as error:
+            assert "there is no such file" in str(error) or "goes by another name here" in str(error), line
+
+
+NOT_EXECUTED = {  # command -> why no test runs it
+    "demo": "takes minutes, and `make demo` fails if its policy does; tests run its stages",
+    "judge serve": "its app is tested in tests/web/test_judge_server.py; the command only starts uvicorn",
+    "serve-policy": "its server is tested in tests/rollout/test_policy_server.py; the command only starts it",
+    "cluster status": 'run as `nodes.cluster("status")` in tests/cluster/test_cluster_nodes.py',
+    "cluster stop": 'run as `nodes.cluster("stop")` in tests/cluster/test_cluster_nodes.py',
+}
+
+
+def subcommand(line: str) -> str:
+    """`plaudit data import X Y` -> "data import"."""
+    words = shlex.split(line, comments=True)[1:]
+    command: Any = COMMANDS
+    path = []
+    while hasattr(command, "commands") and words and words[0] in command.commands:
+        path.append(words.pop(0))
+        command = command.commands[path[-1]]
+    return " ".join(path)
+
+
+def test_every_command_that_a_page_shows_is_executed_by_a_test():
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py") if path != Path(__file__))
+    shown = {subcommand(line) for page in RUNNABLE for line in shown_commands(page)} - {"", *NOT_EXECUTED}
+    groups = {name for name, command in COMMANDS.commands.items() if hasattr(command, "commands")}  # type: ignore[attr-defined]
+    for name in sorted(shown - groups):
+        words = re.escape(name).replace(r"\ ", "[\"', ]+")
+        assert re.search(rf"[\"'`(]{words}[\"' ]", tests), f"no test executes plaudit {name}"
 
 
 def test_commands_are_found_in_blocks_and_in_sentences():

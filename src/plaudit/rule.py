@@ -34,7 +34,7 @@ class DecisionRule(Config):
     threshold: PositiveFloat = 0.5  # a frame at or above it speaks for success
     decode: Decode = "k_of_n"  # per_frame: each frame by itself; cutoff: one moment, for annotating data only
     k: SmallInt = 2  # k_of_n: of the last n frames, how many must reach the threshold
-    n: SmallInt = 3
+    n: SmallInt = 3  # k_of_n: how many frames are looked at
     cutoff_offset: FrameOffset = 0  # cutoff: frames that this judge's cutoffs are late by
     # What happens to an out-of-distribution episode. accept: it is labeled as any other; audit: withheld until an audit
     # agrees; abstain: not labeled; escalate: passed on by a cascade. None: accept; in a training run, audit if a person

@@ -1,10 +1,13 @@
-"""`plaudit config`: the keys, choices and examples of training configs."""
+"""`plaudit config`: the keys and choices of training configs, and examples to copy."""
 
 import inspect
 import json
+import linecache
+import re
 import shutil
-import textwrap
 from collections.abc import Iterator, Mapping
+from functools import cache
+from itertools import dropwhile, islice, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
     from plaudit.registry import Registry
 
-config = group("config", "Show config keys and choices; copy example configs.")
+config = group("config", "Show config keys and choices; copy examples.")
 
 COMMENT_COLUMN = 44  # where a comment starts, if the value leaves room
 
@@ -26,9 +29,9 @@ COMMENT_COLUMN = 44  # where a comment starts, if the value leaves room
 def config_list() -> None:
     """List the blocks of a training config, the choices of each, and the example files."""
     out.print("Blocks of a training config, for 'plaudit config show BLOCK':")
-    out.print(f"  {', '.join(_blocks())}", soft_wrap=True)
+    out.print(f"  {', '.join(blocks())}", soft_wrap=True)
     out.print("\nChoices, for 'plaudit config show KIND.NAME':")
-    for kind, registry in _registries().items():
+    for kind, registry in registries().items():
         out.print(f"  {kind + ':':11}{', '.join(registry.names())}", soft_wrap=True)
     out.print("\nExamples, for 'plaudit config copy NAME':")
     out.print(f"  {', '.join(_examples())}", soft_wrap=True)
@@ -40,16 +43,16 @@ def config_show(
 ) -> None:
     """Print keys with their defaults and meaning, as YAML; '???' is what has no default."""
     kind, _, chosen = name.partition(".")
-    registries, blocks = _registries(), _blocks()
-    if chosen and kind in registries:
-        lines = [f"{kind}:", f"  type: {chosen}", *_yaml(registries[kind].get(chosen), 2)]
-    elif name in blocks:
-        lines = [f"{name}:", *_yaml(blocks[name][0], 2, blocks[name][1])]
+    choices, tree = registries(), blocks()
+    if chosen and kind in choices:
+        lines = [f"{kind}:", f"  type: {chosen}", *_yaml(choices[kind].get(chosen), 2)]
+    elif name in tree:
+        lines = [f"{name}:", *_yaml(tree[name][0], 2, tree[name][1])]
     elif not name:
-        on = {key: block for key, (_, block) in blocks.items() if block is not None}
+        on = {key: block for key, (_, block) in tree.items() if block is not None}
         lines = [line for key, block in on.items() for line in (f"{key}:", *_yaml(type(block), 2, block))]
     else:
-        names = [*blocks, *(f"{kind}.{one}" for kind, registry in registries.items() for one in registry.names())]
+        names = [*tree, *(f"{kind}.{one}" for kind, registry in choices.items() for one in registry.names())]
         raise UnknownName(f"there is no block or choice '{name}'; {did_you_mean(name, names)}")
     for line in lines:
         out.print(line, soft_wrap=True)
@@ -58,36 +61,42 @@ def config_show(
 @command(config, "copy")
 def config_copy(
     name: str,  # An example that 'plaudit config list' shows.
-    target: Path | None = None,  # The file to write; default: NAME.yaml here.
+    target: Path | None = None,  # The file or folder to write; default: the example's name, here.
 ) -> None:
-    """Copy an example config to edit and run. Nothing is overwritten."""
+    """Copy an example config or plugin to edit and run. Nothing is overwritten."""
     examples = _examples()
     if name not in examples:
         raise UnknownName(f"there is no example '{name}'; {did_you_mean(name, examples)}")
-    target = target or Path(f"{name}.yaml")
+    source = examples[name]
+    target = target or Path(source.name)
     if target.exists():
-        raise TargetNotEmpty(f"{target} exists already; name another file: plaudit config copy {name} FILE")
+        raise TargetNotEmpty(f"{target} exists already; name another one: plaudit config copy {name} TARGET")
     if not target.parent.is_dir():
         raise DataError(f"{target.parent} is not a folder; create it first, or name a file in another")
-    shutil.copyfile(examples[name], target)
+    if source.is_dir():
+        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        shutil.copyfile(source, target)
     out.print(f"wrote {target}")
 
 
 def _examples() -> dict[str, Path]:
-    """Name -> file: in a wheel inside the package, in a checkout at its top."""
+    """Name -> file or folder: in a wheel inside the package, in a checkout at its top."""
     package = Path(__file__).parents[1]
-    folders = (package / "examples/configs", package.parents[1] / "examples/configs")
-    return {path.stem: path for folder in folders for path in sorted(folder.glob("*.yaml"))}
+    patterns = ("configs/*.yaml", "plugins/my_*", "policies/openpi_*")
+    folders = (package / "examples", package.parents[1] / "examples")
+    return {path.stem: path for one in folders for pattern in patterns for path in sorted(one.glob(pattern))}
 
 
-def _registries() -> Mapping[str, "Registry"]:
+def registries() -> Mapping[str, "Registry"]:
+    """The registry of each kind of choice."""
     from plaudit import registry
 
-    registries = [value for value in vars(registry).values() if isinstance(value, registry.Registry)]
-    return {one.kind.split()[0]: one for one in registries}
+    every = [value for value in vars(registry).values() if isinstance(value, registry.Registry)]
+    return {one.kind.split()[0]: one for one in every}
 
 
-def _blocks() -> "dict[str, tuple[type[BaseModel], BaseModel | None]]":
+def blocks() -> "dict[str, tuple[type[BaseModel], BaseModel | None]]":
     """The class and the default of each block of a training config whose keys do not depend on a choice.
 
     Blocks that are off by default come last.
@@ -111,7 +120,7 @@ def _yaml(cls: "type[BaseModel]", indent: int, values: "BaseModel | None" = None
     """The keys of a config class with their comments in the source. values: default: those of the class"""
     from pydantic import BaseModel
 
-    comments = _comments(cls)
+    meaning = key_comments(cls)
     for name, field in cls.model_fields.items():
         value: Any = "???"
         if values is not None:
@@ -124,18 +133,26 @@ def _yaml(cls: "type[BaseModel]", indent: int, values: "BaseModel | None" = None
             block = value if isinstance(value, BaseModel) else None
             shown = "" if block else f" {value if value == '???' else json.dumps(value, default=str)}"
             text = f"{' ' * indent}{name}:{shown}"
-            yield f"{text + '  ':{COMMENT_COLUMN}}# {comments[name]}" if comments.get(name) else text
+            yield f"{text + '  ':{COMMENT_COLUMN}}# {meaning[name]}" if meaning.get(name) else text
             if block:
                 yield from _yaml(type(block), indent + 2, block)
 
 
-def _comments(cls: type) -> dict[str, str]:
-    """Field -> its comment in the source; including base classes."""
+def key_comments(cls: type) -> dict[str, str]:
+    """Field -> its comment in the source, or that of a base class."""
     by_name: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if base.__module__.startswith("plaudit") or base is cls:
-            try:
-                by_name |= comments(textwrap.dedent(inspect.getsource(base)).splitlines())
-            except (OSError, TypeError):  # a class that was made at run time
-                continue
+            by_name |= {name: text for name, text in _own_comments(base).items() if text or name not in by_name}
     return by_name
+
+
+@cache
+def _own_comments(cls: type) -> dict[str, str]:
+    """Of the fields in the class itself. `inspect.getsource` would parse the whole module for each class."""
+    try:
+        lines = linecache.getlines(str(inspect.getsourcefile(cls)))
+    except TypeError:  # a class that was made at run time
+        return {}
+    body = dropwhile(lambda line: not re.match(rf"class {cls.__name__}\b", line), lines)
+    return comments(takewhile(lambda line: line[0] in " \n)", islice(body, 1, None)))

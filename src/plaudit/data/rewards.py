@@ -31,7 +31,7 @@ RewardType = Literal["binary", "continuous"]
 class RewardConfig(Config):
     """How rewards follow from labels."""
 
-    mode: Mode = "replace"
+    mode: Mode = "replace"  # replace the env's reward, add to it, or pay the label of the last step only (terminal)
     reward_type: RewardType = "binary"  # 1 where success was decided and 0 elsewhere, or the judge's probability
     shaping: NonNegativeFloat = 0.0  # weight of the judge's progress; 0: none
     env_reward: Literal["sparse", "dense"] = "sparse"  # dense: the environment's own reward, and no label is read

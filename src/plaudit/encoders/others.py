@@ -102,7 +102,7 @@ class TransformersConfig(EncoderConfig):
     local_files_only: LocalFilesOnly = True  # false: fetch it from the hub when it is not on this machine
     # Of the pixels, 0 to 255; None: as the model's own preprocessing has it.
     mean: Channels | None = None
-    std: Channels | None = None
+    std: Channels | None = None  # deviation of each color channel; None: that of the model
     # The model's own description, which takes the place of the folder when a saved reward model is built again.
     architecture: dict[str, Any] | None = None
 

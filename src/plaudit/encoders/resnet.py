@@ -45,8 +45,8 @@ class ResnetConfig(EncoderConfig):
     """A ResNet with random weights; a saved reward model fills it with its own."""
 
     type: Literal["resnet"] = "resnet"
-    arch: Arch = "resnet18"
-    normalize: Normalization = "imagenet"
+    arch: Arch = "resnet18"  # of torchvision
+    normalize: Normalization = "imagenet"  # by the mean and deviation of ImageNet, or to [0, 1]
 
     def build(self, *, pretrained: bool = True) -> "ResNet":
         return ResNet(*BLOCKS[self.arch], normalize=self.normalize)
@@ -145,7 +145,7 @@ class Resnet10Config(PretrainedConfig):
     weights: Path | None = None  # one of the published files; None: random
     # Other values only for weights that were trained that way.
     padding: Padding = "same"
-    normalize: Normalization = "imagenet"
+    normalize: Normalization = "imagenet"  # by the mean and deviation of ImageNet, or to [0, 1]
 
     def build(self, *, pretrained: bool = True) -> "ResNetEncoderWrapper":
         return ResNetEncoderWrapper(self.weights if pretrained else None, self.padding, self.normalize)

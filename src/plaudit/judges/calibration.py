@@ -46,7 +46,7 @@ class PlattScaling(Config):
     """P(success) = sigmoid(logit / temperature + bias)."""
 
     temperature: PositiveFloat = 1.0  # above 1 for a judge that is more confident than it should be
-    bias: Number = 0.0
+    bias: Number = 0.0  # added to the logit
 
     def __call__(self, logits: AnyArray) -> FloatArray:
         """P(success) of logits; NaN stays NaN."""
@@ -210,12 +210,12 @@ class CalibrationRecord(Config):
     date: str  # UTC
     fingerprint: str  # of the judge before it was calibrated
     reference: tuple[str, ...]  # whose labels it was fitted on
-    episodes: NonNegativeInt
+    episodes: NonNegativeInt  # that it was fitted on
     successes: NonNegativeInt  # of these, episodes that succeed
     target_fpr: Fraction  # share of failure frames that may be above the threshold
     fpr: Fraction  # share that was, on episodes held out
     fpr_low: Fraction  # 95% confidence interval of it, by episodes
-    fpr_high: Fraction
+    fpr_high: Fraction  # upper end of the same interval
     recall: Fraction  # share of success frames above the threshold, on episodes held out
     num_seen: NonNegativeInt = 0  # of these episodes, how many the judge had learned from
     fitted_on: str | None = None  # keys of these episodes (data/episode_keys.py); None: of an earlier version

@@ -57,9 +57,9 @@ class JudgeConfig(Config):
     # Whether it uses what only a simulator knows. It looks at no camera, and no robot can have it.
     reads_simulator: ClassVar[bool] = False
 
-    rule: PartialRule = Field(default_factory=DecisionRule)
+    rule: PartialRule = Field(default_factory=DecisionRule)  # from frame scores to success
     calibration: PlattScaling | None = None  # of its probabilities; None: as they are
-    calibration_record: CalibrationRecord | None = None
+    calibration_record: CalibrationRecord | None = None  # written by `plaudit judge calibrate`
     ood: OodAction | None = None  # of its rule, see there
     rights: Rights | None = None  # which episodes it decides alone as a stage of a cascade
     cost_s: NonNegativeFloat = 1.0  # of an episode there, in seconds of compute, or of a human

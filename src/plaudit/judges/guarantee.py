@@ -42,7 +42,7 @@ RATES = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # that are tried besides 
 class GuaranteeStep(Config):
     """A rate, and what it takes to guarantee it."""
 
-    rate: Fraction
+    rate: Fraction  # of failure frames that may be predicted a success
     needed: NonNegativeInt  # episodes with failure frames that it takes at least
     threshold: Fraction | None  # the lowest that is proven for it and may be used
     recall: Fraction | None  # of success frames there
@@ -52,7 +52,7 @@ class Guarantee(Config):
     """The requested rate, the proven threshold, and the data behind the proof."""
 
     rate: Fraction  # asked for: mean share of an episode's failure frames that may be predicted a success
-    confidence: Fraction
+    confidence: Fraction  # with which it is proven
     episodes: NonNegativeInt  # with failure frames, on which thresholds were tried
     labeled: NonNegativeInt  # episodes in all that it took to have these
     needed: NonNegativeInt | None  # of such episodes, how many it takes at least; None: no number would do
@@ -196,8 +196,8 @@ class Rights(Config):
 
     fingerprint: str  # of the judge that they were proven for
     k: SmallInt  # of its rule: of the last n frames, how many decide
-    n: SmallInt
-    max_error: float = Field(gt=0, lt=1)
+    n: SmallInt  # of its rule: how many frames are looked at
+    max_error: float = Field(gt=0, lt=1)  # error rate that is proven for its decisions
     confidence: float = Field(gt=0, lt=1)  # of each of the two
     failures: NonNegativeInt  # episodes that fail, by which `success_from` was tried
     successes: NonNegativeInt  # and that succeed, by which `failure_to` was

@@ -101,7 +101,7 @@ class NoisyJudgeConfig(JudgeConfig):
     near: float = Field(default=0.55, ge=0, le=1)  # a near success: the simulator's dense reward reaches this
     late_by: NonNegativeInt = 0  # train: episodes that are over before the labels of one come
     horizon: PositiveInt = 50  # steps over which the moment of a false success is drawn
-    seed: Seed = 0
+    seed: Seed = 0  # of the errors
 
     def build(self) -> "NoisyJudge":
         return NoisyJudge(self)

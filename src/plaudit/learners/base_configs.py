@@ -101,11 +101,11 @@ class WeightedBcConfig(FromBaseConfig):
     # success: demonstrations and the run's successes. advantage: all windows, by exp(advantage / temperature).
     # progress: windows in which the judge's progress grows. conditioned: all, with a flag of improvement (RECAP).
     method: Literal["success", "advantage", "progress", "conditioned"] = "success"
-    lr: LearningRate = 3e-4
+    lr: LearningRate = 3e-4  # learning rate
     batch_size: BatchSize = 128
     utd_ratio: PositiveFloat = 0.25
     hidden_dims: tuple[Width, ...] = Field(default=(128, 128), min_length=1)  # of the value
-    value_lr: LearningRate = 1e-3
+    value_lr: LearningRate = 1e-3  # learning rate of the value network
     gamma: float = Field(default=0.98, ge=0, lt=1)
     # advantage, conditioned: steps of rewards before the value of what follows; None: the whole episode
     advantage_steps: SmallInt | None = None
@@ -143,7 +143,7 @@ class CriticsOfChunksConfig(CriticEnsembleConfig, FromBaseConfig):
 
     gamma: float = Field(default=0.95, ge=0, le=1)
     critic_horizon: SmallInt | None = None  # of a chunk, the first actions, which critics value; None: all
-    lr: LearningRate = 1e-3
+    lr: LearningRate = 1e-3  # learning rate
     tau: float = Field(default=0.01, gt=0, le=1)  # how far the target critics move to the critics at each update
     batch_size: BatchSize = 128
     utd_ratio: PositiveFloat = 0.5
@@ -175,7 +175,7 @@ class ExpoConfig(CriticsOfChunksConfig):
     select: bool = True  # the best of N base and N edited chunks; False: the edited one, with num_samples=1 (residual)
     edit_scale: float = Field(default=0.2, gt=0, le=2)  # largest correction of an action
     edit_warmup: NonNegativeInt = 1000  # updates in which the scale grows from 0
-    temperature_init: PositiveFloat = 0.01
+    temperature_init: PositiveFloat = 0.01  # weight of the entropy; it then follows the target entropy
     target_entropy: Number | None = None  # of the edit before it is scaled; None: minus half its numbers
     finetune_lr: NonNegativeFloat = 0.0  # of the base, on demonstrations and successes; 0: it stays as it is
 
@@ -203,7 +203,7 @@ class DsrlConfig(CriticsOfChunksConfig):
     type: Literal["dsrl"] = "dsrl"
     noise_bound: float = Field(default=1.5, gt=0, le=10)  # largest number of the noise
     repeat_noise: bool = False  # the same noise for all actions of a chunk
-    temperature_init: PositiveFloat = 0.01
+    temperature_init: PositiveFloat = 0.01  # weight of the entropy; it then follows the target entropy
     target_entropy: Number | None = None  # of the noise divided by its bound; None: minus half its numbers
     # Episodes of a check before the run: success from random noise of this form next to success from normal noise. In
     # simulation only; 0: no check.

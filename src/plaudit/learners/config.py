@@ -62,7 +62,7 @@ class OffPolicyConfig(LearnerConfig):
     on_policy: ClassVar[bool] = False
     random_actions: ClassVar[bool] = True  # whether `train` acts at random in the first `random_steps`
 
-    batch_size: BatchSize = 256
+    batch_size: BatchSize = 256  # steps or windows in an update
     utd_ratio: PositiveFloat = 0.5  # update-to-data: updates for each step of the robot
     random_steps: NonNegativeInt = 0  # at the start, without updates; `train` acts at random
     demo_ratio: float = Field(default=0.5, ge=0, le=1)  # of each batch: demonstrations and interventions
@@ -111,7 +111,7 @@ class CriticEnsembleConfig(OffPolicyConfig):
 
     takes_history: ClassVar[bool] = True
 
-    hidden_dims: tuple[Width, ...] = Field(default=(128, 128), min_length=1)
+    hidden_dims: tuple[Width, ...] = Field(default=(128, 128), min_length=1)  # units of the hidden layers
     num_critics: SmallInt = 2  # in the ensemble
     num_subsample_critics: SmallInt = 2  # sampled for each target, of which the minimum counts
     random_shift_pad: NonNegativeInt = 4  # pixels by which images are shifted at random; 0 for none
@@ -143,7 +143,7 @@ class SacConfig(CriticEnsembleConfig):
 
     type: Literal["sac"] = "sac"
     gamma: float = Field(default=0.95, ge=0, le=1)  # tasks here take 15 to 50 steps
-    lr: LearningRate = 1e-3
+    lr: LearningRate = 1e-3  # learning rate
     n_step: SmallInt = 1  # rewards in a target before the critics' value
     tau: float = Field(default=0.005, gt=0, le=1)  # how far the target critics move to the critics at each update
     num_subsample_critics: SmallInt = 1  # the fastest with sparse rewards
@@ -172,20 +172,20 @@ class PpoConfig(LearnerConfig):
 
     type: Literal["ppo"] = "ppo"
     gamma: float = Field(default=0.9, ge=0, le=1)
-    gae_lambda: float = Field(default=0.9, ge=0, le=1)
-    lr: LearningRate = 3e-4
+    gae_lambda: float = Field(default=0.9, ge=0, le=1)  # of generalized advantage estimation
+    lr: LearningRate = 3e-4  # learning rate
     clip_coef: PositiveFloat = 0.2  # how far the ratio of probabilities may move
     update_epochs: SmallInt = 8  # over each rollout
     num_minibatches: SmallInt = 4  # of each epoch
-    vf_coef: PositiveFloat = 0.5
-    ent_coef: NonNegativeFloat = 0.0
-    max_grad_norm: PositiveFloat = 0.5
+    vf_coef: PositiveFloat = 0.5  # weight of the value loss
+    ent_coef: NonNegativeFloat = 0.0  # weight of the entropy in the loss
+    max_grad_norm: PositiveFloat = 0.5  # gradients are clipped to it
     target_kl: PositiveFloat | None = 0.1  # an update stops when the policy has moved this far; None: never
-    hidden_dims: tuple[Width, ...] = Field(default=(128, 128), min_length=1)
+    hidden_dims: tuple[Width, ...] = Field(default=(128, 128), min_length=1)  # units of the hidden layers
     log_std_init: float = Field(default=-0.5, ge=-20, le=20)  # of the actions
     pretrain_updates: NonNegativeInt = 2000  # of behavior cloning before the first rollout, with demonstrations
-    pretrain_batch_size: BatchSize = 256
-    pretrain_lr: LearningRate = 1e-3
+    pretrain_batch_size: BatchSize = 256  # batch size of cloning before the first rollout
+    pretrain_lr: LearningRate = 1e-3  # learning rate of cloning before the first rollout
     # Rollouts after cloning from which only the value learns: with an untrained value every advantage is noise, and a
     # few updates of noise undo what was cloned.
     critic_warmup_iterations: NonNegativeInt = 2
@@ -204,8 +204,8 @@ class QChunkConfig(CriticEnsembleConfig):
     critic_horizon: SmallInt | None = None  # of these, the first that critics value, h above; None: all
     num_samples: SmallInt = 8  # chunks to choose from, N above
     num_inference_steps: SmallInt = 5  # of Euler, from noise to actions
-    velocity_net: VelocityNetConfig = VelocityNetConfig(width=64, depth=2)
-    lr: LearningRate = 2e-3
+    velocity_net: VelocityNetConfig = VelocityNetConfig(width=64, depth=2)  # the network of the flow
+    lr: LearningRate = 2e-3  # learning rate
     tau: float = Field(default=0.01, gt=0, le=1)  # how far the target critics move to the critics at each update
     batch_size: BatchSize = 128
     utd_ratio: PositiveFloat = 0.25
@@ -239,8 +239,8 @@ class DaggerConfig(OffPolicyConfig):
     type: Literal["dagger"] = "dagger"
     horizon: SmallInt = 5  # actions of a chunk
     num_inference_steps: SmallInt = 5  # of Euler, from noise to actions
-    velocity_net: VelocityNetConfig = VelocityNetConfig(width=64, depth=2)
-    lr: LearningRate = 1e-3
+    velocity_net: VelocityNetConfig = VelocityNetConfig(width=64, depth=2)  # the network of the flow
+    lr: LearningRate = 1e-3  # learning rate
     batch_size: BatchSize = 128
     random_shift_pad: NonNegativeInt = 4  # pixels by which images are shifted at random; 0 for none
     demo_ratio: float = Field(default=1.0, gt=0, le=1)  # of each batch; what the policy did is not learned from
@@ -264,23 +264,23 @@ class DaggerConfig(OffPolicyConfig):
 class BCConfig(Config):
     """How a flow policy is trained from demonstrations."""
 
-    steps: PositiveInt = 2000
-    batch_size: BatchSize = 256
+    steps: PositiveInt = 2000  # updates
+    batch_size: BatchSize = 256  # windows of demonstrations in an update
     lr: LearningRate = 1e-3  # at its highest; it rises over the first steps and falls along a cosine
-    warmup_steps: NonNegativeInt = 100
+    warmup_steps: NonNegativeInt = 100  # updates in which the learning rate rises from 0
     random_shift_pad: NonNegativeInt = 4  # pixels by which images are shifted at random; 0 for none
     include_failures: bool = False  # clone labeled failures too
     precision: Literal["float32", "bfloat16"] = "float32"  # of the network's products; weights stay in float32
     # Train low-rank additions to the flow's layers instead of all weights; they are merged into these afterwards.
     lora_rank: SmallInt | None = None
-    seed: Seed = 0
+    seed: Seed = 0  # of the weights and the batches
 
 
 class TrainPolicyConfig(Config):
     """The config of `plaudit train-policy`; the policy's inputs and outputs are those of the store."""
 
     policy: dict[str, Any] = Field(default_factory=dict)  # keys of FlowConfig
-    fit: BCConfig = Field(default_factory=BCConfig)
+    fit: BCConfig = Field(default_factory=BCConfig)  # the updates
 
     def flow(self, **env_spec: Any) -> FlowConfig:
         """The policy for these inputs and outputs."""

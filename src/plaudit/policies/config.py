@@ -109,10 +109,10 @@ class ImageEncoderConfig(Config):
 class NetworkPolicyConfig(PolicyConfig):
     """Inputs, outputs and device of a policy with networks."""
 
-    state_dim: Annotated[int, Field(ge=0, le=65_536)]
-    action_dim: Width
+    state_dim: Annotated[int, Field(ge=0, le=65_536)]  # numbers of the state; 0: images only
+    action_dim: Width  # numbers of an action
     cameras: dict[str, tuple[Edge, Edge]] = Field(default_factory=dict)  # name -> (H, W); {} for none
-    encoder: ImageEncoderConfig = Field(default_factory=ImageEncoderConfig)
+    encoder: ImageEncoderConfig = Field(default_factory=ImageEncoderConfig)  # of camera images
     history: History = 0  # earlier observations of the episode that it sees too
     seed: Seed = 0  # of the weights before any are loaded, and of what is sampled
     # Where its networks run; auto: cuda where there is one. Found out where the policy is built, not where it is read.
@@ -134,7 +134,7 @@ class ActorConfig(Config):
     """The network of a gaussian policy."""
 
     kind: Literal["squashed", "plain"] = "squashed"  # by tanh, as SAC trains them; or not, as PPO does
-    hidden_dims: tuple[Width, ...] = Field(default=(128, 128), min_length=1)
+    hidden_dims: tuple[Width, ...] = Field(default=(128, 128), min_length=1)  # units of the hidden layers
 
 
 class GaussianConfig(NetworkPolicyConfig):
@@ -144,7 +144,7 @@ class GaussianConfig(NetworkPolicyConfig):
 
     type: Literal["gaussian"] = "gaussian"
     horizon: SmallInt = 1  # actions of a chunk
-    actor: ActorConfig = Field(default_factory=ActorConfig)
+    actor: ActorConfig = Field(default_factory=ActorConfig)  # the network of the actor
     gripper: Gripper = "continuous"  # the last number of an action; discrete: -1, 0 or 1, chosen by a grasp critic
     # Sample actions instead of taking the mode. Only a squashed actor can: the standard deviation of a plain one is not
     # among the weights that a robot gets.
@@ -170,7 +170,7 @@ class FlowSettings(NetworkPolicyConfig):
     """What a flow policy and Q-chunking share."""
 
     horizon: SmallInt = 16  # actions of a chunk
-    velocity_net: VelocityNetConfig = Field(default_factory=VelocityNetConfig)
+    velocity_net: VelocityNetConfig = Field(default_factory=VelocityNetConfig)  # the network of the flow
     num_inference_steps: SmallInt = 5  # of Euler, from noise to actions
     # How guided_inference holds on to the previous chunk: by the vector-Jacobian product through the network, as the
     # paper does; by the plain difference ("identity"), which needs no gradient; or by an average at the end ("blend").
@@ -206,7 +206,7 @@ class CriticConfig(Config):
     """The critics that choose among chunks."""
 
     num_critics: SmallInt = 2  # in the ensemble
-    hidden_dims: tuple[Width, ...] = Field(default=(128, 128), min_length=1)
+    hidden_dims: tuple[Width, ...] = Field(default=(128, 128), min_length=1)  # units of the hidden layers
 
 
 class QChunkPolicyConfig(FlowSettings):
@@ -218,7 +218,7 @@ class QChunkPolicyConfig(FlowSettings):
     horizon: SmallInt = 5  # actions of a chunk
     critic_horizon: SmallInt | None = None  # of these, the first that the critics value; None: all
     critic_encoder: ImageEncoderConfig = Field(default_factory=ImageEncoderConfig)  # `encoder` is the flow's
-    critic: CriticConfig = Field(default_factory=CriticConfig)
+    critic: CriticConfig = Field(default_factory=CriticConfig)  # the critics that choose a chunk
     num_samples: SmallInt = 8  # chunks to choose from
 
     @model_validator(mode="after")
@@ -233,7 +233,7 @@ class QChunkPolicyConfig(FlowSettings):
 class OnFlowConfig(NetworkPolicyConfig):
     """Base of the configs of policies with a flow in them, the base. `encoder` is that of critics and actor."""
 
-    base: FlowConfig
+    base: FlowConfig  # the trained flow
 
     @property
     def horizon(self) -> int:
@@ -247,7 +247,7 @@ class ExpoPolicyConfig(OnFlowConfig):
     policy_class: ClassVar[str] = "plaudit.policies.steering:SteeredPolicy"
 
     type: Literal["expo"] = "expo"
-    critic: CriticConfig = Field(default_factory=CriticConfig)
+    critic: CriticConfig = Field(default_factory=CriticConfig)  # the critics that choose a chunk
     critic_horizon: SmallInt | None = None  # of a chunk, the first actions that are valued and edited; None: all
     num_samples: SmallInt = 8  # chunks of the base
     select: bool = True  # choose among base chunks and edited ones; False: the edited chunk is executed
@@ -259,7 +259,7 @@ class DsrlPolicyConfig(OnFlowConfig):
     policy_class: ClassVar[str] = "plaudit.policies.steering:SteeredPolicy"
 
     type: Literal["dsrl"] = "dsrl"
-    hidden_dims: tuple[Width, ...] = Field(default=(128, 128), min_length=1)
+    hidden_dims: tuple[Width, ...] = Field(default=(128, 128), min_length=1)  # units of the hidden layers of the actor
     noise_bound: PositiveFloat = 1.5  # largest number of the noise
     repeat_noise: bool = False  # the same noise for all actions of a chunk
     stochastic: bool = False  # sample the noise instead of taking the mode
@@ -274,7 +274,7 @@ class SteerPolicyConfig(NetworkPolicyConfig):
     base: Path  # the policy.yaml of the policy that is sampled
     horizon: SmallInt  # actions of a chunk
     critic_horizon: SmallInt  # of these, the first that critics value
-    critic: CriticConfig = Field(default_factory=CriticConfig)
+    critic: CriticConfig = Field(default_factory=CriticConfig)  # the critics that choose a chunk
     num_samples: SmallInt = 8  # chunks to choose from
 
 
@@ -283,7 +283,7 @@ class ServerConfig(Config):
 
     # A name, an address, or a whole `wss://...`; where a file names another machine, --allow-host MACHINE.
     host: ServerUrl = "localhost"
-    port: int | None = Field(default=8000, ge=1, le=65_535)
+    port: int | None = Field(default=8000, ge=1, le=65_535)  # None: the one of the URL
     api_key_env: KeyVariable = "OPENPI_API_KEY"  # the variable that holds the key; most servers need none
     connect_s: PositiveFloat = 30.0  # to keep trying to reach the server: it loads a large model before it listens
     answer_s: PositiveFloat = 10.0  # to wait for actions; the first ones take a compilation on the server
@@ -301,7 +301,7 @@ class OpenpiConfig(PolicyConfig):
     policy_class: ClassVar[str] = "plaudit.policies.openpi:OpenpiPolicy"
 
     type: Literal["openpi", "openpi_policy"] = "openpi"
-    openpi_model: ServerConfig
+    openpi_model: ServerConfig  # where the server is
     action_dim: Width  # of the robot; what the server's actions have beyond it is padding, and is dropped
     horizon: SmallInt | None = None  # actions of a chunk; those beyond it are dropped. None: all
     # The server's keys, which depend on the checkpoint; the defaults are those of DROID and LIBERO.
@@ -309,6 +309,6 @@ class OpenpiConfig(PolicyConfig):
     state_key: str | None = "observation/state"  # None: the state is not sent
     prompt_key: str | None = "prompt"  # None: the prompt is not sent
     prompt: str = ""  # the instruction; "": the task of the run
-    action_key: str = "actions"
+    action_key: str = "actions"  # of the server's answer
     # (H, W) that images are shrunk to before they are sent, with black bars where the shape differs; None: as they are.
     image_size: tuple[Edge, Edge] | None = (224, 224)

@@ -41,7 +41,7 @@ class LeRobotPolicyConfig(PolicyConfig):
     task: str = ""  # the instruction; "": that of the run
     options: dict[str, _Option] = Field(default_factory=dict)  # keys of its config.json to override
     seed: Seed = 0  # of what is sampled
-    device: PolicyDevice = "auto"
+    device: PolicyDevice = "auto"  # cpu, cuda, or auto: a GPU if there is one
 
     @cached_property
     def folder(self) -> "LeRobotFolder":

@@ -31,7 +31,7 @@ class ReplayConfig(Config):
     """Settings of a policy that repeats a recorded episode."""
 
     type: Literal["replay"] = "replay"
-    store: Path
+    store: Path  # the store of the recorded episode
     episode: NonNegativeInt = 0  # its id in the store
     horizon: SmallInt = 1  # actions of a chunk
 
@@ -81,7 +81,7 @@ class ScriptedConfig(Config):
     type: Literal["scripted"] = "scripted"
     # my_package.my_module:my_function; where a file names it, --allow-code my_package
     function: Annotated[CodeName, Field(pattern=r"^[^\W\d][\w.]*:\w+$")] | None = None
-    expert: Literal["lift", "pick_place", "push"] | None = None
+    expert: Literal["lift", "pick_place", "push"] | None = None  # the expert of a built-in task
     horizon: SmallInt = 1  # actions of a chunk; one action is repeated
     noise: NonNegativeFloat = 0.0  # on the expert's actions, of which 1 is the most
     seed: Seed = 0  # of that noise

@@ -33,8 +33,8 @@ Kinematics = Callable[[FloatArray], AnyArray]  # a command [A] -> the points [3]
 class Workspace(Config):
     """A box in the robot's frame, in m."""
 
-    lower: tuple[Number, Number, Number]
-    upper: tuple[Number, Number, Number]
+    lower: tuple[Number, Number, Number]  # corner of the box: x, y, z
+    upper: tuple[Number, Number, Number]  # the opposite corner: x, y, z
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:
@@ -48,7 +48,7 @@ class SafetyConfig(Config):
     """The block `safety` of a robot's config."""
 
     lower: Position = None  # of commands; None: no limit
-    upper: Position = None
+    upper: Position = None  # of commands; None: no limit
     max_velocity: Positive = None  # of commands, a second
     max_acceleration: Positive = None  # of commands, a second squared
     workspace: Workspace | None = None  # for robots whose forward kinematics are known

@@ -325,7 +325,7 @@ class CollectConfig(Config):
 
     store: Path  # made if it does not exist; what it holds already counts
     target_success: NonNegativeInt | None = None  # episodes; None: as many as come
-    target_failure: NonNegativeInt | None = None
+    target_failure: NonNegativeInt | None = None  # the same of failures
     positive_dir: Path | None = None  # also write .npy trajectories: successes, ...
     negative_dir: Path | None = None  # ... and failures
     save_dir: Path | None = None  # also write .pkl episodes, into success/ and failure/ of this folder

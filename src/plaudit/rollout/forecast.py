@@ -43,7 +43,7 @@ class ForecastConfig(Config):
     store: Path  # labeled episodes at the robot's control rate, which the model has not seen
     window_s: PositiveFloat = 2.0  # over which the rise of progress is measured
     max_false: Fraction = 0.1  # of the successful episodes, those in which a hint may appear
-    device: str = "auto"
+    device: str = "auto"  # cpu, cuda, or auto: a GPU if there is one
 
 
 def rises(progress: FloatArray, window: int) -> FloatArray:

@@ -274,16 +274,16 @@ def _check_unique(values: list[Any], what: str) -> None:
 class OperatorKeys(Config):
     """The key of each command at the terminal; case does not matter."""
 
-    start: str = " "
-    end: str = "e"
-    success: str = "s"
-    failure: str = "f"
-    discard: str = "d"
-    repeat: str = "r"
-    pause: str = "p"
-    stop: str = "q"
-    estop: str = "x"
-    release: str = "o"
+    start: str = " "  # start the next episode
+    end: str = "e"  # end the episode; the judge labels it
+    success: str = "s"  # end the episode as a success
+    failure: str = "f"  # end the episode as a failure
+    discard: str = "d"  # end the episode; it goes to another store
+    repeat: str = "r"  # the same, and a new episode replaces it
+    pause: str = "p"  # end the episode and hold until the next start
+    stop: str = "q"  # end the run
+    estop: str = "x"  # emergency stop
+    release: str = "o"  # release the emergency stop
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -319,6 +319,7 @@ class OperatorConfig(Config):
 
     # No operator attends, as with --auto; None: in a simulation or without a terminal. Not part of a run's config.
     auto: bool | None = Field(default=None, exclude=True)
+    # Where commands come from; web only in `plaudit online`.
     sources: tuple[Literal["terminal", "gamepad", "topic", "web"], ...] = Field(default=("terminal",), min_length=1)
     gate: bool = True  # every episode waits until the scene is ready; False: only after a pause
     keys: OperatorKeys = OperatorKeys()  # of the terminal

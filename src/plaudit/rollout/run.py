@@ -61,11 +61,12 @@ class RunPolicyConfig(Config):
 class RunConfig(Config):
     """A robot and how a policy drives it, under the same keys as in a training run."""
 
-    robot: Annotated[Any, ROBOT_REGISTRY.field]
+    robot: Annotated[Any, ROBOT_REGISTRY.field]  # one of the robots
+    # A device by which a person takes over; None: nobody does.
     teleop: Annotated[Any, TELEOP_REGISTRY.optional_field] = None
-    operator: OperatorConfig = OperatorConfig()
+    operator: OperatorConfig = OperatorConfig()  # how an operator starts and marks episodes
     forecast: ForecastConfig | None = None  # a hint when the policy is likely to fail
-    policy: RunPolicyConfig
+    policy: RunPolicyConfig  # settings for running the policy
 
     @property
     def inference(self) -> Any:

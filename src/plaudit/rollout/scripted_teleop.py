@@ -41,7 +41,7 @@ class ScriptedTeleopConfig(TeleopConfig):
     skill: Fraction = 1.0  # of the interventions, those that bring the task forward; others miss
     noise: NonNegativeFloat = Field(default=0.05, le=1)  # standard deviation of the noise on their commands
     budget_s: NonNegativeFloat | None = None  # seconds that they act for in a run; None: no limit
-    seed: Seed = 0
+    seed: Seed = 0  # of the simulated person
 
     def build(self, action_dim: int) -> "ScriptedTeleop":
         """A person who has not seen the robot yet; see `ScriptedTeleop.begin_episode`."""

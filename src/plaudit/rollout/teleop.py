@@ -103,7 +103,7 @@ class JointTeleopConfig(TeleopConfig):
 
     first_joint: NonNegativeInt = 0  # the joint of the first pair of keys or of the first axis
     step_size: PositiveFloat = 0.01  # in the robot's units: added every tick (relative), or sent as it is
-    relative: bool = True
+    relative: bool = True  # displacements are added to the newest command; false: to none
     always: bool = False  # act at every tick, not only while something is pressed
     gripper: NonNegativeInt | None = None  # the number of an action that is the gripper
     end_effector: EndEffectorConfig | None = None  # move the end-effector of a robot whose commands are joint positions

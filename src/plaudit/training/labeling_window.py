@@ -40,7 +40,7 @@ class LabelingWindowConfig(Config):
     """The labeling window of a human who labels or audits."""
 
     labeler: str = ""  # who labels; it stands in the notes of the labels
-    order: QueueOrder = "unlabeled"
+    order: QueueOrder = "unlabeled"  # in which episodes are shown
     open: bool = True  # open one from here; false: a human opens it
     reopen_after_s: NonNegativeFloat | None = None  # a closed one opens again; None: not by itself
 

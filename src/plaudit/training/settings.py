@@ -164,7 +164,7 @@ class JudgeSettings(Config):
 class RewardModelBlock(RLinfRewardConfig):
     """What a recipe says about the network of its reward model; it is compared with the model itself."""
 
-    reward_model_type: Literal["resnet"] | None = None
+    reward_model_type: Literal["resnet"] | None = None  # RLinf's name of the network
     model_type: Literal["resnet"] | None = None  # the newer name of reward_model_type
     dropout: Fraction | None = None  # only matters for training
 
@@ -174,7 +174,7 @@ class RewardSettings(RewardConfig):
 
     # None: success ends the episode, unless the simulator's dense reward is paid (ending early would cost reward)
     terminate_on_success: bool | None = None
-    reward_model: RewardModelBlock | None = None
+    reward_model: RewardModelBlock | None = None  # RLinf's block, compared with the model itself
 
     @property
     def terminates(self) -> bool:
@@ -185,7 +185,7 @@ class RewardSettings(RewardConfig):
 class EvaluationConfig(Config):
     """Evaluations on seeds that no training episode has; only a simulation can be evaluated."""
 
-    episodes: PositiveInt = 50
+    episodes: PositiveInt = 50  # of one evaluation
     freq: PositiveInt = 2000  # env steps between two of them
     stop_success_rate: float | None = Field(default=None, gt=0, le=1)  # end the run at this success rate
 
@@ -218,7 +218,7 @@ class RunSettings(Config):
     name: str | None = Field(default=None, pattern=r"^[\w.-]+$")  # of the run folder; None: task, learner and seed
     # The folder of a run to resume, with the same config; None: `train` begins a new one. Not part of the run's config.
     resume_dir: Path | None = Field(default=None, exclude=True)
-    seed: Seed = 0
+    seed: Seed = 0  # of weights, batches and simulated tasks
     device: str = "auto"  # of the learner: "cpu", "cuda", "cuda:1"; auto: cuda where there is one
     num_threads: SmallInt | None = None  # of torch; None: one for states, torch's default for images
     # Whether replay keeps frames in the GPU's memory; None: while they fit into half of what is free.
@@ -226,7 +226,7 @@ class RunSettings(Config):
     num_envs: NumEnvs = 16  # train: episodes of a rollout, side by side
     # The run ends at whichever comes first. None for both: 40,000 steps (train) or 1,000 episodes (online).
     max_steps: PositiveInt | None = None
-    max_episodes: PositiveInt | None = None
+    max_episodes: PositiveInt | None = None  # episodes after which the run ends
     checkpoint_freq: PositiveInt = 2000  # env steps between two checkpoints
     publish_freq: PositiveInt = 50  # online: updates between two versions of the weights
     max_unlabeled_episodes: PositiveInt = 16  # online: the robot waits at this many unlabeled episodes
@@ -251,19 +251,19 @@ Numbers = tuple[int, ...] | Literal["all"]
 class RoleResources(Config):
     """The custom resource that a machine of each role offers."""
 
-    training: str = "training_pc"
-    inference: str = "inference_pc"
-    labeling: str = "labeling_pc"
+    training: str = "training_pc"  # the machine of the learner
+    inference: str = "inference_pc"  # the robot's machine
+    labeling: str = "labeling_pc"  # the machine of the person who labels
 
 
 class WorkerRoles(Config):
     """The role of the machine that each worker runs on."""
 
-    learner: Role = "training"
-    replay: Role = "training"
-    state: Role = "training"
-    env: Role = "inference"
-    labeler: Role = "labeling"
+    learner: Role = "training"  # the updates
+    replay: Role = "training"  # the store
+    state: Role = "training"  # the versions of the weights
+    env: Role = "inference"  # the robot or the simulation
+    labeler: Role = "labeling"  # the judge
 
 
 class ClusterConfig(Config):
@@ -275,8 +275,8 @@ class ClusterConfig(Config):
     is no GPU. Not both: they could contradict each other.
     """
 
-    resources: RoleResources = RoleResources()
-    workers: WorkerRoles = WorkerRoles()
+    resources: RoleResources = RoleResources()  # the custom resource of each role
+    workers: WorkerRoles = WorkerRoles()  # the role of each worker
     component_placement: dict[str, NonNegativeInt | str] | None = None  # "actor: 0-3", "env,rollout: 0", "reward: all"
     num_learners: SmallInt = 1  # data-parallel
 

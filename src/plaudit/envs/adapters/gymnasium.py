@@ -44,6 +44,7 @@ class GymnasiumConfig(AdapterConfig):
 
     type: Literal["gymnasium"] = "gymnasium"
     id: TaskId  # "Pusher-v5", or "my_package:MyTask-v0" to import the package that registers it
+    # What the cameras show: `env.render()`, or images in the observation.
     images_from: Literal["render", "observation"] = "render"
     options: Mapping[str, Any] = Field(default_factory=dict)  # further arguments for gym.make
     success_key: str | None = None  # of the flag in `info`; None: the first of SUCCESS_KEYS, or never a success

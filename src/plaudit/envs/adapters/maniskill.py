@@ -41,7 +41,7 @@ class ManiSkillConfig(AdapterConfig):
     sensors: ClassVar[Mapping[str, str]] = {"front": "base_camera", "wrist": "hand_camera"}
 
     type: Literal["maniskill"] = "maniskill"
-    id: str = "PickCube-v1"
+    id: str = "PickCube-v1"  # the ManiSkill task
     control_mode: str = "pd_ee_delta_pos"  # what an action means: by default how far the hand moves, and the gripper
     sim_backend: Literal["auto", "physx_cpu", "physx_cuda"] = "auto"  # where physics runs; auto: a GPU for two or more
     reward: Literal["normalized_dense", "dense", "sparse", "none"] | None = None  # None: the task's own choice

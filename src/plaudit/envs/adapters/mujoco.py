@@ -48,9 +48,9 @@ class GymHilConfig(MujocoConfig):
     available_cameras: ClassVar[Mapping[str, str]] = {"front": "front", "wrist": "wrist"}
 
     type: Literal["gym_hil"] = "gym_hil"
-    id: str = "gym_hil/PandaPickCube-v0"
+    id: str = "gym_hil/PandaPickCube-v0"  # the gym_hil task
     cameras: tuple[str, ...] = ("front", "wrist")
-    reward: Literal["sparse", "dense"] = "sparse"
+    reward: Literal["sparse", "dense"] = "sparse"  # 1 at success, or the task's own dense reward
     random_block: bool = True  # the cube starts at another place in each episode; boxes always do
 
     @field_validator("id")
@@ -144,7 +144,7 @@ class FetchConfig(MujocoConfig):
     available_cameras: ClassVar[Mapping[str, str]] = {"front": "external_camera_0", "side": FREE_CAMERA}
 
     type: Literal["fetch"] = "fetch"
-    id: str = "FetchPickAndPlace-v4"
+    id: str = "FetchPickAndPlace-v4"  # the task of gymnasium-robotics
 
     def make(self) -> AdaptedEnv:
         """Make one environment; raises `MissingExtra` without Gymnasium-Robotics."""
@@ -206,7 +206,7 @@ class MetaWorldConfig(MujocoConfig):
     }
 
     type: Literal["metaworld"] = "metaworld"
-    id: str = "pick-place-v3"
+    id: str = "pick-place-v3"  # the Meta-World task
     goals_seed: Seed = 0  # which fifty goals
 
     def make(self) -> AdaptedEnv:

@@ -30,12 +30,12 @@ Size = tuple[Edge, Edge]  # height, width
 class NetworkConfig(Config):
     """The size of the network, and what it sees and predicts besides the newest images."""
 
-    encoder: Annotated[Any, ENCODER_REGISTRY.field]
+    encoder: Annotated[Any, ENCODER_REGISTRY.field]  # from an image to features; one of the image encoders
     image_size: Size | None = None  # (height, width) that frames are resized to; None: as they are
-    hidden_dim: Width = 256
+    hidden_dim: Width = 256  # units of the head
     latent_dim: Width = 256  # of the embedding of one camera's image
     num_spatial_blocks: Width = 8  # embeddings of each channel
-    dropout: float = Field(default=0.1, ge=0, lt=1)
+    dropout: float = Field(default=0.1, ge=0, lt=1)  # in the head, during training
     num_history_frames: int = Field(default=0, ge=0, le=1000)  # frames before this one that it sees too
     history_stride: int = Field(default=1, ge=1, le=10_000)  # steps between them; as many embeddings are kept
     predict_progress: bool = False  # whether it also predicts how far the task has come, for shaping
@@ -118,7 +118,7 @@ class RewardTrainConfig(NetworkConfig):
     # Of the episodes: those that choose the best epoch, the threshold and the calibration, and those that measure what
     # came of it; without any of the latter, it is measured on the former.
     val_fraction: float = Field(default=0.15, gt=0, lt=0.5)
-    test_fraction: float = Field(default=0.15, ge=0, lt=0.5)
+    test_fraction: float = Field(default=0.15, ge=0, lt=0.5)  # share of episodes for the final evaluation
     # Whether the threshold and the calibration are chosen, and figures measured, on all of these episodes, each scored
     # by one of five models that did not learn from it. Six trainings instead of one, for narrower intervals.
     cross_fit: bool = False
@@ -128,17 +128,16 @@ class RewardTrainConfig(NetworkConfig):
     batch_size: int = Field(default=128, ge=2, le=65_536)  # half of it successes
     lr: LearningRate = 3e-4  # falls to zero along a cosine
     encoder_lr_scale: LearningRate = 0.2  # of an encoder that is trained and was trained elsewhere, as a share of `lr`
-    weight_decay: float = Field(default=1e-2, ge=0, le=10)
-    label_smoothing: float = Field(default=0.05, ge=0, lt=0.5)
-    augment: AugmentConfig = Field(default_factory=AugmentConfig)
-    num_augmented_views: SmallInt = (
-        4  # of each training image that a frozen encoder's features are kept of, all but one augmented
-    )
+    weight_decay: float = Field(default=1e-2, ge=0, le=10)  # of AdamW
+    label_smoothing: float = Field(default=0.05, ge=0, lt=0.5)  # how far labels move from 0 and 1
+    augment: AugmentConfig = Field(default_factory=AugmentConfig)  # random changes of training images
+    # Of each training image that a frozen encoder's features are kept of, all but one augmented.
+    num_augmented_views: SmallInt = 4
     ensemble_size: SmallInt = 1  # trained from different seeds; the lowest one's probability counts
     target_fpr: float = Field(default=0.01, ge=1e-6, lt=1)  # failure frames that may be predicted a success
     promise_confidence: float = Field(default=0.9, ge=0.5, lt=1)  # of a promise that this holds on episodes to come
-    seed: Seed = 0
-    device: str = "auto"
+    seed: Seed = 0  # of the split, the weights and the batches
+    device: str = "auto"  # cpu, cuda, or auto: a GPU if there is one
     # On a CPU: how long it may take. What is not set of the encoder, image size, history, members and views is chosen
     # to fit (budget.py). None: the defaults above.
     max_minutes: PositiveFloat | None = None

@@ -15,14 +15,14 @@ SUCCESS, PROGRESS = "classifier", "progress"  # the sources of labels, and the t
 class RLinfRewardConfig(Config):
     """Settings of a checkpoint from RLinf's configs; None if not given."""
 
-    image_keys: tuple[str, ...] | None = None
+    image_keys: tuple[str, ...] | None = None  # the cameras
     # Channels, height, width; None: what RLinf's recipes have, 64x64 for its first model and 128x128 for its ResNet.
     image_size: tuple[Edge, Edge, Edge] | None = None
-    arch: str | None = None
+    arch: str | None = None  # its ResNet
     normalize: bool = True  # of its ResNet: whether by the mean and deviation of ImageNet
-    hidden_dim: Width | None = None
-    num_spatial_blocks: Width | None = None
-    use_pretrain: bool | None = None
+    hidden_dim: Width | None = None  # units of the head
+    num_spatial_blocks: Width | None = None  # of the spatial embeddings
+    use_pretrain: bool | None = None  # whether training started from ImageNet weights
     freeze_encoder: bool | None = None  # of training; nothing learns here
     pretrained_encoder_path: Path | None = None  # the checkpoint's own weights count
 
@@ -33,7 +33,7 @@ class ClassifierJudgeConfig(JudgeConfig):
     type: Literal["classifier", "progress"] = SUCCESS
     model: Path  # a reward model: its folder, lerobot's, or a .pt or .safetensors file
     cost_s: NonNegativeFloat = 0.1
-    device: str = "auto"
+    device: str = "auto"  # cpu, cuda, or auto: a GPU if there is one
     compile: bool = False  # on a GPU; takes half a minute and a compiler, and is 3 times as fast
     # Of a file of RLinf's, what it does not say itself: image_size, image_keys, normalize; see RLinfRewardConfig.
     network: RLinfRewardConfig | None = None

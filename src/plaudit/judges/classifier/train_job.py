@@ -312,11 +312,11 @@ class RewardTrainJob(RewardTrainConfig):
     """A training, where its episodes are and where the model goes."""
 
     data: tuple[Path, ...] = ()  # a store; or data sets of other layouts, such as two folders of .npy
-    output_dir: Path = Path("runs/reward_model")
+    output_dir: Path = Path("runs/reward_model")  # the folder of the model and its report
     output_checkpoint: Path | None = None  # the model once more, as one .pt file
     num_cameras: SmallInt | None = None  # that the episodes must have; None: as many as there are
     episodes: tuple[NonNegativeInt, ...] | None = None  # of a data set, by its own numbers; None: all
-    exclude_episodes: tuple[NonNegativeInt, ...] = ()
+    exclude_episodes: tuple[NonNegativeInt, ...] = ()  # ids of episodes that are not used
     max_minutes: PositiveFloat | None = 10.0  # a limit if it is set, else a guide
     reward_frame: Literal["next", "same"] | None = None  # LeRobot: which frame next.reward is about; None: as in import
 

@@ -36,6 +36,7 @@ class PublishedConfig(JudgeConfig):
     cost_s: NonNegativeFloat = 5.0
     device: str = "auto"  # cuda where there is one, cpu otherwise
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"  # auto: bfloat16 on a GPU, float32 on a CPU
+    # Implementation; auto: flash_attention_2 if it is installed.
     attention: Literal["auto", "flash_attention_2", "sdpa"] = "auto"
     max_batch_tokens: PositiveInt = 65536  # tokens that go through the model together, shared ones counted once
 
@@ -82,7 +83,7 @@ class RynnValueConfig(PublishedConfig):
 
     type: Literal["rynnvalue"] = "rynnvalue"
     protocol: Literal["upstream", "lerobot"] = "upstream"  # upstream: frames of up to 640 pixels; lerobot: as they are
-    max_frames: SmallInt = 8
+    max_frames: SmallInt = 8  # of a prefix
     robot: str = ""  # what the robot is, in words, for models that were trained with it
     view: str = ""  # where the camera is, in words
     done_within_s: PositiveFloat = 1.0  # success is that no more than this is left
@@ -106,8 +107,8 @@ class RoboRewardConfig(PublishedConfig):
     variant: Literal["decoded", "expectation"] = "decoded"
     rate: Rate = 1.0  # frames per second that are shown
     fps: Rate | None = None  # of episodes that do not say it
-    max_new_tokens: SmallInt = 128
-    local_files_only: LocalFilesOnly = True
+    max_new_tokens: SmallInt = 128  # of an answer
+    local_files_only: LocalFilesOnly = True  # download nothing
 
     @property
     def signals(self) -> Mapping[str, Signal]:
@@ -124,9 +125,9 @@ class TopRewardConfig(PublishedConfig):
     chat_template: bool = False  # whether "True" is the assistant's answer; otherwise it continues the text
     rate: Rate = 2.0  # frames per second that are shown
     fps: Rate | None = None  # of episodes that do not say it
-    max_frames: SmallInt = 16
+    max_frames: SmallInt = 16  # of a prefix
     scale: Literal["none", "minmax"] = "none"  # minmax: progress as published, scaled within each episode
-    local_files_only: LocalFilesOnly = True
+    local_files_only: LocalFilesOnly = True  # download nothing
 
     @property
     def signals(self) -> Mapping[str, Signal]:
@@ -146,8 +147,8 @@ class RobometerServerConfig(JudgeConfig):
     model: str = ""  # what it serves, for people; another name is another judge
     api_key_env: KeyVariable = "PLAUDIT_API_KEY"  # the variable with its token, sent as a bearer token if it is set
     camera: str = ""  # as of PublishedConfig, and so the next two
-    task: str = ""
-    frame_stride: PositiveInt = 1
+    task: str = ""  # in words; "": each episode's own
+    frame_stride: PositiveInt = 1  # every n-th frame is scored, and the last
     max_frames: SmallInt = 8  # of a prefix
     # multipart: frames as .npy files; json: as lists, ten times as many bytes.
     wire: Literal["multipart", "json"] = "multipart"

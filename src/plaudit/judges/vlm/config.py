@@ -101,6 +101,7 @@ class VlmJudgeConfig(PromptSettings, JudgeConfig):
     cost_s: NonNegativeFloat = 5.0
     # A folder or a hub id, or an adapter's folder (`plaudit judge tune`); for an endpoint, the name it serves.
     model: str = "nvidia/Cosmos-Reason2-8B"
+    # In this process, or behind an endpoint with OpenAI's API.
     backend: Literal["transformers", "openai"] = "transformers"
     explain_prompt: str = EXPLAIN_PROMPT  # of an explanation, once, after all frames
     max_new_tokens: PositiveInt = 1024  # of an explanation

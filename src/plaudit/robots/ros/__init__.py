@@ -32,8 +32,9 @@ class RosRobotConfig(RobotConfig):
 
     # A file whose keys replace those of the robot's own, or these keys.
     inference_runtime_params_config: Path | Mapping[str, Any] | None = None
+    # File or mapping; its keys replace those of the robot's topics.
     inference_runtime_topics_config: Path | Mapping[str, Any] | None = None
-    transport: AnyTransport = ZenohConfig()
+    transport: AnyTransport = ZenohConfig()  # how ROS 2 messages travel: zenoh, cyclone or memory
 
     def params(self) -> RuntimeParams:
         """Read the robot's params and the user's own."""

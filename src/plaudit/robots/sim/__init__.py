@@ -30,7 +30,7 @@ class SimRobotConfig(RobotConfig):
     simulated: ClassVar[bool] = True
 
     type: Literal["sim"] = "sim"
-    env: Annotated[Any, ENV_REGISTRY.field]
+    env: Annotated[Any, ENV_REGISTRY.field]  # the simulated task
     hz: Hertz | None = None  # control steps per second; None: the environment's own
 
     def build(self) -> "SimRobot":
