@@ -97,8 +97,8 @@ def test_an_unknown_tracker_is_refused():
 
 def test_a_run_sends_metrics_and_videos_and_one_warning_of_a_tracker_that_fails(tmp_path, monkeypatch):
     recorder, warnings = Recorder(fails_at=-1), []
-    monkeypatch.setitem(trackers.REMOTE, "trackio", lambda run: recorder)
-    monkeypatch.setitem(trackers.REMOTE, "wandb", lambda run: 1 / 0)
+    monkeypatch.setitem(trackers.REMOTE, "trackio", lambda *run: recorder)
+    monkeypatch.setitem(trackers.REMOTE, "wandb", lambda *run: 1 / 0)
     monkeypatch.setattr("plaudit.training.trainer.check_trackers", lambda names: None)  # their packages are not used
     run = create(tmp_path / "run", f"{WORDS} run.trackers=[wandb,trackio]")
     run.on_warning = warnings.append

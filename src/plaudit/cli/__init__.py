@@ -14,7 +14,7 @@ except KeyboardInterrupt:
 COMMANDS = (
     *("serve", "record", "collect", "label", "train-reward", "train-progress", "train", "run", "train-policy"),
     "serve-policy",
-    *("online", "report", "eval", "demo", "data", "env", "robot", "judge", "cluster", "config"),
+    *("online", "report", "eval", "demo", "data", "hub", "env", "robot", "judge", "cluster", "config"),
     "doctor",
 )
 # The modules of this package that define commands with other names.

@@ -8,7 +8,6 @@ read their own settings, such as WANDB_MODE=offline, WANDB_PROJECT, TRACKIO_PROJ
 import os
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from queue import Full, Queue
 from secrets import token_hex
@@ -32,26 +31,12 @@ CLOSE_TIMEOUT_S = 30.0  # for the rest of them at the end of a run
 Warn = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class TrackedRun:
-    """A run as trackers identify and describe it."""
-
-    path: Path
-    id: str
-    config: dict[str, Any]
-
-
 class Tracker(Protocol):
     """What receives metrics and videos."""
 
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Metrics of a step, by the names in docs/metrics.md."""
-
-    def log_video(self, step: int, video: Path) -> None:
-        """Episodes of the evaluation at a step, as an MP4 file."""
-
-    def close(self) -> None:
-        """Write what is left."""
+    def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
+    def log_video(self, step: int, video: Path) -> None: ...  # an MP4 file with episodes of an evaluation
+    def close(self) -> None: ...
 
 
 class TensorBoard:
@@ -89,15 +74,15 @@ class TensorBoard:
 class Wandb:
     """A run of W&B. Its steps may repeat after a resumption, so `step` is a metric of its own and the x axis."""
 
-    def __init__(self, run: TrackedRun):
+    def __init__(self, folder: Path, run_id: str, config: dict[str, Any]):
         self._wandb = import_extra("wandb", "wandb")
         self._run = self._wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
-            name=run.path.name,
-            id=run.id,
+            name=folder.name,
+            id=run_id,
             resume="allow",
-            dir=os.environ.get("WANDB_DIR", run.path.parent),  # it makes links, which a run folder must not have
-            config=run.config,
+            dir=os.environ.get("WANDB_DIR", folder.parent),  # it makes links, which a run folder must not have
+            config=config,
             settings=self._wandb.Settings(console="off", silent=True),
         )
         self._run.define_metric("step")
@@ -116,10 +101,10 @@ class Wandb:
 class Trackio:
     """A run of trackio. It resumes by name, and another folder may have a run of the same name, so the id is added."""
 
-    def __init__(self, run: TrackedRun):
+    def __init__(self, folder: Path, run_id: str, config: dict[str, Any]):
         self._trackio = import_extra("trackio", "trackio")
-        project, name = os.environ.get("TRACKIO_PROJECT", PROJECT), f"{run.path.name}-{run.id}"
-        self._run = self._trackio.init(project=project, name=name, config=run.config, resume="allow")
+        project, name = os.environ.get("TRACKIO_PROJECT", PROJECT), f"{folder.name}-{run_id}"
+        self._run = self._trackio.init(project=project, name=name, config=config, resume="allow")
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         self._run.log(dict(metrics), step=step)
@@ -179,7 +164,7 @@ class BackgroundTracker:
             self._warn(f"tracker {self._name}: {what}. The run continues, and metrics.jsonl is complete")
 
 
-REMOTE: dict[str, Callable[[TrackedRun], Tracker]] = {"wandb": Wandb, "trackio": Trackio}
+REMOTE: dict[str, Callable[[Path, str, dict[str, Any]], Tracker]] = {"wandb": Wandb, "trackio": Trackio}
 
 
 def check_trackers(names: tuple[TrackerName, ...]) -> None:
@@ -224,10 +209,10 @@ class Trackers:
     def _start(self, name: TrackerName, warn: Warn) -> Tracker:
         if name == "tensorboard":
             return TensorBoard(self._path / "tensorboard")
-        return BackgroundTracker(name, lambda: REMOTE[name](self._describe()), warn)
+        return BackgroundTracker(name, lambda: REMOTE[name](self._path, self._run_id(), self._config()), warn)
 
-    def _describe(self) -> TrackedRun:
+    def _run_id(self) -> str:
         with self._lock:
             if not (self._path / TRACKER_ID).exists():
                 write_atomic(self._path / TRACKER_ID, token_hex(4).encode())
-            return TrackedRun(self._path, Folder(self._path).read(TRACKER_ID).decode(), self._config())
+            return Folder(self._path).read(TRACKER_ID).decode()
