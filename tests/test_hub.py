@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import huggingface_hub
 import numpy as np
 import pytest
+from huggingface_hub import constants
 
 from conftest import MakeEpisode
 from glow import saved
@@ -112,9 +112,9 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[Hub]]:
     server.url = f"http://127.0.0.1:{server.server_port}"  # type: ignore[attr-defined]
     threading.Thread(target=server.serve_forever, daemon=True).start()
     for name, value in (("ENDPOINT", server.url), ("HF_HUB_OFFLINE", False), ("HF_HUB_CACHE", str(tmp_path / "cache"))):  # type: ignore[attr-defined]
-        monkeypatch.setattr(huggingface_hub.constants, name, value)
+        monkeypatch.setattr(constants, name, value)
     monkeypatch.setattr(
-        huggingface_hub.constants,
+        constants,
         "HUGGINGFACE_CO_URL_TEMPLATE",
         server.url + "/{repo_id}/resolve/{revision}/{filename}",  # type: ignore[attr-defined]
     )

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
 
@@ -83,7 +84,7 @@ def find_repository(repo: str, revision: str | None = None) -> Repository:
         for repo_type in types:
             try:
                 infos[repo_type] = api.repo_info(name, repo_type=repo_type, revision=revision)
-            except hub.errors.RepositoryNotFoundError:
+            except import_module("huggingface_hub.errors").RepositoryNotFoundError:
                 if repo_type == types[-1] and not infos:
                     raise
         if len(infos) > 1:
@@ -148,7 +149,7 @@ def _is_pickle(path: str) -> bool:
 @contextmanager
 def hub_errors(repo: str) -> Iterator[None]:
     """Raise what the client of the Hub raises as a DataError that says what to do."""
-    errors = import_extra("huggingface_hub", "hub").errors
+    errors = import_module("huggingface_hub.errors")  # no attribute of the package
     try:
         yield
     except PlauditError:
