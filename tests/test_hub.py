@@ -31,7 +31,6 @@ from plaudit.types import JudgeId, Labels
 from tiny_reward import tiny_model
 
 FLOW = FlowConfig(state_dim=2, action_dim=3, cameras={"front": (24, 32)}, horizon=4, velocity_net={"width": 16})
-COMMIT = "a" * 40
 
 
 class Hub(BaseHTTPRequestHandler):
@@ -40,6 +39,7 @@ class Hub(BaseHTTPRequestHandler):
     repos: dict[str, dict[str, bytes]]
     sizes: dict[str, int]
     private: dict[str, bool]
+    broken: set[str]  # paths that cannot be downloaded
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -65,7 +65,8 @@ class Hub(BaseHTTPRequestHandler):
                     self.repos[name][value["path"]] = base64.b64decode(value["content"])
                 elif line["key"] == "deletedFile":
                     del self.repos[name][value["path"]]
-            self.answer({"commitUrl": f"{self.server.url}/{name}/commit/{COMMIT}", "commitOid": COMMIT})
+            sha = self.commit(name)
+            self.answer({"commitUrl": f"{self.server.url}/{name}/commit/{sha}", "commitOid": sha})
 
     def do_GET(self) -> None:
         path = unquote(urlsplit(self.path).path)
@@ -73,11 +74,18 @@ class Hub(BaseHTTPRequestHandler):
             self.describe(path.removeprefix("/api/").removeprefix("models/"))
             return
         name, _, rest = path.lstrip("/").partition("/resolve/")
-        data = self.repos[name][rest.partition("/")[2]]
+        file = rest.partition("/")[2]
+        if file in self.broken:
+            self.answer({"error": "gone"}, 404, {"X-Error-Code": "EntryNotFound"})
+            return
+        data = self.repos[name][file]
         etag = hashlib.sha1(data).hexdigest()
-        self.answer(data, headers={"ETag": f'"{etag}"', "X-Repo-Commit": COMMIT})
+        self.answer(data, headers={"ETag": f'"{etag}"', "X-Repo-Commit": self.commit(name)})
 
     do_HEAD = do_GET
+
+    def commit(self, name: str) -> str:
+        return hashlib.sha1(repr(sorted(self.repos[name].items())).encode()).hexdigest()
 
     def describe(self, path: str) -> None:
         name = next((name for name in self.repos if f"{path}/".startswith(f"{name}/")), None)
@@ -89,7 +97,12 @@ class Hub(BaseHTTPRequestHandler):
             self.answer([{"type": "file", "path": p, "size": size, "oid": "0"} for p, size in sizes.items()])
         else:
             siblings = [{"rfilename": path} for path in self.repos[name]]
-            facts = {"id": name.removeprefix("datasets/"), "sha": COMMIT, "siblings": siblings, "private": False}
+            facts = {
+                "id": name.removeprefix("datasets/"),
+                "sha": self.commit(name),
+                "siblings": siblings,
+                "private": False,
+            }
             self.answer({**facts, "tags": [], "downloads": 0, "likes": 0, "createdAt": "2026-01-01T00:00:00.000Z"})
 
     def answer(self, data: Any, code: int = 200, headers: dict[str, str] | None = None) -> None:
@@ -107,7 +120,7 @@ class Hub(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[Hub]]:
-    handler = type("Handler", (Hub,), {"repos": {}, "sizes": {}, "private": {}})
+    handler = type("Handler", (Hub,), {"repos": {}, "sizes": {}, "private": {}, "broken": set()})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     server.url = f"http://127.0.0.1:{server.server_port}"  # type: ignore[attr-defined]
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -271,11 +284,11 @@ def test_sizes_are_limited_before_anything_is_downloaded(tmp_path, hub):
 def test_an_interrupted_download_leaves_no_folder_and_resumes(tmp_path, hub):
     hub.repos["lab/two"] = {"a.json": b"{}", "b.json": b"[]"}
     repository = find_repository("lab/two")
-    del hub.repos["lab/two"]["b.json"]  # the connection breaks there
+    hub.broken.add("b.json")
     with pytest.raises(DataError):
         pull(repository, tmp_path / "new", 10**9)
     assert not (tmp_path / "new").exists()
-    hub.repos["lab/two"]["b.json"] = b"[]"
+    hub.broken.clear()
     pull(repository, tmp_path / "new", 10**9)
     assert {path.name: path.read_bytes() for path in (tmp_path / "new").iterdir()} == {"a.json": b"{}", "b.json": b"[]"}
 
