@@ -25,14 +25,13 @@ class ImitationConfig(OffPolicyConfig):
 
 
 class Imitation(LearnerBase):
-    def __init__(self, config: ImitationConfig, env_spec: EnvSpec, seed: int, device: str):
-        super().__init__(env_spec, seed, device)
-        self.config = config
-        with self.seeded():
-            encoder = Encoder(env_spec)
-            actor = TanhGaussian(encoder.size, env_spec.action_dim, config.hidden_dims)
-        self.net = nn.ModuleDict({"encoder": encoder, "actor": actor})
-        self.optimizers = {"all": make_adam(1e-3, self.net)}
+    def make_net(self) -> nn.ModuleDict:
+        encoder = Encoder(self.env_spec)
+        actor = TanhGaussian(encoder.size, self.env_spec.action_dim, self.config.hidden_dims)
+        return nn.ModuleDict({"encoder": encoder, "actor": actor})
+
+    def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        return {"all": make_adam(1e-3, self.net)}
 
     @property
     def components(self) -> dict[str, nn.Module]:

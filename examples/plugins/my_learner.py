@@ -20,14 +20,13 @@ class AwbcConfig(OffPolicyConfig):  # gamma, batch_size, utd_ratio, random_steps
 
 
 class Awbc(LearnerBase):  # version, rng, sync, weights(), state_dict(), load_state_dict()
-    def __init__(self, config, env_spec, seed, device):
-        super().__init__(env_spec, seed, device)
-        self.config = config
-        with self.seeded():  # initial weights by the learner's seed
-            encoder = Encoder(env_spec)
-            actor = TanhGaussian(encoder.size, env_spec.action_dim, config.hidden_dims)
-            self.net = nn.ModuleDict({"encoder": encoder, "actor": actor}).to(self.device)
-        self.optimizers = {"all": make_adam(config.lr, self.net)}
+    def make_net(self):  # the learner's seed gives the initial weights
+        encoder = Encoder(self.env_spec)
+        actor = TanhGaussian(encoder.size, self.env_spec.action_dim, self.config.hidden_dims)
+        return nn.ModuleDict({"encoder": encoder, "actor": actor})
+
+    def make_optimizers(self):
+        return {"all": make_adam(self.config.lr, self.net)}
 
     @property
     def replay_options(self):

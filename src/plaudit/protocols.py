@@ -333,7 +333,8 @@ class Learner(Protocol):
         metrics = learner.update(experience)     # a `Batch` on learner.device, or a rollout; version counts the updates
         publish(learner.weights())               # for the policy that learner.policy_config(explore=True) builds
 
-    `plaudit.learners.base.LearnerBase` has all of it but update, act_fn, policy_config, components and replay_options.
+    `plaudit.learners.base.LearnerBase` has all of it but make_net, make_optimizers, update, act_fn, policy_config,
+    components and replay_options.
     """
 
     on_policy: bool

@@ -5,7 +5,7 @@ too, or implement `plaudit.protocols.Learner` without it.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -41,31 +41,42 @@ class EncoderSpec:
 
 
 class LearnerBase(Stateful):
-    """Base of `Sac`, `Ppo` and `QChunk`. A derived class makes `net` and `optimizers` in its `__init__`."""
+    """Base of all learners. A derived class makes its networks in `make_net` and their optimizers in
+    `make_optimizers`."""
 
     on_policy = False
     config: Any  # derived from LearnerConfig
-    pretrain_updates = 0  # with demonstrations alone, where there are some, before the first episode
+    net: nn.Module
 
     def __init__(
         self,
+        config: Any,
         env_spec: EnvSpec,
-        seed: int,
-        device: str,
+        seed: int = 0,
+        device: str = "cpu",
         encoder: "EncoderSpec | None" = None,
         around: Normalizer | None = None,
     ):
         """around: the run's normalizer, for a learner whose base policy has units of its own"""
-        self.env_spec, self.seed, self.device, self.around = env_spec, seed, torch.device(device), around
-        self.encoder = encoder or EncoderSpec()
+        self.config, self.env_spec, self.seed, self.around = config, env_spec, seed, around
+        self.device, self.encoder = torch.device(device), encoder or EncoderSpec()
+        # With demonstrations alone, where there are some, before the first episode.
+        self.pretrain_updates: int = getattr(config, "pretrain_updates", 0)
         self.version = 0  # updates made
         self.sync: GradSync | None = None
         self._graphs: CudaGraphs | None = None
         self.rng = torch.Generator(device).manual_seed(seed)
+        with seeded(seed):  # the seed gives the initial weights; torch's own generator does not change
+            self.net = self.make_net().to(self.device)
+        self.optimizers: Mapping[str, torch.optim.Optimizer] = self.make_optimizers()
 
-    def seeded(self) -> AbstractContextManager[None]:
-        """Networks that are made meanwhile have initial weights by this learner's seed; torch's own state stays."""
-        return seeded(self.seed)
+    def make_net(self) -> nn.Module:
+        """All networks of the learner, with initial weights."""
+        raise NotImplementedError
+
+    def make_optimizers(self) -> Mapping[str, torch.optim.Optimizer]:
+        """The optimizers of `net`, by name."""
+        raise NotImplementedError
 
     def make_encoder(self) -> Encoder:
         """An image encoder as the run's config describes it."""

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from plaudit.learners.base import EncoderSpec, LearnerBase, act_by_chunks, make_adam, optimizer_step
+from plaudit.devices import Adam
+from plaudit.learners.base import LearnerBase, act_by_chunks, make_adam, optimizer_step
 from plaudit.learners.config import DaggerConfig
 from plaudit.policies.config import FlowConfig
 from plaudit.policies.flow import VelocityNet, clip_actions, matching_loss, sample_chunks
@@ -33,21 +34,16 @@ class DaggerNet(nn.Module):
 class Dagger(LearnerBase):
     """A `Learner` of batches from replay, of which it uses the demonstrations and interventions."""
 
+    config: DaggerConfig
     net: DaggerNet
 
-    def __init__(
-        self,
-        config: DaggerConfig,
-        env_spec: EnvSpec,
-        seed: int = 0,
-        device: str = "cpu",
-        encoder: EncoderSpec | None = None,
-    ):
-        super().__init__(env_spec, seed, device, encoder)
-        self.config, self.pretrain_updates = config, config.pretrain_updates
-        with self.seeded():
-            self.net = DaggerNet(env_spec, config, self.make_encoder).to(self.device)
-        self.optimizers = {"flow": make_adam(config.lr, self.net)}
+    def make_net(self) -> DaggerNet:
+        """The flow policy."""
+        return DaggerNet(self.env_spec, self.config, self.make_encoder)
+
+    def make_optimizers(self) -> dict[str, Adam]:
+        """One of the flow policy."""
+        return {"flow": make_adam(self.config.lr, self.net)}
 
     @property
     def replay_options(self) -> dict[str, Any]:

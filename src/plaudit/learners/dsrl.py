@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from plaudit.devices import Adam
 from plaudit.learners.base import EVAL_SEED, act_by_chunks, make_adam, optimizer_step, sample_critics, soft_update
 from plaudit.learners.base_configs import DsrlConfig
 from plaudit.learners.resets import CriticLearner
@@ -29,7 +30,7 @@ from plaudit.policies.flow import clip_actions
 from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors
 from plaudit.policies.steering import NoiseActor, load_base
 from plaudit.rollout.vector import ActFn
-from plaudit.types import Batch, EnvSpec, FloatArray, Observation
+from plaudit.types import Batch, FloatArray, Observation
 
 
 class DsrlNet(nn.Module):
@@ -52,22 +53,25 @@ class DsrlNet(nn.Module):
 class Dsrl(CriticLearner):
     """A `Learner` of batches from replay: windows of h actions and the sum of their rewards."""
 
+    config: DsrlConfig
     net: DsrlNet
 
-    def __init__(self, config: DsrlConfig, env_spec: EnvSpec, seed: int = 0, device: str = "cpu", **options: Any):
-        super().__init__(env_spec, seed, device, **options)
-        config.check_fits(env_spec, self.encoder.config, self.encoder.history)
-        self.config, self.pretrain_updates = config, config.pretrain_updates
-        with self.seeded():
-            self.net = DsrlNet(self.policy_config(), config, self.make_encoder)
-            self.net.policy.base = load_base(config.base_spec, config.flow, self.around)
-            self.net.to(self.device)
-        policy = self.net.policy
-        self.target_entropy = -policy.size / 2 if config.target_entropy is None else config.target_entropy
-        self.optimizers = {
-            "critic": make_adam(config.lr, policy.encoder, self.net.critic),
-            "noise_critic": make_adam(config.lr, self.net.noise_critic),
-            "actor": make_adam(config.lr, policy.actor, self.net.log_temperature),
+    def make_net(self) -> DsrlNet:
+        """The base, the actor of its noise, and critics of actions and of noise."""
+        config = self.config
+        config.check_fits(self.env_spec, self.encoder.config, self.encoder.history)
+        net = DsrlNet(self.policy_config(), config, self.make_encoder)
+        net.policy.base = load_base(config.base_spec, config.flow, self.around)
+        self.target_entropy = -net.policy.size / 2 if config.target_entropy is None else config.target_entropy
+        return net
+
+    def make_optimizers(self) -> dict[str, Adam]:
+        """One of each kind of critic, one of the actor and the temperature."""
+        lr, net = self.config.lr, self.net
+        return {
+            "critic": make_adam(lr, net.policy.encoder, net.critic),
+            "noise_critic": make_adam(lr, net.noise_critic),
+            "actor": make_adam(lr, net.policy.actor, net.log_temperature),
         }
 
     @property

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from plaudit.devices import Adam
 from plaudit.learners.base import EVAL_SEED, act_by_chunks, make_adam, optimizer_step, sample_critics, soft_update
 from plaudit.learners.base_configs import ExpoConfig
 from plaudit.learners.resets import CriticLearner
@@ -29,7 +30,7 @@ from plaudit.policies.flow import clip_actions, matching_loss, with_flag
 from plaudit.policies.networks import CriticEnsemble, Encoder, ObsTensors
 from plaudit.policies.steering import EditedChunks, load_base
 from plaudit.rollout.vector import ActFn
-from plaudit.types import Batch, EnvSpec, FloatArray, Observation
+from plaudit.types import Batch, FloatArray, Observation
 
 
 class ExpoNet(nn.Module):
@@ -49,24 +50,29 @@ class ExpoNet(nn.Module):
 class Expo(CriticLearner):
     """A `Learner` of batches from replay: windows of h actions and the sum of their rewards."""
 
+    config: ExpoConfig
     net: ExpoNet
 
-    def __init__(self, config: ExpoConfig, env_spec: EnvSpec, seed: int = 0, device: str = "cpu", **options: Any):
-        super().__init__(env_spec, seed, device, **options)
-        config.check_fits(env_spec, self.encoder.config, self.encoder.history)
-        self.config, self.pretrain_updates = config, config.pretrain_updates
-        with self.seeded():
-            self.net = ExpoNet(self.policy_config(), config.temperature_init, self.make_encoder)
-            self.net.policy.base = load_base(config.base_spec, config.flow, self.around)
-            self.net.to(self.device)
-        policy, numbers = self.net.policy, config.backup_horizon * env_spec.action_dim
+    def make_net(self) -> ExpoNet:
+        """The base, its editor and the critics."""
+        config = self.config
+        config.check_fits(self.env_spec, self.encoder.config, self.encoder.history)
+        numbers = config.backup_horizon * self.env_spec.action_dim
         self.target_entropy = -numbers / 2 if config.target_entropy is None else config.target_entropy
-        self.optimizers = {
+        net = ExpoNet(self.policy_config(), config.temperature_init, self.make_encoder)
+        net.policy.base = load_base(config.base_spec, config.flow, self.around)
+        return net
+
+    def make_optimizers(self) -> dict[str, Adam]:
+        """One of the critics, one of the editor and the temperature, and one of a base that is fine-tuned."""
+        config, policy = self.config, self.net.policy
+        optimizers = {
             "critic": make_adam(config.lr, policy.encoder, policy.critic),
             "editor": make_adam(config.lr, policy.editor, self.net.log_temperature),
         }
         if config.finetune_lr:
-            self.optimizers["base"] = make_adam(config.finetune_lr, policy.base.encoder, policy.base.velocity_net)
+            optimizers["base"] = make_adam(config.finetune_lr, policy.base.encoder, policy.base.velocity_net)
+        return optimizers
 
     @property
     def replay_options(self) -> dict[str, Any]:

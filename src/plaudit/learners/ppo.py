@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from plaudit.data.step_table import history_window
-from plaudit.learners.base import EncoderSpec, LearnerBase, make_adam
+from plaudit.devices import Adam
+from plaudit.learners.base import LearnerBase, make_adam
 from plaudit.learners.config import PpoConfig
 from plaudit.policies.config import ActorConfig, GaussianConfig
 from plaudit.policies.layers import Linear, mlp, run_parallel
@@ -64,24 +65,18 @@ class ActorCritic(nn.Module):
 class Ppo(LearnerBase):
     """A `Learner` of rollouts."""
 
+    config: PpoConfig
     net: ActorCritic
 
     on_policy = True
 
-    def __init__(
-        self,
-        config: PpoConfig,
-        env_spec: EnvSpec,
-        seed: int = 0,
-        device: str = "cpu",
-        encoder: EncoderSpec | None = None,
-    ):
-        super().__init__(env_spec, seed, device, encoder)
-        self.config, self.pretrain_updates = config, config.pretrain_updates
-        with self.seeded():
-            self.net = ActorCritic(env_spec, config.hidden_dims, config.log_std_init, self.make_encoder).to(self.device)
-        self.optimizer = make_adam(config.lr, self.net, eps=1e-5)
-        self.optimizers = {"all": self.optimizer}
+    def make_net(self) -> ActorCritic:
+        """Actor and critic, each with an encoder."""
+        return ActorCritic(self.env_spec, self.config.hidden_dims, self.config.log_std_init, self.make_encoder)
+
+    def make_optimizers(self) -> dict[str, Adam]:
+        """One of everything."""
+        return {"all": make_adam(self.config.lr, self.net, eps=1e-5)}
 
     @property
     def replay_options(self) -> dict[str, Any]:
@@ -131,12 +126,13 @@ class Ppo(LearnerBase):
         return {"loss/bc": loss.detach()}
 
     def _optimizer_step(self, loss: Tensor, lr: float) -> None:
-        for group in self.optimizer.param_groups:
+        optimizer = self.optimizers["all"]
+        for group in optimizer.param_groups:
             group["lr"] = lr
-        self.optimizer.zero_grad()
+        optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(self.net.parameters(), self.config.max_grad_norm)
-        self.optimizer.step()
+        optimizer.step()
 
     def _minibatches(self, count: int) -> Iterator[Tensor]:
         for _ in range(self.config.update_epochs):

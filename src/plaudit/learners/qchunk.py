@@ -20,10 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from plaudit.devices import Adam
 from plaudit.errors import DataError
 from plaudit.learners.base import (
     EVAL_SEED,
-    EncoderSpec,
     act_by_chunks,
     make_adam,
     optimizer_step,
@@ -59,23 +59,19 @@ class QChunkNet(nn.Module):
 class QChunk(CriticLearner):
     """A `Learner` of batches from replay: windows of h actions and the sum of their rewards."""
 
+    config: QChunkConfig
     net: QChunkNet
 
-    def __init__(
-        self,
-        config: QChunkConfig,
-        env_spec: EnvSpec,
-        seed: int = 0,
-        device: str = "cpu",
-        encoder: EncoderSpec | None = None,
-    ):
-        super().__init__(env_spec, seed, device, encoder)
-        self.config, self.pretrain_updates = config, config.pretrain_updates
-        with self.seeded():
-            self.net = QChunkNet(env_spec, config, self.make_encoder).to(self.device)
-        self.optimizers = {
-            "critic": make_adam(config.lr, self.net.critic_encoder, self.net.critic),
-            "flow": make_adam(config.lr, self.net.encoder, self.net.velocity_net),
+    def make_net(self) -> QChunkNet:
+        """The flow policy and the critics, each with an encoder."""
+        return QChunkNet(self.env_spec, self.config, self.make_encoder)
+
+    def make_optimizers(self) -> dict[str, Adam]:
+        """One of the critics, one of the flow policy."""
+        lr, net = self.config.lr, self.net
+        return {
+            "critic": make_adam(lr, net.critic_encoder, net.critic),
+            "flow": make_adam(lr, net.encoder, net.velocity_net),
         }
 
     @property

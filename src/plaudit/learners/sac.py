@@ -23,8 +23,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from plaudit.devices import Adam
 from plaudit.errors import TrainingError
-from plaudit.learners.base import EncoderSpec, make_adam, optimizer_step, sample_critics, soft_update
+from plaudit.learners.base import make_adam, optimizer_step, sample_critics, soft_update
 from plaudit.learners.config import SacConfig
 from plaudit.learners.resets import CriticLearner
 from plaudit.policies.config import ActorConfig, GaussianConfig
@@ -61,32 +62,29 @@ class SacNet(nn.Module):
 class Sac(CriticLearner):
     """A `Learner` of batches from replay."""
 
+    config: SacConfig
     net: SacNet
 
-    def __init__(
-        self,
-        config: SacConfig,
-        env_spec: EnvSpec,
-        seed: int = 0,
-        device: str = "cpu",
-        encoder: EncoderSpec | None = None,
-    ):
-        super().__init__(env_spec, seed, device, encoder)
-        self.config, self.pretrain_updates = config, config.pretrain_updates
-        self._shared = self.encoder.config.shared
-        if config.gripper == "discrete" and env_spec.action_dim < 2:
+    def make_net(self) -> SacNet:
+        """Encoders, actor, critics and temperature."""
+        is_discrete = self.config.gripper == "discrete"
+        if is_discrete and self.env_spec.action_dim < 2:
             raise TrainingError(
                 "learner.gripper=discrete needs actions of two numbers or more; the last is the gripper"
             )
-        self._arm = env_spec.action_dim - (config.gripper == "discrete")  # numbers of an action that the actor chooses
-        with self.seeded():
-            self.net = SacNet(env_spec, config, self.make_encoder, shared=self._shared).to(self.device)
-        self.target_entropy = config.target_entropy if config.target_entropy is not None else -self._arm / 2
-        own_encoder = [] if self._shared else [self.net.actor_encoder]
-        grasp_critics = [] if self.net.grasp_critic is None else [self.net.grasp_critic]
-        self.optimizers = {
-            "critic": make_adam(config.lr, self.net.critic_encoder, self.net.critic, *grasp_critics),
-            "actor": make_adam(config.lr, *own_encoder, self.net.actor, self.net.log_temperature),
+        self._arm = self.env_spec.action_dim - is_discrete  # numbers of an action that the actor chooses
+        self._shared = self.encoder.config.shared
+        self.target_entropy = self.config.target_entropy if self.config.target_entropy is not None else -self._arm / 2
+        return SacNet(self.env_spec, self.config, self.make_encoder, shared=self._shared)
+
+    def make_optimizers(self) -> dict[str, Adam]:
+        """One of the critics and their encoder, one of the actor and the temperature."""
+        lr, net = self.config.lr, self.net
+        own_encoder = [] if self._shared else [net.actor_encoder]
+        grasp_critics = [] if net.grasp_critic is None else [net.grasp_critic]
+        return {
+            "critic": make_adam(lr, net.critic_encoder, net.critic, *grasp_critics),
+            "actor": make_adam(lr, *own_encoder, net.actor, net.log_temperature),
         }
 
     @property

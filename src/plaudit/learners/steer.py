@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from plaudit.devices import Adam
 from plaudit.learners.base import EVAL_SEED, act_by_chunks, make_adam, optimizer_step, sample_critics, soft_update
 from plaudit.learners.base_configs import SteerConfig
 from plaudit.learners.resets import CriticLearner
@@ -25,7 +26,7 @@ from plaudit.policies.flow import clip_actions
 from plaudit.policies.networks import CriticEnsemble, Encoder
 from plaudit.policies.steering import BestOf, Candidates, compose_units
 from plaudit.rollout.vector import ActFn
-from plaudit.types import Batch, EnvSpec, FloatArray, Observation
+from plaudit.types import Batch, FloatArray, Observation
 
 
 class SteerNet(nn.Module):
@@ -43,17 +44,19 @@ class SteerNet(nn.Module):
 class Steer(CriticLearner):
     """A `Learner` of batches from replay: windows of 2h actions and the sum of the first h rewards."""
 
+    config: SteerConfig
     net: SteerNet
 
-    def __init__(self, config: SteerConfig, env_spec: EnvSpec, seed: int = 0, device: str = "cpu", **options: Any):
-        super().__init__(env_spec, seed, device, **options)
-        config.check_fits(env_spec, self.encoder.config, self.encoder.history)
-        self.config, self.pretrain_updates = config, config.pretrain_updates
-        with self.seeded():
-            self.net = SteerNet(self.policy_config(), self.make_encoder)
-        compose_units(self.net.policy.units, config.base_spec, self.around)
-        self.net.to(self.device)
-        self.optimizers = {"critic": make_adam(config.lr, self.net.policy)}
+    def make_net(self) -> SteerNet:
+        """The critics, and how they choose."""
+        self.config.check_fits(self.env_spec, self.encoder.config, self.encoder.history)
+        net = SteerNet(self.policy_config(), self.make_encoder)
+        compose_units(net.policy.units, self.config.base_spec, self.around)
+        return net
+
+    def make_optimizers(self) -> dict[str, Adam]:
+        """One of the critics."""
+        return {"critic": make_adam(self.config.lr, self.net.policy)}
 
     @property
     def replay_options(self) -> dict[str, Any]:

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from plaudit.data.normalize import Normalizer
+from plaudit.devices import Adam
 from plaudit.learners.base import EVAL_SEED, LearnerBase, act_by_chunks, make_adam, optimizer_step
 from plaudit.learners.base_configs import WeightedBcConfig
 from plaudit.policies.config import FlowConfig
@@ -34,7 +35,7 @@ from plaudit.policies.layers import Linear, mlp
 from plaudit.policies.networks import Encoder, ObsTensors
 from plaudit.policies.steering import load_base
 from plaudit.rollout.vector import ActFn
-from plaudit.types import Batch, EnvSpec, FloatArray, Observation
+from plaudit.types import Batch, FloatArray, Observation
 
 MAX_STEPS = 1000  # of the rewards in a return of the whole episode
 
@@ -53,17 +54,21 @@ class WeightedBcNet(nn.Module):
 class WeightedBC(LearnerBase):
     """A `Learner` of batches from replay."""
 
+    config: WeightedBcConfig
     net: WeightedBcNet
 
-    def __init__(self, config: WeightedBcConfig, env_spec: EnvSpec, seed: int = 0, device: str = "cpu", **options: Any):
-        super().__init__(env_spec, seed, device, **options)
-        config.check_fits(env_spec, self.encoder.config, self.encoder.history)
-        self.config, self.pretrain_updates = config, config.pretrain_updates
-        with self.seeded():
-            self.net = WeightedBcNet(config, self.around, self.make_encoder).to(self.device)
-        self.optimizers = {"flow": make_adam(config.lr, self.net.base.encoder, self.net.base.velocity_net)}
+    def make_net(self) -> WeightedBcNet:
+        """The base and a value function."""
+        self.config.check_fits(self.env_spec, self.encoder.config, self.encoder.history)
+        return WeightedBcNet(self.config, self.around, self.make_encoder)
+
+    def make_optimizers(self) -> dict[str, Adam]:
+        """One of the base, and one of a value function that is used."""
+        config, net = self.config, self.net
+        optimizers = {"flow": make_adam(config.lr, net.base.encoder, net.base.velocity_net)}
         if self._has_value:
-            self.optimizers["value"] = make_adam(config.value_lr, self.net.value_encoder, self.net.value)
+            optimizers["value"] = make_adam(config.value_lr, net.value_encoder, net.value)
+        return optimizers
 
     @property
     def _has_value(self) -> bool:

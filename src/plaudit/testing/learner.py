@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from plaudit.config import Seed
 from plaudit.encoders import PretrainedConfig
 from plaudit.encoders.small import SmallEncoder
-from plaudit.learners.base import EncoderSpec, LearnerBase
+from plaudit.learners.base import LearnerBase
 from plaudit.learners.config import LearnerConfig, OffPolicyConfig
 from plaudit.learners.dagger import Dagger
 from plaudit.learners.ppo import Ppo
@@ -29,7 +29,7 @@ from plaudit.policies.networks import load_components, seeded
 from plaudit.protocols import Normalizer
 from plaudit.rollout.vector import ActFn, RolloutBatch
 from plaudit.testing.world import world
-from plaudit.types import Batch, EnvSpec, FloatArray, Observation, PolicyWeights
+from plaudit.types import Batch, FloatArray, Observation, PolicyWeights
 
 NOISE, RATE = 0.5, 0.05
 # As `learner=` names them: by their paths, since names are for what users may choose.
@@ -86,10 +86,11 @@ class _Base(LearnerBase):
     config: Any
     net: Mean
 
-    def __init__(self, config: Any, env_spec: EnvSpec, seed: int, device: str, encoder: EncoderSpec | None = None):
-        super().__init__(env_spec, seed, device, encoder)
-        self.config, self.net, self.optimizers = config, Mean(env_spec.action_dim), {}
-        self.pretrain_updates = config.pretrain_updates
+    def make_net(self) -> Mean:
+        return Mean(self.env_spec.action_dim)
+
+    def make_optimizers(self) -> dict[str, torch.optim.Optimizer]:
+        return {}
 
     @property
     def components(self) -> Mapping[str, nn.Module]:
