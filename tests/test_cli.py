@@ -36,7 +36,7 @@ def test_the_whole_path_of_a_data_set(tmp_path):
     plaudit("data", "sheet", "store", 0, "-o", "sheet.png", cwd=tmp_path)
     assert Image.open(tmp_path / "sheet.png").size[0] > 500
     said = plaudit("data", "export", "store", "out", cwd=tmp_path)
-    assert "3 episodes exported to out as lerobot" in said
+    assert "why: 3 episodes exported to out as lerobot." in said
     assert "3 episodes imported into again, 3 with labels" in plaudit("data", "import", "out", "again", cwd=tmp_path)
     assert "2 episodes exported" in plaudit(
         "data", "export", "store", "some", "--to", "npy", "--episodes", "0,2", cwd=tmp_path

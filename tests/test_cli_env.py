@@ -41,7 +41,7 @@ def test_bench_measures_with_and_without_images(tmp_path):
 def test_record_adds_to_a_store(tmp_path):
     words = ["--outcomes", "success,miss", "--noise", 0.05, "--size", 16]
     said = plaudit("env", "record", "store", "--episodes", 3, *words, cwd=tmp_path, alone=True)
-    assert "3 episodes recorded into store: 2 success, 1 miss" in said
+    assert "why: 3 episodes recorded into store: 2 success, 1 miss." in said
     more = ["--seed", 50, "--camera", "side", "--steps-after-success", 3]
     plaudit("env", "record", "store", "--episodes", 2, *more, *words, cwd=tmp_path)
     store = Store.open(tmp_path / "store")

@@ -233,7 +233,7 @@ def test_a_window_that_cannot_open_is_one_sentence_and_not_tried_again(home, mon
     wait_until(lambda: window.status != "the labeling window is open")
     host = gethostname()
     assert window.status.startswith(f"no labeling window could be opened on {host}: Qt cannot open a window: ")
-    assert re.search(rf"; or label .*: ssh -X \S+ plaudit label {home.folder} --judge human$", window.status)
+    assert re.search(rf"; or label in a browser: plaudit serve {home.folder}$", window.status)
     window.show()
     assert window.status.startswith("no labeling window could be opened"), "it would fail again"
     with Session.open(home.folder):  # a person opened one with that command

@@ -5,16 +5,19 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import pytest
 from starlette.testclient import TestClient
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 from command import plaudit
@@ -22,7 +25,11 @@ from conftest import counting_episode, labeled_store
 from plaudit.data.store import Store
 from plaudit.training.audit import CORRECTED
 from plaudit.types import Labeler, Labels
-from plaudit.web.server import Access, make_app
+from plaudit.web import connections
+from plaudit.web import server as server_module
+from plaudit.web.guard import LOCAL, Access
+from plaudit.web.pages import listen
+from plaudit.web.server import make_app
 from waiting import stretch, wait_until
 
 NASTY = "<img src=x onerror=alert(1)>"
@@ -349,3 +356,68 @@ def test_without_its_packages_it_says_what_to_install(tmp_path):
         [sys.executable, "-c", code, "serve", str(tmp_path)], capture_output=True, text=True, env=os.environ
     )
     assert done.returncode == 1 and "plaudit[web]" in done.stderr
+
+
+@pytest.fixture
+def attacked(tmp_path, monkeypatch) -> Iterator[int]:
+    """The port of a server in this process that waits shortly."""
+    monkeypatch.setattr(connections, "SILENT_S", 0.1)
+    monkeypatch.setattr("plaudit.web.server.BODY_S", 0.1)
+    (tmp_path / "w").mkdir()
+    labeled_store(tmp_path / "w/data").close()
+    serve_run(tmp_path / "w/run", ['{"step": 1, "judge/success_once": 0.5}'])
+    listening = listen("127.0.0.1", 0)
+    server = connections.make_server(make_app([tmp_path / "w"], Access(frozenset(LOCAL))))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    yield listening.getsockname()[1]
+    server.should_exit = True
+    thread.join()
+
+
+def answer_to(port: int, sent: bytes) -> bytes:
+    """What the server says until it closes the connection."""
+    with socket.create_connection(("127.0.0.1", port), timeout=stretch(20)) as one:
+        one.sendall(sent)
+        return b"".join(iter(lambda: one.recv(4096), b""))
+
+
+def test_silent_and_slow_connections_are_closed(attacked):
+    page = b"GET /static/theme.js HTTP/1.1\r\nHost: localhost\r\n"
+    assert answer_to(attacked, b"") == answer_to(attacked, page) == b""
+    assert answer_to(attacked, page + b"\r\n" + page).count(b"200 OK") == 1
+    slow = b"POST /api/label/w/data HTTP/1.1\r\nHost: localhost\r\nX-Plaudit: 1\r\nContent-Length: 50\r\n\r\n{"
+    assert b"the request did not arrive in 0.1 s" in answer_to(attacked, slow)
+    assert b"400 Bad Request" in answer_to(attacked, b"\x16\x03\x01 no HTTP\r\n\r\n")
+
+
+def test_a_websocket_that_sends_anything_is_closed_and_others_share_one_look(attacked, monkeypatch):
+    looks = []
+    describe = server_module.describe_run
+    monkeypatch.setattr(server_module, "describe_run", lambda run: looks.append(run) or describe(run))
+    address = f"ws://127.0.0.1:{attacked}/live/w/run"
+    with connect(address) as one, connect(address) as other:
+        assert one.recv(timeout=stretch(20)) == other.recv(timeout=stretch(20)) and len(looks) == 1
+        for page, message in ((one, b"\x00"), (other, "x" * 100_000)):
+            with suppress(ConnectionClosed):
+                page.send(message)
+            with pytest.raises(ConnectionClosed):
+                page.recv(timeout=stretch(20))
+    head = f"GET /live/w/run HTTP/1.1\r\nHost: localhost:{attacked}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    key = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    for frame in (b"\x81\x01x", b"\x8f\x80\x00\x00\x00\x00", b"\xf1\xff" + b"\xff" * 12):  # not masked, unknown, huge
+        assert b"101 Switching" in answer_to(attacked, (head + key).encode() + frame)
+    monkeypatch.setattr(server_module, "MAX_FOLLOWING", 1)
+    with connect(address) as one:
+        one.recv(timeout=stretch(20))
+        with connect(address) as other, pytest.raises(ConnectionClosed, match="1013"):
+            other.recv(timeout=stretch(20))
+
+
+def test_sessions_are_limited(client, monkeypatch):
+    monkeypatch.setattr("plaudit.web.labeling.MAX_OPEN", 2)
+    answers = [
+        client.post("/api/label/w/data", json={"name": name}, headers={"x-plaudit": "1"}) for name in ("a", "b", "c")
+    ]
+    assert [answer.status_code for answer in answers] == [200, 200, 400]
+    assert "2 people are labeling; try again in 10 minutes" in answers[2].json()["error"]

@@ -94,12 +94,21 @@ def cluster_check(
     """Check nodes and measure the connections between them; returns 1 if anything is wrong."""
     from plaudit.cluster.check import check, check_table
     from plaudit.cluster.connect import cluster_nodes, join_cluster
+    from plaudit.report.text import format_count
+    from plaudit.report.verdict import Verdict
 
     with join_cluster(address, folder=folder):
         results = check([node for node in cluster_nodes() if node.alive], megabytes)
+    failed = [result for result in results if result.problem and not result.harmless]
+    why = f"{format_count(len(results), 'check')}, {format_count(len(failed), 'problem')}."
+    if failed:
+        out.print(Verdict("Not usable yet: a check failed.", why, "Solve the problems below, then check again"))
+    else:
+        train = "plaudit online --config CONFIG --ray auto"
+        out.print(Verdict("Usable: all nodes answer.", why, "Start a run on it", train, "good"))
     out.print(check_table(results))
     for result in results:
         if result.problem:
             tell("warning" if result.harmless else "problem", f"{result.where}: {result.problem}")
-    if any(result.problem and not result.harmless for result in results):
+    if failed:
         raise typer.Exit(1)

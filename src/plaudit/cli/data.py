@@ -155,6 +155,7 @@ def export(
     from plaudit.data.formats import WriteOptions
     from plaudit.data.store import Store
     from plaudit.data.transfer import export_dataset
+    from plaudit.report.verdict import Verdict, quoted
 
     given = {"--images": images, "--codec": codec is not None, "--quality": quality is not None}
     names = " and ".join(name for name, was_given in given.items() if was_given)
@@ -174,7 +175,10 @@ def export(
     except KeyboardInterrupt:
         stop(f"interrupted; {target} was not written")
     tell("warning", *left_out)
-    out.print(f"{len(ids) - len(left_out)} episodes exported to {target} as {to}")
+    count = f"{len(ids) - len(left_out)} episodes exported to {target} as {to}"
+    advice = ("Show its contents", f"plaudit data info {quoted(target)}") if to == "lerobot" else ("Load its files",)
+    result = "Partly usable: some episodes were left out." if left_out else "Usable: all episodes were exported."
+    out.print(Verdict(result, f"{count}.", *advice, tone="bad" if left_out else "good"))
 
 
 @command(data, "info")
@@ -423,9 +427,14 @@ def _restore(store: "Store", version_name: str) -> None:
 def _print_labeled(store: "Store", ids: Sequence[int]) -> None:
     import numpy as np
 
+    from plaudit.report.text import format_count
+    from plaudit.report.verdict import Verdict, quoted
+
     targets = [store.ledger.history(i)[-1].labels().targets[store.episode(i).observed] for i in ids]
     frames = np.concatenate([np.zeros(0), *targets])
     yes, no = int((frames == 1).sum()), int((frames == 0).sum())
     unknown = len(frames) - yes - no
     left_out = f", {unknown} unknown and left out" if unknown else ""
-    out.print(f"{len(ids)} episodes labeled: {yes} success frames, {no} failure frames ({yes + no} total){left_out}")
+    why = f"{len(ids)} episodes labeled: {yes} success frames, {no} failure frames ({yes + no} total){left_out}."
+    following = "Train a judge on the labels", f"plaudit train-reward {quoted(store.folder)}"
+    out.print(Verdict(f"Usable: {format_count(len(ids), 'episode')} labeled.", why, *following, tone="good"))

@@ -6,6 +6,7 @@ import socket
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from importlib import metadata, util
 from pathlib import Path
@@ -42,16 +43,21 @@ def doctor(
 
     Missing parts are optional. The command fails if something is broken that the built-in tasks need.
     """
+    from plaudit.report.text import format_count
+    from plaudit.report.verdict import Verdict
+
     if not folder.is_dir():
         raise PlauditError(f"{folder} is not a folder; name the folder in which you will keep stores and runs")
-    problems = 0
+    count = Counter[str]()
     for check in checks(folder):
         out.print(f"{check.name:<10} {check.state:<8} {check.says}")
-        problems += check.state == PROBLEM
-    if problems:
-        err.print(f"{problems} {'problem' if problems == 1 else 'problems'}; the lines above say what to do")
+        count[check.state] += 1
+    problems = format_count(count[PROBLEM], "problem")
+    why = f"Optional parts that are missing: {count[MISSING]}."
+    if count[PROBLEM]:
+        err.print(Verdict(f"Not usable yet: {problems}.", why, "Do what the lines above say, then check again"))
         raise typer.Exit(1)
-    out.print("No problems. Install what is missing only if you need it.")
+    out.print(Verdict("Usable: no problems.", why, "Try it", "plaudit demo", "good"))
 
 
 def checks(folder: Path) -> Iterator[Check]:

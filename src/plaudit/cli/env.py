@@ -122,6 +122,7 @@ def env_record(
     Each episode is stored as soon as it ends; Ctrl-C keeps those recorded so far.
     """
     from plaudit.policies.expert import check_script
+    from plaudit.report.verdict import Verdict, quoted
     from plaudit.rollout.scripted import record_demos
 
     config = env_config_of(name, obs, camera, size, settings)
@@ -136,7 +137,12 @@ def env_record(
             )
         except KeyboardInterrupt:
             stop(f"interrupted; {len(opened) - before} episodes are in {store} and stay")
-    out.print(f"{len(report.ids)} episodes recorded into {store}: {_count(report.kept)}")
+    why = f"{len(report.ids)} episodes recorded into {store}: {_count(report.kept)}."
+    following = "Train a judge on the simulator's labels", f"plaudit train-reward {quoted(store)}"
+    if set(report.kept) <= {"success"}:
+        following = "Train a policy on them", f"plaudit train-policy {quoted(store)}"
+    result = "Partly usable: episodes are missing." if report.missing else "Usable: all episodes were recorded."
+    out.print(Verdict(result, why, *following, tone="bad" if report.missing else "good"))
     if report.left_out:
         tell("note", f"skipped because they had another outcome: {_count(report.left_out)}")
     if report.missing:

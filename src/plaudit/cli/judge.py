@@ -311,11 +311,9 @@ def serve_(
     """
     from dataclasses import replace
 
-    from plaudit.cli.serve import SERVER, open_port, warn_if_reachable
-    from plaudit.errors import import_extra
+    from plaudit.cli.serve import open_port, warn_if_reachable
     from plaudit.judges.config import judge_warnings, load_named_judge
-
-    uvicorn = import_extra("uvicorn", "web")
+    from plaudit.web.connections import make_server
     from plaudit.web.judge_server import make_judge_app
 
     overrides = [word for word in words if "=" in word]
@@ -337,7 +335,7 @@ def serve_(
     if access.token:
         typer.echo(f"token: {access.token}")
     warn_if_reachable(host)
-    uvicorn.Server(uvicorn.Config(app, **SERVER)).run(sockets=[listening])
+    make_server(app).run(sockets=[listening])
 
 
 ARENAS = Path("runs/judge_arena")

@@ -37,6 +37,7 @@ from plaudit.registry import ROBOT_REGISTRY, TELEOP_REGISTRY
 
 if TYPE_CHECKING:
     from plaudit.data.store import Store
+    from plaudit.report.verdict import Verdict
     from plaudit.rollout.run import RecordedEpisode
 
 FLAGS = {"--dataset.num_episodes": "--episodes", "--dataset.single_task": "--task"}
@@ -157,7 +158,7 @@ def record(
                     for done in drive(engine, opened, config, operator, episodes - kept, seed=first, **options):
                         if playback and not done.discarded:
                             _play_back(opened, done)
-        out.print(f"{store}: {len(opened.ids)} of {episodes} episodes{_unlabeled(opened)}")
+        out.print(_verdict(opened, episodes))
 
 
 def _load(overrides: list[str], policy: Path | None, *, env: str | None, **settings: Any) -> tuple[Any, Any]:
@@ -209,10 +210,17 @@ def _shared_keyboard(config: Any, auto: bool | None) -> AbstractContextManager[N
     return SHARED_KEYS.shared() if both and not auto and has_terminal() else nullcontext()
 
 
-def _unlabeled(store: "Store") -> str:
-    """A hint where episodes ended without a mark: nothing learns from them before they are labeled."""
-    count = sum(store.ledger.labels(i) is None for i in store.ids)
-    return f"; {count} without a label, which 'plaudit label {store.folder}' adds" if count else ""
+def _verdict(store: "Store", wanted: int) -> "Verdict":
+    """What was recorded. Nothing learns from episodes that ended without a mark before they are labeled."""
+    from plaudit.report.verdict import Verdict, label_command, quoted
+
+    unlabeled = sum(store.ledger.labels(i) is None for i in store.ids)
+    more = f"; {unlabeled} without a label" if unlabeled else ""
+    why = f"{store.folder}: {len(store.ids)} of {wanted} episodes{more}."
+    if unlabeled:
+        return Verdict("Partly usable: some episodes have no label.", why, "Label them", label_command(store.folder))
+    train = f"plaudit train-policy {quoted(store.folder)}"
+    return Verdict("Usable: every episode has a label.", why, "Train a policy on them", train, "good")
 
 
 def _instruction(robot: Any) -> str:

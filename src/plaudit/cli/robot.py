@@ -40,6 +40,8 @@ def robot_check(
 ) -> None:
     """Check what a robot sends: rates, sizes and limits. Returns 1 if anything is wrong. Only --move moves it."""
     from plaudit.report.tables import check_table
+    from plaudit.report.text import format_count
+    from plaudit.report.verdict import Verdict, quoted
     from plaudit.robots.check import check_motion, check_observations, check_topics
 
     config, is_ros = _load(name, params, topics, settings)
@@ -48,8 +50,15 @@ def robot_check(
         tell("warning", "the robot was not moved, because a check failed")
     elif move:
         results.append(check_motion(config))
+    problems = [result.problem for result in results if result.problem]
+    why = f"{format_count(len(results), 'check')}, {format_count(len(problems), 'problem')}."
+    if problems:
+        out.print(Verdict("Not usable yet: a check failed.", why, "Solve the problems below, then check again"))
+    else:
+        record = f"plaudit record demos --robot {quoted(name)} --teleop TELEOP"
+        out.print(Verdict("Usable: all checks passed.", why, "Record demonstrations", record, "good"))
     out.print(check_table(name, results))
-    if any(result.problem for result in results):
+    if problems:
         raise typer.Exit(1)
 
 

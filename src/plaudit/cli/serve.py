@@ -7,14 +7,14 @@ import sys
 import webbrowser
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from plaudit.cli import main
 from plaudit.cli.common import out, stop, tell
 from plaudit.cli.options import Option, Overrides, app, command
-from plaudit.errors import DataError, import_extra
+from plaudit.errors import DataError
 from plaudit.processes import exit_with_parent
 
 if TYPE_CHECKING:
@@ -22,13 +22,7 @@ if TYPE_CHECKING:
 
 TOKEN_VARIABLE = "PLAUDIT_TOKEN"
 MIN_TOKEN = 12  # characters
-GRACE_S = 2  # for open pages, when the server ends
-SERVER: dict[str, Any] = {
-    "log_level": "warning",
-    "lifespan": "on",
-    "timeout_graceful_shutdown": GRACE_S,
-    "server_header": False,
-}
+GRACE_S = 2.0  # for the files of a command that a page started, when the server ends
 
 
 @command(app, "serve")
@@ -53,8 +47,7 @@ def serve(
     Only the given folders are served, and only to this machine unless --host allows others. Pages have no emergency
     stop: keep it at the robot.
     """
-    uvicorn = import_extra("uvicorn", "web")
-    import_extra("websockets", "web")
+    from plaudit.web.connections import make_server
     from plaudit.web.server import make_app
 
     roots = [folder.resolve() for folder in folders or [Path()]]
@@ -70,8 +63,7 @@ def serve(
         webbrowser.open(address)
     warn_if_reachable(host)
     web = make_app(roots, access, "plaudit.cli.serve:run_command")
-    config = uvicorn.Config(web, ws="websockets-sansio", ws_max_size=1 << 16, **SERVER)
-    uvicorn.Server(config).run(sockets=[listening])
+    make_server(web).run(sockets=[listening])
 
 
 def open_port(host: str, port: int, token: str | None) -> tuple[socket.socket, "Access", str]:

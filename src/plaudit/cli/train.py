@@ -167,6 +167,7 @@ def train_policy(
     from plaudit.data.normalize import Normalizer
     from plaudit.learners.config import TrainPolicyConfig
     from plaudit.policies.loader import save_policy
+    from plaudit.report.verdict import Verdict, quoted
     from plaudit.types import EnvSpec
 
     if policy != "flow":
@@ -218,7 +219,9 @@ def train_policy(
     size = sum(p.numel() for part in built.components.values() for p in part.parameters())
     ended = "stopped after" if stopped() else "learned for"
     last = sum(losses[-100:]) / len(losses[-100:])
-    out.print(f"{path}: {size:,} parameters, {ended} {trainer.version:,} steps, loss {losses[0]:.3f} -> {last:.3f}")
+    why = f"{path}: {size:,} parameters, {ended} {trainer.version:,} steps, loss {losses[0]:.3f} -> {last:.3f}."
+    advice = "Measure its success in simulation", f"plaudit eval {quoted(path)} --env ENV"
+    out.print(Verdict("Not measured yet: a loss does not show success.", why, *advice, tone="open"))
 
 
 def _policy_to_continue(path: Path, settings: Any, inputs: Any) -> Any:

@@ -123,10 +123,9 @@ class Window:
             return "the labeling window is open"
         command = f"plaudit label {self._store} --judge human"
         if self._problem:
-            return (
-                f"no labeling window could be opened on {gethostname()}: {self._problem}; or label from a machine with "
-                f"a screen: ssh -X {gethostname()} {command}"
-            )
+            where = gethostname()
+            serve = f"plaudit serve {self._store}"
+            return f"no labeling window could be opened on {where}: {self._problem}; or label in a browser: {serve}"
         if self._ended:
             return f"{self._ended}; open it again with: {command}"
         return f"no labeling window was opened from here; open one with: {command}"

@@ -21,6 +21,7 @@ from plaudit.web.episodes import traces
 IDLE_S = 600.0  # after which a session is closed; its drafts stay
 NEARBY = 12  # rows of the queue that are shown before and after the open one
 MAX_NAME = 60  # characters
+MAX_OPEN = 200  # sessions
 CHOOSING = {"complete", "undo", "redo", "next", "previous"}  # actions that may open another episode
 ORDERS: tuple[QueueOrder, ...] = get_args(QueueOrder)
 
@@ -79,6 +80,8 @@ class LabelSessions:
                 with held.guard:
                     self._open.pop(key)
                     _close(held)
+        if len(self._open) >= MAX_OPEN and (store, name, order) not in self._open:
+            raise PlauditError(f"{MAX_OPEN} people are labeling; try again in {IDLE_S / 60:.0f} minutes")
         return self._open.setdefault((store, name, order), _Open())
 
     def close(self) -> None:

@@ -102,13 +102,12 @@ class LiveView:
 
 def main(parent: Connection, descriptor: int, env_spec: EnvSpec) -> None:
     """The process of the page. descriptor: of the socket that listens"""
-    import uvicorn
+    from plaudit.web.connections import make_server
 
     processes.exit_with_parent(parent, processes.GRACE_S)
     os.nice(5)  # behind control and inference
     screen = Screen(env_spec)
-    options: dict[str, Any] = {"log_level": "warning", "ws": "none", "lifespan": "off", "server_header": False}
-    server = uvicorn.Server(uvicorn.Config(make_live_app(screen), timeout_graceful_shutdown=round(GRACE_S), **options))
+    server = make_server(make_live_app(screen), ws="none", lifespan="off", timeout_graceful_shutdown=round(GRACE_S))
     listening = [socket.socket(fileno=descriptor)]
     thread = threading.Thread(target=server.run, kwargs={"sockets": listening}, name="server")  # leaves Ctrl-C alone
     thread.start()

@@ -8,9 +8,11 @@ import gzip
 import json
 import math
 import re
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -50,8 +52,11 @@ except ModuleNotFoundError as problem:
 REPORT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; media-src data:"
 FRAME_CACHE = {"Cache-Control": "private, max-age=86400"}  # a frame of a store never changes
 COMPRESS = 1500  # bytes from which JSON is compressed
-MAX_SHARE = 0.005  # of the time, spent on a page that follows a run: the run may need the core
-LIVE_S = 1.0  # between two looks at a run that a page follows
+MAX_SHARE = 0.005  # of the time, spent on the pages that follow a run: the run may need the core
+LIVE_S = 1.0  # between two looks at a run that pages follow
+MAX_FOLLOWING = 100  # pages that follow runs at once
+BODY_S = 20.0  # that a request may take to arrive
+POLICY_VIOLATION, TRY_LATER = 1008, 1013  # codes of a websocket that the server closes
 MAX_COMPARED = 12  # runs
 MAX_VIDEO = 64 << 20  # bytes; ours have about one megabyte
 
@@ -146,14 +151,38 @@ def _without_nan(tree: Any) -> Any:
 
 async def _json_body(request: Request) -> dict[str, Any]:
     data = b""
-    async for part in request.stream():
-        data += part
-        if len(data) > MAX_BODY:
-            raise ValueError("the request is too large")
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for part in request.stream():
+                data += part
+                if len(data) > MAX_BODY:
+                    raise ValueError("the request is too large")
+    except TimeoutError:
+        raise ValueError(f"the request did not arrive in {BODY_S:g} s") from None
     body = parse_json(data or b"{}")
     if not isinstance(body, dict):
         raise ValueError("the request must be a JSON object")
     return body
+
+
+async def _ended(socket: WebSocket, seconds: float) -> bool:
+    """Whether a page is closed within this time. Pages send nothing; what sends a message is no page."""
+    try:
+        message = await asyncio.wait_for(socket.receive(), seconds)
+    except TimeoutError:
+        return False
+    if message["type"] != "websocket.disconnect":
+        await socket.close(POLICY_VIOLATION)
+    return True
+
+
+@dataclass
+class _Look:
+    """A run that pages follow, as it was at the newest look."""
+
+    text: str = ""
+    until: float = 0.0  # time of the next look
+    guard: threading.Lock = field(default_factory=threading.Lock)
 
 
 class _Server:
@@ -163,6 +192,8 @@ class _Server:
         self._library, self._frames, self._sessions = library, FrameReader(), LabelSessions()
         self._indexes: dict[str, StoreIndex] = {}
         self._runs, self._what_if = RunReader(), WhatIf()
+        self._looks: dict[str, _Look] = {}
+        self._guard, self._following = threading.Lock(), 0
         self.tasks = Tasks(library, command)
 
     def warm(self) -> None:
@@ -273,26 +304,37 @@ class _Server:
     async def live(self, socket: WebSocket) -> None:
         """Send a run each time that it has changed."""
         await socket.accept()
+        if self._following >= MAX_FOLLOWING:
+            await socket.close(TRY_LATER)
+            return
+        self._following += 1
         sent = ""
         try:
             while True:
-                began = time.monotonic()
-                try:
-                    described = await run_in_threadpool(self._run, socket.path_params["name"])
-                except PlauditError as problem:
-                    described = {"error": str(problem)}
-                text = _dumps(described)
+                text, pause_s = await run_in_threadpool(self._look, socket.path_params["name"])
                 if text != sent:
                     await socket.send_text(text)
                     sent = text
-                # A page that is closed is noticed here; pages send nothing.
-                try:
-                    pause_s = max(LIVE_S, (time.monotonic() - began) / MAX_SHARE)
-                    await asyncio.wait_for(socket.receive_text(), pause_s)
-                except TimeoutError:
-                    continue
+                if await _ended(socket, pause_s):
+                    return
         except WebSocketDisconnect:
             return
+        finally:
+            self._following -= 1
+
+    def _look(self, name: str) -> tuple[str, float]:
+        """The run as pages show it, and seconds until a new look. All pages of a run share one look."""
+        with self._guard:
+            look = self._looks.setdefault(name, _Look())
+        with look.guard:
+            began = time.monotonic()
+            if began >= look.until:
+                try:
+                    look.text = _dumps(self._run(name))
+                except PlauditError as problem:
+                    look.text = _dumps({"error": str(problem)})
+                look.until = began + max(LIVE_S, (time.monotonic() - began) / MAX_SHARE)
+            return look.text, look.until - time.monotonic()
 
     def report(self, request: Request) -> Response:
         kind, name = request.path_params["kind"], request.path_params["name"]

@@ -1,6 +1,6 @@
 // Labeling: the keys of the labeling window. The server does each action and answers with the session.
 
-import { ask, el, isTyping, link, path, section, select, tell } from "./dom.js";
+import { ask, el, isTyping, link, path, section, select, tell, verdict } from "./dom.js";
 import { Cameras, Player, Plot, Strip } from "./viewer.js";
 
 const KEYS = { ArrowLeft: "Left", ArrowRight: "Right", Escape: "Esc", Enter: "Return", PageDown: "PgDown", PageUp: "PgUp", " ": "Space" };
@@ -8,7 +8,12 @@ const MOVES = { back: -1, forward: 1, back_10: -10, forward_10: 10, first: -1e9,
 const RETRY_MS = 1000, ALIVE_MS = 5000;
 const ORDERS = {
   unlabeled: "unlabeled first", disagreement: "most disputed first", uncertain: "least certain first", random: "random order",
-  repeat: "label label again, to measure agreement",
+  repeat: "label again, to measure agreement",
+};
+const REASONS = {
+  unlabeled: "These episodes have no label from a person.", disagreement: "Judges differ most on these episodes.",
+  uncertain: "The judge is least certain about these episodes.", random: "These episodes have no label from a person.",
+  repeat: "You have labeled these episodes once; your label is hidden.",
 };
 const DONE = {
   repeat: "No episodes to label again. Label some first. They appear here once more, without your earlier label.",
@@ -46,7 +51,7 @@ class LabelPage {
     this.byKey = new Map([...this.actions.values()].flatMap((action) => action.keys.map((key) => [key, action])));
     this.pending = Promise.resolve();
     this.player = new Player((frame) => this.seek(frame));
-    this.head = el("div", { class: "row" });
+    this.head = el("div");
     this.view = el("div");
     this.curves = el("div");
     this.help = el("div", { hidden: true }, section("Keys", this.buttons(table)));
@@ -142,7 +147,7 @@ class LabelPage {
       el("button", { onclick: () => this.send({ open: row.id }) }, `${{ done: "✓", draft: "✎", open: "·" }[row.state]} ${row.id}${row.state === "draft" ? "  draft" : ""}`))));
     if (state.episode === null) {
       this.curves.replaceChildren();
-      this.view.replaceChildren(el("p", {}, emptyText(state)), el("p", {}, el("a", { class: "button", href: "#/" }, "Train a judge on the labels")));
+      this.view.replaceChildren(el("p", {}, el("a", { class: "button", href: "#/" }, "Train a judge on the labels")));
       return;
     }
     if (before?.episode !== state.episode) this.open(state);
@@ -161,9 +166,11 @@ class LabelPage {
     const change = (event) => { this.blind = event.target.checked; this.state = null; this.send({}); };
     const blind = el("label", {}, el("input", { type: "checkbox", checked: this.blind, onchange: change }), " hide judge results");
     const who = el("button", { onclick: () => { localStorage.removeItem("labeler"); dispatchEvent(new HashChangeEvent("hashchange")); } }, `You are ${this.person}`);
-    this.head.replaceChildren(el("h1", { class: "grow" }, state.episode === null ? this.store : `Episode ${state.episode}: ${state.task || "no task text"}`),
-      el("span", { id: "left" }, `${state.left} left of ${state.total}, ${state.completed} completed`), choose, blind, who,
-      state.agreement ? el("p", { id: "agreement" }, state.agreement) : "");
+    const lines = verdict(progress(state));
+    lines.classList.add("slim");
+    lines.querySelector("dd").id = "left";
+    this.head.replaceChildren(el("div", { class: "row" },
+      el("h1", { class: "grow" }, state.episode === null ? this.store : `Episode ${state.episode}: ${state.task || "no task text"}`), choose, blind, who), lines);
   }
 
   open(state) {
@@ -192,6 +199,17 @@ class LabelPage {
     this.slider.value = this.frame;
     this.place.textContent = `frame ${this.frame} of ${state.count - 1}, ${(this.frame / state.fps).toFixed(2)} s`;
   }
+}
+
+// The three lines of the page: how far the person is, which episodes these are, and what to press.
+function progress(state) {
+  const result = `${state.left} left of ${state.total}, ${state.completed} completed.`;
+  if (state.episode === null) {
+    return { result, why: emptyText(state), advice: state.total ? "Train a judge on the labels" : "Record episodes, or import a data set", command: "", tone: state.total ? "good" : "open" };
+  }
+  const isMarked = state.excluded || state.runs.some(([, , value]) => value !== null);
+  const advice = isMarked ? "Press Enter to save this label and open the next episode" : "Go to the first frame of success and press S, or press F if there is none";
+  return { result, why: [REASONS[state.order], state.agreement].filter(Boolean).join(" "), advice, command: "", tone: "open" };
 }
 
 function emptyText(state) {

@@ -6,6 +6,7 @@ import { ask, clipUrl, clock, el, frameUrl, link, path, percent, section, short,
 
 const RETRY_MS = 3000, RECENT_MS = 10000;
 const CLIP = 16; // frames of a short view of an episode (episodes.py, style.css)
+const TRUSTED = ["evaluation seeds", "corrected by the audit", "simulator", "judge"]; // kinds of success, the best first
 const STOP = "This page has no emergency stop, because a network can fail. Keep the emergency stop at the robot.";
 
 export async function runPage({ page, crumbs, name }) {
@@ -151,6 +152,19 @@ function restParts(name, run) {
   ].filter(Boolean);
 }
 
+// Which run is best, by the most trustworthy success that all of them have.
+function comparison(runs, count) {
+  if (!runs.length) {
+    return { result: "No run is chosen.", why: `There ${count === 1 ? "is 1 run" : `are ${count} runs`} in these folders.`, advice: count ? "Choose two or more runs" : "Start a run", command: "", tone: "open" };
+  }
+  const kind = TRUSTED.find((one) => runs.every((run) => run.success[one]));
+  if (!kind) return { result: "These runs cannot be compared.", why: "No kind of success was measured in all of them.", advice: "Choose runs with the same kind of judge", command: "", tone: "open" };
+  const last = (run) => run.success[kind].at(-1)[1];
+  const [best, ...others] = runs.toSorted((a, b) => last(b) - last(a));
+  const why = [best, ...others].map((run) => `${run.name} ${percent(last(run))} after ${run.step.toLocaleString("en")} steps`).join(", ");
+  return { ...best.verdict, result: others.length ? `Best: ${best.name}, ${percent(last(best))} success.` : `${best.name}: ${percent(last(best))} success.`, why: `Success (${kind}): ${why}.` };
+}
+
 export async function comparePage({ page, crumbs, query }) {
   crumbs.append("Compare runs");
   const all = (await ask("/api/library")).filter((item) => item.kind === "run");
@@ -160,9 +174,9 @@ export async function comparePage({ page, crumbs, query }) {
     location.hash = `#/compare?${new URLSearchParams(names)}`;
   };
   const boxes = all.map((item) => el("label", {}, el("input", { type: "checkbox", value: item.name, checked: chosen.includes(item.name), onchange: choose }), ` ${item.name}`));
-  page.append(el("h1", {}, "Compare runs"), el("div", { class: "row" }, ...boxes));
-  if (!chosen.length) return void page.append(el("p", { class: "muted" }, all.length ? "Choose two or more runs." : "There are no runs yet."));
-  const runs = await ask(`/api/compare?${new URLSearchParams(chosen.map((name) => ["run", name]))}`);
+  const runs = chosen.length ? await ask(`/api/compare?${new URLSearchParams(chosen.map((name) => ["run", name]))}`) : [];
+  page.append(el("h1", {}, "Compare runs"), verdict(comparison(runs, all.length)), el("div", { class: "row" }, ...boxes));
+  if (!runs.length) return;
   const kinds = [...new Set(runs.flatMap((run) => Object.keys(run.success)))];
   const last = (run, kind) => (run.success[kind] ? percent(run.success[kind].at(-1)[1]) : "-");
   page.append(table(runs.map((run) => [el("a", { href: link("run", run.name) }, run.name), run.verdict.result, run.learner, run.judge,
