@@ -95,6 +95,8 @@ def folder(tmp_path_factory) -> Path:
     lines = [{"step": 100 * i, "judge/success_once": i / 10, "time/elapsed_s": i} for i in range(1, 11)]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (run / "report.html").write_text("<script>alert(1)</script>")
+    (folder / "exam").mkdir()
+    (folder / "exam" / "report.html").write_text("<b>exam</b>")
     (folder / "secret.txt").write_text("do not show")
     (folder / "link").symlink_to("/etc")
     return folder
@@ -112,6 +114,8 @@ def test_the_library_has_stores_and_runs_and_follows_no_link(server, folder):
     assert {"kind": "store", "name": f"{name}/data", "episodes": 3, "labeled": 2} in items
     run = {"kind": "run", "name": f"{name}/runs/one", "verdict": "Good: 100% success.", "live": False, "step": 1000}
     assert run in items
+    assert {"kind": "report", "name": f"{name}/exam"} in items
+    assert server.ask(f"/report/report/{name}/exam")[1] == b"<b>exam</b>"
     assert not any("link" in item["name"] for item in items)
 
 

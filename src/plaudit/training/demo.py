@@ -41,7 +41,9 @@ from plaudit.report.verdict import Verdict, judge_verdict, quoted, train_further
 from plaudit.rollout.collector import EpisodeTargets
 from plaudit.rollout.scripted import collect_scripted
 from plaudit.training.config_file import load_training_config
+from plaudit.training.display import describe_trainer
 from plaudit.training.evaluation import EvalResult, evaluate_run, record_videos
+from plaudit.training.live import LiveSocket
 from plaudit.training.reward_model import train_and_save
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.trainer import Trainer
@@ -199,8 +201,10 @@ class Demo:
             run = RunFolder.reopen(self.run)
         else:
             run = RunFolder.create(self.run, load_training_config("train", None, self.policy))
-        with Trainer(run, self.display.track) as trainer, self.display.steps(run.config) as (on_rollout, stopped):
-            end = trainer.run(on_rollout, stopped)
+        with Trainer(run, self.display.track) as trainer:
+            live = LiveSocket(run.path, describe=lambda: describe_trainer(trainer))
+            with live, self.display.steps(run.config) as (on_rollout, stopped):
+                end = trainer.run(on_rollout, stopped)
         if stopped():
             raise TrainingInterrupted
         accuracy = [line["judge/accuracy"] for line in run.metrics() if "judge/accuracy" in line]

@@ -1,4 +1,4 @@
-"""What a server shows: stores, runs, judges, trainings and data sets in the folders that the user named.
+"""What a server shows: stores, runs, judges, trainings, data sets and reports in the folders that the user named.
 
 A page names an item by its name in this list, never by a path, so nothing else can be reached. Links are not followed.
 """
@@ -16,7 +16,7 @@ from typing import Literal
 from plaudit.data.store import Store, is_store
 from plaudit.errors import DataError
 
-Kind = Literal["store", "run", "judge", "training", "dataset"]
+Kind = Literal["store", "run", "judge", "training", "dataset", "report"]
 DEPTH = 3  # folders below one that was named
 MOST = 2000  # folders that are looked into
 FRESH_S = 2.0  # that a list is used for
@@ -97,6 +97,13 @@ class Library:
 
 def kinds_of(path: Path) -> Iterator[Kind]:
     """What a folder is; a run has a store and may have judges in folders of its own."""
+    kinds = list(_kinds_of(path))
+    yield from kinds
+    if not kinds and (path / "report.html").is_file():  # of an exam, an arena, an evaluation
+        yield "report"
+
+
+def _kinds_of(path: Path) -> Iterator[Kind]:
     if is_store(path):
         yield "store"
     if (path / "config.yaml").is_file() and (path / "policy").is_dir() | (path / "metrics.jsonl").is_file():

@@ -338,7 +338,7 @@ class _Server:
 
     def report(self, request: Request) -> Response:
         kind, name = request.path_params["kind"], request.path_params["name"]
-        if kind not in ("run", "judge"):
+        if kind not in ("run", "judge", "report"):
             raise NotServed(f"a {kind[:20]!r} has no report")
         item = self._library.item(kind, name)
         saves = "save" in request.query_params

@@ -1,6 +1,6 @@
 // The router: an address like #/episodes/NAME shows a page. A page returns a function that ends it, or nothing.
 
-import { ask, el, link, section, tell, verdict } from "./dom.js";
+import { ask, el, link, path, section, tell, verdict } from "./dom.js";
 import { episodePage } from "./episode.js";
 import { episodesPage } from "./episodes.js";
 import { judgePage, trainingPage } from "./judges.js";
@@ -43,7 +43,7 @@ async function show() {
 
 const KINDS = {
   run: ["Runs", "run"], training: ["Judges in training", "training"], store: ["Episodes", "episodes"],
-  judge: ["Judges", "judge"],
+  judge: ["Judges", "judge"], report: ["Other reports", ""],
 };
 
 async function libraryPage({ page }) {
@@ -78,8 +78,9 @@ function overview(of) {
 }
 
 function card(item, address) {
-  const facts = item.error ?? item.verdict ?? (item.episodes === undefined ? "is being trained" : `${item.episodes.toLocaleString("en")} episodes, ${item.labeled.toLocaleString("en")} labeled`);
-  return el("a", { class: "card", href: link(address, item.name) }, el("b", {}, item.name, item.live ? el("span", { class: "live" }, "live") : null),
+  const facts = item.kind === "report" ? "exam, arena or evaluation" : item.error ?? item.verdict ?? (item.episodes === undefined ? "is being trained" : `${item.episodes.toLocaleString("en")} episodes, ${item.labeled.toLocaleString("en")} labeled`);
+  const to = item.kind === "report" ? { href: `/report/report/${path(item.name)}`, target: "_blank" } : { href: link(address, item.name) };
+  return el("a", { class: "card", ...to }, el("b", {}, item.name, item.live ? el("span", { class: "live" }, "live") : null),
     el("div", { class: item.error ? "warn" : "muted" }, facts));
 }
 
