@@ -112,8 +112,8 @@ def test_the_library_has_stores_and_runs_and_follows_no_link(server, folder):
     _, items, _ = server.ask("/api/library")
     name = folder.name
     assert {"kind": "store", "name": f"{name}/data", "episodes": 3, "labeled": 2} in items
-    run = {"kind": "run", "name": f"{name}/runs/one", "verdict": "Good: 100% success.", "live": False, "step": 1000}
-    assert run in items
+    run = {"kind": "run", "name": f"{name}/runs/one", "verdict": "Good: 100% success.", "tone": "good"}
+    assert run | {"live": False, "step": 1000} in items
     assert {"kind": "report", "name": f"{name}/exam"} in items
     assert server.ask(f"/report/report/{name}/exam")[1] == b"<b>exam</b>"
     assert not any("link" in item["name"] for item in items)
@@ -425,3 +425,9 @@ def test_sessions_are_limited(client, monkeypatch):
     ]
     assert [answer.status_code for answer in answers] == [200, 200, 400]
     assert "2 people are labeling; try again in 10 minutes" in answers[2].json()["error"]
+
+
+@pytest.mark.parametrize("path", ["/frame/0/{}/front/w/data", "/api/episode/{}/w/data"])
+def test_an_address_is_not_too_long(client, path):
+    assert client.get(path.format("9" * 4500)).status_code == 414
+    assert client.get(path.format("9" * 400)).status_code in (400, 404)

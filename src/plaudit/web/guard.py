@@ -24,6 +24,7 @@ except ModuleNotFoundError as problem:
 LOCAL = ("127.0.0.1", "localhost", "::1")
 HEADER = "x-plaudit"  # of requests that change something; a foreign page cannot send it without being asked
 MAX_BODY = 64 << 10  # bytes
+MAX_PATH = 4000  # characters; Python reads no number of more digits
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; media-src 'self'; "
     "connect-src 'self'; frame-src 'self'; frame-ancestors 'self'; base-uri 'none'; form-action 'none'"
@@ -75,6 +76,8 @@ class Guard:
 
     def _refusal(self, scope: Scope, headers: Headers, given: str) -> Response | None:
         access, host = self._access, headers.get("host", "")
+        if len(scope["path"]) > MAX_PATH:
+            return error(414, "the address is too long")
         if _name(host) not in access.hosts:
             return error(421, f"this server is not {host[:100]!r}; open the address that the command printed")
         changes = scope["type"] == "websocket" or scope["method"] not in ("GET", "HEAD")

@@ -165,6 +165,11 @@ async def _json_body(request: Request) -> dict[str, Any]:
     return body
 
 
+def _result(described: dict[str, Any]) -> dict[str, Any]:
+    """The first line of a verdict, and its color."""
+    return {"verdict": described["verdict"]["result"], "tone": described["verdict"]["tone"]}
+
+
 async def _ended(socket: WebSocket, seconds: float) -> bool:
     """Whether a page is closed within this time. Pages send nothing; what sends a message is no page."""
     try:
@@ -222,9 +227,9 @@ class _Server:
                 return {"episodes": len(store), "labeled": sum(store.ledger.newest(i) is not None for i in store.ids)}
             if item.kind == "run":
                 run = describe_run(self._runs.load(item.path))
-                return {"verdict": run["verdict"]["result"], "live": run["live"] is not None, "step": run["step"]}
+                return {**_result(run), "live": run["live"] is not None, "step": run["step"]}
             if item.kind == "judge":
-                return {"verdict": describe_judge(item.path)["verdict"]["result"]}
+                return _result(describe_judge(item.path))
         except PlauditError as problem:
             return {"error": str(problem)}
         return {}

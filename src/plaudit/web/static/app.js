@@ -80,7 +80,7 @@ function overview(of) {
 function card(item, address) {
   const facts = item.kind === "report" ? "exam, arena or evaluation" : item.error ?? item.verdict ?? (item.episodes === undefined ? "is being trained" : `${item.episodes.toLocaleString("en")} episodes, ${item.labeled.toLocaleString("en")} labeled`);
   const to = item.kind === "report" ? { href: `/report/report/${path(item.name)}`, target: "_blank" } : { href: link(address, item.name) };
-  return el("a", { class: "card", ...to }, el("b", {}, item.name, item.live ? el("span", { class: "live" }, "live") : null),
+  return el("a", { class: `card ${item.tone ?? ""}`, ...to }, el("b", {}, item.name, item.live ? el("span", { class: "live" }, "live") : null),
     el("div", { class: item.error ? "warn" : "muted" }, facts));
 }
 

@@ -43,7 +43,7 @@ export async function episodePage({ page, crumbs, name, rest, query }) {
   for (const trace of episode.traces.filter((one) => one.probs)) {
     const levels = trace.threshold === null ? [] : [trace.threshold];
     const ood = trace.ood ? `, out of distribution: ${trace.ood}` : "";
-    const title = `${trace.source}: ${trace.outcome}, P(success), threshold ${trace.threshold ?? "none"}${ood}`;
+    const title = `${trace.source}: ${trace.outcome}, P(success)${trace.threshold === null ? "" : `, threshold ${trace.threshold}`}${ood}`;
     main.append(add(new Plot(title, [trace.probs], { range: [0, 1], levels, seek: byFraction })));
   }
   const progress = episode.traces.filter((one) => one.progress);

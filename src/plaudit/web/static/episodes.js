@@ -29,10 +29,10 @@ function tile(name, store, row) {
   const picture = row.camera === null ? el("span", { class: "muted" }, "no camera")
     : el("img", { loading: "lazy", alt: "", src: frameUrl(name, row.id, store, row.camera, row.steps, 160) });
   const marks = [row.disagree && "judges disagree", row.ood && "OOD", row.operator && `operator: ${row.operator}`];
-  const more = marks.filter(Boolean).join(", ") || `${(row.steps / row.fps).toFixed(1)} s`;
+  const more = [row.source, ...marks].filter(Boolean).join(", ") || `${(row.steps / row.fps).toFixed(1)} s`;
   return el("a", { class: `tile ${row.outcome}`, href: link("episode", name, row.id), title: row.task },
     el("div", { class: "picture" }, picture),
-    el("div", { class: "text" }, el("div", {}, el("b", {}, `${row.id}`), ` ${row.outcome}`, row.source ? el("span", { class: "muted" }, `, ${row.source}`) : null), el("div", { class: "muted" }, more)));
+    el("div", { class: "text" }, el("div", {}, el("b", {}, `${row.id}`), ` ${row.outcome}`), el("div", { class: "muted", title: more }, more)));
 }
 
 function filters(name, query, answer) {

@@ -82,7 +82,7 @@ class LabelPage {
       this.act(action);
     };
     return el("button", { "data-action": action.name, title: action.description, onclick: act },
-      el("span", { class: "grow" }, action.title), el("kbd", {}, action.keys[0]));
+      el("span", { class: "grow" }, action.title), el("kbd", {}, action.keys[0].replace("Return", "Enter")));
   }
 
   main() {
