@@ -32,6 +32,7 @@ from plaudit.web.pages import listen
 from plaudit.web.server import make_app
 from waiting import stretch, wait_until
 
+CLOSE, PROTOCOL_ERROR = b"\x88", b"\x02\x03\xea"  # a frame of a websocket, and its content
 NASTY = "<img src=x onerror=alert(1)>"
 
 
@@ -379,11 +380,14 @@ def attacked(tmp_path, monkeypatch) -> Iterator[int]:
     thread.join()
 
 
-def answer_to(port: int, sent: bytes) -> bytes:
-    """What the server says until it closes the connection."""
+def answer_to(port: int, sent: bytes, until: bytes = b"never") -> bytes:
+    """What the server says until it says this or closes the connection."""
+    said = b""
     with socket.create_connection(("127.0.0.1", port), timeout=stretch(20)) as one:
         one.sendall(sent)
-        return b"".join(iter(lambda: one.recv(4096), b""))
+        while until not in said and (part := one.recv(4096)):
+            said += part
+    return said
 
 
 def test_silent_and_slow_connections_are_closed(attacked):
@@ -410,7 +414,7 @@ def test_a_websocket_that_sends_anything_is_closed_and_others_share_one_look(att
     head = f"GET /live/w/run HTTP/1.1\r\nHost: localhost:{attacked}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     key = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
     for frame in (b"\x81\x01x", b"\x8f\x80\x00\x00\x00\x00", b"\xf1\xff" + b"\xff" * 12):  # not masked, unknown, huge
-        assert b"101 Switching" in answer_to(attacked, (head + key).encode() + frame)
+        assert b"101 Switching" in answer_to(attacked, (head + key).encode() + frame, until=CLOSE + PROTOCOL_ERROR)
     monkeypatch.setattr(server_module, "MAX_FOLLOWING", 1)
     with connect(address) as one:
         one.recv(timeout=stretch(20))

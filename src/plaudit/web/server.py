@@ -53,7 +53,9 @@ REPORT_POLICY = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src
 FRAME_CACHE = {"Cache-Control": "private, max-age=86400"}  # a frame of a store never changes
 COMPRESS = 1500  # bytes from which JSON is compressed
 MAX_SHARE = 0.005  # of the time, spent on the pages that follow a run: the run may need the core
-LIVE_S = 1.0  # between two looks at a run that pages follow
+LIVE_S = 1.0  # between two looks at a run that pages follow, at least; MAX_LIVE_S at most
+MAX_LIVE_S = 15.0
+MAX_LOOKS = 1000  # that are kept
 MAX_FOLLOWING = 100  # pages that follow runs at once
 BODY_S = 20.0  # that a request may take to arrive
 POLICY_VIOLATION, TRY_LATER = 1008, 1013  # codes of a websocket that the server closes
@@ -185,7 +187,7 @@ async def _ended(socket: WebSocket, seconds: float) -> bool:
 class _Look:
     """A run that pages follow, as it was at the newest look."""
 
-    text: str = ""
+    shown: Any = None
     until: float = 0.0  # time of the next look
     guard: threading.Lock = field(default_factory=threading.Lock)
 
@@ -197,7 +199,7 @@ class _Server:
         self._library, self._frames, self._sessions = library, FrameReader(), LabelSessions()
         self._indexes: dict[str, StoreIndex] = {}
         self._runs, self._what_if = RunReader(), WhatIf()
-        self._looks: dict[str, _Look] = {}
+        self._looks: dict[tuple[str, str], _Look] = {}
         self._guard, self._following = threading.Lock(), 0
         self.tasks = Tasks(library, command)
 
@@ -285,8 +287,16 @@ class _Server:
         has_store = ("store", f"{name}/episodes") in self._library.items(fresh=False)
         return {**described, "episodes": f"{name}/episodes" if has_store else None}
 
+    def _run_text(self, name: str) -> str:
+        try:
+            return _dumps(self._run(name))
+        except PlauditError as problem:
+            return _dumps({"error": str(problem)})
+
     def recent(self, request: Request) -> dict[str, Any]:
-        name = request.path_params["name"]
+        return self._look("recent", request.path_params["name"], self._recent).shown
+
+    def _recent(self, name: str) -> dict[str, Any]:
         run = self._runs.load(self._library.item("run", name).path)
         index = self.index(f"{name}/episodes")
         recent = recent_episodes(index.store, run)
@@ -316,30 +326,30 @@ class _Server:
         sent = ""
         try:
             while True:
-                text, pause_s = await run_in_threadpool(self._look, socket.path_params["name"])
-                if text != sent:
-                    await socket.send_text(text)
-                    sent = text
-                if await _ended(socket, pause_s):
+                look = await run_in_threadpool(self._look, "live", socket.path_params["name"], self._run_text)
+                if look.shown != sent:
+                    await socket.send_text(look.shown)
+                    sent = look.shown
+                if await _ended(socket, look.until - time.monotonic()):
                     return
         except WebSocketDisconnect:
             return
         finally:
             self._following -= 1
 
-    def _look(self, name: str) -> tuple[str, float]:
-        """The run as pages show it, and seconds until a new look. All pages of a run share one look."""
+    def _look(self, what: str, name: str, describe: Callable[[str], Any]) -> "_Look":
+        """A run as pages that follow it show it. They share one look, and looks take a small share of the time."""
         with self._guard:
-            look = self._looks.setdefault(name, _Look())
+            if len(self._looks) > MAX_LOOKS:
+                self._looks.clear()
+            look = self._looks.setdefault((what, name), _Look())
         with look.guard:
-            began = time.monotonic()
-            if began >= look.until:
-                try:
-                    look.text = _dumps(self._run(name))
-                except PlauditError as problem:
-                    look.text = _dumps({"error": str(problem)})
-                look.until = began + max(LIVE_S, (time.monotonic() - began) / MAX_SHARE)
-            return look.text, look.until - time.monotonic()
+            if time.monotonic() >= look.until:
+                began = time.thread_time()
+                look.shown = describe(name)
+                pause_s = (time.thread_time() - began) / MAX_SHARE
+                look.until = time.monotonic() + min(MAX_LIVE_S, max(LIVE_S, pause_s))
+            return look
 
     def report(self, request: Request) -> Response:
         kind, name = request.path_params["kind"], request.path_params["name"]

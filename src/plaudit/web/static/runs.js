@@ -145,8 +145,7 @@ function restParts(name, run) {
     videos.length ? section("Videos", el("div", { class: "clips" }, ...videos)) : null,
     versions.length ? section("Judge versions", table(versions)) : null,
     events.length ? section("Events", table(events)) : null,
-    ...Object.entries(run.groups).map(([title, curves]) => section(title, el("div", { class: "charts" },
-      ...Object.entries(curves).map(([metric, points]) => el("div", { class: "card" }, el("div", { class: "muted" }, metric), chart([points], { width: 400 })))))),
+    el("div", { class: "groups" }, ...Object.entries(run.groups).map(([title, curves]) => group(title, Object.entries(curves)))),
     section("Latest numbers", el("details", {}, el("summary", {}, `${numbers.length} metrics`), table(numbers))),
     run.live?.operator ? null : el("p", { class: "muted" }, STOP),
   ].filter(Boolean);
@@ -163,6 +162,14 @@ function comparison(runs, count) {
   const [best, ...others] = runs.toSorted((a, b) => last(b) - last(a));
   const why = [best, ...others].map((run) => `${run.name} ${percent(last(run))} after ${run.step.toLocaleString("en")} steps`).join(", ");
   return { ...best.verdict, result: others.length ? `Best: ${best.name}, ${percent(last(best))} success.` : `${best.name}: ${percent(last(best))} success.`, why: `Success (${kind}): ${why}.` };
+}
+
+// Small charts under a heading, as wide as they are many.
+function group(title, curves) {
+  const node = section(title, el("div", { class: "charts" }, ...curves.map(([metric, points]) =>
+    el("div", { class: "card" }, el("div", { class: "muted" }, metric), chart([points], { width: 400 })))));
+  node.style.flex = `${curves.length} 1 ${curves.length * 320}px`;
+  return node;
 }
 
 export async function comparePage({ page, crumbs, query }) {
