@@ -32,7 +32,7 @@ from plaudit.web.pages import listen
 from plaudit.web.server import make_app
 from waiting import stretch, wait_until
 
-CLOSE, PROTOCOL_ERROR = b"\x88", b"\x02\x03\xea"  # a frame of a websocket, and its content
+PROTOCOL_ERROR = b"\x03\xea"  # in the frame that closes a websocket
 NASTY = "<img src=x onerror=alert(1)>"
 
 
@@ -270,6 +270,9 @@ def test_labels_go_through_the_session_of_the_window(tmp_path):
         assert act(action="complete", episode=7)["status"] == "this page was out of date; nothing was changed"
         ranged = act(action="label_success", episode=0, frame=2, selection=[1, 2])
         assert ranged["runs"] == [[0, 0, None], [1, 2, 1], [3, 4, None]]
+        assert act(action="start_selection", episode=0, frame=3)["selection"] == [3, None]
+        to_here = act(action="label_failure", episode=0, frame=4, selection=[3, None])  # the person moved on
+        assert to_here["runs"] == [[0, 0, None], [1, 2, 1], [3, 4, 0]]
         act(action="fail", episode=0, frame=0)
         assert act(action="complete", episode=0, frame=0)["completed"] == 1
         assert server.ask("/api/label/s", {"name": " "})[0] == 400
@@ -404,7 +407,7 @@ def test_a_websocket_that_sends_anything_is_closed_and_others_share_one_look(att
     describe = server_module.describe_run
     monkeypatch.setattr(server_module, "describe_run", lambda run: looks.append(run) or describe(run))
     address = f"ws://127.0.0.1:{attacked}/live/w/run"
-    with connect(address) as one, connect(address) as other:
+    with connect(address, open_timeout=None) as one, connect(address, open_timeout=None) as other:
         assert one.recv(timeout=stretch(20)) == other.recv(timeout=stretch(20)) and len(looks) == 1
         for page, message in ((one, b"\x00"), (other, "x" * 100_000)):
             with suppress(ConnectionClosed):
@@ -414,11 +417,11 @@ def test_a_websocket_that_sends_anything_is_closed_and_others_share_one_look(att
     head = f"GET /live/w/run HTTP/1.1\r\nHost: localhost:{attacked}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     key = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
     for frame in (b"\x81\x01x", b"\x8f\x80\x00\x00\x00\x00", b"\xf1\xff" + b"\xff" * 12):  # not masked, unknown, huge
-        assert b"101 Switching" in answer_to(attacked, (head + key).encode() + frame, until=CLOSE + PROTOCOL_ERROR)
+        assert b"101 Switching" in answer_to(attacked, (head + key).encode() + frame, until=PROTOCOL_ERROR)
     monkeypatch.setattr(server_module, "MAX_FOLLOWING", 1)
-    with connect(address) as one:
+    with connect(address, open_timeout=None) as one:
         one.recv(timeout=stretch(20))
-        with connect(address) as other, pytest.raises(ConnectionClosed, match="1013"):
+        with connect(address, open_timeout=None) as other, pytest.raises(ConnectionClosed, match="1013"):
             other.recv(timeout=stretch(20))
 
 

@@ -122,9 +122,11 @@ def _apply(session: Session, request: Mapping[str, Any]) -> None:
         return
     if type(frame := request.get("frame")) is int:
         session.cursor.seek(frame)
-    selection = request.get("selection")
-    if isinstance(selection, list) and len(selection) == 2 and all(type(each) is int for each in selection):
-        session.cursor.mark, session.cursor.end = (max(0, min(each, session.cursor.count - 1)) for each in selection)
+    match request.get("selection"):
+        case [int(mark), int() | None as end]:
+            last = session.cursor.count - 1
+            session.cursor.mark = max(0, min(mark, last))
+            session.cursor.end = None if end is None else max(0, min(end, last))
     do(session)
 
 
@@ -153,7 +155,7 @@ def describe(session: Session, error: str = "", *, blind: bool = False) -> dict[
         "count": session.cursor.count,
         "offset": episode.observed.start or 0,
         "frame": session.cursor.frame,
-        "selection": session.cursor.selection,
+        "selection": None if session.cursor.mark is None else [session.cursor.mark, session.cursor.end],
         "runs": [[a, b, None if value != value else int(value)] for a, b, value in session.annotation.runs],
         "summary": session.annotation.summary,
         "excluded": session.annotation.excluded,

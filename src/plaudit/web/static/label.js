@@ -153,7 +153,6 @@ class LabelPage {
     if (before?.episode !== state.episode) this.open(state);
     const frames = state.runs.flatMap(([first, last, value]) => Array(last - first + 1).fill(value));
     this.labels = frames;
-    this.strip.draw(frames, state.selection ? [state.selection] : []);
     this.summary.textContent = state.summary;
     this.seek(jumps || before?.episode !== state.episode ? state.frame : this.frame);
   }
@@ -189,10 +188,18 @@ class LabelPage {
     this.curves.replaceChildren(...this.plots.map((plot) => plot.node));
   }
 
+  // The marked range as a list of one; its end is the current frame until the person sets it.
+  get range() {
+    if (!this.state.selection) return [];
+    const [mark, end] = this.state.selection, other = end ?? this.frame;
+    return [[Math.min(mark, other), Math.max(mark, other)]];
+  }
+
   seek(to) {
     const state = this.state;
     this.frame = Math.min(state.count - 1, Math.max(0, Math.round(to)));
     const value = this.labels[this.frame];
+    this.strip.draw(this.labels, this.range);
     this.cameras.show(this.frame + state.offset, state.offset + state.count, value === null ? "" : value ? "success" : "failure");
     this.strip.show(this.frame);
     this.plots.forEach((plot) => plot.show(this.frame));
