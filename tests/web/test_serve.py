@@ -327,6 +327,16 @@ def test_numbers_that_are_none_are_left_out_of_charts(client, tmp_path, value):
     assert answer["groups"]["Learning"]["loss/critic"] == [[1, 3]] and answer["events"][0]["time"] is None
 
 
+def test_a_run_is_saved_as_one_file_and_its_folder_stays_as_it_is(client, tmp_path):
+    serve_run(tmp_path / "w/run", [f'{{"step": {step}, "judge/success_once": 1}}' for step in (1, 2)])
+    before = sorted(tmp_path.rglob("*"))
+    answer = client.get("/report/run/w/run?save")
+    assert answer.headers["content-disposition"] == 'attachment; filename="w_run.html"'
+    assert "Good: 100% success." in answer.text
+    assert not re.search(r'(src|href)="(?!data:|#)', answer.text)  # it needs no network
+    assert sorted(tmp_path.rglob("*")) == before
+
+
 def test_intervals_of_an_audit_say_what_they_are_about(client, tmp_path):
     audited = {f"{CORRECTED}{end}": value for end, value in (("", 0.5), ("_low", 0.4), ("_high", 0.6))}
     serve_run(tmp_path / "w/run", [json.dumps({"step": 1, "judge/success_once": 0.5} | audited)])
