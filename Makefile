@@ -28,7 +28,7 @@ help:
 	@echo "make test   set up, then lint and test: all but the slow tests"
 	@echo "make test-all   the same with types, test-tools and the slow tests: faults on a cluster, long runs, many repetitions"
 	@echo "make test-simulators   of these, the adapters with gym_hil, Fetch and Meta-World: they need an older MuJoCo"
-	@echo "make test-tools   W&B and trackio with their own packages (1 GB), which make test leaves out"
+	@echo "make test-tools   W&B, trackio and Rerun with their own packages (1 GB), which make test leaves out"
 	@echo "make test-latest   the same as test-all with the newest release of everything, without the lock"
 	@echo "make lint   ruff and pyright alone"
 	@echo "make bench  every benchmark in its quick form"

@@ -34,13 +34,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.delenv("WANDB_DIR", raising=False)
         assert "trackio" not in sys.modules  # reads its folder when it is imported
         patch.setenv("TRACKIO_DIR", str(folder / "trackio"))
+        check_trackers(("wandb", "trackio"))  # imports them
         for session in SESSIONS:
             trackers = Trackers(folder / "run", ("wandb", "trackio"), lambda: {"learner": {"type": "sac"}})
             for step, metrics in session.items():
                 trackers.log(step, metrics, warnings.append)
             trackers.log_video(max(session), video, warnings.append)
             trackers.close()
-        assert not warnings
+        assert not warnings, warnings
         yield folder / "run"
 
 

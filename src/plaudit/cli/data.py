@@ -268,6 +268,27 @@ def sheet(
     out.print(f"{path} shows episode {episode}")
 
 
+@command(data, "view")
+def view(
+    store: StoreArgument,
+    episode: Count,  # The episode's id.
+    *,
+    rerun: bool = False,  # Open the viewer of Rerun.
+    save: Annotated[Path | None, Option(metavar="FILE.rrd")] = None,  # Write a file of Rerun.
+) -> None:
+    """Show an episode with Rerun: cameras, states, actions, rewards, and the scores and labels of each judge."""
+    from plaudit.data.store import Store
+    from plaudit.report.rerun import save_episode, show_episode
+
+    if rerun == (save is not None):
+        raise DataError("add --rerun to open the viewer, or --save FILE.rrd to write a file; plaudit serve shows pages")
+    if save is None:
+        show_episode(Store.open(store), episode, progress=progress("sending"))
+    else:
+        save_episode(Store.open(store), episode, save, progress("writing"))
+        out.print(f"{save} shows episode {episode}; open it with: rerun {save}")
+
+
 @command(data, "stats")
 def stats(
     store: StoreArgument,

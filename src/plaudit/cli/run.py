@@ -197,6 +197,7 @@ def drive(
     view: a page that shows what the operator can do
     """
     from plaudit.rollout.operator import Operator, OperatorCommand, listen_at_robot, listen_at_terminal
+    from plaudit.rollout.rerun import streaming
     from plaudit.rollout.run import advising, record_episodes
 
     if config.attended and "web" in config.sources:
@@ -212,6 +213,7 @@ def drive(
             stack.enter_context(listen_at_robot(config, operator.send, run.robot))
             stack.enter_context(listen_at_terminal(config, operator.send))
         stack.enter_context(advising(run.forecast, engine, operator))
+        stack.enter_context(streaming(run.rerun, engine))
         options = {"operator": operator, "patience_s": patience_s, "on_fault": on_fault}
         for done in record_episodes(engine, store, count, task=task, seed=seed, **options):
             left -= done.mark != OperatorCommand.REPEAT

@@ -161,4 +161,4 @@ def hub_errors(repo: str) -> Iterator[None]:
         raise DataError(f"{repo}: it has no such revision; name a branch, a tag or a commit") from error
     except Exception as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
-        raise DataError(f"{repo}: the Hub did not accept this ({lines[0]}); nothing else was changed") from error
+        raise DataError(f"{repo}: the Hub cannot do this: {lines[0]}") from error

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Self, TypeVar
 
@@ -20,7 +21,7 @@ from pydantic import model_validator
 
 from plaudit.config import Config, expand_type_override, load
 from plaudit.data.store import Store
-from plaudit.errors import DataError, PlauditError, RolloutError, RolloutFault
+from plaudit.errors import DataError, MissingExtra, PlauditError, RolloutError, RolloutFault
 from plaudit.policies.loader import PolicySpec
 from plaudit.protocols import InferenceEngine
 from plaudit.registry import INFERENCE_REGISTRY, ROBOT_REGISTRY, TELEOP_REGISTRY
@@ -29,6 +30,7 @@ from plaudit.rollout.chunks import check_chunks
 from plaudit.rollout.engine import EngineBase, InferenceConfig, Reset
 from plaudit.rollout.forecast import ForecastConfig, load_forecast
 from plaudit.rollout.operator import MARK, Operator, OperatorCommand, OperatorConfig
+from plaudit.rollout.rerun import Target
 from plaudit.rollout.teleop import teleop_defaults
 from plaudit.types import OPERATOR, Episode, Labels
 
@@ -66,6 +68,7 @@ class RunConfig(Config):
     teleop: Annotated[Any, TELEOP_REGISTRY.optional_field] = None
     operator: OperatorConfig = OperatorConfig()  # how an operator starts and marks episodes
     forecast: ForecastConfig | None = None  # a hint when the policy is likely to fail
+    rerun: Target | None = None  # where running episodes are shown by Rerun
     policy: RunPolicyConfig  # settings for running the policy
 
     @property
@@ -85,6 +88,8 @@ class RunConfig(Config):
 
     def start(self, policy: Any | None) -> InferenceEngine:
         """The engine, with the robot connected. policy: its config; None: loaded later, by `load_policy`"""
+        if self.rerun is not None and find_spec("rerun") is None:
+            raise MissingExtra("rerun", "rerun")
         real = not (isinstance(self.robot, RobotConfig) and self.robot.simulated)
         if isinstance(policy, PolicySpec) and real and not self.inference.allow_untrained:
             policy.check_trained(ROBOT_REGISTRY.name_of(self.robot), scaled=self.inference.normalizer is not None)

@@ -37,6 +37,7 @@ from plaudit.rollout.collector import CollectConfig
 from plaudit.rollout.engine import InferenceConfig
 from plaudit.rollout.forecast import ForecastConfig
 from plaudit.rollout.operator import OperatorConfig
+from plaudit.rollout.rerun import Target
 from plaudit.rollout.run import RunConfig, RunPolicyConfig, check_algorithm, engine_config
 from plaudit.training.audit import AuditConfig
 from plaudit.training.settings import (
@@ -64,6 +65,7 @@ class TrainingConfig(Config):
     teleop: Annotated[Any, TELEOP_REGISTRY.optional_field] = None  # online: a human may take over
     operator: OperatorConfig = OperatorConfig()  # online: a person starts the robot's episodes and marks them
     forecast: ForecastConfig | None = None  # online: a hint to that person when the policy is likely to fail
+    rerun: Target | None = None  # online: where running episodes are shown by Rerun, on the robot's machine
     task: str = ""  # the instruction, in words
     policy: PolicySettings = PolicySettings()
     learner: Annotated[Any, LEARNER_REGISTRY.field]
@@ -166,7 +168,7 @@ class TrainingConfig(Config):
         """What drives the robot."""
         robot = self.robot or SimRobotConfig(env=self.env, realtime=False)
         inference = engine_config(self.inference_type, self.policy.inference)
-        return RunConfig(robot=robot, teleop=self.teleop, policy=RunPolicyConfig(inference=inference))
+        return RunConfig(robot=robot, teleop=self.teleop, rerun=self.rerun, policy=RunPolicyConfig(inference=inference))
 
     @property
     def inference_type(self) -> str:
@@ -216,6 +218,7 @@ REFUSED: Mapping[Schedule, Mapping[str, str]] = {
         "teleop": "a human takes over a robot that runs by itself; use plaudit online",
         "operator": "a simulation has no operator; use plaudit online",
         "forecast": "a simulation has no operator; use plaudit online",
+        "rerun": "a vectorized simulation is not shown; use plaudit online, or plaudit data view",
         "cluster": "a synchronous run is one process; use plaudit online",
         "policy.path": "use plaudit online, or demos and learner.pretrain_updates to start from demonstrations",
         "policy.behavior": "a synchronous run acts with what it learns; use plaudit online",

@@ -47,7 +47,7 @@ NUM_CHECKPOINTS = 2  # that are kept
 # Keys that may differ when a run is resumed: how long it is, how patiently it waits, where its policy acts, who attends
 # and who judges. Labels carry the identity of their judge, so another one may replace it at any time.
 MUTABLE_KEYS = (
-    *("evaluation", "audit", "judge", "operator", "run.max_steps", "run.max_episodes", "run.worker_timeout_s"),
+    *("evaluation", "audit", "judge", "operator", "rerun", "run.max_steps", "run.max_episodes", "run.worker_timeout_s"),
     *("run.max_unlabeled_episodes", "run.max_pending_episodes", "run.trackers"),
     *("policy.device", "policy.inference.execution_horizon"),
 )

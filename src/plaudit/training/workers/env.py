@@ -28,6 +28,7 @@ from plaudit.policies.config import NetworkPolicyConfig
 from plaudit.policies.loader import FROZEN_FILE, PolicySpec, write_weights
 from plaudit.protocols import InferenceEngine
 from plaudit.rollout.operator import Operator, OperatorCommand, OperatorStatus, listen_at_robot
+from plaudit.rollout.rerun import streaming
 from plaudit.rollout.run import advising, attend, run_episode
 from plaudit.training.config import TrainingConfig
 from plaudit.training.handles import Handle
@@ -174,6 +175,7 @@ class EnvWorker:
             listening = listen_at_robot(self._config.operator, self._operator.send, self._config.robot)
             self._open.enter_context(listening)
             self._open.enter_context(advising(self._config.forecast, engine, self._operator))
+        self._open.enter_context(streaming(self._config.rerun, engine))
         self._outbox.open()
         return engine
 
