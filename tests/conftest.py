@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import numpy as np
 import pytest
 from markupsafe import Markup
 
+from plaudit.data.frame_codecs import Codec, StoreImages, decode_packets, encode_block, packets_of
 from plaudit.data.rewards import Decisions, RewardConfig, learning_signal
 from plaudit.data.store import Store
 from plaudit.trust import CODE, HOSTS
@@ -160,6 +162,21 @@ def same_episode(one: Episode, other: Episode) -> bool:
         and all(np.array_equal(a, b) for a, b in arrays)
         and all(getattr(one, fact) == getattr(other, fact) for fact in facts)
     )
+
+
+def as_stored(episode: Episode, images: str) -> Episode:
+    """The episode as a store with this setting returns it: with what its codecs decode to."""
+    codecs = dict(StoreImages.parse(images).of(list(episode.frames)))
+    return replace(
+        episode, frames={c: _decoded(Codec.parse(codecs.get(c, "raw")), f) for c, f in episode.frames.items()}
+    )
+
+
+def _decoded(codec: Codec, frames: np.ndarray) -> np.ndarray:
+    if codec.is_raw:
+        return frames
+    packets = packets_of(np.frombuffer(encode_block(codec, frames), np.uint8), 0, len(frames) - 1)
+    return np.stack(list(decode_packets(codec, packets, *frames.shape[1:3])))
 
 
 def labeled_store(folder: Path, *episodes: Episode, cutoff: int | None = None, **options: int) -> Store:

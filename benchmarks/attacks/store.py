@@ -36,11 +36,14 @@ Found = TypeVar("Found")
 
 @cache
 def nth_episode(n: int) -> Episode:
-    """Known from its number alone, in one of two shapes."""
+    """Given by its number alone, in one of two shapes. `make` stores one camera encoded."""
     rng = np.random.default_rng(n)
     steps = 2 + n % 3
     return Episode.of(
-        frames={"front": rng.integers(0, 256, (steps + 1, 6 + 2 * (n % 2), 8, 3), dtype=np.uint8)},
+        frames={
+            camera: rng.integers(0, 256, (steps + 1, 6 + 2 * (n % 2), 8, 3), dtype=np.uint8)
+            for camera in ("front", "wrist")
+        },
         state=rng.normal(size=(steps + 1, 3)),
         actions=rng.normal(size=(steps, 2)),
         privileged={"success": rng.random(steps) > 0.5},
@@ -55,7 +58,7 @@ def nth_labels(n: int) -> Labels:
 
 
 def make(folder: Path, episodes: int = EPISODES) -> Path:
-    with Store.create(folder, capacity_episodes=CAPACITY) as store:
+    with Store.create(folder, capacity_episodes=CAPACITY, images="wrist=lossless") as store:
         for n in range(episodes):
             store.append(nth_episode(n))
             store.ledger.append(n, nth_labels(n))
@@ -183,7 +186,7 @@ def fresh(original: Path, folder: Path) -> Path:
 def files_of(store: Path) -> dict[str, Path]:
     """One file of each kind."""
     names = ["store.json", "journal", "journal.head", "labels", "labels.head", "writer.lock"]
-    inside = ["schema.json", "steps.bin", "camera.front.bin"]
+    inside = ["schema.json", "steps.bin", "camera.front.bin", "camera.wrist.bin"]
     files = {name: store / name for name in names} | {name: store / "segments/000000" / name for name in inside}
     return {name: path for name, path in files.items() if path.exists()}
 
@@ -367,7 +370,7 @@ def kills(original: Path, folder: Path, rng: Rng, quick: bool) -> Iterator[Tally
     """SIGKILL of a writer at random moments, over and over in one store."""
     tally = Tally("store: kills of a writer")
     store = folder / "killed"
-    Store.create(store).close()
+    Store.create(store, images="wrist=lossless").close()
     context = multiprocessing.get_context("fork")
     episodes, labels = 0, set[int]()
     for _ in range(3 if quick else 200):

@@ -103,6 +103,30 @@ class EnvSpec:
         return {"state_dim": self.state_dim, "action_dim": self.action_dim, "cameras": dict(self.cameras)}
 
 
+class LazyFrames(Mapping[str, ByteArray]):
+    """Frames of a store that are decoded when a camera is read. The store has checked their type and shape."""
+
+    def __init__(self, cameras: Mapping[str, Callable[[], ByteArray]]):
+        """cameras: name -> reads its frames, uint8 [T+1, H, W, 3]"""
+        self._cameras = cameras
+
+    def __getitem__(self, camera: str) -> ByteArray:
+        return self._cameras[camera]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._cameras)
+
+    def __len__(self) -> int:
+        return len(self._cameras)
+
+    def __contains__(self, camera: object) -> bool:
+        return camera in self._cameras
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Other processes get the decoded frames."""
+        return dict, (dict(self),)
+
+
 @dataclass(frozen=True, eq=False)
 class Origin:
     """Where an imported episode came from; `digest` lets a second import skip what is already here."""
@@ -171,7 +195,7 @@ class Episode:
             yield f"actions must be [T, A], got {list(self.actions.shape)}"
         if steps == 0:
             yield "an episode needs at least one action and two observations"
-        for camera, frames in self.frames.items():
+        for camera, frames in () if isinstance(self.frames, LazyFrames) else self.frames.items():
             if frames.dtype != np.uint8 or frames.ndim != 4 or frames.shape[3] != 3:
                 yield f"camera '{camera}' must be uint8 [T+1, H, W, 3], got {frames.dtype} {list(frames.shape)}"
             if len(frames) != steps + 1:

@@ -142,7 +142,7 @@ def test_cameras_get_other_names_and_frames_another_size(tmp_path):
     expected = expected_frames(tmp_path)
     write_v21(tmp_path / "in")
     told = plaudit(*("data", "import", "in", "s", "--camera", "cam_high=front", "--resize", "24x32"), cwd=tmp_path)
-    assert "the frames of 3 episodes take 0.1 MB in s, uncompressed" in told
+    assert "the frames of 3 episodes take 0.1 MB in s if stored raw" in told
     assert "next: Label them, or import labels from a file (plaudit data label): plaudit label s --judge human" in told
     for (_, episode), frames in zip(Store.open(tmp_path / "s"), expected, strict=True):
         assert list(episode.frames) == ["front"] and episode.frames["front"].shape[1:] == (24, 32, 3)

@@ -253,20 +253,20 @@ def open_episodes(path: Path, options: Any = None) -> Any:
 
 
 @contextmanager
-def open_or_create(folder: Path) -> Iterator["Store"]:
-    """A store to add to; a new one that stays empty is removed again."""
+def open_or_create(folder: Path, images: str | None = None) -> Iterator["Store"]:
+    """A store to add to; a new one that stays empty is removed again. images: how frames are stored; None: raw"""
     from plaudit.data.store import Store, is_store
 
     if is_store(folder):
         from plaudit.rollout.run import label_marked
 
-        with Store.open(folder, write=True) as store:
+        with Store.open_or_create(folder, images=images) as store:
             if store.ids:  # a command that was killed may have stored an episode without its label
                 label_marked(store, store.ids[-1])
             yield store
         return
     try:
-        with Store.create(folder) as store:
+        with Store.open_or_create(folder, images=images) as store:
             yield store
     finally:
         if is_store(folder) and not len(Store.open(folder)):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from plaudit.cli.common import out, progress, stop, tell
-from plaudit.cli.options import Count, Fps, Option, Positive, command, group, is_count
+from plaudit.cli.options import IMAGES_HELP, Count, Fps, Option, Positive, StoreImages, command, group, is_count
 from plaudit.errors import DataError
 
 if TYPE_CHECKING:
@@ -54,6 +54,7 @@ def import_(
     success: SuccessColumn = "",
     camera: Cameras = None,
     resize: Annotated[str | None, Option(metavar="HxW")] = None,  # Resize frames to this height and width.
+    store_images: StoreImages = None,
     follow_links: FollowLinks = False,
     # Maximum memory for the frames of one episode; larger episodes are skipped.
     max_episode_gb: Annotated[float, Option(min=0.001, max=1e6)] = 8.0,
@@ -67,6 +68,7 @@ def import_(
     """
     from plaudit.data.formats import ReadOptions
     from plaudit.data.transfer import import_dataset
+    from plaudit.report.tables import stored_size
     from plaudit.report.verdict import Verdict, label_command, quoted
 
     cameras, rename = camera_names(camera)
@@ -78,7 +80,7 @@ def import_(
     limits: dict[str, Any] = {"resize": size, "follow_links": follow_links, "max_episode_gb": max_episode_gb}
     options = ReadOptions(reward_frame=reward_frame, task=task, fps=fps, **columns, **limits)
     try:
-        report = import_dataset(source, store, options, progress("importing"), out.print)
+        report = import_dataset(source, store, options, progress("importing"), out.print, images=store_images)
     except KeyboardInterrupt:
         stop("interrupted; the episodes so far are kept, run the same command to resume")
     if (camera or resize) and report.already_imported:
@@ -90,6 +92,7 @@ def import_(
     already = f", {report.already_imported} were here already" if report.already_imported else ""
     lost = f", {len(report.failed)} left out (see above)" if report.failed else ""
     count = f"{len(report.ids)} episodes imported into {store}, {report.labeled} with labels{already}{lost}"
+    count += f"; the store has {stored_size(report.nbytes, report.raw_nbytes)}"
     available = len(report.ids) + report.already_imported
     following = "Label them, or import labels from a file (plaudit data label)", label_command(store)
     if report.failed:
@@ -204,6 +207,27 @@ def info(
         out.print(*episode_table(Store.open(path), episode), sep="\n")
     else:
         out.print(*store_table(Store.open(path)), sep="\n")
+
+
+@command(data, "repack")
+def repack_(
+    store: StoreArgument,
+    target: Annotated[Path, Option(metavar="NEW", help="A new folder.")],
+    *,
+    images: Annotated[str, Option(metavar="CODEC", help=IMAGES_HELP)],
+) -> None:
+    """Copy a store and store its frames in another way.
+
+    Episodes keep their ids and labels. The same command resumes an interrupted copy. The old store is not changed.
+    """
+    from plaudit.data.repack import repack
+    from plaudit.report.tables import stored_size
+
+    try:
+        copy = repack(store, target, images, progress("copying"))
+    except KeyboardInterrupt:
+        stop(f"interrupted; {target} was not written, run the same command to resume")
+    out.print(f"{len(copy)} episodes copied to {target}: {stored_size(copy.nbytes, copy.raw_nbytes)}")
 
 
 @command(data, "check")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from plaudit.cli.common import open_or_create, out, progress, stop, tell
-from plaudit.cli.options import Count, Option, Positive, Share, app, command, group, is_count
+from plaudit.cli.options import Count, Option, Positive, Share, StoreImages, app, command, group, is_count
 from plaudit.cli.train import train_
 from plaudit.errors import ConfigError, DataError
 
@@ -115,6 +115,7 @@ def env_record(
     seed: Count = 0,  # Seed of the first episode; the others count up.
     steps_after_success: Count = 0,  # Steps that an episode continues after its success.
     keep_all: bool = False,  # Keep episodes with another outcome too.
+    store_images: StoreImages = None,
     settings: EnvSettings = None,
 ) -> None:
     """Record scripted episodes with the simulator's labels.
@@ -129,7 +130,7 @@ def env_record(
     kinds = [one.strip() for one in outcomes.split(",")]
     check_script(kinds, noise)  # a mistake is reported before a store is created
     options: dict[str, Any] = {"steps_after_success": steps_after_success, "progress": progress("recording")}
-    with open_or_create(store) as opened:
+    with open_or_create(store, store_images) as opened:
         before = len(opened)
         try:
             report = record_demos(
@@ -204,6 +205,7 @@ def collect_(
     size: Annotated[str, Option("--image-size", "--size", help=SIZE)] = "64",
     randomize: Randomize = False,
     seed: Count = 0,  # Seed of the first episode; a store with episodes continues its seeds.
+    store_images: StoreImages = None,
     settings: EnvSettings = None,
 ) -> None:
     """Collect episodes with success labels.
@@ -237,7 +239,7 @@ def collect_(
     check_targets(env, targets, kinds, noise, random_fraction)  # a mistake is reported before a store is created
     options: dict[str, Any] = {"random_fraction": random_fraction, "steps_after_success": steps_after_success}
     options |= {"outcomes": kinds, "noise": noise, "seed": seed, "progress": progress("collecting")}
-    with open_or_create(store) as opened:
+    with open_or_create(store, store_images) as opened:
         before = len(opened)
         _check_cameras(opened, env)
         try:

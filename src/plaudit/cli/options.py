@@ -256,6 +256,8 @@ Share = Annotated[float, Option(min=0, max=1)]
 Fps = Annotated[float, Option(min=0, max=MAX_FPS, callback=frame_rate)]
 
 # Options of several commands.
+IMAGES_HELP = "How frames are stored: raw, lossless, jpeg:90, video:18; for one camera: video,wrist=lossless."
+StoreImages = Annotated[str | None, Option(metavar="CODEC", show_default="raw", help=IMAGES_HELP)]
 Overrides = Annotated[list[str] | None, Option(metavar="[KEY=VALUE]...")]
 Robot = Annotated[str, Option(help="igris_b, igris_c, sim, lerobot, or my_module:MyConfig.")]
 PolicyYaml = Annotated[Path, Option("--policy_yaml", "--policy-yaml")]

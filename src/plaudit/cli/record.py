@@ -27,6 +27,7 @@ from plaudit.cli.options import (
     Robot,
     RobotParams,
     RobotTopics,
+    StoreImages,
     View,
     app,
     command,
@@ -105,6 +106,7 @@ def record(
     policy: Path | None = None,  # File of a policy that acts while you correct it.
     episodes: Positive = 20,  # Number of episodes that the store should have.
     steps: Positive = 1000,  # Maximum number of steps of an episode.
+    store_images: StoreImages = None,
     task: str = "",  # Task text stored with each episode; by default that of the simulated task.
     # Seed of the first episode, in a simulation.
     seed: Annotated[int | None, Option(min=0, max=MAX_SEED)] = None,
@@ -126,7 +128,7 @@ def record(
 
     if env is not None and robot != "sim":
         raise ConfigError([((), f"--env {env} is a simulated task, but --robot is {robot}; leave one of them out")])
-    with open_or_create(store) as opened, restore_terminal(), ExitStack() as stack:
+    with open_or_create(store, store_images) as opened, restore_terminal(), ExitStack() as stack:
         config, spec = _load(
             overrides or [],
             policy,

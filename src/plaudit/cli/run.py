@@ -25,6 +25,7 @@ from plaudit.cli.options import (
     Robot,
     RobotParams,
     RobotTopics,
+    StoreImages,
     View,
     app,
     command,
@@ -51,6 +52,7 @@ def run_(
     episodes: Positive = 1,  # Number of episodes.
     steps: Positive = 1000,  # Maximum number of steps of an episode.
     store: Path = Path("episodes"),  # The store to record to; created if it does not exist.
+    store_images: StoreImages = None,
     task: str = "",  # The task text, recorded with each episode.
     # Seed of the first episode, in a simulation.
     seed: Annotated[int | None, Option(min=0, max=MAX_SEED)] = None,
@@ -85,7 +87,7 @@ def run_(
     check_reset(config.inference.reset, operator)
     check_forecast(config.forecast, operator)
     keys = nullcontext() if config.teleop is None else restore_terminal()
-    with open_or_create(store) as opened, keys, running(lambda: config.start(policy)) as engine:
+    with open_or_create(store, store_images) as opened, keys, running(lambda: config.start(policy)) as engine:
         spec = engine.env_spec
         out.print(f"{spec.name}: {spec.fps:g} Hz, {spec.action_dim} joints, {len(spec.cameras)} cameras")
         out.print(f"control has {engine.priority}")

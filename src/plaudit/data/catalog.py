@@ -9,20 +9,22 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from plaudit.data.disk import Folder
+from plaudit.data.frame_codecs import MAX_BLOCK
 from plaudit.data.journal import MAX_ID, Record, is_int_in, is_number, is_time
-from plaudit.data.segments import Schema, Segment, read_schema, segment_name
+from plaudit.data.segments import STEPS, Schema, Segment, Written, read_schema, segment_name
 from plaudit.errors import StoreDamaged, StoreError
 from plaudit.files import brief
 from plaudit.types import Episode
 
 MAX_SEGMENTS = (1 << 31) - 1
 MAX_ROWS = 1 << 48
+MAX_BYTES = 1 << 62  # of a file
 MAX_NUMBERS = 1 << 28  # in the states and actions of one episode, which are read all at once
 _ORIGIN = {"format": str, "path": str, "index": int, "digest": str}
 
@@ -72,15 +74,17 @@ class EpisodeEntry:
             raise ValueError(f"{self.steps:,} steps of {schema.state_dim} and {schema.action_dim} numbers are too many")
 
 
-def episode_line(episode_id: int, episode: Episode, segment: int, row: int, checksums: dict[str, int]) -> Record:
+def episode_line(episode_id: int, episode: Episode, segment: int, row: int, written: Written) -> Record:
     """The line that makes an episode exist, once it is in the journal."""
+    encoded = {"blocks": written.blocks, "source_crc": written.sources} if written.blocks else {}
     return {
         "op": "episode",
         "id": episode_id,
         "segment": segment,
         "row": row,
         "steps": episode.steps,
-        "crc": checksums,
+        "crc": written.checksums,
+        **encoded,
         "time": time.time(),
         "task": episode.task,
         "fps": episode.fps,
@@ -90,6 +94,11 @@ def episode_line(episode_id: int, episode: Episode, segment: int, row: int, chec
         "origin": vars(episode.origin) if episode.origin else None,
         "meta": dict(episode.meta),
     }
+
+
+def source_checksums(line: Record) -> dict[str, int]:
+    """Column -> checksum of its frames before they were encoded."""
+    return {column: crc for column, crc in line["crc"].items() if column != STEPS} | line.get("source_crc", {})
 
 
 def segment_line(number: int, schema: Schema) -> Record:
@@ -118,11 +127,23 @@ def _check_metadata(line: Record) -> None:
         "terminated": type(line["terminated"]) is bool,
         "repeated": line["repeated"] in ("none", "first", "last"),
         "crc": isinstance(line["crc"], dict),
+        "source_crc": isinstance(line.get("source_crc", {}), dict),
         "meta": isinstance(line["meta"], dict),
         "origin": line["origin"] is None or _is_origin(line["origin"]),
     }
     for name in (name for name, is_sound in sound.items() if not is_sound):
         raise ValueError(f"its {name} is {brief(line[name])}")
+
+
+def _blocks(line: Record, columns: Collection[str]) -> dict[str, tuple[int, int]]:
+    """Place and size of an episode's part of each encoded column; ValueError if they make no sense."""
+    blocks = line.get("blocks", {})
+    if not isinstance(blocks, dict) or blocks.keys() != set(columns):
+        raise ValueError(f"its blocks are {brief(blocks)}")
+    for place, size in blocks.values():
+        if not (is_int_in(place, 0, MAX_BYTES) and is_int_in(size, 0, MAX_BLOCK)):
+            raise ValueError(f"a block has {brief(size)} bytes at {brief(place)}")
+    return {column: (place, size) for column, (place, size) in blocks.items()}
 
 
 def _is_origin(tree: Any) -> bool:
@@ -171,7 +192,7 @@ class Catalog:
     def _follow(self, line: Record, own: Mapping[int, EpisodeEntry]) -> list[Segment]:
         match line["op"]:
             case "episode":
-                self._add(own[line["id"]] if line["id"] in own else EpisodeEntry.parse(line))
+                self._add(own[line["id"]] if line["id"] in own else EpisodeEntry.parse(line), line)
             case "segment":
                 number, schema = _check_int(line, "segment", 0, MAX_SEGMENTS - 1), Schema.from_json(line["schema"])
                 if self._schemas.setdefault(number, schema) != schema:
@@ -194,8 +215,8 @@ class Catalog:
         ]
 
     def size(self, entry: EpisodeEntry) -> int:
-        """Bytes of an episode's arrays."""
-        return entry.rows * self.segments[entry.segment].schema.row_bytes
+        """Bytes of an episode's arrays, as they are stored."""
+        return self.segments[entry.segment].size(entry.row, entry.rows)
 
     def surplus(self, new: list[EpisodeEntry], max_episodes: int | None, max_bytes: int | None) -> list[int]:
         """Ids of the oldest episodes that exceed the capacity once `new` is added. The newest episode always stays."""
@@ -228,7 +249,7 @@ class Catalog:
         for number, count in rows.items():
             self.segments[number].truncate(count)
 
-    def _add(self, entry: EpisodeEntry) -> None:
+    def _add(self, entry: EpisodeEntry, line: Record) -> None:
         number = entry.segment
         if entry.id in self.entries or entry.id in self.missing:
             raise ValueError(f"episode {entry.id} appears twice")
@@ -244,7 +265,7 @@ class Catalog:
             self.growing[schema] = number
         segment = self.segments[number]
         entry.check_fits(segment.schema)
-        segment.rows = max(segment.rows, entry.end)
+        segment.add(entry.row, entry.rows, _blocks(line, segment.schema.codecs))
         self.entries[entry.id] = entry
         self.nbytes += self.size(entry)
 

@@ -17,7 +17,8 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from plaudit.data.segments import camera_column
+from plaudit.data.catalog import source_checksums
+from plaudit.data.segments import STEPS, camera_column
 from plaudit.data.store import Store
 from plaudit.types import AnyArray
 
@@ -33,7 +34,8 @@ def episode_keys(store: Store, ids: Sequence[int]) -> dict[int, Keys]:
     places: dict[int, bytes] = {}
     shown: defaultdict[bytes, set[Keys]] = defaultdict(set)  # state -> the different images that go with it
     for i in ids:
-        episode, checksums = store.episode(i), store.entry(i).line["crc"]
+        episode, line = store.episode(i), store.entry(i).line
+        checksums = {STEPS: line["crc"][STEPS], **source_checksums(line)}
         images[i] = frozenset(
             _key("images", len(frames), checksums[camera_column(camera)])
             for camera, frames in episode.frames.items()

@@ -194,6 +194,10 @@ class Ledger:
         """
         return self._write([(episode_id, self.version(episode_id, number).labels(), number)])[0]
 
+    def copy(self, versions: Iterable[LabelVersion]) -> None:
+        """Add versions of another store's ledger, whose episodes have the same ids here."""
+        self._write([(version.episode, version.labels(), version.restored_from) for version in versions])
+
     def labels(self, episode_id: int, sources: Collection[str] | None = None) -> Labels | None:
         """The labels that count, of all judges or of certain ones; None if there are none."""
         version = self.current(episode_id, sources)
@@ -283,7 +287,14 @@ class Failures:
 
     def append(self, failures: Iterable[tuple[int, str]], source: str, model: str) -> None:
         """Add episodes and reasons; they are on disk when this returns."""
-        lines = [asdict(Failure(episode, source, model, time.time(), reason)) for episode, reason in failures]
+        self._write([Failure(episode, source, model, time.time(), reason) for episode, reason in failures])
+
+    def copy(self, failures: Sequence[Failure]) -> None:
+        """Add failures of another store, unless that was done."""
+        self._write(failures[len(self.all()) :])
+
+    def _write(self, failures: Iterable[Failure]) -> None:
+        lines = [asdict(failure) for failure in failures]
         if not lines:
             return
         with defer_signals(), disk_errors(self.path.parent, "these failures were not noted"):

@@ -27,6 +27,7 @@ import numpy as np
 from plaudit.data.batch import Allocate, BufferPool, cuda_available, pinned_empty, to_tensordict, to_torch
 from plaudit.data.demonstrations import InterventionConfig
 from plaudit.data.features import FeatureCache
+from plaudit.data.frame_decoder import EncodedColumn, Wanted
 from plaudit.data.rewards import RewardConfig
 from plaudit.data.segments import STEPS, camera_column
 from plaudit.data.step_table import Returns, StepTable, history_window
@@ -327,14 +328,29 @@ class ReplaySampler:
             for camera, wanted, out in copies:
                 _copy_rows({n: each[camera_column(camera)] for n, each in columns.items()}, segment, wanted, out, where)
             copies = []
+        encoded = {
+            c for c in cameras for each in columns.values() if isinstance(each.get(camera_column(c)), EncodedColumn)
+        }
         # Several pieces for each array, so that every thread has something to do.
         count = min(max(1, self._workers // max(1, len(copies))), len(rows))
         pieces = [slice(a, b) for a, b in pairwise(np.linspace(0, len(rows), count + 1).astype(int))]
         waiting = [
             self._threads.submit(_copy_frames, columns, camera_column(c), segment[p], wanted[p], out, where[p])
             for c, wanted, out in copies
+            if c not in encoded
             for p in pieces
         ]
+        for camera in sorted(encoded):
+            both = [(now, batch.images[camera]), (following, batch.next_images[camera])]  # often neighbors
+            pieces = [slice(a, b) for a, b in pairwise(np.linspace(0, len(rows), self._workers + 1).astype(int))]
+            waiting += [
+                self._threads.submit(
+                    _decode_frames,
+                    {number: each[camera_column(camera)] for number, each in columns.items()},
+                    *(segment[p], start[p], [(wanted[p], out) for wanted, out in both], where[p]),
+                )
+                for p in pieces
+            ]
         _copy_fields(columns, "state", segment, now, batch.state, where)
         _copy_fields(columns, "state", segment, following, batch.next_state, where)
         ahead = np.arange(batch.actions.shape[1])
@@ -359,7 +375,7 @@ class ReplaySampler:
         return first.shapes
 
 
-Columns = dict[int, dict[str, AnyArray]]  # segment -> column -> [rows, ...]
+Columns = dict[int, dict[str, Any]]  # segment -> column -> [rows, ...], or encoded frames
 
 
 def _copy_frames(
@@ -373,6 +389,30 @@ def _copy_frames(
     maps = {number: columns[number][name] for number in set(segments.tolist())}
     for position, segment, row in zip(where.tolist(), segments.tolist(), rows.tolist()):
         out[position] = maps[segment][row]
+
+
+def _decode_frames(
+    columns: Mapping[int, AnyArray | EncodedColumn],
+    segments: AnyArray,
+    starts: AnyArray,
+    copies: Sequence[tuple[AnyArray, AnyArray]],
+    where: AnyArray,
+) -> None:
+    """Copy frames of which some are encoded. columns: segment -> frames. starts: the first rows of their episodes"""
+    wanted: dict[int, list[Wanted]] = {}
+    for rows, out in copies:
+        places = where.tolist(), segments.tolist(), starts.tolist(), rows.tolist()
+        for position, segment, start, row in zip(*places):
+            column = columns[segment]
+            if isinstance(column, EncodedColumn):
+                targets = zip(row, out[position]) if isinstance(row, list) else [(row, out[position])]
+                wanted.setdefault(segment, []).extend((start, one - start, target) for one, target in targets)
+            else:
+                out[position] = column[row]
+    for segment, items in wanted.items():
+        column = columns[segment]
+        assert isinstance(column, EncodedColumn)
+        column.read(items)
 
 
 def _copy_fields(

@@ -30,6 +30,7 @@ from pydantic import AfterValidator, Field, ValidationError
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from plaudit.data.disk import CHUNK, Folder, decode_checked, encode_checked, sync_file, write_at
+from plaudit.data.frame_codecs import RAW_IMAGES, Codec, StoreImages, encode_block
 from plaudit.data.quarantine import set_aside
 from plaudit.errors import EpisodeNotFound, ForeignFile, StoreDamaged, StoreError, without_prefix
 from plaudit.files import brief
@@ -79,15 +80,18 @@ class Schema:
     action_dim: _Size
     # (name, dtype, shape of one step)
     privileged: Annotated[tuple[tuple[_Name, _NumberType, _Shape], ...], Field(max_length=MAX_COLUMNS)]
+    # (camera, codec) of those that are not raw
+    images: Annotated[tuple[tuple[_Name, _Name], ...], Field(max_length=MAX_COLUMNS)] = ()
 
     @classmethod
-    def of(cls, episode: Episode) -> Self:
-        """The schema of an episode."""
+    def of(cls, episode: Episode, images: StoreImages = RAW_IMAGES) -> Self:
+        """The schema of an episode. images: how its frames are stored"""
         cameras = tuple(sorted((c, f.shape[1], f.shape[2]) for c, f in episode.frames.items()))
         values = episode.privileged.items()
         privileged = tuple(sorted((n, v.dtype.newbyteorder("<").str, v.shape[1:]) for n, v in values))
         dims = {"state_dim": episode.state.shape[1], "action_dim": episode.actions.shape[1]}
-        return cls.from_json({"cameras": cameras, **dims, "privileged": privileged})
+        codecs = images.of([camera for camera, _, _ in cameras])
+        return cls.from_json({"cameras": cameras, **dims, "privileged": privileged, "images": codecs})
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Self:
@@ -108,13 +112,21 @@ class Schema:
                 raise ValueError(f"the camera's name {brief(camera)} is too long for a file")
             if 3 * height * width > MAX_ROW_BYTES:
                 raise ValueError(f"a frame of {height} x {width} pixels is too large")
+        codecs = {camera: Codec.parse(codec) for camera, codec in self.images}
+        if len(codecs) < len(self.images) or not codecs.keys() <= {c for c, _, _ in self.cameras}:
+            raise ValueError("a codec is for no camera, or a camera has two")
+        if any(codec.is_raw or str(codec) != text for codec, (_, text) in zip(codecs.values(), self.images)):
+            raise ValueError("a codec is written in an unusual way")
         wide = 4 * (self.state_dim + self.action_dim)
         if wide + sum(np.dtype(d).itemsize * math.prod(s) + 8 for _, d, s in self.privileged) > MAX_ROW_BYTES:
             raise ValueError(f"one step has more than {MAX_ROW_BYTES:,} bytes")
 
     def to_json(self) -> dict[str, Any]:
         """The tree that `from_json` reads."""
-        return asdict(self)
+        tree = asdict(self)
+        if not self.images:
+            del tree["images"]
+        return tree
 
     @cached_property
     def step_dtype(self) -> np.dtype[Any]:
@@ -125,14 +137,25 @@ class Schema:
 
     @cached_property
     def columns(self) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
-        """Column name -> (dtype, shape of one row)."""
-        frames = {camera_column(c): (np.dtype(np.uint8), (h, w, 3)) for c, h, w in self.cameras}
-        return {STEPS: (self.step_dtype, ()), **frames}
+        """Column name -> (dtype, shape of one row). A column of encoded frames has bytes instead of rows."""
+        byte = np.dtype(np.uint8)
+        frames = {camera_column(c): (byte, (h, w, 3)) for c, h, w in self.cameras}
+        return {STEPS: (self.step_dtype, ()), **frames, **dict.fromkeys(self.codecs, (byte, ()))}
+
+    @cached_property
+    def codecs(self) -> dict[str, Codec]:
+        """Column -> codec of its frames, of the columns that are encoded."""
+        return {camera_column(camera): Codec.parse(codec) for camera, codec in self.images}
 
     @cached_property
     def row_bytes(self) -> int:
-        """Bytes of one row of all columns."""
-        return sum(map(self.bytes_of, self.columns))
+        """Bytes of one row of all columns that are not encoded."""
+        return sum(self.bytes_of(column) for column in self.columns if column not in self.codecs)
+
+    @cached_property
+    def raw_row_bytes(self) -> int:
+        """Bytes of one row of all columns if no frame was encoded."""
+        return self.bytes_of(STEPS) + sum(3 * height * width for _, height, width in self.cameras)
 
     def bytes_of(self, column: str) -> int:
         """Bytes of one row of a column."""
@@ -154,6 +177,9 @@ class Segment:
         self.folder = root.path / self.name
         self.schema = schema
         self.rows = 0
+        # Encoded column -> first row of an episode -> place and size of its frames in the file.
+        self.blocks: dict[str, dict[int, tuple[int, int]]] = {column: {} for column in schema.codecs}
+        self._ends = dict.fromkeys(schema.codecs, 0)  # bytes of each encoded column
         self._root = root
         self._names = {column: f"{self.name}/{quote(column, safe='.')}.bin" for column in schema.columns}
         self._written: dict[str, int] = {}  # column -> descriptor, of the columns written since `commit`
@@ -193,14 +219,32 @@ class Segment:
     @property
     def nbytes(self) -> int:
         """Bytes of the rows."""
-        return self.rows * self.schema.row_bytes
+        return self.rows * self.schema.row_bytes + sum(self._ends.values())
+
+    def size(self, row: int, rows: int) -> int:
+        """Bytes of the episode that begins at a row."""
+        return rows * self.schema.row_bytes + sum(blocks[row][1] for blocks in self.blocks.values())
+
+    def span(self, column: str, row: int, rows: int) -> tuple[int, int]:
+        """Place and size of an episode's part of a column's file."""
+        if column in self.blocks:
+            return self.blocks[column][row]
+        row_bytes = self.schema.bytes_of(column)
+        return row * row_bytes, rows * row_bytes
+
+    def add(self, row: int, rows: int, blocks: Mapping[str, tuple[int, int]]) -> None:
+        """Take in an episode that the files have. blocks: of its encoded frames"""
+        self.rows = max(self.rows, row + rows)
+        for column, block in blocks.items():
+            self.blocks[column][row] = block
+            self._ends[column] = max(self._ends[column], sum(block))
 
     def file(self, column: str) -> Path:
         """The path of a column's file."""
         return self._root.path / self._names[column]
 
-    def write(self, episode: Episode) -> dict[str, int]:
-        """Write an episode after the last row, unsynced; returns the checksum of each column's part."""
+    def write(self, episode: Episode) -> "Written":
+        """Write an episode after the last row, unsynced."""
         steps = np.zeros(episode.steps + 1, self.schema.step_dtype)
         steps["state"] = episode.state
         steps["action"][:-1] = episode.actions
@@ -208,6 +252,10 @@ class Segment:
         for name, values in episode.privileged.items():
             steps[f"privileged.{name}"][:-1] = values
         columns = {STEPS: steps} | {camera_column(c): np.ascontiguousarray(f) for c, f in episode.frames.items()}
+        sources: dict[str, int] = {}
+        for column, codec in self.schema.codecs.items():
+            sources[column] = zlib.crc32(columns[column].reshape(-1).data)
+            columns[column] = np.frombuffer(encode_block(codec, columns[column]), np.uint8)
         for column in columns.keys() - self._written.keys():
             file = self._root.open(self._names[column], os.O_WRONLY)
             size = os.fstat(file).st_size
@@ -222,8 +270,9 @@ class Segment:
             data = array.reshape(-1).view(np.uint8).data
             write_at(self._written[column], data, self._size(column))
             checksums[column] = zlib.crc32(data)
-        self.rows += episode.steps + 1
-        return checksums
+        blocks = {column: (self._ends[column], columns[column].size) for column in self.blocks}
+        self.add(self.rows, episode.steps + 1, blocks)
+        return Written(checksums, blocks, sources)
 
     def sync(self) -> None:
         """Wait until what was written since `commit` would survive a power cut."""
@@ -238,6 +287,10 @@ class Segment:
     def truncate(self, rows: int) -> None:
         """Undo what was written since `commit` beyond `rows`; it was never acknowledged."""
         self.rows = rows
+        for column, blocks in self.blocks.items():
+            for row in [row for row in blocks if row >= rows]:
+                del blocks[row]
+            self._ends[column] = max(map(sum, blocks.values()), default=0)
         try:
             for column, descriptor in self._written.items():
                 if os.fstat(descriptor).st_size > self._size(column):
@@ -276,7 +329,7 @@ class Segment:
 
     def _size(self, column: str) -> int:
         """Bytes of the rows."""
-        return self.rows * self.schema.bytes_of(column)
+        return self._ends[column] if column in self._ends else self.rows * self.schema.bytes_of(column)
 
     def column(self, name: str, end: int) -> AnyArray:
         """[end, ...] a read-only map of the first `end` rows; StoreDamaged if the file does not have them."""
@@ -287,11 +340,15 @@ class Segment:
         rows = self.rows  # another thread may append, or map, meanwhile: look at each field once
         mapped = self._mapped
         if mapped[0] < rows:
-            mapped = self._mapped = (rows, {column: self._map(column, rows) for column in self.schema.columns})
+            maps = {column: self._map(column, self._ends.get(column, rows)) for column in self.schema.columns}
+            mapped = self._mapped = (rows, maps)
         return mapped[1][name]
 
     def _map(self, column: str, rows: int) -> "MappedColumn":
-        """Map the complete rows that the file has: in a truncated file, the episodes before the cut stay readable."""
+        """Map the complete rows that the file has: in a truncated file, the episodes before the cut stay readable.
+
+        rows: of an encoded column, its bytes
+        """
         dtype, shape = self.schema.columns[column]
         row_bytes = self.schema.bytes_of(column)
         with self._reading(column) as file:
@@ -325,16 +382,15 @@ class Segment:
             os.close(file)
 
     def damage(self, row: int, rows: int, promised: Mapping[str, int], columns: Collection[str] | None = None) -> str:
-        """The first file whose part fails its checksum, and how; "" if none does.
+        """The first file whose part of an episode fails its checksum, and how; "" if none does.
 
         The files are read and not mapped, so that a failing disk is an exception and no SIGBUS.
         """
         for column in columns or self.schema.columns:
-            row_bytes = self.schema.bytes_of(column)
             checksum = -1
             try:
                 with self._reading(column) as file:
-                    checksum = _checksum(file, row * row_bytes, rows * row_bytes)
+                    checksum = _checksum(file, *self.span(column, row, rows))
             except StoreDamaged:
                 pass
             except OSError as error:
@@ -353,6 +409,15 @@ class Segment:
             if self._root.is_folder(name):
                 remove_files(self._root, name)
         self._root.sync("segments")
+
+
+@dataclass(frozen=True)
+class Written:
+    """What the journal has to record about an episode that was written."""
+
+    checksums: dict[str, int]  # of each column's part
+    blocks: dict[str, tuple[int, int]]  # encoded column -> place and size of its part
+    sources: dict[str, int]  # encoded column -> checksum of its frames before they were encoded
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,12 @@ from pathlib import Path
 from typing import Any, Self
 
 from plaudit.data.disk import Folder, Tree, decode_checked, encode_checked
+from plaudit.data.frame_codecs import RAW_IMAGES, StoreImages
 from plaudit.errors import DataError, StoreDamaged, StoreError
 from plaudit.files import brief
 
-VERSION = 2
+VERSION = 3
+RAW_VERSION = 2  # of stores in which no frame is encoded, which older versions of Plaudit read
 MARKER = "store.json"
 FORMAT = "plaudit store"
 MAX_CAPACITY = 1 << 62  # episodes or bytes
@@ -94,20 +96,22 @@ class Settings:
     capacity_episodes: int | None  # beyond this, the oldest go
     capacity_bytes: int | None
     label_order: Tiers = DEFAULT_ORDER  # whose labels count most
+    images: StoreImages = RAW_IMAGES  # how frames are stored
 
     @classmethod
-    def new(cls, capacity_episodes: int | None, capacity_bytes: int | None) -> Self:
+    def new(cls, capacity_episodes: int | None, capacity_bytes: int | None, images: StoreImages) -> Self:
         """Settings of a new store."""
         for name, value in {"capacity_episodes": capacity_episodes, "capacity_bytes": capacity_bytes}.items():
             if value is not None and value < 1:
                 raise StoreError(f"{name} must be at least 1, got {value}")
-        return cls(VERSION, secrets.token_hex(16), capacity_episodes, capacity_bytes)
+        version = RAW_VERSION if images.is_raw else VERSION
+        return cls(version, secrets.token_hex(16), capacity_episodes, capacity_bytes, images=images)
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Self:
         """Raises ValueError or KeyError for anything else than settings."""
         version, store_id = tree["version"], tree["id"]
-        if tree["format"] != FORMAT or version != VERSION:
+        if tree["format"] != FORMAT or version not in (RAW_VERSION, VERSION):
             raise ValueError(f"it says {brief(tree['format'])}, version {brief(version)}")
         if not isinstance(store_id, str) or not re.fullmatch("[0-9a-f]{32}", store_id):
             raise ValueError(f"its id is {brief(store_id)}")
@@ -115,14 +119,18 @@ class Settings:
         if any(c is not None and (type(c) is not int or not 1 <= c <= MAX_CAPACITY) for c in capacity):
             raise ValueError(f"its capacities are {brief(capacity[0])} and {brief(capacity[1])}")
         order = check_tiers(tree.get("label_order", DEFAULT_ORDER))
-        return cls(version, store_id, capacity[0], capacity[1], order)
+        images = tree.get("images", "raw")
+        if not isinstance(images, str):
+            raise ValueError(f"its images are {brief(images)}")
+        return cls(version, store_id, capacity[0], capacity[1], order, StoreImages.parse(images))
 
     def to_json(self) -> Tree:
         """The tree that `from_json` reads."""
         tree = {"format": FORMAT, **vars(self)}
         if self.label_order == DEFAULT_ORDER:
             del tree["label_order"]
-        return tree
+        del tree["images"]
+        return tree if self.images.is_raw else {**tree, "images": str(self.images)}
 
     def write(self, root: Folder) -> None:
         """Write `store.json`."""

@@ -15,6 +15,7 @@ import numpy as np
 from plaudit.data.catalog import EpisodeEntry
 from plaudit.data.demonstrations import InterventionConfig, sampling_weights, steps_before_takeover, steps_to_clone
 from plaudit.data.features import FeatureCache
+from plaudit.data.frame_decoder import EncodedColumn, encoded_column
 from plaudit.data.rewards import Decisions, RewardConfig, learning_signal
 from plaudit.data.segments import STEPS, MappedColumn, camera_column
 from plaudit.data.store import Store
@@ -94,7 +95,8 @@ class StepTable:
         self.interventions, self._demonstrations = interventions, demonstrations
         self._slots: dict[int, AnyArray] = {}  # episode -> slots of its observations
         self._features: dict[int, dict[str, FloatArray]] = {}  # segment -> column -> features of its rows
-        self._maps: dict[int, dict[str, MappedColumn]] = {}  # segment -> column -> map; outlives an eviction
+        # segment -> column -> map, which outlives an eviction
+        self._maps: dict[int, dict[str, MappedColumn | EncodedColumn]] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}  # column or "state", "action" -> shape of one row
         self._rows: AnyArray = np.zeros(0, _row_type(history))
         self._used = 0
@@ -165,8 +167,8 @@ class StepTable:
                 self.store.verify(episode_id, self._columns)
             self._rows["verified"][self._blocks[episode_id]] = True
 
-    def arrays(self, picked: AnyArray) -> dict[int, dict[str, AnyArray]]:
-        """segment -> column -> [rows, ...], as far as these rows of the table need it.
+    def arrays(self, picked: AnyArray) -> dict[int, dict[str, Any]]:
+        """segment -> column -> [rows, ...] or encoded frames, as far as these rows of the table need it.
 
         StoreDamaged if a truncated file has lost one of them.
         """
@@ -175,7 +177,11 @@ class StepTable:
             rows = picked[picked["segment"] == number]
             ends[number] = int((rows["row"] + rows["left"]).max()) + 1  # the row after the episode's last one
         return {
-            n: {name: self._maps[n][name].checked(end) for name in self._columns} | self._features.get(n, {})
+            n: {
+                name: column if isinstance(column := self._maps[n][name], EncodedColumn) else column.checked(end)
+                for name in self._columns
+            }
+            | self._features.get(n, {})
             for n, end in ends.items()
         }
 
@@ -263,8 +269,13 @@ class StepTable:
 
     def _control_mode(self, entry: EpisodeEntry) -> AnyArray:
         """[T] who acted."""
-        column = self._maps[entry.segment][STEPS].checked(entry.row + entry.rows)
+        column = self._steps(entry.segment).checked(entry.row + entry.rows)
         return column["control_mode"][entry.row : entry.row + entry.steps]
+
+    def _steps(self, segment: int) -> MappedColumn:
+        column = self._maps[segment][STEPS]
+        assert isinstance(column, MappedColumn)
+        return column
 
     def _load(self, episode_id: int) -> Mapping[str, AnyArray]:
         """The frames of an episode that a batch may hold, or their features."""
@@ -289,7 +300,7 @@ class StepTable:
     def _map(self, episode_id: int, entry: EpisodeEntry) -> None:
         """Hold on to the columns of an episode's segment, so that an eviction can't take them from under a sample."""
         held = self._maps.get(entry.segment)
-        if held is not None and len(held[STEPS].array) >= entry.row + entry.rows:
+        if held is not None and len(self._steps(entry.segment).array) >= entry.row + entry.rows:
             return
         segment = self.store.segment(entry.segment)
         shapes: dict[str, tuple[int, ...]] = {}
@@ -309,7 +320,9 @@ class StepTable:
             )
             what = f"{self.store.folder}: episode {episode_id} has {has} where others have {others}"
             raise DataError(f"{what}; keep them in separate stores or name the cameras")
-        self._maps[entry.segment] = {name: segment.mapped_column(name) for name in segment.schema.columns}
+        self._maps[entry.segment] = {name: segment.mapped_column(name) for name in segment.schema.columns} | {
+            camera_column(camera): encoded_column(segment, camera) for camera, _ in segment.schema.images
+        }
 
     def _compact(self) -> None:
         kept = [self._rows[block] for block in self._blocks.values()]

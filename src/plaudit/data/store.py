@@ -22,14 +22,15 @@ lose the file), LMDB (values are not arrays), torchrl's LazyMemmapStorage (its l
 """
 
 import threading
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-from plaudit.data.catalog import Catalog, EpisodeEntry, episode_line, segment_line
+from plaudit.data.catalog import Catalog, EpisodeEntry, episode_line, segment_line, source_checksums, summary_line
 from plaudit.data.disk import Folder, defer_signals, disk_error, disk_errors, lock, sync
+from plaudit.data.frame_codecs import StoreImages
 from plaudit.data.journal import Journal, Record
 from plaudit.data.ledger import Ledger
 from plaudit.data.recovery import check_identity, is_unfinished, recover, remove_unfinished, skip_labeled_ids
@@ -45,7 +46,7 @@ from plaudit.errors import (
     StoreDamaged,
     StoreError,
 )
-from plaudit.types import Episode, Origin
+from plaudit.types import ByteArray, Episode, LazyFrames, Origin
 
 SEGMENT_BYTES = 4 << 30  # a new segment begins beyond this
 SEGMENTS_PER_CAPACITY = 16  # eviction frees whole segments, so a full store takes up to 1/16 more than its capacity
@@ -79,14 +80,22 @@ class Store:
 
     @classmethod
     def create(
-        cls, folder: str | Path, *, capacity_episodes: int | None = None, capacity_bytes: int | None = None
+        cls,
+        folder: str | Path,
+        *,
+        capacity_episodes: int | None = None,
+        capacity_bytes: int | None = None,
+        images: str | StoreImages = "raw",
     ) -> Self:
         """Create an empty store and open it for writing.
 
         The folder must not exist, or hold nothing but what an interrupted `create` left.
+
+        images: how frames are stored; see data/frame_codecs.py
         """
         folder = Path(folder)
-        settings = Settings.new(capacity_episodes, capacity_bytes)
+        images = StoreImages.parse(images) if isinstance(images, str) else images
+        settings = Settings.new(capacity_episodes, capacity_bytes, images)
         with defer_signals(), disk_errors(folder, "no store can be made there"):
             new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
             if folder not in new_folders:
@@ -105,11 +114,23 @@ class Store:
         return cls.open(folder, write=True)
 
     @classmethod
-    def open_or_create(cls, folder: str | Path, *, capacity_bytes: int | None = None) -> Self:
-        """Open a store for writing; create it if the folder has none."""
-        if is_store(Path(folder)):
-            return cls.open(folder, write=True)
-        return cls.create(folder, capacity_bytes=capacity_bytes)
+    def open_or_create(
+        cls, folder: str | Path, *, capacity_bytes: int | None = None, images: str | None = None
+    ) -> Self:
+        """Open a store for writing; create it if the folder has none.
+
+        images: how frames are stored; None: raw, or as the store does. An error if the store does something else.
+        """
+        if not is_store(Path(folder)):
+            return cls.create(folder, capacity_bytes=capacity_bytes, images=images or "raw")
+        store = cls.open(folder, write=True)
+        if images is not None and store.settings.images != StoreImages.parse(images):
+            store.close()
+            raise StoreError(
+                f"{folder} stores frames as {store.settings.images}, not {images}; leave the setting out, name a new "
+                f"store, or copy this one ('plaudit data repack {folder} NEW --images {images}')"
+            )
+        return store
 
     @staticmethod
     def _check_vacant(folder: Path) -> None:
@@ -220,6 +241,13 @@ class Store:
         with self._guard:
             return list(self._catalog.segments.values())
 
+    @property
+    def raw_nbytes(self) -> int:
+        """Size of the arrays of all live episodes if no frame was encoded."""
+        with self._guard:
+            segments, entries = self._catalog.segments, self._catalog.entries.values()
+            return sum(entry.rows * segments[entry.segment].schema.raw_row_bytes for entry in entries)
+
     def nbytes_of(self, episode_id: int) -> int:
         """Size of the arrays of one episode."""
         return self._catalog.size(self.entry(episode_id))
@@ -249,7 +277,7 @@ class Store:
         rows, actions = slice(entry.row, entry.end), slice(entry.row, entry.row + entry.steps)
         steps = segment.column(STEPS, entry.end)
         return Episode(
-            frames={c: segment.column(camera_column(c), entry.end)[rows] for c, _, _ in segment.schema.cameras},
+            frames=self._frames(entry, segment),
             state=steps["state"][rows],
             actions=steps["action"][actions],
             control_mode=steps["control_mode"][actions],
@@ -262,6 +290,27 @@ class Store:
             origin=Origin(**line["origin"]) if line["origin"] else None,
             meta=line["meta"],
         )
+
+    def _frames(self, entry: EpisodeEntry, segment: Segment) -> Mapping[str, ByteArray]:
+        """Views of raw frames. Encoded ones are decoded when they are read."""
+        columns = {camera: camera_column(camera) for camera, _, _ in segment.schema.cameras}
+        raw = {
+            camera: segment.column(column, entry.end)[entry.row : entry.end]
+            for camera, column in columns.items()
+            if column not in segment.schema.codecs
+        }
+        if not segment.schema.codecs:
+            return raw
+        from plaudit.data.frame_decoder import encoded_column
+
+        def read(camera: str) -> Callable[[], ByteArray]:
+            if camera in raw:
+                return lambda: raw[camera]
+            encoded = encoded_column(segment, camera)
+            encoded.column.checked(sum(segment.span(columns[camera], entry.row, entry.rows)))
+            return lambda: encoded.episode(entry.row, entry.rows, (self.settings.id, entry.text, camera))
+
+        return LazyFrames({camera: read(camera) for camera in columns})
 
     def verify(self, episode_id: int, columns: Collection[str] | None = None) -> None:
         """Compare an episode's bytes with their checksums, unless it was done before; all columns or some."""
@@ -309,10 +358,11 @@ class Store:
         """Store one episode and return its id; when this returns, a power cut cannot take it away."""
         return self.extend([episode])[0]
 
-    def extend(self, episodes: Sequence[Episode], *, evict: bool = True) -> list[int]:
+    def extend(self, episodes: Sequence[Episode], *, evict: bool = True, copied: Sequence[Record] = ()) -> list[int]:
         """Store several episodes with one sync: all of them or none.
 
         evict: the oldest episodes beyond the capacity
+        copied: the journal lines of these episodes in another store, whose times and keys they keep
         """
         with self._guard, defer_signals():
             self._check_writable()
@@ -320,7 +370,7 @@ class Store:
             lines: list[Record] = []
             try:
                 for i, episode in enumerate(episodes):
-                    lines += self._write(self._catalog.next_id + i, episode)
+                    lines += self._write(self._catalog.next_id + i, episode, copied[i] if copied else None)
                 new = [EpisodeEntry.parse(line) for line in lines if line["op"] == "episode"]
                 grown = {entry.segment: self.segment(entry.segment) for entry in new}
                 for entry in new:
@@ -350,6 +400,16 @@ class Store:
     def surplus(self, new: list[EpisodeEntry] | None = None) -> list[int]:
         """Ids of the oldest episodes that exceed the capacity once `new` is added. The newest episode always stays."""
         return self._catalog.surplus(new or [], self.settings.capacity_episodes, self.settings.capacity_bytes)
+
+    def skip_ids(self, next_id: int) -> None:
+        """Give the next episode this id, unless that is lower than its own."""
+        with self._guard, defer_signals():
+            self._check_writable()
+            if next_id > self.next_id:
+                line = summary_line(next_id, self._catalog.next_segment)
+                with disk_errors(self.folder, "nothing was written"):
+                    self._journal.append([line], exclusive=True)
+                self._catalog.follow([line])
 
     def set_label_order(self, order: Tiers) -> None:
         """Set whose labels count most, for everybody who opens the store; see data/settings.py."""
@@ -403,9 +463,9 @@ class Store:
         if not self._evicted:
             self._catalog.evicted_segments.clear()
 
-    def _write(self, episode_id: int, episode: Episode) -> list[Record]:
+    def _write(self, episode_id: int, episode: Episode, copied: Record | None) -> list[Record]:
         """The arrays of one episode, unsynced, and the journal lines that will make it exist."""
-        schema = Schema.of(episode)
+        schema = Schema.of(episode, self.settings.images)
         number = self._catalog.growing.get(schema)
         is_new = number is None or self.segment(number).nbytes >= self._segment_limit()
         if number is None or is_new:
@@ -413,6 +473,9 @@ class Store:
         segment = self.segment(number)
         row = segment.rows
         line = episode_line(episode_id, episode, number, row, segment.write(episode))
+        if copied is not None:
+            sources = {c: crc for c, crc in source_checksums(copied).items() if line["crc"].get(c) != crc}
+            line |= {"time": copied["time"], **({"source_crc": sources} if sources else {})}
         return [segment_line(number, schema), line] if is_new else [line]
 
     def _segment_limit(self) -> float:

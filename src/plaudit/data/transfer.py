@@ -32,6 +32,8 @@ class ImportReport:
     already_imported: int = 0
     failed: list[str] = field(default_factory=list)  # a message each
     labeled: int = 0
+    nbytes: int = 0  # of the store
+    raw_nbytes: int = 0  # if no frame was encoded
     ignored: Sequence[str] = ()  # features that are not imported
     notes: Sequence[str] = ()  # how the source was read where it is ambiguous
 
@@ -43,9 +45,11 @@ def import_dataset(
     progress: ProgressFn = iter,
     announce: Callable[[str], None] = lambda message: None,
     takes: Callable[[int], bool] = lambda number: True,
+    images: str | None = None,
 ) -> ImportReport:
     """Add every episode of `source` to a store, which is created if it does not exist.
 
+    images: how the frames of a new store are stored; None: raw
     takes: whether to import the episode of this number in the source
     announce: called with the disk space that it takes, before any is used
     """
@@ -56,10 +60,11 @@ def import_dataset(
         if dataset.problems:
             raise UnclearDataset("\n".join(dataset.problems))
         report = ImportReport(ignored=dataset.ignored)
-        _check_space(dataset, options or ReadOptions(), Path(store_folder), new, announce)
+        _check_space(dataset, options or ReadOptions(), Path(store_folder), new and images is None, announce)
         sources = [source for source in dataset.sources if takes(source.index)]
-        with Store.create(store_folder) if new else Store.open(store_folder, write=True) as store:
+        with Store.open_or_create(store_folder, images=images) as store:
             _import_episodes(str(dataset.path), progress(sources), store, report)
+            report.nbytes, report.raw_nbytes = store.nbytes, store.raw_nbytes
         report.notes = list(dataset.notes)
     if new and not report.ids:
         shutil.rmtree(store_folder, ignore_errors=True)  # a link to a folder stays
@@ -115,13 +120,13 @@ def _check_space(
         return
     place = next(folder for folder in (store_folder, *store_folder.absolute().parents) if folder.exists())
     free = shutil.disk_usage(place).free
-    takes = f"the frames of {len(dataset.sources)} episodes take {size_text(nbytes)} in {store_folder}, uncompressed"
+    takes = f"the frames of {len(dataset.sources)} episodes take {size_text(nbytes)} in {store_folder} if stored raw"
     if new and nbytes > free:
         raise DataError(
             f"{takes}, and {size_text(free)} are free there; nothing was written: use 'plaudit data import' with "
-            "smaller frames (--resize 240x320) or fewer cameras (--camera NAME)"
+            "--store-images jpeg:90, smaller frames (--resize 240x320) or fewer cameras (--camera NAME)"
         )
-    smaller = "; --resize HxW makes it less" if nbytes > LARGE else ""
+    smaller = "; --store-images jpeg:90 and --resize HxW make it less" if nbytes > LARGE else ""
     announce(f"{takes}; {size_text(free)} are free{smaller}")
 
 

@@ -40,7 +40,8 @@ def store_table(store: Store) -> list[Any]:
     values = {
         "episodes": len(entries),
         "steps": sum(p.steps for p in entries),
-        "bytes": f"{store.nbytes:,}",
+        "size": stored_size(store.nbytes, store.raw_nbytes),
+        "new frames": str(store.settings.images),
         "capacity": _capacity(store),
         "labeled": _by(judges),
         "label order": store.ledger.order.describe(),
@@ -53,11 +54,17 @@ def store_table(store: Store) -> list[Any]:
     )
     table = Table("episodes", "cameras", "state", "actions", "privileged", "Hz", "robot", box=None, pad_edge=False)
     for (schema, fps, robot), count in kinds.most_common():
-        cameras = ", ".join(f"{c} {h}x{w}" for c, h, w in schema.cameras)
+        codecs = dict(schema.images)
+        cameras = ", ".join(f"{c} {h}x{w}" + (f" {codecs[c]}" if c in codecs else "") for c, h, w in schema.cameras)
         privileged = ", ".join(name for name, _, _ in schema.privileged)
         sizes = str(schema.state_dim), str(schema.action_dim)
         table.add_row(str(count), cameras or "-", *sizes, privileged or "-", f"{fps:g}", robot or "-")
     return [key_value_table(f"{store.folder}: plaudit store", values), table]
+
+
+def stored_size(nbytes: int, raw_nbytes: int) -> str:
+    """As in "1,234 bytes (10.0% of 12,340 raw)"."""
+    return f"{nbytes:,} bytes" + ("" if nbytes == raw_nbytes else f" ({nbytes / raw_nbytes:.1%} of {raw_nbytes:,} raw)")
 
 
 def episode_table(store: Store, episode_id: int) -> list[Any]:

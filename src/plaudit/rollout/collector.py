@@ -26,6 +26,7 @@ from plaudit.config import Config, NonNegativeInt
 from plaudit.data.disk import Folder, write_atomic
 from plaudit.data.episode_folders import EpisodeFolders
 from plaudit.data.formats.images import choose, to_frames
+from plaudit.data.frame_codecs import ImagesText
 from plaudit.data.store import Store, is_store
 from plaudit.errors import DataError, StoreError
 from plaudit.judges.labeling import label_episodes
@@ -324,6 +325,7 @@ class CollectConfig(Config):
     """
 
     store: Path  # made if it does not exist; what it holds already counts
+    store_images: ImagesText | None = None  # how a new store keeps frames: raw (None), lossless, jpeg:90, video:18
     target_success: NonNegativeInt | None = None  # episodes; None: as many as come
     target_failure: NonNegativeInt | None = None  # the same of failures
     positive_dir: Path | None = None  # also write .npy trajectories: successes, ...
@@ -415,5 +417,5 @@ def collecting(config: CollectConfig | None, run: Path) -> Iterator[Collection |
     if config is None:
         yield None
         return
-    with Store.open_or_create(config.store) as store:
+    with Store.open_or_create(config.store, images=config.store_images) as store:
         yield Collection(config, store, run)

@@ -25,6 +25,7 @@ from plaudit.config import (
     SmallInt,
     parse,
 )
+from plaudit.data.frame_codecs import ImagesText
 from plaudit.data.rewards import RewardConfig
 from plaudit.errors import ConfigError, did_you_mean
 from plaudit.judges.cascade import CascadeConfig
@@ -233,6 +234,9 @@ class RunSettings(Config):
     max_pending_episodes: PositiveInt | None = 4  # online: or at pending updates for this many episodes
     worker_timeout_s: PositiveFloat = 60.0  # online: how long a failing worker is retried
     sampling: Literal["auto", "local", "remote"] = "auto"  # online: from the learner's own disk, or the replay buffer
+    store_images: ImagesText = (
+        "raw"  # how the run's frames are stored: raw, lossless, jpeg:90, video:18; per camera: video,wrist=raw
+    )
     capacity_gb: PositiveFloat = 50.0  # of the run's episodes; beyond it the oldest are evicted (train: at checkpoints)
     keep_episodes: bool = False  # train: store the episodes of an on-policy learner too
     trackers: tuple[TrackerName, ...] = ("tensorboard",)  # what receives the metrics besides metrics.jsonl

@@ -302,7 +302,8 @@ class RunEpisodes:
         path, capacity = folder.episodes, int(folder.config.run.capacity_gb * 1e9)
         self._judge = judge
         saved = folder.newest_state() or {"first_episode": 0, "num_episodes_stored": 0}
-        self.store = Store.open_or_create(path, capacity_bytes=capacity)
+        images = folder.config.run.store_images
+        self.store = Store.open_or_create(path, capacity_bytes=capacity, images=images)
         self.first: int = saved["first_episode"]  # id of the oldest episode to keep; part of a checkpoint
         self.end: int = saved["num_episodes_stored"]  # next id of the run; part of a checkpoint
 

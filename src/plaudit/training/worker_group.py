@@ -88,6 +88,7 @@ def replay_options(folder: RunFolder) -> dict[str, Any]:
         "demos": None if demos is None else demos.absolute(),
         "relabel_demos": config.relabels_demos,
         "capacity_gb": config.run.capacity_gb,
+        "store_images": config.run.store_images,
         "since": time.time(),
     }
 

@@ -124,6 +124,11 @@ class WorkerProcess:
         self._connection = None
         return _SERVER.wait(self._pid, kill)
 
+    def send_file(self, descriptor: int) -> None:
+        """Send an open file to the process."""
+        assert self._connection is not None
+        socket.send_fds(self._connection, [b"."], [descriptor])
+
     def ask(self, request: Mapping[str, Any], where: str) -> dict[str, Any]:
         """Send a request and wait for the answer."""
         with self._losses(where):

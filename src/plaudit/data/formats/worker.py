@@ -8,6 +8,7 @@ second, so a server (`plaudit.processes.ForkServer`) imports them once and forks
 
 import gc
 import math
+import mmap
 import os
 import re
 import resource
@@ -20,14 +21,18 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from io import BufferedReader
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from plaudit.data.formats import lerobot, npy, open_dataset, pkl
 from plaudit.data.formats.base import ReadOptions, Source
 from plaudit.data.formats.decoder import FILE_COPIES, Message, encode, receive, send
 from plaudit.data.formats.lerobot.relabel import EpisodeLabels, copy_with_labels
 from plaudit.data.formats.lerobot.signals import load_signals
+from plaudit.data.frame_codecs import Codec, decode_packets
 from plaudit.data.unpickle import ADMITTED, DAMAGED, Damaged, read_npy, resolve, unpickle
 from plaudit.errors import BadFile, PlauditError, UnsafeFile
 from plaudit.files import Root, readable
@@ -79,7 +84,7 @@ def serve(descriptor: int) -> None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
             signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write fails instead
             sys.addaudithook(_refuse_writing)
-            (_serve_dataset if request["op"] == "open" else _decode_file)(connection, request)
+            {"open": _serve_dataset, "frames": _decode_frames}.get(request["op"], _decode_file)(connection, request)
         code = 0
     finally:
         os._exit(code)
@@ -206,6 +211,34 @@ _LOADERS: dict[str, tuple[Callable[[BufferedReader, Path], Any], str]] = {
     "signals": (load_signals, "this is no sound parquet file ({}); write it again, or copy it again from its source"),
     "torch": (_load_torch, "this is no sound file of torch ({}); copy it again from its source"),
 }
+
+
+def _decode_frames(connection: socket.socket, request: dict[str, Any]) -> None:
+    """Decode frames of a store into memory that is shared with the parent; see data/frame_decoder.py."""
+    limits = _Limits()
+    send(connection, {"ready": True})
+    _, (descriptor, *_), *_ = socket.recv_fds(connection, 1, 1)
+    shared = np.frombuffer(mmap.mmap(descriptor, 0), np.uint8)
+    os.close(descriptor)
+
+    def work() -> Message:
+        (height, width), codec = request["size"], Codec.parse(request["codec"])
+        limits.renew(sum(map(len, request["wanted"])) * height * width * 3)
+        packets, place, at = request["data"].tobytes(), 0, 0
+        for sizes, wanted in zip(request["packets"], request["wanted"], strict=True):
+            edges = [at, *(at + np.cumsum(sizes)).tolist()]
+            parts = [packets[start:end] for start, end in pairwise(edges)]
+            for number, frame in enumerate(decode_packets(codec, parts, height, width)):
+                if number in wanted:
+                    shared[place : place + frame.size] = frame.reshape(-1)
+                    place += frame.size
+            at = edges[-1]
+        return encode({"decoded": True})
+
+    with suppress(EOFError):
+        while True:
+            request = receive(connection)
+            _answer(connection, work, "a frame")
 
 
 class _TensorPacker:
