@@ -215,7 +215,7 @@ _LOADERS: dict[str, tuple[Callable[[BufferedReader, Path], Any], str]] = {
 
 def _decode_frames(connection: socket.socket, request: dict[str, Any]) -> None:
     """Decode frames of a store into memory that is shared with the parent; see data/frame_decoder.py."""
-    limits = _Limits()
+    limits = _Limits(MEMORY, SECONDS)
     send(connection, {"ready": True})
     _, (descriptor, *_), *_ = socket.recv_fds(connection, 1, 1)
     shared = np.frombuffer(mmap.mmap(descriptor, 0), np.uint8)
