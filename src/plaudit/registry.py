@@ -330,6 +330,8 @@ JUDGE_REGISTRY = Registry(
         "robometer": "plaudit.judges.published.config:RobometerConfig",
         "rynnvalue": "plaudit.judges.published.config:RynnValueConfig",
         "roboreward": "plaudit.judges.published.config:RoboRewardConfig",
+        "sarm": "plaudit.judges.published.config:SarmConfig",
+        "rewind": "plaudit.judges.published.config:RewindConfig",
         "robometer_server": "plaudit.judges.published.config:RobometerServerConfig",
         "topreward": "plaudit.judges.published.config:TopRewardConfig",
         "human": "plaudit.judges.human.judge:HumanJudgeConfig",

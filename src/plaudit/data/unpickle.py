@@ -105,6 +105,15 @@ def _encode(text: Any, encoding: Any) -> bytes:
     return text.encode("latin1")
 
 
+class _Namespace(dict[str, Any]):
+    """Stands in for `argparse.Namespace`, in which training scripts keep their settings: a plain dictionary."""
+
+    def __setstate__(self, state: Any) -> None:
+        if not isinstance(state, dict) or not all(isinstance(key, str) for key in state):
+            raise Damaged("the state of a namespace")
+        self.update(state)
+
+
 ADMITTED: dict[tuple[str, str], Any] = {
     **{(f"numpy.{core}.multiarray", "_reconstruct"): lambda kind, shape, code: _Array() for core in ("core", "_core")},
     **{
@@ -116,6 +125,7 @@ ADMITTED: dict[tuple[str, str], Any] = {
     ("numpy", "dtype"): _Dtype,
     ("collections", "OrderedDict"): dict,
     ("_codecs", "encode"): _encode,
+    ("argparse", "Namespace"): _Namespace,
     ("__builtin__", "bytes"): lambda: b"",
 }
 

@@ -9,5 +9,8 @@ judge.py         the judge: prompts of every prefix, the pass, the scores
 robometer.py     progress and success, by heads on added tokens
 rynnvalue.py     remaining seconds, by bins on isolated tokens
 words.py         RoboReward and TOPReward: scores as tokens
+small.py         what small networks share: their files, frozen encoders, the judge
+sarm.py          stage and progress over CLIP, as LeRobot has it
+rewind.py        progress over DINOv2 and MiniLM
 client.py        a judge behind Robometer's server
 """

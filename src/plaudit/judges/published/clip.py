@@ -1,15 +1,17 @@
 """What a published model sees of an episode: one camera, a task, and the frames that are scored."""
 
+import hashlib
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from plaudit.errors import JudgeError
-from plaudit.judges.calibration import PlattScaling
+from plaudit.judges.calibration import PlattScaling, fingerprint_of
 from plaudit.judges.vlm.images import Size
 from plaudit.judges.vlm.prompt import CONTROL
-from plaudit.types import AnyArray, ByteArray, Episode, FloatArray
+from plaudit.types import AnyArray, ByteArray, Episode, FloatArray, JudgeId
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +27,19 @@ class Clip:
     @property
     def size(self) -> Size:
         return self.frames.shape[1], self.frames.shape[2]
+
+
+def identify(config: Any, parts: Collection[str], *facts: str) -> tuple[str, JudgeId, PlattScaling]:
+    """The fingerprint of a judge without its calibration, its id, and its calibration.
+
+    parts: keys of the config that change the scores. facts: about its weights
+    """
+    resolved = config.resolved()
+    keys = config.model_dump_json(include={*parts, "type", "camera", "task", "frame_stride"})
+    uncalibrated = hashlib.sha256("\n".join((keys, *facts)).encode()).hexdigest()[:16]
+    fingerprint = fingerprint_of(uncalibrated, resolved.calibration)
+    judge = JudgeId(config.type, fingerprint, resolved.rule.key())
+    return uncalibrated, judge, resolved.calibration or PlattScaling()
 
 
 def make_clip(config: Any, number: int, episode: Episode) -> Clip:

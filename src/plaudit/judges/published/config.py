@@ -139,6 +139,38 @@ class TopRewardConfig(PublishedConfig):
         return {**success, PROGRESS: Signal(what, unit="fraction", scope="episode")}
 
 
+class SarmConfig(PublishedConfig):
+    """SARM as LeRobot saves it: stage and progress, by a small network over CLIP. `base` is the folder of CLIP."""
+
+    type: Literal["sarm"] = "sarm"
+    head: Literal["sparse", "dense"] = "sparse"  # which of its annotations: whole stages, or finer ones
+
+    @property
+    def signals(self) -> Mapping[str, Signal]:
+        what = Signal("progress at the middle of a window that reaches into the future", unit="fraction", scope="task")
+        return {SUCCESS: what, PROGRESS: what}
+
+    def build(self) -> Any:
+        """The `SmallJudge`, with its networks loaded."""
+        return import_module("plaudit.judges.published.sarm").build_judge(self)
+
+
+class RewindConfig(PublishedConfig):
+    """ReWiND: progress, by a small network. `base` is the folder of DINOv2."""
+
+    type: Literal["rewind"] = "rewind"
+    text_model: str  # the folder of MiniLM
+
+    @property
+    def signals(self) -> Mapping[str, Signal]:
+        what = Signal("progress of the prefix that ends at the frame", unit="fraction")
+        return {SUCCESS: what, PROGRESS: what}
+
+    def build(self) -> Any:
+        """The `SmallJudge`, with its networks loaded."""
+        return import_module("plaudit.judges.published.rewind").build_judge(self)
+
+
 class RobometerServerConfig(JudgeConfig):
     """A judge behind a server that speaks Robometer's protocol: Robometer's own, RynnValue's, `plaudit judge serve`."""
 

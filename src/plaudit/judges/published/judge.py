@@ -9,7 +9,6 @@ The definition of a score is one call for its prefix alone, so a score depends o
 that are scored keep the score before. (Rejected: the linear interpolation of published scripts, which uses later ones.)
 """
 
-import hashlib
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -24,8 +23,7 @@ import torch
 from torch import Tensor
 
 from plaudit.errors import JudgeError, PlauditError
-from plaudit.judges.calibration import PlattScaling, fingerprint_of
-from plaudit.judges.published.clip import Clip, make_clip, probabilities, spread
+from plaudit.judges.published.clip import Clip, identify, make_clip, probabilities, spread
 from plaudit.judges.published.config import PublishedConfig
 from plaudit.judges.published.frames import resize
 from plaudit.judges.published.tree import PromptTree, Query
@@ -33,7 +31,7 @@ from plaudit.judges.published.weights import PublishedModel
 from plaudit.judges.vlm.chat_template import IntArray
 from plaudit.judges.vlm.images import TOKEN, Size
 from plaudit.judges.vlm.qwen3_vl import Decoder, Features, Vision, attend_by, attention_on
-from plaudit.types import Episode, FloatArray, JudgeId, Scores
+from plaudit.types import Episode, FloatArray, Scores
 
 READERS = {
     "robometer": "plaudit.judges.published.robometer:RobometerReader",
@@ -172,17 +170,12 @@ class PublishedJudge:
     trained_on = ""
 
     def __init__(self, config: PublishedConfig, reader: Reader, model: PublishedModel):
-        resolved = config.resolved()
-        self.config, self.reader, self.rule = config, reader, resolved.rule
+        self.config, self.reader, self.rule = config, reader, config.resolved().rule
         self.warnings = reader.warnings
         self.engine = TreeEngine(model.model, config.attention, reader.cut_after, reader.isolated)
         self.max_batch_tokens = config.max_batch_tokens
-        keys = {*reader.parts, "type", "camera", "task", "frame_stride"}
-        said = config.model_dump_json(include=keys)
-        parts = (said, model.layout, model.fingerprint, str(model.model.dtype))
-        self.uncalibrated = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-        self.id = JudgeId(config.type, fingerprint_of(self.uncalibrated, resolved.calibration), self.rule.key())  # type: ignore[attr-defined]
-        self._calibration = resolved.calibration or PlattScaling()
+        facts = (model.layout, model.fingerprint, str(model.model.dtype))
+        self.uncalibrated, self.id, self._calibration = identify(config, reader.parts, *facts)
 
     def score(self, episodes: Sequence[Episode]) -> Sequence[Scores | PlauditError]:
         """Every frame of each episode, many prompts in one pass."""

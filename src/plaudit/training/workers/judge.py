@@ -62,8 +62,8 @@ class JudgeBundle:
                 files |= {f"{key}/{path.relative_to(root)}": _read(opener, path) for path in paths if path.is_file()}
                 tree[key] = key if model.is_dir() else f"{key}/{model.name}"  # among the files
         if isinstance(config, VlmJudgeConfig | PublishedConfig):
-            named = {key: Path(tree[key]) for key in ("model", "base") if tree.get(key)}
-            tree |= {key: str(path.absolute()) for key, path in named.items() if path.is_dir()}  # no ids of the hub
+            named = {key: Path(tree[key]) for key in ("model", "base", "text_model") if tree.get(key)}
+            tree |= {key: str(path.absolute()) for key, path in named.items() if path.exists()}  # no ids of the hub
         stages = [cls.of(stage) for stage in config.stages] if isinstance(config, CascadeConfig) else []
         tree |= {"stages": [stage.identity for stage in stages]} if stages else {}
         digest = hashlib.sha256(repr(sorted(tree.items())).encode())
