@@ -75,9 +75,7 @@ class Rewind(SmallModel):
         super().__init__(config)
         path = Path(config.model)
         if not path.is_file():
-            raise JudgeError(
-                f"{path} is not a file. Nothing is downloaded here: fetch ReWiND's checkpoint (.pth) first"
-            )
+            raise JudgeError(f"{path} is not a file. Nothing is downloaded: fetch ReWiND's checkpoint (.pth) first")
         tree = read_torch(path, Root.of_named_file(path))
         tensors = tree.get("model_state_dict") if isinstance(tree, dict) else None
         arguments = tree.get("args") if isinstance(tree, dict) else None
