@@ -110,10 +110,7 @@ def streams(count: int, outputs: dict[str, int], seed: int) -> dict[str, torch.T
     fused = count * WIDTH
     network.fusion_backbone = nn.Sequential(nn.LayerNorm(fused), nn.Linear(fused, WIDTH), nn.ReLU())
     network.heads = nn.ModuleDict({name: nn.Linear(WIDTH, number) for name, number in outputs.items()})
-    tensors = {name: value.clone() for name, value in random_weights(network, seed).state_dict().items()}
-    for name in ("visual_proj", "heads.sparse", "heads.dense"):
-        tensors[f"{name}.weight"] *= 4  # so that scores differ clearly from frame to frame
-    return tensors
+    return {name: value.clone() for name, value in random_weights(network, seed).state_dict().items()}
 
 
 def save_sarm(folder: Path, **described: Any) -> dict[str, torch.Tensor]:
@@ -150,8 +147,6 @@ def save_rewind(path: Path, seed: int = 7) -> dict[str, torch.Tensor]:
     layers = [nn.Linear(WIDTH, 12), nn.LayerNorm(12), nn.GELU(), nn.Dropout(0.1), nn.Linear(12, 1), nn.Sigmoid()]
     network.progress_head = nn.Sequential(*layers)
     tensors = random_weights(network, seed).state_dict()
-    tensors["video_proj.weight"] *= 4
-    tensors["progress_head.4.weight"] *= 4
     arguments = argparse.Namespace(max_length=LENGTH, subsample_video=True, exp_name="tiny", lr=1e-4, cameras=["front"])
     torch.save({"args": arguments, "model_state_dict": tensors}, path)
     return tensors
