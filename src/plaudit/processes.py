@@ -139,7 +139,7 @@ class ForkServer:
     def fork(self, descriptor: int, imports: str = "") -> int:
         """Fork a process that runs the target; returns its pid. EOFError or OSError if that is not possible.
 
-        imports: a module to import first, which later forks have too
+        imports: modules to import first, separated by spaces, which later forks have too
         """
         return self._ask(("fork", imports), descriptor)
 
@@ -170,8 +170,8 @@ def serve_forks(connection: Connection, target: str) -> None:
     while True:
         match receive(connection):
             case ("fork", imports):
-                if imports:
-                    importlib.import_module(imports)
+                for name in imports.split():
+                    importlib.import_module(name)
                 descriptor = recv_handle(connection)
                 pid = os.fork()
                 if pid == 0:

@@ -131,7 +131,7 @@ class LazyFrames(Mapping[str, ByteArray]):
 class Origin:
     """Where an imported episode came from; `digest` lets a second import skip what is already here."""
 
-    format: str  # "lerobot", "npy", "pkl"
+    format: str  # "lerobot", "hdf5", "npy", ...
     path: str  # as given by the user
     index: int  # the episode's number in its source
     digest: str  # hex, of the source's bytes without its labels

@@ -48,7 +48,7 @@ def import_(
     # Whether the reward of a row (LeRobot: next.reward) is about the next frame or the row's own.
     reward_frame: Annotated[Literal["next", "same"] | None, Option(show_default="as stored")] = None,
     task: str = "",  # The task text, for formats without one.
-    fps: Fps = 0.0,  # Frames per second, for formats without it.
+    fps: Fps = 0.0,  # Frames per second, for formats without it; of a bag, the rate to resample to.
     state: StateColumns = None,
     action: ActionColumns = None,
     success: SuccessColumn = "",
@@ -61,8 +61,8 @@ def import_(
 ) -> None:
     """Import a data set into a store.
 
-    Reads LeRobot v2 and v3, HDF5 (robomimic, ALOHA), Zarr (diffusion policy, UMI), RLDS, and folders of .npy or .pkl
-    files; the format is detected.
+    Reads LeRobot v2 and v3, HDF5 (robomimic, ALOHA), Zarr (diffusion policy, UMI), RLDS, ROS 2 bags, and folders of
+    .npy or .pkl files; the format is detected.
 
     Run the same command to resume an interrupted import. A broken episode is reported and skipped.
     """

@@ -1,4 +1,4 @@
-"""Data set formats, read and written: LeRobot, HDF5, Zarr, RLDS, `.npy` and `.pkl`. One file or folder a format.
+"""Data set formats, read and written: LeRobot, HDF5, Zarr, RLDS, bags, `.npy`, `.pkl`. One file or folder a format.
 
 A format is read as a `Dataset`: its metadata and a list of `Source`s, each of which loads one episode and fails alone.
 It is written by a function that takes episodes one at a time.
@@ -24,7 +24,7 @@ def open_dataset(path: str | Path, options: ReadOptions | None = None) -> Datase
     if isinstance(layout, ColumnLayout):
         return as_asked(layout.read(path, options), options)
     if options.success:
-        raise DataError(f"--success names a column of HDF5, Zarr or RLDS; {path} has another format")
+        raise DataError(f"--success names a column of HDF5, Zarr, RLDS or a bag; {path} has another format")
     return as_asked(layout.read(Root(path, options.follow_links), options), options)
 
 
@@ -41,20 +41,22 @@ def layout_of(path: Path) -> Any:
         return columns
     if not path.is_dir():
         raise UnknownFormat(
-            f"{path} is not a data set that we read; name the folder of the data set, or an .hdf5 or .zarr.zip file"
+            f"{path} is not a data set that we read; name the folder of the data set, or an .hdf5, .zarr.zip, .mcap or "
+            ".db3 file"
         )
     raise UnknownFormat(
         f"{path} is not a store, nor one of the layouts that we read: LeRobot (meta/info.json), "
         "positive/ and negative/ folders of .npy, success/ and failure/ folders of .pkl, .hdf5 files, "
-        "Zarr (meta/episode_ends), RLDS (features.json)"
+        "Zarr (meta/episode_ends), RLDS (features.json), ROS 2 bags (.mcap, .db3)"
     )
 
 
 def column_layout(path: Path) -> Any:
     """The `ColumnLayout` of a file or folder, None if it has none; imports no decoder."""
-    from plaudit.data.formats import hdf5, rlds, zarr
+    from plaudit.data.formats import hdf5, rlds, rosbag, zarr
 
-    return next((layout for layout in (zarr.LAYOUT, rlds.LAYOUT, hdf5.LAYOUT) if layout.find(path)), None)
+    layouts = (zarr.LAYOUT, rlds.LAYOUT, rosbag.LAYOUT, hdf5.LAYOUT)
+    return next((layout for layout in layouts if layout.find(path)), None)
 
 
 def writer(name: FormatName) -> Writer:

@@ -1,4 +1,4 @@
-"""Episodes as arrays with names, and the choice of those that make up an episode: HDF5, Zarr and RLDS share it.
+"""Episodes as arrays with names, and the choice of those that make up an episode: HDF5, Zarr, RLDS and bags share it.
 
 These formats prescribe no names. A `Recording` lists the columns of one episode; `ColumnMap` chooses the cameras, the
 state, the action and the success among them, by the names that published data sets use, or by the user's flags. Where
@@ -40,6 +40,7 @@ STATES = (
     ("eef_pos", "eef_quat", "gripper_qpos"),
     ("eef_pos", "eef_rot_axis_angle", "gripper_width"),
     ("gripper_states", "joint_states"),
+    ("joint_states",),
 )
 UMI = STATES[4]  # it has no actions: the pose that follows is the command
 ACTIONS = (("action",), ("actions",))
@@ -106,6 +107,9 @@ class Content:
     terminated: bool | None = None  # None: where the last row is a success
     meta: Mapping[str, Any] = field(default_factory=dict)
     ignored: Sequence[str] = ()  # what it has and an episode has no place for
+    problem: str = ""  # what has to be settled before it can be read
+    # Chosen columns -> the episode with these in step, of a format whose columns have rates of their own.
+    align: Callable[[Sequence[str]], "Content"] | None = None
 
 
 @dataclass(frozen=True)
@@ -122,12 +126,14 @@ class ColumnLayout:
     """A format that is read as columns. Its package is imported in the process that decodes files, nowhere else."""
 
     format: base.FormatName
-    package: str
+    imports: str  # modules of its package, separated by spaces
     extra: str
     find: Callable[[Path], list[Path]]  # the files that a path of the user stands for; [] where it is another format
     recordings: Callable[[Root, Sequence[Path], base.ReadOptions], list[Recording]]
-    # Chosen columns -> the same episode with these in step; for recordings whose columns have rates of their own.
-    aligned: Callable[[Content, Sequence[str]], Content] = lambda content, names: content
+
+    @property
+    def package(self) -> str:
+        return re.split(r"[. ]", self.imports)[0]
 
     def read(self, path: Path, options: base.ReadOptions) -> base.Dataset:
         """List the episodes of a file or folder, and choose their columns by the first that can be read."""
@@ -179,7 +185,7 @@ class ColumnMap:
     @classmethod
     def choose(cls, content: Content, options: base.ReadOptions, path: Path) -> "ColumnMap":
         """By the user's flags, else by the usual names."""
-        chosen, columns = cls(), content.columns
+        chosen, columns = cls(problems=[content.problem] if content.problem else []), content.columns
         numbers = [name for name, column in columns.items() if column.is_numbers]
         chosen.success = _one(options.success, numbers, SUCCESSES, path)
         chosen.task = _one("", [name for name, column in columns.items() if column.dtype == "text"], TASKS, path)
@@ -316,7 +322,7 @@ class _Reader:
                     raise BadFile(
                         recording.where, f"this episode has no '{missing[0]}', others do; it has: {have[:500]}"
                     )
-                self._last = (index, self._layout.aligned(content, self._map.names))
+                self._last = (index, content if content.align is None else content.align(self._map.names))
         return self._last[1]
 
     def _nbytes(self, index: int, recording: Recording) -> int:

@@ -102,7 +102,7 @@ class WorkerProcess:
         return self._connection is not None
 
     def start(self, imports: str = "") -> None:
-        """Start it. imports: a module that it needs"""
+        """Start it. imports: modules that it needs, separated by spaces"""
         self.full = False
         ours, theirs = socket.socketpair()
         try:
@@ -205,7 +205,7 @@ class _Reader:
     def _start(self) -> dict[str, Any]:
         layout = column_layout(self._path)
         installed = layout is not None and find_spec(layout.package) is not None
-        self.process.start(imports=layout.package if installed else "")  # a package that is missing is its error
+        self.process.start(imports=layout.imports if installed else "")  # a package that is missing is its error
         place = {"path": str(self._path), "cwd": str(Path.cwd())}
         return self.process.ask({"op": "open", **place, "options": asdict(self._options)}, str(self._path))
 
