@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from plaudit.errors import BadFile, PlauditError
+from plaudit.errors import BadFile, MissingPackage, PlauditError
 
 MAX_JSON = 64 << 20  # bytes; a list of 100,000 episodes has 20 MB
 MAX_VALUES = 1_000_000  # of a JSON text; small values take 50 times their characters in memory
@@ -387,7 +387,7 @@ def readable(path: Path, message: str, missing: str = "there is no such file") -
     """
     try:
         yield
-    except BadFile:
+    except (BadFile, MissingPackage):
         raise
     except FileNotFoundError:
         raise BadFile(path, missing) from None

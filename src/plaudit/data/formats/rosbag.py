@@ -76,7 +76,7 @@ def _align(bag: "_Bag", columns: Mapping[str, Column], fps: float, names: Sequen
     rows = int((end - start) * fps / 1e9) + 1 if end >= start else 0
     if not 1 < rows <= MAX_ROWS:
         seconds = f"{(end - start) / 1e9:,.1f} s"
-        raise BadFile(bag.path, f"the chosen topics have {seconds} in common, which is no episode; choose others")
+        raise BadFile(bag.path, f"the chosen topics have {seconds} in common, too few for an episode; choose others")
     grid = start + np.rint(np.arange(rows) * 1e9 / fps).astype(np.int64)
     newest = {topic: stamps[np.searchsorted(stamps, grid, side="right") - 1] for topic, stamps in times.items()}
 

@@ -15,6 +15,7 @@ from plaudit.types import AnyArray, Labels
 STATE, ACTION, IMAGES = "observation.state", "action", LEROBOT_IMAGES
 REWARD, DONE, SUCCESS = "next.reward", "next.done", "next.success"
 INTERVENTION, PRIVILEGED = "complementary_info.is_intervention", "privileged."
+INSTRUCTION = "language_instruction"  # a text in each row, of data sets converted from RLDS
 BOOKKEEPING = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 LABELS = (REWARD, DONE, SUCCESS)
 PLAUDIT_META = "meta/plaudit.parquet"

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from plaudit.data.formats.base import FREE, GB, Dataset, ReadOptions, RewardFrame, Source, check_decoded_size
+from plaudit.data.formats.base import FREE, GB, MAX_TEXT, Dataset, ReadOptions, RewardFrame, Source, check_decoded_size
 from plaudit.data.formats.images import MAX_IMAGE, BadImage, choose, decode_image
 from plaudit.data.formats.lerobot import meta, tables
 from plaudit.data.formats.lerobot.features import (
@@ -22,6 +22,7 @@ from plaudit.data.formats.lerobot.features import (
     BOOKKEEPING,
     DONE,
     IMAGES,
+    INSTRUCTION,
     INTERVENTION,
     LABELS,
     PLAUDIT_META,
@@ -157,7 +158,15 @@ class _Folder:
         self.action_keys = tables.chosen_columns(self.features, ACTION, options.action, info)
         self._ask_for_columns(info)
         self._tell_of_shapes(info)
-        self._kept = {*self.state_keys, *self.action_keys, *self.cameras.values(), INTERVENTION, *LABELS, *BOOKKEEPING}
+        self._kept = {
+            *self.state_keys,
+            *self.action_keys,
+            *self.cameras.values(),
+            INTERVENTION,
+            INSTRUCTION,
+            *LABELS,
+            *BOOKKEEPING,
+        }
         self.ignored = [name for name in self.features if not self._is_kept(name)]
 
         self._video_keys = [key for key in self.cameras.values() if self.features[key]["dtype"] == "video"]
@@ -189,7 +198,8 @@ class _Folder:
             if feature["dtype"] not in ("video", "image") or key in self.sizes or self.options.cameras:
                 continue
             what = f"camera '{camera}' has the shape {shape}, and a color image has [height, width, 3]"
-            if len(shape) == 3 and 1 in (shape[0], shape[2]):
+            if tables.is_depth(feature):
+                what = what if 3 not in shape else f"camera '{camera}' holds depth"
                 self.notes[f"shape {key}"] = f"{what}; it is not imported (name the cameras with --camera)"
             else:
                 self.problems.append(f"{info}: {what}; correct 'shape' of '{key}'{self._without([camera])}")
@@ -313,11 +323,15 @@ class _Folder:
         return reward, success
 
     def _task(self, row: meta.Row, table: pa.Table) -> str:
-        """By the list of episodes; else by the number in the first row; else what the user said."""
-        if row.tasks:
+        """By the list of episodes; else by the number or the instruction in the first row; else what the user said."""
+        if row.tasks and row.tasks[0]:
             return row.tasks[0]
         indices = tables.column(table, "task_index", row.data, np.int64)
-        return self.options.task if indices is None else self._task_names.get(int(indices[0]), self.options.task)
+        task = "" if indices is None else self._task_names.get(int(indices[0]), "")
+        if not task and INSTRUCTION in table.column_names:
+            text = table[INSTRUCTION][0].as_py()
+            task = text[:MAX_TEXT] if isinstance(text, str) else ""
+        return task or self.options.task
 
     @cached_property
     def _task_names(self) -> Mapping[int | None, str]:

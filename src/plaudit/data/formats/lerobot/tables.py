@@ -241,10 +241,18 @@ def column_names(features: Features, columns: Sequence[str]) -> list[str] | None
     return [name for column in columns for name in named[column] or [f"{column}.{i}" for i in widths[column]]]
 
 
+def is_depth(feature: Mapping[str, Any]) -> bool:
+    """Whether images have one channel, or three that encode a depth."""
+    shape = list(feature["shape"])
+    infos = [info for name in ("info", "video_info") if isinstance(info := feature.get(name), Mapping)]
+    marked = any(info.get(key) is True for info in infos for key in ("video.is_depth_map", "is_depth_map"))
+    return marked or (len(shape) == 3 and 1 in (shape[0], shape[2]) and 3 not in (shape[0], shape[2]))
+
+
 def image_size(feature: Mapping[str, Any]) -> tuple[int, int] | None:
     """Height and width of a color image, whose channels come first or last; None for what is no color image."""
     shape, names = list(feature["shape"]), _flat(feature.get("names"))
-    if len(shape) != 3 or 3 not in (shape[0], shape[2]):
+    if is_depth(feature) or len(shape) != 3 or 3 not in (shape[0], shape[2]):
         return None
     height, width = shape[:2] if shape[2] == 3 else shape[1:]
     if "width" in names and "height" in names and names.index("width") < names.index("height"):
