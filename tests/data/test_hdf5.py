@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 
 import h5py
 import numpy as np
@@ -240,6 +241,23 @@ def external_link(demo, folder):
     demo["actions"] = h5py.ExternalLink(str(folder / "other.h5x"), "/secret")
 
 
+def link_to_a_pipe(demo, folder):
+    """Whoever opens it waits for ever."""
+    os.mkfifo(folder / "pipe")
+    for name in ("actions", "rewards"):
+        del demo[name]
+        demo[name] = h5py.ExternalLink(str(folder / "pipe"), "/secret")
+
+
+def virtual_in_a_pipe(demo, folder):
+    os.mkfifo(folder / "pipe")
+    del demo["actions"]
+    layout = h5py.VirtualLayout((3, 7), "f8", maxshape=(None, 7))
+    source = h5py.VirtualSource(folder / "pipe", "secret", (3, 7), maxshape=(None, 7))
+    layout[: h5py.h5s.UNLIMITED] = source[: h5py.h5s.UNLIMITED]
+    demo.create_virtual_dataset("actions", layout)
+
+
 def soft_link(demo, folder):
     demo["obs/link"] = h5py.SoftLink("/data")
 
@@ -289,6 +307,8 @@ def cycle(demo, folder):
     ("spoil", "sentence"),
     [
         (external_link, "'actions' is a link, which was not followed"),
+        (link_to_a_pipe, "'actions' is a link, which was not followed"),
+        (virtual_in_a_pipe, "'actions' is stored in other files, which were not opened"),
         (soft_link, "'obs/link' is a link, which was not followed"),
         (external_storage, "'actions' is stored in other files, which were not opened"),
         (virtual, "'actions' is stored in other files, which were not opened"),

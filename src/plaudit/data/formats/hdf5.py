@@ -47,7 +47,7 @@ def recordings(root: Root, files: Sequence[Path], options: ReadOptions) -> list[
         try:
             tree = opened.get(file)
             groups = _demos(tree, file) or [""]
-            steps = [_steps(tree[group] if group else tree) for group in groups]
+            steps = [_steps(tree[group] if group else tree, file) for group in groups]
         except BadFile:
             groups, steps = [""], [0]  # opening it says why
         for group, count in zip(groups, steps):
@@ -84,22 +84,20 @@ def _demos(tree: Any, file: Path) -> list[str]:
     import h5py
 
     with readable(file, "this is not a whole HDF5 file ({}); copy it again from its source"):
-        data = _child(tree, "data", file) if "data" in tree else None
+        data = _member(tree, "data", file) if "data" in list(tree) else None
         if not isinstance(data, h5py.Group):
             return []
-        names = sorted(data, key=_natural)
-        return [
-            f"data/{name}"
-            for name in names
-            if isinstance(data.get(name, getlink=True), h5py.HardLink) and data.get(name, getclass=True) is h5py.Group
-        ]
+        groups = {name: _member(data, name, file) for name in sorted(data, key=_natural) if _is_hard(data, name)}
+        return [f"data/{name}" for name, group in groups.items() if isinstance(group, h5py.Group)]
 
 
-def _steps(group: Any) -> int:
-    """Rows of the actions where they have their usual name."""
-    with suppress(KeyError, AttributeError, TypeError):
-        return next((int(group[name].shape[0]) for name in ("actions", "action") if name in group), 0)
-    return 0
+def _steps(group: Any, file: Path) -> int:
+    """Rows of the actions where they have their usual name; 0 where opening the episode tells."""
+    name = next((name for name in ("actions", "action") if name in list(group)), "")
+    try:
+        return int(_member(group, name, file).shape[0]) if name else 0
+    except (BadFile, AttributeError, LookupError):
+        return 0
 
 
 def _content(opened: _OpenFile, file: Path, name: str) -> Content:
@@ -143,25 +141,33 @@ def _collect(group: Any, prefix: str, file: Path, arrays: dict[str, Any], depth:
 
     for name in group:
         key = f"{prefix}{name}"
-        entry = _child(group, name, file, key)
+        entry = _member(group, name, file, key)
         if isinstance(entry, h5py.Group) and depth < MAX_DEPTH // 8:
             _collect(entry, f"{key}/", file, arrays, depth + 1)
         elif isinstance(entry, h5py.Dataset) and entry.shape:
-            if entry.is_virtual or entry.external:
-                raise BadFile(
-                    file, f"'{key}' is stored in other files, which were not opened; copy its values into this one"
-                )
             arrays[key] = entry
         if len(arrays) > MAX_COLUMNS:
             raise BadFile(file, f"it has more than {MAX_COLUMNS:,} arrays an episode; no recording has so many")
 
 
-def _child(group: Any, name: str, file: Path, key: str = "") -> Any:
+def _is_hard(group: Any, name: str) -> bool:
+    """Whether a name is no link to elsewhere. h5py's `in` and `get` would open what a link leads to."""
     import h5py
 
-    if not isinstance(group.get(name, getlink=True), h5py.HardLink):
+    return group.id.links.get_info(name.encode("utf-8", "surrogateescape")).type == h5py.h5l.TYPE_HARD
+
+
+def _member(group: Any, name: str, file: Path, key: str = "") -> Any:
+    """A group or an array; nothing that leads out of the file."""
+    import h5py
+
+    if not _is_hard(group, name):
         raise BadFile(file, f"'{key or name}' is a link, which was not followed; copy its content to this place")
-    return group[name]
+    entry = group[name]
+    if isinstance(entry, h5py.Dataset) and (entry.is_virtual or entry.external):  # before its shape: that opens them
+        stored = "is stored in other files, which were not opened"
+        raise BadFile(file, f"'{key or name}' {stored}; copy its values into this one")
+    return entry
 
 
 def _describe(array: Any) -> Column | None:
@@ -195,7 +201,8 @@ def _final(key: str, array: Any, arrays: Mapping[str, Any]) -> Any:
 def _facts(tree: Any, group: Any) -> dict[str, Any]:
     """Task, rate and robot, by the attributes of the episode, of `data` and of the file."""
     attributes: dict[str, Any] = {}
-    for owner in (tree, tree.get("data"), group):
+    data = _member(tree, "data", Path()) if "data" in list(tree) and _is_hard(tree, "data") else None
+    for owner in (tree, data, group):
         for name in ("env_args", "problem_info", OURS, *(task for (task,) in TASKS)):
             value = None if owner is None else owner.attrs.get(name)
             if isinstance(value, str | bytes) and len(value) < MAX_ATTRIBUTE:
