@@ -217,7 +217,7 @@ def _flags(command: Any, words: str) -> str:
     for parameter in command.get_params(context):
         record = parameter.get_help_record(context)
         if record:
-            rows.append(f"| `{record[0].replace('|', ' ')}` | {_cell(record[1])} |")
+            rows.append(f"| `{record[0].replace('|', '/')}` | {_cell(record[1])} |")
     usage = f"```text\n{words} {' '.join(command.collect_usage_pieces(context))}\n```"
     return "\n".join(
         [usage, "", "<div class=keys markdown>", "", "| argument or flag | meaning |", "|---|---|", *rows, "", "</div>"]

@@ -21,11 +21,13 @@ from plaudit.types import AnyArray, BoolArray, EnvSpec, Episode, FloatArray, Jud
 class Robot(Protocol):
     """A robot, or a simulation of one. `plaudit.rollout.control.ControlStep` calls it, once a tick:
 
+    ```python
     observation = robot.reset()
     while not done:
         robot.act(policy.predict(observation, normalizer)[0])
         observation = robot.observe()
     robot.hold()
+    ```
     """
 
     cameras: Mapping[str, tuple[int, int]]  # name -> (H, W)
@@ -66,9 +68,11 @@ class VecEnv(Protocol):
     """N copies of a simulated task, stepped together; arrays of an observation have a leading N.
     `plaudit.rollout.vector.collect_rollout` calls it:
 
+    ```python
     observation = env.reset(seeds)
     for _ in range(env.max_steps):
         observation, info = env.step(act(observation), active)
+    ```
     """
 
     num_envs: int
@@ -122,9 +126,11 @@ class Policy(Protocol):
     """Observations in, chunks of actions out. Torch, where there is any, stays inside. Both methods that infer are also
     called before the first episode, on a blank observation, to see how long they take.
 
+    ```python
     policy.freeze_all_model_params(); policy.warmup()
     chunk = policy.predict(observation, normalizer)                      # [H, A]
     chunk = policy.guided_inference(observation, normalizer, chunk, 4, 5)  # continues it without a jump
+    ```
     """
 
     components: Mapping[str, Any]  # name -> torch.nn.Module, the trainable ones; {} for none
@@ -157,7 +163,9 @@ class Policy(Protocol):
 class SampledPolicy(Policy, Protocol):
     """A policy that returns several chunks for one observation, to choose from (docs/pretrained.md).
 
+    ```python
     chunks = policy.sample(observation, normalizer, 8)                 # [8, H, A]
+    ```
     """
 
     noise_shape: tuple[int, int] | None  # (H, A) of the noise that a chunk starts from; None: it takes no noise
@@ -282,8 +290,10 @@ class Teleoperator(Protocol):
 class Judge(Protocol):
     """Scores the frames of episodes: a simulator's flag, a classifier, a vision-language model, a human.
 
+    ```python
     for episode, scores in zip(episodes, judge.score(episodes)):
         labels_from_scores(judge.id, judge.rule, episode, scores)     # plaudit.rule: labels are made nowhere else
+    ```
     """
 
     id: JudgeId  # part of its labels: a run that resumes skips episodes with labels of the same id
@@ -309,10 +319,13 @@ class LiveJudge(Judge, Protocol):
 
 @runtime_checkable
 class ScoreStream(Protocol):
-    """
+    """Scores of N episodes while they run.
+
+    ```python
     scores = stream.reset(observation)               # the first frames of N episodes
     scores = stream.step(observation, info)          # the next ones
     scores = stream.reset(observation, mask)         # some environments start again
+    ```
     """
 
     def reset(self, observation: Observation, mask: BoolArray | None = None) -> Scores:
@@ -329,9 +342,11 @@ class Learner(Protocol):
     """Improves a policy from labeled experience: an off-policy learner from batches of replay, an on-policy one from
     rollouts of its newest policy.
 
+    ```python
     while True:
-        metrics = learner.update(experience)     # a `Batch` on learner.device, or a rollout; version counts the updates
-        publish(learner.weights())               # for the policy that learner.policy_config(explore=True) builds
+        metrics = learner.update(experience)  # a `Batch` on learner.device, or a rollout; version counts updates
+        publish(learner.weights())            # for the policy that learner.policy_config(explore=True) builds
+    ```
 
     `plaudit.learners.base.LearnerBase` has all of it but make_net, make_optimizers, update, act_fn, policy_config,
     components and replay_options.

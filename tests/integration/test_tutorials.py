@@ -19,7 +19,7 @@ SHORT = {
     "--episodes 50": "--episodes 4",
     "fit.steps=200": "fit.steps=5",
     "fit.steps=1500": "fit.steps=20",
-    "run.max_steps=8000": "run.max_steps=100 evaluation.episodes=2 audit.min_episodes=1000",
+    "run.max_steps=20000": "run.max_steps=100 evaluation.episodes=2 audit.min_episodes=1000",
     "run.max_steps=6000": "run.max_steps=100 evaluation.episodes=2 learner.check_episodes=0 learner.random_steps=50",
     "run.max_steps=400": "run.max_steps=400 evaluation.episodes=2",
     "run.max_episodes=200": "run.max_episodes=3 evaluation.episodes=2 learner.utd_ratio=0.02",
