@@ -32,4 +32,4 @@ def test_the_notebook_of_plugins_judges_as_the_simulator_does_and_trains(tmp_pat
     monkeypatch.chdir(tmp_path)
     ran = run_cells("your_own_judge_and_learner")
     assert ran["metrics"].roc_auc > 0.9
-    assert ran["state"].step >= 200 and ran["result"].episodes == 4
+    assert ran["state"].step >= 100 and ran["result"].episodes == 4
