@@ -13,10 +13,11 @@ BIN := $(VENV)/bin
 DOCS := .venv-docs$(addprefix -,$(notdir $(PYTHON)))
 SETUP := pyproject.toml scripts/setup.sh requirements/lock.txt requirements/lock-simulators.txt
 
-# Processes that test, file by file: tests/conftest.py puts the longest first. A third works while another waits.
+# Processes that test, file by file (tests/workers.py): conftest.py puts the longest first. A third works while another
+# waits.
 JOBS := 3
 CLUSTERS := tests/cluster tests/integration
-PYTEST := $(BIN)/pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/pytest --jobs $(JOBS)
 # Of commands that run at the same time, one writes as it goes and the others when they are done.
 TOGETHER := $(MAKE) --no-print-directory -j 2 --output-sync=target
 
@@ -75,7 +76,7 @@ lint: ruff types
 
 # Two cores are kept busy: what uses one core, or waits much as clusters do, runs beside the tests that use two, and comes
 # first so that nothing of one core is left at the end. The adapters, which have an environment of their own, come before
-# the rest: meanwhile one process compiles what the tests import, which each of four would otherwise do for itself.
+# the rest: meanwhile one process compiles and imports what the tests need, before it makes copies of itself.
 # Tests of clusters run one by one: each starts a dozen processes.
 test: $(VENV)/.torch
 	@$(TOGETHER) test-fast test-beside
@@ -85,12 +86,8 @@ test-beside: $(SIMULATORS)/.ready
 	@$(MAKE) --no-print-directory ruff
 	@$(MAKE) --no-print-directory test-clusters
 
-test-fast: $(VENV)/.compiled
+test-fast: $(VENV)/.ready-dev
 	+$(PYTEST) -m "not cluster and not slow"
-
-$(VENV)/.compiled: $(VENV)/.ready-dev
-	@$(BIN)/pytest --collect-only --quiet > $@.log || { tail -n 30 $@.log; exit 1; }
-	@touch $@
 
 test-clusters: $(VENV)/.ready-dev
 	$(BIN)/pytest -m "cluster and not slow" $(CLUSTERS)

@@ -109,8 +109,17 @@ def _module_name(path: Path, source: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+def _statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """All statements under a node. Expressions are passed over: they contain none, and are nine tenths of a tree."""
+    for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+        for inner in getattr(node, block, ()):
+            if isinstance(inner, ast.stmt):
+                yield inner
+            yield from _statements(inner)
+
+
 def _imports(module: str, tree: ast.Module, files: Mapping[str, Path]) -> Iterator[str]:
-    for node in ast.walk(tree):
+    for node in _statements(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in files)
         elif isinstance(node, ast.ImportFrom):

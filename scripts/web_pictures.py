@@ -123,7 +123,7 @@ def live_view(browser: Browser, folder: Path, path: Path) -> None:
     """The page of `plaudit record` during an episode."""
     demos = ("record", f"{folder}/live_view", "--env", "lift", "--seed", "3", "--countdown", "0")
     env = ("robot.env.cameras=[front,side]", "robot.env.image_size=[128,128]")
-    with PtyProcess("-m", "plaudit.cli", *demos, *env) as run:
+    with PtyProcess(*demos, *env) as run:
         run.expect("scene ready?")
         page = browser.open(re.search(r"http://\S+", run.text)[0], 1000, 640)
         run.press(" ")

@@ -1,13 +1,11 @@
 """`plaudit` as a user types it, with the network shut.
 
-A command alone begins as it does for a user, with nothing imported, which takes seconds where it needs torch. So each
-is once run like that, and its other ways and its mistakes in this process.
+Each command is once run in a process of its own, and its other ways and its mistakes in this one.
 """
 
 import io
 import shlex
 import socket
-import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
@@ -20,18 +18,9 @@ from typer.main import get_command
 from plaudit.cli import main
 from plaudit.cli.commands import app
 from plaudit.cli.record import LeRobotFlags, translated
-from waiting import stretch
+from processes import Forked
 
 COMMANDS = get_command(app)
-
-ALONE = """
-import socket
-def refuse(*args, **kwargs):
-    raise RuntimeError("this command opened a network connection")
-socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
-from plaudit.cli import main
-main()
-"""
 
 
 def check_command(line: str) -> None:
@@ -59,22 +48,27 @@ def plaudit(*words: object, cwd: Path, ok: bool = True, alone: bool = False) -> 
 
 
 def _alone(words: list[str], cwd: Path) -> tuple[Any, str]:
-    command = [sys.executable, "-c", ALONE, *words]
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=stretch(120))
-    return done.returncode, done.stdout + done.stderr
+    with Forked(_run, words, cwd=cwd) as process:
+        said = process.read()
+    return process.returncode, said
 
 
 def _here(words: list[str], cwd: Path) -> tuple[Any, str]:
+    said = io.StringIO()
+    with redirect_stdout(said), redirect_stderr(said), pytest.MonkeyPatch.context() as patch:
+        patch.chdir(cwd)
+        with pytest.raises(SystemExit) as ended:
+            _run(words)
+    return ended.value.code, said.getvalue()
+
+
+def _run(words: list[str]) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise RuntimeError("this command opened a network connection")
 
-    said = io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(said), redirect_stderr(said):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(socket.socket, "connect", refuse)
         patch.setattr(socket, "create_connection", refuse)
         patch.setattr(socket, "getaddrinfo", refuse)
         patch.setattr(sys, "argv", ["plaudit", *words])
-        patch.chdir(cwd)
-        with pytest.raises(SystemExit) as ended:
-            main()
-    return ended.value.code, said.getvalue()
+        main()

@@ -3,6 +3,7 @@
 import builtins
 import gc
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -24,7 +25,9 @@ from plaudit.data.rewards import Decisions, RewardConfig, learning_signal
 from plaudit.data.store import Store
 from plaudit.trust import CODE, HOSTS
 from plaudit.types import Episode, Labels
+from processes import keep_copy
 from waiting import stretch
+from workers import run_tests
 
 gc.disable()  # until all is imported: the collector would look at millions of objects that stay, again and again
 
@@ -32,6 +35,7 @@ gc.disable()  # until all is imported: the collector would look at millions of o
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+MEMORY, MEMORY_NEEDED = Path("/dev/shm"), 4 << 30
 LIMIT_S = 200.0  # of a test on a quiet machine; tests of clusters have twice that
 pytest_plugins = ["cluster_fixtures", "vlm_fixtures"]
 
@@ -44,11 +48,6 @@ LONGEST = (
     *("test_hostile_sets", "test_retrain", "test_faults", "test_exam", "test_unseen", "test_cross_fit"),
     *("test_cli_env", "test_scripts", "test_cli", "test_replay", "test_store", "test_run"),
 )
-TRANSFORMERS = (
-    "tests/judges/vlm/",
-    *(f"tests/judges/classifier/test_{name}.py" for name in ("other_encoders", "lerobot_classifier")),
-)
-
 MakeEpisode = Callable[..., Episode]
 few = 100  # descriptors that were left by the last collection
 
@@ -57,9 +56,15 @@ hypothesis.settings.register_profile("fast", max_examples=50, deadline=None)
 hypothesis.settings.register_profile("thorough", max_examples=1000, deadline=None)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--jobs", type=int, default=1, help="processes that run tests; see tests/workers.py")
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Few random examples where slow tests are left out, many where they are not."""
+    """Few random examples where slow tests are left out, many where they are not; folders of tests in memory."""
     hypothesis.settings.load_profile("fast" if "not slow" in config.option.markexpr else "thorough")
+    if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > MEMORY_NEEDED:  # stores sync to disk after every change
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
 
 
 @pytest.hookimpl(trylast=True)
@@ -68,10 +73,12 @@ def pytest_sessionstart() -> None:
     builtins.__import__ = vars(builtins).get("__orig_import__", builtins.__import__)
 
 
-def pytest_collection_finish() -> None:
+def pytest_collection_finish(session: pytest.Session) -> None:
     """What was imported is never looked at again by the garbage collector: a seventh of the processor time of tests."""
     gc.freeze()
     gc.enable()
+    if session.items:
+        keep_copy()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -79,22 +86,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: order.get(item.path.stem, len(order)))
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """File by file as `--dist loadfile` says, but one process runs all files that import transformers.
-
-    It needs three times as long to import as torch.
-    """
-    if config.option.dist != "loadfile":
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """With `--jobs`, in several processes."""
+    jobs = session.config.option.jobs
+    if jobs < 2 or session.config.option.collectonly or session.testsfailed:
         return None
-    from xdist.scheduler import LoadFileScheduling  # the hook is called only where xdist is installed
-
-    class Scheduling(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            file = super()._split_scope(nodeid)
-            return "transformers" if file.startswith(TRANSFORMERS) else file
-
-    return Scheduling(config, log)
+    run_tests(session, jobs)
+    return True
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -1,9 +1,10 @@
-"""A Python process at a terminal, and the person who types there and reads."""
+"""A command at a terminal, and the person who types there and reads."""
 
 import fcntl
 import os
 import re
 import select
+import signal
 import subprocess
 import sys
 import termios
@@ -12,33 +13,37 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
+from processes import start_plaudit
 from waiting import wait_until
 
-TESTS = Path(__file__).parent
-PATHS = os.pathsep.join([str(TESTS.parent / "src"), str(TESTS)])
 STYLE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 class PtyProcess:
     """
-    with PtyProcess("-m", "plaudit.cli", "run", ...) as run:
+    with PtyProcess("run", ...) as run:
         run.expect("scene ready?")
         run.press(" ")
+
+    env: variables of a process that begins with nothing imported, because they matter to what is imported
     """
 
     def __init__(self, *words: str, cwd: Path | None = None, env: Mapping[str, str] | None = None):
         self._person, terminal = os.openpty()
         termios.tcsetwinsize(terminal, (30, 200))
-        self._process = subprocess.Popen(
-            [sys.executable, *words],
-            cwd=cwd,
-            env={**os.environ, "PYTHONPATH": PATHS} if env is None else env,
-            stdin=terminal,
-            stdout=terminal,
-            stderr=terminal,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
-        )
+        if env is None:
+            self._process = start_plaudit(*words, cwd=cwd, terminal=terminal)
+        else:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "plaudit.cli", *words],
+                cwd=cwd,
+                env=env,
+                stdin=terminal,
+                stdout=terminal,
+                stderr=terminal,
+                start_new_session=True,
+                preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            )
         os.close(terminal)
         self.text = ""  # all that was shown, without colors
         self._read = 0  # of it, up to the last text that was expected
@@ -47,7 +52,7 @@ class PtyProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()
+        self._process.send_signal(signal.SIGKILL)
         self._process.wait()
         os.close(self._person)
 

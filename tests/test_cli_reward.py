@@ -151,7 +151,8 @@ def test_minutes_include_the_import_of_a_data_set(tmp_path, store, command, monk
 @pytest.mark.parametrize(
     "block", slow_but("reward_model", of=["policy", "reward_model"]), ids=["before 0.6", "since 0.6"]
 )
-def test_lerobots_reward_classifier(run, tmp_path, store, block):
+def test_lerobots_reward_classifier(run, tmp_path, block):
+    store = square_store(tmp_path / "store", 3, 3)
     export_dataset(store, tmp_path / "labeled", "lerobot", WriteOptions(video=False))
     classifier = {"type": "reward_classifier", "model_name": "helper2424/resnet10", "num_cameras": 1}
     classifier |= {"num_classes": 2, "hidden_dim": 32, "latent_dim": 32}

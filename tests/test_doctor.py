@@ -27,11 +27,9 @@ def test_a_renderer_that_is_missing_is_a_problem(tmp_path: Path) -> None:
     environ = {**os.environ, "MUJOCO_GL": "osmesa", "LD_LIBRARY_PATH": str(tmp_path)}
     for name in ("libOSMesa.so.8", "libOSMesa.so.6"):  # found before an installed one, and no library
         (tmp_path / name).write_text("")
-    command = [sys.executable, "-m", "plaudit.cli", "doctor"]
+    command = [sys.executable, "-c", "from plaudit.cli.doctor import rendering; print(*rendering())"]
     done = subprocess.run(command, env=environ, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "apt-get install libosmesa6" in done.stdout
-    assert "1 problem" in done.stderr
+    assert PROBLEM in done.stdout and "apt-get install libosmesa6" in done.stdout
 
 
 def test_what_is_missing_is_named_with_its_extra() -> None:
@@ -57,9 +55,8 @@ def test_a_port_in_use_is_seen() -> None:
 def test_a_folder_that_cannot_be_written_to_is_a_problem(tmp_path: Path) -> None:
     assert disk(tmp_path).state != PROBLEM
     assert not list(tmp_path.iterdir())
-    check = disk(Path("/proc/self"))
-    assert check.state == PROBLEM
-    assert "/proc/self cannot be written to" in check.says
+    said = plaudit("doctor", "/proc/self", cwd=tmp_path, ok=False)
+    assert "/proc/self cannot be written to" in said and "1 problem" in said
     assert "is not a folder" in plaudit("doctor", "missing", cwd=tmp_path, ok=False)
 
 

@@ -84,7 +84,7 @@ def test_the_keys_of_an_operator_at_the_head_reach_the_robot(nodes, judge, tmp_p
     robot = f"robot=puppet:PuppetConfig robot.log={tmp_path}/log robot.size=[8,8] audit.fraction=0 run.max_episodes=100"
     more = "policy.inference.realtime=true policy.inference.max_episode_steps=9999 learner.utd_ratio=0.1 run.name=run"
     words += ["judge.force=true", "policy.inference.allow_untrained=true"]
-    command = ["-m", "plaudit.cli", "online", *words, *robot.split(), *more.split(), "--folder", str(tmp_path)]
+    command = ["online", *words, *robot.split(), *more.split(), "--folder", str(tmp_path)]
     with PtyProcess(*command, "--ray", nodes.head, cwd=tmp_path, env=nodes.environment) as run:
         run.expect("scene ready?", "space start  q stop")
         assert not (tmp_path / "log").exists()

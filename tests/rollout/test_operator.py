@@ -340,7 +340,7 @@ def test_plaudit_run_asks_for_the_scene_and_takes_single_keys(tmp_path):
     words = (
         f"run --robot puppet:PuppetConfig --policy_yaml {tmp_path}/policy.yaml --store {tmp_path}/store --episodes 9"
     )
-    with PtyProcess("-m", "plaudit.cli", *words.split(), f"robot.log={tmp_path}/log") as run:
+    with PtyProcess(*words.split(), f"robot.log={tmp_path}/log") as run:
         run.expect("scene ready?")
         assert lines(tmp_path / "log") == []
         run.press("f")

@@ -24,7 +24,7 @@ WORDS = ("--env", "lift", "--countdown", "0", "--steps", "2000", "robot.env.obs=
 
 
 def recording(folder, *words: str) -> PtyProcess:
-    return PtyProcess("-m", "plaudit.cli", "record", str(folder / "demos"), *WORDS, *words)
+    return PtyProcess("record", str(folder / "demos"), *WORDS, *words)
 
 
 def test_episodes_are_driven_by_keys_marked_discarded_and_continued(tmp_path):
@@ -145,7 +145,7 @@ def test_the_keyboard_moves_where_the_operator_has_a_gamepad(tmp_path):
 @pytest.mark.slow
 def test_the_live_view_shows_what_is_recorded_and_ends_with_the_command(tmp_path):
     words = ("--env", "lift", "--episodes", "2", "--countdown", "0", "--steps", "30", "--view", "browser")
-    with PtyProcess("-m", "plaudit.cli", "record", str(tmp_path / "demos"), *words) as run:
+    with PtyProcess("record", str(tmp_path / "demos"), *words) as run:
         run.expect("live view of the cameras: http://localhost:", "scene ready?")
         address = re.search(r"http://\S+/", run.text)[0]
         run.press(" ")

@@ -21,9 +21,10 @@ from training_runs import create, train
 
 CAMERAS = "env=lift env.obs=pixels env.cameras=[front,wrist] env.image_size=[24,24] env.max_steps=24 demos.scripted=2 "
 CLONED = CAMERAS + "policy.encoder=cloned policy.encoder.clone_updates=3 policy.encoder.clone_batch_size=8 "
-IMAGENET = CAMERAS.replace("24,24", "32,32") + "policy.encoder=efficientnet_lite0 policy.encoder.features=8 "
+IMAGENET = CAMERAS.replace("24,24", "32,32").replace(",wrist", "")
+IMAGENET += "policy.encoder=efficientnet_lite0 policy.encoder.features=8 "
 SAC = "learner=sac learner.hidden_dims=[16] learner.utd_ratio=0.1 learner.batch_size=16 learner.random_steps=0 "
-RUN = "run.num_envs=1 run.max_steps=60 run.checkpoint_freq=20 evaluation.freq=1000 evaluation.episodes=1 "
+RUN = "run.num_envs=1 run.max_steps=40 run.checkpoint_freq=20 evaluation.freq=1000 evaluation.episodes=1 "
 PPO = "learner=ppo learner.hidden_dims=[16] learner.update_epochs=1 learner.pretrain_updates=2 "
 
 

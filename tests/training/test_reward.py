@@ -33,7 +33,7 @@ from plaudit.training.rollout_judge import with_judge
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.trainer import RunState, Trainer, check_run
 from plaudit.types import Labels
-from processes import FORKED
+from processes import Forked
 from slow import slow_but
 from training_runs import create, train, train_config
 
@@ -415,10 +415,8 @@ def test_another_model_takes_over_a_killed_run_as_one_that_was_stopped_at_its_ch
     words = f"{LEARNERS[learner]} judge={lenient} audit.on_alarm=warn"
     for name in ("stopped", "killed"):
         run(tmp_path / name, words, rounds=1)
-    process = FORKED.Process(target=die_after, args=(tmp_path / "killed", 2))
-    process.start()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
+    with Forked(die_after, tmp_path / "killed", 2) as process:
+        assert process.wait() == -signal.SIGKILL
     assert len(Store.open(tmp_path / "killed/episodes")) == 12  # four are in the checkpoint
     for name in ("stopped", "killed"):
         with_judge(RunFolder.reopen(tmp_path / name), [f"judge.model={strict}"])

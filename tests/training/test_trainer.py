@@ -25,7 +25,7 @@ from plaudit.registry import ENV_REGISTRY
 from plaudit.training.evaluation import evaluate_run, record_videos
 from plaudit.training.run_folder import RunFolder
 from plaudit.training.trainer import RunState
-from processes import FORKED
+from processes import Forked
 from slow import slow_but
 from tiny_reward import tiny_model
 from training_runs import create, train
@@ -136,14 +136,12 @@ def test_a_run_that_was_killed_and_resumed_makes_the_curve_of_one_that_was_not(t
     folder = create(tmp_path / "killed", words).path
     for attempt in range(2):
         before = set((folder / "checkpoints").glob("[0-9]*"))
-        process = FORKED.Process(target=run, args=(folder,))
-        process.start()
-        while process.is_alive() and set((folder / "checkpoints").glob("[0-9]*")) <= before:
-            time.sleep(0.01)
-        time.sleep(random.Random(attempt).uniform(0, 0.3))  # anywhere: in a round, an update, a write
-        process.kill()
-        process.join()
-        assert process.exitcode in (-signal.SIGKILL, 0), "it failed by itself"
+        with Forked(run, folder) as process:
+            while process.poll() is None and set((folder / "checkpoints").glob("[0-9]*")) <= before:
+                time.sleep(0.01)
+            time.sleep(random.Random(attempt).uniform(0, 0.3))  # anywhere: in a round, an update, a write
+            process.send_signal(signal.SIGKILL)
+            assert process.wait() in (-signal.SIGKILL, 0), "it failed by itself"
     run(folder)
     assert curve(folder) == curve(whole)
 
