@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from plaudit.data.disk import Folder
-from plaudit.data.frame_codecs import MAX_BLOCK
+from plaudit.data.frame_codecs import MAX_BLOCK, Codec
 from plaudit.data.journal import MAX_ID, Record, is_int_in, is_number, is_time
-from plaudit.data.segments import STEPS, Schema, Segment, Written, read_schema, segment_name
+from plaudit.data.segments import STEPS, Schema, Segment, Written, camera_column, read_schema, segment_name
 from plaudit.errors import StoreDamaged, StoreError
 from plaudit.files import brief
 from plaudit.types import Episode
@@ -50,7 +50,7 @@ class EpisodeEntry:
             _check_int(line, "segment", 0, MAX_SEGMENTS - 1),
             _check_int(line, "row", 0, MAX_ROWS),
             _check_int(line, "steps", 1, MAX_ROWS),
-            _encode(line),
+            _encode({**line, "op": "episode"}),
         )
 
     @property
@@ -170,6 +170,7 @@ class Catalog:
         self.missing: dict[int, Path] = {}  # episodes whose segment is not there, until a line removes them
         self.evicted_segments: set[int] = set()  # segments whose last episode was evicted
         self._schemas: dict[int, Schema] = {}  # of each segment
+        self._out_of_order = False  # an episode was moved behind newer ones
         self._alive: Counter[int] = Counter()  # segment -> live episodes in it, missing ones included
 
     def follow(self, lines: Iterable[Record], own: Mapping[int, EpisodeEntry] | None = None) -> list[Segment]:
@@ -187,14 +188,23 @@ class Catalog:
             except (KeyError, TypeError, ValueError) as error:
                 what = f"a line of the journal makes no sense ({error}: {str(line)[:200]})"
                 raise StoreDamaged(f"{self.root.path}: {what}; restore the journal from a backup") from error
+        if self._out_of_order:
+            self.entries = dict(sorted(self.entries.items()))
+            self._out_of_order = False
         return empty
 
     def _follow(self, line: Record, own: Mapping[int, EpisodeEntry]) -> list[Segment]:
         match line["op"]:
             case "episode":
-                self._add(own[line["id"]] if line["id"] in own else EpisodeEntry.parse(line), line)
+                entry = own[line["id"]] if line["id"] in own else EpisodeEntry.parse(line)
+                if entry.id in self.entries or entry.id in self.missing:
+                    raise ValueError(f"episode {entry.id} appears twice")
+                self._add(entry, line)
+            case "move":
+                return self._move(own[line["id"]] if line["id"] in own else EpisodeEntry.parse(line), line)
             case "segment":
                 number, schema = _check_int(line, "segment", 0, MAX_SEGMENTS - 1), Schema.from_json(line["schema"])
+                self.next_segment = max(self.next_segment, number + 1)  # also if its first episode was torn
                 if self._schemas.setdefault(number, schema) != schema:
                     raise ValueError(f"segment {number} is described twice, and differently")
             case "evict" | "drop":
@@ -217,6 +227,16 @@ class Catalog:
     def size(self, entry: EpisodeEntry) -> int:
         """Bytes of an episode's arrays, as they are stored."""
         return self.segments[entry.segment].size(entry.row, entry.rows)
+
+    def next_raw(self, first: int, codec: Codec) -> int | None:
+        """The oldest episode from `first` on whose frames are not stored by a codec; None: only the newest is left."""
+        for episode_id in range(first, self.next_id - 1):
+            entry = self.entries.get(episode_id)
+            if entry is not None:
+                schema = self.segments[entry.segment].schema
+                if any(schema.codecs.get(camera_column(name)) != codec for name, _, _ in schema.cameras):
+                    return episode_id
+        return None
 
     def surplus(self, new: list[EpisodeEntry], max_episodes: int | None, max_bytes: int | None) -> list[int]:
         """Ids of the oldest episodes that exceed the capacity once `new` is added. The newest episode always stays."""
@@ -249,10 +269,24 @@ class Catalog:
         for number, count in rows.items():
             self.segments[number].truncate(count)
 
+    def _move(self, entry: EpisodeEntry, line: Record) -> list[Segment]:
+        """Take in the new place of an episode whose frames were encoded. It keeps its position among the others."""
+        old = self.entries.get(entry.id)
+        if old is not None:
+            self.nbytes -= self.size(old)
+            number = old.segment
+        elif entry.id in self.missing:
+            number = int(self.missing.pop(entry.id).name)
+            self._out_of_order = True
+        else:
+            raise ValueError(f"episode {entry.id} was moved and is not there")
+        self._add(entry, line)
+        if entry.id in self.missing:
+            self.entries.pop(entry.id, None)
+        return self._release(number, evicted=True)
+
     def _add(self, entry: EpisodeEntry, line: Record) -> None:
         number = entry.segment
-        if entry.id in self.entries or entry.id in self.missing:
-            raise ValueError(f"episode {entry.id} appears twice")
         self.next_id = max(self.next_id, entry.id + 1)
         self.next_segment = max(self.next_segment, number + 1)
         self._alive[number] += 1
@@ -281,15 +315,21 @@ class Catalog:
                 number = int(missing.name)
             else:
                 continue
-            self._alive[number] -= 1
-            if self._alive[number]:
-                continue
-            del self._alive[number]
-            if evicted:  # the bytes of episodes that were written off as damaged are kept
-                self.evicted_segments.add(number)
-            self._schemas.pop(number, None)
-            if segment := self.segments.pop(number, None):
-                if self.growing.get(segment.schema) == number:
-                    del self.growing[segment.schema]
-                empty.append(segment)
+            empty += self._release(number, evicted)
         return empty
+
+    def _release(self, number: int, evicted: bool) -> list[Segment]:
+        """One episode less is in a segment; returns the segment if it was the last one."""
+        self._alive[number] -= 1
+        if self._alive[number]:
+            return []
+        del self._alive[number]
+        if evicted:  # the bytes of episodes that were written off as damaged are kept
+            self.evicted_segments.add(number)
+        self._schemas.pop(number, None)
+        segment = self.segments.pop(number, None)
+        if segment is None:
+            return []
+        if self.growing.get(segment.schema) == number:
+            del self.growing[segment.schema]
+        return [segment]

@@ -117,6 +117,7 @@ def _check_text(text: str) -> str:
     return text
 
 
+CodecText = Annotated[str, AfterValidator(lambda text: str(Codec.parse(text)))]  # of a config: one for all cameras
 ImagesText = Annotated[str, AfterValidator(_check_text)]  # of a config
 
 

@@ -50,7 +50,7 @@ def _open(partial: Path, store: Store, images: StoreImages) -> Store:
     if not is_store(partial):
         settings = store.settings
         capacity = {"capacity_episodes": settings.capacity_episodes, "capacity_bytes": settings.capacity_bytes}
-        return Store.create(partial, **capacity, images=images)
+        return Store.create(partial, **capacity, images=images, compress_old=str(settings.compress_old))
     copy = Store.open(partial, write=True)
     if copy.settings.images != images:
         copy.close()

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from plaudit.data.disk import Folder, Tree, decode_checked, encode_checked
-from plaudit.data.frame_codecs import RAW_IMAGES, StoreImages
+from plaudit.data.frame_codecs import RAW, RAW_IMAGES, Codec, StoreImages
 from plaudit.errors import DataError, StoreDamaged, StoreError
 from plaudit.files import brief
 
@@ -97,15 +97,19 @@ class Settings:
     capacity_bytes: int | None
     label_order: Tiers = DEFAULT_ORDER  # whose labels count most
     images: StoreImages = RAW_IMAGES  # how frames are stored
+    compress_old: Codec = RAW  # of the oldest episodes beyond `capacity_bytes`, before they are evicted; raw: evicted
 
     @classmethod
-    def new(cls, capacity_episodes: int | None, capacity_bytes: int | None, images: StoreImages) -> Self:
+    def new(
+        cls, capacity_episodes: int | None, capacity_bytes: int | None, images: StoreImages, compress_old: Codec
+    ) -> Self:
         """Settings of a new store."""
         for name, value in {"capacity_episodes": capacity_episodes, "capacity_bytes": capacity_bytes}.items():
             if value is not None and value < 1:
                 raise StoreError(f"{name} must be at least 1, got {value}")
-        version = RAW_VERSION if images.is_raw else VERSION
-        return cls(version, secrets.token_hex(16), capacity_episodes, capacity_bytes, images=images)
+        version = RAW_VERSION if images.is_raw and compress_old.is_raw else VERSION
+        how = {"images": images, "compress_old": compress_old}
+        return cls(version, secrets.token_hex(16), capacity_episodes, capacity_bytes, **how)
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Self:
@@ -119,18 +123,22 @@ class Settings:
         if any(c is not None and (type(c) is not int or not 1 <= c <= MAX_CAPACITY) for c in capacity):
             raise ValueError(f"its capacities are {brief(capacity[0])} and {brief(capacity[1])}")
         order = check_tiers(tree.get("label_order", DEFAULT_ORDER))
-        images = tree.get("images", "raw")
-        if not isinstance(images, str):
-            raise ValueError(f"its images are {brief(images)}")
-        return cls(version, store_id, capacity[0], capacity[1], order, StoreImages.parse(images))
+        images, old = tree.get("images", "raw"), tree.get("compress_old", "raw")
+        if not isinstance(images, str) or not isinstance(old, str):
+            raise ValueError(f"its images are {brief(images)} and {brief(old)}")
+        return cls(version, store_id, capacity[0], capacity[1], order, StoreImages.parse(images), Codec.parse(old))
 
     def to_json(self) -> Tree:
         """The tree that `from_json` reads."""
         tree = {"format": FORMAT, **vars(self)}
         if self.label_order == DEFAULT_ORDER:
             del tree["label_order"]
-        del tree["images"]
-        return tree if self.images.is_raw else {**tree, "images": str(self.images)}
+        for name in ("images", "compress_old"):
+            if tree[name].is_raw:
+                del tree[name]
+            else:
+                tree[name] = str(tree[name])
+        return tree
 
     def write(self, root: Folder) -> None:
         """Write `store.json`."""

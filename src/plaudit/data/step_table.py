@@ -120,13 +120,14 @@ class StepTable:
             start = self._seen[1] if (seen[0], rejected) == (self._seen[0], self._rejected) else 0
             self._revision, self._rejected = self.store.revision, rejected
             alive = set(self.store.ids)
-            for episode_id in self._blocks.keys() - alive:
+            moved = set() if self.store.settings.compress_old.is_raw else self._moved(alive)
+            for episode_id in (self._blocks.keys() - alive) | moved:
                 self._rows["valid"][self._blocks.pop(episode_id)] = False
                 if self._frames is not None:
                     self._frames.remove(self._slots.pop(episode_id))
                 if self._cache is not None:
                     self._cache.forget(self.store, episode_id)
-            changed = ledger.changed_since(start) | (set() if start else self._blocks.keys())
+            changed = ledger.changed_since(start) | moved | (set() if start else self._blocks.keys())
             for episode_id in sorted(changed & alive):
                 with suppress(EpisodeNotFound):  # evicted while this loop runs
                     self._label(episode_id)
@@ -135,6 +136,12 @@ class StepTable:
             if 2 * sum(b.stop - b.start for b in self._blocks.values()) < self._used:
                 self._compact()
         return len(self.valid)
+
+    def _moved(self, alive: set[int]) -> set[int]:
+        """Episodes that are in another segment now, with compressed frames."""
+        ids = [i for i in self._blocks if i in alive]
+        before = self._rows["segment"][[self._blocks[i].start for i in ids]].tolist() if ids else []
+        return {i for i, segment in zip(ids, before) if self.store.entry(i).segment != segment}
 
     @property
     def valid(self) -> AnyArray:

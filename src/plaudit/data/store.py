@@ -21,8 +21,9 @@ Rejected: one file an episode (a batch of 256 would open hundreds), HDF5 (one wr
 lose the file), LMDB (values are not arrays), torchrl's LazyMemmapStorage (its length is lost in a crash).
 """
 
+import math
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +31,7 @@ from typing import Self
 
 from plaudit.data.catalog import Catalog, EpisodeEntry, episode_line, segment_line, source_checksums, summary_line
 from plaudit.data.disk import Folder, defer_signals, disk_error, disk_errors, lock, sync
-from plaudit.data.frame_codecs import StoreImages
+from plaudit.data.frame_codecs import Codec, StoreImages
 from plaudit.data.journal import Journal, Record
 from plaudit.data.ledger import Ledger
 from plaudit.data.recovery import check_identity, is_unfinished, recover, remove_unfinished, skip_labeled_ids
@@ -74,8 +75,9 @@ class Store:
         path, folder = (labels, None) if labels else (self.folder / "labels", root)
         self.ledger = Ledger(path, folder, {"id": self.settings.id}, LabelOrder(self.settings.label_order))
         self._catalog = Catalog(root)
-        self._verified: dict[int, set[str]] = {}  # episode -> columns
+        self._verified: dict[tuple[int, int], set[str]] = {}  # episode and segment -> columns
         self._evicted: list[Segment] = []  # evicted, and not removed yet
+        self._first_raw = 0  # no episode before it is left to be compressed
         self._write_error = ""  # why nothing more can be written
 
     @classmethod
@@ -86,16 +88,18 @@ class Store:
         capacity_episodes: int | None = None,
         capacity_bytes: int | None = None,
         images: str | StoreImages = "raw",
+        compress_old: str = "raw",
     ) -> Self:
         """Create an empty store and open it for writing.
 
         The folder must not exist, or hold nothing but what an interrupted `create` left.
 
         images: how frames are stored; see data/frame_codecs.py
+        compress_old: codec of the oldest episodes beyond `capacity_bytes`; they are evicted when all are compressed
         """
         folder = Path(folder)
         images = StoreImages.parse(images) if isinstance(images, str) else images
-        settings = Settings.new(capacity_episodes, capacity_bytes, images)
+        settings = Settings.new(capacity_episodes, capacity_bytes, images, Codec.parse(compress_old))
         with defer_signals(), disk_errors(folder, "no store can be made there"):
             new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
             if folder not in new_folders:
@@ -115,14 +119,21 @@ class Store:
 
     @classmethod
     def open_or_create(
-        cls, folder: str | Path, *, capacity_bytes: int | None = None, images: str | None = None
+        cls,
+        folder: str | Path,
+        *,
+        capacity_bytes: int | None = None,
+        images: str | None = None,
+        compress_old: str = "raw",
     ) -> Self:
         """Open a store for writing; create it if the folder has none.
 
         images: how frames are stored; None: raw, or as the store does. An error if the store does something else.
+        compress_old: as for `create`
         """
         if not is_store(Path(folder)):
-            return cls.create(folder, capacity_bytes=capacity_bytes, images=images or "raw")
+            how = {"images": images or "raw", "compress_old": compress_old}
+            return cls.create(folder, capacity_bytes=capacity_bytes, **how)
         store = cls.open(folder, write=True)
         if images is not None and store.settings.images != StoreImages.parse(images):
             store.close()
@@ -316,12 +327,13 @@ class Store:
         """Compare an episode's bytes with their checksums, unless it was done before; all columns or some."""
         entry = self.entry(episode_id)
         segment = self.segment(entry.segment)
-        verified = self._verified.setdefault(episode_id, set())
+        verified = self._verified.setdefault((episode_id, entry.segment), set())
         unverified = [c for c in columns or segment.schema.columns if c not in verified]
         if not unverified:
             return
         if len(self._verified) > 2 * len(self) + 1000:  # mostly evicted ones
-            self._verified = {i: done for i, done in self._verified.copy().items() if i in self._catalog.entries}
+            alive = self._catalog.entries
+            self._verified = {key: done for key, done in self._verified.copy().items() if key[0] in alive}
         if problem := segment.damage(entry.row, entry.rows, entry.line["crc"], unverified):
             how = f"'plaudit data check {self.folder} --repair' writes it off"
             raise StoreDamaged(f"{self.folder}: episode {episode_id} is damaged ({problem}); {how}")
@@ -364,14 +376,60 @@ class Store:
         evict: the oldest episodes beyond the capacity
         copied: the journal lines of these episodes in another store, whose times and keys they keep
         """
+
+        def write() -> Iterator[Record]:
+            for i, episode in enumerate(episodes):
+                yield from self._write(self.next_id + i, episode, self.settings.images, copied[i] if copied else None)
+
+        compressing = evict and not self.settings.compress_old.is_raw
+        ids = self._commit(write, evict=evict and not compressing)
+        if compressing:
+            self.compress_surplus()
+            if surplus := self.surplus():
+                self.evict(surplus)
+        return ids
+
+    @property
+    def compressible(self) -> bool:
+        """Whether `compress_surplus` would find an episode to compress."""
+        codec = self.settings.compress_old
+        return not codec.is_raw and self._catalog.next_raw(self._first_raw, codec) is not None
+
+    def compress_surplus(self) -> None:
+        """Compress the oldest episodes beyond the capacity, if this store does. The newest stays as it is."""
+        codec, most = self.settings.compress_old, self.settings.capacity_bytes or math.inf
+        while not codec.is_raw and self.nbytes > most:
+            oldest, before = self._catalog.next_raw(self._first_raw, codec), self.nbytes
+            if oldest is None:
+                break
+            self._first_raw = oldest + 1
+            try:
+                self._compress(oldest, codec)
+            except (InvalidEpisode, StoreDamaged):  # of a size that the codec does not take, or damaged: it stays
+                continue
+            except StoreError:  # the disk is full
+                break
+            if self.nbytes >= before:  # it was compressed better before
+                self._first_raw = self.next_id
+
+    def _compress(self, episode_id: int, codec: Codec) -> None:
+        """Store an episode's frames by a codec. Its id and its labels stay, its old place is evicted."""
+        episode, copied = self.episode(episode_id), self.entry(episode_id).line
+
+        def write() -> Iterator[Record]:
+            for line in self._write(episode_id, episode, StoreImages(codec), copied):
+                yield {**line, "op": "move"} if line["op"] == "episode" else line
+
+        self._commit(write)
+
+    def _commit(self, write: Callable[[], Iterable[Record]], *, evict: bool = False) -> list[int]:
+        """Write episodes and their journal lines: all of them or none. Returns their ids."""
         with self._guard, defer_signals():
             self._check_writable()
             rows_before = {number: segment.rows for number, segment in self._catalog.segments.items()}
-            lines: list[Record] = []
             try:
-                for i, episode in enumerate(episodes):
-                    lines += self._write(self._catalog.next_id + i, episode, copied[i] if copied else None)
-                new = [EpisodeEntry.parse(line) for line in lines if line["op"] == "episode"]
+                lines = list(write())
+                new = [EpisodeEntry.parse(line) for line in lines if line["op"] in ("episode", "move")]
                 grown = {entry.segment: self.segment(entry.segment) for entry in new}
                 for entry in new:
                     entry.check_fits(grown[entry.segment].schema)
@@ -463,9 +521,11 @@ class Store:
         if not self._evicted:
             self._catalog.evicted_segments.clear()
 
-    def _write(self, episode_id: int, episode: Episode, copied: Record | None) -> list[Record]:
+    def _write(
+        self, episode_id: int, episode: Episode, images: StoreImages, copied: Record | None = None
+    ) -> list[Record]:
         """The arrays of one episode, unsynced, and the journal lines that will make it exist."""
-        schema = Schema.of(episode, self.settings.images)
+        schema = Schema.of(episode, images)
         number = self._catalog.growing.get(schema)
         is_new = number is None or self.segment(number).nbytes >= self._segment_limit()
         if number is None or is_new:

@@ -147,11 +147,12 @@ class ReplayBuffer:
         relabel_demos: bool = True,
         capacity_gb: float = 50.0,
         store_images: str = "raw",
+        compress_old: str = "raw",
         since: float = 0.0,
     ):
         """
         folder: of the run; `episodes` in it is made when it is not there
-        store_images: how the frames of the episodes are stored; see data/frame_codecs.py
+        store_images, compress_old: how frames of the run's episodes, and of the oldest ones, are stored
         relabel_demos: the current judge labels the demonstrations; False: they keep the labels that they have
         since: s since 1970; what a judge failed on before is tried again as if it had never been
         """
@@ -164,7 +165,11 @@ class ReplayBuffer:
         self._labeled: dict[Dataset, _Labeled] = {}
         self._samplers: dict[SampleOptions, ReplaySampler] = {}
         with ExitStack() as stack:  # closes the store if the rest fails
-            store = stack.enter_context(Store.open_or_create(path, capacity_bytes=self._capacity, images=store_images))
+            store = stack.enter_context(
+                Store.open_or_create(
+                    path, capacity_bytes=self._capacity, images=store_images, compress_old=compress_old
+                )
+            )
             self._stores: dict[Dataset, Store] = {"episodes": store}
             if demos is not None:
                 self._stores["demos"] = Store.open(demos, labels=labels)

@@ -25,7 +25,7 @@ from plaudit.config import (
     SmallInt,
     parse,
 )
-from plaudit.data.frame_codecs import ImagesText
+from plaudit.data.frame_codecs import CodecText, ImagesText
 from plaudit.data.rewards import RewardConfig
 from plaudit.errors import ConfigError, did_you_mean
 from plaudit.judges.cascade import CascadeConfig
@@ -238,6 +238,7 @@ class RunSettings(Config):
         "raw"  # how the run's frames are stored: raw, lossless, jpeg:90, video:18; per camera: video,wrist=raw
     )
     capacity_gb: PositiveFloat = 50.0  # of the run's episodes; beyond it the oldest are evicted (train: at checkpoints)
+    compress_old: CodecText = "raw"  # codec of the oldest episodes beyond it, before any is evicted; raw: none
     keep_episodes: bool = False  # train: store the episodes of an on-policy learner too
     trackers: tuple[TrackerName, ...] = ("tensorboard",)  # what receives the metrics besides metrics.jsonl
 

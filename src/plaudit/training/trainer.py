@@ -302,8 +302,8 @@ class RunEpisodes:
         path, capacity = folder.episodes, int(folder.config.run.capacity_gb * 1e9)
         self._judge = judge
         saved = folder.newest_state() or {"first_episode": 0, "num_episodes_stored": 0}
-        images = folder.config.run.store_images
-        self.store = Store.open_or_create(path, capacity_bytes=capacity, images=images)
+        how = {"images": folder.config.run.store_images, "compress_old": folder.config.run.compress_old}
+        self.store = Store.open_or_create(path, capacity_bytes=capacity, **how)
         self.first: int = saved["first_episode"]  # id of the oldest episode to keep; part of a checkpoint
         self.end: int = saved["num_episodes_stored"]  # next id of the run; part of a checkpoint
 
@@ -316,13 +316,14 @@ class RunEpisodes:
 
     def drop_surplus(self) -> None:
         """Keep only what fits into the capacity, from the next checkpoint on."""
-        if surplus := self.store.surplus():
+        if not self.store.compressible and (surplus := self.store.surplus()):
             self.first = surplus[-1] + 1
 
     def evict(self) -> None:
-        """Evict all episodes that the newest checkpoint does not contain."""
+        """Evict all episodes that the newest checkpoint does not contain; compress what exceeds the capacity."""
         if outside := [i for i in self.store.ids if not self.first <= i < self.end]:
             self.store.evict(outside)
+        self.store.compress_surplus()
 
 
 class OnPolicyUpdates:

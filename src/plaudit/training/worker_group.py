@@ -89,6 +89,7 @@ def replay_options(folder: RunFolder) -> dict[str, Any]:
         "relabel_demos": config.relabels_demos,
         "capacity_gb": config.run.capacity_gb,
         "store_images": config.run.store_images,
+        "compress_old": config.run.compress_old,
         "since": time.time(),
     }
 
