@@ -215,7 +215,7 @@ function progress(state) {
     return { result, why: emptyText(state), advice: state.total ? "Train a judge on the labels" : "Record episodes, or import a data set", command: "", tone: state.total ? "good" : "open" };
   }
   const isMarked = state.excluded || state.runs.some(([, , value]) => value !== null);
-  const advice = isMarked ? "Press Enter to save this label and open the next episode" : "Go to the first frame of success and press S, or press F if there is none";
+  const advice = isMarked ? "Press Enter to save this label and open the next episode" : "Press S at the first frame of success, or F if there is none";
   return { result, why: [REASONS[state.order], state.agreement].filter(Boolean).join(" "), advice, command: "", tone: "open" };
 }
 

@@ -168,7 +168,7 @@ function comparison(runs, count) {
 function group(title, curves) {
   const node = section(title, el("div", { class: "charts" }, ...curves.map(([metric, points]) =>
     el("div", { class: "card" }, el("div", { class: "muted" }, metric), chart([points], { width: 400 })))));
-  node.style.flex = `${curves.length} 1 ${curves.length * 320}px`;
+  node.style.flexBasis = `${curves.length * 400}px`;
   return node;
 }
 
