@@ -164,7 +164,7 @@ def test_lerobots_reward_classifier(run, tmp_path, block):
     assert "ResNet-10 begins from random weights" in said and "the model is in judge" in said
     shape = load_reward_model(tmp_path / "judge", force=True).classifier
     assert (shape.encoder.type, shape.image_size, shape.hidden_dim) == ("resnet10", (32, 32), 32)
-    assert names(tmp_path) == ["classifier.json", "judge", "labeled", "store"]
+    assert names(tmp_path) == ["classifier.json", "judge", "labeled", "labeled.store", "store"]
 
 
 def test_the_maniskill_recipe(run, tmp_path, store, monkeypatch):
@@ -228,7 +228,7 @@ def test_a_failed_control_is_told(run, tmp_path):
         (["store", "--image-key", "wrist", *FAST], "has no camera 'wrist', it has: front; name cameras that all"),
         (["store", "epoch=3"], "error: command line: unknown key 'epoch'; did you mean 'epochs'?"),
         (["store", "num_cameras=2"], "error: num_cameras is 2 and there are 1: front"),
-        (["unlabeled"], "error: unlabeled has no labels; label it (plaudit label unlabeled --judge human), then name"),
+        (["unlabeled"], "error: unlabeled has no labels; label it (plaudit label unlabeled --judge human), then run"),
         (["store", "--pretrained-encoder-path", "r.pt"], "no such file of weights; download resnet10_pretrained.pt"),
         (["--positive-dir", "unlabeled", "--negative-dir", "nowhere"], "error: nowhere does not exist"),
         (["failures"], "labeled frames of these 4 episodes are failure; a judge learns from frames of both kinds"),
@@ -266,12 +266,14 @@ def test_missing_labels_and_weights_are_told_before_an_image_is_decoded(
     assert sentence in run(*words, ok=False)
 
 
-def test_a_data_set_that_was_labeled_here_is_answered_with_the_store_of_its_labels(run, tmp_path, store):
+def test_a_data_set_that_was_labeled_here_is_learned_from_with_these_labels(run, tmp_path, store):
     bare = Store.create(tmp_path / "bare")
-    bare.append(store.episode(0))
+    for _, episode in store:
+        bare.append(episode)
     export_dataset(bare, tmp_path / "theirs", "lerobot", WriteOptions(video=False))
-    plaudit("data", "import", "theirs", "theirs.store", cwd=tmp_path)
-    assert "are in theirs.store, so name that store" in run("theirs", ok=False)
+    (tmp_path / "theirs.json").write_text(json.dumps({str(i): CUTOFF if i < 6 else None for i in store.ids}))
+    plaudit("data", "label", "theirs", "theirs.json", cwd=tmp_path)
+    assert "has no camera 'wrist'" in run("theirs", "--image-key", "wrist", ok=False)
 
 
 @pytest.mark.slow

@@ -232,11 +232,19 @@ def check_episodes(path: Path) -> None:
 
 
 def open_episodes(path: Path, options: Any = None) -> Any:
+    """The store at `path`, or next to the data set at `path`; `options` as for `episodes_folder`."""
+    from plaudit.data.store import Store
+
+    return Store.open(episodes_folder(path, options))
+
+
+def episodes_folder(path: Path, options: Any = None) -> Path:
     """The store at `path`; for a data set of another format, the store next to it, which is created or updated first.
+
+    Every command that takes a store opens it by this function.
 
     options: a `ReadOptions` from the command line; None if the command has no such options
     """
-    from plaudit.data.store import Store
     from plaudit.data.transfer import open_or_import, store_beside
 
     try:
@@ -249,7 +257,15 @@ def open_episodes(path: Path, options: Any = None) -> Any:
     except KeyboardInterrupt:
         stop(f"interrupted while {path} was imported; run the same command to resume")
     tell("note", *notes)
-    return Store.open(folder)
+    return folder
+
+
+def with_stores(config: Any) -> Any:
+    """A training config whose demonstrations are a store, if they are in a data set of another format."""
+    if config.demos.store is None:
+        return config
+    demos = config.demos.model_copy(update={"store": episodes_folder(config.demos.store)})
+    return config.model_copy(update={"demos": demos})
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from plaudit.cli.common import out, progress, stop, tell
+from plaudit.cli.common import episodes_folder, open_episodes, out, progress, stop, tell
 from plaudit.cli.options import IMAGES_HELP, Count, Fps, Option, Positive, StoreImages, command, group, is_count
 from plaudit.errors import DataError
 
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 data = group("data", "Import, export, inspect, label and check episodes.")
 
-StoreArgument = Annotated[Path, Option(metavar="STORE", help="An episode store.")]
+StoreArgument = Annotated[
+    Path,
+    Option(metavar="STORE", help="A store; or a data set, which is imported into FOLDER.store next to it first."),
+]
 Episodes = Annotated[str | None, Option(help="Episode ids, like '0,3,7-9'; all when not given.")]
 StateColumns = Annotated[
     list[str] | None,
@@ -156,7 +159,6 @@ def export(
     Writes LeRobot v3.0, HDF5 (robomimic's layout), .npy or .pkl into a new folder.
     """
     from plaudit.data.formats import WriteOptions
-    from plaudit.data.store import Store
     from plaudit.data.transfer import export_dataset
     from plaudit.report.verdict import Verdict, quoted
 
@@ -170,7 +172,7 @@ def export(
         )
     if quality is not None and quality > 51 and codec not in (None, "av1"):
         raise DataError(f"--quality of {codec} is 1 to 51, not {quality}; av1 has up to 63")
-    opened = Store.open(store)
+    opened = open_episodes(store)
     ids = chosen_ids(opened, episodes)
     options = WriteOptions(camera or (), not images, codec or "av1", quality, reward_frame, fps)
     try:
@@ -195,7 +197,9 @@ def info(
     from plaudit.data.store import Store, is_store
     from plaudit.report.tables import dataset_table, episode_table, store_table
 
-    if not is_store(path):
+    if episode is not None:
+        out.print(*episode_table(open_episodes(path), episode), sep="\n")
+    elif not is_store(path):
         from plaudit.data.formats import ReadOptions
         from plaudit.data.formats.decoder import open_in_worker
 
@@ -203,8 +207,6 @@ def info(
             out.print(dataset_table(dataset))
             for sentence in dataset.problems:
                 tell("note", f"it cannot be imported as it is: {sentence}")
-    elif episode is not None:
-        out.print(*episode_table(Store.open(path), episode), sep="\n")
     else:
         out.print(*store_table(Store.open(path)), sep="\n")
 
@@ -224,7 +226,7 @@ def repack_(
     from plaudit.report.tables import stored_size
 
     try:
-        copy = repack(store, target, images, progress("copying"))
+        copy = repack(episodes_folder(store), target, images, progress("copying"))
     except KeyboardInterrupt:
         stop(f"interrupted; {target} was not written, run the same command to resume")
     out.print(f"{len(copy)} episodes copied to {target}: {stored_size(copy.nbytes, copy.raw_nbytes)}")
@@ -245,6 +247,8 @@ def check(
     from plaudit.report.text import format_count
     from plaudit.report.verdict import Verdict, quoted
 
+    if not (store / "journal").is_file():  # a damaged store is a store too
+        store = episodes_folder(store)
     if empty_quarantine:
         tell("deleted", *checks.empty_quarantine(store))
     try:
@@ -280,10 +284,9 @@ def sheet(
     version: Count | None = None,  # Version of the labels; the one that counts when not given.
 ) -> None:
     """Draw a contact sheet of an episode, with its labels."""
-    from plaudit.data.store import Store
     from plaudit.report.sheet import contact_sheet, save_image
 
-    opened = Store.open(store)
+    opened = open_episodes(store)
     content = opened.episode(episode)
     labels = opened.ledger.labels(episode) if version is None else opened.ledger.version(episode, version).labels()
     title = f"Episode {episode}" + (f": {content.task}" if content.task else "")
@@ -301,15 +304,14 @@ def view(
     save: Annotated[Path | None, Option(metavar="FILE.rrd")] = None,  # Write a file of Rerun.
 ) -> None:
     """Show an episode with Rerun: cameras, states, actions, rewards, and the scores and labels of each judge."""
-    from plaudit.data.store import Store
     from plaudit.report.rerun import save_episode, show_episode
 
     if rerun == (save is not None):
         raise DataError("add --rerun to open the viewer, or --save FILE.rrd to write a file; plaudit serve shows pages")
     if save is None:
-        show_episode(Store.open(store), episode, progress=progress("sending"))
+        show_episode(open_episodes(store), episode, progress=progress("sending"))
     else:
-        save_episode(Store.open(store), episode, save, progress("writing"))
+        save_episode(open_episodes(store), episode, save, progress("writing"))
         out.print(f"{save} shows episode {episode}; open it with: rerun {save}")
 
 
@@ -323,9 +325,8 @@ def stats(
 ) -> None:
     """Compute normalization statistics of states and actions."""
     from plaudit.data.normalize import Normalizer
-    from plaudit.data.store import Store
 
-    normalizer = Normalizer.from_store(Store.open(store), by_range=by_range)
+    normalizer = Normalizer.from_store(open_episodes(store), by_range=by_range)
     normalizer.save(output)
     sizes = ", ".join(f"{name} [{len(one.mean)}]" for name, one in normalizer.stats.items())
     out.print(f"{output} has the statistics of {sizes}")
@@ -345,6 +346,7 @@ def order_(
     from plaudit.data.store import Store
 
     tiers = None if order is None else parse_order(order)
+    store = episodes_folder(store)
     if tiers is not None:
         with Store.open(store, write=True) as opened:
             opened.set_label_order(tiers)
@@ -377,8 +379,7 @@ def chosen_ids(store: Any, text: str | None) -> list[int]:
 
 @command(data, "label")
 def label(
-    # An episode store; with --to-lerobot also a LeRobot data set.
-    store: Annotated[Path, Option(metavar="STORE")],
+    store: StoreArgument,
     # A file {episode: first success frame, [[first, last], [first, null, "unknown"], ...] or null}, or .parquet.
     cutoffs: Path | None = None,
     *,
@@ -409,7 +410,7 @@ def label(
     from plaudit.data import labeled_copy
     from plaudit.data.cutoffs import label_store, read_cutoffs
     from plaudit.data.frame_signals import label_by_signals, read_frame_signals
-    from plaudit.data.store import Store, is_store
+    from plaudit.data.store import is_store
 
     if to_lerobot is None and (source is not None or hard_links):
         raise DataError("--source and --hard-links need --to-lerobot OUT, the folder of the copy")
@@ -418,7 +419,7 @@ def label(
         raise DataError("--signal and --threshold are about a .parquet file of frame signals; name one")
     if threshold is not None and signal is None:
         raise DataError("--threshold needs --signal, the name of the signal")
-    if signals and (after != "failure" or not is_store(store)):
+    if signals and (after != "failure" or (to_lerobot is not None and not is_store(store))):
         raise DataError("a .parquet file labels a store: import the data set first, and leave out --after")
     if to_lerobot is not None and not is_store(store):
         if by or note or restore or source:
@@ -428,7 +429,7 @@ def label(
         labels = labeled_copy.labels_of_file(store, read_cutoffs(cutoffs), after=after, follow_links=follow_links)
         source = store
     else:
-        opened = Store.open(store)
+        opened = open_episodes(store)
         if to_lerobot is not None:
             source = source or labeled_copy.source_of_store(opened)
             labeled_copy.check_copy(source, to_lerobot, store)  # before anything is labeled

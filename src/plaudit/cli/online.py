@@ -13,7 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.live import Live
 
-from plaudit.cli.common import corrected_success, err, on_ctrl_c, out, progress, run_app, stop, tell
+from plaudit.cli.common import corrected_success, err, on_ctrl_c, out, progress, run_app, stop, tell, with_stores
 from plaudit.cli.options import (
     Algorithm,
     AllowUntrained,
@@ -143,7 +143,7 @@ def _open_run(
             "and judge="
         )
     robot_files = {key: str(path.absolute()) for key, path in files.items() if path is not None}
-    wanted = load_training_config("online", config, overrides, robot_files=robot_files, flags=flags)
+    wanted = with_stores(load_training_config("online", config, overrides, robot_files=robot_files, flags=flags))
     _check_judge(wanted, is_new=True)
     path = wanted.run.resume_dir
     return RunFolder.resume_named(path, wanted) if path else RunFolder.open(folder / wanted.run_name, wanted)

@@ -1,5 +1,6 @@
 """`plaudit train-reward` and `plaudit train-progress`."""
 
+import os
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,12 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.text import Text
 
-from plaudit.cli.common import check_episodes, epochs_bar, out, progress, stop, store_and_keys, tell
+from plaudit.cli.common import check_episodes, episodes_folder, epochs_bar, out, progress, stop, store_and_keys, tell
 from plaudit.cli.data import StateColumns
 from plaudit.cli.options import Flag, Option, app, command, config_command, split_names
-from plaudit.errors import DataError
+from plaudit.errors import DataError, UnclearDataset
 
 if TYPE_CHECKING:
+    from plaudit.data.formats import ReadOptions
     from plaudit.data.store import Store
     from plaudit.judges.classifier.budget import Choice
     from plaudit.judges.classifier.fit import TrainResult
@@ -248,6 +250,9 @@ def _training_episodes(job: "RewardTrainJob", state: Sequence[str]) -> Iterator[
     if stores:
         yield Store.open(stores[0])
         return
+    if (folder := _decoded(job, state)) is not None:
+        yield Store.open(folder)
+        return
     scratch = existing_parent(job.output_dir) / f".{job.output_dir.name}.import"
     shutil.rmtree(scratch, ignore_errors=True)  # of a command that was killed
     try:
@@ -256,25 +261,55 @@ def _training_episodes(job: "RewardTrainJob", state: Sequence[str]) -> Iterator[
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _imported(job: "RewardTrainJob", state: Sequence[str], scratch: Path) -> "Store":
-    """Into a folder under the first source's name, which is what messages call it; no more than is learned from."""
-    from plaudit.data.formats import ReadOptions
-    from plaudit.data.formats.decoder import open_in_worker
-    from plaudit.data.store import Store
-    from plaudit.data.transfer import import_dataset
+def _decoded(job: "RewardTrainJob", state: Sequence[str]) -> Path | None:
+    """The store next to a LeRobot data set, with the labels that were given to it here.
 
-    columns = state if job.use_state else ("none",)
-    options = ReadOptions(job.reward_frame, state=columns, action=("none",), cameras=job.image_keys or ())
+    None where episodes have to be imported for this training alone: folders of trajectories, chosen episodes, a place
+    that cannot be written to, a data set that does not say which columns are states and actions.
+    """
+    from plaudit.data.formats import ReadOptions, layout_of, lerobot
+    from plaudit.data.store import is_store
+    from plaudit.data.transfer import store_beside
+
+    source, *others = job.data
+    if others or layout_of(source) is not lerobot or job.episodes is not None or job.exclude_episodes:
+        return None
+    options, store = ReadOptions(job.reward_frame, state=state), store_beside(source)
+    if not is_store(store):
+        if not os.access(store.parent, os.W_OK):
+            return None
+        if job.predict_success and not _has_labels(job, options):
+            raise DataError(_no_labels(source))
+    try:
+        return episodes_folder(source, options)
+    except UnclearDataset:
+        return None
+
+
+def _has_labels(job: "RewardTrainJob", options: "ReadOptions") -> bool:
+    """No image is decoded. What cannot be read is left to the import, which reports it."""
+    from plaudit.data.formats.decoder import open_in_worker
 
     def has_labels(source: Path) -> bool:
-        """No image is decoded. What cannot be read is left to the import, which reports it."""
         with open_in_worker(source, options) as dataset:
             try:
                 return any(entry.has_labels() for entry in dataset.sources if job.takes(entry.index))
             except DataError:
                 return True
 
-    if job.predict_success and not any(map(has_labels, job.data)):
+    return any(map(has_labels, job.data))
+
+
+def _imported(job: "RewardTrainJob", state: Sequence[str], scratch: Path) -> "Store":
+    """Into a folder under the first source's name, which is what messages call it; no more than is learned from."""
+    from plaudit.data.formats import ReadOptions
+    from plaudit.data.store import Store
+    from plaudit.data.transfer import import_dataset
+
+    columns = state if job.use_state else ("none",)
+    options = ReadOptions(job.reward_frame, state=columns, action=("none",), cameras=job.image_keys or ())
+
+    if job.predict_success and not _has_labels(job, options):
         raise DataError(_no_labels(job.data[0]))
     folder, labeled = scratch / job.data[0].name, 0
     imported: dict[Path, Sequence[int]] = {}
@@ -297,13 +332,7 @@ def _imported(job: "RewardTrainJob", state: Sequence[str], scratch: Path) -> "St
 
 
 def _no_labels(source: Path) -> str:
-    from plaudit.data.store import is_store
-    from plaudit.data.transfer import store_beside
-
-    store = store_beside(source)
-    if is_store(store):
-        return f"{source} has no labels of its own; those that were given to it here are in {store}, so name that store"
-    return f"{source} has no labels; label it (plaudit label {source} --judge human), then name {store}"
+    return f"{source} has no labels; label it (plaudit label {source} --judge human), then run this again"
 
 
 def _print_result(fitted: "TrainResult", job: "RewardTrainJob") -> None:

@@ -16,6 +16,7 @@ from plaudit.cli.common import (
     stop,
     tell,
     training_bar,
+    with_stores,
 )
 from plaudit.cli.options import Option, Overrides, app, command
 from plaudit.errors import DataError, PlauditError, PolicyError, TargetNotEmpty, did_you_mean
@@ -67,7 +68,7 @@ def train_(
     if resume is not None:
         run = _resumed(resume, config, overrides or [])
     else:
-        wanted = load_training_config("train", config, overrides or [])
+        wanted = with_stores(load_training_config("train", config, overrides or []))
         for line in check_run(wanted):
             out.print(line)
         path = wanted.run.resume_dir

@@ -9,14 +9,15 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from plaudit.data.disk import disk_errors
-from plaudit.data.formats import writer
+from plaudit.data.formats import layout_of, writer
 from plaudit.data.formats.base import Dataset, FormatName, LabeledEpisode, ReadOptions, WriteOptions, size_text
 from plaudit.data.formats.decoder import open_in_worker
+from plaudit.data.source_record import SourceRecord, describe_options, fingerprint_files, plain_options
 from plaudit.data.store import Store, is_store
 from plaudit.errors import DataError, StoreError, StoreLocked, TargetNotEmpty, UnclearDataset
 from plaudit.types import ProgressFn
@@ -63,8 +64,14 @@ def import_dataset(
         _check_space(dataset, options or ReadOptions(), Path(store_folder), new and images is None, announce)
         sources = [source for source in dataset.sources if takes(source.index)]
         with Store.open_or_create(store_folder, images=images) as store:
+            record = SourceRecord(options or ReadOptions(), fingerprint_files(Path(source)))
+            is_beside = store.folder.absolute() == store_beside(Path(source)).absolute()
+            if is_beside:
+                replace(record, fingerprint="").save(store.folder)
             _import_episodes(str(dataset.path), progress(sources), store, report)
             report.nbytes, report.raw_nbytes = store.nbytes, store.raw_nbytes
+            if is_beside and not report.failed and len(sources) == len(dataset.sources):
+                record.save(store.folder)
         report.notes = list(dataset.notes)
     if new and not report.ids:
         shutil.rmtree(store_folder, ignore_errors=True)  # a link to a folder stays
@@ -84,17 +91,28 @@ def open_or_import(
     """The store that holds the episodes and labels of a folder, and notes for the user.
 
     A store is used as it is. A data set has no ledger and is never changed, so its episodes are imported into a store
-    next to it, or `into`. Opening it again finds that store and adds what is new.
+    next to it, or `into`. That store is opened again as it is until the files of the data set change. New episodes are
+    added then; episodes that changed are an error, because their labels may not fit.
+
+    options: None, or the usual ones: those that the store was made with
     """
     if is_store(path):
         if into is not None and into != path:
             raise DataError(f"{path} is a store already, and its labels belong into it; leave out {into}")
         return path, []
     store = into or store_beside(path)
+    record = SourceRecord.load(store) if is_store(store) else None
+    removed = 0
+    if record is not None:
+        layout_of(path)
+        options = _recorded_options(path, store, record, options)
+        if record.fingerprint == fingerprint_files(path):
+            return store, []
+        removed = _check_unchanged(path, store, options) if record.fingerprint else 0
     try:
         report = import_dataset(path, store, options, progress, announce)
     except StoreLocked as error:
-        return store, [f"{error}; it is used as it is now"]
+        raise DataError(f"{error}: it may be importing {path}; run this again when it has ended") from error
     except StoreError as error:
         raise DataError(
             f"the labels of {path} belong into a store, and none can be written there: {error}. Import it to a folder "
@@ -102,7 +120,45 @@ def open_or_import(
         ) from error
     count = len(report.ids) + report.already_imported
     notes = [f"the labels of {path} are in the store {store}, which has its {count} episodes; {path} is not changed"]
+    if record is not None and record.fingerprint:
+        gone = f", {removed} are no longer in it and stay in the store" if removed else ""
+        new = f"{len(report.ids)} new episodes were added" if report.ids else "it has no new episodes"
+        notes.append(f"files of {path} changed since it was imported: {new}{gone}; its labels are not imported again")
     return store, [*notes, *report.notes, *report.failed]
+
+
+def _recorded_options(path: Path, store: Path, record: SourceRecord, options: ReadOptions | None) -> ReadOptions:
+    """The options that the store was made with; an error if others are asked for."""
+    asked = plain_options(options or ReadOptions())
+    if asked not in (plain_options(ReadOptions()), plain_options(record.options)):
+        raise DataError(
+            f"{path} was imported into {store} with {describe_options(record.options)}; leave the options out, or "
+            f"import it into another store with yours (plaudit data import {path} STORE) and name that store"
+        )
+    return record.options
+
+
+def _check_unchanged(path: Path, store_folder: Path, options: ReadOptions) -> int:
+    """Refuse a data set whose episodes are not those of its store; returns how many it no longer has."""
+    imported: dict[int, set[str]] = {}
+    store = Store.open(store_folder)
+    for i in store.ids:
+        if origin := store.entry(i).line["origin"]:
+            imported.setdefault(origin["index"], set()).add(origin["digest"])
+    changed: list[int] = []
+    with open_in_worker(path, options) as dataset:
+        for source in dataset.sources:
+            with suppress(DataError):  # the import reports it
+                if source.index in imported and source.digest() not in imported[source.index]:
+                    changed.append(source.index)
+        removed = len(imported.keys() - {source.index for source in dataset.sources})
+    if changed:
+        count = f"episode {changed[0]}" if len(changed) == 1 else f"{len(changed)} episodes (first {changed[0]})"
+        raise DataError(
+            f"{count} of {path} changed since it was imported into {store_folder}, so labels there may not fit. Move "
+            f"{store_folder} away to import it anew, or name {store_folder} to use the old episodes"
+        )
+    return removed
 
 
 def store_beside(path: Path) -> Path:
