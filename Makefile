@@ -3,7 +3,7 @@
 #   make test    set up, lint and run the tests
 # Both take PYTHON=python3.12 to use another Python, and TORCH=... to install another build of PyTorch.
 .PHONY: help demo test test-all test-latest environments ruff lint types test-fast test-beside test-clusters test-simulators
-.PHONY: test-tools test-slow test-slow-clusters bench interop lock dist docs clean
+.PHONY: test-tools test-transformers test-slow test-slow-clusters bench interop lock dist docs clean
 
 # Every Python that was asked for has environments of its own.
 VENV := .venv$(addprefix -,$(notdir $(PYTHON)))
@@ -30,6 +30,7 @@ help:
 	@echo "make test-all   the same with types, test-tools and the slow tests: faults on a cluster, long runs, many repetitions"
 	@echo "make test-simulators   of these, the adapters with gym_hil, Fetch and Meta-World: they need an older MuJoCo"
 	@echo "make test-tools   W&B, trackio and Rerun with their own packages (1 GB), which make test leaves out"
+	@echo "make test-transformers   whether published judges score alike with the oldest supported transformers (80 MB)"
 	@echo "make test-latest   the same as test-all with the newest release of everything, without the lock"
 	@echo "make lint   ruff and pyright alone"
 	@echo "make bench  every benchmark in its quick form"
@@ -127,6 +128,9 @@ $(TOOLS)/.ready: $(SETUP) requirements/lock-tools.txt
 
 test-tools: $(TOOLS)/.ready
 	$(TOOLS)/bin/pytest -n 2 --dist loadfile $(SELECT) tests/tools
+
+test-transformers: $(VENV)/.ready-dev
+	$(BIN)/python scripts/transformers_versions.py
 
 bench: $(VENV)/.ready-bench $(SIMULATORS)/.ready
 	$(BIN)/python benchmarks/structure.py --quick
