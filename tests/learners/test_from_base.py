@@ -191,10 +191,10 @@ def test_the_flag_is_set_for_the_best_of_the_run_and_for_people(base: Path):
 @pytest.mark.parametrize("method", ["advantage", "conditioned"])
 def test_actions_that_pay_become_more_frequent(base: Path, method: str):
     """Recorded actions are of all kinds, and high ones pay."""
-    learner = WeightedBC(WeightedBcConfig(base=base, method=method, lr=3e-3, hidden_dims=(16,)), SPACES)
+    learner = WeightedBC(WeightedBcConfig(base=base, method=method, lr=1e-2, hidden_dims=(16,)), SPACES)
     seen = Observation({}, np.random.default_rng(0).uniform(-0.5, 0.5, (200, 2)).astype(np.float32))
     rng = torch.Generator().manual_seed(0)
-    for _ in range(250):
+    for _ in range(100):
         actions = torch.rand(128, 2, 1, generator=rng) * 2 - 1
         state = torch.rand(128, 2, generator=rng) - 0.5
         batch = windows(128, actions=actions, state=state, reward=(actions.mean(dim=(1, 2)) > 0.2).float())

@@ -27,8 +27,8 @@ def bandit(rng: torch.Generator, size: int = 128) -> Batch[torch.Tensor]:
 
 
 def test_it_finds_the_best_action_of_a_bandit():
-    rng, learner = torch.Generator().manual_seed(0), Sac(SacConfig(hidden_dims=(32, 32), lr=3e-3), SPACES)
-    losses = [learner.update(bandit(rng))["loss/critic"] for _ in range(400)]
+    rng, learner = torch.Generator().manual_seed(0), Sac(SacConfig(hidden_dims=(32, 32), lr=1e-2), SPACES)
+    losses = [learner.update(bandit(rng))["loss/critic"] for _ in range(150)]
     state = np.array([[0.4, 0.0], [-0.4, 0.3]], np.float32)
     assert np.abs(learner.act(Observation({}, state), explore=False)[:, 0] - state[:, 0]).max() < 0.15
     assert losses[-1] < 0.05 < losses[0]
@@ -37,9 +37,9 @@ def test_it_finds_the_best_action_of_a_bandit():
 @pytest.mark.parametrize(("part", "acts"), [(0, 0.8), (1, -0.8)])
 def test_with_a_weight_the_actor_clones_demonstrations_and_nothing_else(part: int, acts: float):
     """The critics want -0.8 and the first part of the mix shows 0.8; the second shows it too, and is not cloned."""
-    learner = Sac(SacConfig(hidden_dims=(32, 32), lr=3e-3, bc_weight=100.0), SPACES)
+    learner = Sac(SacConfig(hidden_dims=(32, 32), lr=1e-2, bc_weight=100.0), SPACES)
     rng = torch.Generator().manual_seed(0)
-    for _ in range(400):
+    for _ in range(100):
         batch = bandit(rng)
         shown = torch.arange(128) % 2 == 0
         actions = torch.where(shown[:, None], torch.full_like(batch.actions, 0.8), batch.actions)
@@ -47,15 +47,15 @@ def test_with_a_weight_the_actor_clones_demonstrations_and_nothing_else(part: in
         parts = torch.where(shown, part, 1)
         learner.update(Batch(**{**vars(batch), "actions": actions, "reward": reward, "part": parts}))
     state = np.zeros((1, 2), np.float32)
-    assert learner.act(Observation({}, state), explore=False)[0, 0] == pytest.approx(acts, abs=0.15)
+    assert learner.act(Observation({}, state), explore=False)[0, 0] == pytest.approx(acts, abs=0.25)
 
 
 def test_at_first_the_actor_may_only_clone_and_then_follows_the_critics():
     """The demonstrations show 0.6 and the critics want -0.6: what it samples is near the first, and then the second."""
-    learner = Sac(SacConfig(hidden_dims=(32, 32), lr=3e-3, policy_update_freq=1, clone_updates=300), SPACES)
+    learner = Sac(SacConfig(hidden_dims=(32, 32), lr=1e-2, policy_update_freq=1, clone_updates=80), SPACES)
     rng, state, acts = torch.Generator().manual_seed(0), np.zeros((200, 2), np.float32), list[np.ndarray]()
     for _ in range(2):
-        for _ in range(300):
+        for _ in range(80):
             batch = bandit(rng)
             shown = torch.arange(128) % 2 == 0
             actions = torch.where(shown[:, None], torch.full_like(batch.actions, 0.6), batch.actions)
@@ -158,9 +158,9 @@ def gripper_bandit(rng: torch.Generator, size: int = 128) -> Batch[torch.Tensor]
 
 
 def test_a_discrete_gripper_finds_the_best_action_of_a_bandit():
-    config = SacConfig(hidden_dims=(32, 32), lr=3e-3, gripper="discrete")
+    config = SacConfig(hidden_dims=(32, 32), lr=1e-2, gripper="discrete")
     rng, learner = torch.Generator().manual_seed(0), Sac(config, ARM)
-    for _ in range(400):
+    for _ in range(120):
         learner.update(gripper_bandit(rng))
     state = np.array([[0.4, -0.3], [-0.4, 0.3], [0.1, -0.2]], np.float32)
     for explore in (False, True):
