@@ -135,6 +135,16 @@ def test_every_command_that_a_page_shows_is_executed_by_a_test():
         assert re.search(rf"[\"'`(]{words}[\"' ]", tests), f"no test executes plaudit {name}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_targets_of_make_and_the_scripts_that_a_page_shows_exist(page):
+    code = re.compile(r"^```\w*\n(.*?)^```|(`[^`\n]+)", flags=re.DOTALL | re.MULTILINE)
+    text = "\n".join(block + span for block, span in code.findall(page.read_text()))
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    assert set(re.findall(r"(?:^|`)make ([a-z-]+)", text, flags=re.MULTILINE)) <= targets
+    for script in re.findall(r"(?:^|`|sudo )(?:python|bash) ([\w/]+\.(?:py|sh))", text, flags=re.MULTILINE):
+        assert (ROOT / script).exists(), f"{page.name} runs {script}"
+
+
 def test_commands_are_found_in_blocks_and_in_sentences():
     lines = shown_commands(ROOT / "README.md")
     assert any(line.startswith("plaudit train env=lift") and "policy.encoder=cloned" in line for line in lines)
