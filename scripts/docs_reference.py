@@ -144,7 +144,14 @@ def table(keys: list[Key]) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|").replace("<", "&lt;")
+    return _escape(text).replace("|", "\\|")
+
+
+def _escape(text: str) -> str:
+    """Text that is not Markdown but for code in backticks: no tags and no links."""
+    parts = text.split("`")
+    parts[::2] = [part.replace("<", "&lt;").replace("[", "&#91;") for part in parts[::2]]
+    return "`".join(parts)
 
 
 @cache
@@ -207,7 +214,7 @@ def commands() -> list[tuple[str, str, str]]:
 
 
 def _help(command: Any) -> str:
-    return (command.help or "").strip()
+    return _escape((command.help or "").strip())
 
 
 def _flags(command: Any, words: str) -> str:

@@ -70,6 +70,8 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     uri = page.file.src_uri
 
     def lead(match: re.Match[str]) -> str:
+        if match[2].endswith(".ipynb"):
+            return f"{match[1]}{match[2].removesuffix('.ipynb')}.md{match[3]}"
         path = outside(uri, match[2])
         if path is None:
             return match[0]
