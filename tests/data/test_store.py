@@ -366,7 +366,7 @@ def test_a_column_file_that_was_cut_short_is_named(store):
                 path.mkdir(),
                 (path / "store.json").write_bytes(encode_checked({"version": 99})),
             ),
-            "has version 99, this plaudit reads 2; upgrade plaudit",
+            "has version 99, this plaudit reads 3; upgrade plaudit",
         ),
     ],
 )
