@@ -2,6 +2,7 @@
 
 import os
 import signal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from plaudit.data.check import check
 from plaudit.data.replay import ReplaySampler
 from plaudit.data.store import Store
 from plaudit.errors import DataError
+from plaudit.training.trainer import RunEpisodes
 from plaudit.types import Episode, Labels
 
 EPISODE_BYTES = 5 * (48 * 64 * 3 + 20)
@@ -143,7 +145,7 @@ def test_what_cannot_be_compressed_is_evicted_in_its_turn(tmp_path):
     for n in range(12):
         store.append(nth_episode(n, height=47))  # H.264 needs even sizes
     assert store.ids == list(range(12 - len(store), 12)) and len(store) >= 4
-    assert store.nbytes <= store.settings.capacity_bytes and not store.compressible
+    assert store.nbytes <= store.settings.capacity_bytes
 
 
 def test_a_damaged_episode_is_left_alone_while_others_are_compressed(tmp_path):
@@ -167,3 +169,27 @@ def test_a_codec_for_old_episodes_is_checked(tmp_path):
     for n in range(4):
         store.append(counting_episode(steps=2, first=n))
     assert store.ids == [2, 3] and not store.segments[0].schema.images  # a capacity in episodes is no matter of bytes
+
+
+def test_a_training_run_compresses_at_checkpoints_and_drops_only_what_is_left(tmp_path):
+    run = SimpleNamespace(capacity_gb=2.5e-9 * EPISODE_BYTES, store_images="raw", compress_old="jpeg:50")
+    folder = SimpleNamespace(episodes=tmp_path / "s", config=SimpleNamespace(run=run), newest_state=lambda: None)
+    judge = SimpleNamespace(
+        episodes=lambda n: [(nth_episode(n), Labels.from_cutoff(steps=4, cutoff=2, source="human"))]
+    )
+    episodes = RunEpisodes(folder, judge)
+    first = []
+    for n in range(24):
+        episodes.add(n)
+        raw = [
+            i for i in episodes.store.ids if not episodes.store.segment(episodes.store.entry(i).segment).schema.images
+        ]
+        assert n in raw and len(raw) <= 3  # the newest is raw until a checkpoint
+        episodes.drop_surplus()
+        episodes.evict()  # after a checkpoint
+        first.append(episodes.store.ids[0])
+        assert episodes.store.ids == list(range(episodes.first, n + 1))
+    assert first[:8] == [0] * 8 and first[-1] > 0
+    assert episodes.store.nbytes <= 1.2 * episodes.store.settings.capacity_bytes
+    episodes.store.close()
+    assert check(tmp_path / "s").ok

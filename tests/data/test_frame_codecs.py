@@ -366,3 +366,14 @@ def test_a_repack_refuses_what_it_would_overwrite_or_mix(tmp_path, monkeypatch):
 def test_stores_of_each_codec_take_the_same_setting_again(images):
     assert str(StoreImages.parse(images)) == images
     assert str(StoreImages.parse(f"raw,b={images},a=raw")) == f"raw,a=raw,b={images}"
+
+
+def test_an_import_stores_frames_as_asked_and_reports_both_sizes(tmp_path):
+    make_store(tmp_path / "s", "raw").close()
+    plaudit("data", "export", "s", "out", "--to", "npy", cwd=tmp_path)
+    told = plaudit("data", "import", "out", "small", "--store-images", "jpeg:80", cwd=tmp_path)
+    store = Store.open(tmp_path / "small")
+    assert f"{store.nbytes:,} bytes" in told and f"of {store.raw_nbytes:,} raw" in " ".join(told.split())
+    assert str(store.settings.images) == "jpeg:80" and len(store) == 3
+    told = plaudit("data", "import", "out", "small", "--store-images", "video", cwd=tmp_path, ok=False)
+    assert "stores frames as jpeg:80, not video" in " ".join(told.split())

@@ -389,12 +389,6 @@ class Store:
                 self.evict(surplus)
         return ids
 
-    @property
-    def compressible(self) -> bool:
-        """Whether `compress_surplus` would find an episode to compress."""
-        codec = self.settings.compress_old
-        return not codec.is_raw and self._catalog.next_raw(self._first_raw, codec) is not None
-
     def compress_surplus(self) -> None:
         """Compress the oldest episodes beyond the capacity, if this store does. The newest stays as it is."""
         codec, most = self.settings.compress_old, self.settings.capacity_bytes or math.inf

@@ -304,6 +304,7 @@ class RunEpisodes:
         saved = folder.newest_state() or {"first_episode": 0, "num_episodes_stored": 0}
         how = {"images": folder.config.run.store_images, "compress_old": folder.config.run.compress_old}
         self.store = Store.open_or_create(path, capacity_bytes=capacity, **how)
+        self._overdue = 0  # episodes before it exceed the capacity although all that could be compressed was
         self.first: int = saved["first_episode"]  # id of the oldest episode to keep; part of a checkpoint
         self.end: int = saved["num_episodes_stored"]  # next id of the run; part of a checkpoint
 
@@ -316,7 +317,9 @@ class RunEpisodes:
 
     def drop_surplus(self) -> None:
         """Keep only what fits into the capacity, from the next checkpoint on."""
-        if not self.store.compressible and (surplus := self.store.surplus()):
+        if not self.store.settings.compress_old.is_raw:
+            self.first = max(self.first, self._overdue)
+        elif surplus := self.store.surplus():
             self.first = surplus[-1] + 1
 
     def evict(self) -> None:
@@ -324,6 +327,7 @@ class RunEpisodes:
         if outside := [i for i in self.store.ids if not self.first <= i < self.end]:
             self.store.evict(outside)
         self.store.compress_surplus()
+        self._overdue = max(self.store.surplus(), default=-1) + 1
 
 
 class OnPolicyUpdates:
