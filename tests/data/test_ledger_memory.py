@@ -115,6 +115,6 @@ def test_a_store_keeps_little_of_each_episode(store):
 def test_a_reader_forgets_which_evicted_episodes_it_has_verified(store):
     store.extend([counting_episode(2)] * 3)
     reader = Store.open(store.folder)
-    reader._verified = {i: {"steps"} for i in range(-5000, 0)}
+    reader._verified = {(i, 0): {"steps"} for i in range(-5000, 0)}
     reader.verify(2)
-    assert set(reader._verified) == {2}
+    assert set(reader._verified) == {(2, 0)}
