@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from huggingface_hub import constants
 
-from conftest import MakeEpisode
+from conftest import counting_episode
 from glow import saved
 from plaudit.cli import main
 from plaudit.data.hub import find_repository, pull
@@ -142,7 +142,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> C
     """The command, as a user types it."""
 
     def command(*words: object) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["plaudit", *map(str, words)])
+        monkeypatch.setattr(sys, "argv", ["plaudit", "hub", *map(str, words)])
         with pytest.raises(SystemExit) as ended:
             main()
         said = capfd.readouterr()
@@ -154,25 +154,26 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> C
 def certificate_of(judge: JudgeId, problems: tuple[str, ...] = ()) -> Certificate:
     figures = {name: {"value": 0.9, "low": 0.8, "high": 0.95} for name in FIGURES}
     data = {"store": "s", "fingerprint": "f", "reference": ("human",), "episodes": 40, "successes": 20, "frames": 9}
+    rule = judge.rule.model_dump_json(exclude_none=True)
     return Certificate(
-        date="2026-11-17", name="judge", source=judge.source, fingerprint=judge.fingerprint, rule=judge.rule,
+        date="2026-11-17", name="judge", source=judge.source, fingerprint=judge.fingerprint, rule=rule,
         rule_text="", data={**data, "num_left_out": 0}, figures=figures, controls=(), problems=problems,
     )  # fmt: skip
 
 
-def store_of(folder: Path, make_episode: MakeEpisode, episodes: int = 2) -> Path:
+def store_of(folder: Path, episodes: int = 2) -> Path:
     with Store.create(folder) as store:
         for number in range(episodes):
-            episode_id = store.append(make_episode(first=10 * number))
+            episode_id = store.append(counting_episode(first=10 * number))
             store.ledger.append(episode_id, Labels.from_cutoff(steps=4, cutoff=2, source="human"))
     return folder
 
 
-def test_a_store_comes_back_with_the_same_frames_and_labels(tmp_path, hub, run, make_episode):
-    store_of(tmp_path / "data", make_episode)
+def test_a_store_comes_back_with_the_same_frames_and_labels(tmp_path, hub, run):
+    store_of(tmp_path / "data")
     (tmp_path / "data" / "drafts").mkdir()
     (tmp_path / "data" / "drafts" / "someone.json").write_text("{}")
-    code, said = run("hub", "push", tmp_path / "data", "lab/lift", "--private")
+    code, said = run("push", tmp_path / "data", "lab/lift", "--private")
     assert code == 0 and "a data set" in said and "datasets/lab/lift" in said, said
     assert hub.private == {"datasets/lab/lift": True}
     pushed = hub.repos["datasets/lab/lift"]
@@ -180,7 +181,7 @@ def test_a_store_comes_back_with_the_same_frames_and_labels(tmp_path, hub, run, 
     assert not {name for name in pushed if "drafts" in name or "lock" in name}
     card = pushed["README.md"].decode()
     assert "| episodes | 2 |" in card and "| labeled episodes | 2 by human |" in card and "front 8x10" in card
-    code, said = run("hub", "pull", "lab/lift", tmp_path / "back")
+    code, said = run("pull", "lab/lift", tmp_path / "back")
     assert code == 0 and "pulled into" in said, said
     before, after = (Store.open(tmp_path / name) for name in ("data", "back"))
     for episode_id in before.ids:
@@ -193,37 +194,37 @@ def test_a_store_comes_back_with_the_same_frames_and_labels(tmp_path, hub, run, 
 
 def test_the_card_of_a_judge_has_the_verdict_of_its_exam(tmp_path, hub, run):
     judge = saved(tiny_model(), tmp_path / "judge")
-    run("hub", "push", judge, "lab/judge")
+    run("push", judge, "lab/judge")
     assert "**None.** Examine it" in hub.repos["lab/judge"]["README.md"].decode()
     own = load_named_judge(str(judge)).build().id
     certificate_of(own, problems=("it fails the control 'frozen'",)).save(certificate_beside(judge))
-    code, said = run("hub", "push", judge, "lab/judge")
+    code, said = run("push", judge, "lab/judge")
     assert code == 0, said
     card = hub.repos["lab/judge"]["README.md"].decode()
     assert "**Not usable: it failed its exam.**" in card and "it fails the control 'frozen'" in card.lower()
     assert "| false-positive rate, frames |" in card
-    run("hub", "pull", "lab/judge", tmp_path / "back")
+    run("pull", "lab/judge", tmp_path / "back")
     assert load_named_judge(str(tmp_path / "back")).build().id == own
 
     certificate_of(replace(own, fingerprint="another")).save(certificate_beside(judge))
-    run("hub", "push", judge, "lab/judge")
+    run("push", judge, "lab/judge")
     assert "**Not valid.**" in hub.repos["lab/judge"]["README.md"].decode()
 
 
 def test_a_policy_comes_back_as_it_was(tmp_path, hub, run):
     built = FLOW.build()
     save_policy(tmp_path / "policy", FLOW, weights_of(1, built.components))
-    assert run("hub", "push", tmp_path / "policy", "lab/flow")[0] == 0
+    assert run("push", tmp_path / "policy", "lab/flow")[0] == 0
     assert "| cameras | {'front': (24, 32)} |" in hub.repos["lab/flow"]["README.md"].decode()
-    assert run("hub", "pull", "lab/flow", tmp_path / "back")[0] == 0
+    assert run("pull", "lab/flow", tmp_path / "back")[0] == 0
     before, after = (load_policy(tmp_path / name).build().components["velocity_net"] for name in ("policy", "back"))
     for name, tensor in before.state_dict().items():
         assert tensor.equal(after.state_dict()[name])
 
 
-def test_a_repository_of_somebody_else_is_not_changed(tmp_path, hub, run, make_episode):
+def test_a_repository_of_somebody_else_is_not_changed(tmp_path, hub, run):
     hub.repos["datasets/lab/papers"] = {"README.md": b"# Papers", "one.txt": b"1"}
-    code, said = run("hub", "push", store_of(tmp_path / "data", make_episode), "lab/papers")
+    code, said = run("push", store_of(tmp_path / "data"), "lab/papers")
     assert code == 1 and "name a new repository" in said
     assert hub.repos["datasets/lab/papers"] == {"README.md": b"# Papers", "one.txt": b"1"}
 
@@ -231,20 +232,20 @@ def test_a_repository_of_somebody_else_is_not_changed(tmp_path, hub, run, make_e
 def test_a_second_push_removes_what_is_gone(tmp_path, hub, run):
     judge = saved(tiny_model(), tmp_path / "judge")
     (judge / "notes.txt").write_text("old")
-    run("hub", "push", judge, "lab/judge")
+    run("push", judge, "lab/judge")
     assert "notes.txt" in hub.repos["lab/judge"]
     (judge / "notes.txt").unlink()
-    run("hub", "push", judge, "lab/judge")
+    run("push", judge, "lab/judge")
     assert "notes.txt" not in hub.repos["lab/judge"] and "model.json" in hub.repos["lab/judge"]
 
 
 def test_pickles_are_left_out_in_both_directions(tmp_path, hub, run):
     judge = saved(tiny_model(), tmp_path / "judge")
     (judge / "old.pt").write_bytes(b"\x80\x02}.")
-    code, said = run("hub", "push", judge, "lab/judge")
+    code, said = run("push", judge, "lab/judge")
     assert code == 0 and "old.pt is left out" in said and "old.pt" not in hub.repos["lab/judge"]
     hub.repos["lab/judge"]["sub/Evil.PKL"] = b"\x80\x02}."
-    code, said = run("hub", "pull", "lab/judge", tmp_path / "back")
+    code, said = run("pull", "lab/judge", tmp_path / "back")
     assert code == 0 and "Evil.PKL is left out" in said
     assert not list((tmp_path / "back").rglob("*.[pP]*[kK]*"))
 
@@ -252,7 +253,7 @@ def test_pickles_are_left_out_in_both_directions(tmp_path, hub, run):
 def test_a_folder_with_a_link_is_not_pushed(tmp_path, hub, run):
     judge = saved(tiny_model(), tmp_path / "judge")
     (judge / "secrets").symlink_to("/etc/passwd")
-    code, said = run("hub", "push", judge, "lab/judge")
+    code, said = run("push", judge, "lab/judge")
     assert code == 1 and "is a link" in said and not hub.repos
 
 
@@ -311,11 +312,11 @@ def test_a_name_of_a_model_and_a_data_set_must_say_which(hub):
 
 @pytest.mark.parametrize("name", ["lab/none", "not a name", "a/b/c"])
 def test_a_repository_that_does_not_exist_is_one_error(hub, run, tmp_path, name):
-    code, said = run("hub", "pull", name, tmp_path / "new")
+    code, said = run("pull", name, tmp_path / "new")
     assert code == 1 and f"error: {name}" in said and "Traceback" not in said
 
 
 def test_a_folder_of_something_else_is_not_pushed(tmp_path, hub, run):
     (tmp_path / "notes").mkdir()
-    code, said = run("hub", "push", tmp_path / "notes", "lab/notes")
-    assert code == 1 and "is no folder of a store" in said and not hub.repos
+    code, said = run("push", tmp_path / "notes", "lab/notes")
+    assert code == 1 and "is not the folder of a store" in said and not hub.repos

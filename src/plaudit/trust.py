@@ -112,6 +112,13 @@ def check_host(address: str) -> str:
     return address
 
 
+def allow_host_if_typed(host: str, value: str) -> None:
+    """Allow a server if the user typed the value that stands for it; a file alone does not allow it."""
+    source = _source.get()
+    if source is None or value in source.typed:
+        _remember(HOSTS, [host])
+
+
 def is_allowed_host(host: str) -> bool:
     """Whether the user has allowed this host."""
     return host in _allowed(HOSTS)

@@ -6,7 +6,7 @@ import pytest
 
 from command import plaudit
 from conftest import counting_episode
-from plaudit.config import parse
+from plaudit.config import dump_yaml, load, parse
 from plaudit.data.store import Store
 from plaudit.errors import ConfigError, MissingExtra
 from plaudit.rollout.run import RunConfig
@@ -24,6 +24,12 @@ def test_a_viewer_a_file_and_an_address_are_targets(target):
 def test_anything_else_is_refused(target):
     with pytest.raises(ConfigError, match=r"write viewer, a file like run.rrd"):
         parse(RunConfig, {**RUN, "rerun": target})
+
+
+def test_a_file_of_others_names_no_viewer_on_another_machine(tmp_path):
+    (tmp_path / "run.yaml").write_text(dump_yaml({**RUN, "rerun": "rerun+http://lab.example:9876/proxy"}))
+    with pytest.raises(ConfigError, match=r"--allow-host lab\.example"):
+        load(RunConfig, tmp_path / "run.yaml")
 
 
 def test_a_missing_package_is_reported_before_the_robot_is_connected(monkeypatch):

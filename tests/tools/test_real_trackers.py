@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from plaudit.data.disk import Folder
-from plaudit.errors import ConfigError
+from plaudit.errors import ConfigError, NotAllowed
 from plaudit.report.video import EpisodeClip, save_grid_video
+from plaudit.training.config_file import load_training_config
 from plaudit.training.trackers import TRACKER_ID, Trackers, check_trackers
+from plaudit.trust import allow_host, is_allowed_host
 
 SESSIONS = (  # the second one resumes from step 16
     {16: {"loss": 4.0}, 32: {"loss": 3.0, "eval/success_once": 0.5}},
@@ -109,6 +111,7 @@ def test_trackio_has_every_metric_of_both_sessions_in_one_run(run: Path):
 def test_a_run_without_an_api_key_is_refused_instead_of_asking_for_one(monkeypatch, tmp_path):
     import wandb
 
+    allow_host("wandb.ai")
     monkeypatch.setenv("WANDB_MODE", "online")
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
@@ -118,3 +121,22 @@ def test_a_run_without_an_api_key_is_refused_instead_of_asking_for_one(monkeypat
     monkeypatch.setenv("WANDB_MODE", "offline")
     wandb.teardown()
     check_trackers(("wandb",))
+
+
+@pytest.mark.parametrize(("variable", "value", "host"), [
+    ("WANDB_MODE", "online", "wandb.ai"), ("TRACKIO_SPACE_ID", "lab/runs", "huggingface.co"),
+])  # fmt: skip
+def test_a_file_of_others_alone_sends_nothing_to_a_server(monkeypatch, tmp_path, variable, value, host):
+    import wandb
+
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv(variable, value)
+    wandb.teardown()
+    name = "wandb" if host == "wandb.ai" else "trackio"
+    file = tmp_path / "theirs.yaml"
+    file.write_text(f"env: {{type: lift}}\nlearner: {{type: sac}}\nrun: {{trackers: [{name}]}}\n")
+    config = load_training_config("train", file, [])
+    with pytest.raises(NotAllowed, match=rf"--allow-host {host}"):
+        check_trackers(config.run.trackers)
+    load_training_config("train", file, [f"run.trackers=[{name}]"])  # typed
+    assert is_allowed_host(host)

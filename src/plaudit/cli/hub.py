@@ -29,7 +29,7 @@ def push(
     from plaudit.report.card import kind_of, make_card
 
     kind = kind_of(path)
-    with lock(Folder(path)) if is_store(path) else nullcontext():  # nobody writes to a store meanwhile
+    with lock(Folder(path)) if is_store(path) else nullcontext():  # no other process writes to a store meanwhile
         files, left_out = hub.files_to_push(path)
         card, size = make_card(path, kind, repo), sum(file.stat().st_size for file in files.values())
         out.print(f"{path}: a {kind}, {len(files):,} files, {size_text(size)}")

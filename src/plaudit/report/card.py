@@ -26,7 +26,7 @@ def kind_of(path: Path) -> Kind:
     if (path / POLICY_FILE).is_file():
         return "policy"
     raise DataError(
-        f"{path} is no folder of a store, a LeRobot data set, a judge or a policy; the policy of a run is RUN/policy"
+        f"{path} is not the folder of a store, a LeRobot data set, a judge or a policy; of a run, name RUN/policy"
     )
 
 

@@ -38,6 +38,7 @@ from plaudit.registry import INFERENCE_REGISTRY, JUDGE_REGISTRY
 from plaudit.rollout.engine import InferenceConfig
 from plaudit.training.labeling_window import LabelingWindowConfig
 from plaudit.training.promotion import PromotionRules
+from plaudit.trust import HUB, allow_host_if_typed
 
 
 def _inference(value: Any) -> Any:
@@ -211,6 +212,7 @@ class DemosConfig(Config):
 
 
 TrackerName = Literal["tensorboard", "wandb", "trackio"]
+TRACKER_HOSTS = {"wandb": "wandb.ai", "trackio": HUB}  # that they may send to; trackio only if a Space is set
 
 
 class RunSettings(Config):
@@ -241,6 +243,13 @@ class RunSettings(Config):
     compress_old: CodecText = "raw"  # codec of the oldest episodes beyond it, before any is evicted; raw: none
     keep_episodes: bool = False  # train: store the episodes of an on-policy learner too
     trackers: tuple[TrackerName, ...] = ("tensorboard",)  # what receives the metrics besides metrics.jsonl
+
+    @field_validator("trackers")
+    @classmethod
+    def _allow_typed(cls, trackers: tuple[TrackerName, ...]) -> tuple[TrackerName, ...]:
+        for name in set(trackers) & {*TRACKER_HOSTS}:
+            allow_host_if_typed(TRACKER_HOSTS[name], name)
+        return trackers
 
 
 WorkerName = Literal["learner", "replay", "state", "env", "labeler"]

@@ -8,6 +8,7 @@ read their own settings, such as WANDB_MODE=offline, WANDB_PROJECT, TRACKIO_PROJ
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from queue import Full, Queue
 from secrets import token_hex
@@ -15,8 +16,9 @@ from threading import Lock, Thread
 from typing import TYPE_CHECKING, Any, Protocol
 
 from plaudit.data.disk import Folder, write_atomic
-from plaudit.errors import ConfigError, import_extra
-from plaudit.training.settings import TrackerName
+from plaudit.errors import ConfigError, NotAllowed, import_extra
+from plaudit.training.settings import TRACKER_HOSTS, TrackerName
+from plaudit.trust import is_allowed_host
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -135,12 +137,14 @@ class BackgroundTracker:
 
     def close(self) -> None:
         """Wait for what is pending, but not for long."""
-        self._put(None)
+        with suppress(Full):
+            if not self._failed:
+                self._pending.put(None, timeout=CLOSE_TIMEOUT_S)
         self._thread.join(CLOSE_TIMEOUT_S)
         if self._thread.is_alive():
             self._report(f"it was still busy {CLOSE_TIMEOUT_S:g} s after the end; its last entries may be missing")
 
-    def _put(self, call: Callable[[Tracker], None] | None) -> None:
+    def _put(self, call: Callable[[Tracker], None]) -> None:
         if not self._failed:
             try:
                 self._pending.put_nowait(call)
@@ -168,10 +172,17 @@ REMOTE: dict[str, Callable[[Path, str, dict[str, Any]], Tracker]] = {"wandb": Wa
 
 
 def check_trackers(names: tuple[TrackerName, ...]) -> None:
-    """Refuse a run whose trackers cannot work, before it starts. Imports their packages."""
+    """Refuse a run whose trackers cannot work or were not allowed, before it starts. Imports their packages."""
     packages = {name: import_extra(name, name) for name in names if name in REMOTE}
-    wandb = packages.get("wandb")
-    if wandb is not None and wandb.setup().settings.mode == "online" and not wandb.login(prompt=False):
+    online = {"trackio": any(os.environ.get(name) for name in ("TRACKIO_SPACE_ID", "TRACKIO_SERVER_URL"))}
+    if (wandb := packages.get("wandb")) is not None:
+        online["wandb"] = wandb.setup().settings.mode == "online"
+    for name in packages:
+        host = TRACKER_HOSTS[name]
+        if online[name] and not is_allowed_host(host):
+            asks = f"run.trackers: a file asks to send this run to {name}; nothing was sent"
+            raise NotAllowed(f"{asks}. If you want that, add --allow-host {host}")
+    if wandb is not None and online["wandb"] and not wandb.login(prompt=False):
         message = "run.trackers: W&B has no API key; run 'wandb login', or set WANDB_MODE=offline"
         raise ConfigError([(("run", "trackers"), message)])
 
