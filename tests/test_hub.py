@@ -142,7 +142,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> C
     """The command, as a user types it."""
 
     def command(*words: object) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["plaudit", "hub", *map(str, words)])
+        monkeypatch.setattr(sys, "argv", ["plaudit", *map(str, words)])
         with pytest.raises(SystemExit) as ended:
             main()
         said = capfd.readouterr()
@@ -173,7 +173,7 @@ def test_a_store_comes_back_with_the_same_frames_and_labels(tmp_path, hub, run):
     store_of(tmp_path / "data")
     (tmp_path / "data" / "drafts").mkdir()
     (tmp_path / "data" / "drafts" / "someone.json").write_text("{}")
-    code, said = run("push", tmp_path / "data", "lab/lift", "--private")
+    code, said = run("hub", "push", tmp_path / "data", "lab/lift", "--private")
     assert code == 0 and "a data set" in said and "datasets/lab/lift" in said, said
     assert hub.private == {"datasets/lab/lift": True}
     pushed = hub.repos["datasets/lab/lift"]
@@ -181,7 +181,7 @@ def test_a_store_comes_back_with_the_same_frames_and_labels(tmp_path, hub, run):
     assert not {name for name in pushed if "drafts" in name or "lock" in name}
     card = pushed["README.md"].decode()
     assert "| episodes | 2 |" in card and "| labeled episodes | 2 by human |" in card and "front 8x10" in card
-    code, said = run("pull", "lab/lift", tmp_path / "back")
+    code, said = run("hub", "pull", "lab/lift", tmp_path / "back")
     assert code == 0 and "pulled into" in said, said
     before, after = (Store.open(tmp_path / name) for name in ("data", "back"))
     for episode_id in before.ids:
@@ -194,29 +194,29 @@ def test_a_store_comes_back_with_the_same_frames_and_labels(tmp_path, hub, run):
 
 def test_the_card_of_a_judge_has_the_verdict_of_its_exam(tmp_path, hub, run):
     judge = saved(tiny_model(), tmp_path / "judge")
-    run("push", judge, "lab/judge")
+    run("hub", "push", judge, "lab/judge")
     assert "**None.** Examine it" in hub.repos["lab/judge"]["README.md"].decode()
     own = load_named_judge(str(judge)).build().id
     certificate_of(own, problems=("it fails the control 'frozen'",)).save(certificate_beside(judge))
-    code, said = run("push", judge, "lab/judge")
+    code, said = run("hub", "push", judge, "lab/judge")
     assert code == 0, said
     card = hub.repos["lab/judge"]["README.md"].decode()
     assert "**Not usable: it failed its exam.**" in card and "it fails the control 'frozen'" in card.lower()
     assert "| false-positive rate, frames |" in card
-    run("pull", "lab/judge", tmp_path / "back")
+    run("hub", "pull", "lab/judge", tmp_path / "back")
     assert load_named_judge(str(tmp_path / "back")).build().id == own
 
     certificate_of(replace(own, fingerprint="another")).save(certificate_beside(judge))
-    run("push", judge, "lab/judge")
+    run("hub", "push", judge, "lab/judge")
     assert "**Not valid.**" in hub.repos["lab/judge"]["README.md"].decode()
 
 
 def test_a_policy_comes_back_as_it_was(tmp_path, hub, run):
     built = FLOW.build()
     save_policy(tmp_path / "policy", FLOW, weights_of(1, built.components))
-    assert run("push", tmp_path / "policy", "lab/flow")[0] == 0
+    assert run("hub", "push", tmp_path / "policy", "lab/flow")[0] == 0
     assert "| cameras | {'front': (24, 32)} |" in hub.repos["lab/flow"]["README.md"].decode()
-    assert run("pull", "lab/flow", tmp_path / "back")[0] == 0
+    assert run("hub", "pull", "lab/flow", tmp_path / "back")[0] == 0
     before, after = (load_policy(tmp_path / name).build().components["velocity_net"] for name in ("policy", "back"))
     for name, tensor in before.state_dict().items():
         assert tensor.equal(after.state_dict()[name])
@@ -224,7 +224,7 @@ def test_a_policy_comes_back_as_it_was(tmp_path, hub, run):
 
 def test_a_repository_of_somebody_else_is_not_changed(tmp_path, hub, run):
     hub.repos["datasets/lab/papers"] = {"README.md": b"# Papers", "one.txt": b"1"}
-    code, said = run("push", store_of(tmp_path / "data"), "lab/papers")
+    code, said = run("hub", "push", store_of(tmp_path / "data"), "lab/papers")
     assert code == 1 and "name a new repository" in said
     assert hub.repos["datasets/lab/papers"] == {"README.md": b"# Papers", "one.txt": b"1"}
 
@@ -232,20 +232,20 @@ def test_a_repository_of_somebody_else_is_not_changed(tmp_path, hub, run):
 def test_a_second_push_removes_what_is_gone(tmp_path, hub, run):
     judge = saved(tiny_model(), tmp_path / "judge")
     (judge / "notes.txt").write_text("old")
-    run("push", judge, "lab/judge")
+    run("hub", "push", judge, "lab/judge")
     assert "notes.txt" in hub.repos["lab/judge"]
     (judge / "notes.txt").unlink()
-    run("push", judge, "lab/judge")
+    run("hub", "push", judge, "lab/judge")
     assert "notes.txt" not in hub.repos["lab/judge"] and "model.json" in hub.repos["lab/judge"]
 
 
 def test_pickles_are_left_out_in_both_directions(tmp_path, hub, run):
     judge = saved(tiny_model(), tmp_path / "judge")
     (judge / "old.pt").write_bytes(b"\x80\x02}.")
-    code, said = run("push", judge, "lab/judge")
+    code, said = run("hub", "push", judge, "lab/judge")
     assert code == 0 and "old.pt is left out" in said and "old.pt" not in hub.repos["lab/judge"]
     hub.repos["lab/judge"]["sub/Evil.PKL"] = b"\x80\x02}."
-    code, said = run("pull", "lab/judge", tmp_path / "back")
+    code, said = run("hub", "pull", "lab/judge", tmp_path / "back")
     assert code == 0 and "Evil.PKL is left out" in said
     assert not list((tmp_path / "back").rglob("*.[pP]*[kK]*"))
 
@@ -253,7 +253,7 @@ def test_pickles_are_left_out_in_both_directions(tmp_path, hub, run):
 def test_a_folder_with_a_link_is_not_pushed(tmp_path, hub, run):
     judge = saved(tiny_model(), tmp_path / "judge")
     (judge / "secrets").symlink_to("/etc/passwd")
-    code, said = run("push", judge, "lab/judge")
+    code, said = run("hub", "push", judge, "lab/judge")
     assert code == 1 and "is a link" in said and not hub.repos
 
 
@@ -312,11 +312,11 @@ def test_a_name_of_a_model_and_a_data_set_must_say_which(hub):
 
 @pytest.mark.parametrize("name", ["lab/none", "not a name", "a/b/c"])
 def test_a_repository_that_does_not_exist_is_one_error(hub, run, tmp_path, name):
-    code, said = run("pull", name, tmp_path / "new")
+    code, said = run("hub", "pull", name, tmp_path / "new")
     assert code == 1 and f"error: {name}" in said and "Traceback" not in said
 
 
 def test_a_folder_of_something_else_is_not_pushed(tmp_path, hub, run):
     (tmp_path / "notes").mkdir()
-    code, said = run("push", tmp_path / "notes", "lab/notes")
+    code, said = run("hub", "push", tmp_path / "notes", "lab/notes")
     assert code == 1 and "is not the folder of a store" in said and not hub.repos
