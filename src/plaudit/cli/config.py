@@ -83,7 +83,8 @@ def config_copy(
 def _examples() -> dict[str, Path]:
     """Name -> file or folder: in a wheel inside the package, in a checkout at its top."""
     package = Path(__file__).parents[1]
-    patterns = ("configs/*.yaml", "plugins/my_*", "policies/openpi_*")
+    recipes = "rlinf/examples/embodiment/config/*.yaml"
+    patterns = ("configs/*.yaml", "plugins/my_*", "policies/openpi_*", "rlinf", recipes)
     folders = (package / "examples", package.parents[1] / "examples")
     return {path.stem: path for one in folders for pattern in patterns for path in sorted(one.glob(pattern))}
 

@@ -120,7 +120,9 @@ def load_training_config(
 
     def complete(tree: Tree) -> Tree:
         if schedule == "train" and "robot" not in tree and RECIPE_KEYS & {*tree, *_read_block(tree, "reward")}:
-            tree = {**RECIPE_DEFAULTS, **tree}
+            blocks = _with_types({**RECIPE_DEFAULTS, **tree})
+            named = {key: {"type": RECIPE_DEFAULTS[key], **_read_block(blocks, key)} for key in RECIPE_DEFAULTS}
+            tree = {**blocks, **named}
         tree = _with_types(translate(tree))
         needed = {"learner": f"name one: learner=ppo (known: {', '.join(LEARNER_REGISTRY.names())})"}
         if schedule == "train" and "robot" not in tree:

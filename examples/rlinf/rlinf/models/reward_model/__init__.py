@@ -1,0 +1,1 @@
+"""See rlinf/__init__.py."""
