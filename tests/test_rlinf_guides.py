@@ -70,6 +70,14 @@ def test_the_printed_part_of_a_recipe_is_a_whole_one(tmp_path, monkeypatch):
     config = load_training_config("train", tmp_path / "recipe.yaml", [])
     assert (config.env.type, config.env.obs, config.learner.type) == ("pick_place", "both", "ppo")
     assert config.policy.cameras == () and config.collect.target_success == 5000
+    assert config.reward.env_reward == "dense"
+
+
+def test_a_reward_model_takes_the_place_of_the_dense_reward():
+    path = CONFIGS / "maniskill_ppo_cnn.yaml"
+    assert load_training_config("train", path, []).reward.env_reward == "dense"
+    config = load_training_config("train", path, ["reward.use_reward_model=True", "reward.collect_data=False"])
+    assert config.reward.env_reward == "sparse" and config.judge.config.type == "classifier" and config.collect is None
 
 
 def test_a_recipe_that_does_not_exist_is_answered_with_those_that_do(guide):

@@ -120,9 +120,7 @@ def load_training_config(
 
     def complete(tree: Tree) -> Tree:
         if schedule == "train" and "robot" not in tree and RECIPE_KEYS & {*tree, *_read_block(tree, "reward")}:
-            blocks = _with_types({**RECIPE_DEFAULTS, **tree})
-            named = {key: {"type": RECIPE_DEFAULTS[key], **_read_block(blocks, key)} for key in RECIPE_DEFAULTS}
-            tree = {**blocks, **named}
+            tree = _complete_recipe(_with_types(tree))
         tree = _with_types(translate(tree))
         needed = {"learner": f"name one: learner=ppo (known: {', '.join(LEARNER_REGISTRY.names())})"}
         if schedule == "train" and "robot" not in tree:
@@ -138,6 +136,15 @@ def load_training_config(
 
     config = load(TrainingConfig, path, full, complete, typed=TYPED)
     return config if schedule == "train" else config.model_copy(update={"policy": _complete_policy(config)})
+
+
+def _complete_recipe(tree: Tree) -> Tree:
+    """The task and the learner of RLinf's recipe where it names none; its task pays a dense reward without a model."""
+    named = {key: {"type": kind, **_read_block(tree, key)} for key, kind in RECIPE_DEFAULTS.items()}
+    reward = _read_block(tree, "reward")
+    if "type" not in _read_block(tree, "env") and not reward.get("use_reward_model") and "judge" not in tree:
+        named["reward"] = {"env_reward": "dense", **reward}
+    return {**tree, **named}
 
 
 def _with_types(tree: Tree) -> Tree:
