@@ -91,7 +91,7 @@ def test_the_first_guide(guide, tmp_path):
     run(guide, "bash", shell, "maniskill_ppo_cnn", *TINY)
     assert list((guide / "reward_data/negative").glob("*.npy"))
     shutil.rmtree(guide / "reward_data")  # so few steps show no success
-    export_dataset(square_store(tmp_path / "store", cameras=("base_camera",)), guide / "reward_data", "npy")
+    export_dataset(square_store(tmp_path / "store", cameras=("base_camera",), size=64), guide / "reward_data", "npy")
     module = "rlinf.models.reward_model.train_reward_model"
     folders = ["--positive-dir", "./reward_data/positive", "--negative-dir", "./reward_data/negative"]
     output = ["--output-checkpoint", "./checkpoints/reward_model.pt", "--image-key", "base_camera"]
@@ -111,7 +111,7 @@ def test_the_second_guide(guide, tmp_path):
     data = guide / "examples/embodiment/data"
     assert list((data / "failure").glob("*.pkl"))
     shutil.rmtree(data)
-    export_dataset(square_store(tmp_path / "store"), data, "pkl", WriteOptions())
+    export_dataset(square_store(tmp_path / "store", size=64), data, "pkl", WriteOptions())
     run(guide / "examples/embodiment", "./run_embodiment.sh", "maniskill_train_resnet_reward", "epochs=1")
     assert (guide / "logs/reward_checkpoints/reward_model_best.pt").is_file()
     run(guide, "bash", shell, "maniskill_ppo_mlp_resnet_reward", "judge.force=true", "demos.scripted=2", *TINY)
