@@ -101,7 +101,7 @@ def test_the_first_guide(guide, tmp_path):
     place = ["--config-path", "examples/embodiment/config/", "--config-name", "maniskill_ppo_cnn"]
     model = "reward.reward_model.checkpoint_path=./checkpoints/reward_model.pt"
     said = run(guide, "python", agent, *place, *switches, model, "judge.force=true", *TINY)
-    assert "runs/maniskill_ppo_cnn" in said
+    assert " steps, " in said
 
 
 @pytest.mark.slow
