@@ -43,7 +43,7 @@ def run_tests(session: pytest.Session, jobs: int) -> None:
                 raise session.Failed(session.shouldfail)
     finally:
         for process in processes:
-            process.terminate()
+            process.kill()  # a test may have changed what SIGTERM does
             process.join()
     for item in missing:
         why = "it was not run to its end: its process died, in this test or in one of the same file before it"
