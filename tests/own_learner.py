@@ -25,6 +25,9 @@ class ImitationConfig(OffPolicyConfig):
 
 
 class Imitation(LearnerBase):
+    def __init__(self, config: ImitationConfig, env_spec: EnvSpec, seed: int, device: str):
+        super().__init__(config, env_spec, seed, device)
+
     def make_net(self) -> nn.ModuleDict:
         encoder = Encoder(self.env_spec)
         actor = TanhGaussian(encoder.size, self.env_spec.action_dim, self.config.hidden_dims)

@@ -105,7 +105,9 @@ class Forked:
         return said
 
     def _ending(self, seconds: float) -> int | None:
-        if select.select([self._ended], [], [], seconds)[0]:
+        ready = select.poll()  # `select.select` takes descriptors up to 1023 only
+        ready.register(self._ended, select.POLLIN)
+        if ready.poll(1000 * seconds):
             self.returncode = int.from_bytes(self._ended.recv(STARTED), signed=True)
         return self.returncode
 

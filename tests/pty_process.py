@@ -45,6 +45,8 @@ class PtyProcess:
                 preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
             )
         os.close(terminal)
+        self._readable = select.poll()  # `select.select` takes descriptors up to 1023 only
+        self._readable.register(self._person, select.POLLIN)
         self.text = ""  # all that was shown, without colors
         self._read = 0  # of it, up to the last text that was expected
 
@@ -75,7 +77,7 @@ class PtyProcess:
 
     def _shows(self, text: str) -> bool:
         with suppress(OSError):  # it has ended
-            while select.select([self._person], [], [], 0)[0]:
+            while self._readable.poll(0):
                 data = os.read(self._person, 65536).decode(errors="replace")
                 self.text = STYLE.sub("", self.text + data.replace("\r", ""))
         return text in self.text[self._read :]

@@ -77,7 +77,7 @@ def test_info_shows_why_an_episode_ended(tmp_path, terminated, meta, end):
         (["data", "info", "nowhere"], "error: nowhere does not exist"),
         (["data", "import", "nowhere", "s2"], "error: nowhere does not exist"),
         (["data", "import", "s", "s2"], "error: s is a store already"),
-        (["data", "check", "nowhere"], "error: nowhere holds no store"),
+        (["data", "check", "nowhere"], "error: nowhere does not exist"),
         (["data", "sheet", "s", "9"], "error: episode 9 was never in s, which has episodes 0 to 0"),
         (["data", "export", "s", "full"], "error: full holds something already; nothing was written"),
         (["data", "export", "s", "o", "--episodes", "a-b"], "error: --episodes takes ids like '0,3,7-9', not 'a-b'"),

@@ -249,7 +249,8 @@ def test_a_window_without_a_display_names_the_machine_and_what_to_do(home, monke
     wait_until(lambda: window.status != "the labeling window is open")
     assert window.status.startswith(
         f"no labeling window could be opened on {gethostname()}: DISPLAY is not set there; set it (export DISPLAY=:0) "
-        "and start the run again; with --ray, start the cluster's node there again; or label from"
+        "and start the run again; with --ray, start the cluster's node there again; or label in a browser: "
+        "plaudit serve"
     )
 
 

@@ -262,7 +262,7 @@ def episodes_folder(path: Path, options: Any = None) -> Path:
 
 def with_stores(config: Any) -> Any:
     """A training config whose demonstrations are a store, if they are in a data set of another format."""
-    if config.demos.store is None:
+    if config.demos.store is None or not config.demos.store.exists():
         return config
     demos = config.demos.model_copy(update={"store": episodes_folder(config.demos.store)})
     return config.model_copy(update={"demos": demos})

@@ -36,7 +36,7 @@ TRAIN_HELP = _CHOICES.format(more="  judge=    simulator, noisy; or the folder o
 ONLINE_HELP = _CHOICES.format(
     more="""  robot=    igris_b, igris_c, lerobot, sim (instead of env=)
   judge=    classifier, progress, vlm, simulator, human, cascade, noisy; or the folder of a reward model;
-            robometer, robometer_server, roboreward, rynnvalue, topreward (docs/published_judges.md)
+            rewind, robometer, robometer_server, roboreward, rynnvalue, sarm, topreward (docs/published_judges.md)
   policy.inference=  rtc, sequential (--inference_algorithm)"""
 )
 

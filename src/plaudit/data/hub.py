@@ -16,7 +16,7 @@ from typing import Any, Literal
 from plaudit.data.disk import WRITER_LOCK, Folder
 from plaudit.data.transfer import check_new
 from plaudit.errors import BadFile, DataError, PlauditError, TargetNotEmpty, import_extra
-from plaudit.files import Root, brief
+from plaudit.files import Root, brief, read_own
 
 Kind = Literal["data set", "judge", "policy"]
 RepoType = Literal["model", "dataset"]
@@ -26,6 +26,7 @@ NOT_SENT = (WRITER_LOCK, "quarantine", "drafts", "label_requests.json")  # of a 
 CARD = "README.md"
 OWN_CARD = "library_name: plaudit"  # in the card of what Plaudit has pushed
 MAX_FILES = 20_000
+MAX_CARD = 16 << 20  # bytes
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def push(files: Mapping[str, Path], card: str, repo: str, kind: Kind, *, private
         if there and (card_there is None or not _is_own_card(Path(card_there))):
             raise TargetNotEmpty(f"{repo} holds files that Plaudit did not push; name a new repository")
         if CARD in files and not _is_own_card(files[CARD]):
-            card += f"\n{files[CARD].read_text('utf-8')}"
+            card += f"\n{_card_text(files[CARD])}"
         contents = {**files, CARD: card.encode()}
         operations = [hub.CommitOperationAdd(name, content) for name, content in contents.items()]
         operations += [hub.CommitOperationDelete(name) for name in sorted(there - {*contents})]
@@ -139,7 +140,11 @@ def pull(repository: Repository, target: Path, max_bytes: int) -> None:
 
 
 def _is_own_card(path: Path) -> bool:
-    return OWN_CARD in path.read_text("utf-8", errors="replace")
+    return OWN_CARD in _card_text(path)
+
+
+def _card_text(path: Path) -> str:
+    return read_own(path, MAX_CARD).decode(errors="replace")
 
 
 def _is_pickle(path: str) -> bool:

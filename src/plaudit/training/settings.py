@@ -236,9 +236,8 @@ class RunSettings(Config):
     max_pending_episodes: PositiveInt | None = 4  # online: or at pending updates for this many episodes
     worker_timeout_s: PositiveFloat = 60.0  # online: how long a failing worker is retried
     sampling: Literal["auto", "local", "remote"] = "auto"  # online: from the learner's own disk, or the replay buffer
-    store_images: ImagesText = (
-        "raw"  # how the run's frames are stored: raw, lossless, jpeg:90, video:18; per camera: video,wrist=raw
-    )
+    # How the run's frames are stored: raw, lossless, jpeg:90 or video:18; for single cameras: video,wrist=raw
+    store_images: ImagesText = "raw"
     capacity_gb: PositiveFloat = 50.0  # of the run's episodes; beyond it the oldest are evicted (train: at checkpoints)
     compress_old: CodecText = "raw"  # codec of the oldest episodes beyond it, before any is evicted; raw: none
     keep_episodes: bool = False  # train: store the episodes of an on-policy learner too

@@ -65,7 +65,7 @@ def rewind(tmp_path, encoders):
 
 def test_sarm_equals_its_definition_window_by_window(sarm, encoders):
     _, tensors, build = sarm
-    episode = colored()
+    episode = colored(steps=9)
     (scores,) = build().score([episode])
     frames = episode.frames["front"]
     wanted = [plain_sarm(tensors, encoders["clip"], frames, episode.state, TASK, t)[0] for t in range(10)]
@@ -90,7 +90,7 @@ def test_each_stage_has_its_share_of_the_task(sarm, encoders, stage, start, end)
 
 def test_sarm_reads_the_middle_of_its_window_and_not_the_last_place(sarm, encoders):
     _, tensors, build = sarm
-    episode = colored()
+    episode = colored(steps=9)
     (scores,) = build().score([episode])
     frames = episode.frames["front"]
     last = [plain_sarm(tensors, encoders["clip"], frames, episode.state, TASK, t, 2 * HALF)[0] for t in range(10)]
