@@ -19,10 +19,7 @@ from plaudit.types import Episode, Labels
 def nth_episode(n: int) -> Episode:
     """Known from its number alone, in one of three schemas."""
     rng = np.random.default_rng(n)
-    steps, size = (
-        3 + n % 20,
-        (16 + 16 * (n % 3), 32),
-    )  # H.264 encodes sizes between multiples of 16 in more than one way
+    steps, size = 3 + n % 20, (16 + 8 * (n % 3), 20)
     return Episode.of(
         frames={"front": rng.integers(0, 256, (steps + 1, *size, 3), dtype=np.uint8)},
         state=rng.normal(size=(steps + 1, 4)),

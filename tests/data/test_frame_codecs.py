@@ -4,6 +4,8 @@ import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 
@@ -71,6 +73,22 @@ def test_each_camera_has_its_own_codec_and_info_shows_both_sizes(tmp_path):
         assert store.raw_nbytes == raw
     told = plaudit("data", "info", "s", cwd=tmp_path)
     assert f"of {raw:,} raw" in told and "front 32x48 video:18" in told and "32x48 lossless" in told
+
+
+ENCODE = """
+import zlib
+import numpy as np
+from plaudit.data.frame_codecs import Codec, encode_block
+small = np.random.default_rng(0).integers(0, 256, (12, 30, 40, 3), dtype=np.uint8)
+print(zlib.crc32(encode_block(Codec.parse("video"), small.repeat(8, 1).repeat(8, 2))))
+"""
+
+
+def test_equal_frames_become_an_equal_video_whatever_is_in_the_memory():
+    """glibc fills memory that is new or free with the given byte, or with its complement."""
+    command = [sys.executable, "-c", ENCODE]
+    said = [subprocess.check_output(command, env={**os.environ, "MALLOC_PERTURB_": str(byte)}) for byte in (0, 1)]
+    assert said[0] == said[1]
 
 
 @codecs

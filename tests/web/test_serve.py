@@ -32,7 +32,7 @@ from plaudit.web.pages import listen
 from plaudit.web.server import make_app
 from waiting import stretch, wait_until
 
-PROTOCOL_ERROR = b"\x03\xea"  # in the frame that closes a websocket
+PROTOCOL_ERROR, TOO_BIG = b"\x03\xea", b"\x03\xf1"  # in the frame that closes a websocket
 NASTY = "<img src=x onerror=alert(1)>"
 
 
@@ -328,7 +328,8 @@ def test_numbers_that_are_none_are_left_out_of_charts(client, tmp_path, value):
 
 
 def test_a_run_is_saved_as_one_file_and_its_folder_stays_as_it_is(client, tmp_path):
-    serve_run(tmp_path / "w/run", [f'{{"step": {step}, "judge/success_once": 1}}' for step in (1, 2)])
+    line = '{{"step": {0}, "judge/success_once": 1, "time/elapsed_s": {0}}}'
+    serve_run(tmp_path / "w/run", [line.format(step) for step in (1, 2)])
     before = sorted(tmp_path.rglob("*"))
     answer = client.get("/report/run/w/run?save")
     assert answer.headers["content-disposition"] == 'attachment; filename="w_run.html"'
@@ -393,13 +394,16 @@ def attacked(tmp_path, monkeypatch) -> Iterator[int]:
     thread.join()
 
 
-def answer_to(port: int, sent: bytes, until: bytes = b"never") -> bytes:
-    """What the server says until it says this or closes the connection."""
+def answer_to(port: int, sent: bytes, then: bytes = b"") -> bytes:
+    """What the server says until it closes the connection. then: sent once the head of an answer is there"""
     said = b""
     with socket.create_connection(("127.0.0.1", port), timeout=stretch(20)) as one:
         one.sendall(sent)
-        while until not in said and (part := one.recv(4096)):
+        while part := one.recv(4096):
             said += part
+            if then and b"\r\n\r\n" in said:
+                one.sendall(then)
+                then = b""
     return said
 
 
@@ -426,8 +430,10 @@ def test_a_websocket_that_sends_anything_is_closed_and_others_share_one_look(att
                 page.recv(timeout=stretch(20))
     head = f"GET /live/w/run HTTP/1.1\r\nHost: localhost:{attacked}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
     key = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-    for frame in (b"\x81\x01x", b"\x8f\x80\x00\x00\x00\x00", b"\xf1\xff" + b"\xff" * 12):  # not masked, unknown, huge
-        assert b"101 Switching" in answer_to(attacked, (head + key).encode() + frame, until=PROTOCOL_ERROR)
+    unmasked, unknown, huge = b"\x81\x01x", b"\x8f\x80\x00\x00\x00\x00", b"\xf1\xff" + b"\xff" * 12
+    for frame, reason in ((unmasked, PROTOCOL_ERROR), (unknown, PROTOCOL_ERROR), (huge, TOO_BIG)):
+        answer = answer_to(attacked, (head + key).encode(), then=frame)
+        assert answer.startswith(b"HTTP/1.1 101 Switching") and reason in answer
     monkeypatch.setattr(server_module, "MAX_FOLLOWING", 1)
     with connect(address, open_timeout=None) as one:
         one.recv(timeout=stretch(20))

@@ -384,7 +384,8 @@ def label(
     cutoffs: Path | None = None,
     *,
     signal: str | None = None,  # With a .parquet file: the signal that shows success; next.success if not given.
-    threshold: float | None = None,  # With --signal: the value from which on it shows success.
+    # With --signal: the value from which on it shows success.
+    threshold: Annotated[float | None, Option(min=-1e9, max=1e9)] = None,
     # Whether the file uses the store's ids or the episode numbers of its source.
     by: Literal["id", "source"] | None = None,
     # Label of the frames after the last range of an episode; unknown frames are not used.

@@ -208,8 +208,10 @@ def _video(frames: ByteArray, crf: int) -> list[bytes]:
     context: Any = av.CodecContext.create("libx264", "w")
     context.height, context.width, context.pix_fmt = height, width, "yuv420p"
     context.time_base, context.framerate, context.thread_count = Fraction(1, 30), 30, 1
+    # Without cpu-independent, x264 depends on memory that it never wrote: equal frames become other packets at times.
+    same = {"x264-params": "cpu-independent=1"}
     keys = {"g": str(GROUP), "keyint_min": str(GROUP), "sc_threshold": "0", "forced-idr": "1", "bf": "0"}
-    context.options = {"crf": str(crf), "preset": "fast", "tune": "fastdecode", **keys}
+    context.options = {"crf": str(crf), "preset": "fast", "tune": "fastdecode", **same, **keys}
     packets = []
     for number, image in enumerate(frames):
         frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(image), format="rgb24")
