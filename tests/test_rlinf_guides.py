@@ -122,5 +122,7 @@ def test_the_second_guide(guide, tmp_path):
         "judge.force=true",
         "audit.on_alarm=warn",
         "demos.scripted=2",
+        "judge.rule.threshold=0.001",  # of a judge that has seen squares only
         *TINY,
+        "env.max_steps=50",  # as the expert needs
     )

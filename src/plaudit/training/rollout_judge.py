@@ -81,7 +81,8 @@ class RolloutJudge:
         successes = sum(one is not None and one.success_once for one in labels)
         self.warning = unseen_success(successes, len(ids))
         if not successes:
-            raise JudgeError(f"{demos.folder}: {self.warning}")
+            none = "there is no demonstration. All are excluded, or the expert needs more steps (env.max_steps)."
+            raise JudgeError(f"{demos.folder}: {self.warning or none}")
         return labeled
 
     def relabel(self, store: Store, progress: Callable[[str], Any]) -> None:
